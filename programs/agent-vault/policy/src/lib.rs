@@ -1,0 +1,64 @@
+//! The rules of a vault's policy, and the ledger of what the vault has spent.
+//!
+//! Everything here is pure: [`authorize`] decides and changes nothing, [`Ledger::charge`] records what was decided.
+//! A refusal therefore leaves the ledger as it was. The on-chain program is the only caller that moves money.
+//!
+//! The rules are judged in one fixed order (see [`Rule`]); the first that refuses is the one reported.
+#![no_std]
+
+pub mod rules;
+mod types;
+mod verdict;
+mod window;
+
+pub use types::{
+    Category, Ledger, Month, Payment, Refusal, Rule, Rules, Standing, UnixTime, Usdc, Violation, CATEGORIES,
+};
+pub use verdict::{assess, Verdict};
+pub use window::{DayWindow, HourWindow, Overflow, Window};
+
+/// What an authorized payment will put into the ledger, and where: recorded by [`Ledger::charge`].
+///
+/// An escrow keeps it, so that what comes back later is given back to the slot it was charged to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Charge {
+    /// The amount.
+    pub amount: Usdc,
+    /// The time of the payment: the clock, or the ledger's last time where the clock stepped back.
+    pub at: UnixTime,
+    /// What the day held at that time, before the payment.
+    day_held: u64,
+    /// How many payments the hour held at that time, before the payment.
+    hour_held: u64,
+}
+
+/// Judges `payment` by `rules` at the time `clock`, given what `ledger` says was spent.
+///
+/// # Errors
+/// [`Refusal::Violation`] with the first rule that refuses; [`Refusal::Overflow`] when the ledger cannot count it.
+#[inline(always)]
+pub fn authorize(
+    rules: &Rules,
+    ledger: &Ledger,
+    payment: &Payment,
+    standing: Standing,
+    clock: UnixTime,
+) -> Result<Charge, Refusal> {
+    let now = ledger.time(clock);
+    rules::paused::check(standing).refuse()?;
+    rules::frozen::check(standing).refuse()?;
+    rules::expiry::check(rules, now).refuse()?;
+    rules::allowed_recipients::check(rules, payment).refuse()?;
+    rules::blocked_categories::check(rules, payment).refuse()?;
+    rules::max_per_tx::check(rules, payment).refuse()?;
+    let hour_held = ledger.hour.total_at(now)?;
+    rules::velocity_cap::check(rules, hour_held).refuse()?;
+    let day_held = ledger.day.total_at(now)?;
+    rules::max_per_day::check(rules, day_held, payment).refuse()?;
+    rules::max_per_month::check(rules, &ledger.month, payment, now).refuse()?;
+    rules::require_co_sign::check(rules, payment).refuse()?;
+    Ok(Charge { amount: payment.amount, at: now, day_held, hour_held })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,106 @@
+//! `allowed_recipients`: a restricted policy pays only listed recipients. An empty list refuses everyone.
+
+use crate::{
+    types::{Payment, Rule, Rules},
+    Verdict,
+};
+
+/// Refuses a recipient that is not listed, when the policy is restricted.
+#[inline(always)]
+pub fn check(rules: &Rules, payment: &Payment) -> Verdict {
+    if !rules.restricted {
+        return Verdict::unset(Rule::AllowedRecipients);
+    }
+    Verdict::set(Rule::AllowedRecipients, payment.listed, 0, 0, u64::MAX)
+}
+
+/// Whether `entries`, sorted ascending as byte strings, hold `entry`.
+///
+/// Compares eight bytes at a time: this runs on every payment of a restricted policy.
+#[inline(always)]
+pub fn contains(entries: &[[u8; 32]], entry: &[u8; 32]) -> bool {
+    let wanted = words(entry);
+    let mut rest = entries;
+    while !rest.is_empty() {
+        let middle = rest.len() / 2;
+        let (below, from) = rest.split_at(middle);
+        let Some((candidate, above)) = from.split_first() else {
+            return false;
+        };
+        let candidate = words(candidate);
+        if candidate == wanted {
+            return true;
+        }
+        rest = if candidate < wanted { above } else { below };
+    }
+    false
+}
+
+/// Whether `next` may follow `previous` in a sorted list without repetition.
+#[inline(always)]
+pub fn follows(previous: &[u8; 32], next: &[u8; 32]) -> bool {
+    words(previous) < words(next)
+}
+
+/// The bytes as big-endian words: they compare as the bytes do.
+#[inline(always)]
+fn words(bytes: &[u8; 32]) -> [u64; 4] {
+    let (chunks, _) = bytes.as_chunks::<8>();
+    [
+        u64::from_be_bytes(chunks[0]),
+        u64::from_be_bytes(chunks[1]),
+        u64::from_be_bytes(chunks[2]),
+        u64::from_be_bytes(chunks[3]),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use crate::types::{Category, Usdc};
+    use std::vec::Vec;
+
+    fn payment(listed: bool) -> Payment {
+        Payment { amount: Usdc(1), listed, category: Category(0), co_signed: false }
+    }
+
+    #[test]
+    fn only_a_restricted_policy_asks() {
+        let restricted = Rules { restricted: true, ..Rules::default() };
+        assert!(check(&restricted, &payment(true)).passed);
+        assert!(!check(&restricted, &payment(false)).passed);
+        assert!(check(&Rules::default(), &payment(false)).passed);
+    }
+
+    #[test]
+    fn an_empty_list_holds_nobody() {
+        assert!(!contains(&[], &[7; 32]));
+    }
+
+    #[test]
+    fn finds_every_entry_and_nothing_else_in_lists_of_all_sizes() {
+        for size in 0..70u8 {
+            let entries: Vec<[u8; 32]> = (0..size).map(|n| [n.wrapping_mul(2); 32]).collect();
+            for n in 0..=255u8 {
+                let expected = n % 2 == 0 && n / 2 < size;
+                assert_eq!(contains(&entries, &[n; 32]), expected, "{n} among {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn compares_as_bytes_do() {
+        let mut low = [0u8; 32];
+        let mut high = [0u8; 32];
+        for position in 0..32 {
+            low[position] = 1;
+            high[position] = 255;
+            assert!(follows(&low, &high), "{position}");
+            assert!(!follows(&high, &low), "{position}");
+            low[position] = 9;
+            high[position] = 9;
+            assert!(!follows(&low, &high), "equal at {position}");
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! A frozen vault does not pay.
+
+use crate::{
+    types::{Rule, Standing},
+    Verdict,
+};
+
+/// Refuses while the vault is frozen.
+#[inline(always)]
+pub fn check(standing: Standing) -> Verdict {
+    Verdict::set(Rule::Frozen, !standing.frozen, 0, 0, u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frozen_vault_refuses() {
+        assert!(!check(Standing { paused: false, frozen: true }).passed);
+        assert!(check(Standing { paused: true, frozen: false }).passed);
+    }
+}

@@ -1,0 +1,56 @@
+//! `max_per_day`: the most that any 24 hours may hold.
+
+use crate::{
+    types::{Payment, Rule, Rules},
+    Verdict,
+};
+
+/// Refuses a payment that would lift what the last 24 hours hold, `spent`, above the limit.
+/// Attempted is the total that would result.
+#[inline(always)]
+pub fn check(rules: &Rules, spent: u64, payment: &Payment) -> Verdict {
+    let Some(limit) = rules.max_per_day else {
+        return Verdict::unset(Rule::MaxPerDay);
+    };
+    let headroom = limit.0.saturating_sub(spent);
+    Verdict::set(
+        Rule::MaxPerDay,
+        payment.amount.0 <= headroom && spent <= limit.0,
+        limit.0,
+        spent.saturating_add(payment.amount.0),
+        headroom,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::{Category, Usdc};
+
+    fn judge(limit: u64, spent: u64, amount: u64) -> Verdict {
+        let rules = Rules { max_per_day: Some(Usdc(limit)), ..Rules::default() };
+        let payment =
+            Payment { amount: Usdc(amount), listed: false, category: Category(0), co_signed: false };
+        check(&rules, spent, &payment)
+    }
+
+    #[test]
+    fn the_total_reaches_the_limit_and_not_more() {
+        assert!(judge(100, 60, 40).passed);
+        let refused = judge(100, 60, 41);
+        assert!(!refused.passed);
+        assert_eq!((refused.limit, refused.attempted, refused.headroom), (100, 101, 40));
+    }
+
+    #[test]
+    fn a_limit_lowered_below_what_was_spent_refuses() {
+        assert!(!judge(50, 60, 0).passed);
+    }
+
+    #[test]
+    fn a_sum_beyond_64_bits_is_refused_not_wrapped() {
+        let refused = judge(u64::MAX, u64::MAX, 1);
+        assert!(!refused.passed);
+        assert_eq!(refused.attempted, u64::MAX);
+    }
+}

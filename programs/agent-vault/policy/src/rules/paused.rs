@@ -1,0 +1,23 @@
+//! While the organisation is paused, no vault of it pays.
+
+use crate::{
+    types::{Rule, Standing},
+    Verdict,
+};
+
+/// Refuses while the organisation is paused.
+#[inline(always)]
+pub fn check(standing: Standing) -> Verdict {
+    Verdict::set(Rule::Paused, !standing.paused, 0, 0, u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_paused_organisation_refuses() {
+        assert!(!check(Standing { paused: true, frozen: false }).passed);
+        assert!(check(Standing { paused: false, frozen: true }).passed);
+    }
+}

@@ -1,0 +1,40 @@
+//! `require_co_sign`: above this amount the operator co-signs or has approved.
+
+use crate::{
+    types::{Payment, Rule, Rules},
+    Verdict,
+};
+
+/// Refuses an amount above the threshold that was not co-signed. The headroom is what needs no co-signature.
+#[inline(always)]
+pub fn check(rules: &Rules, payment: &Payment) -> Verdict {
+    match rules.require_co_sign {
+        None => Verdict::unset(Rule::RequireCoSign),
+        Some(threshold) => Verdict::set(
+            Rule::RequireCoSign,
+            payment.amount <= threshold || payment.co_signed,
+            threshold.0,
+            payment.amount.0,
+            threshold.0,
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::{Category, Usdc};
+
+    fn judge(amount: u64, co_signed: bool) -> bool {
+        let rules = Rules { require_co_sign: Some(Usdc(100)), ..Rules::default() };
+        let payment = Payment { amount: Usdc(amount), listed: false, category: Category(0), co_signed };
+        check(&rules, &payment).passed
+    }
+
+    #[test]
+    fn the_threshold_itself_needs_no_co_signature() {
+        assert!(judge(100, false));
+        assert!(!judge(101, false));
+        assert!(judge(101, true));
+    }
+}

@@ -1,0 +1,219 @@
+//! Rolling windows over time slots, and UTC calendar months.
+//!
+//! Slots are numbered absolutely (time / slot length), so a slot's number says which time it covers, and a ring holds
+//! the newest of them. A window of `SLOTS` slots covers the slot of now and the `SLOTS - 1` before it: 97 slots of 15
+//! minutes are 24 hours and the partial slot of now. A slot leaves the window only when all of it is older than the
+//! window's span, so no interval of that span ever holds more than the window's total.
+
+use crate::types::{Month, UnixTime, Usdc};
+use core::ops::Range;
+
+/// A sum does not fit into 64 bits, or a stored sum contradicts its slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overflow;
+
+/// 24 hours in slots of 15 minutes, and the partial one.
+pub type DayWindow = Window<97, 900>;
+/// One hour in slots of one minute, and the partial one.
+pub type HourWindow = Window<61, 60>;
+
+/// A ring of `SLOTS` sums, each over `SECONDS` seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Window<const SLOTS: usize, const SECONDS: u64> {
+    /// Absolute number of the newest slot.
+    pub newest: u64,
+    /// Sum of all slots.
+    pub total: u64,
+    /// Slot `n` is at index `n % SLOTS`.
+    pub slots: [u64; SLOTS],
+}
+
+impl<const SLOTS: usize, const SECONDS: u64> Default for Window<SLOTS, SECONDS> {
+    fn default() -> Self {
+        Window { newest: 0, total: 0, slots: [0; SLOTS] }
+    }
+}
+
+impl<const SLOTS: usize, const SECONDS: u64> Window<SLOTS, SECONDS> {
+    /// Absolute number of the slot that `time` falls into.
+    #[inline(always)]
+    pub fn slot_at(time: UnixTime) -> u64 {
+        #[allow(clippy::arithmetic_side_effects)] // no window has slots of zero seconds
+        {
+            time.seconds() / SECONDS
+        }
+    }
+
+    /// What the window holds at `now`. A `now` before the newest slot counts as in it.
+    ///
+    /// # Errors
+    /// [`Overflow`] when the stored total contradicts the slots.
+    #[inline(always)]
+    pub fn total_at(&self, now: UnixTime) -> Result<u64, Overflow> {
+        let slot = Self::slot_at(now);
+        if slot <= self.newest {
+            return Ok(self.total);
+        }
+        self.total_at_slot(slot)
+    }
+
+    /// [`Window::total_at`] for a slot after the newest: the sum of the slots that stay, or the total without those
+    /// that leave, whichever are fewer.
+    #[inline(never)]
+    fn total_at_slot(&self, slot: u64) -> Result<u64, Overflow> {
+        let leaving = slot.saturating_sub(self.newest);
+        let staying = (SLOTS as u64).saturating_sub(leaving);
+        if staying < leaving {
+            let (older, newer) = Self::halves(slot.saturating_add(1), staying);
+            return self.sum(older)?.checked_add(self.sum(newer)?).ok_or(Overflow);
+        }
+        let (older, newer) = Self::halves(self.newest.saturating_add(1), leaving);
+        let gone = self.sum(older)?.checked_add(self.sum(newer)?).ok_or(Overflow)?;
+        self.total.checked_sub(gone).ok_or(Overflow)
+    }
+
+    /// Adds `value` to the slot of `now`, after letting go of the slots that have left the window.
+    ///
+    /// # Errors
+    /// [`Overflow`] when the sum does not fit.
+    pub fn add(&mut self, now: UnixTime, value: u64) -> Result<(), Overflow> {
+        let held = self.total_at(now)?;
+        self.add_to(held, now, value)
+    }
+
+    /// [`Window::add`] for a caller that has asked [`Window::total_at`] for this `now` already: `held`.
+    #[inline(always)]
+    pub(crate) fn add_to(&mut self, held: u64, now: UnixTime, value: u64) -> Result<(), Overflow> {
+        let slot = Self::slot_at(now);
+        if slot > self.newest {
+            self.advance(slot);
+        }
+        let entry = self.slots.get_mut(Self::index(self.newest)).ok_or(Overflow)?;
+        *entry = entry.checked_add(value).ok_or(Overflow)?;
+        self.total = held.checked_add(value).ok_or(Overflow)?;
+        Ok(())
+    }
+
+    /// Empties the slots from the one after the newest to `slot`, which becomes the newest. A gap as long as the ring
+    /// empties it whole.
+    fn advance(&mut self, slot: u64) {
+        let leaving = slot.saturating_sub(self.newest).min(SLOTS as u64);
+        let (older, newer) = Self::halves(self.newest.saturating_add(1), leaving);
+        for half in [older, newer] {
+            if let Some(slots) = self.slots.get_mut(half) {
+                slots.fill(0);
+            }
+        }
+        self.newest = slot;
+    }
+
+    /// Where `count` slots from the one numbered `first` on are kept: up to the end of the ring, and from its start.
+    fn halves(first: u64, count: u64) -> (Range<usize>, Range<usize>) {
+        let start = Self::index(first);
+        let end = start.saturating_add(usize::try_from(count).unwrap_or(SLOTS));
+        (start..end.min(SLOTS), 0..end.saturating_sub(SLOTS))
+    }
+
+    /// Sum of a part of the ring.
+    #[inline(never)]
+    fn sum(&self, part: Range<usize>) -> Result<u64, Overflow> {
+        let slots = self.slots.get(part).ok_or(Overflow)?;
+        slots.iter().try_fold(0u64, |sum, slot| sum.checked_add(*slot)).ok_or(Overflow)
+    }
+
+    /// The first time from `now` on at which `value` more fits under `limit`, if nothing else is added until then.
+    /// `None` when it never fits.
+    ///
+    /// # Errors
+    /// [`Overflow`] when the stored total contradicts its slots.
+    #[inline(never)]
+    pub fn fits_from(&self, now: UnixTime, value: u64, limit: u64) -> Result<Option<UnixTime>, Overflow> {
+        let Some(room) = limit.checked_sub(value) else {
+            return Ok(None);
+        };
+        let mut slot = Self::slot_at(now).max(self.newest);
+        if self.total_at(now)? <= room {
+            return Ok(Some(now));
+        }
+        let end = self.newest.saturating_add(SLOTS as u64);
+        while slot < end {
+            slot = slot.saturating_add(1);
+            if self.total_at_slot(slot)? <= room {
+                break;
+            }
+        }
+        let seconds = slot.saturating_mul(SECONDS);
+        Ok(Some(UnixTime(i64::try_from(seconds).unwrap_or(i64::MAX))))
+    }
+
+    /// Where the slot of this absolute number is kept.
+    #[inline(always)]
+    fn index(slot: u64) -> usize {
+        // The remainder is below SLOTS, which is a usize.
+        #[allow(clippy::cast_possible_truncation, clippy::arithmetic_side_effects)]
+        {
+            (slot % SLOTS as u64) as usize
+        }
+    }
+}
+
+impl Month {
+    /// Spent in the month of `now`.
+    #[inline(always)]
+    pub fn spent_at(&self, now: UnixTime) -> Usdc {
+        if now < self.ends_at {
+            self.spent
+        } else {
+            Usdc(0)
+        }
+    }
+
+    /// Adds `amount` to the month of `now`. The month never goes back.
+    ///
+    /// # Errors
+    /// [`Overflow`] when the sum does not fit.
+    #[inline(always)]
+    pub fn add(&mut self, now: UnixTime, amount: Usdc) -> Result<(), Overflow> {
+        if now >= self.ends_at {
+            self.ends_at = month_end(now);
+            self.spent = Usdc(0);
+        }
+        self.spent = Usdc(self.spent.0.checked_add(amount.0).ok_or(Overflow)?);
+        Ok(())
+    }
+}
+
+/// The first second of the UTC calendar month after that of `time`.
+///
+/// Howard Hinnant's `civil_from_days` and its inverse, in years that begin in March:
+/// <https://howardhinnant.github.io/date_algorithms.html>. Times are at or after 1970, so every value is positive.
+#[allow(clippy::arithmetic_side_effects)] // bounded by the calendar: see the comments
+pub fn month_end(time: UnixTime) -> UnixTime {
+    const DAY: u64 = 86_400;
+    const DAYS_TO_1970_FROM_MARCH_0: u64 = 719_468;
+    const DAYS_PER_ERA: u64 = 146_097; // 400 years
+                                       // The division leaves room: a time of 2^63 seconds is less than 2^47 days.
+    let days = time.seconds() / DAY + DAYS_TO_1970_FROM_MARCH_0;
+    let era = days / DAYS_PER_ERA;
+    let day_of_era = days % DAYS_PER_ERA;
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153; // 0 is March, 11 is February
+
+    // The first day of the next month, in the same count of days.
+    let next_day_of_era = if month_from_march == 11 {
+        // The next March begins the next year of the era (or the next era, one day later still right).
+        let year = year_of_era + 1;
+        365 * year + year / 4 - year / 100 + year / 400
+    } else {
+        let next = (153 * (month_from_march + 1) + 2) / 5;
+        365 * year_of_era + year_of_era / 4 - year_of_era / 100 + next
+    };
+    let next_days = era * DAYS_PER_ERA + next_day_of_era - DAYS_TO_1970_FROM_MARCH_0;
+    UnixTime(i64::try_from(next_days.saturating_mul(DAY)).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+#[path = "window_tests.rs"]
+mod tests;

@@ -1,0 +1,125 @@
+//! Every cause of refusal has its own code. Codes are only ever appended.
+
+use agent_vault_policy::{Refusal, Rule};
+use anchor_lang::prelude::*;
+
+/// The program's errors.
+#[error_code]
+pub enum VaultError {
+    // The first ten stand in the order of `agent_vault_policy::Rule`: code = 6000 + rule.
+    #[msg("The organisation is paused.")]
+    OrgPaused,
+    #[msg("The vault is frozen.")]
+    WalletFrozen,
+    #[msg("The policy has expired.")]
+    PolicyExpired,
+    #[msg("The recipient is not on the policy's allowlist.")]
+    RecipientNotAllowed,
+    #[msg("The recipient's category is blocked by the policy.")]
+    CategoryBlocked,
+    #[msg("The amount is above the policy's maximum of one payment.")]
+    MaxPerTxExceeded,
+    #[msg("The payment would exceed the policy's number of payments in an hour.")]
+    VelocityCapExceeded,
+    #[msg("The payment would exceed the policy's maximum of 24 hours.")]
+    MaxPerDayExceeded,
+    #[msg("The payment would exceed the policy's maximum of the calendar month.")]
+    MaxPerMonthExceeded,
+    #[msg("An amount above the policy's threshold needs the operator's co-signature or approval.")]
+    CoSignRequired,
+
+    #[msg("The vault's balance is too low.")]
+    InsufficientBalance,
+    #[msg("The reserve's balance is too low.")]
+    ReserveInsufficient,
+    #[msg("The amount must be greater than zero.")]
+    ZeroAmount,
+    #[msg("A vault cannot pay itself.")]
+    PaymentToSelf,
+    #[msg("The signer does not have the role that this needs.")]
+    Unauthorized,
+    #[msg("The session authority's time has passed.")]
+    SessionExpired,
+    #[msg("The account belongs to another organisation.")]
+    WrongOrg,
+    #[msg("The account is not a vault, or not the one meant.")]
+    WrongVault,
+    #[msg("The policy is not the one attached to the vault.")]
+    WrongPolicy,
+    #[msg("The allowlist is not the policy's.")]
+    WrongAllowlist,
+    #[msg("The mint is not the organisation's, or not one that can be used.")]
+    WrongMint,
+    #[msg("The token account is not the one meant, or not in a usable state.")]
+    WrongTokenAccount,
+    #[msg("The token program is not the organisation's.")]
+    WrongTokenProgram,
+    #[msg("The recipient account is not that of the paid address.")]
+    WrongRecipientAccount,
+    #[msg("The policy needs the recipient account of the paid address.")]
+    RecipientAccountRequired,
+    #[msg("The approval is not for this vault, recipient, amount and policy version, or has expired.")]
+    WrongApproval,
+    #[msg("The account that gets the rent back is not the one that paid it.")]
+    WrongRentReceiver,
+    #[msg("A preset cannot be changed.")]
+    PolicyImmutable,
+    #[msg("Vaults are still attached to the policy.")]
+    PolicyInUse,
+    #[msg("The policy has changed since it was read.")]
+    VersionMismatch,
+    #[msg("The vault has changed since it was read.")]
+    SequenceMismatch,
+    #[msg("The entries are not in ascending order, or repeat.")]
+    AllowlistUnsorted,
+    #[msg("The chunk does not continue the list.")]
+    AllowlistGap,
+    #[msg("The list has more entries than allowed.")]
+    AllowlistTooLong,
+    #[msg("The list is not sealed.")]
+    AllowlistNotSealed,
+    #[msg("The operator's funding of the last 24 hours would exceed its limit.")]
+    OperatorLimitExceeded,
+    #[msg("The vault is frozen already.")]
+    AlreadyFrozen,
+    #[msg("The vault is not frozen.")]
+    NotFrozen,
+    #[msg("The policy has not expired.")]
+    PolicyNotExpired,
+    #[msg("The vault still holds USDC.")]
+    WalletNotEmpty,
+    #[msg("The vault still has open escrows.")]
+    OpenEscrows,
+    #[msg("There is no such category.")]
+    UnknownCategory,
+    #[msg("The time is not in the range allowed.")]
+    InvalidTime,
+    #[msg("A number does not fit.")]
+    Overflow,
+}
+
+impl From<Rule> for VaultError {
+    fn from(rule: Rule) -> Self {
+        match rule {
+            Rule::Paused => VaultError::OrgPaused,
+            Rule::Frozen => VaultError::WalletFrozen,
+            Rule::Expiry => VaultError::PolicyExpired,
+            Rule::AllowedRecipients => VaultError::RecipientNotAllowed,
+            Rule::BlockedCategories => VaultError::CategoryBlocked,
+            Rule::MaxPerTx => VaultError::MaxPerTxExceeded,
+            Rule::VelocityCap => VaultError::VelocityCapExceeded,
+            Rule::MaxPerDay => VaultError::MaxPerDayExceeded,
+            Rule::MaxPerMonth => VaultError::MaxPerMonthExceeded,
+            Rule::RequireCoSign => VaultError::CoSignRequired,
+        }
+    }
+}
+
+impl From<Refusal> for VaultError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Violation(violation) => violation.rule.into(),
+            Refusal::Overflow => VaultError::Overflow,
+        }
+    }
+}

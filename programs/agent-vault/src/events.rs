@@ -1,0 +1,453 @@
+//! One event for each change of state, sent as an inner instruction to the program itself: unlike log lines these can
+//! be neither cut nor forged.
+//!
+//! Each has the organisation, so that an index can ignore others, and a sequence number: the vault's for what happens
+//! to a vault, the organisation's otherwise. A gap in the numbers is a lost event.
+//! [`PolicyViolation`] alone is a log line: a refused transaction leaves nothing else behind.
+
+use crate::{state::PolicyRules, ID};
+use alloc::vec::Vec;
+use anchor_lang::{
+    bytemuck::{bytes_of, Pod},
+    event::EVENT_IX_TAG_LE,
+    pinocchio::instruction::InstructionAccount,
+    prelude::*,
+    unchecked_invoke_signed_fixed, Discriminator,
+};
+
+/// Emits an event from inside an instruction whose accounts have `#[event_cpi]`, given its context.
+///
+/// On the wire it is the framework's `emit_cpi!`, which expands some 3 kB at each use and copies the event twice.
+macro_rules! emit_event {
+    ($ctx:ident, $event:expr) => {
+        $crate::events::send(
+            $ctx.accounts.event_authority.account(),
+            $crate::events::discriminator_of(&$event),
+            $crate::events::body(&$event),
+        )
+    };
+}
+pub(crate) use emit_event;
+
+/// The same for an event with optional fields, which writes its own body.
+macro_rules! emit_borsh_event {
+    ($ctx:ident, $event:expr) => {
+        $crate::events::send(
+            $ctx.accounts.event_authority.account(),
+            $crate::events::discriminator_of(&$event),
+            &$event.body(),
+        )
+    };
+}
+pub(crate) use emit_borsh_event;
+
+/// The discriminator of an event's type.
+#[inline(always)]
+pub fn discriminator_of<E: Discriminator>(_event: &E) -> &'static [u8] {
+    E::DISCRIMINATOR
+}
+
+/// An event that is plain old data, as it is sent.
+#[inline(always)]
+pub fn body<E: Pod>(event: &E) -> &[u8] {
+    bytes_of(event)
+}
+
+/// Appends the two accounts that emitting an event needs to an instruction's accounts, with the names and in the places
+/// of the framework's `#[event_cpi]`.
+///
+/// That also derives the address of the event authority in each instruction. Here the runtime shows that it is right: no
+/// other address can be signed for with its seeds, and the program refuses events that another signer brings.
+macro_rules! with_event_accounts {
+    ($(#[$attributes:meta])* pub struct $name:ident { $($fields:tt)* }) => {
+        $(#[$attributes])*
+        pub struct $name {
+            $($fields)*
+            /// Signs the program's events.
+            #[cfg_attr(feature = "idl-build", account(seeds = [b"__event_authority"], bump))]
+            pub event_authority: UncheckedAccount,
+            /// This program.
+            pub program: UncheckedAccount,
+        }
+    };
+}
+pub(crate) use with_event_accounts;
+
+/// Room for the largest event, so that its buffer is allocated once.
+const CAPACITY: usize = 384;
+
+/// Bump of the event authority's address; found by the build script.
+const BUMP: u8 = include!(concat!(env!("OUT_DIR"), "/event_authority_bump.rs"));
+
+/// Invokes this program with an event. There only the event authority is accepted, which nobody but this program can
+/// sign for.
+#[inline(never)]
+pub fn send(event_authority: &AccountView, discriminator: &[u8], body: &[u8]) {
+    let mut data = Vec::with_capacity(CAPACITY);
+    data.extend_from_slice(EVENT_IX_TAG_LE);
+    data.extend_from_slice(discriminator);
+    data.extend_from_slice(body);
+    let handle = event_authority.to_cpi_handle();
+    let metas = [InstructionAccount::readonly_signer(event_authority.address())];
+    let seeds: [&[u8]; 2] = [b"__event_authority", &[BUMP]];
+    unchecked_invoke_signed_fixed(&ID, &data, &metas, &[handle], &[&seeds]);
+}
+
+/// An organisation was created. Its four presets follow as [`PolicyCreated`].
+#[event(bytemuck)]
+pub struct OrgInitialized {
+    pub org: Address,
+    pub creator: Address,
+    pub authority: Address,
+    pub operator: Address,
+    pub arbiter: Address,
+    pub verifier: Address,
+    pub mint: Address,
+    pub reserve_tokens: Address,
+    pub sequence: u64,
+    pub operator_daily_limit: u64,
+    pub attestation_delay: u64,
+}
+
+/// Roles or limits of an organisation changed; the values are those after the change.
+#[event(bytemuck)]
+pub struct OrgUpdated {
+    pub org: Address,
+    pub authority: Address,
+    /// All zero: no proposal.
+    pub pending_authority: Address,
+    pub operator: Address,
+    pub arbiter: Address,
+    pub verifier: Address,
+    pub signer: Address,
+    pub sequence: u64,
+    pub operator_daily_limit: u64,
+    pub attestation_delay: u64,
+    /// One while paused.
+    pub paused: u8,
+    pub reserved: [u8; 7],
+}
+
+/// The proposed authority accepted.
+#[event(bytemuck)]
+pub struct AuthorityAccepted {
+    pub org: Address,
+    pub previous: Address,
+    pub authority: Address,
+    pub sequence: u64,
+}
+
+/// A policy was created.
+#[event]
+pub struct PolicyCreated {
+    pub org: Address,
+    pub policy: Address,
+    pub sequence: u64,
+    pub key: [u8; 16],
+    /// A preset.
+    pub immutable: bool,
+    pub rules: PolicyRules,
+}
+
+impl PolicyCreated {
+    /// The fields in Borsh, in their order. By hand: the framework's writer takes four times the space.
+    pub fn body(&self) -> Vec<u8> {
+        let mut body = Vec::with_capacity(CAPACITY);
+        body.extend_from_slice(self.org.as_ref());
+        body.extend_from_slice(self.policy.as_ref());
+        body.extend_from_slice(&self.sequence.to_le_bytes());
+        body.extend_from_slice(&self.key);
+        body.push(u8::from(self.immutable));
+        self.rules.write(&mut body);
+        body
+    }
+}
+
+/// A policy's rules or allowlist changed.
+#[event]
+pub struct PolicyUpdated {
+    pub org: Address,
+    pub policy: Address,
+    pub sequence: u64,
+    /// The policy's version after the change.
+    pub version: u64,
+    pub previous: PolicyRules,
+    pub rules: PolicyRules,
+    pub previous_allowlist: Address,
+    /// All zero: none.
+    pub allowlist: Address,
+}
+
+impl PolicyUpdated {
+    /// The fields in Borsh, in their order.
+    pub fn body(&self) -> Vec<u8> {
+        let mut body = Vec::with_capacity(CAPACITY);
+        body.extend_from_slice(self.org.as_ref());
+        body.extend_from_slice(self.policy.as_ref());
+        body.extend_from_slice(&self.sequence.to_le_bytes());
+        body.extend_from_slice(&self.version.to_le_bytes());
+        self.previous.write(&mut body);
+        self.rules.write(&mut body);
+        body.extend_from_slice(self.previous_allowlist.as_ref());
+        body.extend_from_slice(self.allowlist.as_ref());
+        body
+    }
+}
+
+/// A policy was closed.
+#[event(bytemuck)]
+pub struct PolicyClosed {
+    pub org: Address,
+    pub policy: Address,
+    pub sequence: u64,
+}
+
+/// A chunk of a list that is not in force yet was written.
+#[event(bytemuck)]
+pub struct AllowlistWritten {
+    pub org: Address,
+    pub policy: Address,
+    pub allowlist: Address,
+    pub sequence: u64,
+    pub version: u64,
+    /// Entries so far.
+    pub count: u32,
+    /// One when complete.
+    pub sealed: u8,
+    pub reserved: [u8; 3],
+}
+
+/// A vault was created.
+#[event(bytemuck)]
+pub struct WalletCreated {
+    pub org: Address,
+    pub vault: Address,
+    pub policy: Address,
+    pub vault_tokens: Address,
+    pub sequence: u64,
+    pub agent_hash: [u8; 32],
+    /// All zero: none.
+    pub session_authority: Address,
+    pub session_expires_at: i64,
+}
+
+/// A vault's policy or session authority changed; the values are those after the change.
+#[event(bytemuck)]
+pub struct WalletUpdated {
+    pub org: Address,
+    pub vault: Address,
+    pub policy: Address,
+    pub sequence: u64,
+    /// All zero: none.
+    pub session_authority: Address,
+    pub session_expires_at: i64,
+}
+
+/// A vault was frozen.
+#[event(bytemuck)]
+pub struct WalletFrozen {
+    pub org: Address,
+    pub vault: Address,
+    pub signer: Address,
+    pub sequence: u64,
+    /// 1: by hand; 2: the policy expired.
+    pub reason: u8,
+    pub reserved: [u8; 7],
+}
+
+/// A vault's freeze was lifted.
+#[event(bytemuck)]
+pub struct WalletUnfrozen {
+    pub org: Address,
+    pub vault: Address,
+    pub signer: Address,
+    pub sequence: u64,
+    /// The reason that it had been frozen for.
+    pub reason: u8,
+    pub reserved: [u8; 7],
+}
+
+/// A vault was archived.
+#[event(bytemuck)]
+pub struct WalletClosed {
+    pub org: Address,
+    pub vault: Address,
+    pub policy: Address,
+    pub sequence: u64,
+}
+
+/// The reserve funded a vault.
+#[event(bytemuck)]
+pub struct WalletFunded {
+    pub org: Address,
+    pub vault: Address,
+    pub sequence: u64,
+    pub org_sequence: u64,
+    pub amount: u64,
+    /// The vault's balance afterwards.
+    pub vault_balance: u64,
+    /// The reserve's balance afterwards.
+    pub reserve_balance: u64,
+    pub reference: [u8; 16],
+}
+
+/// A vault returned money to the reserve.
+#[event(bytemuck)]
+pub struct WalletWithdrawn {
+    pub org: Address,
+    pub vault: Address,
+    pub sequence: u64,
+    pub amount: u64,
+    /// The vault's balance afterwards.
+    pub vault_balance: u64,
+    /// The reserve's balance afterwards.
+    pub reserve_balance: u64,
+    pub reference: [u8; 16],
+}
+
+/// The authority took money out of the reserve.
+#[event(bytemuck)]
+pub struct ReserveWithdrawn {
+    pub org: Address,
+    /// The token account that received it.
+    pub destination: Address,
+    pub sequence: u64,
+    pub amount: u64,
+    /// The reserve's balance afterwards.
+    pub reserve_balance: u64,
+    pub reference: [u8; 16],
+}
+
+/// A recipient was registered, or its registration changed.
+#[event(bytemuck)]
+pub struct RecipientRegistered {
+    pub org: Address,
+    pub address: Address,
+    pub signer: Address,
+    /// SHA-256 of the domain; see `has_domain`.
+    pub domain_hash: [u8; 32],
+    pub sequence: u64,
+    /// Unix time from which it counts.
+    pub effective_at: i64,
+    pub category: u8,
+    /// One when `domain_hash` counts.
+    pub has_domain: u8,
+    pub reserved: [u8; 6],
+}
+
+/// The operator approved a payment before it is made.
+#[event(bytemuck)]
+pub struct PaymentApproved {
+    pub org: Address,
+    pub vault: Address,
+    pub approval: Address,
+    pub recipient: Address,
+    pub sequence: u64,
+    pub amount: u64,
+    pub policy_version: u64,
+    pub expires_at: i64,
+    pub reference: [u8; 16],
+}
+
+/// An approval was withdrawn, or cleared away after its time. A used one is named in [`PaymentExecuted`].
+#[event(bytemuck)]
+pub struct ApprovalClosed {
+    pub org: Address,
+    pub vault: Address,
+    pub approval: Address,
+    pub sequence: u64,
+}
+
+/// A vault paid.
+#[event(bytemuck)]
+pub struct PaymentExecuted {
+    pub org: Address,
+    pub vault: Address,
+    pub policy: Address,
+    /// Owner of the token account that was paid.
+    pub recipient: Address,
+    /// The token account that was paid.
+    pub destination: Address,
+    pub signer: Address,
+    /// The approval used; all zero: none.
+    pub approval: Address,
+    pub sequence: u64,
+    pub amount: u64,
+    /// The vault's balance afterwards.
+    pub balance: u64,
+    /// The time that the rules were judged at.
+    pub timestamp: i64,
+    pub reference: [u8; 16],
+    /// One when the operator co-signed or had approved.
+    pub co_signed: u8,
+    /// One when the session authority signed, zero when the operator did.
+    pub by_session: u8,
+    pub reserved: [u8; 6],
+}
+
+/// A payment was refused by a rule. Logged by the refused instruction; see `agent_vault_policy::Violation` for units.
+#[event(bytemuck)]
+pub struct PolicyViolation {
+    pub org: Address,
+    pub vault: Address,
+    pub recipient: Address,
+    pub limit: u64,
+    pub attempted: u64,
+    /// Code of the rule.
+    pub rule: u8,
+    pub reserved: [u8; 7],
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anchor_lang::Event;
+
+    /// Every other rule set, so that each kind of field is written both ways.
+    fn rules(odd: bool) -> PolicyRules {
+        let some = |number: u64| (odd == (number % 2 == 1)).then_some(number);
+        PolicyRules {
+            max_per_tx: some(1),
+            max_per_day: some(2),
+            max_per_month: some(3),
+            velocity_cap: some(4).map(|number| number as u32),
+            require_co_sign: some(5),
+            expiry: some(6).map(|number| number as i64),
+            blocked_categories: 7,
+            restricted: odd,
+        }
+    }
+
+    #[test]
+    fn bodies_written_by_hand_are_those_of_the_framework() {
+        for odd in [false, true] {
+            let created = PolicyCreated {
+                org: Address::new_from_array([1; 32]),
+                policy: Address::new_from_array([2; 32]),
+                sequence: 3,
+                key: [4; 16],
+                immutable: odd,
+                rules: rules(odd),
+            };
+            assert_eq!(created.data()[8..], created.body());
+            let updated = PolicyUpdated {
+                org: Address::new_from_array([1; 32]),
+                policy: Address::new_from_array([2; 32]),
+                sequence: 3,
+                version: 4,
+                previous: rules(!odd),
+                rules: rules(odd),
+                previous_allowlist: Address::new_from_array([5; 32]),
+                allowlist: Address::new_from_array([6; 32]),
+            };
+            assert_eq!(updated.data()[8..], updated.body());
+            assert!(updated.body().len() + 16 <= CAPACITY);
+        }
+    }
+
+    #[test]
+    fn the_event_authority_is_signed_for_with_the_canonical_bump() {
+        let (_, bump) = Address::find_program_address(&[b"__event_authority"], &ID);
+        assert_eq!(bump, BUMP);
+    }
+}

@@ -1,0 +1,80 @@
+//! The operator approves a payment before it is made.
+#![allow(unused_variables)] // the framework's macro binds the #[instruction] arguments twice and uses them once
+
+use crate::{
+    errors::VaultError,
+    events::{emit_event, with_event_accounts, PaymentApproved},
+    instructions::clock,
+    state::{same_address, seeds, Approval, Org, Outlined, Policy, Vault, MAX_APPROVAL_SECONDS},
+};
+use anchor_lang::prelude::*;
+
+with_event_accounts! {
+    /// Accounts of `approve_payment`.
+    #[derive(Accounts)]
+    #[instruction(reference: [u8; 16])]
+    pub struct ApprovePayment {
+        /// Pays the rent, and gets it back when the approval is used or withdrawn.
+        #[account(mut, unsafe(dup))]
+        pub payer: Signer,
+        /// The organisation's operator.
+        #[account(address = org.operator @ VaultError::Unauthorized)]
+        pub operator: Signer,
+        /// The organisation.
+        pub org: Outlined<Account<Org>>,
+        /// The vault that may pay.
+        #[account(mut, constraint = same_address(&vault.org, org.address()) @ VaultError::WrongOrg, constraint = same_address(&vault.policy, policy.address()) @ VaultError::WrongPolicy)]
+        pub vault: Outlined<Account<Vault>>,
+        /// The policy attached: the approval holds for its present version.
+        pub policy: Outlined<Account<Policy>>,
+        /// The approval to be.
+        #[account(mut)]
+        #[cfg_attr(feature = "idl-build", account(seeds = [seeds::APPROVAL, vault.address().as_ref(), &reference], bump))]
+        pub approval: UncheckedAccount,
+        /// Makes the account.
+        pub system_program: Program<System>,
+    }
+}
+
+/// See [`crate::agent_vault::approve_payment`].
+///
+/// # Errors
+/// [`VaultError::ZeroAmount`], [`VaultError::InvalidTime`].
+pub fn handler(
+    ctx: &mut Context<ApprovePayment>,
+    reference: [u8; 16],
+    recipient: Address,
+    amount: u64,
+    expires_at: i64,
+) -> Result<()> {
+    require!(amount > 0, VaultError::ZeroAmount);
+    let now = clock()?.0;
+    let latest = now.saturating_add(MAX_APPROVAL_SECONDS);
+    require!(now < expires_at && expires_at <= latest, VaultError::InvalidTime);
+    let a = &mut ctx.accounts;
+    let vault = *a.vault.address();
+    let seeds: [&[u8]; 3] = [seeds::APPROVAL, vault.as_ref(), &reference];
+    let (mut approval, bump) =
+        Outlined::<Account<Approval>>::create(a.payer.account(), a.approval.account(), &seeds)?;
+    approval.vault = vault;
+    approval.recipient = recipient;
+    approval.payer = *a.payer.address();
+    approval.reference = reference;
+    approval.amount = amount;
+    approval.policy_version = a.policy.version;
+    approval.expires_at = expires_at;
+    approval.bump = bump;
+    let event = PaymentApproved {
+        org: a.vault.org,
+        vault,
+        approval: *approval.address(),
+        recipient,
+        sequence: a.vault.next_sequence()?,
+        amount,
+        policy_version: approval.policy_version,
+        expires_at,
+        reference,
+    };
+    emit_event!(ctx, event);
+    Ok(())
+}

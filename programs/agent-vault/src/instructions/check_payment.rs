@@ -1,0 +1,100 @@
+//! The preview of a payment: the verdict of every rule.
+
+use super::recipient_standing::recipient_standing;
+use crate::{
+    errors::VaultError,
+    instructions::clock,
+    state::{same_address, AllowlistAccount, Org, Outlined, Policy, Vault},
+};
+use agent_vault_policy::{assess, Payment, Standing, UnixTime, Usdc};
+use alloc::vec::Vec;
+use anchor_lang::{prelude::*, IdlType};
+
+/// How one rule judges a payment. Units: see `agent_vault_policy::Violation`.
+#[derive(Clone, Copy, AnchorSerialize, AnchorDeserialize, IdlType)]
+pub struct RuleVerdict {
+    /// Code of the rule.
+    pub rule: u8,
+    /// The policy sets it.
+    pub set: bool,
+    /// It lets the payment pass.
+    pub passed: bool,
+    /// Its limit.
+    pub limit: u64,
+    /// What the payment would make of it.
+    pub attempted: u64,
+    /// What still fits; `u64::MAX` where nothing is counted.
+    pub headroom: u64,
+    /// The first unix time at which the payment passes this rule if nothing else is paid; `None`: never.
+    pub retry_at: Option<i64>,
+}
+
+/// How all rules judge a payment.
+#[derive(Clone, AnchorSerialize, AnchorDeserialize, IdlType)]
+pub struct PaymentCheck {
+    /// All rules let it pass.
+    pub passed: bool,
+    /// The first unix time at which the payment passes all rules if nothing else is paid; `None`: never.
+    pub retry_at: Option<i64>,
+    /// The verdicts, in the order of judgement.
+    pub rules: Vec<RuleVerdict>,
+}
+
+/// Accounts of `check_payment`.
+#[derive(Accounts)]
+pub struct CheckPayment {
+    /// The organisation.
+    pub org: Outlined<Account<Org>>,
+    /// The policy attached.
+    #[account(constraint = same_address(&policy.org, org.address()) @ VaultError::WrongOrg)]
+    pub policy: Outlined<Account<Policy>>,
+    /// The vault that would pay.
+    #[account(constraint = same_address(&vault.org, org.address()) @ VaultError::WrongOrg, constraint = same_address(&vault.policy, policy.address()) @ VaultError::WrongPolicy)]
+    pub vault: Outlined<Account<Vault>>,
+    /// The policy's allowlist, when it has one.
+    pub allowlist: Option<Outlined<AllowlistAccount>>,
+    /// The recipient's Recipient account: needed when the policy blocks categories, or for an attested domain.
+    pub recipient_account: Option<UncheckedAccount>,
+}
+
+/// See [`crate::agent_vault::check_payment`].
+///
+/// # Errors
+/// Those of the accounts.
+pub fn handler(
+    ctx: &mut Context<CheckPayment>,
+    amount: u64,
+    recipient: Address,
+    co_signed: bool,
+) -> Result<PaymentCheck> {
+    let a = &ctx.accounts;
+    let ledger = a.vault.ledger.as_policy();
+    let now = ledger.time(clock()?);
+    let standing = recipient_standing(
+        &a.policy,
+        a.allowlist.as_ref().map(Outlined::typed),
+        a.recipient_account.as_ref(),
+        a.org.address(),
+        &recipient,
+        now,
+    )?;
+    let payment =
+        Payment { amount: Usdc(amount), listed: standing.listed, category: standing.category, co_signed };
+    let stops = Standing { paused: a.org.is_paused(), frozen: a.vault.is_frozen() };
+    let verdicts = assess(&a.policy.rules(), ledger, &payment, stops, now).map_err(VaultError::from)?;
+    let passed = verdicts.iter().all(|verdict| verdict.passed);
+    let retry_at = verdicts.iter().try_fold(now, |latest, verdict| verdict.retry_at.map(|at| at.max(latest)));
+    let rules = verdicts
+        .iter()
+        .map(|verdict| RuleVerdict {
+            rule: verdict.rule as u8,
+            set: verdict.set,
+            passed: verdict.passed,
+            limit: verdict.limit,
+            attempted: verdict.attempted,
+            headroom: verdict.headroom,
+            retry_at: verdict.retry_at.map(|UnixTime(at)| at),
+        })
+        .collect();
+    Ok(PaymentCheck { passed, retry_at: retry_at.map(|UnixTime(at)| at), rules })
+}

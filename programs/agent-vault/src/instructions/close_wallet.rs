@@ -1,0 +1,63 @@
+//! Archives a vault.
+
+use crate::{
+    errors::VaultError,
+    events::{emit_event, with_event_accounts, WalletClosed},
+    state::{same_address, ArchivedVault, Org, Outlined, Policy, Vault, ARCHIVED_SPACE},
+    token,
+};
+use anchor_lang::{prelude::*, realloc_account, Discriminator};
+
+with_event_accounts! {
+    /// Accounts of `close_wallet`.
+    #[derive(Accounts)]
+    pub struct CloseWallet {
+        /// The organisation's operator.
+        #[account(address = org.operator @ VaultError::Unauthorized)]
+        pub operator: Signer,
+        /// The organisation.
+        pub org: Outlined<Account<Org>>,
+        /// The vault.
+        #[account(mut,
+            constraint = same_address(&vault.org, org.address()) @ VaultError::WrongOrg,
+            constraint = same_address(&vault.policy, policy.address()) @ VaultError::WrongPolicy,
+            constraint = vault.open_escrows == 0 @ VaultError::OpenEscrows)]
+        pub vault: Outlined<Account<Vault>>,
+        /// The policy attached.
+        #[account(mut)]
+        pub policy: Outlined<Account<Policy>>,
+        /// The vault's token account.
+        #[account(constraint = same_address(&vault.tokens, vault_tokens.address()) @ VaultError::WrongTokenAccount)]
+        pub vault_tokens: UncheckedAccount,
+        /// Paid the vault's rent.
+        #[account(mut, constraint = same_address(&vault.payer, rent_receiver.address()) @ VaultError::WrongRentReceiver, unsafe(dup))]
+        pub rent_receiver: UncheckedAccount,
+    }
+}
+
+/// See [`crate::agent_vault::close_wallet`].
+///
+/// The account stays, so that the agent's id is not given again and a stray deposit can be withdrawn; it shrinks to
+/// what that needs.
+///
+/// # Errors
+/// [`VaultError::WalletNotEmpty`], [`VaultError::OpenEscrows`].
+pub fn handler(ctx: &mut Context<CloseWallet>) -> Result<()> {
+    let CloseWallet { org, vault, policy, vault_tokens, rent_receiver, .. } = &mut ctx.accounts;
+    let balance = token::balance(vault_tokens.account(), &org.token_program)?;
+    require!(balance == 0, VaultError::WalletNotEmpty);
+    policy.detach()?;
+    let event = WalletClosed {
+        org: vault.org,
+        vault: *vault.address(),
+        policy: vault.policy,
+        sequence: vault.next_sequence()?,
+    };
+    let mut view = *vault.account();
+    // SAFETY: nothing reads the vault through its typed account any more.
+    let data = unsafe { view.borrow_unchecked_mut() };
+    data.get_mut(..8).ok_or(VaultError::WrongVault)?.copy_from_slice(ArchivedVault::DISCRIMINATOR);
+    realloc_account(&mut view, ARCHIVED_SPACE, rent_receiver.account(), false)?;
+    emit_event!(ctx, event);
+    Ok(())
+}

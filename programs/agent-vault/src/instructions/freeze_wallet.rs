@@ -1,0 +1,79 @@
+//! Freezes a vault or lifts its freeze.
+
+use crate::{
+    errors::VaultError,
+    events::{emit_event, with_event_accounts, WalletFrozen, WalletUnfrozen},
+    instructions::clock,
+    state::{frozen, same_address, Org, Outlined, Policy, Vault},
+};
+use agent_vault_policy::rules::expiry;
+use anchor_lang::{prelude::*, IdlType};
+
+/// What to do with a vault.
+#[derive(Clone, Copy, AnchorSerialize, AnchorDeserialize, IdlType)]
+pub enum FreezeAction {
+    /// Freeze it by hand: operator or authority.
+    Freeze,
+    /// Lift the freeze: the authority; the operator where the vault was frozen because its policy had expired.
+    /// A vault whose policy is still expired stays frozen.
+    Unfreeze,
+    /// Freeze it because its policy has expired: anyone, once.
+    Expire,
+}
+
+with_event_accounts! {
+    /// Accounts of `freeze_wallet`.
+    #[derive(Accounts)]
+    pub struct FreezeWallet {
+        /// See [`FreezeAction`].
+        pub signer: Signer,
+        /// The organisation.
+        pub org: Outlined<Account<Org>>,
+        /// The vault.
+        #[account(mut, constraint = same_address(&vault.org, org.address()) @ VaultError::WrongOrg, constraint = same_address(&vault.policy, policy.address()) @ VaultError::WrongPolicy)]
+        pub vault: Outlined<Account<Vault>>,
+        /// The policy attached.
+        #[account(constraint = same_address(&policy.org, org.address()) @ VaultError::WrongOrg)]
+        pub policy: Outlined<Account<Policy>>,
+    }
+}
+
+/// See [`crate::agent_vault::freeze_wallet`].
+///
+/// # Errors
+/// [`VaultError::Unauthorized`], [`VaultError::AlreadyFrozen`], [`VaultError::NotFrozen`],
+/// [`VaultError::PolicyNotExpired`], [`VaultError::PolicyExpired`].
+pub fn handler(ctx: &mut Context<FreezeWallet>, action: FreezeAction) -> Result<()> {
+    let FreezeWallet { signer, org, vault, policy, .. } = &mut ctx.accounts;
+    let now = vault.ledger.as_policy().time(clock()?);
+    let expired = expiry::has_passed(&policy.rules(), now);
+    let signer = *signer.address();
+    let (operator, authority) = (org.is_operator(&signer), org.is_authority(&signer));
+    let before = vault.frozen;
+    vault.frozen = match action {
+        FreezeAction::Freeze => {
+            require!(operator || authority, VaultError::Unauthorized);
+            require!(before != frozen::MANUAL, VaultError::AlreadyFrozen);
+            frozen::MANUAL
+        }
+        FreezeAction::Expire => {
+            require!(before == frozen::NO, VaultError::AlreadyFrozen);
+            require!(expired, VaultError::PolicyNotExpired);
+            frozen::EXPIRY
+        }
+        FreezeAction::Unfreeze => {
+            require!(before != frozen::NO, VaultError::NotFrozen);
+            require!(authority || (operator && before == frozen::EXPIRY), VaultError::Unauthorized);
+            require!(!expired, VaultError::PolicyExpired);
+            frozen::NO
+        }
+    };
+    let sequence = vault.next_sequence()?;
+    let (org, vault, reason) = (vault.org, *vault.address(), vault.frozen);
+    if reason == frozen::NO {
+        emit_event!(ctx, WalletUnfrozen { org, vault, signer, sequence, reason: before, reserved: [0; 7] });
+    } else {
+        emit_event!(ctx, WalletFrozen { org, vault, signer, sequence, reason, reserved: [0; 7] });
+    }
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! Moves USDC from the reserve into a vault.
+
+use crate::{
+    errors::VaultError,
+    events::{emit_event, with_event_accounts, WalletFunded},
+    instructions::clock,
+    state::{same_address, Org, Outlined, Vault},
+    token::{self, Transfer},
+};
+use anchor_lang::prelude::*;
+
+with_event_accounts! {
+    /// Accounts of `fund_wallet`.
+    #[derive(Accounts)]
+    pub struct FundWallet {
+        /// The organisation's operator.
+        #[account(address = org.operator @ VaultError::Unauthorized)]
+        pub operator: Signer,
+        /// The organisation.
+        #[account(mut)]
+        pub org: Outlined<Account<Org>>,
+        /// The vault.
+        #[account(mut, constraint = same_address(&vault.org, org.address()) @ VaultError::WrongOrg)]
+        pub vault: Outlined<Account<Vault>>,
+        /// The reserve.
+        #[account(mut, address = org.reserve_tokens @ VaultError::WrongTokenAccount)]
+        pub reserve_tokens: UncheckedAccount,
+        /// The vault's token account.
+        #[account(mut, constraint = same_address(&vault.tokens, vault_tokens.address()) @ VaultError::WrongTokenAccount)]
+        pub vault_tokens: UncheckedAccount,
+        /// The organisation's mint.
+        #[account(address = org.mint @ VaultError::WrongMint)]
+        pub mint: UncheckedAccount,
+        /// The organisation's token program.
+        #[account(address = org.token_program @ VaultError::WrongTokenProgram)]
+        pub token_program: UncheckedAccount,
+    }
+}
+
+/// See [`crate::agent_vault::fund_wallet`].
+///
+/// # Errors
+/// [`VaultError::OrgPaused`], [`VaultError::ZeroAmount`], [`VaultError::SequenceMismatch`],
+/// [`VaultError::OperatorLimitExceeded`], [`VaultError::ReserveInsufficient`].
+pub fn handler(
+    ctx: &mut Context<FundWallet>,
+    amount: u64,
+    reference: [u8; 16],
+    expected_sequence: Option<u64>,
+) -> Result<()> {
+    let a = &mut ctx.accounts;
+    require!(!a.org.is_paused(), VaultError::OrgPaused);
+    require!(amount > 0, VaultError::ZeroAmount);
+    require!(
+        expected_sequence.is_none_or(|expected| expected == a.vault.sequence),
+        VaultError::SequenceMismatch
+    );
+    a.org.charge_funding(clock()?, amount)?;
+    let token_program = a.org.token_program;
+    let reserve = token::balance(a.reserve_tokens.account(), &token_program)?;
+    require!(amount <= reserve, VaultError::ReserveInsufficient);
+    let sequence = a.vault.next_sequence()?;
+    let org_sequence = a.org.next_sequence()?;
+
+    let bump = [a.org.bump];
+    let decimals = a.org.decimals;
+    token::transfer(
+        Transfer {
+            token_program: &token_program,
+            from: a.reserve_tokens.try_cpi_handle_mut()?,
+            mint: a.mint.cpi_handle(),
+            to: a.vault_tokens.try_cpi_handle_mut()?,
+            owner: a.org.cpi_handle(),
+            amount,
+            decimals,
+        },
+        &a.org.signer_seeds(&bump),
+    );
+
+    let event = WalletFunded {
+        org: *a.org.address(),
+        vault: *a.vault.address(),
+        sequence,
+        org_sequence,
+        amount,
+        vault_balance: token::balance(a.vault_tokens.account(), &token_program)?,
+        reserve_balance: token::balance(a.reserve_tokens.account(), &token_program)?,
+        reference,
+    };
+    emit_event!(ctx, event);
+    Ok(())
+}

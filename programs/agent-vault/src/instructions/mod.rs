@@ -1,0 +1,44 @@
+//! One instruction a file: its accounts with all that can be said about them in attributes, then its handler.
+
+pub mod accept_authority;
+pub mod approve_payment;
+pub mod check_payment;
+pub mod close_approval;
+pub mod close_policy;
+pub mod close_wallet;
+pub mod create_policy;
+pub mod create_wallet;
+pub mod execute_payment;
+pub mod freeze_wallet;
+pub mod fund_wallet;
+pub mod initialize_org;
+pub mod register_recipient;
+pub mod update_org;
+pub mod update_policy;
+pub mod update_wallet;
+pub mod withdraw;
+pub mod withdraw_reserve;
+pub mod write_allowlist;
+
+mod recipient_standing;
+
+// The framework's macros look for what they generate beside each accounts struct at the root of the crate.
+#[allow(ambiguous_glob_reexports)]
+pub use {
+    accept_authority::*, approve_payment::*, check_payment::*, close_approval::*, close_policy::*,
+    close_wallet::*, create_policy::*, create_wallet::*, execute_payment::*, freeze_wallet::*,
+    fund_wallet::*, initialize_org::*, register_recipient::*, update_org::*, update_policy::*,
+    update_wallet::*, withdraw::*, withdraw_reserve::*, write_allowlist::*,
+};
+
+use agent_vault_policy::UnixTime;
+use anchor_lang::prelude::*;
+
+/// The cluster's time.
+///
+/// # Errors
+/// When the runtime has no clock.
+#[inline(always)]
+pub fn clock() -> Result<UnixTime> {
+    Ok(UnixTime(Clock::get()?.unix_timestamp))
+}

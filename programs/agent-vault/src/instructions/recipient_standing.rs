@@ -1,0 +1,53 @@
+//! What the policy's lists say about a recipient: the same for a payment and for its preview.
+
+use crate::{
+    errors::VaultError,
+    state::{attestation, AllowlistAccount, Policy, NONE},
+};
+use agent_vault_policy::{rules::allowed_recipients::contains, Category, UnixTime};
+use anchor_lang::{address_eq, prelude::*};
+
+/// Category code of a recipient about whom nothing is attested.
+const UNCATEGORIZED: u8 = 0;
+
+/// A recipient in the eyes of a policy.
+pub struct RecipientStanding {
+    /// On the allowlist, by address or by attested domain.
+    pub listed: bool,
+    /// Attested category.
+    pub category: Category,
+}
+
+/// Looks `address` up in the policy's allowlist and in what the organisation attests about it.
+///
+/// # Errors
+/// [`VaultError::RecipientAccountRequired`], [`VaultError::WrongRecipientAccount`], [`VaultError::WrongAllowlist`].
+#[inline(never)]
+pub fn recipient_standing(
+    policy: &Policy,
+    allowlist: Option<&AllowlistAccount>,
+    recipient: Option<&UncheckedAccount>,
+    org: &Address,
+    address: &Address,
+    now: UnixTime,
+) -> Result<RecipientStanding> {
+    let attested = match recipient {
+        Some(account) => attestation(account.account(), org, address, now)?,
+        None => {
+            require!(policy.blocked_categories == 0, VaultError::RecipientAccountRequired);
+            None
+        }
+    };
+    let mut listed = false;
+    if policy.is_restricted() && !address_eq(&policy.allowlist, &NONE) {
+        let list = allowlist.ok_or(VaultError::WrongAllowlist)?;
+        require!(address_eq(list.address(), &policy.allowlist), VaultError::WrongAllowlist);
+        let entries = list.as_slice();
+        listed = contains(entries, address.as_array())
+            || attested
+                .as_ref()
+                .is_some_and(|about| about.has_domain != 0 && contains(entries, &about.domain_hash));
+    }
+    let category = Category(attested.map_or(UNCATEGORIZED, |about| about.category));
+    Ok(RecipientStanding { listed, category })
+}

@@ -1,0 +1,96 @@
+//! Attests category and domain of a recipient.
+
+use crate::{
+    errors::VaultError,
+    events::{emit_event, with_event_accounts, RecipientRegistered},
+    instructions::clock,
+    state::{same_address, seeds, Org, Outlined, Recipient},
+    ID,
+};
+use agent_vault_policy::CATEGORIES;
+use anchor_lang::prelude::*;
+
+with_event_accounts! {
+    /// Accounts of `register_recipient`.
+    #[derive(Accounts)]
+    pub struct RegisterRecipient {
+        /// Pays the rent.
+        #[account(mut, unsafe(dup))]
+        pub payer: Signer,
+        /// The operator for a new recipient; the authority for any.
+        pub signer: Signer,
+        /// The organisation.
+        #[account(mut)]
+        pub org: Outlined<Account<Org>>,
+        /// The Recipient account of the address; checked in the handler.
+        #[account(mut)]
+        pub recipient: UncheckedAccount,
+        /// Makes the account.
+        pub system_program: Program<System>,
+    }
+}
+
+/// See [`crate::agent_vault::register_recipient`].
+///
+/// What the operator registers counts after the organisation's delay, so that the authority can see and correct it;
+/// what the authority registers counts at once. A registration is never closed: an address cannot shed its category.
+///
+/// # Errors
+/// [`VaultError::Unauthorized`], [`VaultError::UnknownCategory`], [`VaultError::WrongRecipientAccount`].
+pub fn handler(
+    ctx: &mut Context<RegisterRecipient>,
+    address: Address,
+    domain_hash: Option<[u8; 32]>,
+    category: u8,
+) -> Result<()> {
+    require!(category < CATEGORIES, VaultError::UnknownCategory);
+    let org = *ctx.accounts.org.address();
+    let signer = *ctx.accounts.signer.address();
+    let view = *ctx.accounts.recipient.account();
+    let is_new = !view.owned_by(&ID);
+    let is_authority = ctx.accounts.org.is_authority(&signer);
+    let may = is_authority || (is_new && ctx.accounts.org.is_operator(&signer));
+    require!(may, VaultError::Unauthorized);
+    if is_new {
+        let seeds: [&[u8]; 3] = [seeds::RECIPIENT, org.as_ref(), address.as_ref()];
+        let payer = ctx.accounts.payer.account();
+        let (mut recipient, bump) = Outlined::<Account<Recipient>>::create(payer, &view, &seeds)
+            .map_err(|_| VaultError::WrongRecipientAccount)?;
+        recipient.org = org;
+        recipient.address = address;
+        recipient.bump = bump;
+    }
+
+    let now = clock()?.0;
+    let delay = i64::try_from(ctx.accounts.org.attestation_delay).unwrap_or(i64::MAX);
+    let effective_at = if is_authority { now } else { now.saturating_add(delay) };
+    // SAFETY: the dispatcher has refused a second mutable reference to the account.
+    let mut recipient = unsafe { Outlined::<Account<Recipient>>::load_mut(view) }?;
+    // The program makes these accounts only at their addresses: one that names both is the right one.
+    let right = same_address(&recipient.org, &org) && same_address(&recipient.address, &address);
+    require!(right, VaultError::WrongRecipientAccount);
+    recipient.domain_hash = [0; 32];
+    if let Some(hash) = &domain_hash {
+        recipient.domain_hash = *hash;
+    }
+    recipient.has_domain = u8::from(domain_hash.is_some());
+    recipient.category = category;
+    recipient.effective_at = effective_at;
+
+    let sequence = ctx.accounts.org.next_sequence()?;
+    emit_event!(
+        ctx,
+        RecipientRegistered {
+            org,
+            address,
+            signer,
+            domain_hash: recipient.domain_hash,
+            sequence,
+            effective_at,
+            category,
+            has_domain: u8::from(domain_hash.is_some()),
+            reserved: [0; 6],
+        }
+    );
+    Ok(())
+}

@@ -1,0 +1,97 @@
+//! Changes an organisation.
+
+use crate::{
+    errors::VaultError,
+    events::{emit_event, with_event_accounts, OrgUpdated},
+    state::{Org, Outlined},
+};
+use anchor_lang::{prelude::*, IdlType};
+
+/// What changes; `None` stays as it is.
+#[derive(Clone, Copy, AnchorSerialize, AnchorDeserialize, IdlType)]
+pub struct OrgChanges {
+    /// Proposes the next authority; all zero withdraws the proposal.
+    pub pending_authority: Option<Address>,
+    /// The next operator.
+    pub operator: Option<Address>,
+    /// The next arbiter.
+    pub arbiter: Option<Address>,
+    /// The next verifier.
+    pub verifier: Option<Address>,
+    /// Most micro-USDC that the operator moves into vaults in any 24 hours; `u64::MAX` is no limit.
+    pub operator_daily_limit: Option<u64>,
+    /// Seconds until a recipient that the operator registers counts.
+    pub attestation_delay: Option<u64>,
+    /// Stops or lets go on payments, escrow creation and funding.
+    pub paused: Option<bool>,
+}
+
+impl OrgChanges {
+    /// Nothing but a pause, which the operator may call too.
+    fn only_pauses(&self) -> bool {
+        self.paused == Some(true)
+            && self.pending_authority.is_none()
+            && self.operator.is_none()
+            && self.arbiter.is_none()
+            && self.verifier.is_none()
+            && self.operator_daily_limit.is_none()
+            && self.attestation_delay.is_none()
+    }
+}
+
+with_event_accounts! {
+    /// Accounts of `update_org`.
+    #[derive(Accounts)]
+    pub struct UpdateOrg {
+        /// The authority; the operator to pause.
+        pub signer: Signer,
+        /// The organisation.
+        #[account(mut)]
+        pub org: Outlined<Account<Org>>,
+    }
+}
+
+/// See [`crate::agent_vault::update_org`].
+///
+/// # Errors
+/// [`VaultError::Unauthorized`].
+pub fn handler(ctx: &mut Context<UpdateOrg>, changes: OrgChanges) -> Result<()> {
+    let signer = *ctx.accounts.signer.address();
+    let org = &mut ctx.accounts.org;
+    let may = org.is_authority(&signer) || (org.is_operator(&signer) && changes.only_pauses());
+    require!(may, VaultError::Unauthorized);
+    replace(&mut org.pending_authority, &changes.pending_authority);
+    replace(&mut org.operator, &changes.operator);
+    replace(&mut org.arbiter, &changes.arbiter);
+    replace(&mut org.verifier, &changes.verifier);
+    org.operator_daily_limit = changes.operator_daily_limit.unwrap_or(org.operator_daily_limit);
+    org.attestation_delay = changes.attestation_delay.unwrap_or(org.attestation_delay);
+    org.paused = changes.paused.map_or(org.paused, u8::from);
+    let sequence = org.next_sequence()?;
+    let org = &ctx.accounts.org;
+    emit_event!(
+        ctx,
+        OrgUpdated {
+            org: *org.address(),
+            authority: org.authority,
+            pending_authority: org.pending_authority,
+            operator: org.operator,
+            arbiter: org.arbiter,
+            verifier: org.verifier,
+            signer,
+            sequence,
+            operator_daily_limit: org.operator_daily_limit,
+            attestation_delay: org.attestation_delay,
+            paused: org.paused,
+            reserved: [0; 7],
+        }
+    );
+    Ok(())
+}
+
+/// Takes over `change`, if there is one.
+fn replace(address: &mut Address, change: &Option<Address>) {
+    if let Some(change) = change {
+        *address = *change;
+    }
+}

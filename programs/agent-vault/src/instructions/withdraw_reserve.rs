@@ -1,0 +1,74 @@
+//! Moves USDC out of the reserve.
+
+use crate::{
+    errors::VaultError,
+    events::{emit_event, with_event_accounts, ReserveWithdrawn},
+    state::{Org, Outlined},
+    token::{self, Transfer},
+};
+use anchor_lang::prelude::*;
+
+with_event_accounts! {
+    /// Accounts of `withdraw_reserve`.
+    #[derive(Accounts)]
+    pub struct WithdrawReserve {
+        /// The organisation's authority.
+        #[account(address = org.authority @ VaultError::Unauthorized)]
+        pub authority: Signer,
+        /// The organisation.
+        #[account(mut)]
+        pub org: Outlined<Account<Org>>,
+        /// The reserve.
+        #[account(mut, address = org.reserve_tokens @ VaultError::WrongTokenAccount)]
+        pub reserve_tokens: UncheckedAccount,
+        /// Any token account of the mint: the authority says where the money goes.
+        #[account(mut)]
+        pub destination: UncheckedAccount,
+        /// The organisation's mint.
+        #[account(address = org.mint @ VaultError::WrongMint)]
+        pub mint: UncheckedAccount,
+        /// The organisation's token program.
+        #[account(address = org.token_program @ VaultError::WrongTokenProgram)]
+        pub token_program: UncheckedAccount,
+    }
+}
+
+/// See [`crate::agent_vault::withdraw_reserve`]. A pause does not stop it.
+///
+/// # Errors
+/// [`VaultError::ZeroAmount`], [`VaultError::ReserveInsufficient`].
+pub fn handler(ctx: &mut Context<WithdrawReserve>, amount: Option<u64>, reference: [u8; 16]) -> Result<()> {
+    let a = &mut ctx.accounts;
+    let token_program = a.org.token_program;
+    let balance = token::balance(a.reserve_tokens.account(), &token_program)?;
+    let amount = amount.unwrap_or(balance);
+    require!(amount > 0, VaultError::ZeroAmount);
+    require!(amount <= balance, VaultError::ReserveInsufficient);
+    let sequence = a.org.next_sequence()?;
+
+    let bump = [a.org.bump];
+    let decimals = a.org.decimals;
+    token::transfer(
+        Transfer {
+            token_program: &token_program,
+            from: a.reserve_tokens.try_cpi_handle_mut()?,
+            mint: a.mint.cpi_handle(),
+            to: a.destination.try_cpi_handle_mut()?,
+            owner: a.org.cpi_handle(),
+            amount,
+            decimals,
+        },
+        &a.org.signer_seeds(&bump),
+    );
+
+    let event = ReserveWithdrawn {
+        org: *a.org.address(),
+        destination: *a.destination.address(),
+        sequence,
+        amount,
+        reserve_balance: token::balance(a.reserve_tokens.account(), &token_program)?,
+        reference,
+    };
+    emit_event!(ctx, event);
+    Ok(())
+}

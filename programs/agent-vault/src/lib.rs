@@ -1,0 +1,168 @@
+//! Vaults from which AI agents pay USDC, each guarded by a policy that this program enforces.
+//!
+//! An organisation ([`state::Org`]) holds a reserve and has roles. Each agent has a vault ([`state::Vault`]) with one
+//! policy ([`state::Policy`]) attached. Payments leave a vault only through [`agent_vault::execute_payment`], which
+//! judges them by the policy crate; everything else moves money between vaults and the reserve.
+#![cfg_attr(not(test), no_std)]
+#![allow(unexpected_cfgs)] // the framework's macros ask for features that this crate does not have
+
+extern crate alloc;
+
+use anchor_lang::prelude::*;
+
+#[cfg(target_os = "solana")]
+mod entrypoint;
+pub mod errors;
+pub mod events;
+pub mod instructions;
+mod security;
+pub mod state;
+pub mod token;
+
+use instructions::*;
+use state::{PolicyRules, Session};
+
+declare_id!("AgentVau1tPo1icyGuardedSpending111111111111");
+
+/// The program's instructions.
+#[program]
+pub mod agent_vault {
+    use super::*;
+
+    /// Creates an organisation with its reserve and the four presets. The creator becomes its authority.
+    pub fn initialize_org(ctx: &mut Context<InitializeOrg>, args: OrgSettings) -> Result<()> {
+        initialize_org::handler(ctx, args)
+    }
+
+    /// Changes roles, limits or the pause of an organisation, or proposes the next authority.
+    pub fn update_org(ctx: &mut Context<UpdateOrg>, changes: OrgChanges) -> Result<()> {
+        update_org::handler(ctx, changes)
+    }
+
+    /// Makes the proposed authority the authority. Signed by it, so that no typing error locks the organisation.
+    pub fn accept_authority(ctx: &mut Context<AcceptAuthority>) -> Result<()> {
+        accept_authority::handler(ctx)
+    }
+
+    /// Creates a policy.
+    pub fn create_policy(ctx: &mut Context<CreatePolicy>, key: [u8; 16], rules: PolicyRules) -> Result<()> {
+        create_policy::handler(ctx, key, rules)
+    }
+
+    /// Replaces the rules of a policy, for all vaults attached to it at once, and puts a sealed allowlist in force.
+    pub fn update_policy(
+        ctx: &mut Context<UpdatePolicy>,
+        expected_version: u64,
+        rules: PolicyRules,
+    ) -> Result<()> {
+        update_policy::handler(ctx, expected_version, rules)
+    }
+
+    /// Closes a policy that no vault is attached to.
+    pub fn close_policy(ctx: &mut Context<ClosePolicy>) -> Result<()> {
+        close_policy::handler(ctx)
+    }
+
+    /// Writes a chunk of a policy's next allowlist, and seals it with the last one.
+    pub fn write_allowlist(
+        ctx: &mut Context<WriteAllowlist>,
+        offset: u32,
+        entries: alloc::vec::Vec<[u8; 32]>,
+        seal: bool,
+    ) -> Result<()> {
+        write_allowlist::handler(ctx, offset, entries, seal)
+    }
+
+    /// Creates an agent's vault and its token account.
+    pub fn create_wallet(
+        ctx: &mut Context<CreateWallet>,
+        agent_hash: [u8; 32],
+        session: Option<Session>,
+    ) -> Result<()> {
+        create_wallet::handler(ctx, agent_hash, session)
+    }
+
+    /// Gives a vault another session authority, another policy, or both. What it has spent stays.
+    pub fn update_wallet(ctx: &mut Context<UpdateWallet>, session: Option<Session>) -> Result<()> {
+        update_wallet::handler(ctx, session)
+    }
+
+    /// Freezes a vault or lifts its freeze. Anyone freezes a vault whose policy has expired.
+    pub fn freeze_wallet(ctx: &mut Context<FreezeWallet>, action: FreezeAction) -> Result<()> {
+        freeze_wallet::handler(ctx, action)
+    }
+
+    /// Archives an empty vault for good.
+    pub fn close_wallet(ctx: &mut Context<CloseWallet>) -> Result<()> {
+        close_wallet::handler(ctx)
+    }
+
+    /// Moves USDC from the reserve into a vault.
+    pub fn fund_wallet(
+        ctx: &mut Context<FundWallet>,
+        amount: u64,
+        reference: [u8; 16],
+        expected_sequence: Option<u64>,
+    ) -> Result<()> {
+        fund_wallet::handler(ctx, amount, reference, expected_sequence)
+    }
+
+    /// Moves USDC from a vault, live or archived, into the reserve. Without an amount: all of it.
+    pub fn withdraw(ctx: &mut Context<Withdraw>, amount: Option<u64>, reference: [u8; 16]) -> Result<()> {
+        withdraw::handler(ctx, amount, reference)
+    }
+
+    /// Moves USDC out of the reserve. Without an amount: all of it.
+    pub fn withdraw_reserve(
+        ctx: &mut Context<WithdrawReserve>,
+        amount: Option<u64>,
+        reference: [u8; 16],
+    ) -> Result<()> {
+        withdraw_reserve::handler(ctx, amount, reference)
+    }
+
+    /// Attests category and domain of an address that may be paid.
+    pub fn register_recipient(
+        ctx: &mut Context<RegisterRecipient>,
+        address: Address,
+        domain_hash: Option<[u8; 32]>,
+        category: u8,
+    ) -> Result<()> {
+        register_recipient::handler(ctx, address, domain_hash, category)
+    }
+
+    /// Approves one payment of exactly this recipient and amount before it is made.
+    pub fn approve_payment(
+        ctx: &mut Context<ApprovePayment>,
+        reference: [u8; 16],
+        recipient: Address,
+        amount: u64,
+        expires_at: i64,
+    ) -> Result<()> {
+        approve_payment::handler(ctx, reference, recipient, amount, expires_at)
+    }
+
+    /// Withdraws an approval that was not used. Anyone clears away one whose time has passed.
+    pub fn close_approval(ctx: &mut Context<CloseApproval>) -> Result<()> {
+        close_approval::handler(ctx)
+    }
+
+    /// Pays from a vault if its policy allows it.
+    pub fn execute_payment(
+        ctx: &mut Context<ExecutePayment>,
+        amount: u64,
+        reference: [u8; 16],
+    ) -> Result<()> {
+        execute_payment::handler(ctx, amount, reference)
+    }
+
+    /// Returns the verdict of every rule on a payment. Changes nothing; meant to be simulated.
+    pub fn check_payment(
+        ctx: &mut Context<CheckPayment>,
+        amount: u64,
+        recipient: Address,
+        co_signed: bool,
+    ) -> Result<PaymentCheck> {
+        check_payment::handler(ctx, amount, recipient, co_signed)
+    }
+}

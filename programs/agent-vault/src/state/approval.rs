@@ -1,0 +1,31 @@
+//! The operator's approval of one payment, made before it.
+
+use anchor_lang::prelude::*;
+
+/// Longest time that an approval lives, in seconds.
+#[constant]
+pub const MAX_APPROVAL_SECONDS: i64 = 86_400;
+
+/// Stands for the operator's signature on one payment of exactly this vault, recipient, amount and policy version.
+/// Used once: the payment closes it.
+#[account]
+pub struct Approval {
+    /// The vault that may pay.
+    pub vault: Address,
+    /// Who may be paid.
+    pub recipient: Address,
+    /// Paid the rent, gets it back.
+    pub payer: Address,
+    /// Names the approval.
+    pub reference: [u8; 16],
+    /// Exactly this many micro-USDC.
+    pub amount: u64,
+    /// Version of the vault's policy when it was approved.
+    pub policy_version: u64,
+    /// Unix time from which it no longer counts.
+    pub expires_at: i64,
+    /// Bump of this address.
+    pub bump: u8,
+    /// Zero.
+    pub reserved: [u8; 7],
+}

@@ -1,0 +1,248 @@
+//! A policy: the values of the eight rules, shared by all vaults attached to it.
+
+use crate::errors::VaultError;
+use agent_vault_policy::{rules::blocked_categories, Rules, UnixTime, Usdc};
+use alloc::vec::Vec;
+use anchor_lang::{prelude::*, IdlType};
+
+/// A policy. What vaults spend is counted per vault, so attaching another policy resets nothing.
+#[account]
+pub struct Policy {
+    /// The organisation.
+    pub org: Address,
+    /// The allowlist in force; none (all zero): nobody is listed.
+    pub allowlist: Address,
+    /// Paid the rent, gets it back.
+    pub payer: Address,
+    /// Names the policy within the organisation.
+    pub key: [u8; 16],
+    /// Counts the changes; starts at 1.
+    pub version: u64,
+    /// Version of the newest allowlist that was in force; the next one has the next number.
+    pub allowlist_version: u64,
+    /// Number of vaults attached.
+    pub wallet_count: u64,
+    /// Micro-USDC; see `flags`.
+    pub max_per_tx: u64,
+    /// Micro-USDC; see `flags`.
+    pub max_per_day: u64,
+    /// Micro-USDC; see `flags`.
+    pub max_per_month: u64,
+    /// Micro-USDC; see `flags`.
+    pub require_co_sign: u64,
+    /// Unix time; see `flags`.
+    pub expiry: i64,
+    /// Payments per hour; see `flags`.
+    pub velocity_cap: u32,
+    /// Bit `c` set: category code `c` is blocked.
+    pub blocked_categories: u32,
+    /// Which of the values count: a rule that is not set has its bit clear, never a value of zero.
+    pub flags: u32,
+    /// One for a preset, which nobody can change.
+    pub immutable: u8,
+    /// Bump of this address.
+    pub bump: u8,
+    /// Zero.
+    pub reserved: [u8; 2],
+}
+
+/// The values of a policy's rules as instructions and events carry them. `None`: the rule is not set.
+#[derive(Clone, Copy, AnchorSerialize, AnchorDeserialize, IdlType)]
+pub struct PolicyRules {
+    /// Largest payment, micro-USDC.
+    pub max_per_tx: Option<u64>,
+    /// Most that any 24 hours may hold, micro-USDC.
+    pub max_per_day: Option<u64>,
+    /// Most that a UTC calendar month may hold, micro-USDC.
+    pub max_per_month: Option<u64>,
+    /// Most payments that any hour may hold.
+    pub velocity_cap: Option<u32>,
+    /// Above this many micro-USDC the operator co-signs.
+    pub require_co_sign: Option<u64>,
+    /// Unix time after which payments are refused.
+    pub expiry: Option<i64>,
+    /// Bit `c` set: category code `c` is blocked.
+    pub blocked_categories: u32,
+    /// Only listed recipients are paid; without a list nobody is.
+    pub restricted: bool,
+}
+
+impl PolicyRules {
+    /// No rule set.
+    pub const OPEN: PolicyRules = PolicyRules {
+        max_per_tx: None,
+        max_per_day: None,
+        max_per_month: None,
+        velocity_cap: None,
+        require_co_sign: None,
+        expiry: None,
+        blocked_categories: 0,
+        restricted: false,
+    };
+
+    /// Appends the fields in Borsh, in their order.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        write_option(out, self.max_per_tx, 8);
+        write_option(out, self.max_per_day, 8);
+        write_option(out, self.max_per_month, 8);
+        write_option(out, self.velocity_cap.map(u64::from), 4);
+        write_option(out, self.require_co_sign, 8);
+        write_option(out, self.expiry.map(i64::cast_unsigned), 8);
+        out.extend_from_slice(&self.blocked_categories.to_le_bytes());
+        out.push(u8::from(self.restricted));
+    }
+}
+
+/// Appends an optional integer of `size` bytes in Borsh.
+#[inline(never)]
+fn write_option(out: &mut Vec<u8>, value: Option<u64>, size: usize) {
+    out.push(u8::from(value.is_some()));
+    if let Some(value) = value {
+        out.extend_from_slice(value.to_le_bytes().get(..size).unwrap_or_default());
+    }
+}
+
+/// Bits of [`Policy::flags`].
+pub mod flag {
+    /// `max_per_tx` is set.
+    pub const MAX_PER_TX: u32 = 1;
+    /// `max_per_day` is set.
+    pub const MAX_PER_DAY: u32 = 2;
+    /// `max_per_month` is set.
+    pub const MAX_PER_MONTH: u32 = 4;
+    /// `velocity_cap` is set.
+    pub const VELOCITY_CAP: u32 = 8;
+    /// `require_co_sign` is set.
+    pub const REQUIRE_CO_SIGN: u32 = 16;
+    /// `expiry` is set.
+    pub const EXPIRY: u32 = 32;
+    /// Only listed recipients are paid.
+    pub const RESTRICTED: u32 = 64;
+}
+
+impl Policy {
+    /// The rules as the policy crate judges by them.
+    #[inline(always)]
+    pub fn rules(&self) -> Rules {
+        Rules {
+            max_per_tx: self.value(flag::MAX_PER_TX, self.max_per_tx).map(Usdc),
+            max_per_day: self.value(flag::MAX_PER_DAY, self.max_per_day).map(Usdc),
+            max_per_month: self.value(flag::MAX_PER_MONTH, self.max_per_month).map(Usdc),
+            velocity_cap: self.value(flag::VELOCITY_CAP, u64::from(self.velocity_cap)),
+            require_co_sign: self.value(flag::REQUIRE_CO_SIGN, self.require_co_sign).map(Usdc),
+            expiry: self.value(flag::EXPIRY, self.expiry).map(UnixTime),
+            blocked_categories: self.blocked_categories,
+            restricted: self.is_restricted(),
+        }
+    }
+
+    /// Only listed recipients are paid.
+    #[inline(always)]
+    pub fn is_restricted(&self) -> bool {
+        self.flags & flag::RESTRICTED != 0
+    }
+
+    /// The rules as events carry them.
+    pub fn values(&self) -> PolicyRules {
+        PolicyRules {
+            max_per_tx: self.value(flag::MAX_PER_TX, self.max_per_tx),
+            max_per_day: self.value(flag::MAX_PER_DAY, self.max_per_day),
+            max_per_month: self.value(flag::MAX_PER_MONTH, self.max_per_month),
+            velocity_cap: self.value(flag::VELOCITY_CAP, self.velocity_cap),
+            require_co_sign: self.value(flag::REQUIRE_CO_SIGN, self.require_co_sign),
+            expiry: self.value(flag::EXPIRY, self.expiry),
+            blocked_categories: self.blocked_categories,
+            restricted: self.is_restricted(),
+        }
+    }
+
+    /// Takes over `rules` whole.
+    ///
+    /// # Errors
+    /// [`VaultError::UnknownCategory`] when a bit is set that is no category's.
+    pub fn set_rules(&mut self, rules: &PolicyRules) -> Result<()> {
+        require!(rules.blocked_categories & !blocked_categories::KNOWN == 0, VaultError::UnknownCategory);
+        self.flags = 0;
+        self.max_per_tx = self.take(flag::MAX_PER_TX, rules.max_per_tx);
+        self.max_per_day = self.take(flag::MAX_PER_DAY, rules.max_per_day);
+        self.max_per_month = self.take(flag::MAX_PER_MONTH, rules.max_per_month);
+        self.velocity_cap = self.take(flag::VELOCITY_CAP, rules.velocity_cap);
+        self.require_co_sign = self.take(flag::REQUIRE_CO_SIGN, rules.require_co_sign);
+        self.expiry = self.take(flag::EXPIRY, rules.expiry);
+        self.blocked_categories = rules.blocked_categories;
+        if rules.restricted {
+            self.flags |= flag::RESTRICTED;
+        }
+        Ok(())
+    }
+
+    /// Counts one more vault attached.
+    ///
+    /// # Errors
+    /// [`VaultError::Overflow`] at the end of 64 bits.
+    pub fn attach(&mut self) -> Result<()> {
+        self.wallet_count = self.wallet_count.checked_add(1).ok_or(VaultError::Overflow)?;
+        Ok(())
+    }
+
+    /// Counts one vault less.
+    ///
+    /// # Errors
+    /// [`VaultError::Overflow`] when none was attached.
+    pub fn detach(&mut self) -> Result<()> {
+        self.wallet_count = self.wallet_count.checked_sub(1).ok_or(VaultError::Overflow)?;
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn value<T>(&self, flag: u32, value: T) -> Option<T> {
+        (self.flags & flag != 0).then_some(value)
+    }
+
+    fn take<T: Default>(&mut self, flag: u32, value: Option<T>) -> T {
+        if value.is_some() {
+            self.flags |= flag;
+        }
+        value.unwrap_or_default()
+    }
+}
+
+/// The policies that every organisation starts with. Nobody can change them.
+pub mod presets {
+    use super::PolicyRules;
+    use anchor_lang::prelude::*;
+
+    const USDC: u64 = 1_000_000;
+
+    /// Key of the conservative preset.
+    #[constant]
+    pub const CONSERVATIVE_KEY: &[u8; 16] = b"pol_conservative";
+    /// Key of the moderate preset.
+    #[constant]
+    pub const MODERATE_KEY: &[u8; 16] = b"pol_moderate\0\0\0\0";
+    /// Key of the permissive preset.
+    #[constant]
+    pub const PERMISSIVE_KEY: &[u8; 16] = b"pol_permissive\0\0";
+    /// Key of the preset that pays nothing.
+    #[constant]
+    pub const LOCKED_KEY: &[u8; 16] = b"pol_locked\0\0\0\0\0\0";
+
+    const fn limits(per_tx: u64, per_day: u64, per_month: u64, velocity: u32) -> PolicyRules {
+        PolicyRules {
+            max_per_tx: Some(per_tx.saturating_mul(USDC)),
+            max_per_day: Some(per_day.saturating_mul(USDC)),
+            max_per_month: Some(per_month.saturating_mul(USDC)),
+            velocity_cap: Some(velocity),
+            ..PolicyRules::OPEN
+        }
+    }
+
+    /// 10, 50 and 500 USDC per payment, day and month; 10 payments an hour.
+    pub const CONSERVATIVE: PolicyRules = limits(10, 50, 500, 10);
+    /// 100, 500 and 5,000 USDC; 60 payments an hour.
+    pub const MODERATE: PolicyRules = limits(100, 500, 5_000, 60);
+    /// 1,000, 10,000 and 100,000 USDC; 600 payments an hour.
+    pub const PERMISSIVE: PolicyRules = limits(1_000, 10_000, 100_000, 600);
+    /// No payment at all.
+    pub const LOCKED: PolicyRules = PolicyRules { max_per_tx: Some(0), ..PolicyRules::OPEN };
+}

@@ -1,0 +1,22 @@
+//! The first seed of every program-derived address.
+
+use anchor_lang::prelude::*;
+
+/// Org: `org`, creator, SHA-256 of the organisation's id.
+#[constant]
+pub const ORG: &[u8] = b"org";
+/// Policy: `policy`, org, 16-byte key.
+#[constant]
+pub const POLICY: &[u8] = b"policy";
+/// Allowlist: `allowlist`, policy, version (u64, little endian).
+#[constant]
+pub const ALLOWLIST: &[u8] = b"allowlist";
+/// Vault: `vault`, org, SHA-256 of the agent's id.
+#[constant]
+pub const VAULT: &[u8] = b"vault";
+/// Approval: `approval`, vault, 16-byte reference.
+#[constant]
+pub const APPROVAL: &[u8] = b"approval";
+/// Recipient: `recipient`, org, the recipient's address.
+#[constant]
+pub const RECIPIENT: &[u8] = b"recipient";

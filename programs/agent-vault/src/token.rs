@@ -1,0 +1,275 @@
+//! Token accounts: what the program reads of them, how it makes them, and the only transfer.
+
+use crate::errors::VaultError;
+use anchor_lang::{
+    address_eq, find_and_verify_program_address,
+    pinocchio::instruction::InstructionAccount,
+    prelude::*,
+    programs::{Token, Token2022},
+    unchecked_invoke_signed_fixed, Id,
+};
+use anchor_spl::associated_token;
+
+/// Layout of a token account, the same in SPL Token and Token-2022.
+/// <https://docs.rs/spl-token-interface/latest/spl_token_interface/state/struct.Account.html>
+mod layout {
+    pub const MINT: usize = 0;
+    pub const OWNER: usize = 32;
+    pub const AMOUNT: usize = 64;
+    pub const DELEGATE_TAG: usize = 72;
+    pub const STATE: usize = 108;
+    pub const CLOSE_AUTHORITY_TAG: usize = 129;
+    pub const LENGTH: usize = 165;
+    /// In a longer account (Token-2022 with extensions) this byte tells mints from token accounts.
+    pub const ACCOUNT_TYPE: usize = 165;
+    pub const MINT_LENGTH: usize = 82;
+    pub const MINT_DECIMALS: usize = 44;
+    pub const MINT_INITIALIZED: usize = 45;
+    pub const TYPE_MINT: u8 = 1;
+    pub const TYPE_ACCOUNT: u8 = 2;
+}
+
+/// What the program reads of a token account.
+#[derive(Clone, Copy)]
+pub struct TokenAccount {
+    /// The wallet that owns it.
+    pub owner: Address,
+    /// Micro-USDC in it.
+    pub amount: u64,
+}
+
+/// Reads a token account of `token_program`.
+///
+/// The mint is not compared here: `TransferChecked` refuses accounts of different mints.
+///
+/// # Errors
+/// [`VaultError::WrongTokenAccount`] when it is none.
+#[inline(never)]
+pub fn read(account: &AccountView, token_program: &Address) -> Result<TokenAccount> {
+    require!(account.owned_by(token_program), VaultError::WrongTokenAccount);
+    let data = account.try_borrow()?;
+    let plain = data.len() == layout::LENGTH;
+    require!(
+        plain || data.get(layout::ACCOUNT_TYPE) == Some(&layout::TYPE_ACCOUNT),
+        VaultError::WrongTokenAccount
+    );
+    let base = data.first_chunk::<{ layout::LENGTH }>().ok_or(VaultError::WrongTokenAccount)?;
+    Ok(TokenAccount {
+        owner: Address::new_from_array(bytes_at(base, layout::OWNER)),
+        amount: u64::from_le_bytes(bytes_at(base, layout::AMOUNT)),
+    })
+}
+
+/// `N` bytes at a constant offset; out of bounds does not compile away into a panic because the offsets are constants.
+#[inline(always)]
+fn bytes_at<const N: usize>(data: &[u8; layout::LENGTH], at: usize) -> [u8; N] {
+    let mut bytes = [0; N];
+    if let Some(source) = data.get(at..).and_then(|rest| rest.first_chunk::<N>()) {
+        bytes = *source;
+    }
+    bytes
+}
+
+/// The balance of a token account.
+///
+/// # Errors
+/// [`VaultError::WrongTokenAccount`] when it is none.
+pub fn balance(account: &AccountView, token_program: &Address) -> Result<u64> {
+    Ok(read(account, token_program)?.amount)
+}
+
+/// Accounts, amount and signer of a transfer.
+pub struct Transfer<'a> {
+    /// The organisation's token program.
+    pub token_program: &'a Address,
+    /// Token account that pays.
+    pub from: CpiHandleMut<'a>,
+    /// The mint.
+    pub mint: CpiHandle<'a>,
+    /// Token account that is paid.
+    pub to: CpiHandleMut<'a>,
+    /// Owner of `from`: a program-derived address.
+    pub owner: CpiHandle<'a>,
+    /// Micro-USDC.
+    pub amount: u64,
+    /// Decimals of the mint.
+    pub decimals: u8,
+}
+
+/// Moves tokens. Every movement of money in this program is this one call, made after every check.
+///
+/// The metas are fixed and the token program is the one in the Org, so that no caller can put another program in its
+/// place. A refusal of the token program aborts the transaction.
+#[inline(never)]
+pub fn transfer<'a>(transfer: Transfer<'a>, seeds: &'a [&'a [u8]]) {
+    const TRANSFER_CHECKED: u8 = 12;
+    let Transfer { token_program, from, mint, to, owner, amount, decimals } = transfer;
+    let amount = amount.to_le_bytes();
+    let data = [
+        TRANSFER_CHECKED,
+        amount[0],
+        amount[1],
+        amount[2],
+        amount[3],
+        amount[4],
+        amount[5],
+        amount[6],
+        amount[7],
+        decimals,
+    ];
+    let (from, to) = (CpiHandle::from(from), CpiHandle::from(to));
+    let handles = [from, mint, to, owner];
+    let metas = [
+        InstructionAccount::writable(from.address()),
+        InstructionAccount::readonly(mint.address()),
+        InstructionAccount::writable(to.address()),
+        InstructionAccount::readonly_signer(owner.address()),
+    ];
+    unchecked_invoke_signed_fixed(token_program, &data, &metas, &handles, &[seeds]);
+}
+
+/// Decimals of a mint that vaults may hold.
+///
+/// SPL Token, or Token-2022 with extensions that only describe: none that could take a fee, run a hook, freeze new
+/// accounts or move the vault's tokens.
+///
+/// # Errors
+/// [`VaultError::WrongTokenProgram`], [`VaultError::WrongMint`].
+pub fn accepted_mint(mint: &AccountView, token_program: &Address) -> Result<u8> {
+    let token_2022 = address_eq(token_program, &Token2022::id());
+    require!(token_2022 || address_eq(token_program, &Token::id()), VaultError::WrongTokenProgram);
+    require!(mint.owned_by(token_program), VaultError::WrongMint);
+    let data = mint.try_borrow()?;
+    require!(data.get(layout::MINT_INITIALIZED) == Some(&1), VaultError::WrongMint);
+    if data.len() != layout::MINT_LENGTH {
+        require!(
+            token_2022 && data.get(layout::ACCOUNT_TYPE) == Some(&layout::TYPE_MINT),
+            VaultError::WrongMint
+        );
+        let extensions = data.get(layout::LENGTH.saturating_add(1)..).ok_or(VaultError::WrongMint)?;
+        require!(only_describing(extensions), VaultError::WrongMint);
+    }
+    data.get(layout::MINT_DECIMALS).copied().ok_or(VaultError::WrongMint.into())
+}
+
+/// Whether a mint's extensions (type and length of 16 bits each, then the value) are all harmless.
+fn only_describing(extensions: &[u8]) -> bool {
+    // MetadataPointer, TokenMetadata, GroupPointer, TokenGroup, GroupMemberPointer, TokenGroupMember
+    const HARMLESS: core::ops::RangeInclusive<u16> = 18..=23;
+    const UNINITIALIZED: u16 = 0;
+    let mut rest = extensions;
+    while let Some((header, behind)) = rest.split_first_chunk::<4>() {
+        let kind = u16::from_le_bytes([header[0], header[1]]);
+        let length = u16::from_le_bytes([header[2], header[3]]);
+        if kind == UNINITIALIZED {
+            return rest.iter().all(|byte| *byte == 0);
+        }
+        if !HARMLESS.contains(&kind) {
+            return false;
+        }
+        let Some(next) = behind.get(usize::from(length)..) else {
+            return false;
+        };
+        rest = next;
+    }
+    rest.iter().all(|byte| *byte == 0)
+}
+
+/// Accounts of the making of an associated token account.
+pub struct Association<'a> {
+    /// Pays the rent.
+    pub payer: CpiHandleMut<'a>,
+    /// The account to be.
+    pub tokens: &'a mut UncheckedAccount,
+    /// Its owner.
+    pub owner: CpiHandle<'a>,
+    /// The mint.
+    pub mint: CpiHandle<'a>,
+    /// The mint's program.
+    pub token_program: CpiHandle<'a>,
+    /// The associated token program.
+    pub associated_token_program: &'a Address,
+    /// The system program.
+    pub system_program: CpiHandle<'a>,
+}
+
+/// Makes an associated token account unless it exists, and then checks it whoever made it: anyone may make one first,
+/// so making must not fail, and what was made must be trusted by nobody's word.
+///
+/// # Errors
+/// [`VaultError::WrongTokenAccount`] when address, owner, mint or state is not as it must be.
+pub fn associate(association: Association<'_>) -> Result<()> {
+    const CREATE_IDEMPOTENT: u8 = 1;
+    let Association { payer, tokens, owner, mint, token_program, associated_token_program, system_program } =
+        association;
+    let made = CpiHandle::from(tokens.try_cpi_handle_mut()?);
+    let payer = CpiHandle::from(payer);
+    let metas = [
+        InstructionAccount::writable_signer(payer.address()),
+        InstructionAccount::writable(made.address()),
+        InstructionAccount::readonly(owner.address()),
+        InstructionAccount::readonly(mint.address()),
+        InstructionAccount::readonly(system_program.address()),
+        InstructionAccount::readonly(token_program.address()),
+    ];
+    let handles = [payer, made, owner, mint, system_program, token_program];
+    unchecked_invoke_signed_fixed(associated_token_program, &[CREATE_IDEMPOTENT], &metas, &handles, &[]);
+
+    let seeds: [&[u8]; 3] =
+        [owner.address().as_ref(), token_program.address().as_ref(), mint.address().as_ref()];
+    find_and_verify_program_address(&seeds, &associated_token::ID, tokens.address())
+        .map_err(|_| VaultError::WrongTokenAccount)?;
+    let account = tokens.account();
+    let state = read(account, token_program.address())?;
+    let data = account.try_borrow()?;
+    let zero_tag = |at: usize| data.get(at..).and_then(|rest| rest.first_chunk::<4>()) == Some(&[0; 4]);
+    const INITIALIZED: u8 = 1;
+    let sound = address_eq(&state.owner, owner.address())
+        && data.get(layout::MINT..layout::OWNER) == Some(mint.address().as_ref())
+        && data.get(layout::STATE) == Some(&INITIALIZED)
+        && zero_tag(layout::DELEGATE_TAG)
+        && zero_tag(layout::CLOSE_AUTHORITY_TAG);
+    require!(sound, VaultError::WrongTokenAccount);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::only_describing;
+
+    fn extension(kind: u16, length: u16) -> [u8; 12] {
+        let mut bytes = [0; 12];
+        bytes[..2].copy_from_slice(&kind.to_le_bytes());
+        bytes[2..4].copy_from_slice(&length.to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn only_extensions_that_describe_are_accepted() {
+        for kind in 1..=64 {
+            assert_eq!(only_describing(&extension(kind, 8)), (18..=23).contains(&kind), "{kind}");
+        }
+    }
+
+    #[test]
+    fn a_harmful_extension_behind_a_harmless_one_is_seen() {
+        let mut both = [0; 24];
+        both[..12].copy_from_slice(&extension(18, 8));
+        both[12..].copy_from_slice(&extension(1, 8));
+        assert!(!only_describing(&both));
+    }
+
+    #[test]
+    fn a_length_beyond_the_account_is_refused() {
+        assert!(!only_describing(&extension(18, 9)));
+    }
+
+    #[test]
+    fn nothing_hides_behind_the_end_marker() {
+        let mut hidden = [0; 24];
+        hidden[12..].copy_from_slice(&extension(1, 8));
+        assert!(!only_describing(&hidden));
+        assert!(only_describing(&[0; 24]));
+        assert!(only_describing(&[]));
+    }
+}
