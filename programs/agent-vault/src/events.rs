@@ -342,6 +342,8 @@ pub struct PaymentApproved {
     pub vault: Address,
     pub approval: Address,
     pub recipient: Address,
+    /// Paid the approval's rent, gets it back.
+    pub payer: Address,
     pub sequence: u64,
     pub amount: u64,
     pub policy_version: u64,

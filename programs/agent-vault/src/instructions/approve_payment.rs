@@ -69,6 +69,7 @@ pub fn handler(
         vault,
         approval: *approval.address(),
         recipient,
+        payer: approval.payer,
         sequence: a.vault.next_sequence()?,
         amount,
         policy_version: approval.policy_version,

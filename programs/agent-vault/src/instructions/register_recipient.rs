@@ -4,7 +4,7 @@ use crate::{
     errors::VaultError,
     events::{emit_event, with_event_accounts, RecipientRegistered},
     instructions::clock,
-    state::{same_address, seeds, Org, Outlined, Recipient},
+    state::{same_address, seeds, Org, Outlined, Recipient, Unloaded},
     ID,
 };
 use agent_vault_policy::CATEGORIES;
@@ -24,7 +24,7 @@ with_event_accounts! {
         pub org: Outlined<Account<Org>>,
         /// The Recipient account of the address; checked in the handler.
         #[account(mut)]
-        pub recipient: UncheckedAccount,
+        pub recipient: Unloaded<Recipient>,
         /// Makes the account.
         pub system_program: Program<System>,
     }

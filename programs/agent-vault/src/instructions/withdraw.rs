@@ -3,7 +3,7 @@
 use crate::{
     errors::VaultError,
     events::{emit_event, with_event_accounts, WalletWithdrawn},
-    state::{count_change, live_or_archived, same_address, seeds, Org, Outlined},
+    state::{count_change, live_or_archived, same_address, seeds, ArchivedVault, Org, Outlined, Unloaded},
     token::{self, Transfer},
 };
 use anchor_lang::prelude::*;
@@ -19,7 +19,7 @@ with_event_accounts! {
         pub org: Outlined<Account<Org>>,
         /// The vault, live or archived; checked by [`live_or_archived`].
         #[account(mut)]
-        pub vault: UncheckedAccount,
+        pub vault: Unloaded<ArchivedVault>,
         /// The vault's token account.
         #[account(mut)]
         pub vault_tokens: UncheckedAccount,

@@ -10,6 +10,7 @@ pub mod outlined;
 pub mod policy;
 pub mod recipient;
 pub mod seeds;
+pub mod unloaded;
 pub mod vault;
 
 pub use allowlist::*;
@@ -19,6 +20,7 @@ pub use org::*;
 pub use outlined::*;
 pub use policy::*;
 pub use recipient::*;
+pub use unloaded::*;
 pub use vault::*;
 
 use crate::{errors::VaultError, ID};

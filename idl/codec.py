@@ -1,0 +1,321 @@
+"""Encodes the program's instructions and decodes its accounts, events, logs and return data.
+
+This is the only module of the project that imports anchorpy. Everything is derived from `agent_vault.json`.
+
+Values are plain: `Pubkey` for addresses, `bytes` for byte arrays, `int`, `bool`, `list`, `dict` for structs, the
+variant's name for enums, `None` or the value for options.
+"""
+
+import json
+import struct
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from anchorpy import Idl
+from anchorpy.coder.coder import Coder
+from construct import ConstructError
+from solders.instruction import AccountMeta, Instruction
+from solders.pubkey import Pubkey
+
+from idl.allowlist import decode_entries
+from idl.coders import AnchorpyCoder, BodyCoder, choose
+from idl.layout import FixedLayout
+from idl.legacy import to_legacy
+from idl.types import Enum, Struct, TypeTable
+from idl.values import EnumValues
+
+IDL_PATH = Path(__file__).with_name("agent_vault.json")
+EVENT_IX_TAG = bytes.fromhex("e445a52e51cb9a1d")
+"""First bytes of the data of the instruction by which the program emits an event to itself."""
+DISCRIMINATOR_SIZE = 8
+
+_BAD_VALUES = (ConstructError, struct.error, ValueError, KeyError, TypeError, AttributeError, OverflowError)
+
+
+class CodecError(ValueError):
+    """Values that do not fit the IDL, or bytes that it does not describe."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A decoded event: its name, such as `PaymentExecuted`, and its fields."""
+
+    name: str
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A decoded account: its type's name, such as `Vault`, and its fields."""
+
+    name: str
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _AccountSlot:
+    """How an instruction uses one account."""
+
+    name: str
+    signer: bool
+    writable: bool
+    optional: bool
+    fixed: Pubkey | None
+
+
+@dataclass(frozen=True, slots=True)
+class _InstructionPlan:
+    """Everything needed to assemble one instruction."""
+
+    discriminator: bytes
+    args: BodyCoder
+    accounts: tuple[_AccountSlot, ...]
+    names: frozenset[str]
+
+
+class Codec:
+    """The program's bytes, for one program address."""
+
+    def __init__(self, idl: Mapping[str, Any], program_id: Pubkey | None = None) -> None:
+        """Build every coder of `idl`; `program_id` replaces the address the IDL names.
+
+        Raises `CodecError` when a discriminator of the IDL is not the one anchorpy computes from the name.
+        """
+        self.idl = idl
+        self.program_id = program_id or Pubkey.from_string(idl["address"])
+        self.event_authority = Pubkey.find_program_address([b"__event_authority"], self.program_id)[0]
+        self.errors: dict[int, str] = {error["code"]: error["name"] for error in idl.get("errors", [])}
+        self.error_messages: dict[int, str] = {e["code"]: e.get("msg", e["name"]) for e in idl.get("errors", [])}
+        self.constants = {constant["name"]: _constant(constant) for constant in idl.get("constants", [])}
+        self._types = TypeTable(idl.get("types", []))
+        with warnings.catch_warnings():
+            # anchorpy's enums are made by a library that calls attrs in a way that attrs wants to end.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._anchorpy = Coder(Idl.from_json(json.dumps(to_legacy(idl, self._types))))
+            self._enums = self._enum_values()
+        self._instructions = {item["name"]: self._instruction_plan(item) for item in idl["instructions"]}
+        self._instruction_names = {plan.discriminator: name for name, plan in self._instructions.items()}
+        self._events = {bytes(e["discriminator"]): self._event_coder(e) for e in idl.get("events", [])}
+        self._accounts = {bytes(a["discriminator"]): self._account_coder(a) for a in idl.get("accounts", [])}
+
+    def instruction(
+        self,
+        name: str,
+        args: Mapping[str, Any],
+        accounts: Mapping[str, Pubkey | None],
+    ) -> Instruction:
+        """Return the instruction `name`.
+
+        Every argument and account is named as in the IDL; `None` leaves an optional account out. The event authority,
+        the program itself and accounts of fixed address need not be given. Raises `CodecError` for a missing or an
+        unknown name and for values that do not fit.
+        """
+        plan = self._plan(name)
+        if not plan.names.issuperset(accounts):
+            raise CodecError(f"{name} has no account {sorted(set(accounts) - plan.names)}")
+        metas = [self._meta(name, slot, accounts) for slot in plan.accounts]
+        return Instruction(self.program_id, self.instruction_data(name, args), metas)
+
+    def instruction_data(self, name: str, args: Mapping[str, Any]) -> bytes:
+        """Return the data of the instruction `name`; `CodecError` for arguments that do not fit."""
+        plan = self._plan(name)
+        try:
+            return plan.discriminator + plan.args.encode(args)
+        except _BAD_VALUES as error:
+            raise CodecError(f"arguments of {name}: {error}") from error
+
+    def decode_instruction(self, data: bytes) -> tuple[str, dict[str, Any]] | None:
+        """Return name and arguments of an instruction of the program, or `None` for another's."""
+        name = self._instruction_names.get(data[:DISCRIMINATOR_SIZE])
+        if name is None:
+            return None
+        return name, _decoded(f"instruction {name}", self._instructions[name].args, data, DISCRIMINATOR_SIZE)
+
+    def decode_account(self, data: bytes) -> Account:
+        """Return the account that `data` holds; `CodecError` when it is none of the program's."""
+        known = self._accounts.get(data[:DISCRIMINATOR_SIZE])
+        if known is None:
+            raise CodecError("the data is no account of the program")
+        name, coder = known
+        fields = _decoded(f"account {name}", coder, data, DISCRIMINATOR_SIZE)
+        if name == "Allowlist" and isinstance(coder, FixedLayout):
+            try:
+                fields["entries"] = decode_entries(data, DISCRIMINATOR_SIZE + coder.size)
+            except (struct.error, ValueError) as error:
+                raise CodecError(f"entries of an allowlist: {error}") from error
+        return Account(name, fields)
+
+    def decode_event(self, data: bytes) -> Event | None:
+        """Return the event in the data of an inner instruction, or `None` when it carries none that the IDL knows."""
+        if not data.startswith(EVENT_IX_TAG):
+            return None
+        return self._event(data, len(EVENT_IX_TAG))
+
+    def decode_log(self, data: bytes) -> Event | None:
+        """Return the event in the bytes of a `Program data:` log line, or `None` for other data."""
+        return self._event(data, 0)
+
+    def decode_return(self, type_name: str, data: bytes) -> dict[str, Any]:
+        """Return the struct `type_name` that an instruction gave as return data."""
+        type_ = self._types.named(type_name)
+        if not isinstance(type_, Struct):
+            raise CodecError(f"{type_name} is not a struct")
+        return _decoded(type_name, self._type_coder(type_), data, 0)
+
+    def encode_event(self, event: Event) -> bytes:
+        """Return the data of the inner instruction that carries `event`."""
+        for discriminator, (name, coder) in self._events.items():
+            if name == event.name:
+                return EVENT_IX_TAG + discriminator + coder.encode(event.data)
+        raise CodecError(f"the program has no event {event.name}")
+
+    def error_name(self, code: int) -> str | None:
+        """Return the name of a custom error code of the program."""
+        return self.errors.get(code)
+
+    def _plan(self, name: str) -> _InstructionPlan:
+        try:
+            return self._instructions[name]
+        except KeyError:
+            raise CodecError(f"the program has no instruction {name}") from None
+
+    def _meta(self, name: str, slot: _AccountSlot, accounts: Mapping[str, Pubkey | None]) -> AccountMeta:
+        address = accounts.get(slot.name, slot.fixed)
+        if address is not None:
+            return AccountMeta(address, slot.signer, slot.writable)
+        if slot.optional and slot.name in accounts:
+            # By Anchor's convention the program's own address stands for an account that is left out.
+            return AccountMeta(self.program_id, is_signer=False, is_writable=False)
+        raise CodecError(f"{name} needs the account {slot.name}")
+
+    def _event(self, data: bytes, offset: int) -> Event | None:
+        known = self._events.get(data[offset : offset + DISCRIMINATOR_SIZE])
+        if known is None:
+            return None
+        name, coder = known
+        return Event(name, _decoded(f"event {name}", coder, data, offset + DISCRIMINATOR_SIZE))
+
+    def _instruction_plan(self, item: Mapping[str, Any]) -> _InstructionPlan:
+        name = item["name"]
+        discriminator = bytes(item["discriminator"])
+        _same_discriminator(name, discriminator, self._anchorpy.instruction.sighashes.get(name))
+        type_ = self._types.struct(name, item["args"])
+        slots = tuple(self._slots(item["accounts"]))
+        return _InstructionPlan(
+            discriminator,
+            choose(type_, lambda: self._argument_coder(name, type_)),
+            slots,
+            frozenset(slot.name for slot in slots),
+        )
+
+    def _slots(self, accounts: list[Mapping[str, Any]]) -> Iterator[_AccountSlot]:
+        for account in accounts:
+            if "accounts" in account:
+                yield from self._slots(account["accounts"])
+                continue
+            yield _AccountSlot(
+                account["name"],
+                account.get("signer", False),
+                account.get("writable", False),
+                account.get("optional", False),
+                self._fixed_address(account),
+            )
+
+    def _fixed_address(self, account: Mapping[str, Any]) -> Pubkey | None:
+        match account["name"]:
+            case "event_authority":
+                return self.event_authority
+            case "program":
+                return self.program_id
+        return Pubkey.from_string(account["address"]) if "address" in account else None
+
+    def _argument_coder(self, name: str, type_: Struct) -> BodyCoder:
+        coder = self._anchorpy.instruction
+        return AnchorpyCoder(
+            type_,
+            self._enums,
+            lambda values: bytes(coder.encode(name, values))[DISCRIMINATOR_SIZE:],
+            coder.ix_layout[name].parse,
+        )
+
+    def _event_coder(self, item: Mapping[str, Any]) -> tuple[str, BodyCoder]:
+        name = item["name"]
+        coder = self._anchorpy.events
+        computed = next((d for d, known in coder.discriminators.items() if known == name), None)
+        _same_discriminator(name, bytes(item["discriminator"]), computed)
+        layout = coder.layouts[name]
+        type_ = self._named_struct(name)
+        return name, choose(type_, lambda: AnchorpyCoder(type_, self._enums, layout.build, layout.parse))
+
+    def _account_coder(self, item: Mapping[str, Any]) -> tuple[str, BodyCoder]:
+        name = item["name"]
+        _same_discriminator(
+            name, bytes(item["discriminator"]), self._anchorpy.accounts.acc_name_to_discriminator.get(name)
+        )
+        # The program's accounts are zero-copy, so each has a layout of fixed size.
+        return name, FixedLayout(self._named_struct(name))
+
+    def _type_coder(self, type_: Struct) -> BodyCoder:
+        coder = self._anchorpy.types
+        return choose(
+            type_,
+            lambda: AnchorpyCoder(
+                type_,
+                self._enums,
+                lambda values: coder.encode(type_.name, values),
+                lambda data: coder.decode(type_.name, data),
+            ),
+        )
+
+    def _named_struct(self, name: str) -> Struct:
+        type_ = self._types.named(name)
+        if not isinstance(type_, Struct):
+            raise CodecError(f"{name} is not a struct")
+        return type_
+
+    def _enum_values(self) -> EnumValues:
+        enums = [self._types.named(item["name"]) for item in self.idl.get("types", [])]
+        return {
+            enum.name: [self._anchorpy.types.decode(enum.name, bytes([i])) for i in range(len(enum.variants))]
+            for enum in enums
+            if isinstance(enum, Enum)
+        }
+
+
+@cache
+def load(program_id: Pubkey | None = None) -> Codec:
+    """Return the codec of `agent_vault.json` for `program_id`, or for the address that the IDL names."""
+    return Codec(json.loads(IDL_PATH.read_text(encoding="utf-8")), program_id)
+
+
+def _same_discriminator(name: str, stated: bytes, computed: bytes | None) -> None:
+    if stated != computed:
+        raise CodecError(f"the IDL's discriminator of {name} is not the one of its name")
+
+
+def _decoded(what: str, coder: BodyCoder, data: bytes, offset: int) -> dict[str, Any]:
+    try:
+        return coder.decode(data, offset)
+    except _BAD_VALUES as error:
+        raise CodecError(f"{what}: {error}") from error
+
+
+def _constant(constant: Mapping[str, Any]) -> Any:
+    """Return the value of an IDL constant, which the format writes as Rust source."""
+    value: str = constant["value"]
+    match constant["type"]:
+        case "pubkey":
+            return Pubkey.from_string(value.strip('"'))
+        case "string":
+            return json.loads(value)
+        case "bool":
+            return value == "true"
+        case "bytes" | {"array": ["u8", _]}:
+            return bytes(json.loads(value))
+        case str():
+            return int(value.replace("_", ""))
+    return value

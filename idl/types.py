@@ -1,0 +1,114 @@
+"""The types of an Anchor IDL (format 0.1.0) as a tree with every name resolved."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Primitive:
+    """An integer, `bool`, `pubkey`, `string` or `bytes`, under the IDL's name for it."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ByteArray:
+    """`[u8; length]`; its values are `bytes`."""
+
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """`[item; length]` of anything but `u8`."""
+
+    item: "IdlType"
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Vec:
+    """A `u32` count and as many items."""
+
+    item: "IdlType"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One byte, and the item when that byte is 1."""
+
+    item: "IdlType"
+
+
+@dataclass(frozen=True, slots=True)
+class Struct:
+    """Named fields in order; its values are dictionaries."""
+
+    name: str
+    fields: tuple[tuple[str, "IdlType"], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Enum:
+    """A choice without payload, one byte; its values are the variants' names."""
+
+    name: str
+    variants: tuple[str, ...]
+
+
+IdlType = Primitive | ByteArray | Array | Vec | Option | Struct | Enum
+
+
+class TypeTable:
+    """Resolves the type expressions of one IDL; aliases disappear on the way."""
+
+    def __init__(self, definitions: Sequence[Json]) -> None:
+        self._definitions = {definition["name"]: definition["type"] for definition in definitions}
+        self._resolved: dict[str, IdlType] = {}
+
+    def named(self, name: str) -> IdlType:
+        """Return the type defined under `name`; `KeyError` when there is none."""
+        if name not in self._resolved:
+            self._resolved[name] = self._define(name, self._definitions[name])
+        return self._resolved[name]
+
+    def struct(self, name: str, fields: Sequence[Json]) -> Struct:
+        """Return a struct of the given IDL fields."""
+        return Struct(name, tuple((field["name"], self.resolve(field["type"])) for field in fields))
+
+    def resolve(self, expression: str | Json) -> IdlType:
+        """Return the type an IDL expression stands for.
+
+        Raises `ValueError` for what the format allows but this codec does not read (generics).
+        """
+        if isinstance(expression, str):
+            return Primitive(expression)
+        match dict(expression):
+            case {"defined": {"name": name, "generics": [_, *_]}}:
+                raise ValueError(f"generic type {name} is not supported")
+            case {"defined": {"name": name}}:
+                return self.named(name)
+            case {"array": ["u8", int() as length]}:
+                return ByteArray(length)
+            case {"array": [item, int() as length]}:
+                return Array(self.resolve(item), length)
+            case {"vec": item}:
+                return Vec(self.resolve(item))
+            case {"option": item}:
+                return Option(self.resolve(item))
+        raise ValueError(f"unknown IDL type {expression!r}")
+
+    def _define(self, name: str, body: Json) -> IdlType:
+        match body["kind"]:
+            case "type":
+                return self.resolve(body["alias"])
+            case "struct":
+                return self.struct(name, body.get("fields", []))
+            case "enum":
+                if any(variant.get("fields") for variant in body["variants"]):
+                    raise ValueError(f"enum {name} has a variant with fields")
+                return Enum(name, tuple(variant["name"] for variant in body["variants"]))
+        raise ValueError(f"unknown kind of type {name}: {body['kind']}")

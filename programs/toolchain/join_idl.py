@@ -1,0 +1,132 @@
+"""Joins the parts of an Anchor IDL into one document, format 0.1.0.
+
+usage: cargo test --features idl-build __anchor_private_print_idl -- --show-output | join_idl.py VERSION OUT.json
+
+Anchor's macros add tests that print the program's address, its instructions with their accounts and types, and one
+part for every event, error enum and constant. This does with them what `anchor idl build` does: it puts events,
+errors, constants and types into one list each, without repetitions and in order of their names (errors: of their
+codes). Beyond that it refuses a document with contradictory types, references to types that do not exist, or
+discriminators that are not Anchor's. VERSION is the crate's, which the macros do not know.
+"""
+
+import hashlib
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+Json = dict[str, Any]
+
+PART = re.compile(r"^--- IDL begin (\w+) ---\n(.*?)\n--- IDL end \1 ---$", re.DOTALL | re.MULTILINE)
+
+# What a discriminator is the hash of, per list of the IDL.
+HASH_PREFIX = {"instructions": "global", "accounts": "account", "events": "event"}
+
+# The order of the format's own description; the macros print some objects in alphabetical order.
+# fmt: off
+KEYS = [
+    "kind", "code", "name", "version", "spec", "description", "repository", "docs", "discriminator",
+    "serialization", "repr", "generics", "writable", "signer", "optional", "address", "pda", "relations",
+    "accounts", "args", "returns", "msg", "path", "account", "type", "fields", "variants", "alias", "value",
+    "seeds", "program",
+]
+# fmt: on
+
+
+class IdlError(Exception):
+    """The parts do not make a valid IDL; the message says why."""
+
+
+def read_parts(output: str) -> dict[str, list[str]]:
+    """Return the texts of all parts in the tests' output, by the kind that their markers name."""
+    parts: dict[str, list[str]] = {}
+    for kind, text in PART.findall(output):
+        parts.setdefault(kind, []).append(text)
+    for kind in ("address", "program"):
+        if len(parts.get(kind, [])) != 1:
+            raise IdlError(f"expected one part {kind!r}, found {len(parts.get(kind, []))}")
+    return parts
+
+
+def merge(items: list[Json], what: str) -> list[Json]:
+    """Return the items in order of their names, each once; two different ones of one name are an error."""
+    by_name: dict[str, Json] = {}
+    for item in items:
+        if by_name.setdefault(item["name"], item) != item:
+            raise IdlError(f"two different {what} are called {item['name']!r}")
+    return [by_name[name] for name in sorted(by_name)]
+
+
+def join(parts: dict[str, list[str]], version: str) -> Json:
+    """Make the IDL of the parts."""
+    program = json.loads(parts["program"][0])
+    events = [json.loads(text) for text in parts.get("event", [])]
+    errors = [error for text in parts.get("errors", []) for error in json.loads(text)]
+    types = program["types"] + [item for event in events for item in event["types"]]
+    return {
+        "address": parts["address"][0].strip(),
+        "metadata": {**program["metadata"], "version": version},
+        "instructions": merge(program["instructions"], "instructions"),
+        "accounts": merge(program["accounts"], "accounts"),
+        "events": merge([event["event"] for event in events], "events"),
+        "errors": sorted(errors, key=lambda error: error["code"]),
+        "types": merge(types, "types"),
+        "constants": merge([json.loads(text) for text in parts.get("const", [])], "constants"),
+    }
+
+
+def references(value: object) -> Iterator[str]:
+    """Yield the names of all types that the value refers to."""
+    if isinstance(value, dict):
+        if "defined" in value:
+            yield value["defined"]["name"]
+        for inner in value.values():
+            yield from references(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from references(inner)
+
+
+def check(idl: Json) -> None:
+    """Raise IdlError where names, codes, types and discriminators do not fit together."""
+    defined = {item["name"] for item in idl["types"]}
+    needed = set(references(idl)) | {item["name"] for item in idl["accounts"] + idl["events"]}
+    if missing := sorted(needed - defined):
+        raise IdlError(f"no type is called {', '.join(missing)}")
+    for kind, prefix in HASH_PREFIX.items():
+        for item in idl[kind]:
+            digest = hashlib.sha256(f"{prefix}:{item['name']}".encode()).digest()
+            if item["discriminator"] != list(digest[:8]):
+                raise IdlError(f"the discriminator of {item['name']!r} in {kind!r} is not Anchor's")
+    for key in ("code", "name"):
+        values = [error[key] for error in idl["errors"]]
+        if repeated := sorted({str(value) for value in values if values.count(value) > 1}):
+            raise IdlError(f"two errors have the same {key}: {', '.join(repeated)}")
+
+
+def in_order(value: object) -> object:
+    """Return the value with the keys of every object in the format's order."""
+    if isinstance(value, list):
+        return [in_order(inner) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    known = [key for key in KEYS if key in value]
+    return {key: in_order(value[key]) for key in [*known, *sorted(value.keys() - set(known))]}
+
+
+def main() -> None:
+    """Read the tests' output from standard input and write the IDL."""
+    version, out = sys.argv[1:]
+    try:
+        idl = join(read_parts(sys.stdin.read()), version)
+        check(idl)
+    except IdlError as error:
+        sys.exit(f"join_idl: {error}")
+    text = json.dumps({key: in_order(value) for key, value in idl.items()}, indent=2, ensure_ascii=False)
+    Path(out).write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
