@@ -1,0 +1,6 @@
+"""The embedded chain: a Solana JSON-RPC node over LiteSVM, with its state in SQLite. `Localnet` is the way in."""
+
+from app.localnet.genesis import DataDirInUseError
+from app.localnet.localnet import Localnet
+
+__all__ = ["DataDirInUseError", "Localnet"]

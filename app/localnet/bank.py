@@ -1,0 +1,139 @@
+"""The executing part of the chain: LiteSVM with the chain's clock, rent rules and fees.
+
+LiteSVM checks neither blockhashes, duplicates nor signatures here; the chain does so before a transaction gets in.
+A transaction is run once, without effect; the caller then decides whether its effects are applied. So a preflight
+check and the execution that follows it cost one run of the virtual machine instead of two.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from solders.account import Account
+from solders.clock import Clock
+from solders.litesvm import LiteSVM
+from solders.pubkey import Pubkey
+from solders.transaction import VersionedTransaction
+from solders.transaction_metadata import FailedTransactionMetadata, TransactionMetadata
+
+from app.localnet import transactions
+from app.localnet.timeline import SLOTS_PER_EPOCH, Timeline
+from app.localnet.transactions import LoadedAddresses
+
+
+@dataclass(slots=True)
+class Run:
+    """What a transaction does when it is run on the current state.
+
+    `err` is the JSON form of the error or None. `landed` tells whether a validator would put it into a block: what
+    passes, and what fails in an instruction, which pays the fee; anything else leaves no trace. `after` holds the
+    accounts as they would become, None standing for a closed one.
+    """
+
+    keys: list[Pubkey]
+    loaded: LoadedAddresses
+    fee: int
+    err: Any = None
+    landed: bool = False
+    meta: TransactionMetadata | None = None
+    after: dict[Pubkey, Account | None] = field(default_factory=dict)
+
+
+class Bank:
+    """The accounts as executed so far, in memory."""
+
+    def __init__(self, timeline: Timeline, programs: Mapping[Pubkey, Path]) -> None:
+        """Start the virtual machine with its built-in programs, SPL programs and `programs` (address to .so file)."""
+        self._timeline = timeline
+        self._svm = LiteSVM().with_transaction_history(0).with_blockhash_check(False).with_sigverify(False)
+        for address, path in programs.items():
+            self._svm.add_program_from_file(address, path)
+        self._clock_at: tuple[int, int] | None = None
+        self._rent_minimum: dict[int, int] = {}
+        self.set_clock()
+
+    def set_clock(self) -> int:
+        """Bring the sysvars Clock and SlotHashes up to date and return the current slot."""
+        slot = self._timeline.slot()
+        second = int(self._timeline.now())
+        if self._clock_at != (slot, second):
+            epoch = slot // SLOTS_PER_EPOCH
+            epoch_start = self._timeline.block_time(epoch * SLOTS_PER_EPOCH)
+            self._svm.set_clock(Clock(slot, epoch_start, epoch, epoch + 1, second))
+            if self._clock_at is None or self._clock_at[0] != slot:
+                # Address lookup tables are made under a recent slot of this list.
+                self._svm.set_slot_hashes(self._timeline.recent(slot))
+            self._clock_at = (slot, second)
+        return slot
+
+    def get(self, address: Pubkey) -> Account | None:
+        """Return an account, None when it does not exist."""
+        account = self._svm.get_account(address)
+        return account if account is not None and account.lamports else None
+
+    def balance(self, address: Pubkey) -> int:
+        """Return the lamports of an account, 0 when it does not exist."""
+        return self._svm.get_balance(address) or 0
+
+    def put(self, address: Pubkey, account: Account | None) -> None:
+        """Create or replace an account; None closes it."""
+        self._svm.set_account(address, account or Account(0, b"", Pubkey.default()))
+
+    def rent_minimum(self, size: int) -> int:
+        """Return the lamports that make an account with `size` bytes of data rent-exempt."""
+        minimum = self._rent_minimum.get(size)
+        if minimum is None:
+            minimum = self._rent_minimum[size] = self._svm.minimum_balance_for_rent_exemption(size)
+        return minimum
+
+    def run(self, transaction: VersionedTransaction) -> Run:
+        """Run a transaction on the current state without changing it."""
+        self.set_clock()
+        message = transaction.message
+        loaded = transactions.loaded_addresses(message, self.get)
+        run = Run([*message.account_keys, *loaded.writable, *loaded.readonly], loaded, transactions.fee(message))
+        payer_address = run.keys[0]
+        payer = self.get(payer_address)
+        charged = None if payer is None or payer.lamports < run.fee else _less(payer, run.fee)
+        if charged is not None and not self._rent_state_allowed(payer, charged):
+            run.err = _insufficient_funds_for_rent(0)
+            return run
+        result = self._svm.simulate_transaction(transaction)
+        run.meta = result.meta()
+        if isinstance(result, FailedTransactionMetadata):
+            run.err = json.loads(result.to_json())["err"]
+            run.landed = isinstance(run.err, dict) and "InstructionError" in run.err
+        else:
+            run.landed = True
+            run.after = {address: after if after.lamports else None for address, after in result.post_accounts()}
+            run.err = self._rent_error(run)
+        if run.err is not None:
+            run.after = {payer_address: charged} if run.landed else {}
+        return run
+
+    def _rent_error(self, run: Run) -> Any:
+        # LiteSVM leaves this check of the validator out: no account may be left below the rent-exempt minimum.
+        for address, after in run.after.items():
+            if after is None or after.lamports >= self.rent_minimum(len(after.data)):
+                continue
+            if not self._rent_state_allowed(self.get(address), after):
+                return _insufficient_funds_for_rent(run.keys.index(address))
+        return None
+
+    def _rent_state_allowed(self, before: Account | None, after: Account | None) -> bool:
+        if after is None or after.lamports >= self.rent_minimum(len(after.data)):
+            return True
+        if before is None or before.lamports >= self.rent_minimum(len(before.data)):
+            return False
+        return len(before.data) == len(after.data) and after.lamports <= before.lamports
+
+
+def _less(account: Account, lamports: int) -> Account | None:
+    left = account.lamports - lamports
+    return Account(left, account.data, account.owner, account.executable, account.rent_epoch) if left else None
+
+
+def _insufficient_funds_for_rent(index: int) -> dict[str, Any]:
+    return {"InsufficientFundsForRent": {"account_index": index}}

@@ -1,0 +1,189 @@
+"""Accounts and transactions in the encodings of the RPC."""
+
+import base64
+import json
+from collections.abc import Callable
+from typing import Any
+
+from solders.account import Account
+from solders.message import Message, MessageV0
+from solders.pubkey import Pubkey
+from solders.transaction import VersionedTransaction
+
+from app.localnet import base58, tokens
+from app.localnet.errors import INVALID_REQUEST, RpcError, unsupported_transaction_version
+from app.localnet.storage import StoredTransaction, to_json
+
+_MAX_BASE58_DATA = 128
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_ZSTD_MAX_BLOCK = 128 * 1024
+
+
+class Raw(str):
+    """A result that is serialised already and goes into the answer as it is."""
+
+    __slots__ = ()
+
+
+# Accounts
+
+
+def account_json(
+    account: Account,
+    encoding: str,
+    data_slice: dict[str, int] | None = None,
+    decimals_of: Callable[[Pubkey], int | None] = lambda _mint: None,
+) -> dict[str, Any]:
+    """Return an account as the RPC shows it.
+
+    `encoding` is one of binary, base58, base64, base64+zstd, jsonParsed; the last shows token accounts and mints in
+    words, everything else in base64. Raises RpcError: more than 128 bytes in base58.
+    """
+    data = account.data
+    size = len(data)
+    shown: Any = None
+    if encoding == "jsonParsed":
+        shown = tokens.parsed_account(account, _decimals_behind(account, decimals_of))
+    if shown is None:
+        if data_slice is not None:
+            data = data[data_slice["offset"] : data_slice["offset"] + data_slice["length"]]
+        shown = _encoded_data(data, encoding)
+    return {
+        "data": shown,
+        "executable": account.executable,
+        "lamports": account.lamports,
+        "owner": str(account.owner),
+        "rentEpoch": account.rent_epoch,
+        "space": size,
+    }
+
+
+def _decimals_behind(account: Account, decimals_of: Callable[[Pubkey], int | None]) -> int | None:
+    return decimals_of(tokens.holding(account)[0]) if tokens.is_token_account(account) else None
+
+
+def _encoded_data(data: bytes, encoding: str) -> Any:
+    if encoding in {"binary", "base58"}:
+        if len(data) > _MAX_BASE58_DATA:
+            message = "Encoded binary (base 58) data should be less than 128 bytes, please use Base64 encoding."
+            raise RpcError(INVALID_REQUEST, message)
+        text = base58.encode(data)
+        # `binary` is the oldest form: the bare text without the name of the encoding.
+        return text if encoding == "binary" else [text, "base58"]
+    if encoding == "base64+zstd":
+        return [base64.b64encode(zstd_frame(data)).decode(), "base64+zstd"]
+    return [base64.b64encode(data).decode(), "base64"]
+
+
+def zstd_frame(data: bytes) -> bytes:
+    """Return `data` as a Zstandard frame of uncompressed blocks (RFC 8878, 3.1.1), which every decoder reads.
+
+    Clients such as the Solana CLI ask for this encoding; on a local connection there is nothing to gain by compressing.
+    """
+    # Frame header: 8-byte content size, single segment, no checksum, no dictionary.
+    parts = [_ZSTD_MAGIC, b"\xe0", len(data).to_bytes(8, "little")]
+    blocks = [data[start : start + _ZSTD_MAX_BLOCK] for start in range(0, len(data), _ZSTD_MAX_BLOCK)] or [b""]
+    for index, block in enumerate(blocks):
+        last = index == len(blocks) - 1
+        parts += [(len(block) << 3 | last).to_bytes(3, "little"), block]
+    return b"".join(parts)
+
+
+# Transactions
+
+
+def transaction_json(stored: StoredTransaction, encoding: str, max_version: int | None) -> Raw:
+    """Return a stored transaction as getTransaction shows it.
+
+    `encoding` is one of binary, base58, base64, json, jsonParsed. `max_version` is what the client can read, None for
+    legacy transactions only. Raises RpcError: the transaction is of a newer version.
+    """
+    versioned = stored.wire_is_versioned
+    if versioned and max_version is None:
+        raise unsupported_transaction_version(0)
+    meta = stored.meta
+    if encoding == "base64":
+        shown = f'["{base64.b64encode(stored.wire).decode()}","base64"]'
+    elif encoding == "base58":
+        shown = f'["{base58.encode(stored.wire)}","base58"]'
+    elif encoding == "binary":
+        shown = f'"{base58.encode(stored.wire)}"'
+    else:
+        transaction = VersionedTransaction.from_bytes(stored.wire)
+        body = json.loads(meta)
+        if encoding == "json":
+            message = _message_json(transaction.message)
+        else:
+            message = _parsed_message_json(transaction.message, body)
+            meta = to_json(body)
+        shown = to_json({"message": message, "signatures": [str(one) for one in transaction.signatures]})
+    version = "" if max_version is None else f'"version":{0 if versioned else to_json("legacy")},'
+    return Raw(f'{{"slot":{stored.slot},"blockTime":{stored.block_time},{version}"meta":{meta},"transaction":{shown}}}')
+
+
+def _message_json(message: Message | MessageV0) -> dict[str, Any]:
+    header = message.header
+    shown: dict[str, Any] = {
+        "accountKeys": [str(key) for key in message.account_keys],
+        "header": {
+            "numReadonlySignedAccounts": header.num_readonly_signed_accounts,
+            "numReadonlyUnsignedAccounts": header.num_readonly_unsigned_accounts,
+            "numRequiredSignatures": header.num_required_signatures,
+        },
+        "instructions": [
+            {
+                "programIdIndex": instruction.program_id_index,
+                "accounts": list(instruction.accounts),
+                "data": base58.encode(bytes(instruction.data)),
+                "stackHeight": 1,
+            }
+            for instruction in message.instructions
+        ],
+        "recentBlockhash": str(message.recent_blockhash),
+    }
+    if isinstance(message, MessageV0):
+        shown["addressTableLookups"] = [
+            {
+                "accountKey": str(lookup.account_key),
+                "writableIndexes": list(lookup.writable_indexes),
+                "readonlyIndexes": list(lookup.readonly_indexes),
+            }
+            for lookup in message.address_table_lookups
+        ]
+    return shown
+
+
+def _parsed_message_json(message: Message | MessageV0, meta: dict[str, Any]) -> dict[str, Any]:
+    """Return the message with addresses in place of indexes, and change `meta` likewise.
+
+    Instructions are given in the RPC's partially decoded form: program, accounts and data.
+    """
+    header = message.header
+    signers = header.num_required_signatures
+    static = [str(key) for key in message.account_keys]
+    unsigned_writable = len(static) - header.num_readonly_unsigned_accounts
+    loaded = meta.pop("loadedAddresses")
+    keys = [*static, *loaded["writable"], *loaded["readonly"]]
+
+    def account(index: int, key: str) -> dict[str, Any]:
+        if index < len(static):
+            writable = index < (signers - header.num_readonly_signed_accounts if index < signers else unsigned_writable)
+            return {"pubkey": key, "signer": index < signers, "source": "transaction", "writable": writable}
+        writable = index < len(static) + len(loaded["writable"])
+        return {"pubkey": key, "signer": False, "source": "lookupTable", "writable": writable}
+
+    def decoded(instruction: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "programId": keys[instruction["programIdIndex"]],
+            "accounts": [keys[index] for index in instruction["accounts"]],
+            "data": instruction["data"],
+            "stackHeight": instruction["stackHeight"],
+        }
+
+    for group in meta["innerInstructions"]:
+        group["instructions"] = [decoded(instruction) for instruction in group["instructions"]]
+    shown = _message_json(message)
+    del shown["header"]
+    shown["accountKeys"] = [account(index, key) for index, key in enumerate(keys)]
+    shown["instructions"] = [decoded(instruction) for instruction in shown["instructions"]]
+    return shown

@@ -1,0 +1,73 @@
+"""JSON-RPC errors of a Solana node: the codes and messages a validator answers with."""
+
+from typing import Any
+
+PARSE_ERROR = -32700
+INVALID_REQUEST = -32600
+METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+INTERNAL_ERROR = -32603
+PREFLIGHT_FAILURE = -32002
+BLOCK_NOT_AVAILABLE = -32004
+NODE_UNHEALTHY = -32005
+UNSUPPORTED_TRANSACTION_VERSION = -32015
+MIN_CONTEXT_SLOT_NOT_REACHED = -32016
+TRANSACTION_NOT_FOUND = -32020
+
+
+class RpcError(Exception):
+    """An answer with `error` in place of `result`."""
+
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
+        """Keep the JSON-RPC error `code`, its `message` and the optional `data` member."""
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.data = data
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the `error` object of the response."""
+        error: dict[str, Any] = {"code": self.code, "message": self.message}
+        if self.data is not None:
+            error["data"] = self.data
+        return error
+
+
+def invalid_params(message: str, data: Any = None) -> RpcError:
+    """Return the error for parameters of the wrong form or value."""
+    return RpcError(INVALID_PARAMS, message, data)
+
+
+def method_not_found() -> RpcError:
+    """Return the error for a method this node does not have."""
+    return RpcError(METHOD_NOT_FOUND, "Method not found")
+
+
+def block_not_available(slot: int) -> RpcError:
+    """Return the error for a slot that lies in the future."""
+    return RpcError(BLOCK_NOT_AVAILABLE, f"Block not available for slot {slot}")
+
+
+def node_unhealthy() -> RpcError:
+    """Return the error of a node that cannot write to its disk at the moment."""
+    return RpcError(NODE_UNHEALTHY, "Node is unhealthy", {"numSlotsBehind": None})
+
+
+def min_context_slot_not_reached(context_slot: int) -> RpcError:
+    """Return the error for a `minContextSlot` above the slot the answer would be taken from."""
+    message = "Minimum context slot has not been reached"
+    return RpcError(MIN_CONTEXT_SLOT_NOT_REACHED, message, {"contextSlot": context_slot})
+
+
+def transaction_not_found(signature: str) -> RpcError:
+    """Return the error for a `before` or `until` signature that is not in the history."""
+    return RpcError(TRANSACTION_NOT_FOUND, f"Transaction {signature} not found")
+
+
+def unsupported_transaction_version(version: int) -> RpcError:
+    """Return the error for a versioned transaction the client did not say it can read."""
+    return RpcError(
+        UNSUPPORTED_TRANSACTION_VERSION,
+        f"Transaction version ({version}) is not supported by the requesting client. Please try the request again "
+        f'with the following configuration parameter: "maxSupportedTransactionVersion": {version}',
+    )

@@ -1,0 +1,99 @@
+"""The outcome of a transaction in the shape of the RPC's `meta` object."""
+
+import base64
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from solders.account import Account
+from solders.pubkey import Pubkey
+from solders.transaction_metadata import TransactionMetadata
+
+from app.localnet import base58, tokens
+from app.localnet.bank import Run
+
+
+def transaction_meta(
+    run: Run, before: Sequence[Account | None], decimals_of: Callable[[Pubkey], int | None]
+) -> dict[str, Any]:
+    """Return the `meta` object of an executed transaction.
+
+    `before` holds the accounts of `run.keys` as they were, `decimals_of` gives the decimals of a mint.
+    """
+    after = [run.after.get(key, old) for key, old in zip(run.keys, before, strict=True)]
+    tokens_before = [_token_balance(index, account, decimals_of) for index, account in enumerate(before)]
+    tokens_after = [
+        known if account is old else _token_balance(index, account, decimals_of)
+        for index, (account, old, known) in enumerate(zip(after, before, tokens_before, strict=True))
+    ]
+    units, logs, inner, returned = 0, [], [], None
+    if run.meta is not None:
+        units, logs = run.meta.compute_units_consumed(), run.meta.logs()
+        inner, returned = inner_instructions(run.meta), return_data(run.meta)
+    meta = {
+        "err": run.err,
+        "status": {"Ok": None} if run.err is None else {"Err": run.err},
+        "fee": run.fee,
+        "preBalances": [account.lamports if account else 0 for account in before],
+        "postBalances": [account.lamports if account else 0 for account in after],
+        "innerInstructions": inner,
+        "logMessages": logs,
+        "preTokenBalances": [balance for balance in tokens_before if balance],
+        "postTokenBalances": [balance for balance in tokens_after if balance],
+        "rewards": [],
+        "loadedAddresses": {
+            "writable": [str(key) for key in run.loaded.writable],
+            "readonly": [str(key) for key in run.loaded.readonly],
+        },
+        "computeUnitsConsumed": units,
+    }
+    if returned is not None:
+        meta["returnData"] = returned
+    return meta
+
+
+def inner_instructions(meta: TransactionMetadata) -> list[dict[str, Any]]:
+    """Return the instructions that programs called, grouped by the index of the calling top-level instruction."""
+    groups = []
+    for index, group in enumerate(meta.inner_instructions()):
+        if not group:
+            continue
+        calls = []
+        for inner in group:
+            instruction = inner.instruction()
+            calls.append(
+                {
+                    "programIdIndex": instruction.program_id_index,
+                    "accounts": list(instruction.accounts),
+                    "data": base58.encode(bytes(instruction.data)),
+                    "stackHeight": inner.stack_height(),  # type: ignore[attr-defined] # missing in solders' stubs
+                }
+            )
+        groups.append({"index": index, "instructions": calls})
+    return groups
+
+
+def return_data(meta: TransactionMetadata) -> dict[str, Any] | None:
+    """Return what the last program returned by `set_return_data`, None when there is nothing."""
+    returned = meta.return_data()  # type: ignore[attr-defined] # another name in solders' stubs
+    data = bytes(returned.data)
+    if not data:
+        return None
+    return {"programId": str(returned.program_id), "data": [base64.b64encode(data).decode(), "base64"]}
+
+
+def _token_balance(
+    index: int, account: Account | None, decimals_of: Callable[[Pubkey], int | None]
+) -> dict[str, Any] | None:
+    if account is None or not tokens.is_token_account(account):
+        return None
+    mint, owner, amount = tokens.holding(account)
+    decimals = decimals_of(mint)
+    if decimals is None:
+        return None
+    return {
+        "accountIndex": index,
+        "mint": str(mint),
+        "owner": str(owner),
+        "programId": str(account.owner),
+        "uiTokenAmount": tokens.ui_amount(amount, decimals),
+    }

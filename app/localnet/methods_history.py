@@ -1,0 +1,124 @@
+"""RPC methods about past transactions. Only written transactions are shown, but for their status."""
+
+import json
+from typing import Any
+
+from solders.pubkey import Pubkey
+from solders.signature import Signature
+
+from app.localnet import params
+from app.localnet.context import COMMITMENT_FIELDS, Method, Node, commitment_of
+from app.localnet.encoding import Raw, transaction_json
+from app.localnet.errors import invalid_params, transaction_not_found
+from app.localnet.params import Commitment
+from app.localnet.timeline import FINALIZED_DEPTH
+
+_MAX_STATUSES = 256
+_MAX_PAGE = 1000
+_NO_BOUND = 2**62
+
+_encoding = params.choice("binary", "base64", "base58", "json", "jsonParsed")
+_transaction_fields = params.config(
+    "RpcTransactionConfig",
+    {
+        "commitment": params.commitment,
+        "encoding": _encoding,
+        "maxSupportedTransactionVersion": params.unsigned("u8", 255),
+    },
+)
+_addresses_fields = params.config(
+    "RpcSignaturesForAddressConfig",
+    {**COMMITMENT_FIELDS, "before": params.signature, "until": params.signature, "limit": params.usize},
+)
+_status_config = params.config("RpcSignatureStatusConfig", {"searchTransactionHistory": params.boolean})
+
+
+def _transaction_config(value: Any) -> dict[str, Any]:
+    if isinstance(value, str):
+        value = {"encoding": value}
+    encodings = ("binary", "base64", "base58", "json", "jsonParsed", None)
+    if not isinstance(value, dict | None) or (value and value.get("encoding") not in encodings):
+        name = "RpcEncodingConfigWrapper"
+        raise invalid_params(f"Invalid params: data did not match any variant of untagged enum {name}.")
+    config: dict[str, Any] = _transaction_fields(value)
+    return config
+
+
+def _refuse_processed(config: dict[str, Any]) -> Commitment:
+    commitment = commitment_of(config)
+    if commitment is Commitment.PROCESSED:
+        raise invalid_params("Method does not support commitment below `confirmed`")
+    return commitment
+
+
+def get_transaction(node: Node, signature: Signature, config: dict[str, Any]) -> Raw | None:
+    """Return a transaction with its outcome, null when it is unknown or not settled enough."""
+    commitment = _refuse_processed(config)
+    stored = node.chain.storage.transaction(signature)
+    if stored is None or node.chain.settled(stored.slot) < commitment:
+        return None
+    return transaction_json(stored, config.get("encoding", "json"), config.get("maxSupportedTransactionVersion"))
+
+
+def get_signature_statuses(node: Node, signatures: list[Signature], _config: dict[str, Any]) -> dict[str, Any]:
+    """Return how far transactions have come; the whole history is searched whether asked for or not."""
+    current = node.chain.slot()
+    return node.with_context({"commitment": Commitment.PROCESSED}, [_status(node, one, current) for one in signatures])
+
+
+def _status(node: Node, signature: Signature, current: int) -> dict[str, Any] | None:
+    found = node.chain.status(signature)
+    if found is None:
+        return None
+    stored, commitment = found
+    err = None if stored.err is None else json.loads(stored.err)
+    if commitment is Commitment.FINALIZED:
+        confirmations = None
+    else:
+        confirmations = 0 if commitment is Commitment.PROCESSED else min(current - stored.slot, FINALIZED_DEPTH - 1)
+    return {
+        "slot": stored.slot,
+        "confirmations": confirmations,
+        "err": err,
+        "status": {"Ok": None} if err is None else {"Err": err},
+        "confirmationStatus": commitment.name.lower(),
+    }
+
+
+def get_signatures_for_address(node: Node, address: Pubkey, config: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what mentions an address, newest first, at most 1,000 at a time between `before` and `until`."""
+    limit = config.get("limit", _MAX_PAGE)
+    if not 1 <= limit <= _MAX_PAGE:
+        raise invalid_params(f"Invalid limit; max {_MAX_PAGE}")
+    commitment = _refuse_processed(config)
+    node.slot_for(config)
+    newest = node.chain.newest_settled(commitment)
+    before = _seq(node, config["before"]) if "before" in config else _NO_BOUND
+    until = _seq(node, config["until"]) if "until" in config else 0
+    return [
+        {
+            "signature": str(Signature(stored.signature)),
+            "slot": stored.slot,
+            "err": None if stored.err is None else json.loads(stored.err),
+            "memo": stored.memo,
+            "blockTime": stored.block_time,
+            "confirmationStatus": max(commitment, node.chain.settled(stored.slot)).name.lower(),
+        }
+        for stored in node.chain.storage.history_of(address, before, until, newest, limit)
+    ]
+
+
+def _seq(node: Node, signature: Signature) -> int:
+    stored = node.chain.storage.status(signature)
+    if stored is None:
+        raise transaction_not_found(str(signature))
+    return stored.seq
+
+
+METHODS = {
+    "getTransaction": Method(get_transaction, (params.signature, _transaction_config), 1),
+    "getSignatureStatuses": Method(
+        get_signature_statuses, (params.sequence(params.signature, _MAX_STATUSES), _status_config), 1
+    ),
+    "getSignaturesForAddress": Method(get_signatures_for_address, (params.pubkey, _addresses_fields), 1),
+}

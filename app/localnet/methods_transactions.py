@@ -1,0 +1,161 @@
+"""RPC methods that run transactions."""
+
+from typing import Any
+
+from solders.message import Message, MessageV0
+from solders.pubkey import Pubkey
+from solders.transaction import VersionedTransaction
+
+from app.localnet import meta, params, transaction_errors, transactions
+from app.localnet.bank import Run
+from app.localnet.chain import TransactionRefusedError
+from app.localnet.context import COMMITMENT_FIELDS, Method, Node, account_encoding
+from app.localnet.encoding import account_json
+from app.localnet.errors import PREFLIGHT_FAILURE, RpcError, invalid_params
+from app.localnet.params import Commitment
+from app.localnet.timeline import MAX_BLOCKHASH_AGE
+
+_transaction_encoding = params.choice("binary", "base64", "base58", "json", "jsonParsed")
+
+_send_config = params.config(
+    "RpcSendTransactionConfig",
+    {
+        "skipPreflight": params.boolean,
+        "preflightCommitment": params.strict_commitment,
+        "encoding": _transaction_encoding,
+        "maxRetries": params.usize,
+        "minContextSlot": params.u64,
+    },
+)
+
+_simulated_accounts = params.config(
+    "RpcSimulateTransactionAccountsConfig",
+    {"encoding": account_encoding, "addresses": params.sequence(params.string)},
+    frozenset({"addresses"}),
+)
+
+_simulate_config = params.config(
+    "RpcSimulateTransactionConfig",
+    {
+        **COMMITMENT_FIELDS,
+        "sigVerify": params.boolean,
+        "replaceRecentBlockhash": params.boolean,
+        "encoding": _transaction_encoding,
+        "accounts": _simulated_accounts,
+        "innerInstructions": params.boolean,
+    },
+)
+
+
+def send_transaction(node: Node, text: str, config: dict[str, Any]) -> str:
+    """Execute a transaction and return its signature.
+
+    With `skipPreflight` a transaction that cannot land is dropped without a word, as a validator does; its status then
+    stays null. The chain executes at once, so `maxRetries` has no meaning.
+    """
+    node.slot_for({**config, "commitment": config.get("preflightCommitment", Commitment.FINALIZED)})
+    raw = params.wire_bytes(text, config.get("encoding", "base58"), transactions.TYPE_NAME)
+    transaction = transactions.parse(raw)
+    preflight = not config.get("skipPreflight", False)
+    try:
+        node.chain.send(transaction, preflight=preflight)
+    except TransactionRefusedError as refused:
+        if preflight:
+            message = f"Transaction simulation failed: {transaction_errors.describe(refused.err)}"
+            raise RpcError(PREFLIGHT_FAILURE, message, _outcome(refused.err, refused.run)) from None
+    return str(transaction.signatures[0])
+
+
+def simulate_transaction(node: Node, text: str, config: dict[str, Any]) -> dict[str, Any]:
+    """Run a transaction without effect on the executed state."""
+    verify = config.get("sigVerify", False)
+    replace = config.get("replaceRecentBlockhash", False)
+    raw = params.wire_bytes(text, config.get("encoding", "base58"), transactions.TYPE_NAME)
+    transaction = transactions.parse(raw)
+    if replace and verify:
+        raise invalid_params("sigVerify may not be used with replaceRecentBlockhash")
+    answer = node.with_context(config, None)
+    replacement = None
+    if replace:
+        slot = node.chain.slot()
+        blockhash = node.chain.timeline.blockhash(slot)
+        transaction = _with_blockhash(transaction, blockhash)
+        replacement = {"blockhash": str(blockhash), "lastValidBlockHeight": slot + MAX_BLOCKHASH_AGE}
+    wanted = config.get("accounts")
+    addresses = _wanted_addresses(wanted, transaction) if wanted else []
+    run: Run | None
+    try:
+        run = node.chain.simulate(transaction, verify=verify, check_age=not replace)
+        err = run.err
+    except TransactionRefusedError as refused:
+        run, err = None, refused.err
+    value = _outcome(err, run, inner=config.get("innerInstructions", False))
+    value["replacementBlockhash"] = replacement
+    if wanted:
+        value["accounts"] = [_after(node, run, address, wanted) for address in addresses]
+    answer["value"] = value
+    return answer
+
+
+def _with_blockhash(transaction: VersionedTransaction, blockhash: Any) -> VersionedTransaction:
+    message = transaction.message
+    if isinstance(message, MessageV0):
+        changed: Message | MessageV0 = MessageV0(
+            message.header, message.account_keys, blockhash, message.instructions, message.address_table_lookups
+        )
+    else:
+        header = message.header
+        changed = Message.new_with_compiled_instructions(
+            header.num_required_signatures,
+            header.num_readonly_signed_accounts,
+            header.num_readonly_unsigned_accounts,
+            message.account_keys,
+            blockhash,
+            message.instructions,
+        )
+    return VersionedTransaction.populate(changed, transaction.signatures)
+
+
+def _wanted_addresses(wanted: dict[str, Any], transaction: VersionedTransaction) -> list[Pubkey]:
+    if wanted.get("encoding") in {"binary", "base58"}:
+        raise invalid_params("base58 encoding not supported")
+    most = len(transaction.message.account_keys)
+    if len(wanted["addresses"]) > most:
+        raise invalid_params(f"Too many accounts provided; max {most}")
+    return [params.pubkey(address) for address in wanted["addresses"]]
+
+
+def _after(node: Node, run: Run | None, address: Pubkey, wanted: dict[str, Any]) -> dict[str, Any] | None:
+    if run is None or run.err is not None:
+        return None
+    account = run.after[address] if address in run.after else node.chain.bank.get(address)
+    if account is None:
+        return None
+    return account_json(account, wanted.get("encoding", "base64"), None, node.chain.decimals)
+
+
+def _outcome(err: Any, run: Run | None, *, inner: bool = False) -> dict[str, Any]:
+    ran = run.meta if run is not None else None
+    return {
+        "accounts": None,
+        "err": err,
+        "innerInstructions": meta.inner_instructions(ran) if ran is not None and inner else None,
+        "logs": ran.logs() if ran is not None else [],
+        "replacementBlockhash": None,
+        "returnData": meta.return_data(ran) if ran is not None else None,
+        "unitsConsumed": ran.compute_units_consumed() if ran is not None else 0,
+    }
+
+
+def request_airdrop(node: Node, address: Pubkey, lamports: int, _config: dict[str, Any]) -> str:
+    """Send lamports from the faucet and return the signature of the transfer."""
+    return node.airdrop(address, lamports)
+
+
+METHODS = {
+    "sendTransaction": Method(send_transaction, (params.string, _send_config), 1),
+    "simulateTransaction": Method(simulate_transaction, (params.string, _simulate_config), 1),
+    "requestAirdrop": Method(
+        request_airdrop, (params.pubkey, params.u64, params.config("RpcRequestAirdropConfig", {})), 2
+    ),
+}

@@ -1,0 +1,91 @@
+"""Slots, block times and blockhashes of the embedded chain, all derived from one clock.
+
+Nothing is stored per slot: a slot is 400 ms of clock time since genesis, and its blockhash is a digest of the genesis
+hash and the slot number. A blockhash handed out before a restart is therefore still known after it.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from hashlib import sha256
+
+from solders.hash import Hash
+
+SLOT_MS = 400
+"""Length of a slot in milliseconds, as on mainnet."""
+
+MAX_BLOCKHASH_AGE = 150
+"""A transaction may name a blockhash at most this many slots old."""
+
+FINALIZED_DEPTH = 32
+"""A confirmed transaction counts as finalized this many slots later."""
+
+SLOTS_PER_EPOCH = 432_000
+
+
+class Timeline:
+    """Turns a clock into slots that never run backwards.
+
+    A clock that steps back stops the chain's time until it has caught up, so neither slots nor timestamps repeat.
+    """
+
+    def __init__(self, clock: Callable[[], float], genesis_hash: Hash, genesis_time: int, last_time: float) -> None:
+        """Start from what was stored.
+
+        `clock` gives Unix seconds, `genesis_time` is the Unix second of slot 0, `last_time` the latest time shown
+        by an earlier run.
+        """
+        self._clock = clock
+        self._last_time = max(last_time, float(genesis_time))
+        self._seed = bytes(genesis_hash)
+        self.genesis_hash = genesis_hash
+        self.genesis_time = genesis_time
+        self._recent: deque[Hash] = deque(maxlen=MAX_BLOCKHASH_AGE + 1)
+        self._slot_of: dict[Hash, int] = {}
+        self._hashed_up_to = -1
+
+    def now(self) -> float:
+        """Return the chain's time in Unix seconds; never smaller than any value returned before."""
+        self._last_time = max(self._last_time, self._clock())
+        return self._last_time
+
+    def slot(self) -> int:
+        """Return the current slot."""
+        # Rounding to milliseconds keeps a clock advanced by exactly n * 0.4 s from landing just below slot n.
+        return round((self.now() - self.genesis_time) * 1000) // SLOT_MS
+
+    def block_time(self, slot: int) -> int:
+        """Return the Unix second in which `slot` began."""
+        return self.genesis_time + slot * SLOT_MS // 1000
+
+    def seconds_to_next_slot(self) -> float:
+        """Return how long the current slot still lasts."""
+        elapsed_ms = (self.now() - self.genesis_time) * 1000
+        return (SLOT_MS - elapsed_ms % SLOT_MS) / 1000
+
+    def blockhash(self, slot: int) -> Hash:
+        """Return the blockhash of `slot`."""
+        return Hash(sha256(self._seed + slot.to_bytes(8, "little")).digest())
+
+    def slot_of_blockhash(self, blockhash: Hash, current: int) -> int | None:
+        """Return the slot of a blockhash that is still valid in the slot `current`, else None."""
+        self._catch_up(current)
+        slot_named = self._slot_of.get(blockhash)
+        if slot_named is None or slot_named < current - MAX_BLOCKHASH_AGE:
+            return None
+        return slot_named
+
+    def recent(self, current: int) -> list[tuple[int, Hash]]:
+        """Return up to 150 slots before `current` with their blockhashes, newest first."""
+        self._catch_up(current)
+        newest = self._hashed_up_to
+        hashes = [(newest - age, blockhash) for age, blockhash in enumerate(reversed(self._recent))]
+        return [one for one in hashes if one[0] < current]
+
+    def _catch_up(self, current: int) -> None:
+        for slot in range(max(self._hashed_up_to + 1, current - MAX_BLOCKHASH_AGE), current + 1):
+            if len(self._recent) == self._recent.maxlen:
+                del self._slot_of[self._recent[0]]
+            fresh = self.blockhash(slot)
+            self._recent.append(fresh)
+            self._slot_of[fresh] = slot
+            self._hashed_up_to = slot

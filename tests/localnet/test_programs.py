@@ -1,0 +1,96 @@
+"""Programs given as files, address lookup tables, and the solana-py client within the process."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from solana.rpc.commitment import Confirmed
+from solana.rpc.core import RPCException
+from solders.address_lookup_table_account import AddressLookupTableAccount
+from solders.instruction import AccountMeta, Instruction
+from solders.keypair import Keypair
+from solders.message import MessageV0
+from solders.pubkey import Pubkey
+from solders.transaction import VersionedTransaction
+
+from app.localnet import Localnet
+
+from .support import CONFIRMED, SOL, Client, ManualClock, client, distinct, pay
+
+MEMO = Pubkey.from_string("MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgDLGmfcHr")
+LOOKUP_TABLES = Pubkey.from_string("AddressLookupTab1e1111111111111111111111111")
+VERSIONED = {"maxSupportedTransactionVersion": 0, **CONFIRMED}
+
+
+async def test_a_program_file_runs_at_its_address_after_every_start(
+    rpc: Client, tmp_path: Path, clock: ManualClock
+) -> None:
+    # Given the memo program in a file
+    code = rpc.localnet.chain.bank.get(MEMO)
+    assert code is not None
+    path = tmp_path / "program.so"
+    path.write_bytes(code.data)
+    address = Pubkey.new_unique()
+    for start in (1, 2):
+        async with Localnet.open(tmp_path / "data", {address: path}, clock) as localnet:
+            # When it is called
+            rpc = client(localnet)
+            sender = await rpc.wallet()
+            signature = await rpc.send(rpc.signed(sender, Instruction(address, b"hello %d" % start, [])))
+            # Then it runs, and is shown as a program
+            shown = await rpc("getTransaction", signature, VERSIONED)
+            assert f'Program log: Memo (len 7): "hello {start}"' in shown["meta"]["logMessages"]
+            account = (await rpc("getAccountInfo", str(address), {"encoding": "base64", **CONFIRMED}))["value"]
+            assert account["executable"] is True
+
+
+async def test_addresses_from_a_lookup_table_are_resolved_and_found_in_the_history(
+    rpc: Client, clock: ManualClock
+) -> None:
+    # Given a lookup table with one address
+    clock.advance_slots(10)
+    sender, receiver = await rpc.wallet(), Keypair().pubkey()
+    slot = rpc.localnet.chain.slot()
+    table, bump = Pubkey.find_program_address([bytes(sender.pubkey()), slot.to_bytes(8, "little")], LOOKUP_TABLES)
+    payer = AccountMeta(sender.pubkey(), is_signer=True, is_writable=True)
+    accounts = [AccountMeta(table, is_signer=False, is_writable=True), payer, payer]
+    accounts.append(AccountMeta(Pubkey.default(), is_signer=False, is_writable=False))
+    create = bytes(4) + slot.to_bytes(8, "little") + bytes([bump])
+    extend = (2).to_bytes(4, "little") + (1).to_bytes(8, "little") + bytes(receiver)
+    clock.advance_slots(1)
+    for data in (create, extend):
+        await rpc.send(rpc.signed(sender, Instruction(LOOKUP_TABLES, data, accounts)))
+    clock.advance_slots(1)
+    # When a payment takes its receiver from the table
+    lookup = AddressLookupTableAccount(table, [receiver])
+    message = MessageV0.try_compile(sender.pubkey(), [pay(sender, receiver, SOL // 2)], [lookup], rpc.blockhash())
+    assert receiver not in message.account_keys
+    signature = await rpc.send(VersionedTransaction(message, [sender]))
+    # Then it arrives, and is found by that address
+    assert (await rpc("getBalance", str(receiver), CONFIRMED))["value"] == SOL // 2
+    shown = await rpc("getTransaction", signature, VERSIONED)
+    assert shown["meta"]["loadedAddresses"] == {"writable": [str(receiver)], "readonly": []}
+    assert shown["meta"]["postBalances"][2] == SOL // 2
+    assert shown["transaction"]["message"]["addressTableLookups"][0]["accountKey"] == str(table)
+    parsed = await rpc("getTransaction", signature, {"encoding": "jsonParsed", **VERSIONED})
+    assert parsed["transaction"]["message"]["accountKeys"][-1] == {
+        "pubkey": str(receiver),
+        "signer": False,
+        "source": "lookupTable",
+        "writable": True,
+    }
+    (line,) = await rpc("getSignaturesForAddress", str(receiver), CONFIRMED)
+    assert line["signature"] == signature
+
+
+async def test_solana_py_works_without_sockets(rpc: Client) -> None:
+    sender, receiver = await rpc.wallet(), Keypair().pubkey()
+    async with rpc.localnet.solana_client(Confirmed) as solana:
+        sent = (await solana.send_transaction(rpc.signed(sender, pay(sender, receiver, SOL // 2)))).value
+        async with asyncio.timeout(5):
+            await rpc.localnet.confirmation(sent)
+        assert (await solana.get_balance(receiver)).value == SOL // 2
+        with pytest.raises(RPCException, match="Blockhash not found"):
+            await solana.send_transaction(
+                rpc.signed(sender, distinct(), blockhash=rpc.localnet.chain.timeline.blockhash(10**6))
+            )
