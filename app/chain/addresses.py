@@ -1,0 +1,84 @@
+"""Addresses of the program's accounts, derived from their seeds."""
+
+import hashlib
+from functools import lru_cache
+
+from solders.pubkey import Pubkey
+
+from app.identifiers import policy_key
+
+SYSTEM_PROGRAM = Pubkey.from_string("11111111111111111111111111111111")
+TOKEN_PROGRAM = Pubkey.from_string("TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA")
+TOKEN_2022_PROGRAM = Pubkey.from_string("TokenzQdBNbLqP5VEhdkAS6EPFLC1PHnBqCXEpPxuEb")
+ASSOCIATED_TOKEN_PROGRAM = Pubkey.from_string("ATokenGPvbdGVxr1b2hvZbsiqW5xWH25efTNsLJA8knL")
+COMPUTE_BUDGET_PROGRAM = Pubkey.from_string("ComputeBudget111111111111111111111111111111")
+
+_CACHE_SIZE = 65_536
+
+
+def org_hash(org_id: str) -> bytes:
+    """Return the 32 bytes under which the program knows an organisation's id."""
+    return _sha256(org_id)
+
+
+def agent_hash(agent_id: str) -> bytes:
+    """Return the 32 bytes under which the program knows an agent's id."""
+    return _sha256(agent_id)
+
+
+def domain_hash(domain: str) -> bytes:
+    """Return the 32 bytes under which the program knows a domain; upper and lower case are one."""
+    return _sha256(domain.lower())
+
+
+class Addresses:
+    """Derives the addresses of one deployment: a program, a mint and the mint's token program.
+
+    A derivation takes some 10 to 100 microseconds, so each is remembered.
+    """
+
+    def __init__(self, program_id: Pubkey, mint: Pubkey, token_program: Pubkey = TOKEN_PROGRAM) -> None:
+        self.program_id = program_id
+        self.mint = mint
+        self.token_program = token_program
+
+    def org(self, creator: Pubkey, org_id: str) -> Pubkey:
+        """Return the address of the organisation that `creator` made under this id."""
+        return _derive(self.program_id, b"org", bytes(creator), org_hash(org_id))
+
+    def policy(self, org: Pubkey, key: bytes) -> Pubkey:
+        """Return the address of the policy with this 16-byte key."""
+        return _derive(self.program_id, b"policy", bytes(org), key)
+
+    def preset(self, org: Pubkey, policy_id: str) -> Pubkey:
+        """Return the address of one of the presets."""
+        return self.policy(org, policy_key(policy_id))
+
+    def allowlist(self, policy: Pubkey, version: int) -> Pubkey:
+        """Return the address of one version of a policy's allowlist."""
+        return _derive(self.program_id, b"allowlist", bytes(policy), version.to_bytes(8, "little"))
+
+    def vault(self, org: Pubkey, agent_id: str) -> Pubkey:
+        """Return the address of the agent's vault, the one its payers and payees see."""
+        return _derive(self.program_id, b"vault", bytes(org), agent_hash(agent_id))
+
+    def approval(self, vault: Pubkey, reference: bytes) -> Pubkey:
+        """Return the address of the approval made under this 16-byte reference."""
+        return _derive(self.program_id, b"approval", bytes(vault), reference)
+
+    def recipient(self, org: Pubkey, address: Pubkey) -> Pubkey:
+        """Return the address of what the organisation registered about a recipient's address."""
+        return _derive(self.program_id, b"recipient", bytes(org), bytes(address))
+
+    def token_account(self, owner: Pubkey) -> Pubkey:
+        """Return the owner's associated token account for the mint."""
+        return _derive(ASSOCIATED_TOKEN_PROGRAM, bytes(owner), bytes(self.token_program), bytes(self.mint))
+
+
+@lru_cache(maxsize=_CACHE_SIZE)
+def _derive(program_id: Pubkey, *seeds: bytes) -> Pubkey:
+    return Pubkey.find_program_address(list(seeds), program_id)[0]
+
+
+def _sha256(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()

@@ -1,0 +1,411 @@
+"""Builders of the program's instructions: pure functions of addresses and values, one per instruction."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from solders.compute_budget import set_compute_unit_limit, set_compute_unit_price
+from solders.instruction import AccountMeta, Instruction
+from solders.pubkey import Pubkey
+
+from app.chain.addresses import (
+    ASSOCIATED_TOKEN_PROGRAM,
+    SYSTEM_PROGRAM,
+    Addresses,
+    agent_hash,
+    domain_hash,
+    org_hash,
+)
+from app.chain.rules import Rules
+from app.identifiers import PRESET_POLICY_IDS
+from app.money import MAX_MICRO
+from idl.codec import Codec
+
+Session = tuple[Pubkey, int]
+"""A session authority and the Unix second at which its right to sign ends."""
+
+UNLIMITED = MAX_MICRO
+"""As `operator_daily_limit`: the operator may fund without limit."""
+
+_ORG_CHANGES = (
+    "pending_authority",
+    "operator",
+    "arbiter",
+    "verifier",
+    "operator_daily_limit",
+    "attestation_delay",
+    "paused",
+)
+_CREATE_IDEMPOTENT = b"\x01"
+
+
+class Instructions:
+    """Builds the instructions of one organisation. Amounts are micro-USDC, times Unix seconds.
+
+    Every method raises `idl.codec.CodecError` for a value that does not fit its field.
+    """
+
+    def __init__(self, codec: Codec, addresses: Addresses, org: Pubkey) -> None:
+        self._codec = codec
+        self._addresses = addresses
+        self.org = org
+        self.reserve_tokens = addresses.token_account(org)
+
+    def initialize_org(
+        self,
+        *,
+        payer: Pubkey,
+        creator: Pubkey,
+        org_id: str,
+        operator: Pubkey,
+        arbiter: Pubkey,
+        verifier: Pubkey,
+        operator_daily_limit: int = UNLIMITED,
+        attestation_delay: int = 0,
+    ) -> Instruction:
+        """Create the organisation with its reserve and presets; `creator` becomes the authority."""
+        presets = {
+            identifier.replace("pol_", "preset_"): self._addresses.preset(self.org, identifier)
+            for identifier in PRESET_POLICY_IDS
+        }
+        return self._build(
+            "initialize_org",
+            {
+                "args": {
+                    "org_hash": org_hash(org_id),
+                    "operator": operator,
+                    "arbiter": arbiter,
+                    "verifier": verifier,
+                    "operator_daily_limit": operator_daily_limit,
+                    "attestation_delay": attestation_delay,
+                }
+            },
+            payer=payer,
+            creator=creator,
+            mint=self._addresses.mint,
+            reserve_tokens=self.reserve_tokens,
+            **presets,
+            **self._programs(),
+        )
+
+    def update_org(self, *, signer: Pubkey, **changes: Any) -> Instruction:
+        """Change the named settings of the organisation; those not named stay."""
+        args = {"changes": {**dict.fromkeys(_ORG_CHANGES), **changes}}
+        return self._build("update_org", args, signer=signer)
+
+    def accept_authority(self, *, new_authority: Pubkey) -> Instruction:
+        """Make the proposed authority the authority."""
+        return self._build("accept_authority", {}, new_authority=new_authority)
+
+    def create_policy(self, *, payer: Pubkey, authority: Pubkey, key: bytes, rules: Rules) -> Instruction:
+        """Create a policy without an allowlist."""
+        return self._build(
+            "create_policy",
+            {"key": key, "rules": rules.to_args()},
+            payer=payer,
+            authority=authority,
+            policy=self._addresses.policy(self.org, key),
+            system_program=SYSTEM_PROGRAM,
+        )
+
+    def update_policy(
+        self,
+        *,
+        authority: Pubkey,
+        policy: Pubkey,
+        expected_version: int,
+        rules: Rules,
+        new_allowlist: Pubkey | None = None,
+        old_allowlist: Pubkey | None = None,
+        rent_receiver: Pubkey | None = None,
+    ) -> Instruction:
+        """Replace the rules of a policy that is still at `expected_version`, and its allowlist when one is given.
+
+        `old_allowlist` is closed and its rent goes to `rent_receiver`, who paid it.
+        """
+        return self._build(
+            "update_policy",
+            {"expected_version": expected_version, "rules": rules.to_args()},
+            authority=authority,
+            policy=policy,
+            new_allowlist=new_allowlist,
+            old_allowlist=old_allowlist,
+            rent_receiver=rent_receiver,
+        )
+
+    def close_policy(
+        self,
+        *,
+        authority: Pubkey,
+        policy: Pubkey,
+        policy_rent_receiver: Pubkey,
+        allowlist: Pubkey | None = None,
+        allowlist_rent_receiver: Pubkey | None = None,
+    ) -> Instruction:
+        """Close a policy to which no vault is attached."""
+        return self._build(
+            "close_policy",
+            {},
+            authority=authority,
+            policy=policy,
+            policy_rent_receiver=policy_rent_receiver,
+            allowlist=allowlist,
+            allowlist_rent_receiver=allowlist_rent_receiver,
+        )
+
+    def write_allowlist(
+        self,
+        *,
+        payer: Pubkey,
+        authority: Pubkey,
+        policy: Pubkey,
+        version: int,
+        offset: int,
+        entries: Sequence[bytes],
+        seal: bool,
+    ) -> Instruction:
+        """Write a chunk of the policy's next allowlist, `version`; entries ascend over all chunks."""
+        return self._build(
+            "write_allowlist",
+            {"offset": offset, "entries": list(entries), "seal": seal},
+            payer=payer,
+            authority=authority,
+            policy=policy,
+            allowlist=self._addresses.allowlist(policy, version),
+            system_program=SYSTEM_PROGRAM,
+        )
+
+    def create_wallet(
+        self, *, payer: Pubkey, operator: Pubkey, agent_id: str, policy: Pubkey, session: Session | None = None
+    ) -> Instruction:
+        """Create the agent's vault and its token account."""
+        vault = self._addresses.vault(self.org, agent_id)
+        return self._build(
+            "create_wallet",
+            {"agent_hash": agent_hash(agent_id), "session": _session(session)},
+            payer=payer,
+            operator=operator,
+            policy=policy,
+            vault=vault,
+            vault_tokens=self._addresses.token_account(vault),
+            mint=self._addresses.mint,
+            **self._programs(),
+        )
+
+    def update_wallet(
+        self,
+        *,
+        operator: Pubkey,
+        vault: Pubkey,
+        session: Session | None = None,
+        policy: Pubkey | None = None,
+        new_policy: Pubkey | None = None,
+    ) -> Instruction:
+        """Give the vault a session authority, move it from `policy` to `new_policy`, or both."""
+        return self._build(
+            "update_wallet",
+            {"session": _session(session)},
+            operator=operator,
+            vault=vault,
+            policy=policy,
+            new_policy=new_policy,
+        )
+
+    def freeze_wallet(
+        self, *, signer: Pubkey, vault: Pubkey, policy: Pubkey, action: Literal["Freeze", "Unfreeze", "Expire"]
+    ) -> Instruction:
+        """Freeze the vault, lift the freeze, or record that its policy expired."""
+        return self._build("freeze_wallet", {"action": action}, signer=signer, vault=vault, policy=policy)
+
+    def close_wallet(self, *, operator: Pubkey, vault: Pubkey, policy: Pubkey, rent_receiver: Pubkey) -> Instruction:
+        """Archive an empty vault; the freed rent goes to `rent_receiver`, who paid it."""
+        return self._build(
+            "close_wallet",
+            {},
+            operator=operator,
+            vault=vault,
+            policy=policy,
+            vault_tokens=self._addresses.token_account(vault),
+            rent_receiver=rent_receiver,
+        )
+
+    def fund_wallet(
+        self, *, operator: Pubkey, vault: Pubkey, amount: int, reference: bytes, expected_sequence: int | None = None
+    ) -> Instruction:
+        """Move USDC from the reserve to the vault, if the vault's sequence number is still the expected one."""
+        return self._build(
+            "fund_wallet",
+            {"amount": amount, "reference": reference, "expected_sequence": expected_sequence},
+            operator=operator,
+            vault=vault,
+            reserve_tokens=self.reserve_tokens,
+            vault_tokens=self._addresses.token_account(vault),
+            **self._token(),
+        )
+
+    def withdraw(self, *, operator: Pubkey, vault: Pubkey, amount: int | None, reference: bytes) -> Instruction:
+        """Move USDC from the vault to the reserve; `None` moves all of it."""
+        return self._build(
+            "withdraw",
+            {"amount": amount, "reference": reference},
+            operator=operator,
+            vault=vault,
+            vault_tokens=self._addresses.token_account(vault),
+            reserve_tokens=self.reserve_tokens,
+            **self._token(),
+        )
+
+    def withdraw_reserve(
+        self, *, authority: Pubkey, destination: Pubkey, amount: int | None, reference: bytes
+    ) -> Instruction:
+        """Move USDC from the reserve to the token account `destination`; `None` moves all of it."""
+        return self._build(
+            "withdraw_reserve",
+            {"amount": amount, "reference": reference},
+            authority=authority,
+            reserve_tokens=self.reserve_tokens,
+            destination=destination,
+            **self._token(),
+        )
+
+    def register_recipient(
+        self, *, payer: Pubkey, signer: Pubkey, address: Pubkey, category: int, domain: str | None
+    ) -> Instruction:
+        """State the category and domain of a recipient's address."""
+        return self._build(
+            "register_recipient",
+            {
+                "address": address,
+                "domain_hash": None if domain is None else domain_hash(domain),
+                "category": category,
+            },
+            payer=payer,
+            signer=signer,
+            recipient=self._addresses.recipient(self.org, address),
+            system_program=SYSTEM_PROGRAM,
+        )
+
+    def approve_payment(
+        self,
+        *,
+        payer: Pubkey,
+        operator: Pubkey,
+        vault: Pubkey,
+        policy: Pubkey,
+        reference: bytes,
+        recipient: Pubkey,
+        amount: int,
+        expires_at: int,
+    ) -> Instruction:
+        """Leave the co-signature for one payment of exactly this amount to this recipient."""
+        return self._build(
+            "approve_payment",
+            {"reference": reference, "recipient": recipient, "amount": amount, "expires_at": expires_at},
+            payer=payer,
+            operator=operator,
+            vault=vault,
+            policy=policy,
+            approval=self._addresses.approval(vault, reference),
+            system_program=SYSTEM_PROGRAM,
+        )
+
+    def close_approval(self, *, signer: Pubkey, vault: Pubkey, approval: Pubkey, rent_receiver: Pubkey) -> Instruction:
+        """Revoke an unused approval; once it expired anyone may."""
+        return self._build(
+            "close_approval", {}, signer=signer, vault=vault, approval=approval, rent_receiver=rent_receiver
+        )
+
+    def execute_payment(
+        self,
+        *,
+        signer: Pubkey,
+        policy: Pubkey,
+        vault: Pubkey,
+        destination: Pubkey,
+        amount: int,
+        reference: bytes,
+        allowlist: Pubkey | None = None,
+        recipient: Pubkey | None = None,
+        co_signer: Pubkey | None = None,
+        approval: Pubkey | None = None,
+        approval_rent_receiver: Pubkey | None = None,
+    ) -> Instruction:
+        """Pay from the vault into the existing token account `destination`.
+
+        `allowlist` is the policy's when it has one; `recipient` the address of what the organisation registered about
+        the destination's owner, needed when the policy blocks a category or may allow a domain.
+        """
+        return self._build(
+            "execute_payment",
+            {"amount": amount, "reference": reference},
+            signer=signer,
+            policy=policy,
+            vault=vault,
+            vault_tokens=self._addresses.token_account(vault),
+            destination=destination,
+            **self._token(),
+            allowlist=allowlist,
+            recipient=recipient,
+            co_signer=co_signer,
+            approval=approval,
+            approval_rent_receiver=approval_rent_receiver,
+        )
+
+    def check_payment(
+        self,
+        *,
+        policy: Pubkey,
+        vault: Pubkey,
+        amount: int,
+        recipient: Pubkey,
+        co_signed: bool,
+        allowlist: Pubkey | None = None,
+        recipient_account: Pubkey | None = None,
+    ) -> Instruction:
+        """Ask for the verdict of every rule; only to be simulated."""
+        return self._build(
+            "check_payment",
+            {"amount": amount, "recipient": recipient, "co_signed": co_signed},
+            policy=policy,
+            vault=vault,
+            allowlist=allowlist,
+            recipient_account=recipient_account,
+        )
+
+    def create_token_account(self, *, payer: Pubkey, owner: Pubkey) -> Instruction:
+        """Create the owner's associated token account, or do nothing when it exists."""
+        metas = [
+            AccountMeta(payer, is_signer=True, is_writable=True),
+            AccountMeta(self._addresses.token_account(owner), is_signer=False, is_writable=True),
+            *(
+                AccountMeta(address, is_signer=False, is_writable=False)
+                for address in (owner, self._addresses.mint, SYSTEM_PROGRAM, self._addresses.token_program)
+            ),
+        ]
+        return Instruction(ASSOCIATED_TOKEN_PROGRAM, _CREATE_IDEMPOTENT, metas)
+
+    def _build(self, name: str, args: dict[str, Any], **accounts: Pubkey | None) -> Instruction:
+        return self._codec.instruction(name, args, {"org": self.org, **accounts})
+
+    def _token(self) -> dict[str, Pubkey]:
+        return {"mint": self._addresses.mint, "token_program": self._addresses.token_program}
+
+    def _programs(self) -> dict[str, Pubkey]:
+        return {
+            "token_program": self._addresses.token_program,
+            "associated_token_program": ASSOCIATED_TOKEN_PROGRAM,
+            "system_program": SYSTEM_PROGRAM,
+        }
+
+
+def compute_unit_limit(units: int) -> Instruction:
+    """Limit the transaction's compute units."""
+    return set_compute_unit_limit(units)
+
+
+def compute_unit_price(micro_lamports: int) -> Instruction:
+    """Offer a priority fee, in micro-lamports a compute unit."""
+    return set_compute_unit_price(micro_lamports)
+
+
+def _session(session: Session | None) -> dict[str, Any] | None:
+    return None if session is None else {"authority": session[0], "expires_at": session[1]}

@@ -1,0 +1,92 @@
+"""Finds the program's `PolicyViolation` in the logs of a simulation.
+
+Any program in a transaction may write log lines and data, so a line counts only inside the frame that the runtime
+opened for this program, as an instruction of the transaction itself, and only when that frame then fails with the
+rule's own error code. Nodes cut logs at 10 kB; what was cut is not guessed.
+"""
+
+import base64
+import re
+from binascii import Error as BinasciiError
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from solders.pubkey import Pubkey
+
+from app.chain.rules import RULES
+from idl.codec import Codec, CodecError
+
+FIRST_ERROR_CODE = 6000
+"""The error code of rule 0; each rule's is this plus the rule's code."""
+
+# An address, so that `Program log: success`, which any program may write, is not taken for the runtime's own line.
+_ADDRESS = "([1-9A-HJ-NP-Za-km-z]{32,44})"
+_INVOKE = re.compile(rf"Program {_ADDRESS} invoke \[([0-9]+)\]")
+_SUCCESS = re.compile(rf"Program {_ADDRESS} success")
+_FAILED = re.compile(rf"Program {_ADDRESS} failed: (.*)", re.DOTALL)
+_DATA = "Program data: "
+_CUT = "Log truncated"
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """The rule that refused a payment.
+
+    `limit` and `attempted` are in the rule's own unit: micro-USDC, counts, codes or Unix seconds.
+    """
+
+    rule: int
+    limit: int
+    attempted: int
+    vault: Pubkey
+    recipient: Pubkey
+
+    @property
+    def rule_name(self) -> str:
+        """The rule's name in the API."""
+        return RULES[self.rule]
+
+
+def policy_violation(logs: Sequence[str], codec: Codec) -> Violation | None:
+    """Return the violation that the program itself logged when it refused a payment.
+
+    `None` when it logged none, when another program wrote what looks like one, and when the logs are cut before it.
+    """
+    program = str(codec.program_id)
+    frames: list[str] = []
+    found: Violation | None = None
+    for line in logs:
+        if line == _CUT:
+            return None
+        if match := _INVOKE.fullmatch(line):
+            if int(match[2]) != len(frames) + 1:
+                return None
+            frames.append(match[1])
+        elif match := _SUCCESS.fullmatch(line):
+            if not frames or frames.pop() != match[1]:
+                return None
+            if not frames:
+                found = None
+        elif match := _FAILED.fullmatch(line):
+            if not frames or frames.pop() != match[1]:
+                return None
+            if not frames:
+                return found if match[1] == program and _fails_with(match[2], found) else None
+        elif frames == [program] and line.startswith(_DATA):
+            found = _violation(line.removeprefix(_DATA), codec) or found
+    return None
+
+
+def _violation(encoded: str, codec: Codec) -> Violation | None:
+    try:
+        event = codec.decode_log(base64.b64decode(encoded, validate=True))
+    except (BinasciiError, CodecError):
+        return None
+    if event is None or event.name != "PolicyViolation" or event.data["rule"] >= len(RULES):
+        return None
+    data = event.data
+    return Violation(data["rule"], data["limit"], data["attempted"], data["vault"], data["recipient"])
+
+
+def _fails_with(message: str, violation: Violation | None) -> bool:
+    return violation is not None and message == f"custom program error: {FIRST_ERROR_CODE + violation.rule:#x}"

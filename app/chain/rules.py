@@ -1,0 +1,83 @@
+"""A policy's rules as the program stores them, and the names of the codes they use."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+CATEGORIES = (
+    "uncategorized",
+    "adult",
+    "alcohol_tobacco",
+    "cash_out",
+    "crypto_exchange",
+    "dating",
+    "drugs",
+    "financial",
+    "gambling",
+    "gift_cards",
+    "lottery",
+    "marketplace",
+    "mixer",
+    "nft",
+    "pharmacy",
+    "political",
+    "privacy_tool",
+    "securities",
+    "subscription",
+    "weapons",
+)
+"""Category names; the position is the code."""
+
+RULES = (
+    "paused",
+    "frozen",
+    "expiry",
+    "allowed_recipients",
+    "blocked_categories",
+    "max_per_tx",
+    "velocity_cap",
+    "max_per_day",
+    "max_per_month",
+    "require_co_sign",
+)
+"""Rule names in the order in which the program checks them; the position is the code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a policy demands; `None` means that the rule is not set.
+
+    Money is in micro-USDC, `velocity_cap` in payments an hour, `expiry` in Unix seconds. `blocked_categories` is a bit
+    set over the category codes. `restricted` means that only the entries of the policy's allowlist may be paid.
+    """
+
+    max_per_tx: int | None = None
+    max_per_day: int | None = None
+    max_per_month: int | None = None
+    velocity_cap: int | None = None
+    require_co_sign: int | None = None
+    expiry: int | None = None
+    blocked_categories: int = 0
+    restricted: bool = False
+
+    def to_args(self) -> dict[str, Any]:
+        """Return the rules as an instruction takes them."""
+        return asdict(self)
+
+    @classmethod
+    def from_event(cls, fields: Mapping[str, Any]) -> Self:
+        """Return the rules that an event carries."""
+        return cls(**fields)
+
+
+def category_bits(names: Iterable[str]) -> int:
+    """Return the bit set of these categories; `ValueError` for an unknown name."""
+    bits = 0
+    for name in names:
+        bits |= 1 << CATEGORIES.index(name)
+    return bits
+
+
+def category_names(bits: int) -> list[str]:
+    """Return the names of the categories in a bit set, in the order of their codes."""
+    return [name for code, name in enumerate(CATEGORIES) if bits >> code & 1]

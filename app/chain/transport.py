@@ -1,0 +1,90 @@
+"""Ways to carry a JSON-RPC request: HTTP to any node, or straight into an ASGI application of the same process."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx
+
+from app.chain.errors import ChainUnavailable
+
+Transport = Callable[[bytes], Awaitable[bytes]]
+"""Takes the body of a request and returns the body of the answer; raises `ChainUnavailable` when there is none."""
+
+_HEADERS = {"content-type": "application/json"}
+_SERVER_ERROR = 500
+_RATE_LIMITED = 429
+
+
+class HttpTransport:
+    """Posts to a URL over a pool of kept connections."""
+
+    def __init__(self, url: str, *, timeout: float = 10.0, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        """`timeout` in seconds covers connecting and each read; `transport` replaces the network, for tests."""
+        limits = httpx.Limits(max_connections=64, max_keepalive_connections=64)
+        self._url = url
+        self._client = httpx.AsyncClient(timeout=timeout, limits=limits, transport=transport, headers=_HEADERS)
+
+    async def __call__(self, body: bytes) -> bytes:
+        """Return the answer's body. Raises `ChainUnavailable` when refused, timed out, rate limited or answered 5xx."""
+        try:
+            response = await self._client.post(self._url, content=body)
+        except httpx.HTTPError as error:
+            raise ChainUnavailable(f"the node does not answer: {type(error).__name__}") from error
+        if response.status_code >= _SERVER_ERROR or response.status_code == _RATE_LIMITED:
+            raise ChainUnavailable(f"the node answered {response.status_code}")
+        return response.content
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+
+class AsgiTransport:
+    """Calls an ASGI application directly: no socket, no HTTP client, one coroutine a request.
+
+    httpx has such a transport too, but building its request and response objects costs more than the answer does.
+    """
+
+    def __init__(self, app: Callable[..., Awaitable[None]], path: str = "/") -> None:
+        self._app = app
+        self._headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+        self._scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": "POST",
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "root_path": "",
+            "client": ("127.0.0.1", 0),
+            "server": ("127.0.0.1", 0),
+        }
+
+    async def __call__(self, body: bytes) -> bytes:
+        """Return the body of the application's answer; `ChainUnavailable` when it answers 5xx."""
+        parts: list[bytes] = []
+        status = 0
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(message: dict[str, Any]) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            else:
+                parts.append(message.get("body", b""))
+
+        scope = {**self._scope, "headers": [*self._headers, (b"content-length", b"%d" % len(body))]}
+        try:
+            await self._app(scope, receive, send)
+        except Exception as error:  # a server would answer 500 to whatever the application raises
+            raise ChainUnavailable(f"the node failed: {type(error).__name__}") from error
+        if status >= _SERVER_ERROR:
+            raise ChainUnavailable(f"the node answered {status}")
+        return b"".join(parts)
+
+    async def aclose(self) -> None:
+        """Do nothing: the application is not this object's to stop."""

@@ -1,0 +1,33 @@
+"""The difference between two versions of a policy, in the API's form."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from app.chain.rules import Rules, category_names
+from app.money import format_usdc
+from app.timestamps import iso
+
+Shown = dict[str, Any]
+
+
+def shown(rules: Rules, allowed_recipients: Sequence[str]) -> Shown:
+    """Return a policy's rules as the API shows them."""
+    return {
+        "max_per_tx": _money(rules.max_per_tx),
+        "max_per_day": _money(rules.max_per_day),
+        "max_per_month": _money(rules.max_per_month),
+        "velocity_cap": rules.velocity_cap,
+        "allowed_recipients": list(allowed_recipients) if rules.restricted else [],
+        "blocked_categories": category_names(rules.blocked_categories),
+        "require_co_sign": _money(rules.require_co_sign),
+        "expiry": None if rules.expiry is None else iso(rules.expiry),
+    }
+
+
+def difference(before: Shown, after: Shown) -> dict[str, dict[str, Any]]:
+    """Return what changed, as `{field: {"from": ..., "to": ...}}`."""
+    return {name: {"from": before[name], "to": value} for name, value in after.items() if before[name] != value}
+
+
+def _money(micro: int | None) -> str | None:
+    return None if micro is None else format_usdc(micro)

@@ -1,0 +1,196 @@
+"""Carries what the indexer stored into the read models and the feed."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+import structlog
+from sqlalchemy import Connection, delete, insert, select, update
+
+from app.projection.batch import Batch
+from app.projection.handlers import HANDLERS
+from app.projection.rows import ChainRow
+from app.store.columns import upsert, upsert_all
+from app.store.database import Database
+from app.store.read_tables import (
+    approvals,
+    feed,
+    policies,
+    policy_versions,
+    projection,
+    recipients,
+    reserves,
+    transactions,
+    wallets,
+)
+from app.store.state_tables import attempts, organisations
+from app.store.transactions import ROW_TYPES
+
+logger = structlog.get_logger(__name__)
+
+Changes = Callable[[int, int], Sequence[ChainRow]]
+"""`changes(after, limit)`: at most `limit` rows that were stored after the one with the id `after`, in order."""
+
+_BATCH = 200
+_REMEMBERED = 20_000
+"""Signatures of which it is remembered that they have been applied."""
+_REVERTED = "TransactionReverted"
+_CURSOR = "org:"
+_REVERTS = "reverts"
+"""Under this name stands the id of the last row whose news of a vanished transaction was taken in."""
+_RETRY_PAUSE = 0.5
+_READ_MODELS = (approvals, policies, policy_versions, recipients, reserves, transactions, wallets)
+_ROW_COLUMNS = [column.name for column in transactions.columns if column.name in attempts.columns]
+
+
+class Projector:
+    """Applies rows in the order in which they were stored; each batch and its cursor are one database transaction.
+
+    Every organisation of this service has a cursor of its own, so that a new one gets its past, too; events of others
+    are passed over. A row applied twice, or after a later one of the same vault, does no harm.
+    """
+
+    def __init__(self, db: Database, changes: Changes) -> None:
+        self._db = db
+        self._changes = changes
+        self._news = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._applying = asyncio.Lock()
+        self._applied: OrderedDict[str, None] = OrderedDict()
+        self._waiting: dict[str, list[asyncio.Future[bool]]] = {}
+
+    def notify(self) -> None:
+        """Say that rows were stored; call it from the event loop."""
+        self._news.set()
+
+    async def start(self) -> None:
+        """Apply rows from now on, in a task of its own."""
+        self._news.set()
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Stop applying rows."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def wait(self, signature: str, timeout: float) -> bool:  # noqa: ASYNC109 - false is a result
+        """Wait until the events of a transaction are in the read models; false when they are not in time."""
+        if signature in self._applied:
+            return True
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(signature, []).append(future)
+        try:
+            async with asyncio.timeout(timeout):
+                return await future
+        except TimeoutError:
+            return False
+        finally:
+            waiters = self._waiting.get(signature, [])
+            if future in waiters:
+                waiters.remove(future)
+            if not waiters:
+                self._waiting.pop(signature, None)
+
+    async def catch_up(self) -> int:
+        """Apply all rows there are; returns how many were read."""
+        async with self._applying:
+            return await self._catch_up()
+
+    async def rebuild(self) -> None:
+        """Make the read models anew from the chain's rows and the service's own attempts.
+
+        Answers are incomplete meanwhile. The feed keeps its entries, and gets those that it lacks.
+        """
+        async with self._applying:
+            await self._db.write(_reset)
+            await self._catch_up()
+
+    async def _run(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            try:
+                await self.catch_up()
+            except asyncio.CancelledError:
+                raise
+            except Exception:
+                logger.exception("projection_failed")
+                await asyncio.sleep(_RETRY_PAUSE)
+                self._news.set()
+
+    async def _catch_up(self) -> int:
+        read = 0
+        cursors = self._db.read(_cursors)
+        while cursors:
+            rows = self._changes(min(cursors.values()), _BATCH)
+            if not rows:
+                break
+            read += len(rows)
+            mine = [row for row in rows if row.org is None or row.id > cursors.get(row.org, row.id)]
+            await self._db.write(lambda connection: _apply(connection, mine, cursors, rows[-1].id))  # noqa: B023 - awaited at once
+            self._tell(rows)
+            cursors = self._db.read(_cursors)
+        return read
+
+    def _tell(self, rows: Sequence[ChainRow]) -> None:
+        for row in rows:
+            self._applied[row.signature] = None
+            for future in self._waiting.pop(row.signature, []):
+                if not future.done():
+                    future.set_result(True)
+        while len(self._applied) > _REMEMBERED:
+            self._applied.popitem(last=False)
+
+
+def _cursors(connection: Connection) -> dict[str, int]:
+    """Return up to which row each organisation of this service is projected."""
+    known = connection.execute(
+        select(organisations.c.org, projection.c.position).outerjoin(
+            projection, projection.c.name == _CURSOR + organisations.c.org
+        )
+    )
+    return {org: position or 0 for org, position in known}
+
+
+def _apply(connection: Connection, rows: Sequence[ChainRow], cursors: dict[str, int], last: int) -> None:
+    """Apply rows and move the cursors to `last`, or back where rows have to be applied again."""
+    again: set[str] = set()
+    reverted = False
+    batch = Batch(connection, rows)
+    for row in rows:
+        if row.name == _REVERTED:
+            reverted = _revert(connection, row) or reverted
+        elif row.org is not None and (handler := HANDLERS.get(row.name)) is not None and handler(batch, row):
+            again.add(row.org)
+    batch.flush()
+    moved = {org: 0 if org in again else max(position, last) for org, position in cursors.items()}
+    positions = [{"name": _CURSOR + org, "position": position} for org, position in moved.items()]
+    upsert_all(connection, projection, positions, keys=["name"])
+    if reverted:
+        _reset(connection)
+
+
+def _revert(connection: Connection, row: ChainRow) -> bool:
+    """Take back what a transaction that vanished led to; its attempt is pending again. False when that was done."""
+    last = connection.scalar(select(projection.c.position).where(projection.c.name == _REVERTS))
+    if last is not None and row.id <= last:
+        return False
+    upsert(connection, projection, {"name": _REVERTS, "position": row.id}, keys=["name"])
+    signature = row.signature
+    connection.execute(delete(feed).where(feed.c.signature == signature))
+    again = update(attempts).where(attempts.c.signature == signature, attempts.c.status == "confirmed")
+    connection.execute(again.values(status="pending", slot=None, settled_at=None))
+    return True
+
+
+def _reset(connection: Connection) -> None:
+    """Empty the read models but for what the service's own attempts give, and go back to the first row."""
+    for table in _READ_MODELS:
+        connection.execute(delete(table))
+    connection.execute(delete(projection).where(projection.c.name != _REVERTS))
+    kept = select(*(attempts.c[name] for name in _ROW_COLUMNS), attempts.c.created_at).where(
+        attempts.c.type.in_(ROW_TYPES), attempts.c.wallet_id.is_not(None)
+    )
+    connection.execute(insert(transactions).from_select([*_ROW_COLUMNS, "timestamp"], kept))

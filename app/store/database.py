@@ -1,0 +1,163 @@
+"""Access to the database: one writer that commits many callers' work at once, and any number of readers."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.pool import NullPool, QueuePool
+
+from app.store.migrations import migrate
+
+T = TypeVar("T")
+Work = Callable[[Connection], T]
+
+_BUSY_TIMEOUT = 10.0
+"""Seconds to wait for another process (the command line) that writes."""
+_READERS = 8
+
+
+@dataclass(slots=True)
+class _Job:
+    work: Work[Any]
+    future: asyncio.Future[Any]
+
+
+class Database:
+    """The service's SQLite database.
+
+    A commit waits for the disk, so callers share it: whatever was handed to `write` while one commit is under way
+    goes into the next, each in a savepoint of its own. Statements run in the event loop's thread, where they take
+    microseconds; only the commit, which waits without the interpreter lock, runs in another.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        """Open or create the file and bring it to the newest schema."""
+        self._writer = _engine(path, "BEGIN IMMEDIATE", readers=0)
+        self._readers = _engine(path, "BEGIN", readers=_READERS)
+        self._connection = self._writer.connect()
+        # Held by whoever uses the writer's connection, across threads.
+        self._lock = threading.Lock()
+        self._jobs: list[_Job] = []
+        self._flusher: asyncio.Task[None] | None = None
+        self.write_now(migrate)
+
+    async def write(self, work: Work[T]) -> T:
+        """Run `work` in a transaction and return its result once that is committed to disk.
+
+        An exception in `work` undoes its own changes only and is raised here. `work` runs in the event loop: keep it
+        short.
+        """
+        job = _Job(work, asyncio.get_running_loop().create_future())
+        self._jobs.append(job)
+        if self._flusher is None or self._flusher.done():
+            self._flusher = asyncio.create_task(self._flush())
+        result: T = await job.future
+        return result
+
+    def write_now(self, work: Work[T]) -> T:
+        """Run `work` in a transaction of its own, blocking this thread until it is committed."""
+        with self._lock:
+            return self._transaction(work)
+
+    def read(self, work: Work[T]) -> T:
+        """Run `work` on a snapshot of the database, in this thread; for what takes microseconds."""
+        with self._readers.connect() as connection:
+            return work(connection)
+
+    async def read_async(self, work: Work[T]) -> T:
+        """Run `work` on a snapshot of the database, in another thread; for what may take milliseconds."""
+        return await asyncio.to_thread(self.read, work)
+
+    def close(self) -> None:
+        """Close all connections; what was not committed is lost."""
+        with self._lock:
+            self._connection.close()
+        self._writer.dispose()
+        self._readers.dispose()
+
+    def _transaction(self, work: Work[T]) -> T:
+        try:
+            result = work(self._connection)
+            self._connection.commit()
+        except BaseException:
+            self._connection.rollback()
+            raise
+        return result
+
+    async def _flush(self) -> None:
+        while self._jobs:
+            if not self._lock.acquire(blocking=False):
+                await asyncio.to_thread(self._lock.acquire)
+            batch, self._jobs = self._jobs, []
+            try:
+                finished = self._run(batch)
+            except BaseException:
+                self._lock.release()
+                raise
+            await asyncio.to_thread(self._commit, finished)
+
+    def _run(self, batch: list[_Job]) -> list[tuple[_Job, Any]]:
+        """Run every job in its savepoint and return those that succeeded, with their results."""
+        finished = []
+        for job in batch:
+            if job.future.cancelled():
+                continue
+            savepoint = self._connection.begin_nested()
+            try:
+                result = job.work(self._connection)
+                savepoint.commit()
+            except Exception as error:  # noqa: BLE001 - the caller's, whatever it is
+                savepoint.rollback()
+                if not job.future.done():
+                    job.future.set_exception(error)
+            else:
+                finished.append((job, result))
+        return finished
+
+    def _commit(self, finished: list[tuple[_Job, Any]]) -> None:
+        """Commit, release the lock and answer the callers; runs in a worker thread."""
+        failure: Exception | None = None
+        try:
+            self._connection.commit()
+        except Exception as error:  # noqa: BLE001 - a full disk fails all who share the commit
+            self._connection.rollback()
+            failure = error
+        finally:
+            self._lock.release()
+        if finished:
+            finished[0][0].future.get_loop().call_soon_threadsafe(_answer, finished, failure)
+
+
+def _answer(finished: list[tuple[_Job, Any]], failure: Exception | None) -> None:
+    for job, result in finished:
+        if job.future.done():
+            continue
+        if failure is not None:
+            job.future.set_exception(failure)
+        else:
+            job.future.set_result(result)
+
+
+def _engine(path: str | Path, begin: str, readers: int) -> Engine:
+    pool: dict[str, Any] = {"poolclass": NullPool}
+    if readers:
+        pool = {"poolclass": QueuePool, "pool_size": readers, "max_overflow": 32}
+    arguments = {"timeout": _BUSY_TIMEOUT, "check_same_thread": False}
+    engine = create_engine(f"sqlite:///{path}", connect_args=arguments, **pool)
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: Any, _record: Any) -> None:
+        # Python's driver would otherwise begin and commit on its own and break savepoints.
+        connection.isolation_level = None
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "temp_store=MEMORY"):
+            connection.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def start(connection: Connection) -> None:
+        connection.exec_driver_sql(begin)
+
+    return engine

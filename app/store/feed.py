@@ -1,0 +1,138 @@
+"""The feed: every event of an organisation, from the chain and from the service, in the API's form."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, select
+
+from app.store.columns import upsert
+from app.store.paging import Page, fetch_page
+from app.store.read_tables import feed as table
+
+SEVERITIES = {
+    "balance.low": "warning",
+    "transaction.blocked": "warning",
+    "escrow.disputed": "warning",
+    "policy.expired": "warning",
+    "wallet.frozen": "critical",
+}
+"""Severity of each type of event that is not `info`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedEvent:
+    """One event. `position` rises with every event that is stored, so that a consumer can continue after one."""
+
+    position: int
+    event_id: str
+    org: str
+    type: str
+    timestamp: int
+    wallet_id: str | None
+    severity: str
+    summary: str
+    payload: dict[str, Any]
+    signature: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class FeedFilter:
+    """What the feed is narrowed to. `start` is inclusive, `end` exclusive, in Unix milliseconds."""
+
+    types: Sequence[str] = ()
+    wallet_id: str | None = None
+    severity: str | None = None
+    start: int | None = None
+    end: int | None = None
+
+
+def append_event(
+    connection: Connection,
+    *,
+    event_id: str,
+    org: str,
+    type: str,  # noqa: A002 - the name of the column
+    timestamp: int,
+    payload: dict[str, Any],
+    wallet_id: str | None = None,
+    severity: str | None = None,
+    summary: str = "",
+    signature: str | None = None,
+) -> None:
+    """Add an event to the feed; a second one with the same id is ignored."""
+    values = feed_row(
+        event_id=event_id,
+        org=org,
+        type=type,
+        timestamp=timestamp,
+        payload=payload,
+        wallet_id=wallet_id,
+        severity=severity,
+        summary=summary,
+        signature=signature,
+    )
+    upsert(connection, table, values, keys=["event_id"], replace=False)
+
+
+def feed_row(
+    *,
+    event_id: str,
+    org: str,
+    type: str,  # noqa: A002 - the name of the column
+    timestamp: int,
+    payload: dict[str, Any],
+    wallet_id: str | None = None,
+    severity: str | None = None,
+    summary: str = "",
+    signature: str | None = None,
+) -> dict[str, Any]:
+    """Return the columns of an event; its type decides its severity, unless given."""
+    return {
+        "event_id": event_id,
+        "org": org,
+        "type": type,
+        "timestamp": timestamp,
+        "wallet_id": wallet_id,
+        "severity": severity or SEVERITIES.get(type, "info"),
+        "summary": summary,
+        "payload": payload,
+        "signature": signature,
+    }
+
+
+def feed(
+    connection: Connection,
+    org: str,
+    narrowed: FeedFilter | None = None,
+    *,
+    limit: int = 20,
+    cursor: str | None = None,
+) -> Page[FeedEvent]:
+    """Return the organisation's events, newest first. Raises `InvalidCursorError`."""
+    wanted = narrowed or FeedFilter()
+    query = select(table).where(table.c.org == org)
+    if wanted.types:
+        query = query.where(table.c.type.in_(wanted.types))
+    if wanted.wallet_id is not None:
+        query = query.where(table.c.wallet_id == wanted.wallet_id)
+    if wanted.severity is not None:
+        query = query.where(table.c.severity == wanted.severity)
+    if wanted.start is not None:
+        query = query.where(table.c.timestamp >= wanted.start)
+    if wanted.end is not None:
+        query = query.where(table.c.timestamp < wanted.end)
+    rows, more, following = fetch_page(
+        connection, query, time=table.c.timestamp, key=table.c.position, limit=limit, cursor=cursor
+    )
+    return Page([_record(row) for row in rows], more, following)
+
+
+def feed_after(connection: Connection, position: int, limit: int) -> list[FeedEvent]:
+    """Return the events of all organisations stored after `position`, in the order in which they were stored."""
+    query = select(table).where(table.c.position > position).order_by(table.c.position).limit(limit)
+    return [_record(row) for row in connection.execute(query)]
+
+
+def _record(row: Row[Any]) -> FeedEvent:
+    return FeedEvent(**row._mapping)  # noqa: SLF001

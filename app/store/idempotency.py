@@ -1,0 +1,97 @@
+"""Idempotency keys: which request holds a key, and what it was answered."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from sqlalchemy import Connection, Row, bindparam, delete, insert, select, update
+
+from app.store.state_tables import idempotency as table
+
+LIFETIME = 24 * 60 * 60 * 1000
+"""Milliseconds for which an answer is repeated."""
+
+State = Literal["running", "done", "unknown"]
+"""`running`: being worked on; `done`: answered with success; `unknown`: sent, with an outcome not known yet."""
+
+# Built once: to build a statement takes longer than to execute it.
+_INSERT = insert(table)
+_BY_KEY = select(table).where(table.c.org == bindparam("org"), table.c.key == bindparam("key"))
+_UPDATE = update(table).where(table.c.org == bindparam("of_org"), table.c.key == bindparam("of_key"))
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotencyRecord:
+    """A key's holder. `body_hash` is of the parsed body, so that spelling does not matter."""
+
+    org: str
+    key: str
+    method: str
+    path: str
+    body_hash: str
+    state: str
+    created_at: int
+    expires_at: int
+    status_code: int | None = None
+    response: str | None = None
+    tx_id: str | None = None
+
+
+def claim(connection: Connection, record: IdempotencyRecord) -> IdempotencyRecord | None:
+    """Take a key for a request; return `None` when taken, else the record that holds it.
+
+    An answered record whose time is up gives way; one whose outcome is unknown does not.
+    """
+    held = connection.execute(_BY_KEY, {"org": record.org, "key": record.key}).one_or_none()
+    if held is not None:
+        if not _is_over(held, record.created_at):
+            return IdempotencyRecord(**held._mapping)  # noqa: SLF001
+        connection.execute(delete(table).where(table.c.org == record.org, table.c.key == record.key))
+    connection.execute(_INSERT, asdict(record))
+    return None
+
+
+def find(connection: Connection, org: str, key: str, now: int) -> IdempotencyRecord | None:
+    """Return the record that holds a key; `None` when it is free, or held by an answer whose time is up."""
+    row = connection.execute(_BY_KEY, {"org": org, "key": key}).one_or_none()
+    return None if row is None or _is_over(row, now) else IdempotencyRecord(**row._mapping)  # noqa: SLF001
+
+
+def attach_transaction(connection: Connection, org: str, key: str, tx_id: str) -> None:
+    """Note the attempt that a request led to, in the transaction that stores the attempt."""
+    _update(connection, org, key, tx_id=tx_id)
+
+
+def finish(  # noqa: PLR0917
+    connection: Connection, org: str, key: str, status_code: int, response: str, now: int
+) -> None:
+    """Store the answer that repeats of the request get for the next 24 hours."""
+    _update(connection, org, key, state="done", status_code=status_code, response=response, expires_at=now + LIFETIME)
+
+
+def mark_unknown(connection: Connection, org: str, key: str) -> None:
+    """Keep the key held: something was sent, and its outcome is not known."""
+    _update(connection, org, key, state="unknown")
+
+
+def release(connection: Connection, org: str, key: str) -> None:
+    """Free the key of a request that failed and changed nothing."""
+    connection.execute(delete(table).where(table.c.org == org, table.c.key == key, table.c.state != "done"))
+
+
+def unfinished(connection: Connection) -> list[IdempotencyRecord]:
+    """Return the records without an answer, for a restart to settle."""
+    query = select(table).where(table.c.state != "done").order_by(table.c.created_at)
+    return [IdempotencyRecord(**row._mapping) for row in connection.execute(query)]  # noqa: SLF001
+
+
+def purge(connection: Connection, now: int) -> int:
+    """Delete the answers whose time is up and return how many."""
+    return connection.execute(delete(table).where(table.c.state == "done", table.c.expires_at <= now)).rowcount
+
+
+def _is_over(row: Row[Any], now: int) -> bool:
+    return bool(row.state == "done" and row.expires_at <= now)
+
+
+def _update(connection: Connection, org: str, key: str, **values: Any) -> None:
+    connection.execute(_UPDATE, {"of_org": org, "of_key": key, **values})

@@ -1,0 +1,201 @@
+"""Policies: rules from the chain; names, texts of allowlist entries and authors of changes from the service."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, update
+
+from app.chain.rules import Rules
+from app.identifiers import PRESET_POLICY_IDS
+from app.store.columns import upsert
+from app.store.read_tables import policies as table
+from app.store.read_tables import policy_versions, wallets
+from app.store.state_tables import allowlists, policy_details, policy_edits
+
+RULE_COLUMNS = (
+    "max_per_tx",
+    "max_per_day",
+    "max_per_month",
+    "velocity_cap",
+    "require_co_sign",
+    "expiry",
+    "blocked_categories",
+    "restricted",
+)
+_PRESET_ORDER = {name: position for position, name in enumerate(PRESET_POLICY_IDS)}
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A policy. `allowlist` is the address of the list that the program consults, `allowed_recipients` its texts."""
+
+    policy_id: str
+    org: str
+    address: str
+    key: bytes
+    name: str
+    rules: Rules
+    allowed_recipients: list[str]
+    allowlist: str | None
+    version: int
+    immutable: bool
+    wallet_count: int
+    created_at: int
+    closed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """One change of a policy: when, by whom, and what each changed field was and became."""
+
+    timestamp: int
+    changed_by: str
+    changes: dict[str, Any]
+
+
+def insert_policy_details(  # noqa: PLR0917
+    connection: Connection, policy_id: str, org: str, address: str, name: str, created_at: int
+) -> None:
+    """Store a policy's name, in the transaction that stores the attempt to create it; a repeat replaces it."""
+    values = {"address": address, "policy_id": policy_id, "org": org, "name": name, "created_at": created_at}
+    upsert(connection, policy_details, values, keys=["address"])
+
+
+def update_policy_name(connection: Connection, org: str, policy_id: str, name: str) -> None:
+    """Rename a policy."""
+    found = (policy_details.c.org == org, policy_details.c.policy_id == policy_id)
+    connection.execute(update(policy_details).where(*found).values(name=name))
+
+
+def put_allowlist(connection: Connection, allowlist: str, policy_id: str, entries: Sequence[str]) -> None:
+    """Store the texts of the entries of the list at the address `allowlist`, before the list is sent."""
+    values = {"allowlist": allowlist, "policy_id": policy_id, "entries": list(entries)}
+    upsert(connection, allowlists, values, keys=["allowlist"])
+
+
+def allowlist_entries(connection: Connection, allowlist: str | None) -> list[str]:
+    """Return the texts of an allowlist's entries; none for a list this service did not write."""
+    if allowlist is None:
+        return []
+    found = connection.scalar(select(allowlists.c.entries).where(allowlists.c.allowlist == allowlist))
+    return list(found or [])
+
+
+def policy(connection: Connection, org: str, policy_id: str) -> Policy | None:
+    """Return the organisation's policy with this id, closed or not."""
+    row = connection.execute(_BY_ID, {"org": org, "key": policy_id}).one_or_none()
+    return None if row is None else _record(row)
+
+
+def policy_by_address(connection: Connection, org: str, address: str) -> Policy | None:
+    """Return the organisation's policy at this address, closed or not."""
+    row = connection.execute(_BY_ADDRESS, {"org": org, "key": address}).one_or_none()
+    return None if row is None else _record(row)
+
+
+def policies(connection: Connection, org: str) -> list[Policy]:
+    """Return the organisation's open policies: the presets, then the others, oldest first."""
+    found = [_record(row) for row in connection.execute(_POLICIES.where(~table.c.closed), {"org": org})]
+    others = len(_PRESET_ORDER)
+    return sorted(found, key=lambda p: (_PRESET_ORDER.get(p.policy_id, others), p.created_at, p.policy_id))
+
+
+def record_policy_edit(
+    connection: Connection,
+    org: str,
+    policy_id: str,
+    *,
+    version: int | None,
+    changed_by: str,
+    changes: dict[str, Any],
+    now: int,
+) -> None:
+    """Note who changes a policy, before the change is sent.
+
+    `version` is the policy's version after the change. `changes` holds what the chain does not know (the name);
+    without a version it is an entry of its own.
+    """
+    values = {
+        "org": org,
+        "policy_id": policy_id,
+        "version": version,
+        "changed_by": changed_by,
+        "changes": changes,
+        "created_at": now,
+    }
+    connection.execute(insert(policy_edits).values(values))
+
+
+def policy_audit_log(connection: Connection, org: str, policy_id: str) -> list[AuditEntry]:
+    """Return the changes of a policy, oldest first.
+
+    Changes of rules come from the chain; the service adds who asked for them. One made elsewhere is `on-chain`'s.
+    """
+    mine = (policy_edits.c.org == org, policy_edits.c.policy_id == policy_id)
+    edits = list(connection.execute(select(policy_edits).where(*mine).order_by(policy_edits.c.id)))
+    # An edit that was tried again leaves several notes for one version; the last one landed.
+    authors = {edit.version: edit for edit in edits if edit.version is not None}
+    entries = [AuditEntry(e.created_at, e.changed_by, e.changes) for e in edits if e.version is None]
+    versions = (
+        select(policy_versions)
+        .join(table, table.c.address == policy_versions.c.address)
+        .where(table.c.org == org, table.c.policy_id == policy_id)
+        .order_by(policy_versions.c.version)
+    )
+    for row in connection.execute(versions):
+        edit = authors.get(row.version)
+        changes = {**row.changes, **(edit.changes if edit is not None else {})}
+        entries.append(AuditEntry(row.timestamp, "on-chain" if edit is None else edit.changed_by, changes))
+    return sorted(entries, key=lambda entry: entry.timestamp)
+
+
+def rules_of(row: Row[Any]) -> Rules:
+    """Return the rules in a row that has the policy table's columns."""
+    return Rules(**{name: getattr(row, name) for name in RULE_COLUMNS})
+
+
+def policy_name(policy_id: str, name: str | None) -> str:
+    """Return a policy's name; presets have fixed ones and a policy made elsewhere goes by its id."""
+    if policy_id in _PRESET_ORDER:
+        return policy_id.removeprefix("pol_").capitalize()
+    return name or policy_id
+
+
+def _query() -> Select[Any]:
+    attached = (
+        select(func.count())
+        .select_from(wallets)
+        .where(wallets.c.org == table.c.org, wallets.c.policy == table.c.address, ~wallets.c.archived)
+        .scalar_subquery()
+    )
+    return (
+        select(table, policy_details.c.name, allowlists.c.entries, attached.label("wallet_count"))
+        .outerjoin(policy_details, policy_details.c.address == table.c.address)
+        .outerjoin(allowlists, allowlists.c.allowlist == table.c.allowlist)
+        .where(table.c.org == bindparam("org"))
+    )
+
+
+# Built once: to build a statement takes longer than to execute it.
+_POLICIES = _query()
+_BY_ID = _POLICIES.where(table.c.policy_id == bindparam("key"))
+_BY_ADDRESS = _POLICIES.where(table.c.address == bindparam("key"))
+
+
+def _record(row: Row[Any]) -> Policy:
+    return Policy(
+        policy_id=row.policy_id,
+        org=row.org,
+        address=row.address,
+        key=row.key,
+        name=policy_name(row.policy_id, row.name),
+        rules=rules_of(row),
+        allowed_recipients=list(row.entries or []) if row.restricted else [],
+        allowlist=row.allowlist,
+        version=row.version,
+        immutable=row.immutable,
+        wallet_count=row.wallet_count,
+        created_at=row.created_at,
+        closed=row.closed,
+    )

@@ -1,0 +1,180 @@
+"""Read models: tables that follow from the chain, joined with what only the service knows.
+
+The projector writes them and can rebuild them. Times are Unix milliseconds, except where the chain keeps seconds
+(`session_expires_at`, `expiry`, `effective_at`); addresses are base58, hashes lower-case hex.
+"""
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Index,
+    Integer,
+    LargeBinary,
+    String,
+    Table,
+    UniqueConstraint,
+)
+
+from app.store.columns import U64, metadata
+
+reserves = Table(
+    "reserves",
+    metadata,
+    Column("org", String, primary_key=True),
+    Column("balance", U64, nullable=False),
+    Column("slot", BigInteger, nullable=False, comment="as of which the balance holds"),
+    Column("sequence", U64, nullable=False, comment="of the Org's last event"),
+    Column("authority", String, nullable=False),
+    Column("operator", String, nullable=False),
+    Column("paused", Boolean, nullable=False),
+)
+
+wallets = Table(
+    "wallets",
+    metadata,
+    Column("wallet_id", String, primary_key=True),
+    Column("org", String, nullable=False),
+    Column("vault", String, nullable=False, unique=True),
+    Column("tokens", String, nullable=False),
+    Column("policy", String, nullable=False, comment="address of the attached policy"),
+    Column("agent_hash", String, nullable=False),
+    Column("session_authority", String),
+    Column("session_expires_at", BigInteger, nullable=False),
+    Column("frozen", Integer, nullable=False, comment="0 no, 1 manual, 2 its policy expired"),
+    Column("archived", Boolean, nullable=False),
+    Column("balance", U64, nullable=False),
+    Column("balance_slot", BigInteger, nullable=False, comment="as of which the balance holds"),
+    # Events may be applied out of order: the number of the last one that set the balance, the policy and session,
+    # and the freeze.
+    Column("balance_sequence", U64, nullable=False),
+    Column("config_sequence", U64, nullable=False),
+    Column("frozen_sequence", U64, nullable=False),
+    Column("funded", Boolean, nullable=False, comment="whether it ever held USDC"),
+    Column("sequence", U64, nullable=False, comment="of the vault's last event"),
+    Column("created_at", BigInteger, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+    Column("last_transaction_at", BigInteger),
+    Column("blocked_at", BigInteger, comment="when the last attempt was refused; null when it was not"),
+    Index("wallets_newest", "org", "created_at", "wallet_id"),
+    Index("wallets_by_policy", "org", "policy"),
+)
+
+policies = Table(
+    "policies",
+    metadata,
+    Column("address", String, primary_key=True),
+    Column("policy_id", String, nullable=False),
+    Column("org", String, nullable=False),
+    Column("key", LargeBinary, nullable=False),
+    Column("max_per_tx", U64),
+    Column("max_per_day", U64),
+    Column("max_per_month", U64),
+    Column("velocity_cap", BigInteger),
+    Column("require_co_sign", U64),
+    Column("expiry", BigInteger),
+    Column("blocked_categories", BigInteger, nullable=False, comment="bit set over the category codes"),
+    Column("restricted", Boolean, nullable=False),
+    Column("allowlist", String),
+    Column("version", U64, nullable=False),
+    Column("immutable", Boolean, nullable=False),
+    Column("closed", Boolean, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    UniqueConstraint("org", "policy_id"),
+)
+
+policy_versions = Table(
+    "policy_versions",
+    metadata,
+    Column("address", String, primary_key=True),
+    Column("version", U64, primary_key=True),
+    Column("changes", JSON, nullable=False),
+    Column("timestamp", BigInteger, nullable=False),
+    Column("signature", String, nullable=False),
+)
+
+recipients = Table(
+    "recipients",
+    metadata,
+    Column("org", String, primary_key=True),
+    Column("address", String, primary_key=True),
+    Column("domain_hash", String),
+    Column("category", Integer, nullable=False),
+    Column("effective_at", BigInteger, nullable=False),
+    Column("sequence", U64, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+    Index("recipients_by_domain", "org", "domain_hash"),
+)
+
+transactions = Table(
+    "transactions",
+    metadata,
+    Column("tx_id", String, primary_key=True),
+    Column("org", String, nullable=False),
+    Column("wallet_id", String, nullable=False),
+    Column("type", String, nullable=False),
+    Column("recipient", String, comment="as it was given, or the address"),
+    Column("recipient_address", String),
+    Column("amount", U64, nullable=False),
+    Column("status", String, nullable=False),
+    Column("signature", String),
+    Column("slot", BigInteger),
+    Column("policy_id", String),
+    Column("policy_triggered", Boolean, nullable=False),
+    Column("memo", String),
+    Column("attestation_hash", String),
+    Column("violation", JSON),
+    Column("error", String),
+    Column("timestamp", BigInteger, nullable=False),
+    # One index per filter that alone can be rare among many rows; further filters are checked on the rows it gives.
+    Index("transactions_newest", "org", "timestamp", "tx_id"),
+    Index("transactions_by_wallet", "wallet_id", "timestamp", "tx_id"),
+    Index("transactions_by_status", "org", "status", "timestamp", "tx_id"),
+    Index("transactions_by_type", "org", "type", "timestamp", "tx_id"),
+    Index("transactions_by_recipient", "org", "recipient", "timestamp", "tx_id"),
+    Index("transactions_by_recipient_address", "org", "recipient_address", "timestamp", "tx_id"),
+    Index("transactions_by_signature", "signature"),
+)
+
+feed = Table(
+    "feed",
+    metadata,
+    Column("position", Integer, primary_key=True, autoincrement=True),
+    Column("event_id", String, nullable=False, unique=True),
+    Column("org", String, nullable=False),
+    Column("type", String, nullable=False),
+    Column("timestamp", BigInteger, nullable=False),
+    Column("wallet_id", String),
+    Column("severity", String, nullable=False),
+    Column("summary", String, nullable=False),
+    Column("payload", JSON, nullable=False),
+    Column("signature", String, comment="of the transaction it reports, if any"),
+    Index("feed_newest", "org", "timestamp", "position"),
+    Index("feed_by_type", "org", "type", "timestamp", "position"),
+    Index("feed_by_wallet", "wallet_id", "timestamp", "position"),
+    Index("feed_by_signature", "signature"),
+    sqlite_autoincrement=True,
+)
+
+projection = Table(
+    "projection",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("position", BigInteger, nullable=False, comment="of the last change of the chain database that was applied"),
+)
+
+approvals = Table(
+    "approvals",
+    metadata,
+    Column("address", String, primary_key=True),
+    Column("org", String, nullable=False),
+    Column("vault", String, nullable=False),
+    Column("recipient", String, nullable=False),
+    Column("amount", U64, nullable=False),
+    Column("policy_version", U64, nullable=False),
+    Column("expires_at", BigInteger, nullable=False, comment="Unix seconds"),
+    Column("payer", String, nullable=False, comment="gets the account's rent back"),
+    Column("state", String, nullable=False, comment="open, used or closed"),
+    Index("approvals_by_vault", "vault", "recipient", "amount"),
+)

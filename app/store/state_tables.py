@@ -1,0 +1,160 @@
+"""Tables of what the chain does not know; they are never rebuilt.
+
+Times are Unix milliseconds, addresses base58, hashes lower-case hex.
+"""
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    String,
+    Table,
+    UniqueConstraint,
+)
+
+from app.store.columns import U64, metadata
+
+organisations = Table(
+    "organisations",
+    metadata,
+    Column("org", String, primary_key=True, comment="address of the Org account"),
+    Column("org_id", String, nullable=False, unique=True),
+    Column("name", String, nullable=False),
+    Column("creator", String, nullable=False),
+    Column("mint", String, nullable=False),
+    Column("reserve", String, nullable=False, comment="token account of the reserve"),
+    Column("created_at", BigInteger, nullable=False),
+)
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("key_id", String, primary_key=True),
+    Column("org", String, nullable=False, index=True),
+    Column("role", String, nullable=False),
+    Column("wallet_id", String, comment="the one wallet of an agent's key"),
+    Column("name", String, nullable=False),
+    Column("digest", String, nullable=False, unique=True, comment="HMAC of the key; the key itself is not kept"),
+    Column("hint", String, nullable=False, comment="enough of the key to recognise it"),
+    Column("created_at", BigInteger, nullable=False),
+    Column("revoked_at", BigInteger),
+    Column("last_used_at", BigInteger),
+)
+
+wallet_details = Table(
+    "wallet_details",
+    metadata,
+    Column("wallet_id", String, primary_key=True),
+    Column("org", String, nullable=False),
+    Column("vault", String, nullable=False, unique=True),
+    Column("agent_id", String, nullable=False),
+    Column("label", String, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+    UniqueConstraint("org", "agent_id"),
+)
+
+wallet_tags = Table(
+    "wallet_tags",
+    metadata,
+    Column("wallet_id", String, ForeignKey("wallet_details.wallet_id", ondelete="CASCADE"), primary_key=True),
+    Column("tag", String, primary_key=True),
+    Column("position", Integer, nullable=False),
+    Index("wallet_tags_by_tag", "tag", "wallet_id"),
+)
+
+policy_details = Table(
+    "policy_details",
+    metadata,
+    Column("address", String, primary_key=True),
+    Column("policy_id", String, nullable=False),
+    Column("org", String, nullable=False),
+    Column("name", String, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    UniqueConstraint("org", "policy_id"),
+)
+
+policy_edits = Table(
+    "policy_edits",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("org", String, nullable=False),
+    Column("policy_id", String, nullable=False),
+    Column("version", U64, comment="of the policy after the edit; null when only its name changed"),
+    Column("changed_by", String, nullable=False),
+    Column("changes", JSON, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Index("policy_edits_by_policy", "org", "policy_id"),
+)
+
+allowlists = Table(
+    "allowlists",
+    metadata,
+    Column("allowlist", String, primary_key=True, comment="address of one version of a policy's list"),
+    Column("policy_id", String, nullable=False),
+    Column("entries", JSON, nullable=False, comment="addresses and domains as they were given"),
+)
+
+domains = Table(
+    "domains",
+    metadata,
+    Column("domain_hash", String, primary_key=True),
+    Column("domain", String, nullable=False),
+)
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("tx_id", String, primary_key=True),
+    Column("org", String, nullable=False),
+    Column("wallet_id", String),
+    Column("type", String, nullable=False),
+    Column("status", String, nullable=False, comment="pending, confirmed, blocked or failed"),
+    Column("recipient", String, comment="as it was given: an address, a wallet or a domain"),
+    Column("recipient_address", String),
+    Column("amount", U64, nullable=False),
+    Column("policy_id", String),
+    Column("policy_triggered", Boolean, nullable=False),
+    Column("memo", String),
+    Column("reference", LargeBinary),
+    Column("signature", String, unique=True),
+    Column("raw", LargeBinary, comment="the signed transaction, stored before it is sent"),
+    Column("last_valid_block_height", BigInteger),
+    Column("attestation_hash", String),
+    Column("violation", JSON),
+    Column("error", String),
+    Column("idempotency_key", String),
+    Column("slot", BigInteger),
+    Column("created_at", BigInteger, nullable=False),
+    Column("settled_at", BigInteger),
+    Index("attempts_by_status", "status", "created_at"),
+    Index("attempts_by_wallet", "wallet_id", "created_at"),
+)
+
+idempotency = Table(
+    "idempotency",
+    metadata,
+    Column("org", String, primary_key=True),
+    Column("key", String, primary_key=True),
+    Column("method", String, nullable=False),
+    Column("path", String, nullable=False),
+    Column("body_hash", String, nullable=False),
+    Column("state", String, nullable=False, comment="running, done or unknown"),
+    Column("status_code", Integer),
+    Column("response", String),
+    Column("tx_id", String),
+    Column("created_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False, index=True),
+)
+
+setting_values = Table(
+    "setting_values",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("value", String, nullable=False),
+)

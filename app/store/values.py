@@ -1,0 +1,16 @@
+"""Single values under a name."""
+
+from sqlalchemy import Connection, select
+
+from app.store.columns import upsert
+from app.store.state_tables import setting_values as table
+
+
+def get_value(connection: Connection, name: str) -> str | None:
+    """Return the value under a name."""
+    return connection.scalar(select(table.c.value).where(table.c.name == name))
+
+
+def put_value(connection: Connection, name: str, value: str) -> None:
+    """Set the value under a name."""
+    upsert(connection, table, {"name": name, "value": value}, keys=["name"])

@@ -1,0 +1,280 @@
+"""Wallets: balances, policies and freezes from the chain; agent ids, labels and tags from the service."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    and_,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    literal,
+    select,
+    update,
+)
+from sqlalchemy.exc import IntegrityError
+
+from app.chain.rules import Rules
+from app.store.paging import Page, fetch_page
+from app.store.policies import RULE_COLUMNS, policy_name, rules_of
+from app.store.read_tables import policies
+from app.store.read_tables import wallets as table
+from app.store.state_tables import policy_details, wallet_tags
+from app.store.state_tables import wallet_details as details
+
+DAY = 24 * 60 * 60 * 1000
+IDLE_AFTER = 7 * DAY
+"""Milliseconds without a transaction after which a wallet is idle."""
+VIOLATION_SHOWN_FOR = DAY
+"""Milliseconds for which a refused last attempt shows in a wallet's status."""
+
+
+class AgentIdTakenError(Exception):
+    """The organisation already has, or had, a wallet for this agent id."""
+
+
+@dataclass(frozen=True, slots=True)
+class WalletDetails:
+    """What only the service knows of a wallet."""
+
+    wallet_id: str
+    org: str
+    vault: str
+    agent_id: str
+    label: str
+    tags: tuple[str, ...]
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttachedPolicy:
+    """What a wallet shows of its policy, and what a payment needs of it."""
+
+    policy_id: str
+    address: str
+    name: str
+    rules: Rules
+    allowlist: str | None
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wallet:
+    """A wallet. `balance` is in micro-USDC; `frozen` is 0 (no), 1 (manually) or 2 (its policy expired)."""
+
+    wallet_id: str
+    org: str
+    vault: str
+    tokens: str
+    agent_id: str | None
+    label: str | None
+    tags: tuple[str, ...]
+    policy: AttachedPolicy
+    balance: int
+    status: str
+    frozen: int
+    archived: bool
+    session_authority: str | None
+    session_expires_at: int
+    sequence: int
+    created_at: int
+    updated_at: int
+    last_transaction_at: int | None
+
+
+def insert_wallet_details(connection: Connection, wallet: WalletDetails) -> None:
+    """Store a wallet's details, before its creation is sent. Raises `AgentIdTakenError`."""
+    values = {
+        "wallet_id": wallet.wallet_id,
+        "org": wallet.org,
+        "vault": wallet.vault,
+        "agent_id": wallet.agent_id,
+        "label": wallet.label,
+        "created_at": wallet.created_at,
+        "updated_at": wallet.created_at,
+    }
+    try:
+        connection.execute(insert(details).values(values))
+    except IntegrityError as error:
+        raise AgentIdTakenError(wallet.agent_id) from error
+    _put_tags(connection, wallet.wallet_id, wallet.tags)
+
+
+def delete_wallet_details(connection: Connection, wallet_id: str) -> None:
+    """Forget the details of a wallet whose creation failed."""
+    connection.execute(delete(details).where(details.c.wallet_id == wallet_id))
+
+
+def update_wallet_details(
+    connection: Connection, wallet_id: str, *, now: int, label: str | None = None, tags: Sequence[str] | None = None
+) -> None:
+    """Change a wallet's label, its tags, or both."""
+    values: dict[str, Any] = {"updated_at": now}
+    if label is not None:
+        values["label"] = label
+    connection.execute(update(details).where(details.c.wallet_id == wallet_id).values(values))
+    if tags is not None:
+        connection.execute(delete(wallet_tags).where(wallet_tags.c.wallet_id == wallet_id))
+        _put_tags(connection, wallet_id, tags)
+
+
+def wallet_details(connection: Connection, wallet_id: str) -> WalletDetails | None:
+    """Return a wallet's details, also while its creation has not been seen on the chain."""
+    row = connection.execute(select(details).where(details.c.wallet_id == wallet_id)).one_or_none()
+    if row is None:
+        return None
+    tags = _tags(connection, [wallet_id]).get(wallet_id, ())
+    return WalletDetails(row.wallet_id, row.org, row.vault, row.agent_id, row.label, tags, row.created_at)
+
+
+def wallet(connection: Connection, org: str, wallet_id: str, now: int) -> Wallet | None:
+    """Return the organisation's wallet with this id, archived ones too."""
+    return _one(connection, _BY_ID, {"org": org, "now": now, "key": wallet_id})
+
+
+def wallet_by_vault(connection: Connection, org: str, vault: str, now: int) -> Wallet | None:
+    """Return the organisation's wallet whose vault has this address."""
+    return _one(connection, _BY_VAULT, {"org": org, "now": now, "key": vault})
+
+
+def wallet_by_agent(connection: Connection, org: str, agent_id: str, now: int) -> Wallet | None:
+    """Return the organisation's wallet of this agent."""
+    return _one(connection, _BY_AGENT, {"org": org, "now": now, "key": agent_id})
+
+
+def wallets(
+    connection: Connection,
+    org: str,
+    now: int,
+    *,
+    status: str | None = None,
+    tags: Sequence[str] = (),
+    limit: int = 20,
+    cursor: str | None = None,
+) -> Page[Wallet]:
+    """Return the organisation's wallets, newest first, that have this status and all of these tags.
+
+    Archived wallets are listed only when asked for by their status. Raises `InvalidCursorError`.
+    """
+    query = _WALLETS.where(~table.c.archived) if status is None else _WALLETS.where(_STATUS.in_([status]))
+    for tag in dict.fromkeys(tags):
+        tagged = select(wallet_tags.c.wallet_id).where(wallet_tags.c.tag == tag)
+        query = query.where(table.c.wallet_id.in_(tagged))
+    rows, more, following = fetch_page(
+        connection,
+        query,
+        time=table.c.created_at,
+        key=table.c.wallet_id,
+        limit=limit,
+        cursor=cursor,
+        parameters={"org": org, "now": now},
+    )
+    return Page(_records(connection, rows), more, following)
+
+
+def _status() -> ColumnElement[str]:
+    """Return the status as SQL; the first condition that holds decides."""
+    now = bindparam("now", type_=BigInteger)
+    last_activity = func.coalesce(table.c.last_transaction_at, table.c.created_at)
+    return case(
+        (table.c.archived, literal("archived")),
+        (table.c.frozen != 0, literal("frozen")),
+        (table.c.blocked_at > now - VIOLATION_SHOWN_FOR, literal("policy_violation")),
+        (and_(table.c.balance == 0, table.c.funded), literal("unfunded")),
+        (last_activity < now - IDLE_AFTER, literal("idle")),
+        else_=literal("active"),
+    )
+
+
+# Built once: to build these statements takes longer than to execute them. They leave `org`, `now` and `key` open.
+_STATUS = _status()
+_WALLETS = (
+    select(
+        table,
+        details.c.agent_id,
+        details.c.label,
+        details.c.updated_at.label("details_updated_at"),
+        _STATUS.label("status"),
+        policies.c.policy_id,
+        policy_details.c.name.label("policy_name"),
+        policies.c.allowlist,
+        policies.c.version,
+        *(policies.c[name] for name in RULE_COLUMNS),
+    )
+    .join(policies, policies.c.address == table.c.policy)
+    .outerjoin(details, details.c.wallet_id == table.c.wallet_id)
+    .outerjoin(policy_details, policy_details.c.address == table.c.policy)
+    .where(table.c.org == bindparam("org"))
+)
+_BY_ID = _WALLETS.where(table.c.wallet_id == bindparam("key"))
+_BY_VAULT = _WALLETS.where(table.c.vault == bindparam("key"))
+_BY_AGENT = _WALLETS.where(details.c.agent_id == bindparam("key"))
+_TAGS = (
+    select(wallet_tags.c.wallet_id, wallet_tags.c.tag)
+    .where(wallet_tags.c.wallet_id.in_(bindparam("wallets", expanding=True)))
+    .order_by(wallet_tags.c.wallet_id, wallet_tags.c.position)
+)
+
+
+def _one(connection: Connection, query: Select[Any], parameters: dict[str, Any]) -> Wallet | None:
+    records = _records(connection, connection.execute(query, parameters).all())
+    return records[0] if records else None
+
+
+def _records(connection: Connection, rows: Sequence[Row[Any]]) -> list[Wallet]:
+    tags = _tags(connection, [row.wallet_id for row in rows])
+    return [_record(row, tags.get(row.wallet_id, ())) for row in rows]
+
+
+def _record(row: Row[Any], tags: tuple[str, ...]) -> Wallet:
+    return Wallet(
+        wallet_id=row.wallet_id,
+        org=row.org,
+        vault=row.vault,
+        tokens=row.tokens,
+        agent_id=row.agent_id,
+        label=row.label,
+        tags=tags,
+        policy=AttachedPolicy(
+            policy_id=row.policy_id,
+            address=row.policy,
+            name=policy_name(row.policy_id, row.policy_name),
+            rules=rules_of(row),
+            allowlist=row.allowlist,
+            version=row.version,
+        ),
+        balance=row.balance,
+        status=row.status,
+        frozen=row.frozen,
+        archived=row.archived,
+        session_authority=row.session_authority,
+        session_expires_at=row.session_expires_at,
+        sequence=row.sequence,
+        created_at=row.created_at,
+        updated_at=max(row.updated_at, row.details_updated_at or 0),
+        last_transaction_at=row.last_transaction_at,
+    )
+
+
+def _tags(connection: Connection, wallet_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    if not wallet_ids:
+        return {}
+    found: dict[str, tuple[str, ...]] = {}
+    for wallet_id, tag in connection.execute(_TAGS, {"wallets": list(wallet_ids)}):
+        found[wallet_id] = (*found.get(wallet_id, ()), tag)
+    return found
+
+
+def _put_tags(connection: Connection, wallet_id: str, tags: Iterable[str]) -> None:
+    unique = dict.fromkeys(tags)
+    rows = [{"wallet_id": wallet_id, "tag": tag, "position": position} for position, tag in enumerate(unique)]
+    if rows:
+        connection.execute(insert(wallet_tags), rows)

@@ -1,0 +1,9 @@
+"""Follows the program on any cluster: signatures, then transactions, then decoded events in a database of its own.
+
+Everything in that database can be rebuilt from the chain.
+"""
+
+from indexer.follower import Indexer
+from indexer.store import EventStore, StoredEvent
+
+__all__ = ["EventStore", "Indexer", "StoredEvent"]

@@ -1,0 +1,146 @@
+"""Follows the token accounts of reserves and vaults, to find what arrives there without the program's doing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlite_utils import Database
+
+from idl.codec import Event
+from indexer.records import TokenMove
+
+_COLUMNS = "address, org, vault, balance, slot"
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedAccount:
+    """A token account; `vault` is `None` for a reserve. `balance` is as of `slot`, `None` when not seen yet."""
+
+    address: str
+    org: str
+    vault: str | None
+    balance: int | None
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deposit:
+    """Tokens that arrived: `index` is the account's position in the transaction, `balance` what it held then."""
+
+    account: str
+    index: int
+    org: str
+    vault: str | None
+    amount: int
+    balance: int
+
+
+class TokenAccounts:
+    """The followed accounts. Writes belong into the caller's transaction."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def get(self, address: str) -> FollowedAccount | None:
+        """Return a followed account."""
+        row = self._db.conn.execute(f"SELECT {_COLUMNS} FROM token_accounts WHERE address = ?", [address]).fetchone()  # noqa: S608
+        return None if row is None else FollowedAccount(*row)
+
+    def reserves(self) -> list[FollowedAccount]:
+        """Return the reserves of all organisations."""
+        rows = self._db.conn.execute(f"SELECT {_COLUMNS} FROM token_accounts WHERE vault IS NULL")  # noqa: S608
+        return [FollowedAccount(*row) for row in rows]
+
+    def after(self, address: str, limit: int) -> list[FollowedAccount]:
+        """Return followed accounts in the order of their addresses, to go round all of them piece by piece."""
+        rows = self._db.conn.execute(
+            f"SELECT {_COLUMNS} FROM token_accounts WHERE address > ? ORDER BY address LIMIT ?",  # noqa: S608
+            [address, limit],
+        )
+        return [FollowedAccount(*row) for row in rows]
+
+    def suspects(self) -> list[str]:
+        """Return the accounts whose history has to be read: they moved in a transaction not stored yet."""
+        return [row[0] for row in self._db.conn.execute("SELECT address FROM token_accounts WHERE suspect")]
+
+    def doubt(self, address: str) -> None:
+        """Have an account's history read."""
+        self._db.conn.execute("UPDATE token_accounts SET suspect = 1 WHERE address = ?", [address])
+
+    def doubt_all(self) -> None:
+        """Forget all balances and have every history read, after transactions vanished."""
+        self._db.conn.execute("UPDATE token_accounts SET suspect = 1, balance = NULL, slot = 0")
+
+    def clear(self, address: str) -> None:
+        """Note that an account's history has been read."""
+        self._db.conn.execute("UPDATE token_accounts SET suspect = 0 WHERE address = ?", [address])
+
+    def set_balance(self, address: str, balance: int, slot: int) -> None:
+        """Note an account's balance as of a slot."""
+        self._db.conn.execute(
+            "UPDATE token_accounts SET balance = ?, slot = ? WHERE address = ?", [balance, slot, address]
+        )
+
+    def follow(self, moves: Sequence[TokenMove], events: Sequence[Event], slot: int) -> list[Deposit]:
+        """Take in what one transaction did: new accounts, new balances; return what arrived unexplained."""
+        for event in events:
+            self._adopt(event)
+        explained = self._explained(events)
+        deposits = []
+        for move in moves:
+            account = self.get(move.account)
+            if account is None:
+                continue
+            if account.balance is not None and account.balance != move.before:
+                self.doubt(move.account)
+            if slot >= account.slot:
+                self.set_balance(move.account, move.after, slot)
+            amount = move.after - move.before - explained.get(move.account, 0)
+            if amount > 0:
+                deposits.append(Deposit(move.account, move.index, account.org, account.vault, amount, move.after))
+        return deposits
+
+    def _adopt(self, event: Event) -> None:
+        data = event.data
+        if event.name == "OrgInitialized":
+            self._insert(data["reserve_tokens"], data["org"], None)
+        elif event.name == "WalletCreated":
+            self._insert(data["vault_tokens"], data["org"], data["vault"])
+
+    def _insert(self, address: Any, org: Any, vault: Any) -> None:
+        # A new account is taken to be empty: whatever it holds before its first move then shows as a gap.
+        self._db.conn.execute(
+            "INSERT OR IGNORE INTO token_accounts (address, org, vault, balance, slot) VALUES (?, ?, ?, 0, 0)",
+            [str(address), str(org), None if vault is None else str(vault)],
+        )
+
+    def _explained(self, events: Sequence[Event]) -> dict[str, int]:
+        """Return by how much the program's own events changed each reserve and vault."""
+        changes: dict[str, int] = {}
+        for event in events:
+            data = event.data
+            match event.name:
+                case "WalletFunded":
+                    moved = {self._of_vault(data): data["amount"], self._of_org(data): -data["amount"]}
+                case "WalletWithdrawn":
+                    moved = {self._of_vault(data): -data["amount"], self._of_org(data): data["amount"]}
+                case "PaymentExecuted":
+                    moved = {self._of_vault(data): -data["amount"]}
+                case "ReserveWithdrawn":
+                    moved = {self._of_org(data): -data["amount"]}
+                case _:
+                    continue
+            for account, amount in moved.items():
+                if account is not None:
+                    changes[account] = changes.get(account, 0) + amount
+        return changes
+
+    def _of_vault(self, data: dict[str, Any]) -> str | None:
+        return self._address("SELECT address FROM token_accounts WHERE vault = ?", data["vault"])
+
+    def _of_org(self, data: dict[str, Any]) -> str | None:
+        return self._address("SELECT address FROM token_accounts WHERE org = ? AND vault IS NULL", data["org"])
+
+    def _address(self, query: str, owner: Any) -> str | None:
+        row = self._db.conn.execute(query, [str(owner)]).fetchone()
+        return None if row is None else str(row[0])

@@ -1,0 +1,101 @@
+"""Slow checks that what is stored is what the chain holds: finality, late transactions, gaps and balances."""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from indexer.accounts import FollowedAccount
+from indexer.source import ACCOUNT_BATCH, STATUS_BATCH, Source
+from indexer.store import EventStore
+
+Ingest = Callable[[Sequence[str]], Awaitable[int]]
+"""Fetches and stores the transactions with these signatures, oldest first."""
+
+_ACCOUNT_PREFIX = "tokens:"
+_ROUND = 4
+"""Batches of token accounts whose balances one check compares, beside the reserves'."""
+
+
+class Reconciler:
+    """Compares the store with the chain, a bounded piece at a time."""
+
+    def __init__(self, source: Source, store: EventStore, program: str, ingest: Ingest) -> None:
+        self._source = source
+        self._store = store
+        self._program = program
+        self._ingest = ingest
+        self._gaps: set[str] = set()
+        self._compared = ""
+
+    async def settle(self) -> int:
+        """Mark as final what is, and remove what vanished; return how many transactions vanished."""
+        slot = await self._source.finalized_slot()
+        vanished: list[str] = []
+        while signatures := self._store.unfinalized(slot, STATUS_BATCH):
+            found = await self._source.commitments(signatures)
+            final = [one for one, how in zip(signatures, found, strict=True) if how == "finalized"]
+            gone = [one for one, how in zip(signatures, found, strict=True) if how is None]
+            self._store.finalize(final)
+            if gone:
+                self._store.revert(gone)
+                vanished += gone
+            if len(final) + len(gone) < len(signatures):
+                break  # the node that answered is behind; ask again next time
+        return len(vanished)
+
+    async def catch_late(self) -> int:
+        """Store what entered the program's history behind the cursor, in slots that are not final yet."""
+        late = await self._source.history(self._program, self._store.last_finalized())
+        return await self._ingest_unknown([one.signature for one in late if not one.failed])
+
+    async def fill_gaps(self) -> int:
+        """Read the history of every vault and organisation that misses an event, as it did at the last check.
+
+        An event may be missing for a moment, because transactions are stored as they are confirmed.
+        """
+        gaps = set(self._store.streams_with_gaps())
+        lasting, self._gaps = gaps & self._gaps, gaps
+        stored = 0
+        for stream in sorted(lasting):
+            history = await self._source.history(stream, None)
+            stored += await self._ingest_unknown([one.signature for one in history if not one.failed])
+        return stored
+
+    async def check_balances(self) -> int:
+        """Compare balances with the chain and read the histories of the accounts that differ; returns rows stored."""
+        accounts = self._store.accounts
+        reserves = accounts.reserves()
+        for start in range(0, len(reserves), ACCOUNT_BATCH):
+            await self._compare(reserves[start : start + ACCOUNT_BATCH])
+        for _ in range(_ROUND):
+            batch = accounts.after(self._compared, ACCOUNT_BATCH)
+            await self._compare(batch)
+            self._compared = batch[-1].address if len(batch) == ACCOUNT_BATCH else ""
+            if not self._compared:
+                break
+        stored = 0
+        for address in accounts.suspects():
+            stored += await self._read_history(address)
+        return stored
+
+    async def _compare(self, accounts: Sequence[FollowedAccount]) -> None:
+        if not accounts:
+            return
+        seen = await self._source.balances([one.address for one in accounts])
+        for one, amount in zip(accounts, seen.amounts, strict=True):
+            current = self._store.accounts.get(one.address)
+            if current is not None and current.slot <= seen.slot and current.balance != (amount or 0):
+                self._store.accounts.doubt(one.address)
+
+    async def _read_history(self, address: str) -> int:
+        name = _ACCOUNT_PREFIX + address
+        history = await self._source.history(address, self._store.cursor(name))
+        stored = await self._ingest_unknown([one.signature for one in history if not one.failed])
+        seen = await self._source.balances([address])
+        # With the whole history stored, a balance that still differs is one that no order of events explains.
+        self._store.observe(address, seen.amounts[0] or 0, seen.slot)
+        self._store.record((), cursor=(name, history[-1].signature) if history else None)
+        self._store.accounts.clear(address)
+        return stored
+
+    async def _ingest_unknown(self, signatures: Sequence[str]) -> int:
+        unknown = self._store.unknown(signatures)
+        return await self._ingest(unknown) if unknown else 0

@@ -1,0 +1,54 @@
+"""What the indexer reads from the chain."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from idl.codec import Event
+
+
+@dataclass(frozen=True, slots=True)
+class SignatureInfo:
+    """One entry of an address's history; `failed` transactions changed nothing but their fee payer's balance."""
+
+    signature: str
+    slot: int
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChainEvent:
+    """An event of the program and where it stands: `inner` counts the inner instructions of `instruction`."""
+
+    instruction: int
+    inner: int
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class TokenMove:
+    """A token account's balance before and after a transaction; `index` is its position among the accounts."""
+
+    account: str
+    index: int
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChainTransaction:
+    """A successful transaction: the program's events in it, and what it did to token accounts.
+
+    `message_hash` is the hex SHA-256 of the signed message; `block_time` Unix seconds.
+    """
+
+    signature: str
+    slot: int
+    block_time: int
+    fee_payer: str
+    message_hash: str
+    events: tuple[ChainEvent, ...]
+    moves: tuple[TokenMove, ...]
+
+
+RawTransaction = dict[str, Any]
+"""A result of `getTransaction`, in base64."""

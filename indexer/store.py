@@ -1,0 +1,241 @@
+"""The indexer's database: decoded events and the cursor, always changed in one transaction."""
+
+import json
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from solders.pubkey import Pubkey
+from sqlite_utils import Database
+
+from indexer.accounts import TokenAccounts
+from indexer.records import ChainEvent, ChainTransaction
+from indexer.schema import prepare
+
+NOT_AN_EVENT = -1
+"""As `instruction`: the row is no event of the program."""
+DEPOSIT = "Deposit"
+"""A row's name: tokens arrived in a followed account without the program's doing."""
+BALANCE_OBSERVED = "BalanceObserved"
+"""A row's name: a followed account's balance was read from the chain, because it was not what the events gave."""
+REVERTED = "TransactionReverted"
+"""A row's name: the transaction vanished before it was final, and its rows are gone."""
+
+_CHUNK = 500
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEvent:
+    """A row: an event, or one of the other facts named above.
+
+    `id` rises in the order of storing. Addresses in `data` are base58, other bytes lower-case hex. `block_time` is in
+    Unix seconds; `org` is `None` only for `TransactionReverted`.
+    """
+
+    id: int
+    signature: str
+    instruction: int
+    inner: int
+    slot: int
+    block_time: int
+    fee_payer: str
+    message_hash: str
+    name: str
+    org: str | None
+    data: dict[str, Any]
+
+
+class EventStore:
+    """Reads and writes the database; used from one thread."""
+
+    def __init__(self, path: str | Path, *, orgs: Collection[str] | None = None) -> None:
+        """Open or create the file. With `orgs`, events of other organisations are left out."""
+        self._db = Database(path)
+        prepare(self._db)
+        self._orgs = None if orgs is None else frozenset(orgs)
+        self.accounts = TokenAccounts(self._db)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    # Reading
+
+    def changes(self, after: int, limit: int) -> list[StoredEvent]:
+        """Return at most `limit` rows stored after the one with the id `after`, in order."""
+        rows = self._db.conn.execute(
+            "SELECT e.id, e.signature, e.instruction, e.inner, e.slot, coalesce(t.block_time, 0),"
+            " coalesce(t.fee_payer, ''), coalesce(t.message_hash, ''), e.name, e.org, e.data"
+            " FROM events e LEFT JOIN transactions t ON t.signature = e.signature"
+            " WHERE e.id > ? ORDER BY e.id LIMIT ?",
+            [after, limit],
+        )
+        return [StoredEvent(*(*row[:-1], json.loads(row[-1]))) for row in rows]
+
+    def cursor(self, name: str) -> str | None:
+        """Return the signature up to which the history `name` is stored without a hole."""
+        row = self._db.conn.execute("SELECT signature FROM cursors WHERE name = ?", [name]).fetchone()
+        return None if row is None else str(row[0])
+
+    def unknown(self, signatures: Sequence[str]) -> list[str]:
+        """Return those of the signatures that are not stored, in their order."""
+        known: set[str] = set()
+        for start in range(0, len(signatures), _CHUNK):
+            chunk = signatures[start : start + _CHUNK]
+            marks = ",".join("?" * len(chunk))
+            found = self._db.conn.execute(f"SELECT signature FROM transactions WHERE signature IN ({marks})", chunk)  # noqa: S608 - only question marks
+            known.update(row[0] for row in found)
+        return [one for one in signatures if one not in known]
+
+    def unfinalized(self, up_to_slot: int, limit: int) -> list[str]:
+        """Return stored signatures that are not marked as final although their slot is, oldest first."""
+        rows = self._db.conn.execute(
+            "SELECT signature FROM transactions WHERE finalized = 0 AND slot <= ? ORDER BY slot LIMIT ?",
+            [up_to_slot, limit],
+        )
+        return [row[0] for row in rows]
+
+    def last_finalized(self) -> str | None:
+        """Return the newest signature that can no longer vanish."""
+        row = self._db.conn.execute(
+            "SELECT signature FROM transactions WHERE finalized = 1 ORDER BY slot DESC LIMIT 1"
+        ).fetchone()
+        return None if row is None else str(row[0])
+
+    def streams_with_gaps(self) -> list[str]:
+        """Return the vaults and organisations of which an event is missing: their sequence numbers have a hole."""
+        return [row[0] for row in self._db.conn.execute("SELECT stream FROM streams WHERE last <> count")]
+
+    def count_events(self) -> int:
+        """Return the number of stored events of the program."""
+        row = self._db.conn.execute("SELECT count(*) FROM events WHERE instruction <> ?", [NOT_AN_EVENT]).fetchone()
+        return int(row[0])
+
+    # Writing
+
+    def record(self, transactions: Iterable[ChainTransaction], *, cursor: tuple[str, str] | None = None) -> int:
+        """Store transactions, oldest first, and move a cursor, given as its name and signature.
+
+        What is stored already is left as it is. Returns how many rows were added to the events.
+        """
+        with self._db.atomic():
+            added = sum(self._add(transaction) for transaction in transactions)
+            if cursor is not None:
+                self._db.conn.execute("INSERT OR REPLACE INTO cursors (name, signature) VALUES (?, ?)", cursor)
+        return added
+
+    def finalize(self, signatures: Sequence[str]) -> None:
+        """Mark transactions as final."""
+        with self._db.atomic():
+            self._db.conn.executemany(
+                "UPDATE transactions SET finalized = 1 WHERE signature = ?", [(one,) for one in signatures]
+            )
+
+    def revert(self, signatures: Sequence[str]) -> None:
+        """Remove transactions that vanished, and leave the news for those who read `changes`.
+
+        The cursors go, too: the next reading of the history finds what took their place.
+        """
+        with self._db.atomic():
+            for signature in signatures:
+                row = self._db.conn.execute("SELECT slot FROM transactions WHERE signature = ?", [signature]).fetchone()
+                if row is None:
+                    continue
+                self._db.conn.execute("DELETE FROM events WHERE signature = ?", [signature])
+                self._db.conn.execute("DELETE FROM transactions WHERE signature = ?", [signature])
+                self._insert((signature, NOT_AN_EVENT, NOT_AN_EVENT), row[0], REVERTED, None, {})
+            self._db.conn.execute("DELETE FROM cursors")
+            self._recount()
+            self.accounts.doubt_all()
+
+    def observe(self, account: str, balance: int, slot: int) -> None:
+        """Note a followed account's balance as read from the chain."""
+        with self._db.atomic():
+            found = self.accounts.get(account)
+            if found is None or found.slot > slot or found.balance == balance:
+                return
+            self.accounts.set_balance(account, balance, slot)
+            data = {"token_account": account, "vault": found.vault, "balance": balance}
+            # There is no transaction to name, so the account stands in its place.
+            self._insert((account, NOT_AN_EVENT, slot), slot, BALANCE_OBSERVED, found.org, data)
+
+    def _add(self, transaction: ChainTransaction) -> int:
+        events = [one for one in transaction.events if self._follows(one.event.data)]
+        new = self._db.conn.execute(
+            "INSERT OR IGNORE INTO transactions (signature, slot, block_time, fee_payer, message_hash)"
+            " VALUES (?, ?, ?, ?, ?)",
+            (
+                transaction.signature,
+                transaction.slot,
+                transaction.block_time,
+                transaction.fee_payer,
+                transaction.message_hash,
+            ),
+        )
+        if new.rowcount == 0:
+            return 0
+        for one in events:
+            self._add_event(transaction, one)
+        deposits = self.accounts.follow(transaction.moves, [one.event for one in events], transaction.slot)
+        for deposit in deposits:
+            key = (transaction.signature, NOT_AN_EVENT, deposit.index)
+            data = {
+                "token_account": deposit.account,
+                "vault": deposit.vault,
+                "amount": deposit.amount,
+                "balance": deposit.balance,
+            }
+            self._insert(key, transaction.slot, DEPOSIT, deposit.org, data)
+        return len(events) + len(deposits)
+
+    def _add_event(self, transaction: ChainTransaction, one: ChainEvent) -> None:
+        data = one.event.data
+        self._db.conn.execute(
+            "INSERT INTO events (signature, instruction, inner, slot, name, org, data) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (
+                transaction.signature,
+                one.instruction,
+                one.inner,
+                transaction.slot,
+                one.event.name,
+                str(data["org"]),
+                json.dumps(data, default=_plain, separators=(",", ":")),
+            ),
+        )
+
+        self._count(data)
+
+    def _count(self, data: dict[str, Any]) -> None:
+        streams = {str(data.get("vault", data["org"])): data["sequence"]}
+        if "org_sequence" in data:
+            streams[str(data["org"])] = data["org_sequence"]
+        self._db.conn.executemany(
+            "INSERT INTO streams (stream, last, count) VALUES (?, ?, 1)"
+            " ON CONFLICT (stream) DO UPDATE SET last = max(last, excluded.last), count = count + 1",
+            list(streams.items()),
+        )
+
+    def _recount(self) -> None:
+        self._db.conn.execute("DELETE FROM streams")
+        for (data,) in self._db.conn.execute("SELECT data FROM events WHERE instruction <> ?", [NOT_AN_EVENT]):
+            self._count(json.loads(data))
+
+    def _insert(self, key: tuple[str, int, int], slot: int, name: str, org: str | None, data: dict[str, Any]) -> None:
+        self._db.conn.execute(
+            "INSERT OR REPLACE INTO events (signature, instruction, inner, slot, name, org, data)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (*key, slot, name, org, json.dumps(data, separators=(",", ":"))),
+        )
+
+    def _follows(self, data: dict[str, Any]) -> bool:
+        return self._orgs is None or str(data["org"]) in self._orgs
+
+
+def _plain(value: Any) -> str:
+    """Return what JSON lacks as text: addresses as base58, other bytes as hex."""
+    if isinstance(value, Pubkey):
+        return str(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    raise TypeError(f"{type(value).__name__} is no value of an event")

@@ -1,0 +1,218 @@
+"""The client: what it makes of a node's answers, good and bad."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from solders.hash import Hash
+from solders.pubkey import Pubkey
+
+from app.chain.client import ChainClient
+from app.chain.errors import BlockhashNotFound, ChainUnavailable, RpcError
+from app.chain.transport import AsgiTransport, HttpTransport
+from tests.chain.support import USDC, Stage
+
+PROGRAM = Pubkey.new_unique()
+SIGNATURE = "5" * 88
+
+
+class Node:
+    """Answers calls with what a test laid out, and remembers them."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.answers = answers
+        self.calls: list[tuple[str, list[Any]]] = []
+
+    async def __call__(self, body: bytes) -> bytes:
+        request = json.loads(body)
+        self.calls.append((request["method"], request["params"]))
+        answer = self.answers[request["method"]]
+        if callable(answer):
+            answer = answer(request["params"])
+        kind = "error" if isinstance(answer, dict) and "code" in answer else "result"
+        return json.dumps({"jsonrpc": "2.0", "id": request["id"], kind: answer}).encode()
+
+
+def client(transport: Any, **options: Any) -> ChainClient:
+    """Return a client over a transport."""
+    return ChainClient(transport, program_id=PROGRAM, **options)
+
+
+def blockhash_answer(number: int = 1) -> dict[str, Any]:
+    """Return a node's answer to getLatestBlockhash."""
+    value = {"blockhash": str(Hash(bytes([number]) * 32)), "lastValidBlockHeight": 150 + number}
+    return {"context": {"slot": number}, "value": value}
+
+
+def status(commitment: str = "confirmed", err: Any = None) -> dict[str, Any]:
+    """Return a node's status of a transaction."""
+    return {"slot": 7, "err": err, "confirmations": 1, "confirmationStatus": commitment}
+
+
+async def test_blockhash_is_asked_once_for_many_transactions() -> None:
+    node = Node(getLatestBlockhash=blockhash_answer())
+    chain = client(node)
+    found = await asyncio.gather(*(chain.blockhash() for _ in range(20)))
+    assert len(node.calls) == 1
+    assert {one.last_valid_block_height for one in found} == {151}
+
+
+async def test_blockhash_is_asked_again_when_old_or_when_wanted_fresh() -> None:
+    numbers = iter(range(1, 10))
+    node = Node(getLatestBlockhash=lambda _: blockhash_answer(next(numbers)))
+    aged = client(node, blockhash_max_age=0.0)
+    assert (await aged.blockhash()).hash != (await aged.blockhash()).hash
+    kept = client(node)
+    first = await kept.blockhash()
+    assert (await kept.blockhash()).hash == first.hash
+    assert (await kept.blockhash(fresh=True)).hash != first.hash
+
+
+async def test_simulation_gives_error_logs_and_only_own_return_data() -> None:
+    value = {
+        "err": {"InstructionError": [2, {"Custom": 6005}]},
+        "logs": ["a"],
+        "unitsConsumed": 123,
+        "returnData": {"programId": str(PROGRAM), "data": ["AQI=", "base64"]},
+    }
+    node = Node(simulateTransaction={"context": {"slot": 9}, "value": value})
+    found = await client(node).simulate(b"raw")
+    assert (found.custom_error, found.failed_instruction, found.units, found.slot) == (6005, 2, 123, 9)
+    assert found.return_data == b"\x01\x02"
+    value["returnData"] = {"programId": str(Pubkey.new_unique()), "data": ["AQI=", "base64"]}
+    assert (await client(node).simulate(b"raw")).return_data is None
+    value["err"] = "AccountNotFound"
+    assert (await client(node).simulate(b"raw")).custom_error is None
+
+
+async def test_old_blockhash_is_an_error_of_its_own() -> None:
+    value = {"err": "BlockhashNotFound", "logs": []}
+    node = Node(
+        simulateTransaction={"context": {"slot": 9}, "value": value},
+        sendTransaction={"code": -32002, "message": "Transaction simulation failed: Blockhash not found"},
+    )
+    with pytest.raises(BlockhashNotFound):
+        await client(node).simulate(b"raw")
+    with pytest.raises(BlockhashNotFound):
+        await client(node).send(b"raw")
+
+
+async def test_refusal_by_the_node_carries_code_and_message() -> None:
+    node = Node(sendTransaction={"code": -32602, "message": "invalid transaction", "data": {"x": 1}})
+    with pytest.raises(RpcError) as caught:
+        await client(node).send(b"raw")
+    assert (caught.value.code, caught.value.message, caught.value.data) == (-32602, "invalid transaction", {"x": 1})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"<html>", b"[]", b"null", b"{}", b'{"id": 1}', b'{"id": 99, "result": 1}', b'{"id":1,"result":{"value":3}}'],
+)
+async def test_garbage_means_that_the_chain_is_unavailable(body: bytes) -> None:
+    async def garbage(_: bytes) -> bytes:
+        return body
+
+    with pytest.raises(ChainUnavailable):
+        await client(garbage).blockhash()
+
+
+def _refuse(request: httpx.Request) -> httpx.Response:
+    raise httpx.ConnectError("refused", request=request)
+
+
+def _hang(request: httpx.Request) -> httpx.Response:
+    raise httpx.ReadTimeout("too slow", request=request)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [_refuse, _hang, lambda _: httpx.Response(503), lambda _: httpx.Response(429), lambda _: httpx.Response(500)],
+)
+async def test_node_that_does_not_answer_is_unavailable(answer: Callable[[httpx.Request], httpx.Response]) -> None:
+    transport = HttpTransport("http://node.invalid", transport=httpx.MockTransport(answer))
+    chain = client(transport)
+    with pytest.raises(ChainUnavailable):
+        await chain.send(b"raw")
+    await chain.aclose()
+
+
+async def test_application_that_raises_is_unavailable() -> None:
+    async def broken(_scope: Any, _receive: Any, _send: Any) -> None:
+        raise RuntimeError("closed")
+
+    with pytest.raises(ChainUnavailable):
+        await client(AsgiTransport(broken)).block_height()
+
+
+async def test_all_who_wait_share_one_question() -> None:
+    node = Node(getSignatureStatuses=lambda params: {"value": [status() for _ in params[0]]})
+    chain = client(node)
+    found = await asyncio.gather(*(chain.confirm(f"{n:088}", timeout=5) for n in range(50)))
+    assert all(one is not None and one.slot == 7 for one in found)
+    assert len(node.calls) <= 2
+    await chain.aclose()
+
+
+async def test_confirmation_waits_through_processed_and_an_absent_node() -> None:
+    answers = iter([{"value": [None]}, {"value": [status("processed")]}, {"code": -32005, "message": "behind"}])
+    node = Node(getSignatureStatuses=lambda _: next(answers, {"value": [status("finalized")]}))
+    chain = client(node)
+    found = await chain.confirm(SIGNATURE, timeout=5)
+    assert found is not None
+    assert found.commitment == "finalized"
+    assert len(node.calls) == 4
+    await chain.aclose()
+
+
+async def test_failed_transaction_is_confirmed_with_its_error() -> None:
+    err = {"InstructionError": [0, {"Custom": 6001}]}
+    chain = client(Node(getSignatureStatuses={"value": [status(err=err)]}))
+    found = await chain.confirm(SIGNATURE, timeout=5)
+    assert found is not None
+    assert found.custom_error == 6001
+    await chain.aclose()
+
+
+async def test_unknown_outcome_is_none_and_does_not_disturb_others() -> None:
+    node = Node(getSignatureStatuses={"value": [None]})
+    chain = client(node)
+    impatient = asyncio.create_task(chain.confirm(SIGNATURE, timeout=0.02))
+    patient = asyncio.create_task(chain.confirm(SIGNATURE, timeout=5))
+    assert await impatient is None
+    node.answers["getSignatureStatuses"] = {"value": [status()]}
+    assert await patient is not None
+    await chain.aclose()
+
+
+@pytest.mark.parametrize(
+    ("height", "found", "expired"), [(150, None, False), (151, None, True), (151, status("processed"), False)]
+)
+async def test_transaction_expires_only_past_its_height_and_when_absent(height: int, found: Any, expired: bool) -> None:
+    node = Node(getBlockHeight=height, getSignatureStatuses={"value": [found]})
+    assert await client(node).has_expired(SIGNATURE, 150) is expired
+    assert node.calls[0] == ("getBlockHeight", [{"commitment": "finalized"}])
+
+
+async def test_many_accounts_are_asked_a_hundred_at_a_time() -> None:
+    node = Node(getMultipleAccounts=lambda params: {"context": {"slot": 1}, "value": [None] * len(params[0])})
+    assert await client(node).accounts([Pubkey.new_unique() for _ in range(250)]) == [None] * 250
+    assert [len(params[0]) for _, params in node.calls] == [100, 100, 50]
+
+
+async def test_the_embedded_chain_settles_a_payment_over_http_and_in_process() -> None:
+    async with Stage() as stage, stage.localnet.serving("127.0.0.1", 0) as (port, _):
+        vault = await stage.wallet("agent-1", funds=10 * USDC)
+        tokens = stage.addresses.token_account(stage.payee)
+        transport = HttpTransport(f"http://127.0.0.1:{port}")
+        remote = ChainClient(transport, program_id=stage.codec.program_id)
+        signature = await stage.pay(vault, 3 * USDC)
+        assert await remote.token_balance(tokens) == await stage.chain.token_balance(tokens) == 3 * USDC
+        [found] = await remote.statuses([signature], search_history=True)
+        assert found is not None
+        assert found.err is None
+        assert await remote.token_balance(Pubkey.new_unique()) is None
+        assert await remote.is_blockhash_valid((await remote.blockhash()).hash)
+        await remote.aclose()

@@ -1,0 +1,130 @@
+"""Only what the program sent to itself is an event."""
+
+import base64
+import hashlib
+from typing import Any
+
+import pytest
+from based58 import b58encode
+from solders.hash import Hash
+from solders.instruction import AccountMeta, Instruction
+from solders.keypair import Keypair
+from solders.message import Message
+from solders.pubkey import Pubkey
+from solders.transaction import Transaction
+
+from idl.codec import Codec, Event, load
+from indexer.decode import decode_transaction
+from indexer.records import TokenMove
+
+OTHER = Pubkey(bytes([7]) * 32)
+CLOSED = {
+    "org": Pubkey(bytes([1]) * 32),
+    "vault": Pubkey(bytes([2]) * 32),
+    "policy": Pubkey(bytes([3]) * 32),
+    "sequence": 9,
+}
+
+
+@pytest.fixture(name="codec")
+def _codec() -> Codec:
+    return load()
+
+
+class Made:
+    """A transaction whose accounts are payer, event authority, program and another, and a node's answer for it."""
+
+    def __init__(self, codec: Codec) -> None:
+        payer = Keypair()
+        metas = [AccountMeta(one, is_signer=False, is_writable=False) for one in (codec.event_authority, OTHER)]
+        message = Message.new_with_blockhash(
+            [Instruction(codec.program_id, b"x", metas)], payer.pubkey(), Hash.default()
+        )
+        self.keys = list(message.account_keys)
+        self.transaction = Transaction([payer], message, Hash.default())
+        self.message_hash = hashlib.sha256(bytes(message)).hexdigest()
+        self.answer: dict[str, Any] = {
+            "slot": 5,
+            "blockTime": 100,
+            "transaction": [base64.b64encode(bytes(self.transaction)).decode(), "base64"],
+            "meta": {"err": None, "innerInstructions": [], "preTokenBalances": [], "postTokenBalances": []},
+        }
+
+    def inner(self, program: Pubkey, accounts: list[Pubkey], data: bytes) -> dict[str, Any]:
+        """Return an inner instruction as a node shows it."""
+        return {
+            "programIdIndex": self.keys.index(program),
+            "accounts": [self.keys.index(one) for one in accounts],
+            "data": b58encode(data).decode(),
+        }
+
+
+def test_event_is_found_with_its_place(codec: Codec) -> None:
+    made = Made(codec)
+    event = Event("WalletClosed", CLOSED)
+    made.answer["meta"]["innerInstructions"] = [
+        {
+            "index": 3,
+            "instructions": [
+                made.inner(OTHER, [], b"transfer"),
+                made.inner(codec.program_id, [codec.event_authority], codec.encode_event(event)),
+            ],
+        }
+    ]
+    found = decode_transaction(made.answer, codec)
+    assert found is not None
+    assert [(one.instruction, one.inner, one.event) for one in found.events] == [(3, 1, event)]
+    assert (found.signature, found.slot, found.block_time) == (str(made.transaction.signatures[0]), 5, 100)
+    assert (found.fee_payer, found.message_hash) == (str(made.keys[0]), made.message_hash)
+
+
+def test_imitations_are_no_events(codec: Codec) -> None:
+    made = Made(codec)
+    data = codec.encode_event(Event("WalletClosed", CLOSED))
+    authority = codec.event_authority
+    made.answer["meta"]["innerInstructions"] = [
+        {
+            "index": 0,
+            "instructions": [
+                made.inner(OTHER, [authority], data),
+                made.inner(codec.program_id, [OTHER], data),
+                made.inner(codec.program_id, [], data),
+                made.inner(codec.program_id, [authority, OTHER], data),
+                made.inner(codec.program_id, [authority], data[8:]),
+                made.inner(codec.program_id, [authority], data[:8] + bytes(40)),
+            ],
+        }
+    ]
+    made.answer["meta"]["logMessages"] = [f"Program data: {base64.b64encode(data[8:]).decode()}"]
+    found = decode_transaction(made.answer, codec)
+    assert found is not None
+    assert found.events == ()
+
+
+def test_failed_transaction_is_skipped(codec: Codec) -> None:
+    made = Made(codec)
+    made.answer["meta"]["err"] = {"InstructionError": [0, {"Custom": 6000}]}
+    assert decode_transaction(made.answer, codec) is None
+
+
+def test_accounts_from_lookup_tables_are_counted(codec: Codec) -> None:
+    made = Made(codec)
+    loaded = [str(Pubkey.new_unique()) for _ in range(2)]
+    made.answer["meta"]["loadedAddresses"] = {"writable": loaded[:1], "readonly": loaded[1:]}
+    made.answer["meta"]["preTokenBalances"] = [{"accountIndex": 4, "uiTokenAmount": {"amount": "10"}}]
+    made.answer["meta"]["postTokenBalances"] = [
+        {"accountIndex": 4, "uiTokenAmount": {"amount": "7"}},
+        {"accountIndex": 5, "uiTokenAmount": {"amount": "3"}},
+    ]
+    found = decode_transaction(made.answer, codec)
+    assert found is not None
+    assert found.moves == (TokenMove(loaded[0], 4, 10, 7), TokenMove(loaded[1], 5, 0, 3))
+
+
+def test_missing_parts_of_an_answer_are_nothing(codec: Codec) -> None:
+    made = Made(codec)
+    made.answer["blockTime"] = None
+    made.answer["meta"] = {"err": None, "innerInstructions": None}
+    found = decode_transaction(made.answer, codec)
+    assert found is not None
+    assert (found.events, found.moves, found.block_time) == ((), (), 0)

@@ -1,0 +1,301 @@
+"""The indexer against the embedded chain, and against nodes that misbehave."""
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from indexer import EventStore, Indexer
+from indexer.rpc import HttpTransport, Rpc, RpcError
+from indexer.source import Source
+from indexer.store import DEPOSIT
+from tests.chain.support import USDC, Stage
+
+
+@pytest_asyncio.fixture(name="stage")
+async def _stage() -> AsyncIterator[Stage]:
+    async with Stage() as stage:
+        yield stage
+
+
+def names(store: EventStore) -> list[str]:
+    """Return the names of all stored rows."""
+    return [row.name for row in store.changes(0, 10_000)]
+
+
+async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+    """Wait until a condition holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        await asyncio.sleep(0.01)
+
+
+def indexer_of(stage: Stage, path: Path, transport: Any = None, **options: Any) -> Indexer:
+    """Return an indexer of the stage's chain."""
+    return Indexer(transport=transport or stage.transport, codec=stage.codec, db_path=path / "chain.db", **options)
+
+
+class Altered:
+    """Carries calls to a node and lets a test change what it hears."""
+
+    def __init__(self, transport: Callable[[bytes], Awaitable[bytes]]) -> None:
+        self.transport = transport
+        self.calls: list[str] = []
+        self.change: Callable[[str, Any], Any] = lambda method, result: result  # noqa: ARG005
+
+    async def __call__(self, body: bytes) -> bytes:
+        request = json.loads(body)
+        answer = json.loads(await self.transport(body))
+        several = isinstance(request, list)
+        for asked, told in zip(request if several else [request], answer if several else [answer], strict=True):
+            self.calls.append(asked["method"])
+            told["result"] = self.change(asked["method"], told["result"])
+        return json.dumps(answer).encode()
+
+
+async def test_history_is_stored_oldest_first_and_once(stage: Stage, tmp_path: Path) -> None:
+    vault = await stage.wallet("agent-1", funds=20 * USDC)
+    await stage.pay(vault, USDC)
+    indexer = indexer_of(stage, tmp_path)
+    stored = await indexer.catch_up()
+    found = [name for name in names(indexer.store) if name != DEPOSIT]
+    assert found == [
+        "OrgInitialized",
+        *["PolicyCreated"] * 4,
+        "WalletCreated",
+        "WalletFunded",
+        "PaymentExecuted",
+    ]
+    assert stored == len(found)
+    assert await indexer.catch_up() == 0
+    await stage.pay(vault, USDC)
+    assert await indexer.catch_up() == 1
+    assert indexer.store.streams_with_gaps() == []
+    await indexer.stop()
+
+
+async def test_failed_transactions_leave_no_row(stage: Stage, tmp_path: Path) -> None:
+    vault = await stage.wallet("agent-1", funds=20 * USDC)
+    signature = await stage.submit(stage.payment(vault, 900 * USDC), signers=[stage.operator])
+    status = await stage.chain.confirm(signature, timeout=5)
+    assert status is not None
+    assert status.custom_error is not None
+    indexer = indexer_of(stage, tmp_path)
+    await indexer.catch_up()
+    assert "PaymentExecuted" not in names(indexer.store)
+    indexer.wake(signature)
+    await indexer.stop()
+
+
+async def test_hinted_payment_is_stored_at_once_and_subscribers_hear_of_it(stage: Stage, tmp_path: Path) -> None:
+    vault = await stage.wallet("agent-1", funds=20 * USDC)
+    indexer = indexer_of(stage, tmp_path, poll_interval=3600)
+    await indexer.catch_up()
+    heard = asyncio.Event()
+    indexer.subscribe(heard.set)
+    await indexer.start()
+    await until(lambda: not indexer._news.is_set())
+    heard.clear()
+    signature = await stage.pay(vault, USDC)
+    indexer.wake(signature)
+    await asyncio.wait_for(heard.wait(), 2)
+    assert [row.name for row in indexer.store.changes(0, 100) if row.signature == signature] == ["PaymentExecuted"]
+    await indexer.stop()
+
+
+async def test_hint_that_the_node_cannot_serve_yet_is_tried_again(stage: Stage, tmp_path: Path) -> None:
+    vault = await stage.wallet("agent-1", funds=20 * USDC)
+    node = Altered(stage.transport)
+    indexer = indexer_of(stage, tmp_path, node, poll_interval=3600)
+    await indexer.catch_up()
+    refusals = iter([None, None, None])
+    node.change = lambda method, result: next(refusals, result) if method == "getTransaction" else result
+    await indexer.start()
+    indexer.wake(await stage.pay(vault, USDC))
+    await until(lambda: "PaymentExecuted" in names(indexer.store))
+    await indexer.stop()
+
+
+async def test_cursor_does_not_pass_what_the_node_cannot_serve(stage: Stage, tmp_path: Path) -> None:
+    await stage.wallet("agent-1")
+    node = Altered(stage.transport)
+    indexer = indexer_of(stage, tmp_path, node)
+    node.change = lambda method, result: None if method == "getTransaction" else result
+    assert await indexer.catch_up() == 0
+    node.change = lambda method, result: result  # noqa: ARG005
+    assert await indexer.catch_up() > 0
+    assert "WalletCreated" in names(indexer.store)
+    await indexer.stop()
+
+
+async def test_node_that_goes_away_is_waited_for(stage: Stage, tmp_path: Path) -> None:
+    away = True
+
+    async def flaky(body: bytes) -> bytes:
+        if away:
+            raise OSError("refused")
+        return await stage.transport(body)
+
+    indexer = indexer_of(stage, tmp_path, flaky, poll_interval=0.01)
+    await indexer.start()
+    await stage.wallet("agent-1")
+    away = False
+    await until(lambda: "WalletCreated" in names(indexer.store))
+    await indexer.stop()
+
+
+async def test_direct_deposits_are_found_and_the_chains_balance_wins(stage: Stage, tmp_path: Path) -> None:
+    vault = await stage.wallet("agent-1", funds=20 * USDC)
+    indexer = indexer_of(stage, tmp_path)
+    await indexer.catch_up()
+    signature = await stage.deposit(stage.addresses.token_account(vault), 5 * USDC)
+    await indexer.check()
+    deposits = {row.signature: row.data for row in indexer.store.changes(0, 100) if row.name == DEPOSIT}
+    assert deposits[signature]["vault"] == str(vault)
+    assert (deposits[signature]["amount"], deposits[signature]["balance"]) == (5 * USDC, 25 * USDC)
+    assert sorted(one["amount"] for one in deposits.values()) == [5 * USDC, 1000 * USDC]
+    await indexer.check()
+    assert len([row for row in indexer.store.changes(0, 100) if row.name == DEPOSIT]) == 2
+    assert indexer.store.accounts.suspects() == []
+    await indexer.stop()
+
+
+async def test_lost_event_is_fetched_by_its_gap(stage: Stage, tmp_path: Path) -> None:
+    vault = await stage.wallet("agent-1", funds=20 * USDC)
+    lost = await stage.pay(vault, USDC)
+    await stage.pay(vault, 2 * USDC)
+    node = Altered(stage.transport)
+    hidden = True
+
+    def hide(method: str, result: Any) -> Any:
+        if hidden and method == "getSignaturesForAddress":
+            return [one for one in result if one["signature"] != lost]
+        return result
+
+    node.change = hide
+    indexer = indexer_of(stage, tmp_path, node)
+    await indexer.catch_up()
+    await indexer._reconciler.fill_gaps()
+    assert indexer.store.streams_with_gaps() == [str(vault)]
+    hidden = False
+    await indexer._reconciler.fill_gaps()
+    assert indexer.store.streams_with_gaps() == []
+    await indexer.stop()
+
+
+async def test_what_vanishes_before_it_is_final_is_reverted(stage: Stage, tmp_path: Path) -> None:
+    vault = await stage.wallet("agent-1", funds=20 * USDC)
+    gone = await stage.pay(vault, USDC)
+    node = Altered(stage.transport)
+    final = {"slot": 2**40, "err": None, "confirmationStatus": "finalized"}
+
+    def forget(method: str, result: Any) -> Any:
+        if method == "getSlot":
+            return 2**40
+        if method == "getSignatureStatuses":
+            return {"value": [None if one == gone else final for one in asked]}
+        return result
+
+    asked: list[str] = []
+    indexer = indexer_of(stage, tmp_path, node)
+    await indexer.catch_up()
+    asked = indexer.store.unfinalized(2**40, 256)
+    node.change = forget
+    assert await indexer._reconciler.settle() == 1
+    assert "PaymentExecuted" not in names(indexer.store)
+    assert indexer.store.unfinalized(2**40, 256) == []
+    await indexer.stop()
+
+
+async def test_late_transaction_behind_the_cursor_is_stored(stage: Stage, tmp_path: Path) -> None:
+    vault = await stage.wallet("agent-1", funds=20 * USDC)
+    late = await stage.pay(vault, USDC)
+    await stage.pay(vault, USDC)
+    node = Altered(stage.transport)
+    node.change = lambda method, result: (
+        [one for one in result if one["signature"] != late] if method == "getSignaturesForAddress" else result
+    )
+    indexer = indexer_of(stage, tmp_path, node)
+    await indexer.catch_up()
+    node.change = lambda method, result: result  # noqa: ARG005
+    assert await indexer.catch_up() == 0
+    assert await indexer._reconciler.catch_late() == 1
+    await indexer.stop()
+
+
+async def test_node_without_batches_is_asked_one_by_one() -> None:
+    calls: list[Any] = []
+
+    async def single(body: bytes) -> bytes:
+        request = json.loads(body)
+        calls.append(request)
+        if isinstance(request, list):
+            return b'{"jsonrpc":"2.0","error":{"code":-32600,"message":"no batches"},"id":null}'
+        return json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": request["params"][0]}).encode()
+
+    rpc = Rpc(single)
+    assert await rpc.batch([("echo", [n]) for n in range(5)]) == [0, 1, 2, 3, 4]
+    assert await rpc.batch([("echo", [n]) for n in range(3)]) == [0, 1, 2]
+    assert sum(isinstance(call, list) for call in calls) == 1
+
+
+async def test_refused_call_is_an_error() -> None:
+    async def refuse(body: bytes) -> bytes:
+        return json.dumps({"jsonrpc": "2.0", "id": json.loads(body)["id"], "error": {"code": 1}}).encode()
+
+    with pytest.raises(RpcError):
+        await Rpc(refuse).call("x", [])
+
+
+async def test_history_is_read_over_all_pages() -> None:
+    entries = [{"signature": f"s{n}", "slot": n, "err": None if n % 2 else {"x": 1}} for n in range(2500)][::-1]
+
+    async def node(body: bytes) -> bytes:
+        request = json.loads(body)
+        options = request["params"][1]
+        signatures = [one["signature"] for one in entries]
+        start = signatures.index(options["before"]) + 1 if "before" in options else 0
+        end = signatures.index(options["until"]) if "until" in options else len(entries)
+        page = entries[start : min(end, start + options["limit"])]
+        return json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": page}).encode()
+
+    source = Source(Rpc(node))
+    history = await source.history("address", None)
+    assert [one.slot for one in history] == list(range(2500))
+    assert [one.failed for one in history[:2]] == [True, False]
+    assert [one.slot for one in await source.history("address", "s2400")] == list(range(2401, 2500))
+
+
+async def test_log_notifications_save_the_wait_for_the_next_poll(stage: Stage, tmp_path: Path) -> None:
+    vault = await stage.wallet("agent-1", funds=20 * USDC)
+    async with stage.localnet.serving("127.0.0.1", 0) as (port, ws_port):
+        transport = HttpTransport(f"http://127.0.0.1:{port}")
+        indexer = indexer_of(stage, tmp_path, transport, poll_interval=3600, ws_url=f"ws://127.0.0.1:{ws_port}")
+        await indexer.start()
+        await until(lambda: "WalletFunded" in names(indexer.store))
+        deadline = time.monotonic() + 10
+        while "PaymentExecuted" not in names(indexer.store):
+            # The subscription may not stand yet; each further payment is another chance to be told of it.
+            assert time.monotonic() < deadline
+            await stage.pay(vault, USDC)
+            await asyncio.sleep(0.05)
+        await indexer.stop()
+        await transport.aclose()
+
+
+async def test_indexer_runs_alone(stage: Stage, tmp_path: Path) -> None:
+    await stage.wallet("agent-1")
+    async with stage.localnet.serving("127.0.0.1", 0) as (port, _):
+        command = [sys.executable, "-m", "indexer", "--rpc-url", f"http://127.0.0.1:{port}"]
+        command += ["--db", str(tmp_path / "alone.db"), "--once"]
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "6 events stored" in done.stdout

@@ -1,0 +1,185 @@
+"""The indexer's database: rows once, cursor with them, gaps and deposits noticed."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from solders.pubkey import Pubkey
+
+from indexer.store import BALANCE_OBSERVED, DEPOSIT, REVERTED, EventStore
+from tests.indexer.support import (
+    ORG,
+    RESERVE,
+    TOKENS,
+    VAULT,
+    move,
+    org_created,
+    transaction,
+    vault_created,
+    vault_event,
+)
+
+
+@pytest.fixture(name="store")
+def _store(tmp_path: Path) -> Iterator[EventStore]:
+    store = EventStore(tmp_path / "chain.db")
+    yield store
+    store.close()
+
+
+def names(store: EventStore, after: int = 0) -> list[str]:
+    """Return the names of all rows in order."""
+    return [row.name for row in store.changes(after, 1000)]
+
+
+def test_transaction_stored_twice_is_one(store: EventStore) -> None:
+    made = transaction(1, org_created())
+    assert store.record([made]) == 1
+    assert store.record([made], cursor=("program", "signature-1")) == 0
+    assert names(store) == ["OrgInitialized"]
+    assert store.cursor("program") == "signature-1"
+
+
+def test_rows_carry_their_transaction_and_plain_values(store: EventStore) -> None:
+    store.record([transaction(7, vault_event("WalletFunded", 1, org_sequence=1, amount=2**60, reference=b"\xab" * 16))])
+    [row] = store.changes(0, 10)
+    assert (row.signature, row.instruction, row.inner, row.slot, row.block_time) == ("signature-7", 0, 0, 7, 1007)
+    assert (row.fee_payer, row.message_hash, row.org) == ("payer", "hash", str(ORG))
+    assert row.data["vault"] == str(VAULT)
+    assert row.data["reference"] == "ab" * 16
+    assert row.data["amount"] == 2**60
+
+
+def test_cursor_moves_only_with_what_is_stored(store: EventStore) -> None:
+    broken = transaction(2, vault_event("WalletFrozen", 1, reason=object()))
+    with pytest.raises(TypeError):
+        store.record([transaction(1, org_created()), broken], cursor=("program", "signature-2"))
+    assert store.cursor("program") is None
+    assert names(store) == []
+
+
+def test_changes_are_read_on_from_an_id(store: EventStore) -> None:
+    store.record([transaction(n, vault_event("WalletUpdated", n)) for n in range(1, 6)])
+    first = store.changes(0, 2)
+    rest = store.changes(first[-1].id, 10)
+    assert [row.data["sequence"] for row in (*first, *rest)] == [1, 2, 3, 4, 5]
+
+
+def test_ids_of_a_new_file_are_above_those_of_the_old(tmp_path: Path) -> None:
+    ids = []
+    for name in ("old.db", "new.db"):
+        store = EventStore(tmp_path / name)
+        store.record([transaction(1, org_created())])
+        ids.append(store.changes(0, 1)[0].id)
+        store.close()
+    assert ids[1] > ids[0]
+
+
+def test_missing_event_shows_as_a_gap_until_it_is_stored(store: EventStore) -> None:
+    store.record([transaction(1, org_created()), transaction(2, vault_created())])
+    store.record([transaction(4, vault_event("WalletUpdated", 3))])
+    assert store.streams_with_gaps() == [str(VAULT)]
+    store.record([transaction(3, vault_event("WalletUpdated", 2))])
+    assert store.streams_with_gaps() == []
+
+
+def test_funding_counts_for_the_vault_and_for_the_organisation(store: EventStore) -> None:
+    store.record([transaction(1, org_created()), transaction(2, vault_created())])
+    store.record([transaction(3, vault_event("WalletFunded", 2, org_sequence=3, amount=1))])
+    assert store.streams_with_gaps() == [str(ORG)]
+    store.record([transaction(4, org_created(sequence=2))])
+    assert store.streams_with_gaps() == []
+
+
+def test_other_organisations_are_left_out_when_wanted(tmp_path: Path) -> None:
+    store = EventStore(tmp_path / "chain.db", orgs=[str(ORG)])
+    other = Pubkey.new_unique()
+    store.record([transaction(1, org_created(org=other, reserve=Pubkey.new_unique())), transaction(2, org_created())])
+    assert [row.org for row in store.changes(0, 10)] == [str(ORG)]
+    store.close()
+
+
+def test_transfer_from_outside_is_a_deposit(store: EventStore) -> None:
+    store.record([transaction(1, org_created()), transaction(2, vault_created())])
+    store.record([transaction(3, moves=(move(RESERVE, 0, 500),)), transaction(4, moves=(move(TOKENS, 0, 30),))])
+    reserve, vault = (row for row in store.changes(0, 10) if row.name == DEPOSIT)
+    assert reserve.data == {"token_account": str(RESERVE), "vault": None, "amount": 500, "balance": 500}
+    assert vault.data == {"token_account": str(TOKENS), "vault": str(VAULT), "amount": 30, "balance": 30}
+
+
+def test_the_programs_own_transfers_are_no_deposits(store: EventStore) -> None:
+    store.record([transaction(1, org_created()), transaction(2, vault_created())])
+    store.record([transaction(3, moves=(move(RESERVE, 0, 500),))])
+    funding = vault_event("WalletFunded", 2, org_sequence=2, amount=100)
+    store.record([transaction(4, funding, moves=(move(RESERVE, 500, 400), move(TOKENS, 0, 100)))])
+    payment = vault_event("PaymentExecuted", 3, amount=40)
+    store.record([transaction(5, payment, moves=(move(TOKENS, 100, 60),))])
+    withdrawal = vault_event("WalletWithdrawn", 4, amount=60)
+    store.record([transaction(6, withdrawal, moves=(move(TOKENS, 60, 0), move(RESERVE, 400, 460)))])
+    assert names(store).count(DEPOSIT) == 1
+    assert store.accounts.suspects() == []
+
+
+def test_payment_to_another_vault_or_with_a_gift_is_a_deposit_of_the_rest(store: EventStore) -> None:
+    store.record([transaction(1, org_created()), transaction(2, vault_created())])
+    payment = vault_event("PaymentExecuted", 2, amount=40)
+    store.record([transaction(3, payment, moves=(move(TOKENS, 100, 75), move(RESERVE, 0, 40, index=2)))])
+    deposits = [(row.data["token_account"], row.data["amount"]) for row in store.changes(0, 10) if row.name == DEPOSIT]
+    assert deposits == [(str(TOKENS), 15), (str(RESERVE), 40)]
+
+
+def test_balance_that_does_not_follow_from_the_last_makes_an_account_suspect(store: EventStore) -> None:
+    store.record([transaction(1, org_created()), transaction(2, vault_created())])
+    payment = vault_event("PaymentExecuted", 2, amount=40)
+    store.record([transaction(3, payment, moves=(move(TOKENS, 100, 60),))])
+    assert store.accounts.suspects() == [str(TOKENS)]
+    store.accounts.clear(str(TOKENS))
+    assert store.accounts.suspects() == []
+
+
+def test_observed_balance_is_news_only_when_it_differs(store: EventStore) -> None:
+    store.record([transaction(1, org_created()), transaction(2, moves=(move(RESERVE, 0, 500),))])
+    store.observe(str(RESERVE), 500, 9)
+    store.observe(str(RESERVE), 400, 1)
+    assert BALANCE_OBSERVED not in names(store)
+    store.observe(str(RESERVE), 400, 9)
+    row = store.changes(0, 10)[-1]
+    assert (row.name, row.slot, row.org, row.data["balance"]) == (BALANCE_OBSERVED, 9, str(ORG), 400)
+
+
+def test_vanished_transaction_takes_its_rows_and_the_cursor_with_it(store: EventStore) -> None:
+    store.record([transaction(1, org_created()), transaction(2, vault_created())], cursor=("program", "signature-2"))
+    last = store.changes(0, 10)[-1].id
+    store.revert(["signature-2", "never-seen"])
+    assert names(store) == ["OrgInitialized", REVERTED]
+    [news] = store.changes(last, 10)
+    assert (news.name, news.signature, news.org) == (REVERTED, "signature-2", None)
+    assert store.cursor("program") is None
+    store.record([transaction(2, vault_created())])
+    assert names(store, news.id) == ["WalletCreated"]
+    assert store.streams_with_gaps() == []
+
+
+def test_finality_is_marked_and_only_final_slots_are_asked_about(store: EventStore) -> None:
+    store.record([transaction(n, vault_event("WalletUpdated", n)) for n in (1, 2, 3)])
+    assert store.unfinalized(2, 10) == ["signature-1", "signature-2"]
+    store.finalize(["signature-1", "signature-2"])
+    assert store.unfinalized(9, 10) == ["signature-3"]
+    assert store.last_finalized() == "signature-2"
+
+
+def test_unknown_signatures_keep_their_order(store: EventStore) -> None:
+    store.record([transaction(1), transaction(3)])
+    asked = [f"signature-{n}" for n in range(1200)]
+    assert store.unknown(asked) == [one for one in asked if one not in {"signature-1", "signature-3"}]
+
+
+def test_file_of_another_version_is_emptied(tmp_path: Path) -> None:
+    store = EventStore(tmp_path / "chain.db")
+    store.record([transaction(1, org_created())], cursor=("program", "signature-1"))
+    store._db.conn.execute("PRAGMA user_version = 99")
+    store.close()
+    again = EventStore(tmp_path / "chain.db")
+    assert names(again) == []
+    assert again.cursor("program") is None
+    again.close()
