@@ -1,0 +1,204 @@
+"""Puts a service together from its settings, and takes it apart again."""
+
+import base64
+import hashlib
+import hmac
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+from cryptography.fernet import Fernet
+from solders.pubkey import Pubkey
+
+from app.chain.addresses import Addresses
+from app.chain.client import ChainClient
+from app.chain.transport import AsgiTransport, HttpTransport, Transport
+from app.domains import DomainResolver
+from app.idempotency import Idempotency
+from app.keys import KeyRing
+from app.localnet import Localnet
+from app.projector import Projector
+from app.service import Service
+from app.settings import Settings
+from app.settlement import Settlement
+from app.signers import Signers, load_or_create, read_secret, write_secret
+from app.store.database import Database
+from app.submission import Submitter
+from app.wallet_cache import WalletCache
+from idl.codec import Codec, load
+from indexer import Indexer
+
+#: Mints of USDC by Circle.
+_MINTS: Mapping[str, str] = {
+    "mainnet-beta": "EPjFWdd5AufqSSqeM2qN1xzybapC8G4wEGGkZwyTDt1v",
+    "devnet": "4zMMC9srt5Ri5X14GAgXhaHii3GnPAEERYPJgZJDncDU",
+}
+
+
+class ConfigurationError(Exception):
+    """The settings do not fit together, or a file that they name is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Where things lie in the data folder."""
+
+    root: Path
+
+    @property
+    def database(self) -> Path:
+        """The service's own state and its read models."""
+        return self.root / "agent-vault.db"
+
+    @property
+    def events(self) -> Path:
+        """The decoded events of the chain."""
+        return self.root / "chain.db"
+
+    @property
+    def localnet(self) -> Path:
+        """The embedded chain."""
+        return self.root / "localnet"
+
+    @property
+    def keys(self) -> Path:
+        """The signing keys."""
+        return self.root / "keys"
+
+    @property
+    def secret(self) -> Path:
+        """The secret under which API keys are recognised and secret answers encrypted."""
+        return self.root / "keys" / "service-secret"
+
+    @property
+    def admin_key(self) -> Path:
+        """The admin's API key of the first start."""
+        return self.root / "admin-api-key"
+
+
+def program_file() -> Path:
+    """Return the built program. Raises ConfigurationError when it is not there."""
+    path = Path(__file__).resolve().parent.parent / "programs" / "agent_vault.so"
+    if not path.is_file():
+        raise ConfigurationError(f"{path} is missing; build it with programs/toolchain/build")
+    return path
+
+
+def codec_of(settings: Settings) -> Codec:
+    """Return the program's codec, at the address that is set or the IDL's."""
+    return load(Pubkey.from_string(settings.program_id)) if settings.program_id else load()
+
+
+def open_localnet(settings: Settings) -> Localnet:
+    """Return the embedded chain with the program and, in the data folder, its state."""
+    program = codec_of(settings).program_id
+    return Localnet.open(Paths(settings.data_dir).localnet, {program: program_file()})
+
+
+def prepare(settings: Settings) -> Paths:
+    """Make the data folder, which only its owner can read, and give its paths."""
+    settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return Paths(settings.data_dir)
+
+
+def open_state(paths: Paths) -> tuple[Database, Signers, bytes]:
+    """Return the database, the signing keys and the service's secret; on the first start they are made."""
+    first = not paths.secret.exists()
+    signers = load_or_create(paths.keys, create=first)
+    if first:
+        # Written last: while it is missing, the keys are not complete.
+        write_secret(paths.secret, secrets.token_hex(32))
+    return Database(paths.database), signers, bytes.fromhex(read_secret(paths.secret))
+
+
+def key_ring(db: Database, secret: bytes, *, cache_seconds: float = 0.0) -> KeyRing:
+    """Return the API keys of a database."""
+    return KeyRing(db, _derive(secret, b"api keys"), cache_seconds=cache_seconds)
+
+
+def _derive(secret: bytes, purpose: bytes) -> bytes:
+    return hmac.new(secret, purpose, hashlib.sha256).digest()
+
+
+def _mint(settings: Settings, localnet: Localnet | None) -> Pubkey:
+    if localnet is not None:
+        return localnet.usdc_mint
+    named = settings.usdc_mint or _MINTS.get(settings.cluster)
+    if named is None:
+        raise ConfigurationError("with --rpc-url on this cluster the mint is needed: AGENT_VAULT_USDC_MINT")
+    return Pubkey.from_string(named)
+
+
+def _ws_url(settings: Settings) -> str | None:
+    if settings.ws_url or settings.rpc_url is None:
+        return settings.ws_url
+    parts = urlsplit(settings.rpc_url)
+    host = parts.hostname or ""
+    place = f"{host}:{parts.port + 1}" if parts.port else host
+    return urlunsplit(("wss" if parts.scheme == "https" else "ws", place, parts.path, parts.query, ""))
+
+
+@asynccontextmanager
+async def running(
+    settings: Settings, localnet: Localnet | None = None, *, transport: Transport | None = None
+) -> AsyncIterator[Service]:
+    """Run a service: indexer, projector and settlement at work until the context ends.
+
+    ``localnet`` is the embedded chain, reached without a socket; without it ``settings.rpc_url`` is. ``transport``
+    takes the place of both ways. Raises ConfigurationError and KeyFileError.
+    """
+    paths = prepare(settings)
+    async with AsyncExitStack() as stack:
+        db, signers, secret = open_state(paths)
+        stack.callback(db.close)
+        codec = codec_of(settings)
+        if transport is None:
+            if localnet is not None:
+                transport = AsgiTransport(localnet.rpc_app)
+            else:
+                assert settings.rpc_url is not None
+                transport = HttpTransport(settings.rpc_url)
+        chain = ChainClient(transport, program_id=codec.program_id)
+        stack.push_async_callback(chain.aclose)
+        indexer = Indexer(
+            transport=transport, codec=codec, db_path=paths.events, ws_url=None if localnet else _ws_url(settings)
+        )
+        projector = Projector(db, indexer.store.changes)
+        indexer.subscribe(projector.notify)
+        submitter = Submitter(
+            db=db,
+            chain=chain,
+            indexer=indexer,
+            projector=projector,
+            fee_payer=signers.fee_payer,
+            confirm_timeout=settings.confirm_timeout,
+        )
+        seal = Fernet(base64.urlsafe_b64encode(_derive(secret, b"secret answers")))
+        service = Service(
+            settings=settings,
+            db=db,
+            codec=codec,
+            addresses=Addresses(codec.program_id, _mint(settings, localnet)),
+            chain=chain,
+            indexer=indexer,
+            projector=projector,
+            signers=signers,
+            keys=key_ring(db, secret, cache_seconds=settings.key_cache_seconds),
+            idempotency=Idempotency(db, seal, wait=settings.idempotency_wait),
+            submitter=submitter,
+            domains=DomainResolver(timeout=settings.domain_timeout),
+            settlement=Settlement(
+                db, submitter, interval=settings.settlement_interval, grace=2 * settings.confirm_timeout
+            ),
+            wallet_cache=WalletCache(db, settings.wallet_cache_seconds),
+        )
+        await indexer.start()
+        stack.push_async_callback(indexer.stop)
+        await projector.start()
+        stack.push_async_callback(projector.stop)
+        await service.settlement.start()
+        stack.push_async_callback(service.settlement.stop)
+        yield service

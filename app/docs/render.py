@@ -1,0 +1,132 @@
+"""Makes HTML pages of the OpenAPI document and of the error catalogue."""
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from app.errors import CATALOGUE, ErrorKind
+
+
+@cache
+def _style() -> str:
+    return files("app.docs").joinpath("style.css").read_text()
+
+
+def _page(title: str, body: str) -> str:
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{_style()}</style></head>'
+        f"<body>{body}</body></html>"
+    )
+
+
+def error_page(kind: ErrorKind) -> str:
+    """Return the page to which an error's `docs` leads."""
+    return _page(
+        kind.code,
+        f'<p><a href="/docs">Agent Vault Payment Service</a></p><h1><code>{escape(kind.code)}</code></h1>'
+        f"<p>HTTP status {kind.status} · {escape(kind.area)}</p><p>{escape(kind.meaning)}</p>"
+        f"<h2>What to do</h2><p>{_inline(kind.remedy)}</p>",
+    )
+
+
+def interface_page(document: Mapping[str, Any]) -> str:
+    """Return the page of all operations, from the OpenAPI document."""
+    tags: dict[str, list[str]] = {}
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            tags.setdefault(operation["tags"][0], []).append(_operation(method, path, operation, document))
+    menu = "".join(f'<a href="#{escape(tag)}">{escape(tag)}</a>' for tag in (*tags, "errors"))
+    sections = "".join(
+        f'<h2 id="{escape(tag)}">{escape(tag.capitalize())}</h2>{"".join(parts)}' for tag, parts in tags.items()
+    )
+    info = document["info"]
+    return _page(
+        info["title"],
+        f"<h1>{escape(info['title'])}</h1><p>{escape(info['description'])}</p>"
+        "<p>Every request carries <code>Authorization: Bearer &lt;API key&gt;</code>. State-changing requests take an "
+        "idempotency key, as the field <code>idempotencyKey</code> or the header <code>Idempotency-Key</code>. "
+        'The same as data: <a href="/openapi.json">/openapi.json</a>.</p>'
+        f'<nav>{menu}</nav>{sections}<h2 id="errors">Errors</h2>{_errors()}',
+    )
+
+
+def _operation(method: str, path: str, operation: Mapping[str, Any], document: Mapping[str, Any]) -> str:
+    anchor = escape(operation["operationId"])
+    parts = [
+        f'<h3 id="{anchor}"><span class="method">{method.upper()}</span> {escape(path)}</h3>',
+        f"<p>{_inline(operation['summary'])} {_inline(operation['description'])}</p>",
+    ]
+    parameters = [
+        (one["name"], f"{one['in']}, {_type(one['schema'])}", one["required"]) for one in operation["parameters"]
+    ]
+    if parameters:
+        parts.append(_table("Parameter", parameters))
+    if "requestBody" in operation:
+        schema = _resolve(operation["requestBody"]["content"]["application/json"]["schema"], document)
+        parts.append(_fields("Body", schema))
+    answer = operation["responses"]["200"]["content"]["application/json"]["schema"]
+    parts.append(_fields("Answer", _resolve(answer, document)))
+    codes = [
+        f'<a href="/docs/errors/{code}"><code>{code}</code></a>'
+        for status, response in operation["responses"].items()
+        if status != "200"
+        for code in response["description"].split(", ")
+    ]
+    parts.append(f'<p class="muted">Errors: {", ".join(codes)}</p>')
+    return "".join(parts)
+
+
+def _fields(title: str, schema: Mapping[str, Any]) -> str:
+    required = schema.get("required", ())
+    rows = [(name, _type(field), name in required) for name, field in schema.get("properties", {}).items()]
+    return _table(title, rows)
+
+
+def _table(title: str, rows: Iterable[tuple[str, str, bool]]) -> str:
+    lines = "".join(
+        f"<tr><td><code>{escape(name)}</code></td><td>{escape(kind)}</td><td>{'required' if required else ''}</td></tr>"
+        for name, kind, required in rows
+    )
+    return f"<table><thead><tr><th>{title}</th><th>Type</th><th></th></tr></thead><tbody>{lines}</tbody></table>"
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    if "anyOf" in schema:
+        return " or ".join(_type(one) for one in schema["anyOf"])
+    if "enum" in schema:
+        return " | ".join(str(one) for one in schema["enum"])
+    if "const" in schema:
+        return str(schema["const"])
+    if "$ref" in schema:
+        return str(schema["$ref"]).rpartition("/")[2]
+    if schema.get("type") == "array":
+        return f"{_type(schema['items'])}[]"
+    bounds = [f"{sign} {schema[key]}" for key, sign in (("minimum", "≥"), ("maximum", "≤")) if key in schema] + (
+        [f"at most {schema['maxLength']} characters"] if "maxLength" in schema else []
+    )
+    kind = str(schema.get("format", schema.get("type", "any")))
+    return f"{kind} ({', '.join(bounds)})" if bounds else kind
+
+
+def _resolve(schema: Mapping[str, Any], document: Mapping[str, Any]) -> Mapping[str, Any]:
+    name = schema["$ref"].rpartition("/")[2]
+    found: Mapping[str, Any] = document["components"]["schemas"][name]
+    return found
+
+
+def _errors() -> str:
+    rows = "".join(
+        f'<tr><td><a href="/docs/errors/{kind.code}"><code>{kind.code}</code></a></td><td>{kind.status}</td>'
+        f"<td>{escape(kind.meaning)}</td></tr>"
+        for kind in CATALOGUE.values()
+    )
+    return f"<table><thead><tr><th>Code</th><th>Status</th><th>Meaning</th></tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _inline(text: str) -> str:
+    """Text with `code` between backquotes."""
+    parts = escape(text).split("`")
+    return "".join(f"<code>{part}</code>" if index % 2 else part for index, part in enumerate(parts))

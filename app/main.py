@@ -1,0 +1,141 @@
+"""The HTTP application."""
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import structlog
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Match, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.chain.errors import ChainUnavailable, RpcError
+from app.errors import ApiError, RequestError, UnavailableError
+from app.identifiers import random_id
+from app.openapi import document
+from app.routes import documentation, events, payments, policies, recipients, transactions, wallets
+from app.service import Service
+from app.settings import Settings
+from app.store.paging import InvalidCursorError
+
+_log = structlog.get_logger(__name__)
+
+operations: list[Route] = [
+    *payments.routes,
+    *wallets.routes,
+    *policies.routes,
+    *transactions.routes,
+    *events.routes,
+    *recipients.routes,
+]
+routes: list[Route] = [*operations, *documentation.routes]
+
+#: JSON-RPC errors that say that the request itself was wrong.
+_OUR_FAULT = frozenset({-32600, -32601, -32602})
+
+Lifespan = Callable[[], AbstractAsyncContextManager[Service]]
+
+
+class RequestIds:
+    """Gives every request an id, answers it in `Request-Id`, and turns what nobody foresaw into `internal_error`."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = random_id("req_")
+        scope.setdefault("state", {})["request_id"] = request_id
+        started, began = False, time.monotonic()
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                message = {**message, "headers": [*message["headers"], (b"request-id", request_id.encode())]}
+            await send(message)
+
+        with structlog.contextvars.bound_contextvars(request_id=request_id):
+            try:
+                await self._app(scope, receive, send_with_id)
+            except Exception:
+                _log.exception("internal_error", method=scope["method"], path=scope["path"])
+                if started:
+                    raise
+                response = answer_error(Request(scope), ApiError("internal_error"))
+                await response(scope, receive, send_with_id)
+            _log.debug("request", method=scope["method"], path=scope["path"], seconds=time.monotonic() - began)
+
+
+def answer_error(request: Request, error: ApiError) -> Response:
+    """Return the envelope of an error."""
+    base: str = request.app.state.base_url
+    body = error.envelope(docs=f"{base}/docs/errors/{error.code}", request_id=request.state.request_id)
+    return JSONResponse(body, error.status, headers=error.headers)
+
+
+async def _api_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return answer_error(request, error)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 405:
+        allowed = {
+            method
+            for route in routes
+            if route.matches({**request.scope, "method": request.method})[0] is not Match.NONE
+            for method in route.methods or ()
+        }
+        return answer_error(request, RequestError("method_not_allowed", headers={"Allow": ", ".join(sorted(allowed))}))
+    return answer_error(request, RequestError("not_found" if error.status_code == 404 else "invalid_request"))
+
+
+async def _chain_error(request: Request, error: Exception) -> Response:
+    if isinstance(error, RpcError) and error.code in _OUR_FAULT:
+        _log.error("internal_error", error=str(error))
+        return answer_error(request, ApiError("internal_error"))
+    _log.warning("chain_unavailable", error=str(error))
+    return answer_error(request, UnavailableError("chain_unavailable"))
+
+
+async def _cursor_error(request: Request, _error: Exception) -> Response:
+    return answer_error(request, RequestError("invalid_request", "cursor: is not one that this list gave."))
+
+
+#: How what is raised anywhere below a route is answered.
+ERROR_HANDLERS: Mapping[Any, Any] = {
+    ApiError: _api_error,
+    HTTPException: _http_error,
+    ChainUnavailable: _chain_error,
+    RpcError: _chain_error,
+    InvalidCursorError: _cursor_error,
+}
+
+
+def create_app(settings: Settings, lifespan: Lifespan) -> Starlette:
+    """Return the application; ``lifespan`` gives the running service and stops it at the end."""
+
+    async def run(app: Starlette) -> Any:
+        async with lifespan() as service:
+            app.state.service = service
+            yield
+
+    app = Starlette(
+        routes=routes,
+        middleware=[Middleware(RequestIds)],
+        exception_handlers=dict(ERROR_HANDLERS),
+        lifespan=asynccontextmanager(run),
+    )
+    app.state.base_url = settings.base_url()
+    app.state.openapi = document(operations, settings.base_url())
+    return app

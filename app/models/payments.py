@@ -1,0 +1,158 @@
+"""Payments and transactions."""
+
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+
+from app.models.base import Amount, Answer, Body, IdempotencyKey, Identifier, Memo, Page, Recipient, Timestamp
+
+TransactionStatus = Literal["pending", "confirmed", "blocked", "failed"]
+TransactionType = Literal[
+    "payment", "funding", "withdrawal", "a2a_send", "a2a_receive", "escrow_lock", "escrow_release", "escrow_refund"
+]
+
+
+class PayFromWallet(Body):
+    """Body of a payment whose wallet stands in the path."""
+
+    to: Recipient
+    amount: Amount
+    currency: Literal["USDC"]
+    memo: Memo | None = None
+    idempotency_key: IdempotencyKey | None = None
+
+
+class CreatePayment(PayFromWallet):
+    """Body of a payment."""
+
+    wallet_id: Identifier
+
+
+class SimulatePayment(Body):
+    """Body of a payment's rehearsal."""
+
+    wallet_id: Identifier
+    to: Recipient
+    amount: Amount
+    currency: Literal["USDC"] = "USDC"
+
+
+class ListWalletTransactions(Page):
+    """Query of a wallet's transactions; `from` is inclusive, `to` exclusive."""
+
+    status: TransactionStatus | None = None
+    type: TransactionType | None = None
+    from_: Annotated[Timestamp | None, Field(alias="from")] = None
+    to: Timestamp | None = None
+
+
+class ListTransactions(ListWalletTransactions):
+    """Query of the organisation's transactions."""
+
+    wallet_id: Identifier | None = None
+    recipient: Recipient | None = None
+
+
+class ListEvents(Page):
+    """Query of the events, newest first."""
+
+    event: Annotated[str, Field(max_length=64)] | None = None
+    wallet_id: Identifier | None = None
+    severity: Literal["info", "warning", "critical"] | None = None
+    from_: Annotated[Timestamp | None, Field(alias="from")] = None
+    to: Timestamp | None = None
+
+
+class Payment(Answer):
+    """A payment as its request answers it."""
+
+    tx_id: str
+    id: str
+    wallet_id: str
+    recipient: str
+    amount: str
+    currency: str
+    status: TransactionStatus
+    tx_signature: str | None
+    on_chain_slot: int | None
+    policy_triggered: bool
+    memo: str | None
+    timestamp: str
+
+
+class QuickPayment(Payment):
+    """The same with the quick start's name of the signature."""
+
+    signature: str | None
+
+
+class Violation(Answer):
+    """The rule that refused, its limit and what the payment would have made of it."""
+
+    rule: str
+    limit: str
+    attempted: str
+
+
+class Transaction(Payment):
+    """A transaction with all that is known of it."""
+
+    type: TransactionType
+    policy_id: str | None
+    agent_attestation_hash: str | None
+    explorer_url_1: str | None
+    explorer_url_2: str | None
+    violation: Violation | None
+
+
+class TransactionPage(Answer):
+    """One page of transactions, newest first."""
+
+    data: list[Transaction]
+    has_more: bool
+    next_cursor: str | None
+
+
+class RuleVerdict(Answer):
+    """What one rule says; money as decimal strings, counts and codes as their digits."""
+
+    rule: str
+    set: bool
+    passed: bool
+    limit: str | None
+    attempted: str | None
+    headroom: str | None
+    retry_at: str | None
+
+
+class Simulation(Answer):
+    """The verdict of every rule on a payment that is not made."""
+
+    wallet_id: str
+    recipient: str
+    amount: str
+    currency: str
+    allowed: bool
+    usdc_balance: str
+    retry_at: str | None
+    rules: list[RuleVerdict]
+
+
+class Event(Answer):
+    """One event; the members beside these depend on its kind."""
+
+    model_config = ConfigDict(extra="allow")
+
+    event_id: str
+    event: str
+    severity: str
+    summary: str
+    timestamp: str
+
+
+class EventPage(Answer):
+    """One page of events, newest first."""
+
+    data: list[Event]
+    has_more: bool
+    next_cursor: str | None

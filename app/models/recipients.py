@@ -1,0 +1,21 @@
+"""Recipients: what the operator attests of an address or a domain."""
+
+from app.models.base import Answer, Body, IdempotencyKey, Identifier
+
+
+class PutRecipient(Body):
+    """Body of a registration; `address` is needed for a domain and must be absent or the same for an address."""
+
+    address: Identifier | None = None
+    category: Identifier | None = None
+    idempotency_key: IdempotencyKey | None = None
+
+
+class RegisteredRecipient(Answer):
+    """What is registered."""
+
+    recipient: str
+    address: str
+    domain: str | None
+    category: str
+    effective_at: str

@@ -1,0 +1,155 @@
+"""Wallets: what creates, changes, funds and shows them."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from app.models.base import Amount, AmountOrAll, Answer, Body, IdempotencyKey, Identifier, Name, Page, Tags
+
+WalletStatus = Literal["active", "idle", "policy_violation", "frozen", "unfunded", "archived"]
+
+#: Bounds of a session token's life, in seconds.
+MIN_TTL, MAX_TTL, DEFAULT_TTL = 60, 2_592_000, 86_400
+
+
+class CreateWallet(Body):
+    """Body of wallet creation."""
+
+    agent_id: Identifier
+    label: Name
+    policy_id: Identifier
+    tags: Tags = Field(default=[])
+    owner_org: Identifier | None = None
+    idempotency_key: IdempotencyKey | None = None
+
+
+class UpdateWallet(Body):
+    """Body of a wallet's update; what is absent stays as it is."""
+
+    label: Name | None = None
+    policy_id: Identifier | None = None
+    tags: Tags | None = None
+    status: Literal["frozen", "active"] | None = None
+    idempotency_key: IdempotencyKey | None = None
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> "UpdateWallet":
+        if not self.model_fields_set - {"idempotency_key"}:
+            raise PydanticCustomError("empty_update", "give at least one of label, policyId, tags, status")
+        return self
+
+    @field_validator("label", "policy_id", "tags", "status", mode="before")
+    @classmethod
+    def _not_null(cls, value: object) -> object:
+        if value is None:
+            raise PydanticCustomError("null_update", "must not be null; leave the field out to keep its value")
+        return value
+
+
+class FundWallet(Body):
+    """Body of funding from the reserve."""
+
+    amount: Amount
+    currency: Literal["USDC"] = "USDC"
+    idempotency_key: IdempotencyKey | None = None
+
+
+class WithdrawFromWallet(Body):
+    """Body of a withdrawal to the reserve."""
+
+    amount: AmountOrAll
+    currency: Literal["USDC"] = "USDC"
+    idempotency_key: IdempotencyKey | None = None
+
+
+class RotateToken(Body):
+    """Body of a new session token."""
+
+    ttl_seconds: Annotated[int, Field(ge=MIN_TTL, le=MAX_TTL)] = DEFAULT_TTL
+    idempotency_key: IdempotencyKey | None = None
+
+
+class EmptyBody(Body):
+    """Body of requests whose path says everything."""
+
+    idempotency_key: IdempotencyKey | None = None
+
+
+class ListWallets(Page):
+    """Query of the wallet list; `tags` is comma-separated and matches wallets that have all of them."""
+
+    status: WalletStatus | None = None
+    tags: Annotated[str, Field(max_length=2_200)] | None = None
+
+
+class AttachedPolicy(Answer):
+    """The policy as a wallet shows it."""
+
+    policy_id: str
+    id: str
+    name: str
+    max_per_tx: str | None
+    max_per_day: str | None
+    max_per_month: str | None
+
+
+class Wallet(Answer):
+    """A wallet as lists and changes answer it."""
+
+    wallet_id: str
+    id: str
+    chain_address: str
+    agent_id: str
+    label: str
+    usdc_balance: str
+    policy: AttachedPolicy
+    status: WalletStatus
+    tags: list[str]
+    created_at: str
+
+
+class WalletDetail(Wallet):
+    """A wallet as the get request answers it."""
+
+    updated_at: str
+    last_transaction_at: str | None
+
+
+class WalletPage(Answer):
+    """One page of wallets."""
+
+    data: list[Wallet]
+    has_more: bool
+    next_cursor: str | None
+
+
+class Funded(Answer):
+    """Answer of a funding."""
+
+    wallet_id: str
+    id: str
+    tx_id: str
+    tx_signature: str
+    status: str
+    funded_amount: str
+    usdc_balance: str
+    org_balance_remaining: str
+
+
+class Withdrawn(WalletDetail):
+    """Answer of a withdrawal: the wallet, and what moved."""
+
+    tx_id: str
+    tx_signature: str
+    withdrawn_amount: str
+    org_balance_remaining: str
+
+
+class SessionToken(Answer):
+    """A new session token; it is shown this once."""
+
+    wallet_id: str
+    id: str
+    session_token: str
+    expires_at: str

@@ -1,0 +1,91 @@
+"""Transactions before and after they are sent: what is to be done, and what became of it."""
+
+import hashlib
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from solders.instruction import Instruction
+from solders.keypair import Keypair
+from sqlalchemy import Connection
+
+from app.chain.instructions import compute_unit_limit
+from app.chain.records import Simulation
+from app.store.attempts import Attempt
+
+#: The most compute units that a transaction may ask for.
+_MAX_UNITS = 1_400_000
+
+
+def nothing(_conn: Connection) -> None:
+    """Write nothing beside the attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A transaction to be made: what it does on the chain and how it is remembered.
+
+    ``event_instruction`` is the index of the program's instruction in the transaction, ``attested`` says that the
+    session authority signs. ``also`` is written in the database transaction that stores the attempt.
+    """
+
+    org: str
+    type: str
+    instructions: Sequence[Instruction]
+    signers: Sequence[Keypair]
+    event_instruction: int = 0
+    wallet_id: str | None = None
+    recipient: str | None = None
+    recipient_address: str | None = None
+    amount: int = 0
+    policy_id: str | None = None
+    policy_triggered: bool = False
+    memo: str | None = None
+    reference: bytes | None = None
+    attested: bool = False
+    also: Callable[[Connection], None] = nothing
+
+
+def distinct(instructions: Sequence[Instruction]) -> list[Instruction]:
+    """Return the instructions behind a compute limit that differs each time.
+
+    Two equal transactions under one blockhash would be one; payments and their like carry a random reference instead.
+    """
+    return [compute_unit_limit(_MAX_UNITS - secrets.randbelow(_MAX_UNITS // 4)), *instructions]
+
+
+class RefusedError(Exception):
+    """The rehearsal failed: the transaction was not sent."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+        super().__init__(str(simulation.err))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of an attempt: confirmed at ``slot``, still pending, or failed with the chain's ``error``.
+
+    A pending one that ``landed`` only waits for the read models; there is nothing to send again.
+    """
+
+    attempt: Attempt
+    status: str
+    slot: int | None = None
+    error: Any = None
+    custom_error: int | None = None
+    landed: bool = False
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether the chain has confirmed it."""
+        return self.status == "confirmed"
+
+
+def message_hash(raw: bytes) -> str:
+    """Digest of the message that was signed, as ``sha256:<hex>``.
+
+    A serialised transaction starts with the number of its signatures (below 128, so one byte), 64 bytes each.
+    """
+    return f"sha256:{hashlib.sha256(raw[1 + 64 * raw[0] :]).hexdigest()}"

@@ -1,0 +1,173 @@
+"""Recipients: finding the address behind what a client names, and what the operator registers of it."""
+
+from dataclasses import dataclass
+
+from solders.pubkey import Pubkey
+
+from app.chain.addresses import domain_hash
+from app.chain.rules import CATEGORIES
+from app.domains import normalise
+from app.errors import AuthenticationError, NotFoundError, RequestError
+from app.idempotency import Ticket
+from app.identifiers import is_id
+from app.keys import Principal
+from app.models.recipients import PutRecipient, RegisteredRecipient
+from app.plans import Plan, RefusedError
+from app.refusals import business_error, require_confirmed
+from app.service import Service
+from app.store.recipients import Recipient, put_domain, recipient, recipient_by_domain
+from app.store.wallets import wallet
+from app.timestamps import iso, now_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Payee:
+    """Who is paid: the owner of the receiving token account, and the name under which the payment is remembered."""
+
+    owner: Pubkey
+    name: str
+
+
+def parse_address(text: str) -> Pubkey | None:
+    """Return the address that a text is, or None."""
+    try:
+        return Pubkey.from_string(text) if 32 <= len(text) <= 44 else None
+    except ValueError:
+        return None
+
+
+async def resolve(service: Service, org: str, to: str) -> Payee:
+    """Return the payee that ``to`` names: an address, a wallet of the organisation or a domain.
+
+    A domain is what the operator registered, else what it names itself; asking it registers nothing.
+    Raises ``invalid_recipient``.
+    """
+    address = parse_address(to)
+    if address is not None:
+        return Payee(address, to)
+    if is_id("wal_", to):
+        found = service.db.read(lambda conn: wallet(conn, org, to, now_ms()))
+        if found is None or found.archived:
+            raise RequestError("invalid_recipient", "There is no such wallet to pay to.")
+        return Payee(Pubkey.from_string(found.vault), found.vault)
+    domain = normalise(to)
+    if domain is None:
+        raise RequestError("invalid_recipient")
+    registered = service.db.read(lambda conn: recipient_by_domain(conn, org, domain))
+    if registered is not None:
+        return Payee(Pubkey.from_string(registered.address), domain)
+    named = parse_address(await service.domains.resolve(domain))
+    if named is None:
+        raise RequestError("invalid_recipient", "The domain names something that is no chain address.")
+    return Payee(named, domain)
+
+
+def allowlist_entry(service: Service, org: str, text: str) -> tuple[str, bytes]:
+    """Return an allowlist's entry as it is shown and as it stands on the chain. Raises ``invalid_recipient``."""
+    address = parse_address(text)
+    if address is not None:
+        return text, bytes(address)
+    if is_id("wal_", text):
+        found = service.db.read(lambda conn: wallet(conn, org, text, now_ms()))
+        if found is not None:
+            return found.vault, bytes(Pubkey.from_string(found.vault))
+    domain = normalise(text)
+    if domain is None:
+        raise RequestError("invalid_recipient", "allowedRecipients: takes addresses, wallet ids and domains.")
+    return domain, domain_hash(domain)
+
+
+async def put(
+    service: Service, principal: Principal, ticket: Ticket, name: str, body: PutRecipient
+) -> RegisteredRecipient:
+    """Register the category of an address, or the address and category of a domain.
+
+    The operator adds; what is registered is changed by the authority, so that takes an admin's key. A domain that
+    moves to another address is taken from the old one in the same transaction.
+    """
+    org = principal.org
+    domain, address = _target(name, body)
+    if body.category is not None and body.category not in CATEGORIES:
+        raise RequestError("invalid_request", f"category: must be one of {', '.join(CATEGORIES)}.")
+    existing = service.db.read(lambda conn: recipient(conn, org, str(address)))
+    moved = service.db.read(lambda conn: recipient_by_domain(conn, org, domain)) if domain else None
+    if moved is not None and moved.address == str(address):
+        moved = None
+    category = CATEGORIES.index(body.category) if body.category else existing.category if existing else 0
+    if existing and existing.category == category and (domain is None or existing.domain == domain) and not moved:
+        return _answer(existing)
+    if (existing or moved) and principal.role != "admin":
+        raise AuthenticationError("insufficient_permissions", "Changing what is registered needs an admin's key.")
+    signer = service.signers.require_authority() if existing or moved else service.signers.operator
+    payer = service.signers.fee_payer_address
+    build = service.instructions(org)
+    instructions = [
+        build.register_recipient(
+            payer=payer,
+            signer=signer.pubkey(),
+            address=address,
+            category=category,
+            domain=domain or (existing.domain if existing else None),
+        )
+    ]
+    if moved is not None:
+        freed = Pubkey.from_string(moved.address)
+        instructions.append(
+            build.register_recipient(
+                payer=payer, signer=signer.pubkey(), address=freed, category=moved.category, domain=None
+            )
+        )
+    plan = Plan(
+        org=org,
+        type="register_recipient",
+        instructions=instructions,
+        signers=[signer],
+        recipient=domain or str(address),
+        also=lambda conn: put_domain(conn, domain) if domain else None,
+    )
+    try:
+        outcome = await service.submitter.resume(ticket) or await service.submitter.submit(plan, ticket)
+    except RefusedError as refused:
+        raise business_error(service.codec, refused) from None
+    require_confirmed(service.codec, outcome)
+    found = service.db.read(lambda conn: recipient(conn, org, str(address)))
+    assert found is not None
+    return _answer(found)
+
+
+def get(service: Service, principal: Principal, name: str) -> RegisteredRecipient:
+    """Return what is registered for an address or a domain. Raises ``recipient_not_found``."""
+    org = principal.org
+    domain = None if parse_address(name) else normalise(name)
+    if domain is not None:
+        found = service.db.read(lambda conn: recipient_by_domain(conn, org, domain))
+    else:
+        found = service.db.read(lambda conn: recipient(conn, org, name))
+    if found is None:
+        raise NotFoundError("recipient_not_found")
+    return _answer(found)
+
+
+def _target(name: str, body: PutRecipient) -> tuple[str | None, Pubkey]:
+    address = parse_address(name)
+    if address is not None:
+        if body.address not in (None, name):
+            raise RequestError("invalid_request", "address: must be absent or the address in the path.")
+        return None, address
+    domain = normalise(name)
+    if domain is None:
+        raise RequestError("invalid_recipient")
+    named = parse_address(body.address) if body.address else None
+    if named is None:
+        raise RequestError("invalid_recipient", "address: a domain is registered with its chain address.")
+    return domain, named
+
+
+def _answer(found: Recipient) -> RegisteredRecipient:
+    return RegisteredRecipient(
+        recipient=found.domain or found.address,
+        address=found.address,
+        domain=found.domain,
+        category=CATEGORIES[found.category],
+        effective_at=iso(found.effective_at),
+    )

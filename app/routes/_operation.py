@@ -1,0 +1,180 @@
+"""What every route shares: authentication, parsing, idempotency, and its place in the OpenAPI document."""
+
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from spectree import Response as Responses
+from spectree import SecurityScheme, SpecTree
+from spectree.models import SecureType, SecuritySchemeData
+from starlette.requests import Request
+from starlette.responses import Response
+
+from app.auth import authenticate, authorise, authorise_wallet
+from app.errors import CATALOGUE, RequestError
+from app.idempotency import Fingerprint, Ticket, body_hash
+from app.keys import Principal, Role
+from app.models.base import Body, ErrorEnvelope, IdempotencyKey, Query
+from app.routes._parsing import query_items, read_json, refuse
+from app.service import Service
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+Handler = TypeVar("Handler", bound=Callable[..., Awaitable[BaseModel]])
+
+_ALWAYS = ("invalid_request", "authentication_failed", "internal_error")
+_CHANGES = ("idempotency_conflict", "idempotency_in_progress", "chain_unavailable")
+
+#: Collects the operations as their routes are imported; ``app.main`` makes `/openapi.json` of it.
+api = SpecTree(
+    "starlette",
+    annotations=False,
+    mode="strict",
+    title="Agent Vault Payment Service",
+    version="v1",
+    description=(
+        "Vaults from which agents pay USDC, each guarded by a policy that the on-chain program enforces. "
+        "Request fields are accepted in camelCase and in snake_case; answers are in snake_case. "
+        "Amounts are decimal strings, times ISO 8601 in UTC."
+    ),
+    security_schemes=[
+        SecurityScheme(
+            name="api_key", data=SecuritySchemeData(type=SecureType.HTTP, scheme="bearer", bearer_format="API key")
+        )
+    ],
+    security={"api_key": []},
+    naming_strategy=lambda model: model.__name__,
+    nested_naming_strategy=lambda _parent, child: child,
+)
+
+
+class SessionHeader(BaseModel):
+    """The wallet's session token; agents must send it with payments."""
+
+    session_token: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request that was authenticated: who asks for what."""
+
+    service: Service
+    principal: Principal
+    request: Request
+    ticket: Ticket
+
+    def path(self, name: str) -> str:
+        """Return a parameter of the path."""
+        return str(self.request.path_params[name])
+
+    @property
+    def session_token(self) -> str | None:
+        """The header Session-Token."""
+        return self.request.headers.get("session-token")
+
+
+def operation(
+    *,
+    tag: str,
+    roles: Collection[Role],
+    answer: type[BaseModel],
+    body: type[Body] | None = None,
+    query: type[Query] | None = None,
+    errors: Collection[str] = (),
+    changes: bool = False,
+    session: bool = False,
+    secret: bool = False,
+) -> Callable[[Handler], Endpoint]:
+    """Make an endpoint of ``handler(call, body or query)``.
+
+    ``changes`` gives it idempotency keys, ``session`` documents the header Session-Token, ``secret`` keeps the
+    answer encrypted while it can be repeated. ``errors`` are the codes beside those that every operation has.
+    """
+
+    def decorate(handler: Handler) -> Endpoint:
+        async def endpoint(request: Request) -> Response:
+            service: Service = request.app.state.service
+            principal = authenticate(request, service.keys)
+            authorise(principal, roles)
+            arguments = await _arguments(request, body, query)
+            wallet_id = request.path_params.get("wallet_id") or getattr(arguments, "wallet_id", None)
+            if wallet_id is not None:
+                authorise_wallet(principal, wallet_id)
+
+            async def work(ticket: Ticket) -> bytes:
+                call = Call(service, principal, request, ticket)
+                result = await (handler(call) if arguments is None else handler(call, arguments))
+                return result.model_dump_json().encode()
+
+            fingerprint = _fingerprint(request, principal, arguments) if changes else None
+            content, replayed = await service.idempotency.run(fingerprint, work, secret=secret)
+            headers = {"Idempotent-Replayed": "true"} if replayed else None
+            return Response(content, media_type="application/json", headers=headers)
+
+        endpoint.__name__ = endpoint.__qualname__ = handler.__name__
+        endpoint.__doc__ = handler.__doc__
+        endpoint.__module__ = handler.__module__
+        codes = {*_ALWAYS, "insufficient_permissions", *(_CHANGES if changes else ()), *errors}
+        documented = api.validate(
+            query=query,
+            json=body,
+            headers=SessionHeader if session else None,
+            resp=_responses(answer, codes),
+            tags=(tag,),
+            skip_validation=True,
+            operation_id=handler.__name__,
+            validation_error_status=400,
+        )
+        documented_endpoint: Endpoint = documented(endpoint)
+        return documented_endpoint
+
+    return decorate
+
+
+async def _arguments(request: Request, body: type[Body] | None, query: type[Query] | None) -> Body | Query | None:
+    """Return the validated body or query. Raises ``invalid_request``, ``invalid_amount`` and ``invalid_recipient``."""
+    if query is None and request.url.query:
+        raise RequestError("invalid_request", "This request takes no query parameters.")
+    model = body or query
+    if model is None:
+        return None
+    if body:
+        limit = request.app.state.service.settings.max_body_bytes
+        empty = not any(field.is_required() for field in body.model_fields.values())
+        found = await read_json(request, empty=empty, limit=limit)
+    else:
+        found = query_items(request)
+    try:
+        return model.model_validate(found)
+    except ValidationError as error:
+        raise refuse(error) from None
+
+
+_KEY: type[Body] = type("_Key", (Body,), {"__annotations__": {"key": IdempotencyKey}})
+
+
+def _fingerprint(request: Request, principal: Principal, arguments: Body | Query | None) -> Fingerprint | None:
+    sent: str | None = getattr(arguments, "idempotency_key", None)
+    header = request.headers.get("idempotency-key")
+    if sent is not None and header is not None and sent != header:
+        raise RequestError("invalid_request", "The idempotency keys in the body and in the header differ.")
+    key = sent or header
+    if key is None:
+        return None
+    if sent is None:
+        try:
+            _KEY.model_validate({"key": key})
+        except ValidationError:
+            raise RequestError("invalid_request", "Idempotency-Key: must have 1 to 255 characters.") from None
+    parsed: dict[str, Any] = arguments.model_dump(exclude={"idempotency_key"}) if arguments is not None else {}
+    return Fingerprint(principal.org, key, request.method, request.url.path, body_hash(parsed))
+
+
+def _responses(answer: type[BaseModel], codes: Collection[str]) -> Responses:
+    by_status: dict[int, list[str]] = {}
+    for code in sorted(codes):
+        by_status.setdefault(CATALOGUE[code].status, []).append(code)
+    models: dict[str, Any] = {"HTTP_200": (answer, "Success.")}
+    for status, names in sorted(by_status.items()):
+        models[f"HTTP_{status}"] = (ErrorEnvelope, ", ".join(names))
+    return Responses(**models)

@@ -1,0 +1,71 @@
+"""From raw requests to values: JSON bodies and query strings, refused with a message that echoes no input."""
+
+import json
+from typing import Any
+
+from pydantic import ValidationError
+from starlette.requests import ClientDisconnect, Request
+
+from app.errors import RequestError
+
+_JSON_TYPES = ("application/json",)
+
+
+def _refuse_constant(_name: str) -> Any:
+    raise ValueError("not JSON")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("duplicate names")
+    return found
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_unique)
+
+
+async def read_json(request: Request, *, empty: bool, limit: int) -> dict[str, Any]:
+    """Return the body, of at most ``limit`` bytes, as a JSON object; with ``empty`` no body counts as an empty one.
+
+    Raises ``invalid_request`` and ``request_too_large``.
+    """
+    raw = bytearray()
+    try:
+        async for chunk in request.stream():
+            raw += chunk
+            if len(raw) > limit:
+                raise RequestError("request_too_large")
+    except ClientDisconnect:
+        raise RequestError("invalid_request", "The body ended early.") from None
+    if not raw and empty:
+        return {}
+    media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if media_type not in _JSON_TYPES:
+        raise RequestError("invalid_request", "The body must be JSON (Content-Type: application/json).")
+    try:
+        found = _DECODER.decode(raw.decode())
+    except (ValueError, RecursionError):
+        raise RequestError("invalid_request", "The body is not valid JSON.") from None
+    if not isinstance(found, dict):
+        raise RequestError("invalid_request", "The body must be a JSON object.")
+    return found
+
+
+def query_items(request: Request) -> dict[str, Any]:
+    """Return the query parameters. Raises ``invalid_request`` when one is given twice."""
+    items = request.query_params.multi_items()
+    found = dict(items)
+    if len(found) != len(items):
+        raise RequestError("invalid_request", "A query parameter is given twice.")
+    return found
+
+
+def refuse(error: ValidationError) -> RequestError:
+    """Return the error of the contract for the first thing that pydantic found wrong."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    code = first["type"] if first["type"] in ("invalid_amount", "invalid_recipient") else "invalid_request"
+    place = ".".join(str(part) for part in first["loc"])
+    # A name that we do not know may be anything; it is shown in a form that no log or terminal stumbles over.
+    place = ascii(place)[1:-1][:80] if place else "body"
+    return RequestError(code, f"{place}: {first['msg']}.")

@@ -1,0 +1,35 @@
+"""The interface described: as OpenAPI 3.1 and as pages to read. No key is needed."""
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from app.docs.render import error_page, interface_page
+from app.errors import CATALOGUE, RequestError
+
+_HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+
+
+async def openapi(request: Request) -> Response:
+    """OpenAPI document."""
+    return JSONResponse(request.app.state.openapi)
+
+
+async def interface(request: Request) -> Response:
+    """All operations on a page."""
+    return HTMLResponse(interface_page(request.app.state.openapi), headers=_HEADERS)
+
+
+async def error(request: Request) -> Response:
+    """One error code on a page."""
+    kind = CATALOGUE.get(request.path_params["code"])
+    if kind is None:
+        raise RequestError("not_found")
+    return HTMLResponse(error_page(kind), headers=_HEADERS)
+
+
+routes = [
+    Route("/openapi.json", openapi),
+    Route("/docs", interface),
+    Route("/docs/errors/{code}", error),
+]

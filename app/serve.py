@@ -1,0 +1,89 @@
+"""`agent-vault serve`: the embedded chain, the indexer, the projector and the API in one process."""
+
+import contextlib
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import uvicorn
+
+from app.bootstrap import Paths, open_localnet, prepare, running
+from app.first_start import Ready
+from app.first_start import prepare as prepare_first_start
+from app.main import create_app
+from app.service import Service
+from app.settings import Settings
+
+#: The embedded chain has a faucet and no passwords, so it is never offered to other machines.
+LOCALHOST = "127.0.0.1"
+
+
+class _Server(uvicorn.Server):
+    """A server that says when it listens, and that ends without raising the signal again, so that others end too."""
+
+    def __init__(self, config: uvicorn.Config, listening: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._listening = listening
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        earlier = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in earlier.items():
+                signal.signal(number, handler)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._listening()
+
+
+async def serve(settings: Settings, say: Callable[[str], None]) -> None:
+    """Serve until SIGINT or SIGTERM, then finish the running requests and close what was opened.
+
+    Raises ConfigurationError, KeyFileError, DataDirInUseError and OSError (a port is taken).
+    """
+    paths = prepare(settings)
+    async with AsyncExitStack() as stack:
+        localnet = None
+        if settings.rpc_url is None:
+            localnet = await stack.enter_async_context(open_localnet(settings))
+            await stack.enter_async_context(localnet.serving(LOCALHOST, settings.localnet_port))
+        service = await stack.enter_async_context(running(settings, localnet))
+        ready = await prepare_first_start(service, localnet, paths)
+
+        @asynccontextmanager
+        async def lifespan() -> AsyncIterator[Service]:
+            yield service
+
+        config = uvicorn.Config(
+            create_app(settings, lifespan),
+            host=settings.host,
+            port=settings.port,
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=15,
+            server_header=False,
+        )
+        server = _Server(config, lambda: say(_banner(settings, paths, ready)))
+        await server.serve()
+        if not server.started:
+            raise OSError(f"cannot listen on {settings.host}:{settings.port}")
+
+
+def _banner(settings: Settings, paths: Paths, ready: Ready | None) -> str:
+    base = settings.base_url()
+    lines = [f"Agent Vault serves on {base}  (documentation: {base}/docs)"]
+    if settings.rpc_url is None:
+        port = settings.localnet_port
+        lines.append(f"Embedded chain on http://{LOCALHOST}:{port} and ws://{LOCALHOST}:{port + 1}")
+    else:
+        lines.append(f"Chain: {settings.rpc_url}")
+    if ready is not None:
+        if ready.new_key is not None:
+            lines.append(f"Admin API key, shown this once and kept in {paths.admin_key}: {ready.new_key}")
+        lines += ["Make a payment:", ready.curl(base, paths)]
+    return "\n".join(lines)

@@ -1,0 +1,50 @@
+"""What a running service consists of; the use cases get it as their first argument."""
+
+from dataclasses import dataclass, field
+
+from solders.pubkey import Pubkey
+
+from app.chain.addresses import Addresses
+from app.chain.client import ChainClient
+from app.chain.instructions import Instructions
+from app.domains import DomainResolver
+from app.idempotency import Idempotency
+from app.keys import KeyRing
+from app.projector import Projector
+from app.settings import Settings
+from app.settlement import Settlement
+from app.signers import Signers
+from app.store.database import Database
+from app.submission import Submitter
+from app.wallet_cache import WalletCache
+from idl.codec import Codec
+from indexer import Indexer
+
+
+@dataclass(slots=True)
+class Service:
+    """The parts of the service, wired by ``app.bootstrap``."""
+
+    settings: Settings
+    db: Database
+    codec: Codec
+    addresses: Addresses
+    chain: ChainClient
+    indexer: Indexer
+    projector: Projector
+    signers: Signers
+    keys: KeyRing
+    idempotency: Idempotency
+    submitter: Submitter
+    domains: DomainResolver
+    settlement: Settlement
+    wallet_cache: WalletCache
+    _instructions: dict[str, Instructions] = field(default_factory=dict)
+
+    def instructions(self, org: str) -> Instructions:
+        """Return the program's instructions, bound to an organisation."""
+        found = self._instructions.get(org)
+        if found is None:
+            found = Instructions(self.codec, self.addresses, Pubkey.from_string(org))
+            self._instructions[org] = found
+        return found

@@ -1,0 +1,75 @@
+"""Rehearsals that a client asks for: what every rule says of a payment that is not made."""
+
+from solders.pubkey import Pubkey
+
+from app import policies, wallets
+from app.auth import session_key
+from app.chain.rules import RULES
+from app.chain.transactions import unsigned
+from app.errors import BusinessError
+from app.keys import Principal
+from app.models.payments import RuleVerdict, SimulatePayment, Simulation
+from app.money import format_usdc
+from app.plans import RefusedError
+from app.recipients import resolve
+from app.refusals import attempted_text, business_error, headroom_text, limit_text
+from app.service import Service
+from app.store.policies import Policy
+from app.timestamps import iso
+
+
+async def simulate(service: Service, principal: Principal, body: SimulatePayment, token: str | None) -> Simulation:
+    """Return the verdict of every rule on a payment that is not made; asks the program and leaves no trace."""
+    paying = wallets.find(service, principal.org, body.wallet_id)
+    session = session_key(principal, token, paying) if token is not None else None
+    if paying.archived:
+        raise BusinessError("wallet_archived")
+    payee = await resolve(service, principal.org, body.to)
+    org = Pubkey.from_string(paying.org)
+    allowlist = paying.policy.allowlist
+    check = service.instructions(paying.org).check_payment(
+        policy=Pubkey.from_string(paying.policy.address),
+        vault=Pubkey.from_string(paying.vault),
+        amount=body.amount,
+        recipient=payee.owner,
+        # An operator's key co-signs a payment that the session authority signs.
+        co_signed=session is not None and principal.role != "agent",
+        allowlist=Pubkey.from_string(allowlist) if allowlist else None,
+        recipient_account=service.addresses.recipient(org, payee.owner),
+    )
+    blockhash = await service.chain.blockhash()
+    raw = unsigned([check], payer=service.signers.fee_payer_address, blockhash=blockhash.hash)
+    rehearsal = await service.chain.simulate(raw)
+    if rehearsal.err is not None or rehearsal.return_data is None:
+        raise business_error(service.codec, RefusedError(rehearsal))
+    policy = policies.find(service, paying.org, paying.policy.policy_id)
+    verdict = service.codec.decode_return("PaymentCheck", rehearsal.return_data)
+    return Simulation(
+        wallet_id=paying.wallet_id,
+        recipient=payee.name,
+        amount=format_usdc(body.amount),
+        currency="USDC",
+        allowed=verdict["passed"],
+        usdc_balance=format_usdc(paying.balance),
+        retry_at=_time(verdict["retry_at"]),
+        rules=[_rule(rule, policy, payee.owner) for rule in verdict["rules"]],
+    )
+
+
+def _rule(verdict: dict[str, int | None], policy: Policy, recipient: Pubkey) -> RuleVerdict:
+    name = RULES[int(verdict["rule"] or 0)]
+    is_set = bool(verdict["set"])
+    limit, attempted, headroom = (int(verdict[key] or 0) for key in ("limit", "attempted", "headroom"))
+    return RuleVerdict(
+        rule=name,
+        set=is_set,
+        passed=bool(verdict["passed"]),
+        limit=limit_text(name, limit, policy) if is_set else None,
+        attempted=attempted_text(name, attempted, recipient) if is_set else None,
+        headroom=headroom_text(name, headroom) if is_set else None,
+        retry_at=_time(verdict["retry_at"]),
+    )
+
+
+def _time(seconds: int | None) -> str | None:
+    return None if seconds is None else iso(seconds)

@@ -1,0 +1,123 @@
+"""Transactions and events as they are read."""
+
+from typing import cast
+from urllib.parse import urlencode
+
+from app import wallets
+from app.errors import NotFoundError
+from app.keys import Principal
+from app.models.payments import (
+    Event,
+    EventPage,
+    ListEvents,
+    ListTransactions,
+    ListWalletTransactions,
+    TransactionPage,
+    TransactionType,
+    Violation,
+)
+from app.models.payments import Transaction as TransactionAnswer
+from app.payments import payment_of
+from app.service import Service
+from app.settings import Settings
+from app.store.feed import FeedEvent, FeedFilter, feed
+from app.store.transactions import Transaction, TransactionFilter, transaction, transactions
+from app.timestamps import iso_ms
+
+
+def get(service: Service, principal: Principal, tx_id: str) -> TransactionAnswer:
+    """Return a transaction. Raises ``transaction_not_found``, for an agent also when it is another wallet's."""
+    found = service.db.read(lambda conn: transaction(conn, principal.org, tx_id))
+    if found is None or principal.wallet_id not in (None, found.wallet_id):
+        raise NotFoundError("transaction_not_found")
+    return shown(service.settings, found)
+
+
+def page(
+    service: Service, principal: Principal, query: ListWalletTransactions, wallet_id: str | None, recipient: str | None
+) -> TransactionPage:
+    """One page of transactions, newest first; an agent sees its own wallet's.
+
+    Raises ``wallet_not_found`` when a wallet is named that the organisation does not have.
+    """
+    if wallet_id is not None:
+        wallets.find(service, principal.org, wallet_id)
+    chosen = TransactionFilter(
+        wallet_id=wallet_id or principal.wallet_id,
+        status=query.status,
+        type=query.type,
+        recipient=recipient,
+        start=_milliseconds(query.from_),
+        end=_milliseconds(query.to),
+    )
+    found = service.db.read(
+        lambda conn: transactions(conn, principal.org, chosen, limit=query.limit, cursor=query.cursor)
+    )
+    return TransactionPage(
+        data=[shown(service.settings, one) for one in found.data],
+        has_more=found.has_more,
+        next_cursor=found.next_cursor,
+    )
+
+
+def organisation_page(service: Service, principal: Principal, query: ListTransactions) -> TransactionPage:
+    """Return the same over all wallets."""
+    return page(service, principal, query, query.wallet_id, query.recipient)
+
+
+def events(service: Service, principal: Principal, query: ListEvents) -> EventPage:
+    """One page of events, newest first; an agent sees its own wallet's."""
+    if query.wallet_id is not None:
+        wallets.find(service, principal.org, query.wallet_id)
+    chosen = FeedFilter(
+        types=(query.event,) if query.event else (),
+        wallet_id=query.wallet_id or principal.wallet_id,
+        severity=query.severity,
+        start=_milliseconds(query.from_),
+        end=_milliseconds(query.to),
+    )
+    found = service.db.read(lambda conn: feed(conn, principal.org, chosen, limit=query.limit, cursor=query.cursor))
+    return EventPage(data=[_event(one) for one in found.data], has_more=found.has_more, next_cursor=found.next_cursor)
+
+
+def _milliseconds(seconds: int | None) -> int | None:
+    return None if seconds is None else seconds * 1000
+
+
+def _event(found: FeedEvent) -> Event:
+    return Event.model_validate(
+        {
+            **found.payload,
+            "event_id": found.event_id,
+            "event": found.type,
+            "severity": found.severity,
+            "summary": found.summary,
+            "timestamp": iso_ms(found.timestamp),
+        }
+    )
+
+
+def shown(settings: Settings, row: Transaction) -> TransactionAnswer:
+    """Return a transaction as it is shown."""
+    return TransactionAnswer(
+        **payment_of(row).model_dump(),
+        type=cast(TransactionType, row.type),
+        policy_id=row.policy_id,
+        agent_attestation_hash=row.attestation_hash,
+        explorer_url_1=_explorer(settings, settings.explorer_url_1, row.tx_signature),
+        explorer_url_2=_explorer(settings, settings.explorer_url_2, row.tx_signature),
+        violation=None if row.violation is None else Violation.model_validate(row.violation),
+    )
+
+
+def _explorer(settings: Settings, template: str, signature: str | None) -> str | None:
+    if signature is None:
+        return None
+    if settings.cluster == "mainnet-beta":
+        cluster = ""
+    elif settings.cluster == "localnet":
+        node = settings.rpc_url or f"http://127.0.0.1:{settings.localnet_port}"
+        cluster = "?" + urlencode({"cluster": "custom", "customUrl": node})
+    else:
+        cluster = f"?cluster={settings.cluster}"
+    return template.format(signature=signature, cluster=cluster)

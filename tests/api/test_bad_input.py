@@ -1,0 +1,342 @@
+"""Bad input of every kind gets the contract's envelope, changes nothing and is not echoed."""
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from app.errors import CATALOGUE
+from tests.world import World, error_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+_ADDRESS = "7xKXtg2CW87d97TXJSDpbD5jBkheTqA83TZRuJosgAsU"
+_LONG = "x" * 1_000
+
+
+async def _raw(world: World, content: bytes, media_type: str | None = "application/json") -> httpx.Response:
+    headers = {"Authorization": f"Bearer {world.keys['admin']}"}
+    if media_type is not None:
+        headers["Content-Type"] = media_type
+    return await world.client.post("/v1/payments", content=content, headers=headers)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"nonsense",
+        b"[]",
+        b'"text"',
+        b"null",
+        b"1",
+        b'{"amount": NaN}',
+        b'{"amount": Infinity}',
+        b'{"amount": -Infinity}',
+        b"\xff\xfe",
+        b'{"walletId": "\xc3\x28"}',
+        b'{"walletId": "a", "walletId": "b"}',
+        b'{"memo": "\\ud800"}',
+        b"[" * 100_000,
+        b'{"a":' * 50_000,
+        b'{"amount": ' + b"1" * 10_000 + b"}",
+        b'{"amount": 1e999}',
+        b"{}trailing",
+    ],
+)
+async def test_malformed_json_is_refused(world: World, content: bytes) -> None:
+    error_of(await _raw(world, content), 400, "invalid_request")
+
+
+@pytest.mark.parametrize("media_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
+async def test_other_content_is_refused(world: World, media_type: str) -> None:
+    error_of(await _raw(world, b"{}", media_type), 400, "invalid_request")
+
+
+async def test_body_above_the_limit_is_refused(world: World) -> None:
+    response = await _raw(world, b" " * (world.settings.max_body_bytes + 1))
+
+    error_of(response, 413, "request_too_large")
+
+
+_BAD_AMOUNTS: list[Any] = [
+    "0",
+    "0.00",
+    "0.000000",
+    "-1",
+    "+1",
+    "1.0000001",
+    "1e3",
+    "1E3",
+    "NaN",
+    "Infinity",
+    "0x10",
+    "1,5",
+    "1.",
+    ".5",
+    " 1",
+    "1 ",
+    "1_000",
+    "",
+    "abc",
+    "18446744073709.551616",
+    "18446744073709551616",
+    "9" * 500,
+    "١٢",
+    "１",  # noqa: RUF001
+    1,
+    1.5,
+    -1,
+    0,
+    True,
+    None,
+    [],
+    {},
+    2**64,
+]
+
+
+@pytest.mark.parametrize("amount", _BAD_AMOUNTS)
+async def test_bad_amount_is_refused_wherever_money_is_named(world: World, amount: object) -> None:
+    wallet = await _shared_wallet(world)
+    path = f"/v1/wallets/{wallet}"
+    requests = [
+        ("/v1/payments", {"walletId": wallet, "to": _ADDRESS, "amount": amount, "currency": "USDC"}),
+        ("/v1/payments/simulate", {"walletId": wallet, "to": _ADDRESS, "amount": amount}),
+        (f"{path}/pay", {"to": _ADDRESS, "amount": amount, "currency": "USDC"}),
+        (f"{path}/fund", {"amount": amount}),
+        (f"{path}/withdraw", {"amount": amount}),
+    ]
+    if amount is not None and amount not in ("0", "0.00", "0.000000"):
+        requests.append(("/v1/policies", {"name": "Bad", "maxPerTx": amount}))
+    for where, body in requests:
+        error_of(await world.call("POST", where, body), 400, "invalid_amount")
+
+
+async def test_largest_amount_is_an_amount(world: World) -> None:
+    wallet = await _shared_wallet(world)
+    body = {"walletId": wallet, "to": await world.payee(), "amount": "18446744073709.551615", "currency": "USDC"}
+
+    response = await world.call("POST", "/v1/payments", body)
+
+    assert response.status_code in {402, 422}, response.text
+
+
+_shared: dict[int, str] = {}
+
+
+async def _shared_wallet(world: World) -> str:
+    if id(world) not in _shared:
+        _shared[id(world)] = (await world.wallet(funds="1"))["wallet_id"]
+    return _shared[id(world)]
+
+
+_PAYMENT = {"walletId": "wal_x", "to": _ADDRESS, "amount": "1", "currency": "USDC"}
+_WALLET = {"agentId": "bad", "label": "Bad", "policyId": "pol_moderate"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/v1/payments", {}),
+        *(("POST", "/v1/payments", {key: _PAYMENT[key] for key in _PAYMENT if key != left}) for left in _PAYMENT),
+        ("POST", "/v1/payments", {**_PAYMENT, "surprise": 1}),
+        ("POST", "/v1/payments", {**_PAYMENT, "<script>": 1}),
+        ("POST", "/v1/payments", {**_PAYMENT, "\ud800": 1}),
+        ("POST", "/v1/payments", {**_PAYMENT, "wallet_id": "wal_x"}),
+        ("POST", "/v1/payments", {**_PAYMENT, "currency": "EUR"}),
+        ("POST", "/v1/payments", {**_PAYMENT, "currency": "usdc"}),
+        ("POST", "/v1/payments", {**_PAYMENT, "memo": "x" * 513}),
+        ("POST", "/v1/payments", {**_PAYMENT, "memo": 5}),
+        ("POST", "/v1/payments", {**_PAYMENT, "memo": "\x00"}),
+        ("POST", "/v1/payments", {**_PAYMENT, "to": 5}),
+        ("POST", "/v1/payments", {**_PAYMENT, "to": ""}),
+        ("POST", "/v1/payments", {**_PAYMENT, "walletId": None}),
+        ("POST", "/v1/payments", {**_PAYMENT, "walletId": ["wal_x"]}),
+        ("POST", "/v1/payments", {**_PAYMENT, "idempotencyKey": ""}),
+        ("POST", "/v1/payments", {**_PAYMENT, "idempotencyKey": "x" * 256}),
+        ("POST", "/v1/payments", {**_PAYMENT, "idempotencyKey": 7}),
+        ("POST", "/v1/wallets", {**_WALLET, "agentId": "x" * 129}),
+        ("POST", "/v1/wallets", {**_WALLET, "agentId": ""}),
+        ("POST", "/v1/wallets", {**_WALLET, "label": "x" * 129}),
+        ("POST", "/v1/wallets", {**_WALLET, "tags": "a,b"}),
+        ("POST", "/v1/wallets", {**_WALLET, "tags": ["x" * 65]}),
+        ("POST", "/v1/wallets", {**_WALLET, "tags": ["x"] * 33}),
+        ("POST", "/v1/wallets", {**_WALLET, "tags": [1]}),
+        ("POST", "/v1/wallets", {**_WALLET, "policyId": 1}),
+        ("POST", "/v1/policies", {"name": "x" * 129}),
+        ("POST", "/v1/policies", {"name": ""}),
+        ("POST", "/v1/policies", {"name": "x", "velocityCap": "5"}),
+        ("POST", "/v1/policies", {"name": "x", "velocityCap": 1.0}),
+        ("POST", "/v1/policies", {"name": "x", "velocityCap": -1}),
+        ("POST", "/v1/policies", {"name": "x", "velocityCap": 2**32}),
+        ("POST", "/v1/policies", {"name": "x", "velocityCap": True}),
+        ("POST", "/v1/policies", {"name": "x", "expiry": "tomorrow"}),
+        ("POST", "/v1/policies", {"name": "x", "expiry": 1_900_000_000}),
+        ("POST", "/v1/policies", {"name": "x", "expiry": "1969-12-31T23:59:59Z"}),
+        ("POST", "/v1/policies", {"name": "x", "expiry": "0001-01-01T00:00:00+14:00"}),
+        ("POST", "/v1/policies", {"name": "x", "blockedCategories": ["chess"]}),
+        ("POST", "/v1/policies", {"name": "x", "blockedCategories": "gambling"}),
+        ("POST", "/v1/policies", {"name": "x", "blockedCategories": [1]}),
+        ("POST", "/v1/policies", {"name": "x", "allowedRecipients": None}),
+        ("POST", "/v1/policies", {"name": "x", "allowedRecipients": ["x" * 254]}),
+        ("PUT", "/v1/recipients/example.com", {"address": _ADDRESS, "category": "chess"}),
+        ("PUT", f"/v1/recipients/{_ADDRESS}", {"address": "11111111111111111111111111111111"}),
+    ],
+)
+async def test_bad_field_is_refused(world: World, method: str, path: str, body: Any) -> None:
+    headers = {"Authorization": f"Bearer {world.keys['admin']}", "Content-Type": "application/json"}
+    response = await world.client.request(method, path, content=json.dumps(body), headers=headers)
+
+    error = error_of(response, 400, "invalid_request")
+
+    assert "Traceback" not in response.text
+    assert "<script>" not in error["message"] or error["message"].count("<") <= 1
+
+
+@pytest.mark.parametrize("name", ["label", "policyId", "tags", "status"])
+async def test_update_takes_no_null_and_no_nonsense(world: World, name: str) -> None:
+    path = f"/v1/wallets/{await _shared_wallet(world)}"
+    for body in ({name: None}, {}, {name: 5}, {name: "x" * 129}, {"status": "archived"}, {"agentId": "new"}):
+        error_of(await world.call("PATCH", path, body), 400, "invalid_request")
+
+
+@pytest.mark.parametrize(
+    "to",
+    [
+        "nonsense",
+        "localhost",
+        "127.0.0.1",
+        "[::1]",
+        "https://example.com",
+        "example.com/path",
+        "example.com:443",
+        "user@example.com",
+        "ex ample.com",
+        "-bad.example.com",
+        "..",
+        "wal_unknown",
+        "0" * 44,
+        _ADDRESS[:-1] + "0",
+        _ADDRESS + _ADDRESS,
+        "例え",
+    ],
+)
+async def test_bad_recipient_is_refused(world: World, to: str) -> None:
+    wallet = await _shared_wallet(world)
+    body = {"walletId": wallet, "to": to, "amount": "1", "currency": "USDC"}
+
+    error_of(await world.call("POST", "/v1/payments", body), 400, "invalid_recipient")
+    error_of(
+        await world.call("POST", "/v1/policies", {"name": "x", "allowedRecipients": [to]}), 400, "invalid_recipient"
+    )
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "limit=0",
+        "limit=101",
+        "limit=-1",
+        "limit=ten",
+        "limit=",
+        "limit=5&limit=6",
+        "cursor=nonsense",
+        "cursor=",
+        "cursor=" + "A" * 600,
+        "cursor=WzEsMl0",
+        "cursor=e30",
+        "cursor=%00",
+        "status=unknown",
+        "surprise=1",
+        "walletId=",
+        "from=yesterday",
+        "to=2026-13-01",
+        "type=gift",
+    ],
+)
+async def test_bad_query_is_refused(world: World, query: str) -> None:
+    error_of(await world.call("GET", f"/v1/transactions?{query}"), 400, "invalid_request")
+
+
+async def test_query_where_none_is_taken_is_refused(world: World) -> None:
+    error_of(await world.call("GET", "/v1/policies?limit=5"), 400, "invalid_request")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "code"),
+    [
+        ("GET", "/v1/wallets/wal_unknown", "wallet_not_found"),
+        ("GET", "/v1/wallets/%00", "wallet_not_found"),
+        ("GET", "/v1/wallets/' OR 1=1 --", "wallet_not_found"),
+        ("GET", f"/v1/wallets/{_LONG}", "wallet_not_found"),
+        ("GET", "/v1/wallets/wal_unknown/transactions", "wallet_not_found"),
+        ("GET", "/v1/transactions?walletId=wal_unknown", "wallet_not_found"),
+        ("GET", "/v1/events?walletId=wal_unknown", "wallet_not_found"),
+        ("GET", "/v1/policies/pol_unknown", "policy_not_found"),
+        ("GET", f"/v1/policies/{_LONG}", "policy_not_found"),
+        ("GET", "/v1/payments/tx_unknown", "transaction_not_found"),
+        ("GET", "/v1/transactions/tx_unknown", "transaction_not_found"),
+        ("GET", f"/v1/recipients/{_ADDRESS}", "recipient_not_found"),
+        ("GET", "/v1/recipients/nobody.example.com", "recipient_not_found"),
+        ("GET", "/v1/unknown", "not_found"),
+        ("GET", "/", "not_found"),
+        ("POST", "/v1/payments/a/b/c", "not_found"),
+        ("GET", "/docs/errors/unknown", "not_found"),
+    ],
+)
+async def test_unknown_things_are_not_found(world: World, method: str, path: str, code: str) -> None:
+    error_of(await world.call(method, path), 404, code)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("PUT", "/v1/wallets", {"GET", "HEAD", "POST"}),
+        ("DELETE", "/v1/policies", {"GET", "HEAD", "POST"}),
+        ("GET", "/v1/payments", {"POST"}),
+        ("POST", "/v1/wallets/wal_x", {"GET", "HEAD", "PATCH", "DELETE"}),
+        ("TRACE", "/v1/events", {"GET", "HEAD"}),
+    ],
+)
+async def test_other_methods_are_not_allowed(world: World, method: str, path: str, allowed: set[str]) -> None:
+    response = await world.call(method, path)
+
+    error_of(response, 405, "method_not_allowed")
+    assert set(response.headers["allow"].split(", ")) == allowed
+
+
+async def test_payment_from_an_unknown_wallet_is_refused(world: World) -> None:
+    error_of(await world.call("POST", "/v1/payments", _PAYMENT), 404, "wallet_not_found")
+
+
+async def test_refused_requests_leave_nothing(world: World) -> None:
+    before = await world.ok("GET", "/v1/wallets?limit=100"), await world.ok("GET", "/v1/policies")
+
+    for body in ({**_WALLET, "tags": ["x" * 65]}, {**_WALLET, "surprise": 1}):
+        await world.call("POST", "/v1/wallets", body)
+    await world.call("POST", "/v1/policies", {"name": "x", "maxPerTx": "-1"})
+
+    assert (await world.ok("GET", "/v1/wallets?limit=100"), await world.ok("GET", "/v1/policies")) == before
+
+
+async def test_what_nobody_foresaw_is_answered_without_details(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_arguments: object) -> None:
+        raise RuntimeError("the secret plan")
+
+    monkeypatch.setattr("app.routes.wallets.wallets.page", fail)
+
+    response = await world.call("GET", "/v1/wallets")
+
+    error_of(response, 500, "internal_error")
+    assert "secret plan" not in response.text
+
+
+async def test_every_code_has_its_page(world: World) -> None:
+    for code, kind in CATALOGUE.items():
+        page = await world.client.get(f"/docs/errors/{code}")
+        assert page.status_code == 200
+        assert code in page.text
+        assert str(kind.status) in page.text

@@ -1,0 +1,143 @@
+"""Idempotency keys: one effect and one answer, however often and however parallel a request is repeated."""
+
+import asyncio
+
+import pytest
+
+from tests.world import Json, World, error_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+def _key(name: str) -> dict[str, str]:
+    return {"Idempotency-Key": name}
+
+
+async def test_repetition_gets_the_first_answer_and_pays_once(world: World) -> None:
+    wallet, to = await world.wallet(), await world.payee()
+
+    first = await world.pay(wallet, to, "5", body={"idempotencyKey": "again"})
+    second = await world.pay(wallet, to, "5.00", headers=_key("again"))
+
+    assert second.json() == first.json()
+    assert "idempotent-replayed" not in first.headers
+    assert second.headers["idempotent-replayed"] == "true"
+    assert await world.balance(to) == 5_000_000
+
+
+async def test_other_parameters_under_the_same_key_conflict(world: World) -> None:
+    wallet, to = await world.wallet(), await world.payee()
+    assert (await world.pay(wallet, to, "5", headers=_key("conflict"))).status_code == 200
+
+    error_of(await world.pay(wallet, to, "6", headers=_key("conflict")), 409, "idempotency_conflict")
+    other_path = {"to": to, "amount": "5", "currency": "USDC"}
+    response = await world.call("POST", f"/v1/wallets/{wallet['wallet_id']}/pay", other_path, headers=_key("conflict"))
+    error_of(response, 409, "idempotency_conflict")
+    assert await world.balance(to) == 5_000_000
+
+
+async def test_two_keys_in_one_request_must_agree(world: World) -> None:
+    wallet, to = await world.wallet(), await world.payee()
+
+    both = await world.pay(wallet, to, "1", body={"idempotencyKey": "a"}, headers=_key("b"))
+    error_of(both, 400, "invalid_request")
+
+    same = await world.pay(wallet, to, "1", body={"idempotencyKey": "same"}, headers=_key("same"))
+    assert same.status_code == 200
+
+
+async def test_parallel_duplicates_pay_once(world: World) -> None:
+    wallet, to = await world.wallet(), await world.payee()
+
+    answers = await asyncio.gather(*(world.pay(wallet, to, "1", headers=_key("parallel")) for _ in range(16)))
+
+    assert {one.status_code for one in answers} == {200}
+    assert len({one.json()["tx_id"] for one in answers}) == 1
+    assert sum("idempotent-replayed" not in one.headers for one in answers) == 1
+    assert await world.balance(to) == 1_000_000
+
+
+async def test_duplicate_of_a_request_that_takes_too_long_is_told_so(own_world: World) -> None:
+    world = own_world
+    wallet, to = await world.wallet(), await world.payee()
+    await world.restart(idempotency_wait=0.2)
+    held = asyncio.Event()
+
+    async def slow(body: bytes, through: object = world.line._through) -> bytes:
+        if b"sendTransaction" in body:
+            await held.wait()
+        return await through(body)  # type: ignore[operator, no-any-return]
+
+    world.line._through = slow
+    first = asyncio.create_task(world.pay(wallet, to, "1", headers=_key("slow")))
+    while "sendTransaction" not in world.line.methods:  # noqa: ASYNC110 - the line only notes what passed
+        await asyncio.sleep(0.01)
+    error_of(await world.pay(wallet, to, "1", headers=_key("slow")), 409, "idempotency_in_progress")
+    error_of(await world.pay(wallet, to, "2", headers=_key("slow")), 409, "idempotency_conflict")
+    held.set()
+
+    assert (await first).status_code == 200
+    assert (await world.pay(wallet, to, "1", headers=_key("slow"))).headers["idempotent-replayed"] == "true"
+    assert await world.balance(to) == 1_000_000
+
+
+async def test_refusal_frees_the_key(world: World) -> None:
+    wallet, to = await world.wallet(funds=None), await world.payee()
+    error_of(await world.pay(wallet, to, "1", headers=_key("free")), 422, "wallet_insufficient_balance")
+    await world.ok("POST", f"/v1/wallets/{wallet['wallet_id']}/fund", {"amount": "1"})
+
+    assert (await world.pay(wallet, to, "1", headers=_key("free"))).json()["status"] == "confirmed"
+
+
+async def test_organisations_do_not_share_keys(world: World) -> None:
+    other = await world.organisation("idempotency-neighbour")
+    theirs = world.key("admin", org=other)
+    body = {"agentId": "same", "label": "Same", "policyId": "pol_moderate"}
+
+    ours = await world.ok("POST", "/v1/wallets", body, headers=_key("shared"))
+    made = await world.ok("POST", "/v1/wallets", body, headers=_key("shared"), key=theirs)
+
+    assert ours["wallet_id"] != made["wallet_id"]
+
+
+@pytest.mark.parametrize("spelling", ["header", "camel", "snake"])
+async def test_every_change_takes_a_key(world: World, spelling: str) -> None:
+    async def twice(method: str, path: str, body: Json) -> Json:
+        name = f"{spelling} {method} {path}"
+        headers = _key(name) if spelling == "header" else {}
+        field = {"camel": {"idempotencyKey": name}, "snake": {"idempotency_key": name}}.get(spelling, {})
+        first = await world.call(method, path, {**body, **field}, headers=headers)
+        second = await world.call(method, path, {**body, **field}, headers=headers)
+        assert first.status_code == 200, first.text
+        assert second.json() == first.json()
+        assert second.headers["idempotent-replayed"] == "true"
+        answer: Json = first.json()
+        return answer
+
+    to = await world.payee()
+    policy = await twice("POST", "/v1/policies", {"name": "Once", "maxPerTx": "5"})
+    wallet = await twice(
+        "POST", "/v1/wallets", {"agentId": f"once-{spelling}", "label": "Once", "policyId": policy["policy_id"]}
+    )
+    path = f"/v1/wallets/{wallet['wallet_id']}"
+    assert (await twice("POST", f"{path}/fund", {"amount": "3"}))["usdc_balance"] == "3.00"
+    assert (await twice("POST", f"{path}/withdraw", {"amount": "1"}))["usdc_balance"] == "2.00"
+    token = (await twice("POST", f"{path}/rotate-token", {"ttlSeconds": 600}))["session_token"]
+    assert token.startswith("avs_")
+    await twice("POST", f"{path}/pay", {"to": to, "amount": "2", "currency": "USDC"})
+    await twice("PATCH", path, {"label": "Twice", "status": "frozen"})
+    await twice("DELETE", path, {})
+    await twice("PUT", f"/v1/recipients/{to}", {"category": "marketplace"})
+    assert await world.balance(to) == 2_000_000
+
+
+async def test_stored_session_token_is_not_readable_in_the_database(world: World) -> None:
+    wallet = await world.wallet(funds=None)
+    path = f"/v1/wallets/{wallet['wallet_id']}/rotate-token"
+    token = (await world.ok("POST", path, {}, headers=_key("secret")))["session_token"]
+
+    folder = world.service.settings.data_dir
+    stored = b"".join(file.read_bytes() for file in folder.rglob("*") if file.is_file())
+
+    assert token.encode() not in stored
+    assert (await world.ok("POST", path, {}, headers=_key("secret")))["session_token"] == token

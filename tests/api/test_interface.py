@@ -1,0 +1,129 @@
+"""The interface described: OpenAPI 3.1 that holds what is answered, and pages that need no other host."""
+
+import re
+from typing import Any
+
+import pytest
+
+from app.errors import CATALOGUE
+from app.main import operations
+from tests.world import World
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+_EXPECTED = {
+    ("POST", "/v1/policies"),
+    ("GET", "/v1/policies"),
+    ("GET", "/v1/policies/{policy_id}"),
+    ("POST", "/v1/wallets"),
+    ("GET", "/v1/wallets"),
+    ("GET", "/v1/wallets/{wallet_id}"),
+    ("PATCH", "/v1/wallets/{wallet_id}"),
+    ("DELETE", "/v1/wallets/{wallet_id}"),
+    ("POST", "/v1/wallets/{wallet_id}/fund"),
+    ("POST", "/v1/wallets/{wallet_id}/withdraw"),
+    ("POST", "/v1/wallets/{wallet_id}/rotate-token"),
+    ("POST", "/v1/wallets/{wallet_id}/pay"),
+    ("POST", "/v1/payments"),
+    ("POST", "/v1/payments/simulate"),
+    ("GET", "/v1/payments/{tx_id}"),
+    ("GET", "/v1/transactions"),
+    ("GET", "/v1/transactions/{tx_id}"),
+    ("GET", "/v1/wallets/{wallet_id}/transactions"),
+    ("GET", "/v1/events"),
+    ("PUT", "/v1/recipients/{recipient}"),
+    ("GET", "/v1/recipients/{recipient}"),
+}
+
+
+async def _document(world: World) -> dict[str, Any]:
+    response = await world.client.get("/openapi.json")
+    assert response.status_code == 200
+    document: dict[str, Any] = response.json()
+    return document
+
+
+async def test_document_names_every_operation_and_its_errors(world: World) -> None:
+    document = await _document(world)
+
+    assert document["openapi"].startswith("3.1")
+    found = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
+    assert found == _EXPECTED
+    assert found == {(method, route.path) for route in operations for method in (route.methods or set()) - {"HEAD"}}
+    for methods in document["paths"].values():
+        for operation in methods.values():
+            assert operation["summary"]
+            responses = operation["responses"]
+            assert {"200", "400", "401", "403", "500"} <= set(responses)
+            for status, response in responses.items():
+                codes = [] if status == "200" else response["description"].split(", ")
+                assert all(CATALOGUE[code].status == int(status) for code in codes)
+
+
+async def test_every_reference_in_the_document_resolves(world: World) -> None:
+    document = await _document(world)
+    text = str(document)
+
+    for name in set(re.findall(r"#/components/schemas/(\w+)", text)):
+        assert name in document["components"]["schemas"]
+
+
+async def test_names_in_bodies_are_camel_case_and_in_answers_snake_case(world: World) -> None:
+    schemas = (await _document(world))["components"]["schemas"]
+
+    assert {"walletId", "to", "amount", "currency", "memo", "idempotencyKey"} == set(
+        schemas["CreatePayment"]["properties"]
+    )
+    assert {"tx_id", "wallet_id", "on_chain_slot", "policy_triggered"} <= set(schemas["Payment"]["properties"])
+    assert schemas["CreatePayment"]["additionalProperties"] is False
+
+
+async def test_answers_hold_what_the_document_says(world: World) -> None:
+    document = await _document(world)
+    policy = await world.policy(maxPerTx="5")
+    wallet, to = await world.wallet(policy["policy_id"]), await world.payee()
+    paid = (await world.pay(wallet, to, "1")).json()
+    answers = {
+        "Policy": policy,
+        "Wallet": wallet,
+        "WalletDetail": await world.ok("GET", f"/v1/wallets/{wallet['wallet_id']}"),
+        "Payment": paid,
+        "Transaction": await world.ok("GET", f"/v1/transactions/{paid['tx_id']}"),
+        "WalletPage": await world.ok("GET", "/v1/wallets"),
+        "TransactionPage": await world.ok("GET", "/v1/transactions"),
+        "EventPage": await world.ok("GET", "/v1/events"),
+        "ErrorEnvelope": (await world.pay(wallet, to, "6")).json(),
+    }
+    for name, answer in answers.items():
+        schema = document["components"]["schemas"][name]
+        assert set(schema["required"]) <= set(answer), name
+        assert set(answer) <= set(schema["properties"]), name
+
+
+async def test_pages_need_nothing_from_elsewhere(world: World) -> None:
+    for path in ("/docs", "/docs/errors/policy_violation"):
+        page = await world.client.get(path)
+        assert page.headers["content-type"].startswith("text/html")
+        assert not re.search(r"(src|href)=\"(https?:)?//", page.text)
+        assert "<script" not in page.text
+        assert "default-src 'none'" in page.headers["content-security-policy"]
+    listing = (await world.client.get("/docs")).text
+    assert all(f"/docs/errors/{code}" in listing for code in CATALOGUE)
+    assert all(path in listing for _method, path in _EXPECTED)
+
+
+async def test_error_points_to_a_page_that_exists(world: World) -> None:
+    response = await world.call("GET", "/v1/wallets/wal_unknown")
+    docs = response.json()["error"]["docs"]
+
+    page = await world.client.get(docs.removeprefix(world.settings.base_url()))
+
+    assert page.status_code == 200
+    assert "wallet_not_found" in page.text
+
+
+async def test_every_answer_has_a_request_id_of_its_own(world: World) -> None:
+    ids = {(await world.client.get(path)).headers["request-id"] for path in ("/docs", "/v1/wallets", "/nowhere")}
+
+    assert len(ids) == 3
+    assert all(one.startswith("req_") for one in ids)

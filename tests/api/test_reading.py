@@ -1,0 +1,99 @@
+"""Lists of transactions and events: filters, order and pages."""
+
+import time
+from datetime import UTC, datetime
+
+import pytest
+
+from tests.world import Json, World
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def _all_pages(world: World, path: str) -> list[Json]:
+    rows: list[Json] = []
+    cursor = ""
+    while True:
+        page = await world.ok("GET", f"{path}{cursor}")
+        rows += page["data"]
+        if not page["has_more"]:
+            return rows
+        cursor = f"&cursor={page['next_cursor']}"
+
+
+async def test_transactions_are_filtered_and_paged_newest_first(world: World) -> None:
+    policy = await world.policy(maxPerTx="5")
+    wallet = await world.wallet(policy["policy_id"], funds="50")
+    first, second = await world.payee(), await world.payee()
+    for amount, to in (("1", first), ("2", second), ("3", first), ("9", second)):
+        await world.pay(wallet, to, amount)
+    path = f"/v1/wallets/{wallet['wallet_id']}/transactions"
+
+    rows = await _all_pages(world, f"{path}?limit=2")
+
+    assert [row["amount"] for row in rows] == ["9.00", "3.00", "2.00", "1.00", "50.00"]
+    assert [row["status"] for row in rows] == ["blocked", *["confirmed"] * 4]
+    assert [row["type"] for row in rows] == [*["payment"] * 4, "funding"]
+    blocked = (await world.ok("GET", f"{path}?status=blocked"))["data"]
+    assert [row["amount"] for row in blocked] == ["9.00"]
+    fundings = (await world.ok("GET", f"{path}?type=funding"))["data"]
+    assert [row["amount"] for row in fundings] == ["50.00"]
+    to_first = (await world.ok("GET", f"/v1/transactions?recipient={first}"))["data"]
+    assert [row["amount"] for row in to_first] == ["3.00", "1.00"]
+    of_wallet = (await world.ok("GET", f"/v1/transactions?walletId={wallet['wallet_id']}&limit=100"))["data"]
+    assert of_wallet == rows
+    snake = (await world.ok("GET", f"/v1/transactions?wallet_id={wallet['wallet_id']}&limit=100"))["data"]
+    assert snake == rows
+
+
+async def test_times_bound_the_lists(world: World) -> None:
+    wallet = await world.wallet()
+    path = f"/v1/wallets/{wallet['wallet_id']}/transactions"
+
+    def at(seconds: float) -> str:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    now = time.time()
+    assert len((await world.ok("GET", f"{path}?from={at(now - 60)}&to={at(now + 60)}"))["data"]) == 1
+    assert (await world.ok("GET", f"{path}?from={at(now + 60)}"))["data"] == []
+    assert (await world.ok("GET", f"{path}?to={at(now - 60)}"))["data"] == []
+    events = f"/v1/events?walletId={wallet['wallet_id']}"
+    assert len((await world.ok("GET", f"{events}&from={at(now - 60)}"))["data"]) == 2
+    assert (await world.ok("GET", f"{events}&to={at(now - 60)}"))["data"] == []
+
+
+async def test_events_are_paged_and_carry_their_payload(world: World) -> None:
+    wallet = await world.wallet(funds="5")
+    path = f"/v1/wallets/{wallet['wallet_id']}"
+    await world.ok("PATCH", path, {"status": "frozen"})
+    await world.ok("PATCH", path, {"status": "active"})
+
+    events = await _all_pages(world, f"/v1/events?walletId={wallet['wallet_id']}&limit=1")
+
+    assert {one["event"] for one in events} == {
+        "wallet.created",
+        "wallet.funded",
+        "wallet.frozen",
+        "wallet.unfrozen",
+    }
+    created = next(one for one in events if one["event"] == "wallet.created")
+    assert created["agent_id"] == wallet["agent_id"]
+    assert created["chain_address"] == wallet["chain_address"]
+    frozen = next(one for one in events if one["event"] == "wallet.frozen")
+    assert frozen["severity"] == "critical"
+    critical = await _all_pages(world, f"/v1/events?walletId={wallet['wallet_id']}&severity=critical&limit=5")
+    assert [one["event"] for one in critical] == ["wallet.frozen"]
+
+
+async def test_cursor_stays_valid_while_rows_are_added(world: World) -> None:
+    wallet, to = await world.wallet(), await world.payee()
+    for _ in range(3):
+        await world.pay(wallet, to, "1")
+    path = f"/v1/wallets/{wallet['wallet_id']}/transactions?limit=2"
+    first = await world.ok("GET", path)
+
+    await world.pay(wallet, to, "2")
+    second = await world.ok("GET", f"{path}&cursor={first['next_cursor']}")
+
+    seen = [row["tx_id"] for row in (*first["data"], *second["data"])]
+    assert len(seen) == len(set(seen)) == 4

@@ -1,0 +1,296 @@
+"""Recipients: what is registered of addresses and domains, and how a domain names its address itself."""
+
+import asyncio
+import datetime as dt
+import ipaddress
+import json
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from solders.keypair import Keypair
+
+from app.domains import DomainResolver, is_public, normalise
+from app.errors import RequestError
+from tests.world import World, error_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def test_category_of_an_address_is_registered_and_read(world: World) -> None:
+    address = str(Keypair().pubkey())
+
+    put = await world.ok("PUT", f"/v1/recipients/{address}", {"category": "gambling"}, key=world.key("operator"))
+
+    assert put == {
+        "recipient": address,
+        "address": address,
+        "domain": None,
+        "category": "gambling",
+        "effective_at": put["effective_at"],
+    }
+    assert await world.ok("GET", f"/v1/recipients/{address}") == put
+
+
+async def test_domain_is_registered_with_its_address(world: World) -> None:
+    address = str(Keypair().pubkey())
+
+    put = await world.ok("PUT", "/v1/recipients/Store.Example.com", {"address": address, "category": "marketplace"})
+
+    assert (put["recipient"], put["domain"], put["address"]) == ("store.example.com", "store.example.com", address)
+    assert await world.ok("GET", "/v1/recipients/store.example.com") == put
+    assert await world.ok("GET", f"/v1/recipients/{address}") == put
+
+
+async def test_domain_needs_an_address(world: World) -> None:
+    error_of(await world.call("PUT", "/v1/recipients/bare.example.com", {}), 400, "invalid_recipient")
+    body = {"address": "nonsense"}
+    error_of(await world.call("PUT", "/v1/recipients/bare.example.com", body), 400, "invalid_recipient")
+    error_of(await world.call("PUT", "/v1/recipients/localhost", {}), 400, "invalid_recipient")
+
+
+async def test_same_registration_again_changes_nothing(world: World) -> None:
+    address, operator = str(Keypair().pubkey()), world.key("operator")
+    first = await world.ok("PUT", f"/v1/recipients/{address}", {"category": "nft"}, key=operator)
+    signatures = await world.signatures(address)
+
+    assert await world.ok("PUT", f"/v1/recipients/{address}", {"category": "nft"}, key=operator) == first
+
+    assert await world.signatures(address) == signatures
+
+
+async def test_only_an_admin_changes_what_is_registered(world: World) -> None:
+    address, operator = str(Keypair().pubkey()), world.key("operator")
+    await world.ok("PUT", f"/v1/recipients/{address}", {"category": "weapons"}, key=operator)
+    body = {"category": "marketplace"}
+
+    refused = await world.call("PUT", f"/v1/recipients/{address}", body, key=operator)
+    error_of(refused, 403, "insufficient_permissions")
+
+    assert (await world.ok("PUT", f"/v1/recipients/{address}", body))["category"] == "marketplace"
+
+
+async def test_domain_that_moves_is_taken_from_its_old_address(world: World) -> None:
+    old, new = await world.payee(), await world.payee()
+    await world.ok("PUT", "/v1/recipients/moving.example.com", {"address": old})
+    policy = await world.policy(allowedRecipients=["moving.example.com"])
+    wallet = await world.wallet(policy["policy_id"])
+    refused = await world.call("PUT", "/v1/recipients/moving.example.com", {"address": new}, key=world.key("operator"))
+    error_of(refused, 403, "insufficient_permissions")
+
+    await world.ok("PUT", "/v1/recipients/moving.example.com", {"address": new})
+
+    assert (await world.pay(wallet, "moving.example.com", "1")).json()["status"] == "confirmed"
+    assert (await world.balance(old), await world.balance(new)) == (0, 1_000_000)
+    error_of(await world.pay(wallet, old, "1"), 402, "policy_violation")
+    assert (await world.ok("GET", f"/v1/recipients/{old}"))["domain"] is None
+
+
+async def test_organisations_register_for_themselves(world: World) -> None:
+    neighbour = await world.organisation("recipient-neighbour")
+    address = str(Keypair().pubkey())
+    await world.ok("PUT", f"/v1/recipients/{address}", {"category": "mixer"})
+
+    theirs = await world.call("GET", f"/v1/recipients/{address}", key=world.key("admin", org=neighbour))
+
+    error_of(theirs, 404, "recipient_not_found")
+
+
+# Domains that name their address themselves
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1",
+        "10.1.2.3",
+        "172.16.0.1",
+        "192.168.1.1",
+        "169.254.169.254",
+        "100.64.0.1",
+        "0.0.0.0",
+        "224.0.0.1",
+        "255.255.255.255",
+        "192.0.2.1",
+        "198.18.0.1",
+        "::1",
+        "::",
+        "fe80::1",
+        "fe80::1%eth0",
+        "fc00::1",
+        "ff02::1",
+        "::ffff:127.0.0.1",
+        "::ffff:10.0.0.1",
+        "64:ff9b::7f00:1",
+        "2002:7f00:1::",
+        "2001:db8::1",
+    ],
+)
+async def test_private_addresses_are_not_public(address: str) -> None:
+    assert not is_public(address)
+
+
+@pytest.mark.parametrize("address", ["1.1.1.1", "93.184.216.34", "2606:4700::1111", "::ffff:1.1.1.1"])
+async def test_public_addresses_are_public(address: str) -> None:
+    assert is_public(address)
+
+
+@pytest.mark.parametrize(
+    ("text", "domain"),
+    [
+        ("Example.COM", "example.com"),
+        ("example.com.", "example.com"),
+        ("bücher.example", "xn--bcher-kva.example"),
+        ("a.b-c.example.com", "a.b-c.example.com"),
+        ("localhost", None),
+        ("app.localhost", None),
+        ("1.2.3.4", None),
+        ("0x7f.0.0.1", None),
+        ("example..com", None),
+        ("example.com/x", None),
+        ("x" * 64 + ".com", None),
+        ("", None),
+    ],
+)
+async def test_domains_are_normalised(text: str, domain: str | None) -> None:
+    assert normalise(text) == domain
+
+
+async def test_domain_of_a_private_address_is_never_asked() -> None:
+    connected = False
+
+    async def private(_domain: str, _port: int) -> list[str]:
+        return ["127.0.0.1"]
+
+    async def serve(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connected
+        connected = True
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    resolver = DomainResolver(timeout=2, lookup=private, port=port)
+    async with server:
+        with pytest.raises(RequestError) as caught:
+            await resolver.resolve("inside.example.com")
+
+    assert caught.value.code == "invalid_recipient"
+    assert not connected
+
+
+async def test_one_private_address_among_public_ones_spoils_the_domain() -> None:
+    async def mixed(_domain: str, _port: int) -> list[str]:
+        return ["1.1.1.1", "10.0.0.1"]
+
+    with pytest.raises(RequestError):
+        await DomainResolver(timeout=1, lookup=mixed).resolve("mixed.example.com")
+
+
+@asynccontextmanager
+async def _site(folder: Path, answer: bytes, asked: list[bytes]) -> AsyncIterator[DomainResolver]:
+    """A resolver to whom a web server on this machine, with a certificate for shop.example.com, passes as public."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
+    now = dt.datetime.now(dt.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("shop.example.com")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = certificate.public_bytes(serialization.Encoding.PEM)
+    plain = serialization.NoEncryption()
+    encoded = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
+    (folder / "certificate.pem").write_bytes(pem)
+    (folder / "key.pem").write_bytes(encoded)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "certificate.pem", folder / "key.pem")
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    async def lookup(_domain: str, _port: int) -> list[str]:
+        return ["127.0.0.1"]
+
+    def allowed(address: str) -> bool:
+        return ipaddress.ip_address(address).is_loopback
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    async with server:
+        yield DomainResolver(
+            timeout=2,
+            lookup=lookup,
+            allowed=allowed,
+            tls=ssl.create_default_context(cadata=pem.decode()),
+            port=server.sockets[0].getsockname()[1],
+        )
+
+
+def _http(body: bytes, status: str = "200 OK", extra: str = "") -> bytes:
+    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n{extra}Connection: close\r\n\r\n".encode() + body
+
+
+async def test_domain_that_names_its_address_is_paid(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to, asked = await world.payee(), list[bytes]()
+    wallet = await world.wallet()
+    body = json.dumps({"solana": {"usdc": to}}).encode()
+    async with _site(tmp_path, _http(body), asked) as resolver:
+        monkeypatch.setattr(world.service, "domains", resolver)
+        paid = (await world.pay(wallet, "shop.example.com", "1")).json()
+
+    assert (paid["status"], paid["recipient"]) == ("confirmed", "shop.example.com")
+    assert await world.balance(to) == 1_000_000
+    assert asked[0].startswith(b"GET /.well-known/agent-vault.json HTTP/1.1\r\nHost: shop.example.com:")
+    # Asking a domain registers nothing: a policy's domain rule still refuses it.
+    error_of(await world.call("GET", "/v1/recipients/shop.example.com"), 404, "recipient_not_found")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        _http(b"", "404 Not Found"),
+        _http(b"", "302 Found", "Location: https://shop.example.com/other\r\n"),
+        _http(b"nonsense"),
+        _http(b"[]"),
+        _http(b'{"solana": "x"}'),
+        _http(b'{"solana": {"usdc": 5}}'),
+        _http(b'{"solana": {"usdc": "nonsense"}}'),
+        _http(b'{"solana": {"usdc": "127.0.0.1"}}'),
+        _http(b'{"x": "' + b"y" * 20_000 + b'"}'),
+        b"not http at all",
+    ],
+)
+async def test_domain_that_names_nothing_usable_is_no_recipient(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes
+) -> None:
+    wallet, asked = await world.wallet(), list[bytes]()
+    async with _site(tmp_path, answer, asked) as resolver:
+        monkeypatch.setattr(world.service, "domains", resolver)
+        error_of(await world.pay(wallet, "shop.example.com", "1"), 400, "invalid_recipient")
+
+    assert len(asked) == 1
+
+
+async def test_certificate_for_another_name_is_not_trusted(tmp_path: Path) -> None:
+    asked = list[bytes]()
+    async with _site(tmp_path, _http(b"{}"), asked) as resolver:
+        with pytest.raises(RequestError):
+            await resolver.resolve("other.example.com")
+
+    assert asked == []

@@ -1,0 +1,248 @@
+"""Each of the eight rules, through HTTP and past it: what it allows, what it refuses, and that no trace remains."""
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from solders.pubkey import Pubkey
+
+from app import wallets
+from app.identifiers import new_reference
+from tests.world import Json, World, error_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@dataclass
+class Case:
+    """A policy's rule, payments that it allows and one that it refuses; and how the refusal reads."""
+
+    rule: str
+    code: int
+    rules: Json
+    allowed: list[tuple[str, str]]
+    refused: tuple[str, str]
+    limit: str
+    attempted: str
+    before_refusal: Callable[[], Awaitable[None]] | None = None
+
+
+async def _max_per_tx(world: World) -> Case:
+    to = await world.payee()
+    return Case("max_per_tx", 6005, {"maxPerTx": "5"}, [(to, "5")], (to, "5.000001"), "5.00", "5.000001")
+
+
+async def _max_per_day(world: World) -> Case:
+    to = await world.payee()
+    return Case("max_per_day", 6007, {"maxPerDay": "10"}, [(to, "6"), (to, "4")], (to, "0.5"), "10.00", "10.50")
+
+
+async def _max_per_month(world: World) -> Case:
+    to = await world.payee()
+    return Case("max_per_month", 6008, {"maxPerMonth": "9.5"}, [(to, "9.5")], (to, "0.000001"), "9.50", "9.500001")
+
+
+async def _velocity_cap(world: World) -> Case:
+    to = await world.payee()
+    return Case("velocity_cap", 6006, {"velocityCap": 2}, [(to, "1"), (to, "1")], (to, "1"), "2", "3")
+
+
+async def _allowed_recipients(world: World) -> Case:
+    friend, stranger = await world.payee(), await world.payee()
+    rules = {"allowedRecipients": [friend]}
+    return Case("allowed_recipients", 6003, rules, [(friend, "1")], (stranger, "1"), "1", stranger)
+
+
+async def _blocked_categories(world: World) -> Case:
+    shop, casino = await world.payee(), await world.payee()
+    await world.ok("PUT", f"/v1/recipients/{casino}", {"category": "gambling"})
+    rules = {"blockedCategories": ["gambling", "weapons"]}
+    return Case("blocked_categories", 6004, rules, [(shop, "1")], (casino, "1"), "gambling,weapons", "gambling")
+
+
+async def _require_co_sign(world: World) -> Case:
+    to = await world.payee()
+    return Case("require_co_sign", 6009, {"requireCoSign": "10"}, [(to, "10")], (to, "10.5"), "10.00", "10.50")
+
+
+async def _expiry(world: World) -> Case:
+    to = await world.payee()
+    # The policy expires an hour from now, and then the chain's clock goes on by two.
+    at = int(world.clock()) + 3600
+    text = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    async def two_hours_pass() -> None:
+        world.clock.ahead += 7200
+
+    return Case("expiry", 6002, {"expiry": text}, [(to, "1")], (to, "1"), text, "", two_hours_pass)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        _max_per_tx,
+        _max_per_day,
+        _max_per_month,
+        _velocity_cap,
+        _allowed_recipients,
+        _blocked_categories,
+        _require_co_sign,
+        _expiry,
+    ],
+)
+async def test_rule_allows_refuses_and_binds_those_who_go_round_the_service(
+    world: World, make: Callable[[World], Awaitable[Case]]
+) -> None:
+    # Given a wallet under a policy with this rule
+    case = await make(world)
+    policy = await world.policy(**case.rules)
+    wallet = await world.wallet(policy["policy_id"])
+
+    # When it makes the payments that the rule allows, they are confirmed
+    for to, amount in case.allowed:
+        paid = (await world.pay(wallet, to, amount)).json()
+        assert paid["status"] == "confirmed", paid
+        assert paid["policy_triggered"] is False
+    if case.before_refusal is not None:
+        await case.before_refusal()
+
+    # When it makes one that the rule refuses, nothing happens on the chain
+    to, amount = case.refused
+    payee_tokens = world.service.addresses.token_account(Pubkey.from_string(to))
+    watched = [*world.vault_accounts(wallet), payee_tokens]
+    accounts, signatures = await world.accounts(*watched), await world.signatures(wallet["chain_address"])
+    payer = world.service.signers.fee_payer.pubkey()
+    lamports = await world.accounts(payer)
+    error = error_of(await world.pay(wallet, to, amount), 402, "policy_violation")
+    assert error["violation"]["rule"] == case.rule
+    assert error["violation"]["limit"] == case.limit
+    if case.attempted:
+        assert error["violation"]["attempted"] == case.attempted
+    assert error["wallet_id"] == wallet["wallet_id"]
+    assert error["policy_id"] == policy["policy_id"]
+    assert await world.accounts(*watched) == accounts
+    assert await world.accounts(payer) == lamports
+    assert await world.signatures(wallet["chain_address"]) == signatures
+
+    # Then the refusal is on record
+    rows = (await world.ok("GET", f"/v1/wallets/{wallet['wallet_id']}/transactions"))["data"]
+    assert rows[0]["status"] == "blocked"
+    assert rows[0]["tx_signature"] is None
+    assert rows[0]["policy_triggered"] is True
+    assert rows[0]["policy_id"] == policy["policy_id"]
+    assert rows[0]["violation"] == error["violation"]
+    assert (await world.ok("GET", f"/v1/wallets/{wallet['wallet_id']}"))["status"] == "policy_violation"
+    events = (await world.ok("GET", f"/v1/events?walletId={wallet['wallet_id']}&event=transaction.blocked"))["data"]
+    assert [one["violation"] for one in events] == [error["violation"]]
+    assert events[0]["attempted_amount"] == rows[0]["amount"]
+
+    # When the same payment is sent past the service, the program refuses it by the same rule
+    status = await world.land([_direct(world, wallet, to, amount)], world.service.signers.operator)
+    assert status.custom_error == case.code
+    assert await world.accounts(*watched) == accounts
+
+
+def _direct(world: World, wallet: Json, to: str, amount: str) -> Any:
+    found = wallets.find(world.service, world.org, wallet["wallet_id"])
+    owner = Pubkey.from_string(to)
+    allowlist = found.policy.allowlist
+    return world.service.instructions(world.org).execute_payment(
+        signer=world.service.signers.operator.pubkey(),
+        policy=Pubkey.from_string(found.policy.address),
+        vault=Pubkey.from_string(found.vault),
+        destination=world.service.addresses.token_account(owner),
+        amount=round(float(amount) * 1_000_000),
+        reference=new_reference(),
+        allowlist=Pubkey.from_string(allowlist) if allowlist else None,
+        recipient=world.service.addresses.recipient(Pubkey.from_string(world.org), owner),
+    )
+
+
+async def test_operator_co_signs_above_the_threshold_what_the_session_signs(world: World) -> None:
+    policy = await world.policy(requireCoSign="10")
+    wallet = await world.wallet(policy["policy_id"])
+    session, to = await world.session(wallet), await world.payee()
+
+    paid = (await world.pay(wallet, to, "10.5", session=session)).json()
+
+    assert paid["status"] == "confirmed", paid
+    assert paid["policy_triggered"] is True
+
+
+async def test_agent_alone_cannot_pay_above_the_co_sign_threshold(world: World) -> None:
+    policy = await world.policy(requireCoSign="10")
+    wallet = await world.wallet(policy["policy_id"])
+    session, to = await world.session(wallet), await world.payee()
+    agent = world.key("agent", wallet["wallet_id"])
+
+    assert (await world.pay(wallet, to, "10", session=session, key=agent)).json()["status"] == "confirmed"
+    error = error_of(await world.pay(wallet, to, "10.01", session=session, key=agent), 402, "policy_violation")
+
+    assert error["violation"] == {"rule": "require_co_sign", "limit": "10.00", "attempted": "10.01"}
+
+
+async def test_first_rule_in_order_names_the_violation(world: World) -> None:
+    policy = await world.policy(maxPerTx="1", maxPerDay="1", requireCoSign="1")
+    wallet = await world.wallet(policy["policy_id"])
+
+    error = error_of(await world.pay(wallet, await world.payee(), "2"), 402, "policy_violation")
+
+    assert error["violation"]["rule"] == "max_per_tx"
+
+
+async def test_locked_preset_refuses_every_payment(world: World) -> None:
+    wallet = await world.wallet("pol_locked")
+
+    error = error_of(await world.pay(wallet, await world.payee(), "0.000001"), 402, "policy_violation")
+
+    assert error["violation"] == {"rule": "max_per_tx", "limit": "0.00", "attempted": "0.000001"}
+
+
+async def test_domain_in_the_allowlist_passes_for_the_address_registered_for_it(world: World) -> None:
+    registered, other = await world.payee(), await world.payee()
+    policy = await world.policy(allowedRecipients=["Shop.Example.com"])
+    assert policy["allowed_recipients"] == ["shop.example.com"]
+    await world.ok("PUT", "/v1/recipients/shop.example.com", {"address": registered})
+    wallet = await world.wallet(policy["policy_id"])
+
+    by_domain = (await world.pay(wallet, "shop.example.com", "1")).json()
+    by_address = (await world.pay(wallet, registered, "1")).json()
+    refused = error_of(await world.pay(wallet, other, "1"), 402, "policy_violation")
+
+    assert (by_domain["status"], by_domain["recipient"]) == ("confirmed", "shop.example.com")
+    assert (by_address["status"], by_address["recipient"]) == ("confirmed", registered)
+    assert refused["violation"]["rule"] == "allowed_recipients"
+    assert await world.balance(registered) == 2_000_000
+
+
+async def test_simulation_tells_every_rule_and_leaves_no_trace(world: World) -> None:
+    policy = await world.policy(maxPerTx="5", maxPerDay="8", velocityCap=3)
+    wallet, to = await world.wallet(policy["policy_id"]), await world.payee()
+    await world.pay(wallet, to, "5")
+    accounts, signatures = (
+        await world.accounts(*world.vault_accounts(wallet)),
+        await world.signatures(wallet["chain_address"]),
+    )
+
+    body = {"walletId": wallet["wallet_id"], "to": to, "amount": "4"}
+    verdict = await world.ok("POST", "/v1/payments/simulate", body)
+
+    rules = {one["rule"]: one for one in verdict["rules"]}
+    assert verdict["allowed"] is False
+    assert verdict["usdc_balance"] == "95.00"
+    assert (rules["max_per_tx"]["passed"], rules["max_per_tx"]["limit"]) == (True, "5.00")
+    assert rules["max_per_tx"]["attempted"] == "4.00"
+    assert (rules["max_per_day"]["passed"], rules["max_per_day"]["attempted"]) == (False, "9.00")
+    assert rules["max_per_day"]["headroom"] == "3.00"
+    assert (rules["velocity_cap"]["passed"], rules["velocity_cap"]["attempted"]) == (True, "2")
+    assert rules["max_per_month"]["set"] is False
+    assert rules["max_per_month"]["limit"] is None
+    retry = datetime.fromisoformat(verdict["retry_at"]).timestamp() - (time.time() + world.clock.ahead)
+    assert 23 * 3600 < retry <= 25 * 3600
+    assert await world.accounts(*world.vault_accounts(wallet)) == accounts
+    assert await world.signatures(wallet["chain_address"]) == signatures
+    rows = (await world.ok("GET", f"/v1/wallets/{wallet['wallet_id']}/transactions"))["data"]
+    assert [one["status"] for one in rows if one["type"] == "payment"] == ["confirmed"]

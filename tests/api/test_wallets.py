@@ -1,0 +1,219 @@
+"""Wallets from creation to archive, and the money between them and the reserve."""
+
+import time
+from datetime import datetime
+
+import pytest
+from solders.pubkey import Pubkey
+
+from tests.world import World, error_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def test_new_wallet_answers_with_the_contract(world: World) -> None:
+    made = await world.ok(
+        "POST",
+        "/v1/wallets",
+        {"agentId": "contract", "label": "Contract", "policyId": "pol_conservative", "tags": ["a", "b"]},
+    )
+
+    assert made["wallet_id"].startswith("wal_")
+    assert made["id"] == made["wallet_id"]
+    assert (made["agent_id"], made["label"], made["tags"]) == ("contract", "Contract", ["a", "b"])
+    assert (made["usdc_balance"], made["status"]) == ("0.00", "active")
+    assert made["policy"] == {
+        "policy_id": "pol_conservative",
+        "id": "pol_conservative",
+        "name": "Conservative",
+        "max_per_tx": "10.00",
+        "max_per_day": "50.00",
+        "max_per_month": "500.00",
+    }
+    assert datetime.fromisoformat(made["created_at"]).tzinfo is not None
+    shown = await world.ok("GET", f"/v1/wallets/{made['wallet_id']}")
+    assert made.items() <= shown.items()
+    assert set(shown) - set(made) == {"updated_at", "last_transaction_at"}
+
+
+async def test_address_follows_from_organisation_and_agent(world: World) -> None:
+    made = await world.wallet(agentId="derived", funds=None)
+
+    assert made["chain_address"] == str(world.service.addresses.vault(Pubkey.from_string(world.org), "derived"))
+
+
+async def test_agent_id_is_given_once_also_after_archiving(world: World) -> None:
+    made = await world.wallet(agentId="single", funds=None)
+    body = {"agentId": "single", "label": "Again", "policyId": "pol_moderate"}
+    error_of(await world.call("POST", "/v1/wallets", body), 409, "wallet_agent_id_conflict")
+
+    archived = await world.ok("DELETE", f"/v1/wallets/{made['wallet_id']}")
+
+    assert archived["status"] == "archived"
+    error_of(await world.call("POST", "/v1/wallets", body), 409, "wallet_agent_id_conflict")
+
+
+async def test_unknown_policy_creates_nothing(world: World) -> None:
+    body = {"agentId": "nobody", "label": "Nobody", "policyId": "pol_unknown"}
+
+    error_of(await world.call("POST", "/v1/wallets", body), 404, "policy_not_found")
+
+    assert (await world.wallet(agentId="nobody", funds=None))["agent_id"] == "nobody"
+
+
+async def test_funding_and_withdrawal_move_money_between_reserve_and_wallet(world: World) -> None:
+    wallet = await world.wallet(funds=None)
+    path = f"/v1/wallets/{wallet['wallet_id']}"
+
+    funded = await world.ok("POST", f"{path}/fund", {"amount": "20.5", "currency": "USDC"})
+    back = await world.ok("POST", f"{path}/withdraw", {"amount": "0.5"})
+
+    assert (funded["funded_amount"], funded["usdc_balance"], funded["status"]) == ("20.50", "20.50", "confirmed")
+    assert (back["withdrawn_amount"], back["usdc_balance"]) == ("0.50", "20.00")
+    before, after = float(funded["org_balance_remaining"]), float(back["org_balance_remaining"])
+    assert after - before == pytest.approx(0.5)
+    emptied = await world.ok("POST", f"{path}/withdraw", {"amount": "all"})
+    assert (emptied["withdrawn_amount"], emptied["usdc_balance"]) == ("20.00", "0.00")
+    assert emptied["status"] == "unfunded"
+    rows = (await world.ok("GET", f"{path}/transactions"))["data"]
+    assert [(row["type"], row["amount"], row["status"]) for row in rows] == [
+        ("withdrawal", "20.00", "confirmed"),
+        ("withdrawal", "0.50", "confirmed"),
+        ("funding", "20.50", "confirmed"),
+    ]
+
+
+async def test_funding_beyond_the_reserve_is_refused(world: World) -> None:
+    wallet = await world.wallet(funds=None)
+    path = f"/v1/wallets/{wallet['wallet_id']}"
+
+    error_of(await world.call("POST", f"{path}/fund", {"amount": "99999999"}), 422, "org_insufficient_balance")
+
+    assert (await world.ok("GET", path))["usdc_balance"] == "0.00"
+
+
+async def test_withdrawal_beyond_the_balance_is_refused(world: World) -> None:
+    wallet = await world.wallet(funds="1")
+    path = f"/v1/wallets/{wallet['wallet_id']}/withdraw"
+
+    error_of(await world.call("POST", path, {"amount": "1.000001"}), 422, "withdrawal_exceeds_balance")
+    await world.ok("POST", path, {"amount": "1"})
+    error_of(await world.call("POST", path, {"amount": "all"}), 422, "withdrawal_exceeds_balance")
+
+
+async def test_frozen_wallet_can_be_emptied(world: World) -> None:
+    wallet = await world.wallet(funds="2")
+    path = f"/v1/wallets/{wallet['wallet_id']}"
+    await world.ok("PATCH", path, {"status": "frozen"})
+
+    emptied = await world.ok("POST", f"{path}/withdraw", {"amount": "all"})
+
+    assert (emptied["usdc_balance"], emptied["status"]) == ("0.00", "frozen")
+
+
+async def test_update_changes_what_is_given_and_nothing_else(world: World) -> None:
+    wallet = await world.wallet(tags=["old"], funds=None)
+    path = f"/v1/wallets/{wallet['wallet_id']}"
+
+    renamed = await world.ok("PATCH", path, {"label": "New"})
+    assert (renamed["label"], renamed["tags"], renamed["policy"]["policy_id"]) == ("New", ["old"], "pol_permissive")
+    moved = await world.ok("PATCH", path, {"policyId": "pol_conservative", "tags": [], "status": "frozen"})
+
+    assert (moved["label"], moved["tags"]) == ("New", [])
+    assert (moved["policy"]["policy_id"], moved["status"]) == ("pol_conservative", "frozen")
+    assert moved["updated_at"] >= renamed["updated_at"]
+
+
+async def test_freezing_a_frozen_wallet_changes_nothing(world: World) -> None:
+    wallet = await world.wallet(funds=None)
+    path = f"/v1/wallets/{wallet['wallet_id']}"
+    await world.ok("PATCH", path, {"status": "frozen"})
+    signatures = await world.signatures(wallet["chain_address"])
+
+    assert (await world.ok("PATCH", path, {"status": "frozen"}))["status"] == "frozen"
+
+    assert await world.signatures(wallet["chain_address"]) == signatures
+
+
+async def test_only_an_admin_lifts_a_freeze(world: World) -> None:
+    wallet = await world.wallet(funds=None)
+    path, operator = f"/v1/wallets/{wallet['wallet_id']}", world.key("operator")
+    await world.ok("PATCH", path, {"status": "frozen"}, key=operator)
+
+    error_of(await world.call("PATCH", path, {"status": "active"}, key=operator), 403, "insufficient_permissions")
+
+    assert (await world.ok("PATCH", path, {"status": "active"}))["status"] == "active"
+
+
+async def test_wallet_with_money_is_not_archived(world: World) -> None:
+    wallet = await world.wallet(funds="0.000001")
+    path = f"/v1/wallets/{wallet['wallet_id']}"
+
+    error_of(await world.call("DELETE", path), 422, "wallet_not_empty")
+
+    await world.ok("POST", f"{path}/withdraw", {"amount": "all"})
+    assert (await world.ok("DELETE", path))["status"] == "archived"
+    error_of(await world.call("DELETE", path), 422, "wallet_archived")
+    for method, action, body in (
+        ("POST", "/fund", {"amount": "1"}),
+        ("POST", "/rotate-token", {}),
+        ("PATCH", "", {"label": "Back"}),
+    ):
+        error_of(await world.call(method, path + action, body), 422, "wallet_archived")
+    assert (await world.ok("GET", path))["status"] == "archived"
+    assert len((await world.ok("GET", f"{path}/transactions"))["data"]) == 2
+
+
+async def test_list_filters_by_tags_and_status_and_pages(world: World) -> None:
+    for number in range(5):
+        await world.wallet(tags=["fleet", f"n{number % 2}"], funds=None, label=f"Fleet {number}")
+    archived = await world.wallet(tags=["fleet"], funds=None)
+    await world.ok("DELETE", f"/v1/wallets/{archived['wallet_id']}")
+
+    seen, cursor = [], ""
+    while True:
+        page = await world.ok("GET", f"/v1/wallets?tags=fleet&limit=2{cursor}")
+        seen += [one["label"] for one in page["data"]]
+        assert len(page["data"]) <= 2
+        if not page["has_more"]:
+            assert page["next_cursor"] is None
+            break
+        cursor = f"&cursor={page['next_cursor']}"
+
+    assert seen == [f"Fleet {number}" for number in reversed(range(5))]
+    both = (await world.ok("GET", "/v1/wallets?tags=fleet,n1"))["data"]
+    assert [one["label"] for one in both] == ["Fleet 3", "Fleet 1"]
+    assert (await world.ok("GET", "/v1/wallets?tags=fleet&status=frozen"))["data"] == []
+    gone = (await world.ok("GET", "/v1/wallets?tags=fleet&status=archived"))["data"]
+    assert [one["wallet_id"] for one in gone] == [archived["wallet_id"]]
+
+
+async def test_foreign_wallet_does_not_exist(world: World) -> None:
+    neighbour = await world.organisation("neighbour")
+    theirs = world.key("admin", org=neighbour)
+    wallet, to = await world.wallet(), await world.payee()
+    path = f"/v1/wallets/{wallet['wallet_id']}"
+    paid = (await world.pay(wallet, to, "1")).json()
+
+    for method, action, body in (
+        ("GET", "", None),
+        ("PATCH", "", {"label": "Mine"}),
+        ("DELETE", "", {}),
+        ("POST", "/fund", {"amount": "1"}),
+        ("POST", "/withdraw", {"amount": "all"}),
+        ("POST", "/rotate-token", {}),
+        ("POST", "/pay", {"to": to, "amount": "1", "currency": "USDC"}),
+        ("GET", "/transactions", None),
+    ):
+        error_of(await world.call(method, path + action, body, key=theirs), 404, "wallet_not_found")
+    error_of(await world.pay(wallet, to, "1", key=theirs), 404, "wallet_not_found")
+    error_of(await world.call("GET", f"/v1/payments/{paid['tx_id']}", key=theirs), 404, "transaction_not_found")
+    assert (await world.ok("GET", "/v1/transactions", key=theirs))["data"] == []
+    assert (await world.ok("GET", "/v1/wallets", key=theirs))["data"] == []
+
+
+async def test_provisioning_takes_less_than_a_second(world: World) -> None:
+    began = time.monotonic()
+    await world.wallet(funds=None)
+
+    assert time.monotonic() - began < 1.0

@@ -1,0 +1,126 @@
+"""The whole line, over real sockets: HTTP request, program, chain, indexer, read models, and back to HTTP."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from solders.keypair import Keypair
+from solders.pubkey import Pubkey
+from starlette.types import ASGIApp
+
+from app.main import create_app
+from app.service import Service
+from tests.world import World, error_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@asynccontextmanager
+async def _listening(app: ASGIApp) -> AsyncIterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
+        serving = asyncio.create_task(server.serve(sockets=[bound]))
+        while not server.started:  # noqa: ASYNC110 - uvicorn only sets this
+            await asyncio.sleep(0.01)
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+        server.should_exit = True
+        await serving
+
+
+async def test_agent_pays_from_a_guarded_vault_and_is_stopped_where_the_policy_ends(own_world: World) -> None:
+    world = own_world
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[Service]:
+        yield world.service
+
+    async with _listening(create_app(world.settings, lifespan)) as base:
+        admin = httpx.AsyncClient(base_url=base, headers={"Authorization": f"Bearer {world.keys['admin']}"})
+        async with admin:
+
+            async def post(path: str, body: dict[str, Any]) -> Any:
+                response = await admin.post(path, json=body)
+                assert response.status_code == 200, response.text
+                return response.json()
+
+            # Given a policy, a wallet under it with money, and an agent with its own key and session
+            shop = str(Keypair().pubkey())
+            policy = await post("/v1/policies", {"name": "Shopping", "maxPerTx": "5", "maxPerDay": "8"})
+            body = {"agentId": "shopper", "label": "Shopper", "policyId": policy["policy_id"]}
+            wallet = await post("/v1/wallets", body)
+            path = f"/v1/wallets/{wallet['wallet_id']}"
+            await post(f"{path}/fund", {"amount": "50", "currency": "USDC"})
+            token = (await post(f"{path}/rotate-token", {"ttlSeconds": 600}))["session_token"]
+            agent = {
+                "Authorization": f"Bearer {world.key('agent', wallet['wallet_id'])}",
+                "Session-Token": token,
+            }
+
+            async def pay(amount: str) -> httpx.Response:
+                order = {"walletId": wallet["wallet_id"], "to": shop, "amount": amount, "currency": "USDC"}
+                return await admin.post("/v1/payments", json=order, headers=agent)
+
+            # When the agent pays within the policy and beyond it
+            paid = (await pay("4.50")).json()
+            too_much_at_once = error_of(await pay("6"), 402, "policy_violation")
+            too_much_a_day = error_of(await pay("4"), 402, "policy_violation")
+
+            # Then the chain holds exactly the one payment
+            assert paid["status"] == "confirmed"
+            assert too_much_at_once["violation"]["rule"] == "max_per_tx"
+            assert too_much_a_day["violation"]["rule"] == "max_per_day"
+            assert await world.balance(shop) == 4_500_000
+            assert await world.balance(wallet["chain_address"]) == 45_500_000
+
+            # And freezing ends it, also for the operator
+            frozen = await admin.patch(path, json={"status": "frozen"})
+            assert frozen.json()["status"] == "frozen"
+            error_of(await pay("1"), 422, "wallet_frozen")
+
+
+async def test_what_is_shown_follows_from_the_chain_and_the_own_records_alone(own_world: World) -> None:
+    """Thrown away and rebuilt, the indexer's database and the read models show the same."""
+    world = own_world
+    policy = await world.policy(maxPerTx="5", allowedRecipients=["shop.example.com"])
+    shop = await world.payee()
+    await world.ok("PUT", "/v1/recipients/shop.example.com", {"address": shop, "category": "marketplace"})
+    wallet = await world.wallet(policy["policy_id"], tags=["a"])
+    await world.session(wallet)
+    await world.pay(wallet, "shop.example.com", "2", body={"memo": "kept"})
+    await world.pay(wallet, "shop.example.com", "6")
+    await world.ok("POST", f"/v1/wallets/{wallet['wallet_id']}/withdraw", {"amount": "1"})
+    lists = ["/v1/wallets", "/v1/policies", "/v1/transactions", "/v1/events?limit=100"]
+    paths = [*lists, "/v1/recipients/shop.example.com"]
+    before = [await world.ok("GET", path) for path in paths]
+
+    await world.stop()
+    for suffix in ("", "-wal", "-shm"):
+        (world.settings.data_dir / f"chain.db{suffix}").unlink(missing_ok=True)
+    await world.start()
+    await world.service.indexer.catch_up()
+    await world.service.projector.rebuild()
+
+    assert [await world.ok("GET", path) for path in paths] == before
+
+
+async def test_money_is_neither_made_nor_lost(own_world: World) -> None:
+    world = own_world
+    first, second, shop = await world.wallet(funds="30"), await world.wallet(funds="20"), await world.payee()
+
+    orders = [(first, shop), (second, shop), (first, second["wallet_id"]), (second, first["wallet_id"])]
+    await asyncio.gather(*(world.pay(payer, to, "1.000001") for payer, to in orders * 5))
+    await world.catch_up()
+
+    owners = [world.org, first["chain_address"], second["chain_address"], shop]
+    assert sum([await world.balance(owner) for owner in owners]) == 1_000_000_000_000
+    for wallet in (first, second):
+        shown = await world.ok("GET", f"/v1/wallets/{wallet['wallet_id']}")
+        held = await world.balance(wallet["chain_address"])
+        assert shown["usdc_balance"] == f"{held // 1_000_000}.{held % 1_000_000:06}".rstrip("0").ljust(4, "0")
+    tokens = world.service.addresses.token_account(Pubkey.from_string(shop))
+    assert await world.service.chain.token_balance(tokens) == 10 * 1_000_001
