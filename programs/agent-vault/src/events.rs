@@ -412,9 +412,9 @@ mod tests {
             max_per_tx: some(1),
             max_per_day: some(2),
             max_per_month: some(3),
-            velocity_cap: some(4).map(|number| number as u32),
+            velocity_cap: some(4).map(|number| u32::try_from(number).unwrap()),
             require_co_sign: some(5),
-            expiry: some(6).map(|number| number as i64),
+            expiry: some(6).map(|number| i64::try_from(number).unwrap()),
             blocked_categories: 7,
             restricted: odd,
         }

@@ -1,7 +1,7 @@
 //! Where to report a vulnerability, readable from the deployed program.
 //!
 //! The format of `security.txt` for Solana programs: <https://github.com/neodyme-labs/solana-security-txt>.
-//! Its values end in NUL bytes between two markers.
+//! Its values end in NUL bytes between two markers. Who deploys the program puts their own here.
 
 /// The statement. `used` keeps the linker from dropping what no code refers to.
 #[used]
@@ -11,9 +11,9 @@
 pub static security_txt: &str = concat!(
     "=======BEGIN SECURITY.TXT V1=======\0",
     "name\0Agent Vault\0",
-    "project_url\0https://github.com/agent-vault/agent-vault\0",
+    "project_url\0https://agent-vault.example\0",
     "contacts\0email:security@agent-vault.example\0",
-    "policy\0https://github.com/agent-vault/agent-vault/blob/main/SECURITY.md\0",
+    "policy\0https://agent-vault.example/security\0",
     "preferred_languages\0en\0",
     "=======END SECURITY.TXT V1=======\0",
 );

@@ -2,6 +2,7 @@
 //!
 //! The model knows no slots: it checks the promise itself, that no 24 hours, no hour and no UTC month ever hold more
 //! than their caps. `POLICY_SEQUENCES` sets how many sequences run.
+#![allow(clippy::arithmetic_side_effects, clippy::cast_possible_truncation, clippy::cast_sign_loss)] // small numbers
 extern crate std;
 
 use crate::{

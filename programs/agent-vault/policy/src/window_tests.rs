@@ -1,4 +1,5 @@
 //! Every boundary of the windows, one second before and at it.
+#![allow(clippy::arithmetic_side_effects, clippy::cast_possible_truncation, clippy::cast_sign_loss)] // small numbers
 
 use super::*;
 

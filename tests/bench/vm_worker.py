@@ -1,0 +1,74 @@
+"""Runs instructions in the LiteSVM of whatever solders is installed here: one JSON command a line in, one answer out.
+
+Needs nothing but solders, so that it runs in an environment of its own for each runtime to be measured.
+Commands: `program` (address, path), `account` (address, lamports, owner, data), `clock` (time), `airdrop` (address),
+`send` (payer, signers, instructions): answers `{"units": n}` or `{"error": text, "logs": [...]}`.
+"""
+
+import base64
+import json
+import sys
+from typing import Any
+
+import solders
+from solders.account import Account
+from solders.instruction import AccountMeta, Instruction
+from solders.keypair import Keypair
+from solders.litesvm import LiteSVM
+from solders.message import Message
+from solders.pubkey import Pubkey
+from solders.transaction import Transaction
+from solders.transaction_metadata import FailedTransactionMetadata
+
+UNIT_LIMIT = base64.b64decode("AsBcFQA=")  # SetComputeUnitLimit(1,400,000)
+COMPUTE_BUDGET = Pubkey.from_string("ComputeBudget111111111111111111111111111111")
+COMPUTE_BUDGET_UNITS = 150
+"""What the compute budget program itself takes of a transaction."""
+
+
+def instruction(wire: dict[str, Any]) -> Instruction:
+    """An instruction from its JSON form."""
+    metas = [AccountMeta(Pubkey.from_string(address), *flags) for address, *flags in wire["accounts"]]
+    return Instruction(Pubkey.from_string(wire["program"]), base64.b64decode(wire["data"]), metas)
+
+
+def send(vm: LiteSVM, command: dict[str, Any]) -> dict[str, Any]:
+    """Sends one transaction; its compute units are those of the instructions given."""
+    payer = Keypair.from_base58_string(command["payer"])
+    signers = [Keypair.from_base58_string(key) for key in command["signers"]]
+    vm.expire_blockhash()
+    blockhash = vm.latest_blockhash()
+    instructions = [Instruction(COMPUTE_BUDGET, UNIT_LIMIT, []), *map(instruction, command["instructions"])]
+    message = Message.new_with_blockhash(instructions, payer.pubkey(), blockhash)
+    result = vm.send_transaction(Transaction([payer, *signers], message, blockhash))
+    if isinstance(result, FailedTransactionMetadata):
+        return {"error": str(result.err()), "logs": result.meta().logs()}
+    return {"units": result.compute_units_consumed() - COMPUTE_BUDGET_UNITS}
+
+
+def main() -> None:
+    """Answers commands until there are no more."""
+    vm = LiteSVM()
+    print(json.dumps({"solders": solders.__version__}), flush=True)
+    for line in sys.stdin:
+        command = json.loads(line)
+        answer: dict[str, Any] = {}
+        match command["do"]:
+            case "program":
+                vm.add_program_from_file(Pubkey.from_string(command["address"]), command["path"])
+            case "account":
+                owner, data = Pubkey.from_string(command["owner"]), base64.b64decode(command["data"])
+                vm.set_account(Pubkey.from_string(command["address"]), Account(command["lamports"], data, owner))
+            case "clock":
+                clock = vm.get_clock()
+                clock.unix_timestamp = command["time"]
+                vm.set_clock(clock)
+            case "airdrop":
+                vm.airdrop(Pubkey.from_string(command["address"]), 10**13)
+            case "send":
+                answer = send(vm, command)
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()
