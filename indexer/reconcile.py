@@ -83,7 +83,7 @@ class Reconciler:
         for one, amount in zip(accounts, seen.amounts, strict=True):
             current = self._store.accounts.get(one.address)
             if current is not None and current.slot <= seen.slot and current.balance != (amount or 0):
-                self._store.accounts.doubt(one.address)
+                self._store.doubt(one.address)
 
     async def _read_history(self, address: str) -> int:
         name = _ACCOUNT_PREFIX + address
@@ -93,7 +93,7 @@ class Reconciler:
         # With the whole history stored, a balance that still differs is one that no order of events explains.
         self._store.observe(address, seen.amounts[0] or 0, seen.slot)
         self._store.record((), cursor=(name, history[-1].signature) if history else None)
-        self._store.accounts.clear(address)
+        self._store.clear(address)
         return stored
 
     async def _ingest_unknown(self, signatures: Sequence[str]) -> int:

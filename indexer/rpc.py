@@ -1,12 +1,12 @@
 """JSON-RPC 2.0 with batches, over anything that carries bytes."""
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from typing import Any
 
 import httpx
+from pydantic_core import from_json, to_json
 
 Transport = Callable[[bytes], Awaitable[bytes]]
 """Takes the body of a request and returns the body of the answer; raises when there is none."""
@@ -33,7 +33,7 @@ class Rpc:
     async def call(self, method: str, params: list[Any]) -> Any:
         """Return the result of one call. Raises `RpcError`, and what the transport raises."""
         request = self._request((method, params))
-        return _result(json.loads(await self._transport(_body(request))), request["id"])
+        return _result(from_json(await self._transport(to_json(request))), request["id"])
 
     async def batch(self, calls: Sequence[Call]) -> list[Any]:
         """Return the results of many calls, in their order.
@@ -45,7 +45,7 @@ class Rpc:
             return []
         if self._batches:
             requests = [self._request(call) for call in calls]
-            answers = json.loads(await self._transport(_body(requests)))
+            answers = from_json(await self._transport(to_json(requests)))
             if isinstance(answers, list):
                 by_id = {answer.get("id"): answer for answer in answers if isinstance(answer, dict)}
                 return [_result(by_id.get(request["id"]), request["id"]) for request in requests]
@@ -77,10 +77,6 @@ class HttpTransport:
     async def aclose(self) -> None:
         """Close the connections."""
         await self._client.aclose()
-
-
-def _body(request: Any) -> bytes:
-    return json.dumps(request, separators=(",", ":")).encode()
 
 
 def _result(answer: Any, number: int) -> Any:

@@ -66,7 +66,10 @@ def prepare(db: Database) -> None:
             db.conn.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
         for index in INDEXES:
             db.conn.execute(index)
+        # Ids given from now on are higher than any given before, also by a file that is no more, or whose last commits
+        # a crash took: whoever remembers an id sees what is stored again as new.
+        now = time.time_ns() // 1000
+        if db.conn.execute("UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'events'", [now]).rowcount == 0:
+            db.conn.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('events', ?)", [now])
         if version != VERSION:
-            # Whoever remembers an id of an earlier file reads everything again, because all ids are now higher.
-            db.conn.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('events', ?)", [time.time_ns() // 1000])
-        db.conn.execute(f"PRAGMA user_version = {VERSION}")
+            db.conn.execute(f"PRAGMA user_version = {VERSION}")

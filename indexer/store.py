@@ -1,6 +1,7 @@
 """The indexer's database: decoded events and the cursor, always changed in one transaction."""
 
 import json
+import sqlite3
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +52,8 @@ class EventStore:
 
     def __init__(self, path: str | Path, *, orgs: Collection[str] | None = None) -> None:
         """Open or create the file. With `orgs`, events of other organisations are left out."""
-        self._db = Database(path)
+        # Without an isolation level no statement opens a transaction by itself, which nobody would then commit.
+        self._db = Database(sqlite3.connect(path, isolation_level=None))
         prepare(self._db)
         self._orgs = None if orgs is None else frozenset(orgs)
         self.accounts = TokenAccounts(self._db)
@@ -159,6 +161,16 @@ class EventStore:
             data = {"token_account": account, "vault": found.vault, "balance": balance}
             # There is no transaction to name, so the account stands in its place.
             self._insert((account, NOT_AN_EVENT, slot), slot, BALANCE_OBSERVED, found.org, data)
+
+    def doubt(self, account: str) -> None:
+        """Note that a followed account moved in a transaction that is not stored."""
+        with self._db.atomic():
+            self.accounts.doubt(account)
+
+    def clear(self, account: str) -> None:
+        """Note that a followed account's history is stored whole."""
+        with self._db.atomic():
+            self.accounts.clear(account)
 
     def _add(self, transaction: ChainTransaction) -> int:
         events = [one for one in transaction.events if self._follows(one.event.data)]

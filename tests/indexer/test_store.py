@@ -1,6 +1,8 @@
 """The indexer's database: rows once, cursor with them, gaps and deposits noticed."""
 
-from collections.abc import Iterator
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -183,3 +185,48 @@ def test_file_of_another_version_is_emptied(tmp_path: Path) -> None:
     assert names(again) == []
     assert again.cursor("program") is None
     again.close()
+
+
+WRITES: dict[str, Callable[[EventStore], object]] = {
+    "record": lambda store: store.record([transaction(2, org_created())], cursor=("program", "signature-2")),
+    "finalize": lambda store: store.finalize(["signature-1"]),
+    "revert": lambda store: store.revert(["signature-1"]),
+    "observe": lambda store: store.observe(str(TOKENS), 5, 9),
+    "doubt": lambda store: store.doubt(str(TOKENS)),
+    "clear": lambda store: store.clear(str(TOKENS)),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_write_is_on_disk_when_it_returns_and_nobody_waits_for_its_lock(
+    store: EventStore, tmp_path: Path, write: Callable[[EventStore], object]
+) -> None:
+    # Given a store that has written something
+    store.record([transaction(1, org_created(), vault_created())])
+    write(store)
+    # Then another one reads the same rows, and can write at once
+    other = sqlite3.connect(tmp_path / "chain.db", timeout=0)
+    with contextlib.closing(other):
+        assert [row[0] for row in other.execute("SELECT id FROM events ORDER BY id")] == [
+            row.id for row in store.changes(0, 100)
+        ]
+        other.execute("DELETE FROM events")
+        other.commit()
+
+
+def test_rows_stored_again_after_a_crash_have_higher_ids_than_those_that_were_lost(tmp_path: Path) -> None:
+    # Given a file as it was before the last commits
+    store = EventStore(tmp_path / "chain.db")
+    store.close()
+    before = (tmp_path / "chain.db").read_bytes()
+    store = EventStore(tmp_path / "chain.db")
+    store.record([transaction(1, org_created())])
+    [lost] = store.changes(0, 10)
+    store.close()
+    # When the crash takes them, and they are read from the chain again
+    (tmp_path / "chain.db").write_bytes(before)
+    store = EventStore(tmp_path / "chain.db")
+    store.record([transaction(1, org_created())])
+    # Then whoever remembers the last id sees them as new
+    assert [row.signature for row in store.changes(lost.id, 10)] == ["signature-1"]
+    store.close()
