@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 import click
 import structlog
+from pydantic import ValidationError
 
 from app import demo as demo_story
 from app import organisations
@@ -37,7 +38,16 @@ def _settings(**given: Any) -> Settings:
     return Settings(**{name: value for name, value in given.items() if value is not None})
 
 
-_FORESEEN = (ConfigurationError, KeyFileError, DataDirInUseError, OSError, ApiError, ChainUnavailable, RpcError)
+_FORESEEN = (
+    ConfigurationError,
+    ValidationError,
+    KeyFileError,
+    DataDirInUseError,
+    OSError,
+    ApiError,
+    ChainUnavailable,
+    RpcError,
+)
 
 
 @contextlib.contextmanager
@@ -126,9 +136,14 @@ def orgs() -> None:
 @_data_dir
 @click.option("--rpc-url", default="http://127.0.0.1:8899", show_default=True, help="JSON-RPC address of the chain.")
 @click.option("--usdc-mint", help="Mint of USDC there; by default the cluster's, or the embedded chain's.")
+@click.option(
+    "--operator-daily-limit", help="Most USDC that its operator moves into vaults in 24 hours.  [default: 250000]"
+)
+@click.option("--attestation-delay", type=int, help="Seconds until a recipient counts as registered.  [default: 0]")
 def create_org(org_id: str, **given: Any) -> None:
     """Make an organisation on the chain and an admin's key for it."""
-    settings = _settings(**given)
+    with _errors():
+        settings = _settings(**given)
     if settings.usdc_mint is None and settings.cluster == "localnet":
         settings = settings.model_copy(update={"usdc_mint": str(USDC_MINT)})
 

@@ -4,6 +4,7 @@ from app.bootstrap import ConfigurationError
 from app.chain.errors import RpcError
 from app.chain.instructions import Instructions
 from app.idempotency import Ticket
+from app.money import parse_usdc
 from app.plans import Plan, RefusedError
 from app.refusals import business_error, require_confirmed
 from app.service import Service
@@ -66,6 +67,8 @@ async def create(service: Service, org_id: str) -> Organisation:
                     operator=operator,
                     arbiter=arbiter,
                     verifier=arbiter,
+                    operator_daily_limit=parse_usdc(service.settings.operator_daily_limit, allow_zero=True),
+                    attestation_delay=service.settings.attestation_delay,
                 )
             ],
             signers=[authority],

@@ -3,7 +3,10 @@
 from pathlib import Path
 from typing import Literal
 
+from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from app.money import parse_usdc
 
 Cluster = Literal["mainnet-beta", "devnet", "testnet", "localnet"]
 
@@ -33,6 +36,10 @@ class Settings(BaseSettings):
     #: Explorer links; ``{signature}`` and ``{cluster}`` (the query that chooses the cluster) are replaced.
     explorer_url_1: str = "https://explorer.solana.com/tx/{signature}{cluster}"
     explorer_url_2: str = "https://solscan.io/tx/{signature}{cluster}"
+    #: Most USDC that the operator of a new organisation moves into vaults in any 24 hours: bounds a leaked operator key.
+    operator_daily_limit: str = "250000.00"
+    #: Seconds until a recipient that the operator of a new organisation registers counts as registered.
+    attestation_delay: int = Field(default=0, ge=0)
     #: How long a payment's request waits for its confirmation after sending.
     confirm_timeout: float = 5.0
     #: How long a duplicate of a running request waits for the first one's answer.
@@ -49,6 +56,12 @@ class Settings(BaseSettings):
     key_cache_seconds: float = 1.0
     #: How long payments reuse what they read of a wallet.
     wallet_cache_seconds: float = 1.0
+
+    @field_validator("operator_daily_limit")
+    @classmethod
+    def _is_an_amount(cls, amount: str) -> str:
+        parse_usdc(amount, allow_zero=True)
+        return amount
 
     def base_url(self) -> str:
         """Address that clients use, without a slash at its end."""

@@ -26,9 +26,18 @@ def agent_hash(agent_id: str) -> bytes:
     return _sha256(agent_id)
 
 
-def domain_hash(domain: str) -> bytes:
-    """Return the 32 bytes under which the program knows a domain; upper and lower case are one."""
+def domain_digest(domain: str) -> bytes:
+    """Return the 32 bytes from which the program makes a domain's hash; upper and lower case are one."""
     return _sha256(domain.lower())
+
+
+def domain_hash(domain: str) -> bytes:
+    """Return the 32 bytes under which the program knows a domain, on allowlists too.
+
+    The digest hashed again, by the program itself: so an operator cannot register a domain under the bytes of an
+    address that stands on a list.
+    """
+    return hashlib.sha256(domain_digest(domain)).digest()
 
 
 class Addresses:

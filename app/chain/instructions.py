@@ -12,7 +12,7 @@ from app.chain.addresses import (
     SYSTEM_PROGRAM,
     Addresses,
     agent_hash,
-    domain_hash,
+    domain_digest,
     org_hash,
 )
 from app.chain.rules import Rules
@@ -275,7 +275,7 @@ class Instructions:
             "register_recipient",
             {
                 "address": address,
-                "domain_hash": None if domain is None else domain_hash(domain),
+                "domain_digest": None if domain is None else domain_digest(domain),
                 "category": category,
             },
             payer=payer,

@@ -1,8 +1,9 @@
 """JSON-RPC 2.0 over a transport."""
 
-import json
 from itertools import count
 from typing import Any
+
+from pydantic_core import from_json, to_json
 
 from app.chain.errors import ChainUnavailable, rpc_error
 from app.chain.transport import Transport
@@ -23,7 +24,7 @@ class Rpc:
         """Return the `result` of one call. Raises `RpcError` or `ChainUnavailable`."""
         number = next(self._ids)
         request = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
-        answer = _parse(await self._transport(json.dumps(request, separators=(",", ":")).encode()))
+        answer = _parse(await self._transport(to_json(request)))
         if not isinstance(answer, dict) or answer.get("id") != number:
             raise ChainUnavailable("the node answered something that is no JSON-RPC response")
         if "error" in answer:
@@ -35,6 +36,6 @@ class Rpc:
 
 def _parse(body: bytes) -> Any:
     try:
-        return json.loads(body)
+        return from_json(body)
     except ValueError as error:
         raise ChainUnavailable("the node answered something that is no JSON") from error

@@ -30,9 +30,10 @@ def sign(
 
     A key in `signers` that no instruction names as a signer is left out. Raises `ValueError` when one is missing.
     """
-    message = Message.new_with_blockhash(list(instructions), payer.pubkey(), blockhash)
+    # An address takes a curve multiplication, so each is computed once.
+    keys = {keypair.pubkey(): keypair for keypair in (payer, *signers)}
+    message = Message.new_with_blockhash(list(instructions), next(iter(keys)), blockhash)
     needed = message.account_keys[: message.header.num_required_signatures]
-    keys = {keypair.pubkey(): keypair for keypair in (*signers, payer)}
     missing = [str(address) for address in needed if address not in keys]
     if missing:
         raise ValueError(f"no key to sign for {', '.join(missing)}")

@@ -324,7 +324,7 @@ pub struct RecipientRegistered {
     pub org: Address,
     pub address: Address,
     pub signer: Address,
-    /// SHA-256 of the domain; see `has_domain`.
+    /// SHA-256 of the SHA-256 of the lower-case domain; see `has_domain`.
     pub domain_hash: [u8; 32],
     pub sequence: u64,
     /// Unix time from which it counts.
@@ -340,6 +340,7 @@ pub struct RecipientRegistered {
 pub struct PaymentApproved {
     pub org: Address,
     pub vault: Address,
+    pub policy: Address,
     pub approval: Address,
     pub recipient: Address,
     /// Paid the approval's rent, gets it back.

@@ -2,7 +2,7 @@
 //!
 //! An organisation ([`state::Org`]) holds a reserve and has roles. Each agent has a vault ([`state::Vault`]) with one
 //! policy ([`state::Policy`]) attached. Payments leave a vault only through [`agent_vault::execute_payment`], which
-//! judges them by the policy crate; everything else moves money between vaults and the reserve.
+//! judges them by the policy crate; all other ways lead into the reserve, and out of it only the authority's.
 #![cfg_attr(not(test), no_std)]
 #![allow(unexpected_cfgs)] // the framework's macros ask for features that this crate does not have
 
@@ -121,14 +121,15 @@ pub mod agent_vault {
         withdraw_reserve::handler(ctx, amount, reference)
     }
 
-    /// Attests category and domain of an address that may be paid.
+    /// Attests category and domain of an address that may be paid. `domain_digest` is the SHA-256 of the lower-case
+    /// domain; what is stored, and stands on allowlists, is its SHA-256 again.
     pub fn register_recipient(
         ctx: &mut Context<RegisterRecipient>,
         address: Address,
-        domain_hash: Option<[u8; 32]>,
+        domain_digest: Option<[u8; 32]>,
         category: u8,
     ) -> Result<()> {
-        register_recipient::handler(ctx, address, domain_hash, category)
+        register_recipient::handler(ctx, address, domain_digest, category)
     }
 
     /// Approves one payment of exactly this recipient and amount before it is made.

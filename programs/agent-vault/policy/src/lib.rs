@@ -18,8 +18,6 @@ pub use verdict::{assess, Verdict};
 pub use window::{DayWindow, HourWindow, Overflow, Window};
 
 /// What an authorized payment will put into the ledger, and where: recorded by [`Ledger::charge`].
-///
-/// An escrow keeps it, so that what comes back later is given back to the slot it was charged to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charge {
     /// The amount.

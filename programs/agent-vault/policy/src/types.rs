@@ -161,8 +161,8 @@ impl Ledger {
         clock.max(self.last)
     }
 
-    /// Records a payment that was authorized by this ledger as it is. Every payment is recorded, also where its rule is not set, so that setting a
-    /// rule later finds the truth.
+    /// Records a payment that was authorized by this ledger as it is. Every payment is recorded, also where its rule
+    /// is not set, so that setting a rule later finds the truth.
     ///
     /// # Errors
     /// [`Overflow`] when a sum does not fit; the ledger may then be half written and must be thrown away.

@@ -192,8 +192,9 @@ impl Month {
 pub fn month_end(time: UnixTime) -> UnixTime {
     const DAY: u64 = 86_400;
     const DAYS_TO_1970_FROM_MARCH_0: u64 = 719_468;
-    const DAYS_PER_ERA: u64 = 146_097; // 400 years
-                                       // The division leaves room: a time of 2^63 seconds is less than 2^47 days.
+    /// 400 years.
+    const DAYS_PER_ERA: u64 = 146_097;
+    // The division leaves room: a time of 2^63 seconds is less than 2^47 days.
     let days = time.seconds() / DAY + DAYS_TO_1970_FROM_MARCH_0;
     let era = days / DAYS_PER_ERA;
     let day_of_era = days % DAYS_PER_ERA;

@@ -57,6 +57,8 @@ pub fn handler(
     let (mut approval, bump) =
         Outlined::<Account<Approval>>::create(a.payer.account(), a.approval.account(), &seeds)?;
     approval.vault = vault;
+    approval.policy = *a.policy.address();
+    approval.operator = *a.operator.address();
     approval.recipient = recipient;
     approval.payer = *a.payer.address();
     approval.reference = reference;
@@ -67,6 +69,7 @@ pub fn handler(
     let event = PaymentApproved {
         org: a.vault.org,
         vault,
+        policy: approval.policy,
         approval: *approval.address(),
         recipient,
         payer: approval.payer,

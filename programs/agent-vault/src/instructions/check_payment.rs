@@ -83,7 +83,12 @@ pub fn handler(
     let stops = Standing { paused: a.org.is_paused(), frozen: a.vault.is_frozen() };
     let verdicts = assess(&a.policy.rules(), ledger, &payment, stops, now).map_err(VaultError::from)?;
     let passed = verdicts.iter().all(|verdict| verdict.passed);
-    let retry_at = verdicts.iter().try_fold(now, |latest, verdict| verdict.retry_at.map(|at| at.max(latest)));
+    // Waiting does not help past the policy's time.
+    let expiry = a.policy.rules().expiry;
+    let retry_at = verdicts
+        .iter()
+        .try_fold(now, |latest, verdict| verdict.retry_at.map(|at| at.max(latest)))
+        .filter(|at| expiry.is_none_or(|expiry| *at <= expiry));
     let rules = verdicts
         .iter()
         .map(|verdict| RuleVerdict {

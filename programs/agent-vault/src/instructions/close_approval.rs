@@ -4,7 +4,7 @@ use crate::{
     errors::VaultError,
     events::{emit_event, with_event_accounts, ApprovalClosed},
     instructions::clock,
-    state::{same_address, Approval, Org, Outlined, Vault},
+    state::{count_change, live_or_archived, same_address, Approval, ArchivedVault, Org, Outlined, Unloaded},
 };
 use anchor_lang::prelude::*;
 
@@ -16,9 +16,9 @@ with_event_accounts! {
         pub signer: Signer,
         /// The organisation.
         pub org: Outlined<Account<Org>>,
-        /// The vault that may pay.
-        #[account(mut, constraint = same_address(&vault.org, org.address()) @ VaultError::WrongOrg)]
-        pub vault: Outlined<Account<Vault>>,
+        /// The vault that may pay, live or archived; checked by [`live_or_archived`].
+        #[account(mut)]
+        pub vault: Unloaded<ArchivedVault>,
         /// The approval.
         #[account(mut, constraint = same_address(&approval.vault, vault.address()) @ VaultError::WrongApproval)]
         pub approval: Outlined<Account<Approval>>,
@@ -31,17 +31,20 @@ with_event_accounts! {
 /// See [`crate::agent_vault::close_approval`].
 ///
 /// # Errors
-/// [`VaultError::Unauthorized`].
+/// [`VaultError::Unauthorized`], [`VaultError::WrongVault`], [`VaultError::WrongOrg`].
 pub fn handler(ctx: &mut Context<CloseApproval>) -> Result<()> {
     let now = clock()?.0;
     let CloseApproval { signer, org, vault, approval, rent_receiver, .. } = &mut ctx.accounts;
     let may = now >= approval.expires_at || org.is_operator(signer.address());
     require!(may, VaultError::Unauthorized);
+    let mut view = *vault.account();
+    let mut fields = live_or_archived(&view)?;
+    require!(same_address(&fields.org, org.address()), VaultError::WrongOrg);
     let event = ApprovalClosed {
-        org: vault.org,
-        vault: *vault.address(),
+        org: fields.org,
+        vault: *view.address(),
         approval: *approval.address(),
-        sequence: vault.next_sequence()?,
+        sequence: count_change(&mut view, &mut fields)?,
     };
     approval.close(*rent_receiver.account())?;
     emit_event!(ctx, event);

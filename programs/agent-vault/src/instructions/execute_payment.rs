@@ -79,8 +79,12 @@ pub fn handler(ctx: &mut Context<ExecutePayment>, amount: u64, reference: [u8; 1
     let approved = match &a.approval {
         None => false,
         Some(approval) => {
+            let receiver = a.approval_rent_receiver.as_ref().ok_or(VaultError::WrongRentReceiver)?;
+            require!(address_eq(&approval.payer, receiver.address()), VaultError::WrongRentReceiver);
             let fits = address_eq(&approval.recipient, &recipient)
+                && address_eq(&approval.operator, &a.org.operator)
                 && approval.amount == amount
+                && address_eq(&approval.policy, a.policy.address())
                 && approval.policy_version == a.policy.version
                 && now < UnixTime(approval.expires_at);
             require!(fits, VaultError::WrongApproval);
@@ -125,9 +129,7 @@ pub fn handler(ctx: &mut Context<ExecutePayment>, amount: u64, reference: [u8; 1
     );
 
     let mut approval_used = NONE;
-    if let Some(approval) = &mut a.approval {
-        let receiver = a.approval_rent_receiver.as_ref().ok_or(VaultError::WrongRentReceiver)?;
-        require!(address_eq(&approval.payer, receiver.address()), VaultError::WrongRentReceiver);
+    if let (Some(approval), Some(receiver)) = (&mut a.approval, &a.approval_rent_receiver) {
         approval_used = *approval.address();
         approval.close(*receiver.account())?;
     }

@@ -40,7 +40,7 @@ with_event_accounts! {
 pub fn handler(
     ctx: &mut Context<RegisterRecipient>,
     address: Address,
-    domain_hash: Option<[u8; 32]>,
+    domain_digest: Option<[u8; 32]>,
     category: u8,
 ) -> Result<()> {
     require!(category < CATEGORIES, VaultError::UnknownCategory);
@@ -70,10 +70,11 @@ pub fn handler(
     let right = same_address(&recipient.org, &org) && same_address(&recipient.address, &address);
     require!(right, VaultError::WrongRecipientAccount);
     recipient.domain_hash = [0; 32];
-    if let Some(hash) = &domain_hash {
-        recipient.domain_hash = *hash;
+    if let Some(digest) = &domain_digest {
+        // Hashed here: an operator that could choose these bytes freely would choose those of a listed address.
+        recipient.domain_hash = sha256(digest);
     }
-    recipient.has_domain = u8::from(domain_hash.is_some());
+    recipient.has_domain = u8::from(domain_digest.is_some());
     recipient.category = category;
     recipient.effective_at = effective_at;
 
@@ -88,7 +89,7 @@ pub fn handler(
             sequence,
             effective_at,
             category,
-            has_domain: u8::from(domain_hash.is_some()),
+            has_domain: u8::from(domain_digest.is_some()),
             reserved: [0; 6],
         }
     );

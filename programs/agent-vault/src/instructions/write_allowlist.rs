@@ -17,7 +17,7 @@ with_event_accounts! {
     /// Accounts of `write_allowlist`.
     #[derive(Accounts)]
     pub struct WriteAllowlist {
-        /// Pays the rent, and gets it back when the list is closed.
+        /// Pays the rent. When the list is closed it goes to who paid for the first chunk.
         #[account(mut, unsafe(dup))]
         pub payer: Signer,
         /// The organisation's authority.

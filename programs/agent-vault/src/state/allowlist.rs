@@ -2,7 +2,7 @@
 
 use anchor_lang::{accounts::Slab, prelude::*};
 
-/// An address, or the SHA-256 of a domain.
+/// An address, or the SHA-256 of the SHA-256 of a lower-case domain.
 pub type Entry = [u8; 32];
 
 /// Most entries of one list.

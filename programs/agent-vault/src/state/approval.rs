@@ -6,12 +6,16 @@ use anchor_lang::prelude::*;
 #[constant]
 pub const MAX_APPROVAL_SECONDS: i64 = 86_400;
 
-/// Stands for the operator's signature on one payment of exactly this vault, recipient, amount and policy version.
-/// Used once: the payment closes it.
+/// Stands for the operator's signature on one payment of exactly this vault, recipient and amount, under the policy
+/// as it is. Used once: the payment closes it.
 #[account]
 pub struct Approval {
     /// The vault that may pay.
     pub vault: Address,
+    /// The policy attached when it was approved: another one, even of the same version, is not meant.
+    pub policy: Address,
+    /// The operator that approved: what a former operator approved no longer counts.
+    pub operator: Address,
     /// Who may be paid.
     pub recipient: Address,
     /// Paid the rent, gets it back.
@@ -20,7 +24,7 @@ pub struct Approval {
     pub reference: [u8; 16],
     /// Exactly this many micro-USDC.
     pub amount: u64,
-    /// Version of the vault's policy when it was approved.
+    /// Version of that policy when it was approved.
     pub policy_version: u64,
     /// Unix time from which it no longer counts.
     pub expires_at: i64,

@@ -12,7 +12,7 @@ pub struct Recipient {
     pub org: Address,
     /// The recipient: the owner of the token account that is paid.
     pub address: Address,
-    /// SHA-256 of the lower-case domain; see `has_domain`.
+    /// SHA-256 of the SHA-256 of the lower-case domain, as on allowlists; see `has_domain`.
     pub domain_hash: [u8; 32],
     /// Unix time from which the attestation counts; before it the recipient counts as not registered.
     pub effective_at: i64,
