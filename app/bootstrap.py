@@ -99,8 +99,16 @@ def open_localnet(settings: Settings) -> Localnet:
 
 
 def prepare(settings: Settings) -> Paths:
-    """Make the data folder, which only its owner can read, and give its paths."""
+    """Make the data folder, or take the one that is there, for its owner only, and give its paths.
+
+    Raises ConfigurationError when the folder is somebody else's.
+    """
     settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        if settings.data_dir.stat().st_mode & 0o077:
+            settings.data_dir.chmod(0o700)
+    except PermissionError:
+        raise ConfigurationError(f"{settings.data_dir} is open to others and belongs to another user") from None
     return Paths(settings.data_dir)
 
 
@@ -177,6 +185,8 @@ async def running(
             confirm_timeout=settings.confirm_timeout,
         )
         seal = Fernet(base64.urlsafe_b64encode(_derive(secret, b"secret answers")))
+        domains = DomainResolver(timeout=settings.domain_timeout)
+        stack.callback(domains.close)
         service = Service(
             settings=settings,
             db=db,
@@ -189,7 +199,7 @@ async def running(
             keys=key_ring(db, secret, cache_seconds=settings.key_cache_seconds),
             idempotency=Idempotency(db, seal, wait=settings.idempotency_wait),
             submitter=submitter,
-            domains=DomainResolver(timeout=settings.domain_timeout),
+            domains=domains,
             settlement=Settlement(
                 db, submitter, interval=settings.settlement_interval, grace=2 * settings.confirm_timeout
             ),

@@ -4,7 +4,6 @@ from solders.pubkey import Pubkey
 
 from app import wallets
 from app.chain.instructions import Instructions
-from app.errors import BusinessError
 from app.idempotency import Ticket
 from app.identifiers import new_reference
 from app.keys import Principal
@@ -14,7 +13,7 @@ from app.plans import Outcome, Plan, RefusedError
 from app.refusals import business_error
 from app.service import Service
 from app.store.organisations import reserve_balance
-from app.store.transactions import Transaction, transaction
+from app.store.transactions import transaction
 from app.store.wallets import Wallet
 
 
@@ -40,15 +39,15 @@ async def fund(service: Service, principal: Principal, ticket: Ticket, wallet_id
         reference=reference,
     )
     outcome = await _move(service, ticket, plan)
-    row = _row(service, outcome)
+    moved = outcome.attempt
     after = wallets.find(service, principal.org, wallet_id)
     return Funded(
         wallet_id=wallet_id,
         id=wallet_id,
-        tx_id=row.tx_id,
-        tx_signature=row.tx_signature or "",
-        status=row.status,
-        funded_amount=format_usdc(row.amount),
+        tx_id=moved.tx_id,
+        tx_signature=moved.signature or "",
+        status=outcome.status,
+        funded_amount=format_usdc(moved.amount),
         usdc_balance=format_usdc(after.balance),
         org_balance_remaining=_reserve(service, principal.org),
     )
@@ -80,13 +79,17 @@ async def withdraw(
         policy_id=source.policy.policy_id,
         reference=reference,
     )
-    row = _row(service, await _move(service, ticket, plan))
+    outcome = await _move(service, ticket, plan)
+    moved = outcome.attempt
+    # `all` is what the wallet turned out to hold, which its event tells.
+    row = service.db.read(lambda conn: transaction(conn, moved.org, moved.tx_id))
     after = wallets.find(service, principal.org, wallet_id)
     return Withdrawn(
         **wallets.detail(after).model_dump(),
-        tx_id=row.tx_id,
-        tx_signature=row.tx_signature or "",
-        withdrawn_amount=format_usdc(row.amount),
+        transaction_status=outcome.status,
+        tx_id=moved.tx_id,
+        tx_signature=moved.signature or "",
+        withdrawn_amount=format_usdc(moved.amount if row is None else row.amount),
         org_balance_remaining=_reserve(service, principal.org),
     )
 
@@ -117,14 +120,6 @@ async def _move(service: Service, ticket: Ticket, plan: Plan) -> Outcome:
 
 def _error(service: Service, failure: RefusedError | Outcome, codes: dict[str, str]) -> Exception:
     return business_error(service.codec, failure, instead=codes)
-
-
-def _row(service: Service, outcome: Outcome) -> Transaction:
-    attempt = outcome.attempt
-    row = service.db.read(lambda conn: transaction(conn, attempt.org, attempt.tx_id))
-    if row is None:
-        raise BusinessError("transaction_failed")
-    return row
 
 
 def _reserve(service: Service, org: str) -> str:

@@ -73,13 +73,13 @@ class KeyRing:
 
     def recognise(self, key: str) -> Principal | None:
         """Whose key this is; None for a malformed, unknown or revoked one."""
-        if not well_formed(key):
-            return None
         digest = self.digest(key)
         now = time.monotonic()
         remembered = self._cache.get(digest)
         if remembered is not None and now < remembered[0]:
             return remembered[1]
+        if not well_formed(key):
+            return None
         self._cache.pop(digest, None)
         found = self._db.read(lambda conn: api_key_by_digest(conn, digest))
         if found is None or found.revoked_at is not None or not hmac.compare_digest(found.digest, digest):

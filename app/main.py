@@ -136,6 +136,8 @@ def create_app(settings: Settings, lifespan: Lifespan) -> Starlette:
         exception_handlers=dict(ERROR_HANDLERS),
         lifespan=asynccontextmanager(run),
     )
+    # A redirection would lead to whatever host the request names.
+    app.router.redirect_slashes = False
     app.state.base_url = settings.base_url()
     app.state.openapi = document(operations, settings.base_url())
     return app

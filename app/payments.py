@@ -18,7 +18,7 @@ from app.models.payments import PayFromWallet, Payment, TransactionStatus
 from app.money import format_usdc
 from app.plans import Outcome, Plan, RefusedError, nothing
 from app.recipients import Payee, resolve
-from app.refusals import business_error, error_name, rule_of, violation
+from app.refusals import business_error, error_name, is_known, rule_of, violation
 from app.service import Service
 from app.store.approvals import Approval, open_approval
 from app.store.attempts import Attempt, insert_attempt
@@ -109,7 +109,11 @@ async def _send(service: Service, ticket: Ticket, order: _Order) -> Outcome:
                 order = replace(order, wallet=service.wallet_cache.fresh(order.wallet.org, order.wallet.wallet_id))
                 refreshed = True
                 continue
-            if not creates and await may_create(service, order.wallet.wallet_id, order.payee.owner):
+            if (
+                not creates
+                and not is_known(name)
+                and await may_create(service, order.wallet.wallet_id, order.payee.owner)
+            ):
                 creates = True
                 continue
             raise business_error(service.codec, refused) from None
@@ -196,6 +200,7 @@ async def _blocked(service: Service, order: _Order, refused: RefusedError) -> Ap
             type="transaction.blocked",
             timestamp=now,
             wallet_id=blocked.wallet_id,
+            summary=f"{format_usdc(blocked.amount)} USDC to {blocked.recipient} refused by {found['rule']}",
             payload={
                 "wallet_id": blocked.wallet_id,
                 "tx_id": blocked.tx_id,

@@ -40,6 +40,9 @@ _REVERTS = "reverts"
 """Under this name stands the id of the last row whose news of a vanished transaction was taken in."""
 _RETRY_PAUSE = 0.5
 _READ_MODELS = (approvals, policies, policy_versions, recipients, reserves, transactions, wallets)
+_CURSORS = select(organisations.c.org, projection.c.position).outerjoin(
+    projection, projection.c.name == _CURSOR + organisations.c.org
+)
 _ROW_COLUMNS = [column.name for column in transactions.columns if column.name in attempts.columns]
 
 
@@ -146,12 +149,7 @@ class Projector:
 
 def _cursors(connection: Connection) -> dict[str, int]:
     """Return up to which row each organisation of this service is projected."""
-    known = connection.execute(
-        select(organisations.c.org, projection.c.position).outerjoin(
-            projection, projection.c.name == _CURSOR + organisations.c.org
-        )
-    )
-    return {org: position or 0 for org, position in known}
+    return {org: position or 0 for org, position in connection.execute(_CURSORS)}
 
 
 def _apply(connection: Connection, rows: Sequence[ChainRow], cursors: dict[str, int], last: int) -> None:

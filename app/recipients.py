@@ -6,8 +6,9 @@ from solders.pubkey import Pubkey
 
 from app.chain.addresses import domain_hash
 from app.chain.rules import CATEGORIES
+from app.control import settle_earlier
 from app.domains import normalise
-from app.errors import AuthenticationError, NotFoundError, RequestError
+from app.errors import AuthenticationError, NotFoundError, RequestError, UnavailableError
 from app.idempotency import Ticket
 from app.identifiers import is_id
 from app.keys import Principal
@@ -85,17 +86,37 @@ async def put(
     The operator adds; what is registered is changed by the authority, so that takes an admin's key. A domain that
     moves to another address is taken from the old one in the same transaction.
     """
-    org = principal.org
-    domain, address = _target(name, body)
+    target = _target(name, body)
     if body.category is not None and body.category not in CATEGORIES:
         raise RequestError("invalid_request", f"category: must be one of {', '.join(CATEGORIES)}.")
+    # One after the other, so that each decides by what the one before has registered.
+    async with service.submitter.lock(f"{principal.org}/recipients"):
+        await _put(service, principal, ticket, target, body.category)
+    found = service.db.read(lambda conn: recipient(conn, principal.org, str(target[1])))
+    if found is None:
+        raise UnavailableError("chain_unavailable")
+    return _answer(found)
+
+
+async def _put(
+    service: Service, principal: Principal, ticket: Ticket, target: tuple[str | None, Pubkey], named: str | None
+) -> None:
+    """Register the target, a domain and an address, with the named category, as far as that changes something."""
+    domain, address = target
+    org = principal.org
+    outcome = await service.submitter.resume(ticket)
+    if outcome is not None:
+        require_confirmed(service.codec, outcome)
+        return
+    touched = {str(address), *([domain] if domain else [])}
+    await settle_earlier(service, org, "register_recipient", recipients=touched)
     existing = service.db.read(lambda conn: recipient(conn, org, str(address)))
     moved = service.db.read(lambda conn: recipient_by_domain(conn, org, domain)) if domain else None
     if moved is not None and moved.address == str(address):
         moved = None
-    category = CATEGORIES.index(body.category) if body.category else existing.category if existing else 0
+    category = CATEGORIES.index(named) if named else existing.category if existing else 0
     if existing and existing.category == category and (domain is None or existing.domain == domain) and not moved:
-        return _answer(existing)
+        return
     if (existing or moved) and principal.role != "admin":
         raise AuthenticationError("insufficient_permissions", "Changing what is registered needs an admin's key.")
     signer = service.signers.require_authority() if existing or moved else service.signers.operator
@@ -123,16 +144,14 @@ async def put(
         instructions=instructions,
         signers=[signer],
         recipient=domain or str(address),
+        recipient_address=str(address),
         also=lambda conn: put_domain(conn, domain) if domain else None,
     )
     try:
-        outcome = await service.submitter.resume(ticket) or await service.submitter.submit(plan, ticket)
+        outcome = await service.submitter.submit(plan, ticket)
     except RefusedError as refused:
         raise business_error(service.codec, refused) from None
     require_confirmed(service.codec, outcome)
-    found = service.db.read(lambda conn: recipient(conn, org, str(address)))
-    assert found is not None
-    return _answer(found)
 
 
 def get(service: Service, principal: Principal, name: str) -> RegisteredRecipient:

@@ -35,11 +35,21 @@ _ERRORS: Mapping[str, tuple[type[ApiError], str]] = {
     "OperatorLimitExceeded": (BusinessError, "operator_limit_exceeded"),
 }
 
+#: The program's errors that say that what was read before has changed meanwhile.
+_MEANWHILE = frozenset({"VersionMismatch", "AlreadyFrozen", "NotFrozen", "WrongPolicy"})
+#: The chain's errors for a fee payer that has too little.
+_UNPAID = ("InsufficientFundsForFee", "AccountNotFound")
+
 
 def error_name(codec: Codec, failure: RefusedError | Outcome) -> str | None:
     """Return the program's name of the error; None when something else failed."""
     custom = failure.simulation.custom_error if isinstance(failure, RefusedError) else failure.custom_error
     return codec.error_name(custom) if custom is not None else None
+
+
+def is_known(name: str | None) -> bool:
+    """Whether a program's error, by its name, already says why the transaction is refused."""
+    return name in _ERRORS
 
 
 def business_error(
@@ -57,8 +67,14 @@ def business_error(
         return kind((instead or {}).get(code, code))
     if name == "PolicyExpired":
         return BusinessError("wallet_frozen", "The wallet's policy has expired. Attach another one first.")
-    if name == "VersionMismatch":
-        return ConflictError("idempotency_in_progress", "The policy was changed at the same time.")
+    if name in _MEANWHILE:
+        return ConflictError("idempotency_in_progress", "It was changed at the same time. Repeat the request.")
+    if simulation is not None and name is None and simulation.custom_error is not None:
+        _log.warning("rehearsal_failed", err=str(simulation.err), logs=simulation.logs[-20:])
+        return BusinessError("transaction_failed", "Another program refuses the transaction. Nothing was moved.")
+    if simulation is not None and simulation.err in _UNPAID:
+        _log.error("fee_payer_is_empty", err=str(simulation.err))
+        return UnavailableError("chain_unavailable", "The service cannot pay for transactions at the moment.")
     if simulation is not None:
         _log.error("rehearsal_failed", err=str(simulation.err), program_error=name, logs=simulation.logs[-20:])
         return ApiError("internal_error")

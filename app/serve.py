@@ -5,6 +5,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from urllib.parse import urlsplit
 
 import uvicorn
 
@@ -65,6 +66,8 @@ async def serve(settings: Settings, say: Callable[[str], None]) -> None:
             port=settings.port,
             log_config=None,
             access_log=False,
+            # Longer than clients keep a connection that they do not use, so that none sends into one being closed.
+            timeout_keep_alive=75,
             timeout_graceful_shutdown=15,
             server_header=False,
         )
@@ -81,7 +84,7 @@ def _banner(settings: Settings, paths: Paths, ready: Ready | None) -> str:
         port = settings.localnet_port
         lines.append(f"Embedded chain on http://{LOCALHOST}:{port} and ws://{LOCALHOST}:{port + 1}")
     else:
-        lines.append(f"Chain: {settings.rpc_url}")
+        lines.append(f"Chain: {urlsplit(settings.rpc_url).hostname}")
     if ready is not None:
         if ready.new_key is not None:
             lines.append(f"Admin API key, shown this once and kept in {paths.admin_key}: {ready.new_key}")

@@ -36,7 +36,7 @@ class Settings(BaseSettings):
     #: Explorer links; ``{signature}`` and ``{cluster}`` (the query that chooses the cluster) are replaced.
     explorer_url_1: str = "https://explorer.solana.com/tx/{signature}{cluster}"
     explorer_url_2: str = "https://solscan.io/tx/{signature}{cluster}"
-    #: Most USDC that the operator of a new organisation moves into vaults in any 24 hours: bounds a leaked operator key.
+    #: Most USDC that the operator of a new organisation moves into vaults in 24 hours: bounds a leaked operator key.
     operator_daily_limit: str = "250000.00"
     #: Seconds until a recipient that the operator of a new organisation registers counts as registered.
     attestation_delay: int = Field(default=0, ge=0)
@@ -65,4 +65,7 @@ class Settings(BaseSettings):
 
     def base_url(self) -> str:
         """Address that clients use, without a slash at its end."""
-        return (self.public_url or f"http://{self.host}:{self.port}").rstrip("/")
+        # One that listens everywhere is reached at least from the machine itself.
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 - only compared
+        place = f"[{host}]" if ":" in host else host
+        return (self.public_url or f"http://{place}:{self.port}").rstrip("/")

@@ -6,10 +6,10 @@ import structlog
 
 from app.chain.errors import ChainUnavailable, RpcError
 from app.errors import ApiError
-from app.store.attempts import pending_attempts
+from app.store.attempts import Attempt, pending_attempts
 from app.store.database import Database
 from app.store.idempotency import purge
-from app.submission import Submitter
+from app.submission import CHANGES, Submitter
 from app.timestamps import now_ms
 
 _log = structlog.get_logger(__name__)
@@ -19,8 +19,9 @@ class Settlement:
     """Looks at pending attempts at the start and every ``interval`` seconds.
 
     A confirmed or failed one is settled. One that has not landed is sent again, always the same signed bytes, until
-    its last valid block height has passed at finalized commitment without it: then it failed. Attempts younger than
-    ``grace`` seconds belong to requests that still wait for them.
+    its last valid block height has passed at finalized commitment without it: then it failed. Changes that could undo
+    a newer one are not sent again (see ``app.control``). Attempts younger than ``grace`` seconds belong to requests
+    that still wait for them.
     """
 
     def __init__(self, db: Database, submitter: Submitter, *, interval: float, grace: float) -> None:
@@ -43,18 +44,27 @@ class Settlement:
     async def settle(self, *, created_before: int | None = None) -> int:
         """Look once at the pending attempts that are older; returns how many are settled now.
 
-        Raises ApiError, ChainUnavailable or RpcError when the chain does not answer.
+        When the chain does not answer for one, the others are looked at all the same; then its ApiError,
+        ChainUnavailable or RpcError is raised.
         """
         settled = 0
+        failure: Exception | None = None
         for attempt in self._db.read(lambda conn: pending_attempts(conn, created_before=created_before)):
-            outcome = await self._submitter.look(attempt)
-            if outcome.landed:
-                continue
-            if outcome.status == "pending":
-                await self._submitter.resend(attempt)
-            else:
-                settled += 1
+            try:
+                settled += await self._settle(attempt)
+            except Exception as error:  # noqa: BLE001 - raised below, once every attempt was looked at
+                failure = failure or error
+        if failure is not None:
+            raise failure
         return settled
+
+    async def _settle(self, attempt: Attempt) -> bool:
+        outcome = await self._submitter.look(attempt)
+        if outcome.status != "pending":
+            return True
+        if not outcome.landed and attempt.type not in CHANGES:
+            await self._submitter.resend(attempt)
+        return False
 
     async def _run(self) -> None:
         # What was pending when the process started has no request that waits for it.

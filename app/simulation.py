@@ -37,11 +37,13 @@ async def simulate(service: Service, principal: Principal, body: SimulatePayment
         allowlist=Pubkey.from_string(allowlist) if allowlist else None,
         recipient_account=service.addresses.recipient(org, payee.owner),
     )
-    blockhash = await service.chain.blockhash()
-    raw = unsigned([check], payer=service.signers.fee_payer_address, blockhash=blockhash.hash)
-    rehearsal = await service.chain.simulate(raw)
+    raw = unsigned([check], payer=service.signers.fee_payer_address)
+    rehearsal = await service.chain.simulate(raw, replace_blockhash=True)
     if rehearsal.err is not None or rehearsal.return_data is None:
         raise business_error(service.codec, RefusedError(rehearsal))
+    vault_tokens = service.addresses.token_account(Pubkey.from_string(paying.vault))
+    balance = await service.chain.token_balance(vault_tokens) or 0
+    enough = body.amount <= balance
     policy = policies.find(service, paying.org, paying.policy.policy_id)
     verdict = service.codec.decode_return("PaymentCheck", rehearsal.return_data)
     return Simulation(
@@ -49,9 +51,9 @@ async def simulate(service: Service, principal: Principal, body: SimulatePayment
         recipient=payee.name,
         amount=format_usdc(body.amount),
         currency="USDC",
-        allowed=verdict["passed"],
-        usdc_balance=format_usdc(paying.balance),
-        retry_at=_time(verdict["retry_at"]),
+        allowed=verdict["passed"] and enough,
+        usdc_balance=format_usdc(balance),
+        retry_at=_time(verdict["retry_at"]) if enough else None,
         rules=[_rule(rule, policy, payee.owner) for rule in verdict["rules"]],
     )
 

@@ -36,6 +36,12 @@ _log = structlog.get_logger(__name__)
 
 #: Types of attempts that are transactions of the interface; their rows are settled by their events.
 TRANSACTION_TYPES = frozenset({"payment", "funding", "withdrawal"})
+#: Types of attempts that only their own request, repeated under its key, sends again: they could undo newer ones.
+CHANGES = frozenset(
+    {"update_wallet", "freeze_wallet", "unfreeze_wallet", "close_wallet", "rotate_token", "register_recipient"}
+)
+#: Blocks after the last valid one until an absent transaction counts as expired: a node may lag behind another.
+_EXPIRY_MARGIN = 30
 
 
 class Submitter:
@@ -140,11 +146,13 @@ class Submitter:
             [status] = await self._chain.statuses([attempt.signature], search_history=True)
         except ChainUnavailable:
             raise unavailable(attempt) from None
-        if status is not None and status.err is not None:
+        # What has failed in a block that is not confirmed may yet succeed in another.
+        if status is not None and status.err is not None and status.is_confirmed:
             return await self.fail(attempt, status.err, slot=status.slot, custom_error=status.custom_error)
         if status is not None:
             return await self._landed(attempt, status)
-        if attempt.last_valid_block_height is not None and height > attempt.last_valid_block_height:
+        last_height = attempt.last_valid_block_height
+        if last_height is not None and height > last_height + _EXPIRY_MARGIN:
             return await self.fail(attempt, "expired")
         return Outcome(attempt, "pending")
 
@@ -160,28 +168,32 @@ class Submitter:
         found = self._db.read(lambda conn: attempt_of(conn, attempt.tx_id))
         return Outcome(found, found.status, found.slot) if found and found.status != "pending" else pending
 
-    async def resend(self, attempt: Attempt) -> None:
+    async def resend(self, attempt: Attempt) -> Outcome:
         """Send the stored bytes of a pending attempt once more."""
-        await self._send(attempt)
+        return await self._send(attempt)
 
     async def succeed(self, attempt: Attempt, slot: int) -> Outcome:
         """Record that an attempt is confirmed; payments, fundings and withdrawals are recorded by their events."""
         if attempt.type not in TRANSACTION_TYPES:
             await self._db.write(lambda conn: settle_attempt(conn, attempt.tx_id, "confirmed", now=now_ms(), slot=slot))
-        return Outcome(replace(attempt, status="confirmed"), "confirmed", slot)
+        return Outcome(attempt, "confirmed", slot)
 
     async def fail(
         self, attempt: Attempt, error: Any, *, slot: int | None = None, custom_error: int | None = None
     ) -> Outcome:
-        """Record that an attempt failed for good."""
+        """Record that an attempt failed for good, and return so; or what was recorded of it before."""
         text = str(error)
 
-        def settle(conn: Connection) -> None:
-            settle_attempt(conn, attempt.tx_id, "failed", now=now_ms(), slot=slot, error=text)
+        def settle(conn: Connection) -> Attempt | None:
+            if not settle_attempt(conn, attempt.tx_id, "failed", now=now_ms(), slot=slot, error=text):
+                return attempt_of(conn, attempt.tx_id)
             if attempt.type == "create_wallet" and attempt.wallet_id is not None:
                 delete_wallet_details(conn, attempt.wallet_id)
+            return None
 
-        await self._db.write(settle)
+        known = await self._db.write(settle)
+        if known is not None and known.status != "failed":
+            return Outcome(known, known.status, known.slot)
         _log.info("transaction_failed", tx_id=attempt.tx_id, type=attempt.type, error=text)
         return Outcome(replace(attempt, status="failed", error=text), "failed", slot, error, custom_error)
 
@@ -247,6 +259,7 @@ def _append_pending(conn: Connection, attempt: Attempt) -> None:
         type="transaction.pending",
         timestamp=attempt.created_at,
         wallet_id=attempt.wallet_id,
+        summary=f"{format_usdc(attempt.amount)} USDC to {attempt.recipient} sent",
         payload={
             "wallet_id": attempt.wallet_id,
             "tx_id": attempt.tx_id,

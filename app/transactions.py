@@ -4,7 +4,9 @@ from typing import cast
 from urllib.parse import urlencode
 
 from app import wallets
+from app.domains import normalise
 from app.errors import NotFoundError
+from app.identifiers import is_id
 from app.keys import Principal
 from app.models.payments import (
     Event,
@@ -18,11 +20,13 @@ from app.models.payments import (
 )
 from app.models.payments import Transaction as TransactionAnswer
 from app.payments import payment_of
+from app.recipients import parse_address
 from app.service import Service
 from app.settings import Settings
 from app.store.feed import FeedEvent, FeedFilter, feed
 from app.store.transactions import Transaction, TransactionFilter, transaction, transactions
-from app.timestamps import iso_ms
+from app.store.wallets import wallet
+from app.timestamps import iso_ms, now_ms
 
 
 def get(service: Service, principal: Principal, tx_id: str) -> TransactionAnswer:
@@ -46,9 +50,9 @@ def page(
         wallet_id=wallet_id or principal.wallet_id,
         status=query.status,
         type=query.type,
-        recipient=recipient,
-        start=_milliseconds(query.from_),
-        end=_milliseconds(query.to),
+        recipient=_remembered(service, principal.org, recipient),
+        start=query.from_,
+        end=query.to,
     )
     found = service.db.read(
         lambda conn: transactions(conn, principal.org, chosen, limit=query.limit, cursor=query.cursor)
@@ -73,15 +77,21 @@ def events(service: Service, principal: Principal, query: ListEvents) -> EventPa
         types=(query.event,) if query.event else (),
         wallet_id=query.wallet_id or principal.wallet_id,
         severity=query.severity,
-        start=_milliseconds(query.from_),
-        end=_milliseconds(query.to),
+        start=query.from_,
+        end=query.to,
     )
     found = service.db.read(lambda conn: feed(conn, principal.org, chosen, limit=query.limit, cursor=query.cursor))
     return EventPage(data=[_event(one) for one in found.data], has_more=found.has_more, next_cursor=found.next_cursor)
 
 
-def _milliseconds(seconds: int | None) -> int | None:
-    return None if seconds is None else seconds * 1000
+def _remembered(service: Service, org: str, recipient: str | None) -> str | None:
+    """Return a recipient as payments remember it: a wallet by its vault's address, a domain in lower case."""
+    if recipient is None or parse_address(recipient) is not None:
+        return recipient
+    if is_id("wal_", recipient):
+        paid = service.db.read(lambda conn: wallet(conn, org, recipient, now_ms()))
+        return recipient if paid is None else paid.vault
+    return normalise(recipient) or recipient
 
 
 def _event(found: FeedEvent) -> Event:
@@ -116,8 +126,9 @@ def _explorer(settings: Settings, template: str, signature: str | None) -> str |
     if settings.cluster == "mainnet-beta":
         cluster = ""
     elif settings.cluster == "localnet":
-        node = settings.rpc_url or f"http://127.0.0.1:{settings.localnet_port}"
-        cluster = "?" + urlencode({"cluster": "custom", "customUrl": node})
+        # A node's address may hold a password, so only the embedded chain's is shown to those who read transactions.
+        node = f"http://127.0.0.1:{settings.localnet_port}"
+        cluster = "" if settings.rpc_url else "?" + urlencode({"cluster": "custom", "customUrl": node})
     else:
         cluster = f"?cluster={settings.cluster}"
     return template.format(signature=signature, cluster=cluster)

@@ -10,7 +10,8 @@ from sqlalchemy import Connection
 
 from app import policies
 from app.auth import encode_token
-from app.errors import AuthenticationError, BusinessError, ConflictError, NotFoundError
+from app.control import settle_earlier
+from app.errors import AuthenticationError, BusinessError, ConflictError, NotFoundError, RequestError
 from app.idempotency import Ticket
 from app.identifiers import wallet_id as id_of_wallet
 from app.keys import Principal
@@ -28,8 +29,9 @@ from app.models.wallets import (
 from app.models.wallets import Wallet as WalletAnswer
 from app.money import format_usdc
 from app.plans import Plan, RefusedError
-from app.refusals import business_error, require_confirmed
+from app.refusals import business_error, error_name, require_confirmed
 from app.service import Service
+from app.store.organisations import organisation
 from app.store.wallets import (
     AgentIdTakenError,
     Wallet,
@@ -61,7 +63,7 @@ def find_living(service: Service, org: str, wallet_id: str) -> Wallet:
 
 def page(service: Service, principal: Principal, query: ListWallets) -> WalletPage:
     """One page of the organisation's wallets, newest first; an agent sees its own."""
-    tags = tuple(tag for tag in (query.tags or "").split(",") if tag)
+    tags = tuple(query.tags)
     if principal.wallet_id is not None:
         own = find(service, principal.org, principal.wallet_id)
         shown = query.status in (None, own.status) and set(tags) <= set(own.tags)
@@ -80,6 +82,7 @@ async def create(service: Service, principal: Principal, ticket: Ticket, body: C
     Raises ``policy_not_found`` and ``wallet_agent_id_conflict``; an agent id is never given twice.
     """
     org = principal.org
+    _check_owner(service, org, body.owner_org)
     attached = policies.find(service, org, body.policy_id)
     address = service.addresses.vault(Pubkey.from_string(org), body.agent_id)
     new = WalletDetails(
@@ -123,6 +126,15 @@ async def create(service: Service, principal: Principal, ticket: Ticket, body: C
     return summary(find(service, org, new.wallet_id))
 
 
+def _check_owner(service: Service, org: str, named: str | None) -> None:
+    """Refuse a body that names another organisation than the API key's, to which the wallet will belong."""
+    if named is None or named == org:
+        return
+    own = service.db.read(lambda conn: organisation(conn, org))
+    if own is None or named != own.org_id:
+        raise RequestError("invalid_request", "owner_org: must be the organisation that the API key belongs to.")
+
+
 async def update(
     service: Service, principal: Principal, ticket: Ticket, wallet_id: str, body: UpdateWallet
 ) -> WalletDetail:
@@ -130,25 +142,48 @@ async def update(
 
     Lifting a manual freeze needs an admin's key and the authority.
     """
-    before = find_living(service, principal.org, wallet_id)
-    instructions, signers = _changes(service, principal, before, body)
+    find_living(service, principal.org, wallet_id)
 
     def write(conn: Connection) -> None:
         if body.label is not None or body.tags is not None:
             tags = tuple(body.tags) if body.tags is not None else None
             update_wallet_details(conn, wallet_id, now=now_ms(), label=body.label, tags=tags)
 
-    if instructions:
-        plan = Plan(
-            org=principal.org,
-            type="update_wallet",
-            instructions=instructions,
-            signers=signers,
-            wallet_id=wallet_id,
-        )
-        await _change(service, ticket, plan)
+    if body.policy_id is not None or body.status is not None:
+        async with service.submitter.lock(_state(wallet_id)):
+            await _update(service, principal, ticket, wallet_id, body)
     await service.db.write(write)
     return detail(find(service, principal.org, wallet_id))
+
+
+def _state(wallet_id: str) -> str:
+    """Name the lock under which a wallet's policy and status are changed, one request after the other."""
+    return f"{wallet_id}/state"
+
+
+async def _update(service: Service, principal: Principal, ticket: Ticket, wallet_id: str, body: UpdateWallet) -> None:
+    """Change policy and status, as far as they differ from what the chain has now."""
+    if await _resumed(service, ticket, principal.org, wallet_id):
+        return
+    change = "update_wallet" if body.policy_id is not None else "freeze_wallet"
+    if body.status == "active":
+        change = "unfreeze_wallet"
+    await settle_earlier(service, principal.org, change, wallet_id=wallet_id)
+    for again in (True, False):
+        await service.indexer.catch_up()
+        await service.projector.catch_up()
+        before = find_living(service, principal.org, wallet_id)
+        instructions, signers = _changes(service, principal, before, body)
+        if not instructions:
+            return
+        plan = Plan(org=principal.org, type=change, instructions=instructions, signers=signers, wallet_id=wallet_id)
+        try:
+            await _submit(service, ticket, plan)
+        except RefusedError as refused:
+            if again and error_name(service.codec, refused) in _CHANGED_MEANWHILE:
+                continue
+            raise business_error(service.codec, refused) from None
+        return
 
 
 def _changes(
@@ -165,7 +200,7 @@ def _changes(
         )
         signers.append(operator)
         policy = new_policy
-    if body.status == "frozen" and not before.frozen:
+    if body.status == "frozen" and before.frozen != _MANUAL:
         instructions.append(build.freeze_wallet(signer=operator.pubkey(), vault=vault, policy=policy, action="Freeze"))
         signers.append(operator)
     if body.status == "active" and before.frozen:
@@ -181,33 +216,34 @@ def _changes(
 
 async def archive(service: Service, principal: Principal, ticket: Ticket, wallet_id: str) -> WalletDetail:
     """Archive an empty wallet. Raises ``wallet_not_empty``."""
-    before = find(service, principal.org, wallet_id)
-    outcome = await service.submitter.resume(ticket)
-    if outcome is None and before.archived:
-        raise BusinessError("wallet_archived")
-    if outcome is None:
-        vault = await service.chain.account(Pubkey.from_string(before.vault))
-        if vault is None:
-            raise NotFoundError("wallet_not_found")
-        operator = service.signers.operator
-        plan = Plan(
-            org=principal.org,
-            type="close_wallet",
-            instructions=[
-                service.instructions(principal.org).close_wallet(
-                    operator=operator.pubkey(),
-                    vault=Pubkey.from_string(before.vault),
-                    policy=Pubkey.from_string(before.policy.address),
-                    rent_receiver=service.codec.decode_account(vault.data).data["payer"],
-                )
-            ],
-            signers=[operator],
-            wallet_id=wallet_id,
-        )
-        await _change(service, ticket, plan)
-    else:
-        require_confirmed(service.codec, outcome)
+    find(service, principal.org, wallet_id)
+    async with service.submitter.lock(_state(wallet_id)):
+        if not await _resumed(service, ticket, principal.org, wallet_id):
+            await settle_earlier(service, principal.org, "close_wallet", wallet_id=wallet_id)
+            await _archive(service, ticket, find_living(service, principal.org, wallet_id))
     return detail(find(service, principal.org, wallet_id))
+
+
+async def _archive(service: Service, ticket: Ticket, before: Wallet) -> None:
+    vault = await service.chain.account(Pubkey.from_string(before.vault))
+    if vault is None:
+        raise NotFoundError("wallet_not_found")
+    operator = service.signers.operator
+    plan = Plan(
+        org=before.org,
+        type="close_wallet",
+        instructions=[
+            service.instructions(before.org).close_wallet(
+                operator=operator.pubkey(),
+                vault=Pubkey.from_string(before.vault),
+                policy=Pubkey.from_string(before.policy.address),
+                rent_receiver=service.codec.decode_account(vault.data).data["payer"],
+            )
+        ],
+        signers=[operator],
+        wallet_id=before.wallet_id,
+    )
+    await _change(service, ticket, plan)
 
 
 async def rotate_token(
@@ -218,6 +254,7 @@ async def rotate_token(
     A run whose answer got lost lost the token with it, so a repetition makes another one.
     """
     before = find_living(service, principal.org, wallet_id)
+    # It is an earlier rotation like any other.
     ticket.resumed, ticket.unsettled = None, False
     session = Keypair()
     expires_at = int(time.time()) + body.ttl_seconds
@@ -235,25 +272,45 @@ async def rotate_token(
         signers=[operator],
         wallet_id=wallet_id,
     )
-    await _change(service, ticket, plan)
+    async with service.submitter.lock(f"{wallet_id}/session"):
+        await settle_earlier(service, principal.org, "rotate_token", wallet_id=wallet_id)
+        await _change(service, ticket, plan)
     return SessionToken(
         wallet_id=wallet_id, id=wallet_id, session_token=encode_token(session), expires_at=iso(expires_at)
     )
 
 
+async def _resumed(service: Service, ticket: Ticket, org: str, wallet_id: str) -> bool:
+    """Whether an earlier run of the request has done the change. Raises while that is not known."""
+    outcome = await service.submitter.resume(ticket)
+    if outcome is None:
+        return False
+    service.wallet_cache.forget(org, wallet_id)
+    require_confirmed(service.codec, outcome)
+    return True
+
+
 async def _change(service: Service, ticket: Ticket, plan: Plan) -> None:
-    """Do a change of a wallet under its lock. Raises when it did not happen, or not yet."""
-    assert plan.wallet_id is not None
+    """Do a change of a wallet. Raises when it did not happen, or not yet."""
     try:
-        outcome = await service.submitter.resume(ticket)
-        if outcome is None:
-            async with service.submitter.lock(plan.wallet_id):
-                outcome = await service.submitter.submit(plan, ticket)
+        await _submit(service, ticket, plan)
     except RefusedError as refused:
         raise business_error(service.codec, refused) from None
+
+
+async def _submit(service: Service, ticket: Ticket, plan: Plan) -> None:
+    """Do the same and leave a refusal of the rehearsal to the caller, as RefusedError."""
+    assert plan.wallet_id is not None
+    try:
+        async with service.submitter.lock(plan.wallet_id):
+            outcome = await service.submitter.submit(plan, ticket)
     finally:
         service.wallet_cache.forget(plan.org, plan.wallet_id)
     require_confirmed(service.codec, outcome)
+
+
+#: Refusals that say that the wallet has changed since it was read.
+_CHANGED_MEANWHILE = frozenset({"AlreadyFrozen", "NotFrozen", "WrongPolicy"})
 
 
 #: The reason code of a freeze that the operator or the authority made.

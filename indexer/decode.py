@@ -9,6 +9,7 @@ import hashlib
 from typing import Any
 
 from based58 import b58decode
+from solders.pubkey import Pubkey
 from solders.transaction import VersionedTransaction
 
 from idl.codec import Codec
@@ -22,29 +23,28 @@ def decode_transaction(raw: RawTransaction, codec: Codec) -> ChainTransaction | 
         return None
     transaction = VersionedTransaction.from_bytes(base64.b64decode(raw["transaction"][0]))
     message = transaction.message
-    keys = [str(key) for key in message.account_keys]
+    keys = list(message.account_keys)
     loaded = meta.get("loadedAddresses") or {}
-    keys += [*loaded.get("writable", ()), *loaded.get("readonly", ())]
+    keys += [Pubkey.from_string(key) for key in (*loaded.get("writable", ()), *loaded.get("readonly", ()))]
     return ChainTransaction(
         signature=str(transaction.signatures[0]),
         slot=raw["slot"],
         block_time=raw["blockTime"] or 0,
-        fee_payer=keys[0],
+        fee_payer=str(keys[0]),
         message_hash=_message_hash(transaction),
         events=tuple(_events(meta, keys, codec)),
         moves=tuple(_moves(meta, keys)),
     )
 
 
-def _events(meta: dict[str, Any], keys: list[str], codec: Codec) -> list[ChainEvent]:
-    program, authority = str(codec.program_id), str(codec.event_authority)
+def _events(meta: dict[str, Any], keys: list[Pubkey], codec: Codec) -> list[ChainEvent]:
     found = []
     for group in meta.get("innerInstructions") or ():
         for inner, instruction in enumerate(group["instructions"]):
             accounts = instruction["accounts"]
-            if keys[instruction["programIdIndex"]] != program:
+            if keys[instruction["programIdIndex"]] != codec.program_id:
                 continue
-            if len(accounts) != 1 or keys[accounts[0]] != authority:
+            if len(accounts) != 1 or keys[accounts[0]] != codec.event_authority:
                 continue
             event = codec.decode_event(b58decode(instruction["data"].encode()))
             if event is not None:
@@ -52,11 +52,11 @@ def _events(meta: dict[str, Any], keys: list[str], codec: Codec) -> list[ChainEv
     return found
 
 
-def _moves(meta: dict[str, Any], keys: list[str]) -> list[TokenMove]:
+def _moves(meta: dict[str, Any], keys: list[Pubkey]) -> list[TokenMove]:
     before = {one["accountIndex"]: one for one in meta.get("preTokenBalances") or ()}
     after = {one["accountIndex"]: one for one in meta.get("postTokenBalances") or ()}
     return [
-        TokenMove(keys[index], index, _amount(before.get(index)), _amount(after.get(index)))
+        TokenMove(str(keys[index]), index, _amount(before.get(index)), _amount(after.get(index)))
         for index in sorted(before.keys() | after.keys())
     ]
 

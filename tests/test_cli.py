@@ -18,7 +18,9 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
+from app.bootstrap import prepare
 from app.cli import main
+from app.settings import Settings
 
 _COMMAND = [sys.executable, "-c", "from app.cli import main; main()"]
 _PATIENCE = 30.0
@@ -220,3 +222,27 @@ def test_help_is_there_for_every_command(command: list[str]) -> None:
 
     assert shown.exit_code == 0
     assert "Usage:" in shown.output
+
+
+def test_data_folder_that_others_can_read_is_closed_to_them(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir(mode=0o755)
+    folder.chmod(0o755)
+
+    prepare(Settings(data_dir=folder))
+
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    ("settings", "url"),
+    [
+        ({"host": "0.0.0.0"}, "http://127.0.0.1:8402"),
+        ({"host": "::"}, "http://[::1]:8402"),
+        ({"host": "::1"}, "http://[::1]:8402"),
+        ({"host": "pay.example.com", "port": 80}, "http://pay.example.com:80"),
+        ({"public_url": "https://pay.example.com/"}, "https://pay.example.com"),
+    ],
+)
+def test_links_lead_to_an_address_that_can_be_reached(settings: dict[str, Any], url: str) -> None:
+    assert Settings(**settings).base_url() == url

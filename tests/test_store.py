@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, event, func, insert, select
+from sqlalchemy import Connection, event, func, insert, select, text
+from sqlalchemy.exc import IntegrityError
 
 from app.store import Database, InvalidCursorError
 from app.store.attempts import Attempt, attempt, attempt_by_signature, insert_attempt, pending_attempts, settle_attempt
@@ -399,3 +400,15 @@ def test_key_is_found_by_its_digest_and_revoked_once(db: Database) -> None:
     assert db.write_now(lambda c: revoke_api_key(c, ORG, "key_1", 7))
     assert not db.write_now(lambda c: revoke_api_key(c, ORG, "key_1", 8))
     assert [one.revoked_at for one in db.read(lambda c: api_keys(c, ORG))] == [7]
+
+
+async def test_errors_of_the_database_do_not_show_what_was_to_be_stored(db: Database) -> None:
+    def twice(connection: Connection) -> None:
+        for _ in range(2):
+            put = "INSERT INTO setting_values (name, value) VALUES (:name, :value)"
+            connection.execute(text(put), {"name": "n", "value": "private memo"})
+
+    with pytest.raises(IntegrityError) as failure:
+        await db.write(twice)
+
+    assert "private memo" not in str(failure.value)

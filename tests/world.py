@@ -75,6 +75,7 @@ class World:
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         defaults: Json = {"data_dir": folder, "idempotency_wait": 2.0, "settlement_interval": 3600.0}
+        defaults["operator_daily_limit"] = "1000000000.00"
         self.settings = Settings(**{**defaults, **settings})
         self.clock = Clock()
         self._chain = AsyncExitStack()

@@ -2,9 +2,10 @@
 
 import asyncio
 import inspect
-import json
 import logging
 from typing import Any
+
+from pydantic_core import from_json
 
 from app.localnet import methods_accounts, methods_cluster, methods_history, methods_transactions, params
 from app.localnet.context import Method, Node
@@ -29,13 +30,9 @@ def parse_json(body: bytes | str) -> Any:
 
     Raises RpcError: not JSON, or JSON with NaN or the like.
     """
-
-    def refuse(constant: str) -> None:
-        raise ValueError(constant)
-
     try:
-        return json.loads(body, parse_constant=refuse)
-    except (ValueError, RecursionError):
+        return from_json(body, allow_inf_nan=False)
+    except ValueError:
         raise RpcError(PARSE_ERROR, "Parse error") from None
 
 

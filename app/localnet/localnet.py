@@ -207,7 +207,14 @@ class _Server(uvicorn.Server):
 
 def _uvicorn(app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
-        app, log_config=None, access_log=False, lifespan="off", ws="websockets-sansio", timeout_graceful_shutdown=1
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        ws="websockets-sansio",
+        # Longer than clients keep a connection that they do not use, so that none sends into one being closed.
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=1,
     )
 
 

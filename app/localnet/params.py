@@ -10,7 +10,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
-from solders.hash import Hash
+from solders.hash import Hash, ParseHashError
 from solders.pubkey import Pubkey
 from solders.signature import Signature
 
@@ -124,33 +124,42 @@ def sequence(item: Reader, maximum: int | None = None, too_many: str = "Too many
     return read
 
 
-def _base58_of(value: Any, size: int, prefix: str = "Invalid param: ") -> bytes:
-    text = string(value)
+def _fault(text: str, size: int) -> str:
+    """Return what is wrong with a text that is not the base58 of `size` bytes."""
     # A longer text cannot be right, and decoding it would take quadratic time.
-    if len(text) > 2 * size:
-        raise invalid_params(f"{prefix}WrongSize")
-    try:
-        decoded = base58.decode(text)
-    except ValueError:
-        raise invalid_params(f"{prefix}Invalid") from None
-    if len(decoded) != size:
-        raise invalid_params(f"{prefix}WrongSize")
-    return decoded
+    if len(text) <= 2 * size:
+        try:
+            base58.decode(text)
+        except ValueError:
+            return "Invalid"
+    return "WrongSize"
 
 
 def pubkey(value: Any) -> Pubkey:
     """Read a base58 address."""
-    return Pubkey(_base58_of(value, _PUBKEY_BYTES))
+    text = string(value)
+    try:
+        return Pubkey.from_string(text)
+    except ValueError:
+        raise invalid_params(f"Invalid param: {_fault(text, _PUBKEY_BYTES)}") from None
 
 
 def signature(value: Any) -> Signature:
     """Read a base58 transaction signature."""
-    return Signature(_base58_of(value, _SIGNATURE_BYTES))
+    text = string(value)
+    try:
+        return Signature.from_string(text)
+    except ValueError:
+        raise invalid_params(f"Invalid param: {_fault(text, _SIGNATURE_BYTES)}") from None
 
 
 def blockhash(value: Any) -> Hash:
     """Read a base58 blockhash."""
-    return Hash(_base58_of(value, _PUBKEY_BYTES, prefix=""))
+    text = string(value)
+    try:
+        return Hash.from_string(text)
+    except ParseHashError:
+        raise invalid_params(_fault(text, _PUBKEY_BYTES)) from None
 
 
 def commitment(value: Any) -> Commitment:

@@ -8,7 +8,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 from app.money import parse_usdc
-from app.timestamps import parse_iso
+from app.timestamps import parse_iso_ms
 
 _DECIMAL = {"type": "string", "pattern": r"^[0-9]{1,14}(\.[0-9]{1,6})?$", "examples": ["12.50"]}
 _DECIMAL_OR_ALL = {"anyOf": [_DECIMAL, {"const": "all"}], "examples": ["all"]}
@@ -70,11 +70,25 @@ def _plain(value: str) -> str:
     return value
 
 
-def _timestamp(value: Any) -> int:
+def _moment(value: Any) -> int:
     try:
-        return parse_iso(value if isinstance(value, str) else "")
+        return parse_iso_ms(value if isinstance(value, str) else "")
     except ValueError:
         raise PydanticCustomError("timestamp", "must be an ISO 8601 timestamp such as 2026-05-01T00:00:00Z") from None
+
+
+def _timestamp(value: Any) -> int:
+    return _moment(value) // 1000
+
+
+def _tag(value: str) -> str:
+    if "," in value:
+        raise PydanticCustomError("tag", "must not contain a comma, which separates tags")
+    return value
+
+
+def _tag_list(value: Any) -> list[str]:
+    return [tag for tag in value.split(",") if tag] if isinstance(value, str) else []
 
 
 def _all_or_money(value: Any) -> int | None:
@@ -89,11 +103,17 @@ Amount = Annotated[int, AfterValidator(_positive), BeforeValidator(_money), With
 AmountOrAll = Annotated[int | None, BeforeValidator(_all_or_money), WithJsonSchema(_DECIMAL_OR_ALL)]
 #: Unix seconds from an ISO 8601 timestamp.
 Timestamp = Annotated[int, BeforeValidator(_timestamp), WithJsonSchema(_TIMESTAMP)]
+#: The same in Unix milliseconds.
+Moment = Annotated[int, BeforeValidator(_moment), WithJsonSchema(_TIMESTAMP)]
 
 Identifier = Annotated[str, StringConstraints(min_length=1, max_length=128), AfterValidator(_plain)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=128), AfterValidator(_plain)]
-Tag = Annotated[str, StringConstraints(min_length=1, max_length=64), AfterValidator(_plain)]
+Tag = Annotated[str, StringConstraints(min_length=1, max_length=64), AfterValidator(_plain), AfterValidator(_tag)]
 Tags = Annotated[list[Tag], Field(max_length=32)]
+#: Tags from a comma-separated text.
+TagList = Annotated[
+    list[Tag], Field(max_length=32), BeforeValidator(_tag_list), WithJsonSchema({"type": "string", "examples": ["a,b"]})
+]
 Memo = Annotated[str, StringConstraints(max_length=512), AfterValidator(_plain)]
 #: An address is at most 44 characters, a domain at most 253.
 Recipient = Annotated[str, StringConstraints(min_length=1, max_length=253), AfterValidator(_plain)]

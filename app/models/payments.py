@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from app.models.base import Amount, Answer, Body, IdempotencyKey, Identifier, Memo, Page, Recipient, Timestamp
+from app.models.base import Amount, Answer, Body, IdempotencyKey, Identifier, Memo, Moment, Page, Recipient
 
 TransactionStatus = Literal["pending", "confirmed", "blocked", "failed"]
 TransactionType = Literal[
@@ -29,12 +29,14 @@ class CreatePayment(PayFromWallet):
 
 
 class SimulatePayment(Body):
-    """Body of a payment's rehearsal."""
+    """Body of a payment's rehearsal: that of the payment, whose memo and idempotency key have no effect here."""
 
     wallet_id: Identifier
     to: Recipient
     amount: Amount
     currency: Literal["USDC"] = "USDC"
+    memo: Memo | None = None
+    idempotency_key: IdempotencyKey | None = None
 
 
 class ListWalletTransactions(Page):
@@ -42,8 +44,8 @@ class ListWalletTransactions(Page):
 
     status: TransactionStatus | None = None
     type: TransactionType | None = None
-    from_: Annotated[Timestamp | None, Field(alias="from")] = None
-    to: Timestamp | None = None
+    from_: Annotated[Moment | None, Field(alias="from")] = None
+    to: Moment | None = None
 
 
 class ListTransactions(ListWalletTransactions):
@@ -59,8 +61,8 @@ class ListEvents(Page):
     event: Annotated[str, Field(max_length=64)] | None = None
     wallet_id: Identifier | None = None
     severity: Literal["info", "warning", "critical"] | None = None
-    from_: Annotated[Timestamp | None, Field(alias="from")] = None
-    to: Timestamp | None = None
+    from_: Annotated[Moment | None, Field(alias="from")] = None
+    to: Moment | None = None
 
 
 class Payment(Answer):

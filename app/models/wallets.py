@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from app.models.base import Amount, AmountOrAll, Answer, Body, IdempotencyKey, Identifier, Name, Page, Tags
+from app.models.base import Amount, AmountOrAll, Answer, Body, IdempotencyKey, Identifier, Name, Page, TagList, Tags
 
 WalletStatus = Literal["active", "idle", "policy_violation", "frozen", "unfunded", "archived"]
 
@@ -80,7 +80,7 @@ class ListWallets(Page):
     """Query of the wallet list; `tags` is comma-separated and matches wallets that have all of them."""
 
     status: WalletStatus | None = None
-    tags: Annotated[str, Field(max_length=2_200)] | None = None
+    tags: TagList = Field(default=[])
 
 
 class AttachedPolicy(Answer):
@@ -138,8 +138,9 @@ class Funded(Answer):
 
 
 class Withdrawn(WalletDetail):
-    """Answer of a withdrawal: the wallet, and what moved."""
+    """Answer of a withdrawal: the wallet, and what moved, or while `transaction_status` is `pending` what will."""
 
+    transaction_status: str
     tx_id: str
     tx_signature: str
     withdrawn_amount: str

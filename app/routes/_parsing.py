@@ -18,7 +18,7 @@ def _refuse_constant(_name: str) -> Any:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("duplicate names")
+        raise RequestError("invalid_request", "The body gives a name twice.")
     return found
 
 

@@ -27,7 +27,7 @@ from app.routes._operation import Call, operation
     roles=OPERATORS,
     body=CreateWallet,
     answer=Wallet,
-    errors=("policy_not_found", "wallet_agent_id_conflict"),
+    errors=("policy_not_found", "wallet_agent_id_conflict", "transaction_failed"),
     changes=True,
 )
 async def create_wallet(call: Call, body: CreateWallet) -> Wallet:
@@ -58,7 +58,14 @@ async def get_wallet(call: Call) -> WalletDetail:
     roles=OPERATORS,
     body=UpdateWallet,
     answer=WalletDetail,
-    errors=("wallet_not_found", "policy_not_found", "wallet_archived", "wallet_frozen", "authority_offline"),
+    errors=(
+        "wallet_not_found",
+        "policy_not_found",
+        "wallet_archived",
+        "wallet_frozen",
+        "authority_offline",
+        "transaction_failed",
+    ),
     changes=True,
 )
 async def update_wallet(call: Call, body: UpdateWallet) -> WalletDetail:
@@ -75,7 +82,7 @@ async def update_wallet(call: Call, body: UpdateWallet) -> WalletDetail:
     roles=OPERATORS,
     body=EmptyBody,
     answer=WalletDetail,
-    errors=("wallet_not_found", "wallet_archived", "wallet_not_empty"),
+    errors=("wallet_not_found", "wallet_archived", "wallet_not_empty", "transaction_failed"),
     changes=True,
 )
 async def archive_wallet(call: Call, _body: EmptyBody) -> WalletDetail:

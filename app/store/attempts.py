@@ -3,12 +3,14 @@
 Attempts that move money also show in the list of transactions, from the moment they are stored.
 """
 
-from dataclasses import asdict, dataclass
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from sqlalchemy import Connection, Select, bindparam, func, insert, select, update
 
-from app.store.columns import upsert
+from app.store.columns import columns_of, upsert
+from app.store.prepared import execute
 from app.store.read_tables import transactions, wallets
 from app.store.state_tables import attempts as table
 from app.store.transactions import PAYMENT, ROW_TYPES
@@ -51,8 +53,7 @@ class Attempt:
 
 def insert_attempt(connection: Connection, attempt: Attempt) -> None:
     """Store an attempt: a pending one before it is sent, or one that was blocked."""
-    values = asdict(attempt)
-    connection.execute(_INSERT, values)
+    execute(connection, _INSERT, columns_of(attempt))
     if attempt.type not in ROW_TYPES or attempt.wallet_id is None:
         return
     put_row(connection, row_of(attempt))
@@ -77,6 +78,16 @@ def pending_attempts(connection: Connection, *, created_before: int | None = Non
     if created_before is not None:
         query = query.where(table.c.created_at < created_before)
     return [Attempt(**row._mapping) for row in connection.execute(query)]  # noqa: SLF001
+
+
+def pending_changes(
+    connection: Connection, org: str, types: Collection[str], wallet_id: str | None = None
+) -> list[Attempt]:
+    """Return the organisation's attempts of these types, of one wallet if given, whose outcome is unknown."""
+    query = select(table).where(table.c.status == "pending", table.c.org == org, table.c.type.in_(types))
+    if wallet_id is not None:
+        query = query.where(table.c.wallet_id == wallet_id)
+    return [Attempt(**row._mapping) for row in connection.execute(query.order_by(table.c.created_at))]  # noqa: SLF001
 
 
 def settle_attempt(

@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Dialect, Executable, MetaData, Table
+from sqlalchemy import BigInteger, Connection, Dialect, MetaData, Table
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.types import TypeDecorator
+
+from app.store.prepared import Prepared
 
 metadata = MetaData()
 
@@ -39,12 +41,13 @@ class U64(TypeDecorator[int]):
 
 def upsert(
     connection: Connection, table: Table, values: Mapping[str, Any], *, keys: Sequence[str], replace: bool = True
-) -> None:
+) -> bool:
     """Insert a row, or where `keys` are taken replace what it gives, or with `replace=False` leave it as it is.
 
-    The one statement that the portable part of SQLAlchemy lacks; SQLite and PostgreSQL spell it alike.
+    Returns whether something was written. The one statement that the portable part of SQLAlchemy lacks; SQLite and
+    PostgreSQL spell it alike.
     """
-    upsert_all(connection, table, [values], keys=keys, replace=replace)
+    return upsert_all(connection, table, [values], keys=keys, replace=replace) == 1
 
 
 def upsert_all(
@@ -54,23 +57,26 @@ def upsert_all(
     *,
     keys: Sequence[str],
     replace: bool = True,
-) -> None:
-    """Do the same for many rows, which must give the same columns."""
-    if rows:
-        statement = _upsert_statement(connection.dialect.name, table, tuple(rows[0]), tuple(keys), replace)
-        connection.execute(statement, rows)
+) -> int:
+    """Do the same for many rows, which must give the same columns; returns how many were written."""
+    if not rows:
+        return 0
+    return _upsert(connection.dialect, table, tuple(rows[0]), tuple(keys), replace).execute(connection, rows)
+
+
+def columns_of(record: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass; `dataclasses.asdict`, which copies every value, takes ten times as long."""
+    return {name: getattr(record, name) for name in record.__dataclass_fields__}
 
 
 @lru_cache(maxsize=256)
-def _upsert_statement(
-    dialect: str, table: Table, names: tuple[str, ...], keys: tuple[str, ...], replace: bool
-) -> Executable:
-    # To build a statement costs more than to execute it, so each is built once.
-    statement: Any = (postgresql if dialect == "postgresql" else sqlite).insert(table)
+def _upsert(
+    dialect: Dialect, table: Table, names: tuple[str, ...], keys: tuple[str, ...], replace: bool
+) -> Prepared:
+    statement: Any = (postgresql if dialect.name == "postgresql" else sqlite).insert(table)
     changed = {name: statement.excluded[name] for name in names if name not in keys} if replace else {}
-    built: Executable
     if changed:
-        built = statement.on_conflict_do_update(index_elements=keys, set_=changed)
+        statement = statement.on_conflict_do_update(index_elements=keys, set_=changed)
     else:
-        built = statement.on_conflict_do_nothing(index_elements=keys)
-    return built
+        statement = statement.on_conflict_do_nothing(index_elements=keys)
+    return Prepared(statement, dialect, names)

@@ -1,10 +1,12 @@
 """Idempotency keys: which request holds a key, and what it was answered."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Row, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, select, update
 
+from app.store.columns import columns_of, upsert
+from app.store.prepared import execute
 from app.store.state_tables import idempotency as table
 
 LIFETIME = 24 * 60 * 60 * 1000
@@ -14,7 +16,6 @@ State = Literal["running", "done", "unknown"]
 """`running`: being worked on; `done`: answered with success; `unknown`: sent, with an outcome not known yet."""
 
 # Built once: to build a statement takes longer than to execute it.
-_INSERT = insert(table)
 _BY_KEY = select(table).where(table.c.org == bindparam("org"), table.c.key == bindparam("key"))
 _UPDATE = update(table).where(table.c.org == bindparam("of_org"), table.c.key == bindparam("of_key"))
 
@@ -41,12 +42,13 @@ def claim(connection: Connection, record: IdempotencyRecord) -> IdempotencyRecor
 
     An answered record whose time is up gives way; one whose outcome is unknown does not.
     """
-    held = connection.execute(_BY_KEY, {"org": record.org, "key": record.key}).one_or_none()
-    if held is not None:
-        if not _is_over(held, record.created_at):
-            return IdempotencyRecord(**held._mapping)  # noqa: SLF001
-        connection.execute(delete(table).where(table.c.org == record.org, table.c.key == record.key))
-    connection.execute(_INSERT, asdict(record))
+    values, keys = columns_of(record), ["org", "key"]
+    if upsert(connection, table, values, keys=keys, replace=False):
+        return None
+    held = connection.execute(_BY_KEY, {"org": record.org, "key": record.key}).one()
+    if not _is_over(held, record.created_at):
+        return IdempotencyRecord(**held._mapping)  # noqa: SLF001
+    upsert(connection, table, values, keys=keys)
     return None
 
 
@@ -94,4 +96,4 @@ def _is_over(row: Row[Any], now: int) -> bool:
 
 
 def _update(connection: Connection, org: str, key: str, **values: Any) -> None:
-    connection.execute(_UPDATE, {"of_org": org, "of_key": key, **values})
+    execute(connection, _UPDATE, values, of_org=org, of_key=key)

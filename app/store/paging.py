@@ -71,4 +71,5 @@ def _decode(cursor: str, kind: type) -> tuple[int, Any]:
 
 
 def _fits(key: Any) -> bool:
-    return not isinstance(key, int) or 0 <= key < _LIMIT
+    # All keys are ASCII; what is not may be no text that a database takes.
+    return 0 <= key < _LIMIT if isinstance(key, int) else key.isascii()

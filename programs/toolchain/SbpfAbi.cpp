@@ -8,8 +8,8 @@
 //   * signed division                             -> unsigned division and a correction of the sign
 //
 // The rewrite of a signature depends on the function type alone, so that the definition, a direct call and
-// a call through a vtable always agree. Whatever the pass does not know is refused by the backend, with an
-// error that names the function; nothing is compiled wrongly in silence.
+// a call through a vtable always agree. What the pass does not know, the backend refuses with an error that
+// names the function.
 
 #include "llvm/IR/IRBuilder.h"
 #include "llvm/IR/InstIterator.h"

@@ -11,6 +11,9 @@ from solders.pubkey import Pubkey
 from solders.transaction import Transaction
 
 from app import policies, wallets
+from app.chain.records import Simulation
+from app.plans import RefusedError
+from app.refusals import business_error
 from tests.world import World, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -57,7 +60,7 @@ async def test_quick_start_shape_pays_too(world: World) -> None:
         "POST", "/v1/policies", {"name": "Quick", "max_per_tx": "5", "velocity_cap": 10, "allowed_recipients": []}
     )
     made = await world.ok(
-        "POST", "/v1/wallets", {"agent_id": "quick", "label": "Quick", "owner_org": "acme", "policy_id": policy["id"]}
+        "POST", "/v1/wallets", {"agent_id": "quick", "label": "Quick", "owner_org": "test", "policy_id": policy["id"]}
     )
     funded = await world.ok("POST", f"/v1/wallets/{made['id']}/fund", {"amount": "5", "currency": "USDC"})
     paid = await world.ok(
@@ -225,3 +228,26 @@ async def test_policy_switched_past_the_service_is_noticed(world: World) -> None
 
     assert error["policy_id"] == strict["policy_id"]
     assert (await world.pay(wallet, to, "1")).json()["status"] == "confirmed"
+
+
+async def test_refusal_that_says_why_asks_for_nothing_more(world: World) -> None:
+    wallet, to = await world.wallet(funds="1"), await world.payee()
+    world.line.methods.clear()
+
+    error_of(await world.pay(wallet, to, "2"), 422, "wallet_insufficient_balance")
+
+    assert "getMultipleAccounts" not in world.line.methods
+
+
+@pytest.mark.parametrize(
+    ("err", "code"),
+    [
+        ({"InstructionError": [0, {"Custom": 17}]}, "transaction_failed"),
+        ("InsufficientFundsForFee", "chain_unavailable"),
+        ({"InstructionError": [0, "ProgramFailedToComplete"]}, "internal_error"),
+    ],
+)
+async def test_refusals_of_other_programs_and_of_the_chain_have_a_code(world: World, err: object, code: str) -> None:
+    refused = RefusedError(Simulation(err=err, logs=[], units=0, return_data=None, slot=1))
+
+    assert business_error(world.service.codec, refused).code == code

@@ -1,10 +1,12 @@
 """Lists of transactions and events: filters, order and pages."""
 
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from app import transactions
+from app.store.transactions import transaction
 from tests.world import Json, World
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -97,3 +99,53 @@ async def test_cursor_stays_valid_while_rows_are_added(world: World) -> None:
 
     seen = [row["tx_id"] for row in (*first["data"], *second["data"])]
     assert len(seen) == len(set(seen)) == 4
+
+
+async def test_times_bound_the_lists_to_the_millisecond(world: World) -> None:
+    wallet = await world.wallet()
+    path = f"/v1/wallets/{wallet['wallet_id']}/transactions"
+    [row] = (await world.ok("GET", path))["data"]
+    before = datetime.fromisoformat(row["timestamp"])
+
+    def at(milliseconds: int) -> str:
+        moment = before + timedelta(milliseconds=milliseconds)
+        return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+    assert len((await world.ok("GET", f"{path}?from={at(0)}&to={at(1)}"))["data"]) == 1
+    assert (await world.ok("GET", f"{path}?from={at(1)}"))["data"] == []
+    assert (await world.ok("GET", f"{path}?to={at(0)}"))["data"] == []
+
+
+async def test_recipient_is_found_however_the_payment_named_it(world: World) -> None:
+    wallet, other = await world.wallet(), await world.wallet(funds=None)
+    await world.ok("PUT", "/v1/recipients/found.example.com", {"address": await world.payee()})
+
+    for named in (other["wallet_id"], "Found.Example.COM"):
+        await world.pay(wallet, named, "1")
+        assert len((await world.ok("GET", f"/v1/transactions?recipient={named}"))["data"]) == 1
+
+
+async def test_explorer_links_do_not_show_the_nodes_address(world: World) -> None:
+    wallet = await world.wallet()
+    [row] = (await world.ok("GET", f"/v1/wallets/{wallet['wallet_id']}/transactions"))["data"]
+    stored = world.service.db.read(lambda conn: transaction(conn, world.org, row["tx_id"]))
+    assert stored is not None
+    elsewhere = world.settings.model_copy(update={"rpc_url": "https://node.example.com/?api-key=hidden"})
+
+    links = transactions.shown(elsewhere, stored)
+
+    assert links.explorer_url_1 == f"https://explorer.solana.com/tx/{row['tx_signature']}"
+    assert links.explorer_url_2 == f"https://solscan.io/tx/{row['tx_signature']}"
+
+
+async def test_every_event_of_a_payment_has_a_summary(world: World) -> None:
+    policy = await world.policy(maxPerTx="5")
+    wallet, to = await world.wallet(policy["policy_id"]), await world.payee()
+    await world.pay(wallet, to, "1")
+    await world.pay(wallet, to, "9")
+
+    events = (await world.ok("GET", f"/v1/events?walletId={wallet['wallet_id']}"))["data"]
+
+    summaries = {one["event"]: one["summary"] for one in events}
+    assert summaries["transaction.pending"] == f"1.00 USDC to {to} sent"
+    assert summaries["transaction.blocked"] == f"9.00 USDC to {to} refused by max_per_tx"

@@ -5,6 +5,7 @@ import datetime as dt
 import ipaddress
 import json
 import ssl
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,8 +16,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from solders.keypair import Keypair
 
-from app.domains import DomainResolver, is_public, normalise
-from app.errors import RequestError
+from app.domains import DomainResolver, Names, is_public, normalise
+from app.errors import RequestError, UnavailableError
 from tests.world import World, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -129,6 +130,12 @@ async def test_organisations_register_for_themselves(world: World) -> None:
         "64:ff9b::7f00:1",
         "2002:7f00:1::",
         "2001:db8::1",
+        "::127.0.0.1",
+        "fec0::1",
+        "64:ff9b:1::7f00:1",
+        "::ffff:0:127.0.0.1",
+        "192.88.99.1",
+        "192.0.0.8",
     ],
 )
 async def test_private_addresses_are_not_public(address: str) -> None:
@@ -294,3 +301,28 @@ async def test_certificate_for_another_name_is_not_trusted(tmp_path: Path) -> No
             await resolver.resolve("other.example.com")
 
     assert asked == []
+
+
+async def test_silent_name_servers_hold_up_nothing_but_look_ups() -> None:
+    answers = threading.Event()
+
+    def silent(_domain: str, _port: int) -> list[str]:
+        answers.wait(20)
+        raise OSError("no answer")
+
+    names = Names(limit=40, resolve=silent)
+    waiting = [asyncio.create_task(names(f"{number}.example.com", 443)) for number in range(40)]
+    await asyncio.sleep(0)
+    try:
+        # Commits use the threads that the event loop shares.
+        assert await asyncio.wait_for(asyncio.to_thread(lambda: "committed"), 5) == "committed"
+        with pytest.raises(UnavailableError):
+            await names("one.more.example.com", 443)
+    finally:
+        answers.set()
+    failed = await asyncio.gather(*waiting, return_exceptions=True)
+    assert all(isinstance(one, OSError) for one in failed)
+    await asyncio.sleep(0)
+    with pytest.raises(OSError, match="no answer"):
+        await names("later.example.com", 443)
+    names.close()

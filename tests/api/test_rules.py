@@ -246,3 +246,16 @@ async def test_simulation_tells_every_rule_and_leaves_no_trace(world: World) -> 
     assert await world.signatures(wallet["chain_address"]) == signatures
     rows = (await world.ok("GET", f"/v1/wallets/{wallet['wallet_id']}/transactions"))["data"]
     assert [one["status"] for one in rows if one["type"] == "payment"] == ["confirmed"]
+
+
+async def test_simulation_of_the_payments_own_body_refuses_more_than_the_balance(world: World) -> None:
+    wallet, to = await world.wallet(funds="2"), await world.payee()
+    body = {"walletId": wallet["wallet_id"], "to": to, "amount": "2.000001", "currency": "USDC"}
+    body |= {"memo": "rehearsed", "idempotencyKey": "rehearsed"}
+
+    refused = await world.ok("POST", "/v1/payments/simulate", body)
+    allowed = await world.ok("POST", "/v1/payments/simulate", {**body, "amount": "2"})
+
+    assert (refused["allowed"], refused["retry_at"], refused["usdc_balance"]) == (False, None, "2.00")
+    assert allowed["allowed"] is True
+    error_of(await world.call("POST", "/v1/payments", body), 422, "wallet_insufficient_balance")

@@ -2,6 +2,7 @@
 
 import time
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 from solders.pubkey import Pubkey
@@ -217,3 +218,51 @@ async def test_provisioning_takes_less_than_a_second(world: World) -> None:
     await world.wallet(funds=None)
 
     assert time.monotonic() - began < 1.0
+
+
+async def test_funding_beyond_the_operators_daily_limit_is_refused(tmp_path: Path) -> None:
+    async with World(tmp_path, operator_daily_limit="10.00") as world:
+        wallet = await world.wallet(funds="10")
+        path = f"/v1/wallets/{wallet['wallet_id']}"
+
+        error_of(await world.call("POST", f"{path}/fund", {"amount": "0.01"}), 422, "operator_limit_exceeded")
+
+        assert (await world.ok("GET", path))["usdc_balance"] == "10.00"
+
+
+async def test_withdrawal_that_is_not_confirmed_in_time_says_so(own_world: World) -> None:
+    world = own_world
+    wallet = await world.wallet(funds="5")
+    await world.restart(confirm_timeout=0.3)
+    path = f"/v1/wallets/{wallet['wallet_id']}"
+    world.line.lose_requests = lambda method: method == "getSignatureStatuses"
+
+    pending = await world.ok("POST", f"{path}/withdraw", {"amount": "2"})
+
+    assert (pending["transaction_status"], pending["withdrawn_amount"]) == ("pending", "2.00")
+    world.line.mend()
+    await world.service.settlement.settle()
+    done = await world.ok("POST", f"{path}/withdraw", {"amount": "all"})
+    assert (done["transaction_status"], done["withdrawn_amount"]) == ("confirmed", "3.00")
+
+
+async def test_owner_is_the_organisation_of_the_key_or_refused(world: World) -> None:
+    for number, owner in enumerate(("test", world.org)):
+        await world.wallet(agentId=f"owned-{number}", owner_org=owner, funds=None)
+    body = {"agentId": "foreign", "label": "Foreign", "policyId": "pol_moderate", "ownerOrg": "somebody-else"}
+
+    error_of(await world.call("POST", "/v1/wallets", body), 400, "invalid_request")
+
+    assert (await world.wallet(agentId="foreign", funds=None))["agent_id"] == "foreign"
+
+
+async def test_tags_are_few_short_and_without_commas(world: World) -> None:
+    wallet = await world.wallet(funds=None)
+    many = ",".join(str(number) for number in range(33))
+
+    error_of(await world.call("GET", f"/v1/wallets?tags={many}"), 400, "invalid_request")
+    error_of(await world.call("GET", f"/v1/wallets?tags={'x' * 65}"), 400, "invalid_request")
+    patch = await world.call("PATCH", f"/v1/wallets/{wallet['wallet_id']}", {"tags": ["a,b"]})
+    error_of(patch, 400, "invalid_request")
+
+    assert (await world.ok("GET", f"/v1/wallets?tags={many[: many.rindex(',')]}"))["data"] == []

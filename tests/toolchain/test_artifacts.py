@@ -1,0 +1,79 @@
+"""The committed program, its IDL and Anchor.toml belong together."""
+
+import hashlib
+import json
+import tomllib
+from typing import Any
+
+import pytest
+from solders.pubkey import Pubkey
+from solders.transaction_metadata import FailedTransactionMetadata
+from solders.transaction_status import InstructionErrorFieldless, TransactionErrorInstructionError
+
+from tests.toolchain.paths import IDL, PROGRAM, ROOT
+from tests.toolchain.vm import Vm
+
+MAX_SIZE = 150_000
+# Without accounts: the errors of an instruction that the program has, and of one that it does not have.
+NO_ACCOUNTS = InstructionErrorFieldless.NotEnoughAccountKeys
+UNKNOWN = InstructionErrorFieldless.InvalidInstructionData
+
+IDL_JSON: dict[str, Any] = json.loads(IDL.read_text())
+ADDRESS = Pubkey.from_string(IDL_JSON["address"])
+
+
+@pytest.fixture(scope="module")
+def code() -> bytes:
+    return PROGRAM.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def program() -> Vm:
+    return Vm(PROGRAM, ADDRESS)
+
+
+def error_of(program: Vm, discriminator: bytes) -> object:
+    """Return the error of the instruction with this discriminator and neither accounts nor arguments."""
+    result = program.run(discriminator)
+    assert isinstance(result, FailedTransactionMetadata)
+    error = result.err()
+    assert isinstance(error, TransactionErrorInstructionError)
+    return error.err
+
+
+def contains(code: bytes, number: bytes) -> bool:
+    """Whether the code has these 8 bytes, as data or as the two halves of an immediate operand."""
+    return number in code or number[:4] + bytes(4) + number[4:] in code
+
+
+def test_the_program_is_at_most_150_kb(code: bytes) -> None:
+    assert len(code) <= MAX_SIZE
+
+
+def test_the_program_contains_the_address_of_the_idl(code: bytes) -> None:
+    assert bytes(ADDRESS) in code
+
+
+def test_the_program_tells_where_to_report_vulnerabilities(code: bytes) -> None:
+    assert b"=======BEGIN SECURITY.TXT V1=======\0" in code
+
+
+@pytest.mark.parametrize("instruction", IDL_JSON["instructions"], ids=lambda instruction: instruction["name"])
+def test_the_program_has_every_instruction_of_the_idl(program: Vm, instruction: dict[str, Any]) -> None:
+    assert error_of(program, bytes(instruction["discriminator"])) == NO_ACCOUNTS
+
+
+def test_the_program_refuses_an_instruction_that_is_not_in_the_idl(program: Vm) -> None:
+    assert error_of(program, hashlib.sha256(b"global:mint_money").digest()[:8]) == UNKNOWN
+
+
+@pytest.mark.parametrize("kind", ["accounts", "events"])
+def test_the_program_has_the_discriminators_of_the_idl(code: bytes, kind: str) -> None:
+    assert [item["name"] for item in IDL_JSON[kind] if not contains(code, bytes(item["discriminator"]))] == []
+
+
+def test_anchor_toml_names_the_same_program() -> None:
+    settings = tomllib.loads((ROOT / "Anchor.toml").read_text())
+    assert settings["programs"]["localnet"] == {IDL_JSON["metadata"]["name"]: IDL_JSON["address"]}
+    members = [ROOT / member / "Cargo.toml" for member in settings["workspace"]["members"]]
+    assert [tomllib.loads(manifest.read_text())["package"]["name"] for manifest in members] == ["agent-vault"]

@@ -1,0 +1,64 @@
+"""Native and sBPF builds of `programs/toolchain/torture` must compute the same numbers from the same inputs."""
+
+import os
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+from solders.pubkey import Pubkey
+
+from tests.toolchain.paths import TOOLCHAIN
+from tests.toolchain.vm import Vm, return_data
+
+pytestmark = [pytest.mark.toolchain, pytest.mark.usefixtures("debian_packages")]
+
+CRATE = TOOLCHAIN / "torture"
+SECTIONS = 6
+INPUTS_PER_SECTION = 100
+
+
+@pytest.fixture(scope="module")
+def native() -> Path:
+    """The native build, made by the compiler that also makes the sBPF build."""
+    environment = {**os.environ, "PATH": f"/usr/bin:{os.environ['PATH']}", "RUSTC": "/usr/bin/rustc"}
+    command = ["/usr/bin/cargo", "build", "--quiet", "--release", "--locked", "--bin", "native"]
+    subprocess.run([*command, "--target-dir", CRATE / "target"], cwd=CRATE, env=environment, check=True)
+    return CRATE / "target/release/native"
+
+
+@pytest.fixture(scope="module")
+def sbpf(tmp_path_factory: pytest.TempPathFactory) -> Vm:
+    """The sBPF build, loaded into a virtual machine."""
+    program = tmp_path_factory.mktemp("torture") / "torture.so"
+    subprocess.run([TOOLCHAIN / "build-sbf", CRATE, program], check=True)
+    return Vm(program, Pubkey.new_unique())
+
+
+def some_bytes(source: random.Random) -> bytes:
+    """Bytes of which most are often 0 or 255, where arithmetic has its edges."""
+    length = source.choice([8, 13, 64, 97, 200, 333, 500])
+    random_bytes = source.randbytes(length)
+    if source.random() < 0.3:
+        return random_bytes
+    return bytes(source.choice([byte, 0, 255]) for byte in random_bytes)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_both_builds_compute_the_same(native: Path, sbpf: Vm, seed: int) -> None:
+    # Given inputs for every section
+    source = random.Random(seed)
+    inputs = [bytes([i % SECTIONS]) + some_bytes(source) for i in range(SECTIONS * INPUTS_PER_SECTION)]
+    lines = "\n".join(data.hex() for data in inputs)
+
+    # When both builds run them
+    output = subprocess.run([native], input=lines, capture_output=True, text=True, check=True).stdout.split()
+    results = [sbpf.run(data) for data in inputs]
+
+    # Then nothing differs
+    differing = [
+        (data.hex(), expected, result.meta().logs())
+        for data, expected, result in zip(inputs, output, results, strict=True)
+        if return_data(result).hex() != expected
+    ]
+    assert not differing, f"{len(differing)} of {len(inputs)} differ, the first: {differing[0]}"
