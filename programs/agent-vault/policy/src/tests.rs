@@ -209,3 +209,66 @@ fn an_amount_that_the_ledger_cannot_count_is_an_error() {
     ledger.charge(&charge).unwrap();
     assert!(ledger.charge(&charge).is_err());
 }
+
+/// A payment of `amount` to nobody in particular.
+fn plain(amount: u64) -> Payment {
+    Payment { amount: Usdc(amount), listed: false, category: Category(0), co_signed: false }
+}
+
+#[test]
+fn every_cap_is_reached_exactly() {
+    let now = UnixTime(1_700_000_000);
+    for rules in [
+        Rules { velocity_cap: Some(4), ..Rules::default() },
+        Rules { max_per_day: Some(Usdc(100)), ..Rules::default() },
+        Rules { max_per_month: Some(Usdc(100)), ..Rules::default() },
+    ] {
+        let mut ledger = Ledger::default();
+        for _ in 0..4 {
+            let charge = authorize(&rules, &ledger, &plain(25), Standing::default(), now).unwrap();
+            ledger.charge(&charge).unwrap();
+        }
+        assert!(authorize(&rules, &ledger, &plain(1), Standing::default(), now).is_err());
+    }
+}
+
+#[test]
+fn a_limit_that_is_spent_is_not_passed_yet() {
+    let now = UnixTime(1_700_000_000);
+    for rules in [
+        Rules { max_per_day: Some(Usdc(100)), ..Rules::default() },
+        Rules { max_per_month: Some(Usdc(100)), ..Rules::default() },
+    ] {
+        let mut ledger = Ledger::default();
+        let charge = authorize(&rules, &ledger, &plain(100), Standing::default(), now).unwrap();
+        ledger.charge(&charge).unwrap();
+        assert!(authorize(&rules, &ledger, &plain(0), Standing::default(), now).is_ok());
+        assert!(authorize(&rules, &ledger, &plain(1), Standing::default(), now).is_err());
+    }
+}
+
+#[test]
+fn the_time_of_the_last_payment_is_the_ledgers() {
+    let mut ledger = Ledger::default();
+    for clock in [1_700_000_000, 1_700_000_060, 1_700_000_000] {
+        let charge =
+            authorize(&Rules::default(), &ledger, &plain(1), Standing::default(), UnixTime(clock)).unwrap();
+        ledger.charge(&charge).unwrap();
+        assert_eq!(ledger.last, charge.at);
+    }
+    assert_eq!(ledger.last, UnixTime(1_700_000_060));
+}
+
+#[test]
+fn what_the_month_refuses_passes_in_the_next_one_unless_it_is_too_much_for_any() {
+    let now = UnixTime(1_700_000_000);
+    let rules = Rules { max_per_month: Some(Usdc(100)), ..Rules::default() };
+    let mut ledger = Ledger::default();
+    let charge = authorize(&rules, &ledger, &plain(1), Standing::default(), now).unwrap();
+    ledger.charge(&charge).unwrap();
+    for (amount, expected) in [(99, Some(now)), (100, Some(month_end(now))), (101, None)] {
+        let verdicts = crate::assess(&rules, &ledger, &plain(amount), Standing::default(), now).unwrap();
+        let month = verdicts.iter().find(|verdict| verdict.rule == crate::Rule::MaxPerMonth).unwrap();
+        assert_eq!(month.retry_at, expected, "{amount}");
+    }
+}

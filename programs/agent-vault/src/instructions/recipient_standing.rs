@@ -32,11 +32,17 @@ pub fn recipient_standing(
     now: UnixTime,
 ) -> Result<RecipientStanding> {
     let attested = match recipient {
-        Some(account) => attestation(account.account(), org, address, now)?,
+        Some(account) => attestation(account.account(), org, address)?,
         None => {
             require!(policy.blocked_categories == 0, VaultError::RecipientAccountRequired);
             None
         }
+    };
+    // Before its time, and so under a clock that steps back, an attestation may close but not open.
+    let counts = attested.as_ref().is_some_and(|about| now >= UnixTime(about.effective_at));
+    let category = match &attested {
+        Some(about) if counts || policy.blocked_categories & (1 << UNCATEGORIZED) == 0 => about.category,
+        _ => UNCATEGORIZED,
     };
     let mut listed = false;
     if policy.is_restricted() && !address_eq(&policy.allowlist, &NONE) {
@@ -44,10 +50,9 @@ pub fn recipient_standing(
         require!(address_eq(list.address(), &policy.allowlist), VaultError::WrongAllowlist);
         let entries = list.as_slice();
         listed = contains(entries, address.as_array())
-            || attested
-                .as_ref()
-                .is_some_and(|about| about.has_domain != 0 && contains(entries, &about.domain_hash));
+            || attested.as_ref().is_some_and(|about| {
+                counts && about.has_domain != 0 && contains(entries, &about.domain_hash)
+            });
     }
-    let category = Category(attested.map_or(UNCATEGORIZED, |about| about.category));
-    Ok(RecipientStanding { listed, category })
+    Ok(RecipientStanding { listed, category: Category(category) })
 }

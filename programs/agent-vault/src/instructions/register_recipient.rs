@@ -32,7 +32,7 @@ with_event_accounts! {
 
 /// See [`crate::agent_vault::register_recipient`].
 ///
-/// What the operator registers counts after the organisation's delay, so that the authority can see and correct it;
+/// What the operator registers opens nothing before the organisation's delay, so that the authority can see and correct it;
 /// what the authority registers counts at once. A registration is never closed: an address cannot shed its category.
 ///
 /// # Errors

@@ -2,7 +2,6 @@
 
 use super::seeds;
 use crate::{errors::VaultError, ID};
-use agent_vault_policy::UnixTime;
 use anchor_lang::{address_eq, find_and_verify_program_address, prelude::*};
 
 /// Category and domain of a recipient, as the operator attests them. Never closed.
@@ -14,7 +13,8 @@ pub struct Recipient {
     pub address: Address,
     /// SHA-256 of the SHA-256 of the lower-case domain, as on allowlists; see `has_domain`.
     pub domain_hash: [u8; 32],
-    /// Unix time from which the attestation counts; before it the recipient counts as not registered.
+    /// Unix time from which the attestation opens anything; before it, it only closes: the recipient is both of its
+    /// category and `uncategorized`, and of no domain.
     pub effective_at: i64,
     /// Category code.
     pub category: u8,
@@ -26,8 +26,7 @@ pub struct Recipient {
     pub reserved: [u8; 5],
 }
 
-/// What the organisation attests about `address` at `now`, read from `account`, its Recipient account; `None` when
-/// nothing, so that it counts as `uncategorized` and without domain.
+/// What the organisation attests about `address`, read from `account`, its Recipient account; `None` when nothing.
 ///
 /// An account of the program says itself whom it is about: the program makes Recipient accounts only at their addresses.
 /// One that does not exist must be shown to be the right one, lest an attested category be evaded by passing some other
@@ -40,7 +39,6 @@ pub fn attestation(
     account: &AccountView,
     org: &Address,
     address: &Address,
-    now: UnixTime,
 ) -> Result<Option<Account<Recipient>>> {
     if !account.owned_by(&ID) {
         find_and_verify_program_address(
@@ -54,5 +52,5 @@ pub fn attestation(
     let recipient = Account::<Recipient>::load(*account).map_err(|_| VaultError::WrongRecipientAccount)?;
     let about = address_eq(&recipient.org, org) && address_eq(&recipient.address, address);
     require!(about, VaultError::WrongRecipientAccount);
-    Ok((now >= UnixTime(recipient.effective_at)).then_some(recipient))
+    Ok(Some(recipient))
 }

@@ -1,0 +1,275 @@
+"""Changes each boundary of the policy crate by one and shows that its native tests notice.
+
+`python tests/mutation.py` works on a copy, prints a table, and exits with 1 when a change stays unnoticed. It takes
+some minutes and needs cargo.
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PROGRAMS = Path(__file__).parents[1] / "programs"
+POLICY = PROGRAMS / "agent-vault" / "policy"
+TIMEOUT = 300
+"""Seconds until a change that makes the tests run for ever counts as noticed."""
+
+WINDOW, TYPES, VERDICT = "window.rs", "types.rs", "verdict.rs"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A change: in `file`, the `nth` of the places that read `old` becomes `new`.
+
+    `equivalent` says why no test can notice it, where that is so.
+    """
+
+    file: str
+    old: str
+    new: str
+    nth: int = 0
+    equivalent: str = ""
+
+
+def _each(file: str, old: str, *new: str, nth: int = 0) -> Iterator[Mutant]:
+    for one in new:
+        yield Mutant(file, old, one, nth)
+
+
+def _rule(name: str, old: str, *new: str) -> Iterator[Mutant]:
+    return _each(f"rules/{name}.rs", old, *new)
+
+
+_SAME_YEARS = "the quotients differ on some days of the 400 years, but on none that moves the beginning of a year"
+
+MUTANTS = [
+    # The windows' sizes
+    *_each(WINDOW, "Window<97, 900>", "Window<96, 900>", "Window<98, 900>", "Window<97, 899>", "Window<97, 901>"),
+    *_each(WINDOW, "Window<61, 60>", "Window<60, 60>", "Window<62, 60>", "Window<61, 59>", "Window<61, 61>"),
+    # What the window holds
+    *_each(WINDOW, "if slot <= self.newest", "if slot >= self.newest", "if slot <= self.newest + 1"),
+    Mutant(
+        WINDOW,
+        "if slot <= self.newest",
+        "if slot < self.newest",
+        equivalent="with the newest slot itself nothing leaves, so the sum is the total",
+    ),
+    *_each(
+        WINDOW,
+        "let leaving = slot.saturating_sub(self.newest);",
+        "let leaving = slot.saturating_sub(self.newest).saturating_sub(1);",
+        "let leaving = slot.saturating_sub(self.newest).saturating_add(1);",
+    ),
+    *_each(
+        WINDOW,
+        "(SLOTS as u64).saturating_sub(leaving)",
+        "(SLOTS as u64 - 1).saturating_sub(leaving)",
+        "(SLOTS as u64 + 1).saturating_sub(leaving)",
+    ),
+    *_each(WINDOW, "if staying < leaving", "if staying > leaving"),
+    Mutant(
+        WINDOW,
+        "if staying < leaving",
+        "if staying <= leaving",
+        equivalent="the windows have odd numbers of slots, so as many never stay as leave",
+    ),
+    *_each(WINDOW, "Self::halves(slot.saturating_add(1), ", "Self::halves(slot, ", "Self::halves(slot + 2, "),
+    *_each(WINDOW, "Self::halves(self.newest.saturating_add(1), ", "Self::halves(self.newest, ", "Self::halves(slot, "),
+    *_each(
+        WINDOW,
+        "Self::halves(self.newest.saturating_add(1), ",
+        "Self::halves(self.newest, ",
+        "Self::halves(self.newest + 2, ",
+        nth=1,
+    ),
+    *_each(WINDOW, "self.total.checked_sub(gone)", "self.total.checked_add(gone)", "Some(self.total)"),
+    # What is added
+    *_each(WINDOW, "if slot > self.newest", "if slot < self.newest", "if slot > self.newest + 1"),
+    Mutant(
+        WINDOW,
+        "if slot > self.newest",
+        "if slot >= self.newest",
+        equivalent="to advance to the newest slot empties nothing and changes nothing",
+    ),
+    *_each(WINDOW, "self.total = held.checked_add(value)", "self.total = self.total.checked_add(value)"),
+    *_each(
+        WINDOW,
+        "let leaving = slot.saturating_sub(self.newest).min(SLOTS as u64);",
+        "let leaving = slot.saturating_sub(self.newest).saturating_sub(1).min(SLOTS as u64);",
+        "let leaving = slot.saturating_sub(self.newest).saturating_add(1).min(SLOTS as u64);",
+        "let leaving = slot.saturating_sub(self.newest).min(SLOTS as u64 - 1);",
+        "let leaving = slot.saturating_sub(self.newest);",
+    ),
+    *_each(WINDOW, "        self.newest = slot;", "        self.newest = slot + 1;", "        self.newest = slot - 1;"),
+    *_each(
+        WINDOW,
+        "start.saturating_add(usize::try_from(count).unwrap_or(SLOTS))",
+        "start.saturating_add(usize::try_from(count).unwrap_or(SLOTS)).saturating_sub(1)",
+        "start.saturating_add(usize::try_from(count).unwrap_or(SLOTS)) + 1",
+    ),
+    *_each(
+        WINDOW,
+        "(start..end.min(SLOTS), 0..end.saturating_sub(SLOTS))",
+        "(start..end.min(SLOTS - 1), 0..end.saturating_sub(SLOTS))",
+        "(start..end.min(SLOTS), 0..end.saturating_sub(SLOTS - 1))",
+        "(start..end.min(SLOTS), 0..end.saturating_sub(SLOTS + 1))",
+        "(start + 1..end.min(SLOTS), 0..end.saturating_sub(SLOTS))",
+        "(start..end.min(SLOTS), 1..end.saturating_sub(SLOTS))",
+    ),
+    # When it fits
+    *_each(WINDOW, "if self.total_at(now)? <= room", "if self.total_at(now)? < room"),
+    *_each(WINDOW, "if self.total_at_slot(slot)? <= room", "if self.total_at_slot(slot)? < room"),
+    *_each(
+        WINDOW,
+        "let end = self.newest.saturating_add(SLOTS as u64);",
+        "let end = self.newest.saturating_add(SLOTS as u64 - 1);",
+    ),
+    Mutant(
+        WINDOW,
+        "while slot < end",
+        "while slot <= end",
+        equivalent="at the end the window is empty, so the loop has been left by then",
+    ),
+    *_each(WINDOW, "slot = slot.saturating_add(1);", "slot = slot.saturating_add(2);"),
+    *_each(WINDOW, "let seconds = slot.saturating_mul(SECONDS);", "let seconds = (slot + 1) * SECONDS;"),
+    *_each(WINDOW, "let seconds = slot.saturating_mul(SECONDS);", "let seconds = slot * SECONDS + 1;"),
+    # Months
+    *_each(WINDOW, "if now < self.ends_at", "if now <= self.ends_at", "if now > self.ends_at"),
+    *_each(WINDOW, "if now >= self.ends_at", "if now > self.ends_at", "if now < self.ends_at"),
+    *_each(WINDOW, "const DAY: u64 = 86_400", "const DAY: u64 = 86_399", "const DAY: u64 = 86_401"),
+    *_each(WINDOW, "u64 = 719_468", "u64 = 719_467", "u64 = 719_469"),
+    *_each(WINDOW, "u64 = 146_097", "u64 = 146_096", "u64 = 146_098"),
+    *_each(WINDOW, "day_of_era / 1_460", "day_of_era / 1_461"),
+    *(
+        Mutant(WINDOW, f"day_of_era / {days}", f"day_of_era / {fewer}", equivalent=_SAME_YEARS)
+        for days, fewer in (("1_460", "1_459"), ("36_524", "36_523"), ("146_096", "146_095"))
+    ),
+    *_each(WINDOW, "day_of_era / 36_524", "day_of_era / 36_525"),
+    *_each(WINDOW, "day_of_era / 146_096", "day_of_era / 146_097"),
+    *_each(WINDOW, "/ 146_096) / 365", "/ 146_096) / 364", "/ 146_096) / 366"),
+    *_each(WINDOW, "(5 * day_of_year + 2) / 153", "(5 * day_of_year + 1) / 153", "(5 * day_of_year + 3) / 153"),
+    *_each(WINDOW, "month_from_march == 11", "month_from_march == 10", "month_from_march == 12"),
+    *_each(WINDOW, "let year = year_of_era + 1;", "let year = year_of_era;", "let year = year_of_era + 2;"),
+    *_each(
+        WINDOW,
+        "(153 * (month_from_march + 1) + 2) / 5",
+        "(153 * (month_from_march + 1) + 1) / 5",
+        "(153 * (month_from_march + 1) + 3) / 5",
+        "(153 * month_from_march + 2) / 5",
+        "(153 * (month_from_march + 2) + 2) / 5",
+    ),
+    # The ledger
+    *_each(TYPES, "clock.max(self.last)", "clock.min(self.last)", "clock"),
+    *_each(TYPES, "charge.at, 1)?", "charge.at, 0)?", "charge.at, 2)?"),
+    *_each(TYPES, "self.last = charge.at;", "", "self.last = UnixTime(charge.at.0 + 1);"),
+    *_each(TYPES, "self.day.add_to(charge.day_held, charge.at, charge.amount.0)?;", ""),
+    *_each(TYPES, "self.month.add(charge.at, charge.amount)?;", ""),
+    # The rules
+    *_rule("expiry", "now <= expiry", "now < expiry", "now >= expiry"),
+    *_rule("max_per_tx", "payment.amount <= limit", "payment.amount < limit", "payment.amount >= limit"),
+    *_rule("velocity_cap", "attempted <= cap", "attempted < cap", "attempted >= cap"),
+    *_rule("velocity_cap", "count.saturating_add(1)", "count", "count.saturating_add(2)"),
+    *_rule("velocity_cap", "cap.saturating_sub(count)", "cap.saturating_sub(attempted)"),
+    *_rule("require_co_sign", "payment.amount <= threshold", "payment.amount < threshold"),
+    *_rule("require_co_sign", "threshold || payment.co_signed", "threshold && payment.co_signed"),
+    *_rule("blocked_categories", "bit != 0 &&", "bit == 0 &&", "bit != 0 ||"),
+    *_rule("blocked_categories", "blocked_categories & bit == 0", "blocked_categories & bit != 0"),
+    *_rule("allowed_recipients", "payment.listed, 0", "!payment.listed, 0"),
+    *_rule("allowed_recipients", "if candidate < wanted", "if candidate > wanted"),
+    *_rule("allowed_recipients", "words(previous) < words(next)", "words(previous) <= words(next)"),
+    *_rule("paused", "!standing.paused", "standing.paused"),
+    *_rule("frozen", "!standing.frozen", "standing.frozen"),
+    *(
+        Mutant(f"rules/{name}.rs", old, new)
+        for name in ("max_per_day", "max_per_month")
+        for old, new in (
+            ("payment.amount.0 <= headroom", "payment.amount.0 < headroom"),
+            ("payment.amount.0 <= headroom", "payment.amount.0 >= headroom"),
+            ("&& spent <= limit.0", "&& spent < limit.0"),
+            ("&& spent <= limit.0", "|| spent <= limit.0"),
+            ("limit.0.saturating_sub(spent)", "limit.0.saturating_sub(spent) + 1"),
+            ("limit.0.saturating_sub(spent)", "limit.0"),
+            ("spent.saturating_add(payment.amount.0)", "spent"),
+        )
+    ),
+    # When a refused payment passes
+    *_each(VERDICT, "self.passed", "!self.passed"),
+    *_each(
+        VERDICT, "ledger.hour.fits_from(now, 1, ", "ledger.hour.fits_from(now, 0, ", "ledger.hour.fits_from(now, 2, "
+    ),
+    *_each(VERDICT, "if payment.amount.0 <= verdict.limit", "if payment.amount.0 < verdict.limit"),
+    *_each(VERDICT, "if payment.amount.0 <= verdict.limit", "if payment.amount.0 >= verdict.limit"),
+]
+
+
+class Bench:
+    """A copy of the policy crate, alone in a workspace."""
+
+    def __init__(self, folder: Path) -> None:
+        self.crate = folder / "policy"
+        shutil.copytree(POLICY, self.crate)
+        manifest = (PROGRAMS / "Cargo.toml").read_text(encoding="utf-8")
+        members = 'members = ["agent-vault", "agent-vault/policy"]'
+        assert members in manifest
+        (folder / "Cargo.toml").write_text(manifest.replace(members, 'members = ["policy"]'), encoding="utf-8")
+
+    def passes(self) -> bool:
+        """Run the crate's tests. Raises `RuntimeError` when they do not compile."""
+        if self._cargo("--no-run").returncode:
+            raise RuntimeError("the change does not compile")
+        try:
+            return self._cargo().returncode == 0
+        except subprocess.TimeoutExpired:
+            return False
+
+    def judge(self, mutant: Mutant) -> bool:
+        """Apply a change, run the tests, take it back; tell whether the tests noticed."""
+        path = self.crate / "src" / mutant.file
+        text = path.read_text(encoding="utf-8")
+        parts = text.split(mutant.old)
+        assert len(parts) > mutant.nth + 1, f"{mutant.file} does not read {mutant.old!r}"
+        before, after = mutant.old.join(parts[: mutant.nth + 1]), mutant.old.join(parts[mutant.nth + 1 :])
+        path.write_text(before + mutant.new + after, encoding="utf-8")
+        try:
+            return not self.passes()
+        finally:
+            path.write_text(text, encoding="utf-8")
+
+    def _cargo(self, *options: str) -> subprocess.CompletedProcess[bytes]:
+        command = ["cargo", "test", "--quiet", "--lib", *options]
+        return subprocess.run(command, cwd=self.crate, capture_output=True, timeout=TIMEOUT, check=False)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Judge every change and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="judge only changes in files whose name contains this")
+    only = parser.parse_args(arguments).only
+    chosen = [mutant for mutant in MUTANTS if only in mutant.file]
+    wrong = 0
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(Path(folder))
+        if not bench.passes():
+            print("the tests fail without a change")
+            return 1
+        for mutant in chosen:
+            killed = bench.judge(mutant)
+            expected = not mutant.equivalent
+            verdict = "killed" if killed else f"equivalent: {mutant.equivalent}" if mutant.equivalent else "SURVIVED"
+            wrong += killed != expected
+            print(f"{mutant.file:<28} {_short(mutant.old)} -> {_short(mutant.new)}: {verdict}", flush=True)
+    equivalent = sum(bool(mutant.equivalent) for mutant in chosen)
+    print(f"{len(chosen)} changes, {equivalent} of them equivalent, {wrong} not as expected")
+    return 1 if wrong else 0
+
+
+def _short(text: str) -> str:
+    return " ".join(text.split()) or "nothing"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

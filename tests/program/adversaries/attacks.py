@@ -1,0 +1,179 @@
+"""Turns a valid call into its attacks, by what the IDL and the chain say about its accounts."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from solders.account import Account
+from solders.instruction import AccountMeta, Instruction
+from solders.pubkey import Pubkey
+
+from app.chain.addresses import (
+    ASSOCIATED_TOKEN_PROGRAM,
+    SYSTEM_PROGRAM,
+    TOKEN_2022_PROGRAM,
+    TOKEN_PROGRAM,
+)
+from tests.program.adversaries.calls import Call, Slot, Way, slots
+from tests.program.adversaries.stage import Stage
+from tests.program.tokens import ACCOUNT_SIZE, place_token_account
+from tests.program.vm import PROGRAM_ID
+
+HARMLESS = {
+    ("payer", "another signs"): "whoever signs as the payer may pay",
+    ("payer", "the other organisation's"): "whoever signs as the payer may pay",
+    ("freeze_wallet expire", "signer", "another signs"): "anyone may",
+    ("freeze_wallet expire", "signer", "the other organisation's"): "anyone may",
+    ("close_approval overdue", "signer", "another signs"): "anyone may",
+    ("close_approval overdue", "signer", "the other organisation's"): "anyone may",
+    ("withdraw_reserve", "destination", "the other organisation's"): "the authority says where the money goes",
+    ("withdraw_reserve", "destination", "another owner's tokens"): "the authority says where the money goes",
+    ("withdraw_reserve", "destination", "another account of the owner"): "the authority says where the money goes",
+    ("withdraw_reserve", "destination", "the victim's"): "anyone may be given money",
+    ("destination", "another account of the owner"): "the policy judges the owner, who may have several accounts",
+    ("program", "another program"): "nothing reads this account: it is there for clients of the IDL",
+    ("program", "no program"): "nothing reads this account: it is there for clients of the IDL",
+}
+"""What is no attack, and why. Each is shown to be accepted."""
+
+PROGRAMS = {SYSTEM_PROGRAM, TOKEN_PROGRAM, TOKEN_2022_PROGRAM, ASSOCIATED_TOKEN_PROGRAM, PROGRAM_ID}
+
+
+@dataclass(frozen=True)
+class Attack:
+    """A call with one thing wrong about one of its accounts. `way`, `account` and `kind` name it in the table."""
+
+    way: str
+    account: str
+    kind: str
+    instruction: Instruction
+
+    @property
+    def harmless(self) -> bool:
+        return (self.account, self.kind) in HARMLESS or (self.way, self.account, self.kind) in HARMLESS
+
+
+def attacks(stage: Stage, way: Way) -> Iterator[Attack]:
+    """Yield every attack on a call."""
+    valid, foreign = way.make(stage.victim), way.make(stage.other)
+    described = slots(way.instruction)
+    assert len(described) == len(valid.instruction.accounts)
+    for index, slot in enumerate(described):
+        meta = valid.instruction.accounts[index]
+        if meta.pubkey == PROGRAM_ID and slot.optional:
+            continue
+        for kind, replacement in _replacements(stage, slot, index, valid, foreign):
+            yield Attack(way.name, slot.name, kind, _with(valid.instruction, index, replacement))
+        others = foreign.instruction.accounts[index].pubkey
+        if others != meta.pubkey and not slot.signer:
+            replacement = AccountMeta(meta.pubkey, is_signer=False, is_writable=meta.is_writable)
+            yield Attack(way.name, slot.name, "the victim's", _with(foreign.instruction, index, replacement))
+    yield from _twice(way, described, valid.instruction)
+    yield from _from_the_other_side(way, described, valid.instruction, foreign.instruction)
+
+
+def _with(instruction: Instruction, index: int, meta: AccountMeta) -> Instruction:
+    accounts = list(instruction.accounts)
+    accounts[index] = meta
+    return Instruction(instruction.program_id, instruction.data, accounts)
+
+
+def _replacements(
+    stage: Stage, slot: Slot, index: int, valid: Call, foreign: Call
+) -> Iterator[tuple[str, AccountMeta]]:
+    meta, others = valid.instruction.accounts[index], foreign.instruction.accounts[index]
+
+    def instead(address: Pubkey, *, signs: bool | None = None) -> AccountMeta:
+        return AccountMeta(address, meta.is_signer if signs is None else signs, meta.is_writable)
+
+    if slot.signer:
+        yield "does not sign", instead(meta.pubkey, signs=False)
+        yield "another signs", instead(stage.attacker)
+    if slot.writable:
+        yield "read-only", AccountMeta(meta.pubkey, meta.is_signer, is_writable=False)
+    if slot.optional:
+        yield "left out", AccountMeta(PROGRAM_ID, is_signer=False, is_writable=False)
+    if others.pubkey != meta.pubkey:
+        yield "the other organisation's", instead(others.pubkey)
+    if slot.name == "event_authority":
+        yield "another address", instead(Pubkey.new_unique())
+        yield "another signs", instead(stage.attacker, signs=True)
+    if slot.name == "mint":
+        yield "another mint", instead(stage.other_mint)
+    if meta.pubkey in PROGRAMS:
+        yield "another program", instead(TOKEN_2022_PROGRAM)
+        yield "no program", instead(stage.attacker)
+    account = stage.vm.account(meta.pubkey)
+    if account is None and slot.writable and not slot.signer:
+        yield from ((kind, instead(address)) for kind, address in _new_addresses(stage, slot, valid))
+    if slot.name in {"vault_tokens", "reserve_tokens", "destination"}:
+        yield from ((kind, instead(address)) for kind, address in _token_accounts(stage, meta.pubkey, account))
+    if account is not None and account.owner in {PROGRAM_ID, TOKEN_PROGRAM} and account.data:
+        kind = "copied to another program"
+        yield kind, instead(stage.vm.put(_address_of(meta.pubkey, kind), account.data, stage.attacker))
+
+
+def _new_addresses(stage: Stage, slot: Slot, valid: Call) -> Iterator[tuple[str, Pubkey]]:
+    """Yield addresses at which an account must not be created."""
+    yield "another address", stage.vm.key()
+    if slot.name in {"vault_tokens", "reserve_tokens"}:
+        return
+    seeds = valid.seeds[slot.name]
+    canonical = Pubkey.find_program_address(list(seeds), PROGRAM_ID)[1]
+    for bump in reversed(range(canonical)):
+        preimage = b"".join([*seeds, bytes([bump]), bytes(PROGRAM_ID), b"ProgramDerivedAddress"])
+        address = Pubkey.from_bytes(hashlib.sha256(preimage).digest())
+        if not address.is_on_curve():
+            yield "non-canonical bump", address
+            return
+
+
+def _token_accounts(stage: Stage, address: Pubkey, account: Account | None) -> Iterator[tuple[str, Pubkey]]:
+    """Yield token accounts that must not be taken for the one at `address`."""
+    yield "another owner's tokens", stage.attackers_tokens
+    if account is not None:
+        owner = Pubkey(account.data[32:64])
+        assert len(account.data) == ACCOUNT_SIZE
+        mints = {"another account of the owner": stage.victim.mint, "another mint's tokens": stage.other_mint}
+        for kind, mint in mints.items():
+            yield kind, place_token_account(stage.vm, mint, owner, 100, at=_address_of(address, kind))
+
+
+def _twice(way: Way, described: Sequence[Slot], valid: Instruction) -> Iterator[Attack]:
+    """Yield the call with each writable account in the place of each other one."""
+    given = [
+        (index, slot)
+        for index, slot in enumerate(described)
+        if slot.writable and valid.accounts[index].pubkey != PROGRAM_ID
+    ]
+    for index, slot in given:
+        for source, other in given:
+            meta, replaced = valid.accounts[source], valid.accounts[index]
+            if meta.pubkey == replaced.pubkey:
+                continue
+            signs = replaced.is_signer and meta.is_signer
+            twice = AccountMeta(meta.pubkey, signs, is_writable=True)
+            yield Attack(way.name, slot.name, f"the {other.name} again", _with(valid, index, twice))
+
+
+def _from_the_other_side(
+    way: Way, described: Sequence[Slot], valid: Instruction, foreign: Instruction
+) -> Iterator[Attack]:
+    """Yield what the other organisation's people would sign: on the victim's things, or on its vault alone."""
+    names = [slot.name for slot in described]
+    if {"vault", "vault_tokens"} <= set(names):
+        vault = _with(foreign, names.index("vault"), valid.accounts[names.index("vault")])
+        tokens = names.index("vault_tokens")
+        yield Attack(way.name, "vault", "the victim's, with its tokens", _with(vault, tokens, valid.accounts[tokens]))
+    accounts = [
+        theirs if slot.signer or slot.name == "org" else ours
+        for slot, ours, theirs in zip(described, valid.accounts, foreign.accounts, strict=True)
+    ]
+    if accounts != foreign.accounts and "org" in names:
+        call = Instruction(valid.program_id, valid.data, accounts)
+        yield Attack(way.name, "org", "the other's, with its signers", call)
+
+
+def _address_of(address: Pubkey, kind: str) -> Pubkey:
+    """Return an address that is always the same for an attack on an account."""
+    return Pubkey.create_with_seed(address, kind[:32], SYSTEM_PROGRAM)

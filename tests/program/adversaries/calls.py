@@ -1,0 +1,285 @@
+"""A valid call of every instruction, or several where it has several ways."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from solders.instruction import Instruction
+from solders.pubkey import Pubkey
+
+from app.chain.addresses import Addresses, org_hash
+from app.chain.instructions import Instructions
+from tests.program.adversaries.stage import APPROVED, GUARDED, Party
+from tests.program.vm import CODEC, PROGRAM_ID
+from tests.program.world import OPEN, SESSION_ENDS
+
+KEY = b"new policy's key"
+REFERENCE = b"the same one: 16"
+
+Seeds = tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A valid call. `seeds` are those of the addresses that it is to create accounts of the program at."""
+
+    instruction: Instruction
+    seeds: dict[str, Seeds]
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to call an instruction."""
+
+    name: str
+    make: Callable[[Party], Call]
+
+    @property
+    def instruction(self) -> str:
+        return self.name.partition(" ")[0]
+
+
+CALLS: list[Way] = []
+
+
+def way(name: str) -> Callable[[Callable[[Party], Instruction | Call]], None]:
+    """Register a valid call: the instruction's name, and after a space which way of it."""
+
+    def register(make: Callable[[Party], Instruction | Call]) -> None:
+        def call(party: Party) -> Call:
+            made = make(party)
+            return made if isinstance(made, Call) else Call(made, {})
+
+        CALLS.append(Way(name, call))
+
+    return register
+
+
+@dataclass(frozen=True)
+class Slot:
+    """An account of an instruction as the IDL describes it."""
+
+    name: str
+    signer: bool
+    writable: bool
+    optional: bool
+
+
+def slots(instruction: str) -> Sequence[Slot]:
+    """Return the accounts of an instruction, in order."""
+    (found,) = (item for item in CODEC.idl["instructions"] if item["name"] == instruction)
+    return [
+        Slot(
+            account["name"],
+            account.get("signer", False),
+            account.get("writable", False),
+            account.get("optional", False),
+        )
+        for account in found["accounts"]
+    ]
+
+
+@way("initialize_org")
+def _(party: Party) -> Call:
+    addresses = Addresses(PROGRAM_ID, party.mint)
+    org = addresses.org(party.authority, "second")
+    presets = ("conservative", "moderate", "permissive", "locked")
+    instruction = Instructions(CODEC, addresses, org).initialize_org(
+        payer=party.payer,
+        creator=party.authority,
+        org_id="second",
+        operator=party.operator,
+        arbiter=party.arbiter,
+        verifier=party.verifier,
+    )
+    seeds: dict[str, Seeds] = {"org": (b"org", bytes(party.authority), org_hash("second"))}
+    for preset in presets:
+        seeds[f"preset_{preset}"] = (b"policy", bytes(org), f"pol_{preset}".encode().ljust(16, b"\0"))
+    return Call(instruction, seeds)
+
+
+@way("update_org")
+def _(party: Party) -> Instruction:
+    return party.build.update_org(signer=party.authority, operator_daily_limit=1)
+
+
+@way("update_org by operator")
+def _(party: Party) -> Instruction:
+    return party.build.update_org(signer=party.operator, paused=True)
+
+
+@way("accept_authority")
+def _(party: Party) -> Instruction:
+    return party.build.accept_authority(new_authority=party.heir)
+
+
+@way("create_policy")
+def _(party: Party) -> Call:
+    instruction = party.build.create_policy(payer=party.payer, authority=party.authority, key=KEY, rules=OPEN)
+    return Call(instruction, {"policy": (b"policy", bytes(party.org), KEY)})
+
+
+@way("update_policy")
+def _(party: Party) -> Instruction:
+    return party.policy_update(
+        party.guarded,
+        GUARDED,
+        new_allowlist=party.next_list,
+        old_allowlist=party.list_of(party.guarded),
+        rent_receiver=party.payer,
+    )
+
+
+@way("close_policy")
+def _(party: Party) -> Instruction:
+    return party.build.close_policy(
+        authority=party.authority,
+        policy=party.unused,
+        policy_rent_receiver=party.payer,
+        allowlist=party.list_of(party.unused),
+        allowlist_rent_receiver=party.list_payer,
+    )
+
+
+@way("write_allowlist first")
+def _(party: Party) -> Call:
+    seeds = (b"allowlist", bytes(party.fresh), (1).to_bytes(8, "little"))
+    return Call(party.chunk(party.fresh, [bytes(32)]), {"allowlist": seeds})
+
+
+@way("write_allowlist next")
+def _(party: Party) -> Instruction:
+    return party.chunk(party.half_written, [b"\xff" * 32], offset=1)
+
+
+@way("create_wallet")
+def _(party: Party) -> Call:
+    instruction = party.wallet_creation("new", party.fresh, (party.session, SESSION_ENDS))
+    vault = party.addresses.vault(party.org, "new")
+    tokens = (bytes(vault), bytes(party.token_program), bytes(party.mint))
+    seeds = (b"vault", bytes(party.org), org_hash("new"))
+    return Call(instruction, {"vault": seeds, "vault_tokens": tokens})
+
+
+@way("update_wallet")
+def _(party: Party) -> Instruction:
+    return party.build.update_wallet(
+        operator=party.operator,
+        vault=party.vault,
+        session=(party.session, 0),
+        policy=party.guarded,
+        new_policy=party.fresh,
+    )
+
+
+@way("freeze_wallet freeze")
+def _(party: Party) -> Instruction:
+    return party.freeze(party.vault)
+
+
+@way("freeze_wallet expire")
+def _(party: Party) -> Instruction:
+    return party.freeze(party.expired, "Expire", signer=party.stranger)
+
+
+@way("freeze_wallet unfreeze")
+def _(party: Party) -> Instruction:
+    return party.freeze(party.frozen, "Unfreeze", signer=party.authority)
+
+
+@way("close_wallet")
+def _(party: Party) -> Instruction:
+    return party.build.close_wallet(
+        operator=party.operator,
+        vault=party.idle,
+        policy=party.fields(party.idle)["policy"],
+        rent_receiver=party.payer,
+    )
+
+
+@way("fund_wallet")
+def _(party: Party) -> Instruction:
+    sequence = party.fields(party.vault)["sequence"]
+    return party.funding(party.vault, 5, reference=REFERENCE, expected_sequence=sequence)
+
+
+@way("withdraw live")
+def _(party: Party) -> Instruction:
+    return party.build.withdraw(operator=party.operator, vault=party.vault, amount=5, reference=REFERENCE)
+
+
+@way("withdraw archived")
+def _(party: Party) -> Instruction:
+    return party.build.withdraw(operator=party.operator, vault=party.archived, amount=None, reference=REFERENCE)
+
+
+@way("withdraw_reserve")
+def _(party: Party) -> Instruction:
+    return party.build.withdraw_reserve(
+        authority=party.authority, destination=party.merchant.tokens, amount=5, reference=REFERENCE
+    )
+
+
+@way("register_recipient new")
+def _(party: Party) -> Call:
+    address = party.heir
+    instruction = party.registration(address, 1, "new.example")
+    return Call(instruction, {"recipient": (b"recipient", bytes(party.org), bytes(address))})
+
+
+@way("register_recipient change")
+def _(party: Party) -> Instruction:
+    return party.registration(party.merchant.owner, 2, signer=party.authority)
+
+
+@way("approve_payment")
+def _(party: Party) -> Call:
+    instruction = party.approving(party.vault, party.merchant.owner, APPROVED, party.vm.now + 60, REFERENCE)
+    return Call(instruction, {"approval": (b"approval", bytes(party.vault), REFERENCE)})
+
+
+@way("close_approval")
+def _(party: Party) -> Instruction:
+    return party.build.close_approval(
+        signer=party.operator, vault=party.vault, approval=party.pending_approval, rent_receiver=party.payer
+    )
+
+
+@way("close_approval overdue")
+def _(party: Party) -> Instruction:
+    return party.build.close_approval(
+        signer=party.stranger, vault=party.vault, approval=party.overdue_approval, rent_receiver=party.payer
+    )
+
+
+def _payment(party: Party, amount: int, **options: Any) -> Instruction:
+    return party.payment(party.vault, party.merchant, amount, reference=REFERENCE, **options)
+
+
+@way("execute_payment plain")
+def _(party: Party) -> Instruction:
+    return _payment(party, 5)
+
+
+@way("execute_payment co-signed")
+def _(party: Party) -> Instruction:
+    return _payment(party, APPROVED, co_signer=party.operator)
+
+
+@way("execute_payment approved")
+def _(party: Party) -> Instruction:
+    return _payment(party, APPROVED, approval=party.pending_approval)
+
+
+@way("check_payment")
+def _(party: Party) -> Instruction:
+    merchant: Pubkey = party.merchant.owner
+    return party.build.check_payment(
+        policy=party.guarded,
+        vault=party.vault,
+        amount=5,
+        recipient=merchant,
+        co_signed=False,
+        allowlist=party.list_of(party.guarded),
+        recipient_account=party.addresses.recipient(party.org, merchant),
+    )

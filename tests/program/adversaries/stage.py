@@ -1,0 +1,90 @@
+"""Two organisations with everything in place that any instruction acts on."""
+
+from solders.pubkey import Pubkey
+
+from app.chain.addresses import TOKEN_PROGRAM, domain_hash
+from app.chain.rules import Rules, category_bits
+from tests.program.tokens import USDC, mint_data, place_token_account
+from tests.program.vm import Vm
+from tests.program.world import OPEN, Payee, World
+
+GUARDED = Rules(
+    max_per_tx=100 * USDC,
+    max_per_day=1_000 * USDC,
+    max_per_month=10_000 * USDC,
+    velocity_cap=100,
+    require_co_sign=USDC,
+    expiry=2_000_000_000,
+    blocked_categories=category_bits(["gambling"]),
+    restricted=True,
+)
+APPROVED = 2 * USDC
+"""Amount of the payment that is approved."""
+
+
+class Party(World):
+    """One of the two organisations, with an object in each state that an instruction needs."""
+
+    def __init__(self, vm: Vm, org_id: str, mint: Pubkey) -> None:
+        super().__init__(vm, org_id=org_id, mint=mint)
+        self.heir = vm.key()
+        self.merchant: Payee = self.payee()
+        vm.succeed(self.build.update_org(signer=self.authority, pending_authority=self.heir))
+        vm.succeed(self.registration(self.merchant.owner, 1, "shop.example"))
+        entries = sorted([bytes(self.merchant.owner), domain_hash("other.example")])
+        self.guarded = self.policy(GUARDED, entries)
+        self.next_list = self.write_allowlist(self.guarded, entries)
+        self.vault = self.wallet(self.guarded)
+        self.pending_approval = self.approval(self.vault, self.merchant, APPROVED)
+        self.overdue_approval = self.approval(self.vault, self.merchant, APPROVED, expires_in=1)
+        self.unused = self.policy(GUARDED)
+        self.list_payer = vm.key(10**9)
+        vm.succeed(
+            self.build.write_allowlist(
+                payer=self.list_payer,
+                authority=self.authority,
+                policy=self.unused,
+                version=1,
+                offset=0,
+                entries=entries,
+                seal=True,
+            )
+        )
+        self.update_policy(self.unused, GUARDED, new_allowlist=self.next_allowlist(self.unused))
+        self.fresh = self.policy()
+        self.half_written = self.policy()
+        vm.succeed(self.chunk(self.half_written, [bytes(32)], seal=False))
+        self.idle = self.wallet(self.policy(), funds=0)
+        self.frozen = self.wallet(self.fresh, funds=0)
+        vm.succeed(self.freeze(self.frozen))
+        self.expired = self.wallet(self.policy(Rules(expiry=vm.now - 1)), funds=0)
+        self.archived = self.wallet(OPEN, funds=0)
+        vm.succeed(
+            self.build.close_wallet(
+                operator=self.operator,
+                vault=self.archived,
+                policy=self.fields(self.archived)["policy"],
+                rent_receiver=self.payer,
+            )
+        )
+        self.fill(self.tokens_of(self.archived), self.archived, 7)
+
+    def list_of(self, policy: Pubkey) -> Pubkey:
+        """Return the allowlist in force."""
+        allowlist: Pubkey = self.fields(policy)["allowlist"]
+        return allowlist
+
+
+class Stage:
+    """The organisation that is attacked, another one that an attacker may own, and an attacker's belongings."""
+
+    def __init__(self) -> None:
+        self.vm = Vm()
+        mint = self.vm.put(Pubkey.new_unique(), mint_data(), TOKEN_PROGRAM)
+        self.victim = Party(self.vm, "victim", mint)
+        self.other = Party(self.vm, "other", mint)
+        self.vm.now += 1
+        self.attacker = self.vm.key(10**9)
+        program = self.victim.token_program
+        self.other_mint = self.vm.put(Pubkey.new_unique(), mint_data(), program)
+        self.attackers_tokens = place_token_account(self.vm, mint, self.attacker)

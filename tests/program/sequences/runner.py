@@ -1,0 +1,135 @@
+"""Runs sequences in the VM: one organisation with two policies for all of them, a new vault for each."""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import count
+
+from solders.hash import Hash
+from solders.instruction import Instruction
+from solders.message import Message
+from solders.pubkey import Pubkey
+from solders.transaction import Transaction
+from solders.transaction_metadata import FailedTransactionMetadata
+
+from app.chain.logs import FIRST_ERROR_CODE, Violation, policy_violation
+from app.chain.rules import RULES, Rules
+from tests.program.sequences.checker import Checker
+from tests.program.sequences.steps import EARLIEST, PAYEES, Edit, Payment, Sequence, Switch
+from tests.program.tokens import SUPPLY
+from tests.program.vm import CODEC, PROGRAM_ID, Vm, error_name
+from tests.program.world import World
+
+_REFERENCE = 16
+_references: Iterator[int] = count()
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """A sequence as the native program replays it, and the verdict of the program in the VM on each payment."""
+
+    script: list[str]
+    verdicts: list[str]
+
+
+class Runner:
+    """The organisation. Signatures are not checked, which takes most of a payment's time and none of its meaning."""
+
+    def __init__(self) -> None:
+        self.world = World(Vm(checks_signatures=False))
+        world = self.world
+        self.payees = [world.payee() for _ in PAYEES]
+        world.vm.now = EARLIEST
+        for payee, (_, category) in zip(self.payees, PAYEES, strict=True):
+            if category:
+                world.vm.succeed(world.registration(payee.owner, category))
+        listed = [bytes(payee.owner) for payee, (on_list, _) in zip(self.payees, PAYEES, strict=True) if on_list]
+        self.restricted = world.policy(Rules(restricted=True), listed)
+        self.open = world.policy()
+
+    def run(self, sequence: Sequence) -> Transcript:
+        """Run a sequence under the checker's eyes. Raises `AssertionError` where a promise is broken."""
+        world, vm = self.world, self.world.vm
+        rules = {self.restricted: Rules(restricted=True), self.open: Rules()}
+        for policy, drawn in ((self.restricted, sequence.restricted), (self.open, sequence.open)):
+            rules[policy] = self._edit(policy, drawn, sequence.start)
+        vault = world.wallet(self.open, funds=0)
+        tokens = world.tokens_of(vault)
+        world.fill(tokens, vault, SUPPLY)
+        attached, checker, clock = self.open, Checker(), sequence.start
+        payments: dict[tuple[Pubkey, int, bool], Instruction] = {}
+        script, verdicts = [_rules_line(rules[attached])], []
+        for step in sequence.steps:
+            match step:
+                case Payment():
+                    clock = max(step.jump.from_time(clock, [at for at, _ in checker.paid]), 0)
+                    vm.now = clock
+                    way = (attached, step.payee, step.co_signed)
+                    if way not in payments:
+                        payments[way] = self._payment(vault, *way)
+                    before = vm.data(vault)
+                    violation = self._pay(payments[way], step.amount)
+                    if violation is None:
+                        checker.accepted(rules[attached], step, clock)
+                        verdicts.append("ok")
+                    else:
+                        checker.refused(rules[attached], step, clock, violation)
+                        assert vm.data(vault) == before
+                        verdicts.append(f"{violation.rule} {violation.limit} {violation.attempted}")
+                    listed, category = PAYEES[step.payee]
+                    script.append(f"pay {clock} {step.amount} {listed:d} {category} {step.co_signed:d}")
+                case Edit(drawn):
+                    rules[attached] = self._edit(attached, drawn, clock)
+                    script.append(_rules_line(rules[attached]))
+                case Switch():
+                    other = self.open if attached == self.restricted else self.restricted
+                    vm.succeed(
+                        world.build.update_wallet(
+                            operator=world.operator, vault=vault, policy=attached, new_policy=other
+                        )
+                    )
+                    attached = other
+                    script.append(_rules_line(rules[attached]))
+        assert SUPPLY - world.balance(tokens) == sum(amount for _, amount in checker.paid)
+        return Transcript(script, verdicts)
+
+    def _edit(self, policy: Pubkey, drawn: Rules, now: int) -> Rules:
+        """Give a policy the rules drawn, with the restriction that is its own and an expiry from `now`."""
+        expiry = None if drawn.expiry is None else now + drawn.expiry
+        rules = replace(drawn, restricted=policy == self.restricted, expiry=expiry)
+        self.world.update_policy(policy, rules)
+        return rules
+
+    def _payment(self, vault: Pubkey, policy: Pubkey, payee: int, co_signed: bool) -> Instruction:
+        world = self.world
+        return world.payment(
+            vault, self.payees[payee], 1, policy=policy, co_signer=world.operator if co_signed else None
+        )
+
+    def _pay(self, payment: Instruction, amount: int) -> Violation | None:
+        """Pay, with the amount and a reference of its own put into the instruction."""
+        data = payment.data[:8] + struct.pack("<Q", amount) + next(_references).to_bytes(_REFERENCE, "little")
+        instruction = Instruction(PROGRAM_ID, data, payment.accounts)
+        vm = self.world.vm
+        message = Message.new_with_blockhash([instruction], vm.fee_payer, Hash.default())
+        result = vm.svm.send_transaction(Transaction.new_unsigned(message))
+        if not isinstance(result, FailedTransactionMetadata):
+            return None
+        violation = policy_violation(result.meta().logs(), CODEC)
+        assert violation is not None, result
+        assert error_name(result) == CODEC.error_name(FIRST_ERROR_CODE + violation.rule), RULES[violation.rule]
+        return violation
+
+
+def _rules_line(rules: Rules) -> str:
+    """Return the line that sets the rules in the native program."""
+    values = (
+        rules.max_per_tx,
+        rules.max_per_day,
+        rules.max_per_month,
+        rules.velocity_cap,
+        rules.require_co_sign,
+        rules.expiry,
+    )
+    texts = ["-" if value is None else str(value) for value in values]
+    return " ".join(["rules", *texts, str(rules.blocked_categories), str(int(rules.restricted))])

@@ -1,0 +1,302 @@
+"""Writing allowlists in chunks, sealing them, putting them in force, and what they let pass."""
+
+import hashlib
+import secrets
+from collections.abc import Sequence
+
+import pytest
+from solders.instruction import Instruction
+from solders.pubkey import Pubkey
+
+from app.chain.addresses import SYSTEM_PROGRAM, domain_hash
+from app.chain.rules import Rules
+from idl.codec import Event
+from tests.program.tokens import USDC
+from tests.program.vm import CODEC, LAMPORTS
+from tests.program.world import NONE, OPEN, World
+
+RESTRICTED = Rules(restricted=True)
+MAX_ENTRIES = 1_000
+
+
+def some(count: int) -> list[bytes]:
+    """Return this many sorted entries."""
+    return sorted(secrets.token_bytes(32) for _ in range(count))
+
+
+def test_list_is_written_in_chunks_and_tells_each(world: World) -> None:
+    policy, entries = world.policy(RESTRICTED), some(40)
+    allowlist = world.next_allowlist(policy)
+    for sequence, (offset, seal) in enumerate([(0, False), (20, True)], start=7):
+        result = world.vm.succeed(world.chunk(policy, entries[offset : offset + 20], offset=offset, seal=seal))
+        assert result.event == Event(
+            "AllowlistWritten",
+            {
+                "org": world.org,
+                "policy": policy,
+                "allowlist": allowlist,
+                "sequence": sequence,
+                "version": 1,
+                "count": offset + 20,
+                "sealed": int(seal),
+                "reserved": bytes(3),
+            },
+        )
+    fields = world.fields(allowlist)
+    assert fields["entries"] == entries
+    assert (fields["policy"], fields["payer"], fields["version"], fields["sealed"]) == (policy, world.payer, 1, 1)
+    assert world.vm.lamports(allowlist) == world.vm.rent(len(world.vm.data(allowlist)))
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        [[2, 1]],
+        [[1, 1]],
+        [[1, 2], [2]],
+        [[5, 6], [4]],
+    ],
+)
+def test_entries_must_ascend_over_all_chunks(world: World, chunks: Sequence[Sequence[int]]) -> None:
+    policy, offset = world.policy(RESTRICTED), 0
+    *good, bad = [[bytes([number] * 32) for number in chunk] for chunk in chunks]
+    for chunk in good:
+        world.vm.succeed(world.chunk(policy, chunk, offset=offset, seal=False))
+        offset += len(chunk)
+    world.vm.refuse("AllowlistUnsorted", world.chunk(policy, bad, offset=offset))
+
+
+def test_chunk_must_continue_the_list(world: World) -> None:
+    policy, entries = world.policy(RESTRICTED), some(10)
+    world.vm.refuse("AllowlistGap", world.chunk(policy, entries[1:], offset=1))
+    world.vm.succeed(world.chunk(policy, entries[:5], seal=False))
+    for offset in (1, 4, 6):
+        world.vm.refuse("AllowlistGap", world.chunk(policy, entries[offset:], offset=offset))
+    world.vm.succeed(world.chunk(policy, entries[5:], offset=5))
+    # A sealed list is not continued either
+    world.vm.refuse("AllowlistGap", world.chunk(policy, [b"\xff" * 32], offset=10))
+
+
+def test_first_chunk_starts_the_list_again(world: World) -> None:
+    policy, entries = world.policy(RESTRICTED), some(4)
+    world.write_allowlist(policy, some(10))
+    world.vm.succeed(world.chunk(policy, entries, seal=False))
+    fields = world.fields(world.next_allowlist(policy))
+    assert (fields["entries"], fields["sealed"]) == (entries, 0)
+
+
+def test_list_holds_at_most_1000_entries(world: World) -> None:
+    payee = world.payee()
+    entries = [*some(MAX_ENTRIES - 1), bytes(payee.owner)]
+    policy = world.policy(RESTRICTED, entries)
+    assert world.fields(world.fields(policy)["allowlist"])["entries"] == sorted(entries)
+    world.vm.succeed(world.payment(world.wallet(policy), payee))
+    for offset, added in ((MAX_ENTRIES, 1), (MAX_ENTRIES - 1, 2), (2**32 - 1, 1)):
+        world.vm.refuse("AllowlistTooLong", world.chunk(policy, some(added), offset=offset))
+
+
+def test_only_listed_recipients_are_paid(world: World) -> None:
+    listed, other = world.payee(), world.payee()
+    vault = world.wallet(world.policy(RESTRICTED, [*some(9), bytes(listed.owner)]))
+    world.vm.succeed(world.payment(vault, listed))
+    refused = world.vm.refuse("RecipientNotAllowed", world.payment(vault, other))
+    assert refused.violation is not None
+    assert (refused.violation.rule, refused.violation.recipient) == (3, other.owner)
+
+
+def test_what_is_listed_is_the_owner_and_not_the_token_account(world: World) -> None:
+    payee = world.payee()
+    vault = world.wallet(world.policy(RESTRICTED, [bytes(payee.tokens)]))
+    world.vm.refuse("RecipientNotAllowed", world.payment(vault, payee))
+
+
+def test_restricted_policy_without_a_list_pays_nobody(world: World) -> None:
+    vault = world.wallet(RESTRICTED)
+    world.vm.refuse("RecipientNotAllowed", world.payment(vault, world.payee()))
+
+
+def test_emptied_list_pays_nobody(world: World) -> None:
+    payee = world.payee()
+    policy = world.policy(RESTRICTED, [bytes(payee.owner)])
+    vault, old = world.wallet(policy), world.fields(policy)["allowlist"]
+    world.vm.succeed(world.payment(vault, payee))
+    empty = world.write_allowlist(policy, [])
+    world.update_policy(policy, RESTRICTED, new_allowlist=empty, old_allowlist=old, rent_receiver=world.payer)
+    world.vm.refuse("RecipientNotAllowed", world.payment(vault, payee))
+
+
+def test_attested_domain_on_the_list_passes(world: World) -> None:
+    payee, other = world.payee(), world.payee()
+    vault = world.wallet(world.policy(RESTRICTED, [*some(3), domain_hash("shop.example")]))
+    world.vm.refuse("RecipientNotAllowed", world.payment(vault, payee))
+    world.vm.succeed(world.registration(payee.owner, domain="Shop.Example"))
+    world.vm.succeed(world.registration(other.owner, domain="other.example"))
+    world.vm.succeed(world.payment(vault, payee))
+    world.vm.refuse("RecipientNotAllowed", world.payment(vault, other))
+    # Without the account that attests it, nothing is attested
+    world.vm.refuse("RecipientNotAllowed", world.payment(vault, payee, recipient=None))
+
+
+def test_operator_cannot_pass_an_address_off_as_the_domain_of_a_listed_one(world: World) -> None:
+    listed = world.payee()
+    vault = world.wallet(world.policy(RESTRICTED, [bytes(listed.owner), domain_hash("shop.example")]))
+    for digest in (bytes(listed.owner), domain_hash("shop.example")):
+        other = world.payee()
+        args = {"address": other.owner, "domain_digest": digest, "category": 0}
+        accounts = {
+            "payer": world.payer,
+            "signer": world.operator,
+            "org": world.org,
+            "recipient": world.addresses.recipient(world.org, other.owner),
+            "system_program": SYSTEM_PROGRAM,
+        }
+        result = world.vm.succeed(CODEC.instruction("register_recipient", args, accounts))
+        assert result.event.data["domain_hash"] == hashlib.sha256(digest).digest()
+        world.vm.refuse("RecipientNotAllowed", world.payment(vault, other))
+
+
+def test_recipient_without_domain_does_not_pass_by_the_hash_of_nothing(world: World) -> None:
+    payee = world.payee()
+    vault = world.wallet(world.policy(RESTRICTED, [bytes(32)]))
+    world.vm.succeed(world.registration(payee.owner))
+    world.vm.refuse("RecipientNotAllowed", world.payment(vault, payee))
+
+
+def test_switch_closes_the_old_list_and_returns_its_rent(world: World) -> None:
+    first, second = world.payee(), world.payee()
+    policy = world.policy(RESTRICTED, [bytes(first.owner)])
+    vault, old = world.wallet(policy), world.fields(policy)["allowlist"]
+    new = world.write_allowlist(policy, [bytes(second.owner)])
+    # While it is only written, the old one stays in force
+    world.vm.succeed(world.payment(vault, first))
+    world.vm.refuse("RecipientNotAllowed", world.payment(vault, second))
+    world.vm.refuse("WrongAllowlist", world.payment(vault, second, allowlist=new))
+    before, rent = world.vm.lamports(world.payer), world.vm.lamports(old)
+    result = world.update_policy(policy, RESTRICTED, new_allowlist=new, old_allowlist=old, rent_receiver=world.payer)
+    assert not world.vm.exists(old)
+    assert world.vm.lamports(world.payer) == before + rent
+    assert (result.event.data["previous_allowlist"], result.event.data["allowlist"]) == (old, new)
+    assert world.fields(policy)["allowlist_version"] == 2
+    world.vm.succeed(world.payment(vault, second))
+    world.vm.refuse("RecipientNotAllowed", world.payment(vault, first))
+
+
+def test_rules_change_while_the_list_stays(world: World) -> None:
+    payee = world.payee()
+    policy = world.policy(RESTRICTED, [bytes(payee.owner)])
+    allowlist = world.fields(policy)["allowlist"]
+    world.update_policy(policy, Rules(restricted=True, max_per_tx=USDC))
+    assert world.fields(policy)["allowlist"] == allowlist
+    world.vm.succeed(world.payment(world.wallet(policy), payee))
+
+
+def test_lifting_the_restriction_closes_the_list(world: World) -> None:
+    policy = world.policy(RESTRICTED, some(3))
+    vault, old = world.wallet(policy), world.fields(policy)["allowlist"]
+    world.vm.refuse("WrongAllowlist", world.policy_update(policy, OPEN))
+    world.update_policy(policy, OPEN, old_allowlist=old, rent_receiver=world.payer)
+    assert not world.vm.exists(old)
+    assert world.fields(policy)["allowlist"] == NONE
+    world.vm.succeed(world.payment(vault, world.payee()))
+    # The number of a closed list is not given again
+    assert world.next_allowlist(policy) == world.addresses.allowlist(policy, 2)
+
+
+def test_list_in_force_is_not_written(world: World) -> None:
+    policy = world.policy(RESTRICTED, some(3))
+    world.vm.refuse(
+        "WrongAllowlist",
+        world.build.write_allowlist(
+            payer=world.payer, authority=world.authority, policy=policy, version=1, offset=0, entries=[], seal=True
+        ),
+    )
+
+
+def test_unsealed_list_is_not_put_in_force(world: World) -> None:
+    policy = world.policy(RESTRICTED)
+    world.vm.succeed(world.chunk(policy, some(3), seal=False))
+    new = world.next_allowlist(policy)
+    world.vm.refuse("AllowlistNotSealed", world.policy_update(policy, RESTRICTED, new_allowlist=new))
+
+
+def test_only_the_policys_next_list_is_put_in_force(world: World) -> None:
+    policy, other = world.policy(RESTRICTED, some(1)), world.policy(RESTRICTED)
+    current, foreign = world.fields(policy)["allowlist"], world.write_allowlist(other, some(1))
+    options = {"old_allowlist": current, "rent_receiver": world.payer}
+    refuse = world.vm.refuse
+    refuse("WrongAllowlist", world.policy_update(policy, RESTRICTED, new_allowlist=foreign, **options))
+    refuse("WrongAllowlist", world.policy_update(policy, RESTRICTED, new_allowlist=current))
+    new = world.write_allowlist(policy, some(1))
+    refuse("WrongAllowlist", world.policy_update(policy, OPEN, new_allowlist=new, **options))
+    refuse("WrongAllowlist", world.policy_update(policy, RESTRICTED, new_allowlist=new))
+    refuse("WrongAllowlist", world.policy_update(policy, RESTRICTED, **options))
+    world.update_policy(policy, RESTRICTED, new_allowlist=new, **options)
+
+
+def test_rent_of_a_list_goes_to_nobody_else(world: World) -> None:
+    policy = world.policy(RESTRICTED, some(1))
+    old = world.fields(policy)["allowlist"]
+    for receiver in (world.stranger, None):
+        world.vm.refuse(
+            "WrongRentReceiver", world.policy_update(policy, OPEN, old_allowlist=old, rent_receiver=receiver)
+        )
+
+
+def test_rent_of_a_list_goes_to_who_paid_for_its_first_chunk(world: World) -> None:
+    policy, first = world.policy(RESTRICTED), world.vm.key(LAMPORTS)
+
+    def write(payer: Pubkey, offset: int) -> Instruction:
+        return world.build.write_allowlist(
+            payer=payer,
+            authority=world.authority,
+            policy=policy,
+            version=1,
+            offset=offset,
+            entries=[bytes([offset] * 32)],
+            seal=offset > 0,
+        )
+
+    world.vm.succeed(write(first, 0))
+    world.vm.succeed(write(world.payer, 1))
+    allowlist = world.next_allowlist(policy)
+    assert world.fields(allowlist)["payer"] == first
+    world.update_policy(policy, RESTRICTED, new_allowlist=allowlist)
+    world.vm.refuse(
+        "WrongRentReceiver",
+        world.policy_update(policy, OPEN, old_allowlist=allowlist, rent_receiver=world.payer),
+    )
+    world.update_policy(policy, OPEN, old_allowlist=allowlist, rent_receiver=first)
+    assert world.vm.lamports(first) > LAMPORTS
+
+
+def test_closing_a_policy_closes_its_list(world: World) -> None:
+    before = world.vm.lamports(world.payer)
+    policy = world.policy(RESTRICTED, some(30))
+    allowlist = world.fields(policy)["allowlist"]
+
+    def close(allowlist: Pubkey | None, receiver: Pubkey | None) -> Instruction:
+        return world.build.close_policy(
+            authority=world.authority,
+            policy=policy,
+            policy_rent_receiver=world.payer,
+            allowlist=allowlist,
+            allowlist_rent_receiver=receiver,
+        )
+
+    world.vm.refuse("WrongAllowlist", close(None, None))
+    world.vm.refuse("WrongAllowlist", close(world.write_allowlist(policy, []), world.payer))
+    world.vm.refuse("WrongRentReceiver", close(allowlist, None))
+    world.vm.refuse("WrongRentReceiver", close(allowlist, world.stranger))
+    world.vm.succeed(close(allowlist, world.payer))
+    assert not world.vm.exists(allowlist)
+    # What is missing from the payer's balance is in the list that was written and never used
+    left = world.vm.lamports(world.addresses.allowlist(policy, 2))
+    assert world.vm.lamports(world.payer) == before - left
+
+
+def test_payment_needs_the_very_list_of_the_policy(world: World) -> None:
+    payee = world.payee()
+    policy, other = (world.policy(RESTRICTED, [bytes(payee.owner)]) for _ in range(2))
+    vault = world.wallet(policy)
+    for allowlist in (None, world.fields(other)["allowlist"]):
+        world.vm.refuse("WrongAllowlist", world.payment(vault, payee, allowlist=allowlist))

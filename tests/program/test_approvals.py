@@ -1,0 +1,203 @@
+"""Approvals: the operator's word on one payment, given before it."""
+
+from typing import Any
+
+import pytest
+from solders.instruction import Instruction
+from solders.pubkey import Pubkey
+
+from app.chain.rules import Rules
+from idl.codec import Event
+from tests.program.tokens import USDC
+from tests.program.vm import START
+from tests.program.world import World
+
+GUARDED = Rules(require_co_sign=USDC)
+AMOUNT = 2 * USDC
+REFERENCE = b"r" * 16
+DAY = 86_400
+
+
+def closing(
+    world: World, vault: Pubkey, approval: Pubkey, signer: Pubkey, receiver: Pubkey | None = None
+) -> Instruction:
+    """Return the instruction that withdraws an approval."""
+    return world.build.close_approval(
+        signer=signer, vault=vault, approval=approval, rent_receiver=receiver or world.payer
+    )
+
+
+def test_approval_is_stored_and_told(world: World) -> None:
+    vault, payee = world.wallet(GUARDED), world.payee()
+    approval = world.addresses.approval(vault, REFERENCE)
+    result = world.vm.succeed(world.approving(vault, payee.owner, AMOUNT, START + 60, REFERENCE))
+    told = {"vault": vault, "recipient": payee.owner, "reference": REFERENCE, "amount": AMOUNT}
+    told |= {"policy": world.fields(vault)["policy"], "policy_version": 1}
+    told |= {"payer": world.payer, "expires_at": START + 60}
+    stored = world.fields(approval)
+    assert stored == {**told, "operator": world.operator, "bump": stored["bump"], "reserved": bytes(7)}
+    assert result.event == Event("PaymentApproved", {**told, "org": world.org, "approval": approval, "sequence": 3})
+
+
+def test_approved_payment_passes_once_and_closes_the_approval(world: World) -> None:
+    vault, payee = world.wallet(GUARDED), world.payee()
+    before = world.vm.lamports(world.payer)
+    approval = world.approval(vault, payee, AMOUNT)
+    world.vm.refuse("CoSignRequired", world.payment(vault, payee, AMOUNT))
+    result = world.vm.succeed(world.payment(vault, payee, AMOUNT, approval=approval))
+    assert (result.event.data["approval"], result.event.data["co_signed"]) == (approval, 1)
+    assert not world.vm.exists(approval)
+    assert world.vm.lamports(world.payer) == before
+    world.vm.refuse("AccountDataTooSmall", world.payment(vault, payee, AMOUNT, approval=approval))
+
+
+def test_approval_is_for_exactly_its_vault_recipient_and_amount(world: World) -> None:
+    policy = world.policy(GUARDED)
+    vault, other_vault = world.wallet(policy), world.wallet(policy)
+    payee, other = world.payee(), world.payee()
+    approval = world.approval(vault, payee, AMOUNT)
+    for wrong in (
+        world.payment(other_vault, payee, AMOUNT, approval=approval),
+        world.payment(vault, other, AMOUNT, approval=approval),
+        world.payment(vault, payee, AMOUNT + 1, approval=approval),
+        world.payment(vault, payee, AMOUNT - 1, approval=approval),
+    ):
+        world.vm.refuse("WrongApproval", wrong)
+    world.vm.succeed(world.payment(vault, payee, AMOUNT, approval=approval))
+
+
+def test_approval_ends_with_the_policys_version(world: World) -> None:
+    vault, payee = world.wallet(GUARDED), world.payee()
+    approval = world.approval(vault, payee, AMOUNT)
+    world.update_policy(world.fields(vault)["policy"], GUARDED)
+    world.vm.refuse("WrongApproval", world.payment(vault, payee, AMOUNT, approval=approval))
+    renewed = world.approval(vault, payee, AMOUNT)
+    world.vm.succeed(world.payment(vault, payee, AMOUNT, approval=renewed))
+
+
+def test_approval_counts_until_its_time_and_not_from_it_on(world: World) -> None:
+    vault, payee = world.wallet(GUARDED), world.payee()
+    in_time, late = (world.approval(vault, payee, AMOUNT, expires_in=100) for _ in range(2))
+    world.vm.now = START + 99
+    world.vm.succeed(world.payment(vault, payee, AMOUNT, approval=in_time))
+    world.vm.now = START + 100
+    world.vm.refuse("WrongApproval", world.payment(vault, payee, AMOUNT, approval=late))
+
+
+def test_approval_lives_at_most_a_day(world: World) -> None:
+    vault, payee = world.wallet(GUARDED), world.payee()
+    for expires_at in (START - 1, START, START + DAY + 1, 2**63 - 1, -(2**63)):
+        world.vm.refuse("InvalidTime", world.approving(vault, payee.owner, AMOUNT, expires_at, REFERENCE))
+    for expires_at in (START + 1, START + DAY):
+        reference = expires_at.to_bytes(16, "big")
+        world.vm.succeed(world.approving(vault, payee.owner, AMOUNT, expires_at, reference))
+
+
+def test_nothing_is_not_approved_and_a_reference_is_used_once(world: World) -> None:
+    vault, payee = world.wallet(GUARDED), world.payee()
+    world.vm.refuse("ZeroAmount", world.approving(vault, payee.owner, 0, START + 60, REFERENCE))
+    approve = world.approving(vault, payee.owner, AMOUNT, START + 60, REFERENCE)
+    world.vm.succeed(approve)
+    world.vm.refuse("System:0", approve)
+
+
+@pytest.mark.parametrize("role", ["authority", "arbiter", "verifier", "session", "stranger"])
+def test_only_the_operator_approves(world: World, role: str) -> None:
+    vault, payee = world.wallet(GUARDED), world.payee()
+    world.vm.refuse(
+        "Unauthorized",
+        world.build.approve_payment(
+            payer=world.payer,
+            operator=getattr(world, role),
+            vault=vault,
+            policy=world.fields(vault)["policy"],
+            reference=REFERENCE,
+            recipient=payee.owner,
+            amount=AMOUNT,
+            expires_at=START + 60,
+        ),
+    )
+
+
+def test_operator_withdraws_an_approval(world: World) -> None:
+    vault, payee = world.wallet(GUARDED), world.payee()
+    before = world.vm.lamports(world.payer)
+    approval = world.approval(vault, payee, AMOUNT)
+    for role in ("authority", "session", "arbiter", "verifier", "stranger"):
+        world.vm.refuse("Unauthorized", closing(world, vault, approval, getattr(world, role)))
+    world.vm.refuse("WrongRentReceiver", closing(world, vault, approval, world.operator, world.stranger))
+    pay = world.payment(vault, payee, AMOUNT, approval=approval)
+    result = world.vm.succeed(closing(world, vault, approval, world.operator))
+    told = {"org": world.org, "vault": vault, "approval": approval, "sequence": 4}
+    assert result.event == Event("ApprovalClosed", told)
+    assert world.vm.lamports(world.payer) == before
+    world.vm.refuse("AccountDataTooSmall", pay)
+
+
+def test_anyone_clears_an_approval_away_from_its_time_on(world: World) -> None:
+    vault, payee = world.wallet(GUARDED), world.payee()
+    approval = world.approval(vault, payee, AMOUNT, expires_in=100)
+    clear = closing(world, vault, approval, world.stranger)
+    world.vm.now = START + 99
+    world.vm.refuse("Unauthorized", clear)
+    world.vm.now = START + 100
+    world.vm.succeed(clear)
+    assert not world.vm.exists(approval)
+
+
+def test_rent_of_a_used_approval_goes_to_nobody_else(world: World) -> None:
+    vault, payee = world.wallet(GUARDED), world.payee()
+    approval = world.approval(vault, payee, AMOUNT)
+    for receiver in (None, world.stranger, world.session):
+        options: dict[str, Any] = {"approval": approval, "approval_rent_receiver": receiver}
+        world.vm.refuse("WrongRentReceiver", world.payment(vault, payee, AMOUNT, **options))
+
+
+def test_approval_of_an_agents_payment_is_no_second_signature_for_the_operators_own(world: World) -> None:
+    vault, payee = world.wallet(GUARDED), world.payee()
+    approval = world.approval(vault, payee, AMOUNT)
+    for options in ({"approval": approval}, {"co_signer": world.operator}):
+        world.vm.refuse("CoSignRequired", world.payment(vault, payee, AMOUNT, signer=world.operator, **options))
+
+
+def test_approval_opens_no_other_rule(world: World) -> None:
+    vault, payee = world.wallet(Rules(require_co_sign=0, max_per_tx=AMOUNT - 1)), world.payee()
+    approval = world.approval(vault, payee, AMOUNT)
+    world.vm.refuse("MaxPerTxExceeded", world.payment(vault, payee, AMOUNT, approval=approval))
+    assert world.vm.exists(approval)
+
+
+def test_approval_ends_with_the_policy_it_was_given_under(world: World) -> None:
+    vault, payee, other = world.wallet(GUARDED), world.payee(), world.policy(GUARDED)
+    approval = world.approval(vault, payee, AMOUNT)
+    world.vm.succeed(
+        world.build.update_wallet(
+            operator=world.operator, vault=vault, policy=world.fields(vault)["policy"], new_policy=other
+        )
+    )
+    # The other policy has the same version number, but is not what the operator saw
+    world.vm.refuse("WrongApproval", world.payment(vault, payee, AMOUNT, approval=approval))
+
+
+def test_approval_ends_with_the_operator_who_gave_it(world: World) -> None:
+    vault, payee, successor = world.wallet(GUARDED), world.payee(), world.vm.key()
+    approval = world.approval(vault, payee, AMOUNT)
+    world.vm.succeed(world.build.update_org(signer=world.authority, operator=successor))
+    world.vm.refuse("WrongApproval", world.payment(vault, payee, AMOUNT, approval=approval))
+    world.vm.succeed(closing(world, vault, approval, successor))
+
+
+def test_approval_of_an_archived_vault_is_withdrawn(world: World) -> None:
+    vault, payee = world.wallet(GUARDED, funds=0), world.payee()
+    approval = world.approval(vault, payee, AMOUNT)
+    world.vm.succeed(
+        world.build.close_wallet(
+            operator=world.operator,
+            vault=vault,
+            policy=world.fields(vault)["policy"],
+            rent_receiver=world.payer,
+        )
+    )
+    result = world.vm.succeed(closing(world, vault, approval, world.operator))
+    assert result.event.data["sequence"] == world.fields(vault)["sequence"] == 4
+    assert not world.vm.exists(approval)

@@ -1,0 +1,206 @@
+"""The preview of a payment: it says what the payment would say, how much still fits, and when it would pass."""
+
+from typing import Any
+
+import pytest
+
+from app.chain.rules import RULES, Rules, category_bits
+from tests.program.tokens import USDC
+from tests.program.vm import START
+from tests.program.world import OPEN, World
+
+MINUTE, SLOT, HOUR, DAY = 60, 900, 3_600, 86_400
+FEBRUARY = 1_801_440_000
+NOTHING_COUNTED = 2**64 - 1
+FULL = Rules(
+    max_per_tx=50,
+    max_per_day=100,
+    max_per_month=1_000,
+    velocity_cap=5,
+    require_co_sign=40,
+    expiry=START + 10**6,
+    blocked_categories=category_bits(["gambling"]),
+    restricted=True,
+)
+
+
+def verdict(check: dict[str, Any], rule: str) -> dict[str, Any]:
+    """Return one rule's verdict."""
+    found: dict[str, Any] = check["rules"][RULES.index(rule)]
+    return found
+
+
+def test_open_policy_sets_nothing_but_lets_pass(world: World) -> None:
+    check = world.check(world.wallet(), world.payee())
+    assert (check["passed"], check["retry_at"]) == (True, START)
+    assert [rule["rule"] for rule in check["rules"]] == list(range(10))
+    assert [rule["set"] for rule in check["rules"]] == [True, True] + [False] * 8
+    for rule in check["rules"]:
+        assert (rule["passed"], rule["headroom"], rule["retry_at"]) == (True, NOTHING_COUNTED, START)
+
+
+def test_verdict_of_each_rule_has_limit_attempted_and_headroom(world: World) -> None:
+    payee = world.payee()
+    vault = world.wallet(world.policy(FULL, [bytes(payee.owner)]))
+    for _ in range(2):
+        world.vm.succeed(world.payment(vault, payee, 30))
+    check = world.check(vault, payee, 40)
+    assert check["passed"]
+    numbers = [(rule["limit"], rule["attempted"], rule["headroom"]) for rule in check["rules"]]
+    assert numbers == [
+        (0, 0, NOTHING_COUNTED),
+        (0, 0, NOTHING_COUNTED),
+        (START + 10**6, START, NOTHING_COUNTED),
+        (0, 0, NOTHING_COUNTED),
+        (FULL.blocked_categories, 0, NOTHING_COUNTED),
+        (50, 40, 50),
+        (5, 3, 3),
+        (100, 100, 40),
+        (1_000, 100, 940),
+        (40, 40, 40),
+    ]
+
+
+def test_preview_and_payment_refuse_alike(world: World) -> None:
+    payee, other = world.payee(), world.payee()
+    vault = world.wallet(world.policy(FULL, [bytes(payee.owner)]))
+    for target, amount, co_signed, rule in [
+        (payee, 40, False, None),
+        (payee, 41, False, "require_co_sign"),
+        (payee, 41, True, None),
+        (payee, 51, True, "max_per_tx"),
+        (other, 1, False, "allowed_recipients"),
+    ]:
+        check = world.check(vault, target, amount, co_signed=co_signed)
+        failed = [RULES[one["rule"]] for one in check["rules"] if not one["passed"]]
+        assert failed == ([] if rule is None else [rule])
+        paid = world.vm.simulate(world.payment(vault, target, amount, co_signer=world.operator if co_signed else None))
+        assert (paid.violation.rule_name if paid.violation else None) == rule
+        assert check["passed"] == (paid.error is None)
+
+
+def test_pause_and_freeze_are_verdicts_that_time_does_not_change(world: World) -> None:
+    vault, payee = world.wallet(), world.payee()
+    world.vm.succeed(world.freeze(vault))
+    world.pause()
+    check = world.check(vault, payee)
+    assert (check["passed"], check["retry_at"]) == (False, None)
+    for rule in ("paused", "frozen"):
+        assert (verdict(check, rule)["passed"], verdict(check, rule)["retry_at"]) == (False, None)
+
+
+def assert_passes_from(world: World, vault: Any, payee: Any, amount: int, expected: int) -> None:
+    """Check that the preview names `expected`, and that a payment passes then and not a second before."""
+    check = world.check(vault, payee, amount)
+    assert (check["passed"], check["retry_at"]) == (False, expected)
+    world.vm.now = expected - 1
+    assert world.vm.send(world.payment(vault, payee, amount)).error is not None
+    assert not world.check(vault, payee, amount)["passed"]
+    world.vm.now = expected
+    assert world.check(vault, payee, amount)["passed"]
+    world.vm.succeed(world.payment(vault, payee, amount))
+
+
+def test_payment_passes_when_the_preview_says_by_velocity_cap(world: World) -> None:
+    vault, payee = world.wallet(Rules(velocity_cap=2)), world.payee()
+    for _ in range(2):
+        world.vm.succeed(world.payment(vault, payee))
+        world.vm.now += 150
+    assert_passes_from(world, vault, payee, 1, START + MINUTE + HOUR)
+    assert_passes_from(world, vault, payee, 1, START + 150 // MINUTE * MINUTE + MINUTE + HOUR)
+
+
+@pytest.mark.parametrize(("amount", "slots"), [(1, 1), (30, 1), (31, 3), (100, 3)])
+def test_payment_passes_when_the_preview_says_by_max_per_day(world: World, amount: int, slots: int) -> None:
+    vault, payee = world.wallet(Rules(max_per_day=100)), world.payee()
+    world.vm.succeed(world.payment(vault, payee, 30))
+    world.vm.now = START + 2 * SLOT + 7
+    world.vm.succeed(world.payment(vault, payee, 70))
+    assert_passes_from(world, vault, payee, amount, START + slots * SLOT + DAY)
+
+
+def test_payment_passes_when_the_preview_says_by_max_per_month(world: World) -> None:
+    vault, payee = world.wallet(Rules(max_per_month=100)), world.payee()
+    world.vm.succeed(world.payment(vault, payee, 100))
+    assert_passes_from(world, vault, payee, 100, FEBRUARY)
+
+
+def test_payment_passes_when_the_last_of_its_rules_lets_it(world: World) -> None:
+    vault, payee = world.wallet(Rules(max_per_day=100, velocity_cap=1)), world.payee()
+    world.vm.succeed(world.payment(vault, payee, 100))
+    check = world.check(vault, payee, 1)
+    assert verdict(check, "velocity_cap")["retry_at"] == START + MINUTE + HOUR
+    assert_passes_from(world, vault, payee, 1, START + SLOT + DAY)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        Rules(max_per_tx=1),
+        Rules(max_per_day=1),
+        Rules(max_per_month=1),
+        Rules(velocity_cap=0),
+        Rules(require_co_sign=1),
+        Rules(expiry=START - 1),
+        Rules(restricted=True),
+        Rules(blocked_categories=1),
+    ],
+)
+def test_payment_that_never_passes_has_no_time(world: World, rules: Rules) -> None:
+    check = world.check(world.wallet(rules), world.payee(), 2)
+    assert (check["passed"], check["retry_at"]) == (False, None)
+
+
+def test_payment_that_would_pass_only_after_the_policy_has_expired_never_passes(world: World) -> None:
+    vault, payee = world.wallet(Rules(velocity_cap=1, expiry=START + 100)), world.payee()
+    world.vm.succeed(world.payment(vault, payee))
+    check = world.check(vault, payee)
+    assert verdict(check, "velocity_cap")["retry_at"] == START + MINUTE + HOUR
+    assert (check["passed"], check["retry_at"]) == (False, None)
+
+
+def test_payment_that_passes_in_the_policys_last_second_has_that_time(world: World) -> None:
+    vault, payee = world.wallet(Rules(velocity_cap=1, expiry=START + MINUTE + HOUR)), world.payee()
+    world.vm.succeed(world.payment(vault, payee))
+    assert_passes_from(world, vault, payee, 1, START + MINUTE + HOUR)
+
+
+def test_clock_that_has_stepped_back_is_judged_at_the_ledgers_time(world: World) -> None:
+    vault, payee = world.wallet(Rules(velocity_cap=2, max_per_day=USDC)), world.payee()
+    world.vm.succeed(world.payment(vault, payee, 1))
+    world.vm.now = START - DAY
+    check = world.check(vault, payee, 1)
+    assert (check["passed"], check["retry_at"]) == (True, START)
+
+
+def test_preview_needs_the_accounts_that_the_payment_needs(world: World) -> None:
+    payee, other = world.payee(), world.policy()
+    vault = world.wallet(world.policy(FULL, [bytes(payee.owner)]))
+    policy = world.fields(vault)["policy"]
+    good = {"allowlist": world.fields(policy)["allowlist"], "policy": policy}
+    good["recipient_account"] = world.addresses.recipient(world.org, payee.owner)
+    for wrong, error in [
+        ({"allowlist": None}, "WrongAllowlist"),
+        ({"recipient_account": None}, "RecipientAccountRequired"),
+        ({"recipient_account": good["allowlist"]}, "WrongRecipientAccount"),
+        ({"policy": other}, "WrongPolicy"),
+    ]:
+        call = world.build.check_payment(
+            vault=vault, amount=1, recipient=payee.owner, co_signed=False, **{**good, **wrong}
+        )
+        world.vm.refuse(error, call)
+
+
+def test_preview_changes_nothing_also_when_it_is_sent(world: World) -> None:
+    vault, payee = world.wallet(OPEN), world.payee()
+    before = world.vm.state()
+    result = world.vm.succeed(
+        world.build.check_payment(
+            vault=vault,
+            amount=1,
+            recipient=payee.owner,
+            co_signed=False,
+            policy=world.fields(vault)["policy"],
+        )
+    )
+    assert (result.events, world.vm.state()) == ([], before)

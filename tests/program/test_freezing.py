@@ -1,0 +1,111 @@
+"""Freezing vaults and lifting it: who may, when, and why it was frozen."""
+
+import pytest
+
+from app.chain.rules import Rules
+from idl.codec import Event
+from tests.program.vm import START
+from tests.program.world import OPEN, World
+
+EXPIRING = Rules(expiry=START + 100)
+NO, MANUAL, EXPIRY = range(3)
+
+
+@pytest.mark.parametrize("role", ["operator", "authority"])
+def test_frozen_vault_does_not_pay_until_the_authority_lifts_it(world: World, role: str) -> None:
+    vault, payee, signer = world.wallet(), world.payee(), getattr(world, role)
+    frozen = world.vm.succeed(world.freeze(vault, signer=signer))
+    told = {"org": world.org, "vault": vault, "reserved": bytes(7)}
+    assert frozen.event == Event("WalletFrozen", {**told, "signer": signer, "sequence": 3, "reason": MANUAL})
+    assert world.fields(vault)["frozen"] == MANUAL
+    assert world.vm.refuse("WalletFrozen", world.payment(vault, payee)).violation is None
+    world.vm.refuse("AlreadyFrozen", world.freeze(vault))
+    world.vm.refuse("AlreadyFrozen", world.freeze(vault, "Expire"))
+    world.vm.refuse("Unauthorized", world.freeze(vault, "Unfreeze"))
+    lifted = world.vm.succeed(world.freeze(vault, "Unfreeze", signer=world.authority))
+    assert lifted.event == Event("WalletUnfrozen", {**told, "signer": world.authority, "sequence": 4, "reason": MANUAL})
+    world.vm.succeed(world.payment(vault, payee))
+    world.vm.refuse("NotFrozen", world.freeze(vault, "Unfreeze", signer=world.authority))
+
+
+@pytest.mark.parametrize("role", ["session", "arbiter", "verifier", "stranger"])
+def test_others_neither_freeze_nor_lift_a_freeze(world: World, role: str) -> None:
+    vault, signer = world.wallet(EXPIRING), getattr(world, role)
+    world.vm.refuse("Unauthorized", world.freeze(vault, signer=signer))
+    world.vm.now = START + 101
+    world.vm.succeed(world.freeze(vault, "Expire", signer=signer))
+    world.update_policy(world.fields(vault)["policy"], OPEN)
+    world.vm.refuse("Unauthorized", world.freeze(vault, "Unfreeze", signer=signer))
+
+
+def test_anyone_freezes_a_vault_of_an_expired_policy_once(world: World) -> None:
+    vault, payee = world.wallet(EXPIRING), world.payee()
+    expire = world.freeze(vault, "Expire", signer=world.stranger)
+    world.vm.now = START + 100
+    world.vm.refuse("PolicyNotExpired", expire)
+    world.vm.succeed(world.payment(vault, payee))
+    world.vm.now = START + 101
+    assert world.vm.refuse("PolicyExpired", world.payment(vault, payee)).violation is not None
+    result = world.vm.succeed(expire)
+    told = {"org": world.org, "vault": vault, "signer": world.stranger, "sequence": 4}
+    assert result.event == Event("WalletFrozen", {**told, "reason": EXPIRY, "reserved": bytes(7)})
+    world.vm.refuse("AlreadyFrozen", expire)
+    world.vm.refuse("WalletFrozen", world.payment(vault, payee))
+
+
+def test_vault_of_a_policy_without_expiry_does_not_expire(world: World) -> None:
+    world.vm.refuse("PolicyNotExpired", world.freeze(world.wallet(), "Expire"))
+
+
+def test_operator_lifts_an_expiry_freeze_once_the_policy_is_extended(world: World) -> None:
+    vault, payee = world.wallet(EXPIRING), world.payee()
+    policy = world.fields(vault)["policy"]
+    world.vm.now = START + 101
+    world.vm.succeed(world.freeze(vault, "Expire"))
+    for signer in (world.operator, world.authority):
+        world.vm.refuse("PolicyExpired", world.freeze(vault, "Unfreeze", signer=signer))
+    world.update_policy(policy, Rules(expiry=START + 101))
+    lifted = world.vm.succeed(world.freeze(vault, "Unfreeze"))
+    assert lifted.event.data["reason"] == EXPIRY
+    world.vm.succeed(world.payment(vault, payee))
+
+
+def test_operator_lifts_an_expiry_freeze_once_the_vault_has_another_policy(world: World) -> None:
+    vault, other = world.wallet(EXPIRING), world.policy()
+    world.vm.now = START + 101
+    world.vm.succeed(world.freeze(vault, "Expire"))
+    world.vm.succeed(
+        world.build.update_wallet(
+            operator=world.operator, vault=vault, policy=world.fields(vault)["policy"], new_policy=other
+        )
+    )
+    world.vm.refuse("WalletFrozen", world.payment(vault, world.payee()))
+    world.vm.succeed(world.freeze(vault, "Unfreeze"))
+
+
+def test_expiry_freeze_becomes_a_manual_one_that_the_operator_does_not_lift(world: World) -> None:
+    vault = world.wallet(EXPIRING)
+    world.vm.now = START + 101
+    world.vm.succeed(world.freeze(vault, "Expire"))
+    world.vm.succeed(world.freeze(vault))
+    world.update_policy(world.fields(vault)["policy"], OPEN)
+    world.vm.refuse("Unauthorized", world.freeze(vault, "Unfreeze"))
+    world.vm.succeed(world.freeze(vault, "Unfreeze", signer=world.authority))
+
+
+def test_authority_lifts_a_manual_freeze_only_under_a_policy_that_has_not_expired(world: World) -> None:
+    vault = world.wallet(EXPIRING)
+    world.vm.succeed(world.freeze(vault))
+    world.vm.now = START + 101
+    world.vm.refuse("PolicyExpired", world.freeze(vault, "Unfreeze", signer=world.authority))
+
+
+def test_clock_that_steps_back_does_not_undo_an_expiry(world: World) -> None:
+    vault, payee = world.wallet(), world.payee()
+    policy = world.fields(vault)["policy"]
+    world.vm.now = START + 200
+    world.vm.succeed(world.payment(vault, payee))
+    world.update_policy(policy, EXPIRING)
+    world.vm.now = START
+    world.vm.refuse("PolicyExpired", world.payment(vault, payee))
+    world.vm.succeed(world.freeze(vault, "Expire", signer=world.stranger))

@@ -1,0 +1,137 @@
+"""Funding vaults from the reserve, the operator's daily limit, and emptying the reserve."""
+
+import pytest
+from solders.instruction import Instruction
+from solders.pubkey import Pubkey
+
+from app.chain.instructions import UNLIMITED
+from idl.codec import Event
+from tests.program.tokens import USDC, mint_data, place_token_account
+from tests.program.vm import START
+from tests.program.world import World
+
+DAY = 86_400
+SLOT = 900
+
+
+@pytest.fixture
+def limited() -> World:
+    """An organisation whose operator moves at most 100 micro-USDC into vaults in 24 hours."""
+    return World(operator_daily_limit=100)
+
+
+def emptying(world: World, destination: Pubkey, amount: int | None = None) -> Instruction:
+    """Return the instruction that moves money out of the reserve."""
+    return world.build.withdraw_reserve(
+        authority=world.authority, destination=destination, amount=amount, reference=b"r" * 16
+    )
+
+
+def test_funding_moves_the_amount_and_tells_both_balances(world: World) -> None:
+    vault, reserve, reference = world.wallet(funds=4), world.balance(world.reserve), b"r" * 16
+    sequence = world.fields(world.org)["sequence"]
+    result = world.vm.succeed(world.funding(vault, 3, reference=reference))
+    told = {"org": world.org, "vault": vault, "sequence": 3, "org_sequence": sequence + 1, "amount": 3}
+    told |= {"vault_balance": 7, "reserve_balance": reserve - 3, "reference": reference}
+    assert result.event == Event("WalletFunded", told)
+    assert (world.balance(world.tokens_of(vault)), world.balance(world.reserve)) == (7, reserve - 3)
+    assert result.transfers == 1
+    assert world.fields(world.org)["sequence"] == sequence + 1
+
+
+def test_funding_of_nothing_and_beyond_the_reserve_is_refused(world: World) -> None:
+    vault, reserve = world.wallet(), world.balance(world.reserve)
+    world.vm.refuse("ZeroAmount", world.funding(vault, 0))
+    world.vm.refuse("ReserveInsufficient", world.funding(vault, reserve + 1))
+    world.vm.succeed(world.funding(vault, reserve))
+
+
+def test_funding_of_a_vault_that_has_changed_since_it_was_read_is_refused(world: World) -> None:
+    vault = world.wallet(funds=0)
+    fund = world.funding(vault, 1, expected_sequence=1)
+    world.vm.succeed(fund)
+    world.vm.refuse("SequenceMismatch", fund)
+    world.vm.refuse("SequenceMismatch", world.funding(vault, 1, expected_sequence=3))
+    world.vm.succeed(world.funding(vault, 1, expected_sequence=2))
+    world.vm.succeed(world.funding(vault, 1))
+
+
+def test_operator_funds_up_to_its_limit_over_all_vaults(limited: World) -> None:
+    first, second = (limited.wallet(funds=0) for _ in range(2))
+    limited.vm.refuse("OperatorLimitExceeded", limited.funding(first, 101))
+    limited.vm.succeed(limited.funding(first, 60))
+    limited.vm.refuse("OperatorLimitExceeded", limited.funding(second, 41))
+    limited.vm.succeed(limited.funding(second, 40))
+    limited.vm.refuse("OperatorLimitExceeded", limited.funding(second, 1))
+
+
+def test_limit_counts_any_24_hours(limited: World) -> None:
+    vault = limited.wallet(funds=0)
+    limited.vm.now = START + SLOT - 1
+    limited.vm.succeed(limited.funding(vault, 100))
+    for later in (DAY, START - limited.vm.now + SLOT + DAY - 1):
+        limited.vm.now = START + SLOT - 1 + later
+        limited.vm.refuse("OperatorLimitExceeded", limited.funding(vault, 1))
+    limited.vm.now = START + SLOT + DAY
+    limited.vm.succeed(limited.funding(vault, 100))
+    # A clock that steps back opens nothing
+    limited.vm.now = START
+    limited.vm.refuse("OperatorLimitExceeded", limited.funding(vault, 1))
+
+
+def test_withdrawing_gives_nothing_back_to_the_limit(limited: World) -> None:
+    vault = limited.wallet(funds=100)
+    limited.vm.succeed(limited.build.withdraw(operator=limited.operator, vault=vault, amount=100, reference=bytes(16)))
+    limited.vm.refuse("OperatorLimitExceeded", limited.funding(vault, 1))
+
+
+def test_limit_counts_what_was_funded_before_it_was_set(world: World) -> None:
+    vault = world.wallet(funds=50)
+    world.vm.succeed(world.build.update_org(signer=world.authority, operator_daily_limit=60))
+    world.vm.refuse("OperatorLimitExceeded", world.funding(vault, 11))
+    world.vm.succeed(world.funding(vault, 10))
+    world.vm.succeed(world.build.update_org(signer=world.authority, operator_daily_limit=0))
+    world.vm.refuse("OperatorLimitExceeded", world.funding(vault, 1))
+    world.vm.succeed(world.build.update_org(signer=world.authority, operator_daily_limit=UNLIMITED))
+    world.vm.succeed(world.funding(vault, 1000 * USDC))
+
+
+def test_frozen_vault_is_funded(world: World) -> None:
+    vault = world.wallet()
+    world.vm.succeed(world.freeze(vault))
+    world.vm.succeed(world.funding(vault, 1))
+
+
+def test_authority_moves_the_reserve_where_it_says(world: World) -> None:
+    payee, reserve = world.payee(), world.balance(world.reserve)
+    first = world.vm.succeed(emptying(world, payee.tokens, 30))
+    told = {"org": world.org, "destination": payee.tokens, "sequence": 6, "amount": 30}
+    assert first.event == Event("ReserveWithdrawn", {**told, "reserve_balance": reserve - 30, "reference": b"r" * 16})
+    world.pause()
+    rest = world.vm.succeed(emptying(world, payee.tokens))
+    assert (rest.event.data["amount"], rest.event.data["reserve_balance"]) == (reserve - 30, 0)
+    assert (world.balance(payee.tokens), world.balance(world.reserve)) == (reserve, 0)
+    world.vm.refuse("ZeroAmount", emptying(world, payee.tokens))
+
+
+def test_reserve_gives_no_more_than_it_has_and_not_nothing(world: World) -> None:
+    payee = world.payee()
+    world.vm.refuse("ReserveInsufficient", emptying(world, payee.tokens, world.balance(world.reserve) + 1))
+    world.vm.refuse("ZeroAmount", emptying(world, payee.tokens, 0))
+
+
+@pytest.mark.parametrize("role", ["operator", "arbiter", "verifier", "session", "stranger"])
+def test_nobody_else_empties_the_reserve(world: World, role: str) -> None:
+    world.vm.refuse(
+        "Unauthorized",
+        world.build.withdraw_reserve(
+            authority=getattr(world, role), destination=world.payee().tokens, amount=1, reference=bytes(16)
+        ),
+    )
+
+
+def test_reserve_is_not_moved_into_itself_or_another_mints_account(world: World) -> None:
+    world.vm.refuse("ConstraintDuplicateMutableAccount", emptying(world, world.reserve, 1))
+    other_mint = world.vm.put(Pubkey.new_unique(), mint_data(), world.token_program)
+    foreign = place_token_account(world.vm, other_mint, world.authority)
+    world.vm.refuse("Token:3", emptying(world, foreign, 1))

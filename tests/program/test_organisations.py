@@ -1,0 +1,230 @@
+"""Creating an organisation, its roles, its pause, and handing it over."""
+
+from typing import Any
+
+import pytest
+from solders.pubkey import Pubkey
+
+from app.chain.addresses import org_hash
+from app.chain.instructions import UNLIMITED, Instructions
+from app.chain.rules import Rules
+from app.identifiers import PRESET_POLICY_IDS, policy_key
+from idl.codec import Event
+from tests.program.tokens import USDC, token_account_data
+from tests.program.vm import CODEC
+from tests.program.world import NONE, World
+
+PRESETS = {
+    "pol_conservative": Rules(max_per_tx=10 * USDC, max_per_day=50 * USDC, max_per_month=500 * USDC, velocity_cap=10),
+    "pol_moderate": Rules(max_per_tx=100 * USDC, max_per_day=500 * USDC, max_per_month=5_000 * USDC, velocity_cap=60),
+    "pol_permissive": Rules(
+        max_per_tx=1_000 * USDC, max_per_day=10_000 * USDC, max_per_month=100_000 * USDC, velocity_cap=600
+    ),
+    "pol_locked": Rules(max_per_tx=0),
+}
+
+
+def test_new_organisation_has_its_roles_and_an_empty_ledger(world: World) -> None:
+    org = world.fields(world.org)
+    assert org["creator"] == org["authority"] == world.authority
+    assert org["org_hash"] == org_hash("acme")
+    assert (org["operator"], org["arbiter"], org["verifier"]) == (world.operator, world.arbiter, world.verifier)
+    assert org["pending_authority"] == NONE
+    assert (org["mint"], org["token_program"], org["decimals"]) == (world.mint, world.token_program, 6)
+    assert org["reserve_tokens"] == world.reserve
+    assert (org["operator_daily_limit"], org["attestation_delay"], org["paused"]) == (UNLIMITED, 0, 0)
+    assert (org["funded"]["newest"], org["funded"]["total"], org["sequence"]) == (0, 0, 5)
+
+
+def test_creation_is_told_by_one_event_for_the_organisation_and_one_for_each_preset(world: World) -> None:
+    created, *presets = world.initialized.events
+    assert created == Event(
+        "OrgInitialized",
+        {
+            "org": world.org,
+            "creator": world.authority,
+            "authority": world.authority,
+            "operator": world.operator,
+            "arbiter": world.arbiter,
+            "verifier": world.verifier,
+            "mint": world.mint,
+            "reserve_tokens": world.reserve,
+            "sequence": 1,
+            "operator_daily_limit": UNLIMITED,
+            "attestation_delay": 0,
+        },
+    )
+    assert presets == [
+        Event(
+            "PolicyCreated",
+            {
+                "org": world.org,
+                "policy": world.addresses.preset(world.org, identifier),
+                "sequence": sequence,
+                "key": policy_key(identifier),
+                "immutable": True,
+                "rules": PRESETS[identifier].to_args(),
+            },
+        )
+        for sequence, identifier in enumerate(PRESET_POLICY_IDS, start=2)
+    ]
+
+
+@pytest.mark.parametrize("identifier", PRESET_POLICY_IDS)
+def test_presets_cannot_be_changed_or_closed_or_given_a_list(world: World, identifier: str) -> None:
+    preset = world.addresses.preset(world.org, identifier)
+    assert world.fields(preset)["immutable"] == 1
+    world.vm.refuse("PolicyImmutable", world.policy_update(preset, Rules()))
+    world.vm.refuse("PolicyImmutable", world.chunk(preset, []))
+    world.vm.refuse(
+        "PolicyImmutable",
+        world.build.close_policy(authority=world.authority, policy=preset, policy_rent_receiver=world.payer),
+    )
+
+
+def test_same_id_of_another_creator_is_another_organisation(world: World) -> None:
+    other = World(world.vm, org_id=world.org_id, mint=world.mint)
+    assert other.org != world.org
+
+
+def test_authority_changes_what_it_names_and_nothing_else(world: World) -> None:
+    before = world.fields(world.org)
+    new = Pubkey.new_unique()
+    changes: dict[str, Any] = {
+        "pending_authority": new,
+        "operator": Pubkey.new_unique(),
+        "arbiter": Pubkey.new_unique(),
+        "verifier": Pubkey.new_unique(),
+        "operator_daily_limit": 5,
+        "attestation_delay": 7,
+        "paused": True,
+    }
+    for sequence, (name, value) in enumerate(changes.items(), start=6):
+        result = world.vm.succeed(world.build.update_org(signer=world.authority, **{name: value}))
+        before |= {name: int(value) if name == "paused" else value, "sequence": sequence}
+        assert world.fields(world.org) == before
+        told = {key: before[key] for key in (*changes, "authority", "sequence")}
+        expected = {"org": world.org, "signer": world.authority, "reserved": bytes(7), **told}
+        assert result.event == Event("OrgUpdated", expected)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"paused": False},
+        {"operator": Pubkey.new_unique()},
+        {"paused": True, "operator": Pubkey.new_unique()},
+        {"paused": True, "pending_authority": Pubkey.new_unique()},
+        {"paused": True, "arbiter": Pubkey.new_unique()},
+        {"paused": True, "verifier": Pubkey.new_unique()},
+        {"paused": True, "operator_daily_limit": 1},
+        {"paused": True, "attestation_delay": 1},
+        {},
+    ],
+)
+def test_operator_may_only_pause(world: World, changes: dict[str, Any]) -> None:
+    world.vm.refuse("Unauthorized", world.build.update_org(signer=world.operator, **changes))
+
+
+def test_operator_pauses_and_the_authority_lets_go_on(world: World) -> None:
+    vault, payee = world.wallet(), world.payee()
+    world.pause()
+    assert world.fields(world.org)["paused"] == 1
+    world.vm.refuse("OrgPaused", world.payment(vault, payee))
+    world.vm.refuse("OrgPaused", world.funding(vault, 1))
+    world.vm.refuse("Unauthorized", world.build.update_org(signer=world.operator, paused=False))
+    world.vm.succeed(world.build.update_org(signer=world.authority, paused=False))
+    world.vm.succeed(world.payment(vault, payee))
+    world.vm.succeed(world.funding(vault, 1))
+
+
+@pytest.mark.parametrize("role", ["arbiter", "verifier", "session", "stranger"])
+def test_nobody_else_changes_an_organisation(world: World, role: str) -> None:
+    world.vm.refuse("Unauthorized", world.build.update_org(signer=getattr(world, role), paused=True))
+
+
+def test_authority_passes_on_only_when_the_proposed_one_accepts(world: World) -> None:
+    heir = world.vm.key()
+    # Given no proposal, or another's, nobody takes over
+    world.vm.refuse("Unauthorized", world.build.accept_authority(new_authority=heir))
+    world.vm.succeed(world.build.update_org(signer=world.authority, pending_authority=world.stranger))
+    world.vm.refuse("Unauthorized", world.build.accept_authority(new_authority=heir))
+    # When the proposed one accepts
+    world.vm.succeed(world.build.update_org(signer=world.authority, pending_authority=heir))
+    result = world.vm.succeed(world.build.accept_authority(new_authority=heir))
+    # Then it alone is the authority, and the proposal is used up
+    org = world.fields(world.org)
+    assert (org["authority"], org["pending_authority"], org["creator"]) == (heir, NONE, world.authority)
+    told = {"org": world.org, "previous": world.authority, "authority": heir, "sequence": 8}
+    assert result.event == Event("AuthorityAccepted", told)
+    world.vm.refuse("Unauthorized", world.build.accept_authority(new_authority=heir))
+    world.vm.refuse("Unauthorized", world.build.update_org(signer=world.authority, paused=True))
+    world.vm.succeed(world.build.update_org(signer=heir, paused=True))
+
+
+def test_proposal_is_withdrawn_by_the_zero_address(world: World) -> None:
+    heir = world.vm.key()
+    world.vm.succeed(world.build.update_org(signer=world.authority, pending_authority=heir))
+    world.vm.succeed(world.build.update_org(signer=world.authority, pending_authority=NONE))
+    world.vm.refuse("Unauthorized", world.build.accept_authority(new_authority=heir))
+
+
+def test_replaced_operator_loses_its_rights_at_once(world: World) -> None:
+    vault, payee, next_operator = world.wallet(), world.payee(), world.vm.key()
+    world.vm.succeed(world.build.update_org(signer=world.authority, operator=next_operator))
+    world.vm.refuse("Unauthorized", world.funding(vault, 1))
+    world.vm.refuse("Unauthorized", world.payment(vault, payee, signer=world.operator))
+    world.vm.succeed(world.payment(vault, payee, signer=next_operator))
+
+
+def test_organisations_sequence_has_no_gap(world: World) -> None:
+    key, payee, vault = b"k" * 16, world.payee(), world.wallet(funds=0)
+    policy, build = world.addresses.policy(world.org, key), world.build
+    first = world.fields(world.org)["sequence"] + 1
+    results = [
+        world.vm.succeed(instruction)
+        for instruction in (
+            build.create_policy(payer=world.payer, authority=world.authority, key=key, rules=Rules()),
+            build.write_allowlist(
+                payer=world.payer, authority=world.authority, policy=policy, version=1, offset=0, entries=[], seal=True
+            ),
+            build.update_policy(authority=world.authority, policy=policy, expected_version=1, rules=Rules()),
+            build.close_policy(authority=world.authority, policy=policy, policy_rent_receiver=world.payer),
+            world.registration(payee.owner),
+            world.funding(vault, 1),
+            build.withdraw_reserve(authority=world.authority, destination=payee.tokens, amount=1, reference=bytes(16)),
+            build.update_org(signer=world.authority, pending_authority=world.stranger),
+            build.accept_authority(new_authority=world.stranger),
+        )
+    ]
+    numbers = [result.event.data.get("org_sequence", result.event.data["sequence"]) for result in results]
+    assert numbers == list(range(first, first + 9))
+
+
+@pytest.mark.parametrize(
+    ("hand", "error"),
+    [
+        ({}, None),
+        ({"delegate": Pubkey.new_unique()}, "WrongTokenAccount"),
+        ({"close_authority": Pubkey.new_unique()}, "WrongTokenAccount"),
+        ({"frozen": True}, "WrongTokenAccount"),
+    ],
+)
+def test_reserve_that_somebody_has_made_is_taken_over_only_when_nobody_has_a_hand_in_it(
+    world: World, hand: dict[str, Any], error: str | None
+) -> None:
+    creator = world.vm.key()
+    org = world.addresses.org(creator, "prepared")
+    world.vm.put(world.tokens_of(org), token_account_data(world.mint, org, 5, **hand), world.token_program)
+    instruction = Instructions(CODEC, world.addresses, org).initialize_org(
+        payer=world.payer, creator=creator, org_id="prepared", operator=creator, arbiter=creator, verifier=creator
+    )
+    if error is None:
+        world.vm.succeed(instruction)
+    else:
+        world.vm.refuse(error, instruction)
+
+
+def test_every_account_type_of_the_program_is_in_the_idl() -> None:
+    names = {account["name"] for account in CODEC.idl["accounts"]}
+    assert names == {"Org", "Policy", "Allowlist", "Vault", "ArchivedVault", "Approval", "Recipient"}

@@ -1,0 +1,142 @@
+"""Registering recipients: who may, from when it counts, and what a payment makes of it."""
+
+import pytest
+from solders.pubkey import Pubkey
+
+from app.chain.addresses import domain_hash
+from app.chain.rules import CATEGORIES, Rules, category_bits
+from idl.codec import Event
+from tests.program.vm import START
+from tests.program.world import World
+
+GAMBLING = CATEGORIES.index("gambling")
+NO_GAMBLING = Rules(blocked_categories=category_bits(["gambling"]))
+NOT_UNKNOWN = Rules(blocked_categories=category_bits(["uncategorized"]))
+DELAY = 3_600
+
+
+@pytest.fixture
+def slow() -> World:
+    """An organisation in which the operator's attestations count after an hour."""
+    return World(attestation_delay=DELAY)
+
+
+@pytest.mark.parametrize("domain", [None, "Shop.Example"])
+def test_registration_is_stored_and_told(world: World, domain: str | None) -> None:
+    payee = world.payee()
+    result = world.vm.succeed(world.registration(payee.owner, GAMBLING, domain))
+    told = {
+        "org": world.org,
+        "address": payee.owner,
+        "domain_hash": bytes(32) if domain is None else domain_hash("shop.example"),
+        "effective_at": START,
+        "category": GAMBLING,
+        "has_domain": int(domain is not None),
+    }
+    stored = world.fields(world.addresses.recipient(world.org, payee.owner))
+    assert stored == {**told, "bump": stored["bump"], "reserved": bytes(5)}
+    told |= {"signer": world.operator, "sequence": 6, "reserved": bytes(6)}
+    assert result.event == Event("RecipientRegistered", told)
+
+
+@pytest.mark.parametrize("category", [20, 32, 255])
+def test_category_must_exist(world: World, category: int) -> None:
+    world.vm.refuse("UnknownCategory", world.registration(Pubkey.new_unique(), category))
+
+
+def test_operator_registers_once_and_only_the_authority_changes_it(world: World) -> None:
+    payee = world.payee()
+    world.vm.succeed(world.registration(payee.owner, GAMBLING, "shop.example"))
+    world.vm.refuse("Unauthorized", world.registration(payee.owner, GAMBLING))
+    result = world.vm.succeed(world.registration(payee.owner, 1, signer=world.authority))
+    assert (result.event.data["category"], result.event.data["has_domain"]) == (1, 0)
+    assert result.event.data["domain_hash"] == bytes(32)
+
+
+@pytest.mark.parametrize("role", ["arbiter", "verifier", "session", "stranger"])
+def test_others_register_nobody(world: World, role: str) -> None:
+    address = Pubkey.new_unique()
+    world.vm.refuse("Unauthorized", world.registration(address, signer=getattr(world, role)))
+
+
+def test_operators_word_opens_nothing_before_the_delay(slow: World) -> None:
+    payee, vault = slow.payee(), slow.wallet(NOT_UNKNOWN)
+    slow.vm.succeed(slow.registration(payee.owner, GAMBLING))
+    slow.vm.now = START + DELAY - 1
+    slow.vm.refuse("CategoryBlocked", slow.payment(vault, payee))
+    slow.vm.now = START + DELAY
+    slow.vm.succeed(slow.payment(vault, payee))
+
+
+def test_operators_word_closes_at_once_and_also_under_a_clock_that_steps_back(slow: World) -> None:
+    payee, vault = slow.payee(), slow.wallet(NO_GAMBLING)
+    slow.vm.succeed(slow.registration(payee.owner, GAMBLING))
+    for now in (START, START - 1, START + DELAY - 1, START + DELAY):
+        slow.vm.now = now
+        slow.vm.refuse("CategoryBlocked", slow.payment(vault, payee))
+
+
+def test_authoritys_word_counts_at_once(slow: World) -> None:
+    payee, vault = slow.payee(), slow.wallet(NO_GAMBLING)
+    slow.vm.succeed(slow.registration(payee.owner, GAMBLING, signer=slow.authority))
+    slow.vm.refuse("CategoryBlocked", slow.payment(vault, payee))
+
+
+def test_authority_corrects_an_attestation_before_it_counts(slow: World) -> None:
+    payee, vault = slow.payee(), slow.wallet(NO_GAMBLING)
+    slow.vm.succeed(slow.registration(payee.owner, 1))
+    slow.vm.succeed(slow.registration(payee.owner, GAMBLING, signer=slow.authority))
+    slow.vm.refuse("CategoryBlocked", slow.payment(vault, payee))
+
+
+def test_unregistered_recipient_is_uncategorized_which_can_be_blocked(slow: World) -> None:
+    payee, open_vault, closed_vault = slow.payee(), slow.wallet(NO_GAMBLING), slow.wallet(NOT_UNKNOWN)
+    slow.vm.succeed(slow.payment(open_vault, payee))
+    slow.vm.refuse("CategoryBlocked", slow.payment(closed_vault, payee))
+    # What the operator registers counts as nothing until its time has come
+    slow.vm.succeed(slow.registration(payee.owner, 1))
+    slow.vm.refuse("CategoryBlocked", slow.payment(closed_vault, payee))
+    slow.vm.now = START + DELAY
+    slow.vm.succeed(slow.payment(closed_vault, payee))
+
+
+def test_longest_delay_never_opens_and_does_not_wrap() -> None:
+    world = World(attestation_delay=2**64 - 1)
+    payee, vault = world.payee(), world.wallet(NOT_UNKNOWN)
+    result = world.vm.succeed(world.registration(payee.owner, GAMBLING))
+    assert result.event.data["effective_at"] == 2**63 - 1
+    world.vm.refuse("CategoryBlocked", world.payment(vault, payee))
+
+
+def test_policy_that_blocks_needs_the_recipients_own_account(world: World) -> None:
+    payee, other, vault = world.payee(), world.payee(), world.wallet(NO_GAMBLING)
+    world.vm.succeed(world.registration(payee.owner, GAMBLING))
+    world.vm.succeed(world.registration(other.owner, 1))
+    world.vm.refuse("RecipientAccountRequired", world.payment(vault, payee, recipient=None))
+    elsewhere = World(world.vm, org_id="other", mint=world.mint)
+    elsewhere.vm.succeed(elsewhere.registration(payee.owner, 1))
+    evasions = [
+        world.addresses.recipient(world.org, other.owner),
+        world.addresses.recipient(world.org, Pubkey.new_unique()),
+        elsewhere.addresses.recipient(elsewhere.org, payee.owner),
+        Pubkey.new_unique(),
+        vault,
+    ]
+    for recipient in evasions:
+        refused = world.vm.send(world.payment(vault, payee, recipient=recipient))
+        duplicate = {"ConstraintDuplicateMutableAccount"} if recipient == vault else set()
+        assert refused.error in {"WrongRecipientAccount"} | duplicate
+    world.vm.refuse("CategoryBlocked", world.payment(vault, payee))
+
+
+@pytest.mark.parametrize("code", range(len(CATEGORIES)))
+def test_each_category_is_blocked_by_its_bit_alone(world: World, code: int) -> None:
+    payee = world.payee()
+    world.vm.succeed(world.registration(payee.owner, code))
+    everything = (1 << len(CATEGORIES)) - 1
+    world.vm.succeed(world.payment(world.wallet(Rules(blocked_categories=everything & ~(1 << code))), payee))
+    refused = world.vm.refuse(
+        "CategoryBlocked", world.payment(world.wallet(Rules(blocked_categories=1 << code)), payee)
+    )
+    assert refused.violation is not None
+    assert (refused.violation.limit, refused.violation.attempted) == (1 << code, code)

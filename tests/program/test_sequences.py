@@ -1,0 +1,52 @@
+"""No sequence of payments passes the caps, and the program in the VM judges as the native crate does."""
+
+import os
+import secrets
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, note, seed, settings
+
+from tests.program.sequences import native
+from tests.program.sequences.runner import Runner
+from tests.program.sequences.steps import Sequence, sequences
+
+QUICK = (200, 60)
+FULL = (2_000, 200)
+"""Number of sequences, and steps that one has at most."""
+
+
+@pytest.fixture(scope="module", name="replayer")
+def _replayer() -> Path | None:
+    """The native program, where it can be compiled."""
+    cargo = shutil.which("cargo")
+    return None if cargo is None else native.build(cargo)
+
+
+def test_native_crate_is_there_to_be_compared(replayer: Path | None) -> None:
+    if replayer is None and os.environ.get("CI") != "true":
+        pytest.skip("cargo is missing, so the sequences were not repeated in the native crate")
+    assert replayer is not None
+
+
+def test_no_sequence_of_payments_passes_the_caps_and_both_builds_judge_alike(
+    request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], replayer: Path | None
+) -> None:
+    full = request.config.getoption("--full", default=False)
+    count, steps = FULL if full else QUICK
+    number = int(request.config.getoption("--hypothesis-seed") or secrets.randbits(32))
+    with capsys.disabled():
+        print(f"\n{count} sequences of up to {steps} payments; to repeat them: --hypothesis-seed={number}")
+    runner = Runner()
+
+    @seed(number)
+    @settings(max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(sequences(steps))
+    def check(sequence: Sequence) -> None:
+        note(repr(sequence))
+        transcript = runner.run(sequence)
+        if replayer is not None:
+            assert transcript.verdicts == native.replay(replayer, transcript.script)
+
+    check()
