@@ -35,13 +35,17 @@ _STALE = frozenset({"WrongPolicy", "WrongAllowlist", "RecipientAccountRequired"}
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """A payment that was asked for: from which wallet to whom, and who signs."""
+    """A payment that was asked for: from which wallet to whom, and who signs.
+
+    ``signer`` is the address of the session's key or the operator's; to compute it from the key takes long.
+    """
 
     wallet: Wallet
     payee: Payee
     amount: int
     memo: str | None
     session: Keypair | None
+    signer: Pubkey
     may_co_sign: bool
 
 
@@ -60,7 +64,10 @@ async def pay(
         payee = await resolve(service, principal.org, body.to)
         if str(payee.owner) == paying.vault:
             raise RequestError("invalid_recipient", "A wallet does not pay itself.")
-        order = _Order(paying, payee, body.amount, body.memo, session, principal.role != "agent")
+        signer = service.signers.operator_address
+        if session is not None and paying.session_authority is not None:
+            signer = Pubkey.from_string(paying.session_authority)
+        order = _Order(paying, payee, body.amount, body.memo, session, signer, principal.role != "agent")
         async with service.submitter.lock(wallet_id):
             outcome = await _send(service, ticket, order)
         outcome = await service.submitter.wait(outcome, ticket)
@@ -127,7 +134,7 @@ def _plan(service: Service, order: _Order, *, creates: bool, co_signed: bool, ap
     signer = order.session or operator
     reference = new_reference()
     payment = build.execute_payment(
-        signer=order.session.pubkey() if order.session else service.signers.operator_address,
+        signer=order.signer,
         policy=Pubkey.from_string(paying.policy.address),
         vault=Pubkey.from_string(paying.vault),
         destination=service.addresses.token_account(owner),

@@ -70,9 +70,7 @@ def columns_of(record: Any) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=256)
-def _upsert(
-    dialect: Dialect, table: Table, names: tuple[str, ...], keys: tuple[str, ...], replace: bool
-) -> Prepared:
+def _upsert(dialect: Dialect, table: Table, names: tuple[str, ...], keys: tuple[str, ...], replace: bool) -> Prepared:
     statement: Any = (postgresql if dialect.name == "postgresql" else sqlite).insert(table)
     changed = {name: statement.excluded[name] for name in names if name not in keys} if replace else {}
     if changed:

@@ -1,0 +1,67 @@
+"""Clients that each do one thing after the other, and how fast they got on."""
+
+import asyncio
+import math
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from tests.bench.serving import Served
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a number of clients achieved; latencies in seconds, in rising order."""
+
+    clients: int
+    seconds: float
+    latencies: list[float]
+    serve_cpu: float
+
+    @property
+    def rate(self) -> float:
+        """Done a second."""
+        return len(self.latencies) / self.seconds
+
+    def percentile(self, percent: float) -> float:
+        """Milliseconds within which this share was done."""
+        return percentile(self.latencies, percent)
+
+    @property
+    def cpu(self) -> float:
+        """Milliseconds of the processor that `serve` used for each."""
+        return self.serve_cpu / len(self.latencies) * 1000
+
+    def cells(self) -> list[str]:
+        """Return the columns clients, rate, p50, p99 and processor time."""
+        numbers = (self.percentile(50), self.percentile(99), self.cpu)
+        return [str(self.clients), f"{self.rate:.0f}", *(f"{number:.1f}" for number in numbers)]
+
+
+def percentile(rising: list[float], percent: float) -> float:
+    """Return the percentile (nearest rank) of seconds in rising order, in milliseconds."""
+    rank = max(1, math.ceil(len(rising) * percent / 100))
+    return rising[rank - 1] * 1000
+
+
+HEADS = ("clients", "a second", "p50 ms", "p99 ms", "CPU ms of serve")
+"""Heads of the columns of `Measured.cells`."""
+
+
+async def measure(
+    served: Served, one: Callable[[int, int], Awaitable[None]], *, clients: int, count: int, first: int = 0
+) -> Measured:
+    """Have `clients` do `one(client, number)` until it was done `count` times, each its next when its last is done."""
+    numbers = iter(range(first, first + count))
+    latencies: list[float] = []
+
+    async def work(client: int) -> None:
+        for number in numbers:
+            began = time.perf_counter()
+            await one(client, number)
+            latencies.append(time.perf_counter() - began)
+
+    cpu, began = served.cpu_seconds(), time.perf_counter()
+    await asyncio.gather(*(work(client) for client in range(clients)))
+    seconds = time.perf_counter() - began
+    return Measured(clients, seconds, sorted(latencies), served.cpu_seconds() - cpu)
