@@ -9,6 +9,14 @@ import pytest_asyncio
 from tests.world import World
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--full",
+        action="store_true",
+        help="run the long figures: 2,000 sequences of up to 200 payments, 50 kills of the service",
+    )
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
     """A service that the tests of a module share; each makes wallets of its own."""

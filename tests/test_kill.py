@@ -1,6 +1,6 @@
 """Kill -9 of `serve` under load: nothing confirmed is lost, nothing is paid twice, no micro-USDC appears or goes.
 
-`AGENT_VAULT_KILLS` sets how often it is killed (3 by default); the kills fall in turn between a payment's storing and
+It is killed 5 times, with `--full` 51 times; the kills fall in turn between a payment's storing and
 its sending, between its sending and its answer, and anywhere.
 """
 
@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from solders.keypair import Keypair
 
+from app.money import parse_usdc
 from tests.test_cli import free_ports
 
-_KILLS = int(os.environ.get("AGENT_VAULT_KILLS", "3"))
+_KILLS, _MANY_KILLS = 5, 51
 _IN_FLIGHT = 20
 _WALLETS = 4
 _PATIENCE = 30.0
@@ -137,16 +139,19 @@ async def _check(running: _Running, ledger: Ledger, payee: str, org: str) -> Non
     wallets = (await running.client.get("/v1/wallets", params={"limit": "100"})).json()["data"]
     owners = [payee, org, *(wallet["chain_address"] for wallet in wallets)]
     assert sum([await _balance(running, owner) for owner in owners]) == _TOTAL
-    paid = sum(round(float(order["amount"]) * 1_000_000) for order in ledger.orders.values())
+    paid = sum(parse_usdc(order["amount"]) for order in ledger.orders.values())
     assert await _balance(running, payee) == paid
 
 
-async def test_kill_under_load_loses_nothing_and_pays_nothing_twice(tmp_path: Path) -> None:
+async def test_kill_under_load_loses_nothing_and_pays_nothing_twice(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    kills = _MANY_KILLS if request.config.getoption("--full") else _KILLS
     ledger, payee, numbers = Ledger(), str(Keypair().pubkey()), itertools.count(1)
     wallets: list[str] = []
     moments = itertools.cycle(["stored", "sent", "any"])
-    for kill in range(_KILLS + 1):
-        moment = next(moments) if kill < _KILLS else "never"
+    for kill in range(kills + 1):
+        moment = next(moments) if kill < kills else "never"
         async with _serve(tmp_path, moment, random.randint(2, _IN_FLIGHT - 2)) as running:
             if not wallets:
                 wallets += await _make_wallets(running)
