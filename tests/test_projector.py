@@ -234,7 +234,7 @@ async def test_statuses_follow_the_first_condition_that_holds(line: Line) -> Non
     await line.seen()
     week = 7 * DAY
     assert line.wallet(vault).status == "active"
-    assert line.wallet(vault, NOW + week + 60_000).status == "idle"
+    assert line.wallet(vault, NOW + week + DAY).status == "idle"
     blocked = Attempt("tx_blocked", line.org, "payment", "blocked", NOW + 10, wallet_id(vault), amount=1)
     await line.db.write(lambda c: insert_attempt(c, blocked))
     assert line.wallet(vault, NOW + 100).status == "policy_violation"
@@ -420,7 +420,7 @@ async def test_waiting_for_a_signature_ends_when_it_is_projected(line: Line) -> 
 async def test_rebuilding_gives_the_same_read_models(line: Line) -> None:
     stage = line.stage
     vault = await stage.wallet("agent-1", funds=20 * USDC)
-    blocked = Attempt("tx_blocked", line.org, "payment", "blocked", NOW + 10**6, wallet_id(vault), amount=2**64 - 1)
+    blocked = Attempt("tx_blocked", line.org, "payment", "blocked", NOW + 10**7, wallet_id(vault), amount=2**64 - 1)
     signature = await stage.pay(vault, USDC)
     tx_id = transaction_id(signature, 0, EVENT_INNER_INDEX, "payment")
     paid = Attempt(
@@ -434,7 +434,7 @@ async def test_rebuilding_gives_the_same_read_models(line: Line) -> None:
     await line.projector.rebuild()
     assert snapshot(line.db) == before
     assert line.db.read(lambda c: feed(c, line.org, limit=100)).data == events
-    assert line.wallet(vault, NOW + 10**6).status == "policy_violation"
+    assert line.wallet(vault, NOW + 10**7).status == "policy_violation"
 
 
 # Made-up rows
