@@ -79,6 +79,14 @@ class Addresses:
         """Return the address of what the organisation registered about a recipient's address."""
         return _derive(self.program_id, b"recipient", bytes(org), bytes(address))
 
+    def escrow(self, vault: Pubkey, counter: int) -> Pubkey:
+        """Return the address of the escrow that the vault made as its `counter`-th, from zero."""
+        return _derive(self.program_id, b"escrow", bytes(vault), counter.to_bytes(8, "little"))
+
+    def escrow_tokens(self, escrow: Pubkey) -> Pubkey:
+        """Return the address of an escrow's token account."""
+        return _derive(self.program_id, b"escrow_tokens", bytes(escrow))
+
     def token_account(self, owner: Pubkey) -> Pubkey:
         """Return the owner's associated token account for the mint."""
         return _derive(ASSOCIATED_TOKEN_PROGRAM, bytes(owner), bytes(self.token_program), bytes(self.mint))

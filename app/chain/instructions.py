@@ -7,18 +7,11 @@ from solders.compute_budget import set_compute_unit_limit, set_compute_unit_pric
 from solders.instruction import AccountMeta, Instruction
 from solders.pubkey import Pubkey
 
-from app.chain.addresses import (
-    ASSOCIATED_TOKEN_PROGRAM,
-    SYSTEM_PROGRAM,
-    Addresses,
-    agent_hash,
-    domain_digest,
-    org_hash,
-)
+from app.chain.addresses import ASSOCIATED_TOKEN_PROGRAM, SYSTEM_PROGRAM, agent_hash, domain_digest, org_hash
+from app.chain.escrow_instructions import EscrowInstructions
 from app.chain.rules import Rules
 from app.identifiers import PRESET_POLICY_IDS
 from app.money import MAX_MICRO
-from idl.codec import Codec
 
 Session = tuple[Pubkey, int]
 """A session authority and the Unix second at which its right to sign ends."""
@@ -38,17 +31,11 @@ _ORG_CHANGES = (
 _CREATE_IDEMPOTENT = b"\x01"
 
 
-class Instructions:
+class Instructions(EscrowInstructions):
     """Builds the instructions of one organisation. Amounts are micro-USDC, times Unix seconds.
 
     Every method raises `idl.codec.CodecError` for a value that does not fit its field.
     """
-
-    def __init__(self, codec: Codec, addresses: Addresses, org: Pubkey) -> None:
-        self._codec = codec
-        self._addresses = addresses
-        self.org = org
-        self.reserve_tokens = addresses.token_account(org)
 
     def initialize_org(
         self,
@@ -84,7 +71,7 @@ class Instructions:
             mint=self._addresses.mint,
             reserve_tokens=self.reserve_tokens,
             **presets,
-            **self._programs(),
+            **self._program_accounts(),
         )
 
     def update_org(self, *, signer: Pubkey, **changes: Any) -> Instruction:
@@ -188,7 +175,7 @@ class Instructions:
             vault=vault,
             vault_tokens=self._addresses.token_account(vault),
             mint=self._addresses.mint,
-            **self._programs(),
+            **self._program_accounts(),
         )
 
     def update_wallet(
@@ -239,7 +226,7 @@ class Instructions:
             vault=vault,
             reserve_tokens=self.reserve_tokens,
             vault_tokens=self._addresses.token_account(vault),
-            **self._token(),
+            **self._token_accounts(),
         )
 
     def withdraw(self, *, operator: Pubkey, vault: Pubkey, amount: int | None, reference: bytes) -> Instruction:
@@ -251,7 +238,7 @@ class Instructions:
             vault=vault,
             vault_tokens=self._addresses.token_account(vault),
             reserve_tokens=self.reserve_tokens,
-            **self._token(),
+            **self._token_accounts(),
         )
 
     def withdraw_reserve(
@@ -264,7 +251,7 @@ class Instructions:
             authority=authority,
             reserve_tokens=self.reserve_tokens,
             destination=destination,
-            **self._token(),
+            **self._token_accounts(),
         )
 
     def register_recipient(
@@ -342,7 +329,7 @@ class Instructions:
             vault=vault,
             vault_tokens=self._addresses.token_account(vault),
             destination=destination,
-            **self._token(),
+            **self._token_accounts(),
             allowlist=allowlist,
             recipient=recipient,
             co_signer=co_signer,
@@ -382,19 +369,6 @@ class Instructions:
             ),
         ]
         return Instruction(ASSOCIATED_TOKEN_PROGRAM, _CREATE_IDEMPOTENT, metas)
-
-    def _build(self, name: str, args: dict[str, Any], **accounts: Pubkey | None) -> Instruction:
-        return self._codec.instruction(name, args, {"org": self.org, **accounts})
-
-    def _token(self) -> dict[str, Pubkey]:
-        return {"mint": self._addresses.mint, "token_program": self._addresses.token_program}
-
-    def _programs(self) -> dict[str, Pubkey]:
-        return {
-            "token_program": self._addresses.token_program,
-            "associated_token_program": ASSOCIATED_TOKEN_PROGRAM,
-            "system_program": SYSTEM_PROGRAM,
-        }
 
 
 def compute_unit_limit(units: int) -> Instruction:

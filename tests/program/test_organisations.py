@@ -227,4 +227,4 @@ def test_reserve_that_somebody_has_made_is_taken_over_only_when_nobody_has_a_han
 
 def test_every_account_type_of_the_program_is_in_the_idl() -> None:
     names = {account["name"] for account in CODEC.idl["accounts"]}
-    assert names == {"Org", "Policy", "Allowlist", "Vault", "ArchivedVault", "Approval", "Recipient"}
+    assert names == {"Org", "Policy", "Allowlist", "Vault", "ArchivedVault", "Approval", "Recipient", "Escrow"}

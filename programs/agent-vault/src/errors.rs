@@ -1,6 +1,6 @@
 //! Every cause of refusal has its own code. Codes are only ever appended.
 
-use agent_vault_policy::{Refusal, Rule};
+use agent_vault_policy::{escrow::EscrowRefusal, Refusal, Rule};
 use anchor_lang::prelude::*;
 
 /// The program's errors.
@@ -96,6 +96,40 @@ pub enum VaultError {
     InvalidTime,
     #[msg("A number does not fit.")]
     Overflow,
+    #[msg("The escrow's deadline has passed.")]
+    EscrowExpired,
+    #[msg("The escrow cannot be refunded yet.")]
+    EscrowNotExpired,
+    #[msg("The escrow is disputed.")]
+    EscrowDisputed,
+    #[msg("The escrow is not disputed.")]
+    EscrowNotDisputed,
+    #[msg("More would be released than the escrow holds.")]
+    EscrowAmountExceeded,
+    #[msg("The proof is not of a kind that the escrow accepts, or not for this escrow and output.")]
+    InvalidProof,
+    #[msg("The vault has as many open escrows as it may.")]
+    TooManyEscrows,
+    #[msg("The account is not the vault's escrow, or not the next one.")]
+    WrongEscrow,
+    #[msg("The receiver is not the one of the escrow.")]
+    WrongReceiver,
+    #[msg("The receiving vault is frozen.")]
+    ReceiverFrozen,
+    #[msg("The receiving vault is archived.")]
+    ReceiverArchived,
+}
+
+impl From<EscrowRefusal> for VaultError {
+    fn from(refusal: EscrowRefusal) -> Self {
+        match refusal {
+            EscrowRefusal::Expired => VaultError::EscrowExpired,
+            EscrowRefusal::NotExpired => VaultError::EscrowNotExpired,
+            EscrowRefusal::Disputed => VaultError::EscrowDisputed,
+            EscrowRefusal::NotDisputed => VaultError::EscrowNotDisputed,
+            EscrowRefusal::ExceedsAmount => VaultError::EscrowAmountExceeded,
+        }
+    }
 }
 
 impl From<Rule> for VaultError {

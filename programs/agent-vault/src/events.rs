@@ -74,7 +74,7 @@ macro_rules! with_event_accounts {
 pub(crate) use with_event_accounts;
 
 /// Room for the largest event, so that its buffer is allocated once.
-const CAPACITY: usize = 384;
+const CAPACITY: usize = 512;
 
 /// Bump of the event authority's address; found by the build script.
 const BUMP: u8 = include!(concat!(env!("OUT_DIR"), "/event_authority_bump.rs"));
@@ -386,6 +386,88 @@ pub struct PaymentExecuted {
     /// One when the session authority signed, zero when the operator did.
     pub by_session: u8,
     pub reserved: [u8; 6],
+}
+
+/// A vault locked money for a task.
+#[event(bytemuck)]
+pub struct EscrowCreated {
+    pub org: Address,
+    pub vault: Address,
+    pub policy: Address,
+    pub escrow: Address,
+    pub receiver: Address,
+    pub signer: Address,
+    /// The approval used; all zero: none.
+    pub approval: Address,
+    /// Paid the rent, gets it back.
+    pub payer: Address,
+    pub task_hash: [u8; 32],
+    /// See `has_expected_output`.
+    pub expected_output: [u8; 32],
+    pub reference: [u8; 16],
+    pub sequence: u64,
+    pub counter: u64,
+    pub amount: u64,
+    /// The vault's balance afterwards.
+    pub balance: u64,
+    /// The time that the rules were judged at.
+    pub timestamp: i64,
+    /// Unix time from which it is refunded.
+    pub deadline: i64,
+    /// Bit set of accepted kinds of proof.
+    pub proof_kinds: u8,
+    /// One when `expected_output` counts.
+    pub has_expected_output: u8,
+    /// One when the receiver is a vault.
+    pub receiver_is_vault: u8,
+    /// One when the operator co-signed or had approved.
+    pub co_signed: u8,
+    /// One when the session authority signed, zero when the operator did.
+    pub by_session: u8,
+    pub reserved: [u8; 3],
+}
+
+/// A party disputed an escrow.
+#[event(bytemuck)]
+pub struct EscrowDisputed {
+    pub org: Address,
+    pub vault: Address,
+    pub escrow: Address,
+    pub receiver: Address,
+    pub signer: Address,
+    /// SHA-256 of the reason.
+    pub reason_hash: [u8; 32],
+    /// Hash of the evidence, as the party gave it.
+    pub evidence_hash: [u8; 32],
+    pub sequence: u64,
+    pub timestamp: i64,
+}
+
+/// An escrow was settled: `released + refunded` is its amount.
+#[event(bytemuck)]
+pub struct EscrowSettled {
+    pub org: Address,
+    pub vault: Address,
+    pub escrow: Address,
+    pub receiver: Address,
+    /// Of a completion: the output's hash; otherwise zero.
+    pub output_hash: [u8; 32],
+    pub sequence: u64,
+    pub amount: u64,
+    pub released: u64,
+    pub refunded: u64,
+    /// The vault's balance afterwards.
+    pub vault_balance: u64,
+    /// The receiver's balance afterwards; zero when nothing was released.
+    pub receiver_balance: u64,
+    pub timestamp: i64,
+    /// How it ended: 1 completed, 2 timed out; by the arbiter 3 released, 4 refunded, 5 split; 6 not decided in time.
+    pub outcome: u8,
+    /// Of a completion: the kind of its proof.
+    pub proof_kind: u8,
+    /// One when the receiver is a vault.
+    pub receiver_is_vault: u8,
+    pub reserved: [u8; 5],
 }
 
 /// A payment was refused by a rule. Logged by the refused instruction; see `agent_vault_policy::Violation` for units.

@@ -157,6 +157,36 @@ pub mod agent_vault {
         execute_payment::handler(ctx, amount, reference)
     }
 
+    /// Locks money of a vault for a task, if the vault's policy allows a payment of it to the receiver.
+    pub fn create_escrow(ctx: &mut Context<CreateEscrow>, terms: EscrowTerms) -> Result<()> {
+        create_escrow::handler(ctx, &terms)
+    }
+
+    /// Releases an escrow to its receiver upon a proof of completion, before its deadline.
+    pub fn complete_escrow(ctx: &mut Context<SettleEscrow>, kind: u8, output_hash: [u8; 32]) -> Result<()> {
+        complete_escrow::handler(ctx, kind, output_hash)
+    }
+
+    /// Gives an escrow back to the vault when its deadline has passed, or a dispute was not decided for 30 days.
+    /// By anyone.
+    pub fn refund_escrow(ctx: &mut Context<SettleEscrow>) -> Result<()> {
+        refund_escrow::handler(ctx)
+    }
+
+    /// Stops an escrow until the arbiter decides. By either party, before the deadline.
+    pub fn dispute_escrow(
+        ctx: &mut Context<DisputeEscrow>,
+        reason_hash: [u8; 32],
+        evidence_hash: [u8; 32],
+    ) -> Result<()> {
+        dispute_escrow::handler(ctx, reason_hash, evidence_hash)
+    }
+
+    /// Divides a disputed escrow as its arbiter decides: `released` micro-USDC to the receiver, the rest back.
+    pub fn resolve_dispute(ctx: &mut Context<SettleEscrow>, released: u64) -> Result<()> {
+        resolve_dispute::handler(ctx, released)
+    }
+
     /// Returns the verdict of every rule on a payment. Changes nothing; meant to be simulated.
     pub fn check_payment(
         ctx: &mut Context<CheckPayment>,

@@ -128,6 +128,43 @@ pub fn transfer<'a>(transfer: Transfer<'a>, seeds: &'a [&'a [u8]]) {
     unchecked_invoke_signed_fixed(token_program, &data, &metas, &handles, &[seeds]);
 }
 
+/// Bytes of a token account without extensions; the mints that [`accepted_mint`] accepts ask for none.
+pub const ACCOUNT_SPACE: usize = layout::LENGTH;
+
+/// Makes a token account out of an account that was just created for `owner`.
+pub fn initialize<'a>(
+    token_program: &'a Address,
+    account: CpiHandleMut<'a>,
+    mint: CpiHandle<'a>,
+    owner: &Address,
+) {
+    const INITIALIZE_ACCOUNT_3: u8 = 18;
+    let mut data = [INITIALIZE_ACCOUNT_3; 33];
+    data[1..].copy_from_slice(owner.as_ref());
+    let account = CpiHandle::from(account);
+    let metas =
+        [InstructionAccount::writable(account.address()), InstructionAccount::readonly(mint.address())];
+    unchecked_invoke_signed_fixed(token_program, &data, &metas, &[account, mint], &[]);
+}
+
+/// Closes an empty token account; its rent goes to its owner.
+pub fn close<'a>(
+    token_program: &'a Address,
+    account: CpiHandleMut<'a>,
+    owner: CpiHandle<'a>,
+    seeds: &'a [&'a [u8]],
+) {
+    const CLOSE_ACCOUNT: u8 = 9;
+    let account = CpiHandle::from(account);
+    let metas = [
+        InstructionAccount::writable(account.address()),
+        InstructionAccount::writable(owner.address()),
+        InstructionAccount::readonly_signer(owner.address()),
+    ];
+    let handles = [account, owner, owner];
+    unchecked_invoke_signed_fixed(token_program, &[CLOSE_ACCOUNT], &metas, &handles, &[seeds]);
+}
+
 /// Decimals of a mint that vaults may hold.
 ///
 /// SPL Token, or Token-2022 with extensions that only describe: none that could take a fee, run a hook, freeze new

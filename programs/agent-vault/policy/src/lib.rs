@@ -6,13 +6,15 @@
 //! The rules are judged in one fixed order (see [`Rule`]); the first that refuses is the one reported.
 #![no_std]
 
+pub mod escrow;
 pub mod rules;
 mod types;
 mod verdict;
 mod window;
 
 pub use types::{
-    Category, Ledger, Month, Payment, Refusal, Rule, Rules, Standing, UnixTime, Usdc, Violation, CATEGORIES,
+    Category, Ledger, Month, Payment, Place, Refusal, Rule, Rules, Standing, UnixTime, Usdc, Violation,
+    CATEGORIES,
 };
 pub use verdict::{assess, Verdict};
 pub use window::{DayWindow, HourWindow, Overflow, Window};

@@ -174,4 +174,30 @@ impl Ledger {
         self.last = charge.at;
         Ok(())
     }
+
+    /// Where a charge of this time is kept, for [`Ledger::credit`]; to be asked right after [`Ledger::charge`].
+    #[inline(always)]
+    pub fn place(&self) -> Place {
+        Place { day_slot: self.day.newest, month_ends_at: self.month.ends_at }
+    }
+
+    /// Takes back `returned` of what was charged at `place`: from the day while its slot is still counted, from the
+    /// month if it is still the same; at most what they hold. The hour's count stays: the payment was made.
+    ///
+    /// Nothing is moved to another slot, so a refund never makes room that the charge itself did not take.
+    pub fn credit(&mut self, place: Place, returned: Usdc) {
+        self.day.take_back(place.day_slot, returned.0);
+        if self.month.ends_at == place.month_ends_at {
+            self.month.spent = Usdc(self.month.spent.0.saturating_sub(returned.0));
+        }
+    }
+}
+
+/// Where a charge stands in the ledger.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Absolute number of the day window's slot.
+    pub day_slot: u64,
+    /// The month, by its end.
+    pub month_ends_at: UnixTime,
 }

@@ -95,6 +95,18 @@ impl<const SLOTS: usize, const SECONDS: u64> Window<SLOTS, SECONDS> {
         Ok(())
     }
 
+    /// Takes `value` out of the slot of this absolute number if the ring still holds it; at most what is in it.
+    pub(crate) fn take_back(&mut self, slot: u64, value: u64) {
+        if slot > self.newest || self.newest.saturating_sub(slot) >= SLOTS as u64 {
+            return;
+        }
+        if let Some(entry) = self.slots.get_mut(Self::index(slot)) {
+            let taken = value.min(*entry).min(self.total);
+            *entry = entry.saturating_sub(taken);
+            self.total = self.total.saturating_sub(taken);
+        }
+    }
+
     /// Empties the slots from the one after the newest to `slot`, which becomes the newest. A gap as long as the ring
     /// empties it whole.
     fn advance(&mut self, slot: u64) {

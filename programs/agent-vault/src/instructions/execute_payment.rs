@@ -1,14 +1,12 @@
 //! Pays from a vault, if its policy allows it.
 
-use super::recipient_standing::recipient_standing;
+use super::spending::{judge, Allowed, Spending};
 use crate::{
     errors::VaultError,
-    events::{emit_event, with_event_accounts, PaymentExecuted, PolicyViolation},
-    instructions::clock,
+    events::{emit_event, with_event_accounts, PaymentExecuted},
     state::{AllowlistAccount, Approval, Org, Policy, Vault, NONE},
     token::{self, Transfer},
 };
-use agent_vault_policy::{authorize, Payment, Refusal, Standing, UnixTime, Usdc};
 use anchor_lang::{address_eq, prelude::*};
 
 with_event_accounts! {
@@ -59,55 +57,26 @@ with_event_accounts! {
 /// See [`crate::agent_vault::execute_payment`].
 ///
 /// # Errors
-/// The error of the rule that refuses, with a [`PolicyViolation`] logged; [`VaultError::ZeroAmount`],
-/// [`VaultError::PaymentToSelf`], [`VaultError::Unauthorized`], [`VaultError::SessionExpired`],
-/// [`VaultError::InsufficientBalance`], [`VaultError::WrongApproval`] and those of the accounts.
+/// Those of [`judge`]; [`VaultError::InsufficientBalance`] and those of the accounts.
 #[inline(always)]
 pub fn handler(ctx: &mut Context<ExecutePayment>, amount: u64, reference: [u8; 16]) -> Result<()> {
     let a = &mut ctx.accounts;
-    let now = a.vault.ledger.as_policy().time(clock()?);
-    require!(amount > 0, VaultError::ZeroAmount);
-
-    let signer = a.signer.address();
-    let by_session = a.vault.is_session(signer, now)?;
-    require!(by_session || a.org.is_operator(signer), VaultError::Unauthorized);
-
     let token_program = &a.org.token_program;
     let recipient = token::read(a.destination.account(), token_program)?.owner;
-    require!(!address_eq(&recipient, a.vault.address()), VaultError::PaymentToSelf);
-
-    let approved = match &a.approval {
-        None => false,
-        Some(approval) => {
-            let receiver = a.approval_rent_receiver.as_ref().ok_or(VaultError::WrongRentReceiver)?;
-            require!(address_eq(&approval.payer, receiver.address()), VaultError::WrongRentReceiver);
-            let fits = address_eq(&approval.recipient, &recipient)
-                && address_eq(&approval.operator, &a.org.operator)
-                && approval.amount == amount
-                && address_eq(&approval.policy, a.policy.address())
-                && approval.policy_version == a.policy.version
-                && now < UnixTime(approval.expires_at);
-            require!(fits, VaultError::WrongApproval);
-            true
-        }
-    };
-    let co_signed = by_session && (approved || a.co_signer.is_some());
-
-    let standing = recipient_standing(
-        &a.policy,
-        a.allowlist.as_ref(),
-        a.recipient.as_ref(),
-        a.org.address(),
-        &recipient,
-        now,
-    )?;
-    let payment =
-        Payment { amount: Usdc(amount), listed: standing.listed, category: standing.category, co_signed };
-    let stops = Standing { paused: a.org.is_paused(), frozen: a.vault.is_frozen() };
-    let charge = match authorize(&a.policy.rules(), a.vault.ledger.as_policy(), &payment, stops, now) {
-        Ok(charge) => charge,
-        Err(refusal) => return Err(refuse(&a.vault, &recipient, refusal)),
-    };
+    let Allowed { charge, by_session, co_signed } = judge(&Spending {
+        signer: a.signer.address(),
+        org: &a.org,
+        policy: &a.policy,
+        vault: &a.vault,
+        address: a.vault.address(),
+        recipient: &recipient,
+        amount,
+        allowlist: a.allowlist.as_ref(),
+        about: a.recipient.as_ref(),
+        co_signer: a.co_signer.is_some(),
+        approval: a.approval.as_deref(),
+        approval_rent_receiver: a.approval_rent_receiver.as_ref(),
+    })?;
 
     let balance = token::balance(a.vault_tokens.account(), token_program)?;
     let balance = balance.checked_sub(amount).ok_or(VaultError::InsufficientBalance)?;
@@ -154,24 +123,4 @@ pub fn handler(ctx: &mut Context<ExecutePayment>, amount: u64, reference: [u8; 1
     };
     emit_event!(ctx, event);
     Ok(())
-}
-
-/// Logs which rule refuses, and returns its error. A pause or freeze is no rule of the policy and logs nothing.
-#[cold]
-fn refuse(vault: &Account<Vault>, recipient: &Address, refusal: Refusal) -> ProgramError {
-    use agent_vault_policy::Rule;
-    if let Refusal::Violation(violation) = refusal {
-        if !matches!(violation.rule, Rule::Paused | Rule::Frozen) {
-            emit!(PolicyViolation {
-                org: vault.org,
-                vault: *vault.address(),
-                recipient: *recipient,
-                limit: violation.limit,
-                attempted: violation.attempted,
-                rule: violation.rule as u8,
-                reserved: [0; 7],
-            });
-        }
-    }
-    VaultError::from(refusal).into()
 }

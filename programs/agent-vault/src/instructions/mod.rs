@@ -6,13 +6,18 @@ pub mod check_payment;
 pub mod close_approval;
 pub mod close_policy;
 pub mod close_wallet;
+pub mod complete_escrow;
+pub mod create_escrow;
 pub mod create_policy;
 pub mod create_wallet;
+pub mod dispute_escrow;
 pub mod execute_payment;
 pub mod freeze_wallet;
 pub mod fund_wallet;
 pub mod initialize_org;
+pub mod refund_escrow;
 pub mod register_recipient;
+pub mod resolve_dispute;
 pub mod update_org;
 pub mod update_policy;
 pub mod update_wallet;
@@ -20,15 +25,20 @@ pub mod withdraw;
 pub mod withdraw_reserve;
 pub mod write_allowlist;
 
+mod attestation;
+mod parties;
 mod recipient_standing;
+mod settle_escrow;
+mod spending;
 
 // The framework's macros look for what they generate beside each accounts struct at the root of the crate.
 #[allow(ambiguous_glob_reexports)]
 pub use {
     accept_authority::*, approve_payment::*, check_payment::*, close_approval::*, close_policy::*,
-    close_wallet::*, create_policy::*, create_wallet::*, execute_payment::*, freeze_wallet::*,
-    fund_wallet::*, initialize_org::*, register_recipient::*, update_org::*, update_policy::*,
-    update_wallet::*, withdraw::*, withdraw_reserve::*, write_allowlist::*,
+    close_wallet::*, create_escrow::*, create_policy::*, create_wallet::*, dispute_escrow::*,
+    execute_payment::*, freeze_wallet::*, fund_wallet::*, initialize_org::*, register_recipient::*,
+    settle_escrow::*, update_org::*, update_policy::*, update_wallet::*, withdraw::*, withdraw_reserve::*,
+    write_allowlist::*,
 };
 
 use agent_vault_policy::UnixTime;

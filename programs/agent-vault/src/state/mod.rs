@@ -4,6 +4,7 @@
 
 pub mod allowlist;
 pub mod approval;
+pub mod escrow;
 pub mod ledger;
 pub mod org;
 pub mod outlined;
@@ -15,6 +16,7 @@ pub mod vault;
 
 pub use allowlist::*;
 pub use approval::*;
+pub use escrow::*;
 pub use ledger::*;
 pub use org::*;
 pub use outlined::*;
@@ -46,11 +48,31 @@ pub fn next_sequence(sequence: &mut u64) -> Result<u64> {
     Ok(*sequence)
 }
 
-/// Makes an account of the program of `space` bytes at the address of `seeds`, with its discriminator and otherwise
-/// zero, and returns the canonical bump. For accounts that not every call makes, which `init` cannot describe.
+/// Makes an account of `space` zero bytes for the program `owner` at the address of `seeds`, and returns the canonical
+/// bump. For accounts that not every call makes, which `init` cannot describe.
 ///
 /// # Errors
 /// `InvalidSeeds` when the account is at another address; the system program's error when it exists.
+#[inline(never)]
+pub fn create_owned(
+    payer: &AccountView,
+    account: &AccountView,
+    seeds: &[&[u8]],
+    space: usize,
+    owner: &Address,
+) -> Result<u8> {
+    let bump = [find_and_verify_program_address(seeds, &ID, account.address())?];
+    let mut signed: [&[u8]; 4] = [&bump; 4];
+    signed.get_mut(..seeds.len()).ok_or(VaultError::Overflow)?.copy_from_slice(seeds);
+    let signed = signed.get(..seeds.len().saturating_add(1)).ok_or(VaultError::Overflow)?;
+    create_account_signed(payer, account, space, owner, signed)?;
+    Ok(bump[0])
+}
+
+/// [`create_owned`] for an account of this program: zero but for its discriminator.
+///
+/// # Errors
+/// See [`create_owned`].
 #[inline(never)]
 pub fn create_pda(
     payer: &AccountView,
@@ -59,9 +81,7 @@ pub fn create_pda(
     space: usize,
     discriminator: &[u8],
 ) -> Result<u8> {
-    let bump = find_and_verify_program_address(seeds, &ID, account.address())?;
-    let signed: [&[u8]; 4] = [seeds[0], seeds[1], seeds[2], &[bump]];
-    create_account_signed(payer, account, space, &ID, &signed)?;
+    let bump = create_owned(payer, account, seeds, space, &ID)?;
     let mut view = *account;
     let mut data = view.try_borrow_mut()?;
     data.get_mut(..discriminator.len()).ok_or(VaultError::Overflow)?.copy_from_slice(discriminator);

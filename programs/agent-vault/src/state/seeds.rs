@@ -20,3 +20,9 @@ pub const APPROVAL: &[u8] = b"approval";
 /// Recipient: `recipient`, org, the recipient's address.
 #[constant]
 pub const RECIPIENT: &[u8] = b"recipient";
+/// Escrow: `escrow`, the vault that pays, the vault's escrow counter (u64, little endian).
+#[constant]
+pub const ESCROW: &[u8] = b"escrow";
+/// Token account of an escrow: `escrow_tokens`, escrow.
+#[constant]
+pub const ESCROW_TOKENS: &[u8] = b"escrow_tokens";

@@ -137,6 +137,14 @@ pub fn live_or_archived(account: &AccountView) -> Result<ArchivedVault> {
     Ok(anchor_lang::bytemuck::pod_read_unaligned(fields))
 }
 
+/// Whether an account that [`live_or_archived`] has accepted is archived.
+///
+/// # Errors
+/// When the account is being written.
+pub fn is_archived(account: &AccountView) -> Result<bool> {
+    Ok(account.try_borrow()?.get(..8) == Some(ArchivedVault::DISCRIMINATOR))
+}
+
 /// Counts a change of a vault that [`live_or_archived`] has accepted.
 ///
 /// # Errors

@@ -1,0 +1,32 @@
+"""What the builders of instructions share."""
+
+from typing import Any
+
+from solders.instruction import Instruction
+from solders.pubkey import Pubkey
+
+from app.chain.addresses import ASSOCIATED_TOKEN_PROGRAM, SYSTEM_PROGRAM, Addresses
+from idl.codec import Codec
+
+
+class Builder:
+    """Builds instructions of the program for one organisation."""
+
+    def __init__(self, codec: Codec, addresses: Addresses, org: Pubkey) -> None:
+        self._codec = codec
+        self._addresses = addresses
+        self.org = org
+        self.reserve_tokens = addresses.token_account(org)
+
+    def _build(self, name: str, args: dict[str, Any], **accounts: Pubkey | None) -> Instruction:
+        return self._codec.instruction(name, args, {"org": self.org, **accounts})
+
+    def _token_accounts(self) -> dict[str, Pubkey]:
+        return {"mint": self._addresses.mint, "token_program": self._addresses.token_program}
+
+    def _program_accounts(self) -> dict[str, Pubkey]:
+        return {
+            "token_program": self._addresses.token_program,
+            "associated_token_program": ASSOCIATED_TOKEN_PROGRAM,
+            "system_program": SYSTEM_PROGRAM,
+        }

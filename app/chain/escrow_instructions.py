@@ -1,0 +1,165 @@
+"""Builders of the escrow's instructions."""
+
+from dataclasses import dataclass
+
+from solders.instruction import Instruction
+from solders.pubkey import Pubkey
+
+from app.chain.addresses import ASSOCIATED_TOKEN_PROGRAM, SYSTEM_PROGRAM
+from app.chain.builder import Builder
+
+INSTRUCTIONS_SYSVAR = Pubkey.from_string("Sysvar1nstructions1111111111111111111111111")
+ED25519_PROGRAM = Pubkey.from_string("Ed25519SigVerify111111111111111111111111111")
+
+PROOF_KINDS = ("output_hash", "signed_attestation", "webhook_callback")
+"""The kinds of completion proof; the index of each is its code."""
+_ONE_SIGNATURE = bytes([1, 0])
+_HERE = b"\xff\xff"
+_KEY_OFFSET, _SIGNATURE_OFFSET, _MESSAGE_OFFSET = 16, 48, 112
+
+
+@dataclass(frozen=True, slots=True)
+class OpenEscrow:
+    """Where an escrow stands and who is concerned; `payer` gets the rent of its accounts."""
+
+    address: Pubkey
+    vault: Pubkey
+    receiver: Pubkey
+    payer: Pubkey
+
+
+class EscrowInstructions(Builder):
+    """Builds the instructions that make, settle and dispute escrows. Amounts are micro-USDC, times in seconds."""
+
+    def create_escrow(
+        self,
+        *,
+        payer: Pubkey,
+        signer: Pubkey,
+        policy: Pubkey,
+        vault: Pubkey,
+        receiver: Pubkey,
+        counter: int,
+        amount: int,
+        reference: bytes,
+        task_hash: bytes,
+        proof_kinds: int,
+        timeout: int,
+        expected_output: bytes | None = None,
+        allowlist: Pubkey | None = None,
+        recipient: Pubkey | None = None,
+        co_signer: Pubkey | None = None,
+        approval: Pubkey | None = None,
+        approval_rent_receiver: Pubkey | None = None,
+    ) -> Instruction:
+        """Lock money of the vault for the receiver; `counter` is the vault's `escrow_counter`.
+
+        `proof_kinds` is a bit set over the codes of `PROOF_KINDS`. The optional accounts are those of a payment to the
+        receiver.
+        """
+        escrow = self._addresses.escrow(vault, counter)
+        terms = {
+            "amount": amount,
+            "reference": reference,
+            "task_hash": task_hash,
+            "expected_output": expected_output,
+            "proof_kinds": proof_kinds,
+            "timeout": timeout,
+        }
+        return self._build(
+            "create_escrow",
+            {"terms": terms},
+            payer=payer,
+            signer=signer,
+            policy=policy,
+            vault=vault,
+            vault_tokens=self._addresses.token_account(vault),
+            receiver=receiver,
+            receiver_tokens=self._addresses.token_account(receiver),
+            escrow=escrow,
+            escrow_tokens=self._addresses.escrow_tokens(escrow),
+            **self._token_accounts(),
+            allowlist=allowlist,
+            recipient=recipient,
+            co_signer=co_signer,
+            approval=approval,
+            approval_rent_receiver=approval_rent_receiver,
+            system_program=SYSTEM_PROGRAM,
+        )
+
+    def complete_escrow(
+        self, escrow: OpenEscrow, *, payer: Pubkey, kind: int, output_hash: bytes, signer: Pubkey | None = None
+    ) -> Instruction:
+        """Release an escrow. `signer` is the party that shows an output's hash.
+
+        Of the other kinds, the instruction of `attestation` must stand right before this one.
+        """
+        args = {"kind": kind, "output_hash": output_hash}
+        sysvar = INSTRUCTIONS_SYSVAR if kind else None
+        return self._settle("complete_escrow", args, escrow, payer=payer, signer=signer, instructions=sysvar)
+
+    def refund_escrow(self, escrow: OpenEscrow) -> Instruction:
+        """Give an escrow back whose deadline has passed, or whose dispute was not decided in 30 days."""
+        return self._settle("refund_escrow", {}, escrow, payer=None)
+
+    def resolve_dispute(self, escrow: OpenEscrow, *, payer: Pubkey, arbiter: Pubkey, released: int) -> Instruction:
+        """Release a part of a disputed escrow, from nothing to all, and give the rest back."""
+        return self._settle("resolve_dispute", {"released": released}, escrow, payer=payer, signer=arbiter)
+
+    def dispute_escrow(
+        self, escrow: OpenEscrow, *, signer: Pubkey, reason_hash: bytes, evidence_hash: bytes
+    ) -> Instruction:
+        """Stop an escrow until its arbiter decides."""
+        return self._build(
+            "dispute_escrow",
+            {"reason_hash": reason_hash, "evidence_hash": evidence_hash},
+            signer=signer,
+            vault=escrow.vault,
+            receiver=escrow.receiver,
+            escrow=escrow.address,
+        )
+
+    def attested_message(self, escrow: Pubkey, kind: int, task_hash: bytes, output_hash: bytes) -> bytes:
+        """Return what is signed as a proof of this kind."""
+        words = f"agent-vault:v1:{PROOF_KINDS[kind]}".encode()
+        return words + bytes(self._addresses.program_id) + bytes(escrow) + task_hash + output_hash
+
+    def _settle(
+        self,
+        name: str,
+        args: dict[str, object],
+        escrow: OpenEscrow,
+        *,
+        payer: Pubkey | None,
+        signer: Pubkey | None = None,
+        instructions: Pubkey | None = None,
+    ) -> Instruction:
+        releases = payer is not None
+        return self._build(
+            name,
+            args,
+            payer=payer,
+            signer=signer,
+            vault=escrow.vault,
+            vault_tokens=self._addresses.token_account(escrow.vault),
+            receiver=escrow.receiver if releases else None,
+            receiver_tokens=self._addresses.token_account(escrow.receiver) if releases else None,
+            escrow=escrow.address,
+            escrow_tokens=self._addresses.escrow_tokens(escrow.address),
+            rent_receiver=escrow.payer,
+            **self._token_accounts(),
+            associated_token_program=ASSOCIATED_TOKEN_PROGRAM if releases else None,
+            system_program=SYSTEM_PROGRAM if releases else None,
+            instructions=instructions,
+        )
+
+
+def attestation(key: Pubkey, signature: bytes, message: bytes) -> Instruction:
+    """Have the runtime verify one signature over one message.
+
+    The layout is that of Solana's SDKs; the program accepts no other.
+    """
+    head = _ONE_SIGNATURE
+    for number in (_SIGNATURE_OFFSET, None, _KEY_OFFSET, None, _MESSAGE_OFFSET, len(message), None):
+        head += _HERE if number is None else number.to_bytes(2, "little")
+    return Instruction(ED25519_PROGRAM, head + bytes(key) + signature + message, [])

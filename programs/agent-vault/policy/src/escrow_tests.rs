@@ -1,0 +1,132 @@
+//! Every sequence of what can be asked of an escrow, at every time that matters, against a table of what may happen.
+#![allow(clippy::arithmetic_side_effects)] // small numbers
+
+extern crate std;
+
+use super::*;
+use std::vec;
+
+const AMOUNT: u64 = 100;
+const MADE: i64 = 1_000_000;
+
+fn locked() -> Escrow {
+    let deadline = Escrow::deadline(UnixTime(MADE), MIN_TIMEOUT_SECONDS).unwrap();
+    Escrow { amount: Usdc(AMOUNT), deadline, disputed_at: None }
+}
+
+/// What can be asked.
+#[derive(Clone, Copy, Debug)]
+enum Move {
+    Complete,
+    Refund,
+    Dispute,
+    Resolve(u64),
+}
+
+const MOVES: [Move; 7] = [
+    Move::Complete,
+    Move::Refund,
+    Move::Dispute,
+    Move::Resolve(0),
+    Move::Resolve(AMOUNT - 1),
+    Move::Resolve(AMOUNT),
+    Move::Resolve(AMOUNT + 1),
+];
+
+/// The model: two states, and what each allows at a time.
+fn expected(
+    disputed_at: Option<i64>,
+    asked: Move,
+    now: i64,
+) -> Result<Option<(Outcome, u64)>, EscrowRefusal> {
+    let deadline = MADE + i64::from(MIN_TIMEOUT_SECONDS);
+    match (disputed_at, asked) {
+        (Some(_), Move::Complete | Move::Dispute) => Err(EscrowRefusal::Disputed),
+        (None, Move::Complete | Move::Dispute) if now >= deadline => Err(EscrowRefusal::Expired),
+        (None, Move::Complete) => Ok(Some((Outcome::Completed, AMOUNT))),
+        (None, Move::Dispute) => Ok(None),
+        (None, Move::Refund) if now >= deadline => Ok(Some((Outcome::TimedOut, 0))),
+        (Some(at), Move::Refund) if now >= at + UNDECIDED_SECONDS => Ok(Some((Outcome::Undecided, 0))),
+        (_, Move::Refund) => Err(EscrowRefusal::NotExpired),
+        (None, Move::Resolve(_)) => Err(EscrowRefusal::NotDisputed),
+        (Some(_), Move::Resolve(0)) => Ok(Some((Outcome::Refunded, 0))),
+        (Some(_), Move::Resolve(AMOUNT)) => Ok(Some((Outcome::Released, AMOUNT))),
+        (Some(_), Move::Resolve(part)) if part < AMOUNT => Ok(Some((Outcome::Split, part))),
+        (Some(_), Move::Resolve(_)) => Err(EscrowRefusal::ExceedsAmount),
+    }
+}
+
+/// The escrow after a move, or how it was settled.
+fn ask(escrow: Escrow, asked: Move, now: UnixTime) -> Result<Result<Escrow, Settlement>, EscrowRefusal> {
+    match asked {
+        Move::Complete => escrow.complete(now).map(Err),
+        Move::Refund => escrow.refund(now).map(Err),
+        Move::Dispute => escrow.dispute(now).map(Ok),
+        Move::Resolve(released) => escrow.resolve(Usdc(released)).map(Err),
+    }
+}
+
+fn walk(escrow: Escrow, disputed_at: Option<i64>, now: i64, depth: u32, settled: &mut u32) {
+    if depth == 0 {
+        return;
+    }
+    let deadline = MADE + i64::from(MIN_TIMEOUT_SECONDS);
+    let mut times = vec![now, now + 1, deadline - 1, deadline, deadline + 1];
+    if let Some(at) = disputed_at {
+        times.extend([at + UNDECIDED_SECONDS - 1, at + UNDECIDED_SECONDS]);
+    }
+    for time in times.into_iter().filter(|time| *time >= now) {
+        for asked in MOVES {
+            let found = ask(escrow, asked, UnixTime(time));
+            match (found, expected(disputed_at, asked, time)) {
+                (Ok(Err(settlement)), Ok(Some((outcome, released)))) => {
+                    assert_eq!(settlement.outcome, outcome, "{asked:?} at {time}");
+                    assert_eq!(settlement.released.0, released, "{asked:?} at {time}");
+                    assert_eq!(settlement.released.0 + settlement.refunded.0, AMOUNT);
+                    *settled += 1;
+                }
+                (Ok(Ok(after)), Ok(None)) => {
+                    assert_eq!(after, Escrow { disputed_at: Some(UnixTime(time)), ..escrow });
+                    walk(after, Some(time), time, depth - 1, settled);
+                }
+                (Err(refusal), Err(expected)) => {
+                    assert_eq!(refusal, expected, "{asked:?} at {time}");
+                    walk(escrow, disputed_at, time, depth - 1, settled);
+                }
+                other => panic!("{asked:?} at {time}: {other:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn every_sequence_of_moves_does_what_the_model_allows() {
+    let mut settled = 0;
+    walk(locked(), None, MADE, 4, &mut settled);
+    assert!(settled > 100_000, "{settled}");
+}
+
+#[test]
+fn whatever_was_done_before_some_way_to_settle_opens() {
+    let late = UnixTime(i64::from(MAX_TIMEOUT_SECONDS) + MADE + UNDECIDED_SECONDS);
+    assert!(locked().refund(late).is_ok());
+    let disputed = locked().dispute(UnixTime(MADE)).unwrap();
+    assert!(disputed.refund(late).is_ok());
+    assert!(disputed.resolve(Usdc(0)).is_ok());
+}
+
+#[test]
+fn timeouts_are_from_a_minute_to_thirty_days() {
+    let deadline = |timeout| Escrow::deadline(UnixTime(MADE), timeout);
+    assert_eq!(deadline(59), None);
+    assert_eq!(deadline(60), Some(UnixTime(MADE + 60)));
+    assert_eq!(deadline(2_592_000), Some(UnixTime(MADE + 2_592_000)));
+    assert_eq!(deadline(2_592_001), None);
+}
+
+#[test]
+fn times_at_the_end_of_64_bits_do_not_wrap() {
+    assert_eq!(Escrow::deadline(UnixTime(i64::MAX), 60), Some(UnixTime(i64::MAX)));
+    let escrow = Escrow { disputed_at: Some(UnixTime(i64::MAX)), ..locked() };
+    assert!(escrow.refund(UnixTime(i64::MAX - 1)).is_err());
+}

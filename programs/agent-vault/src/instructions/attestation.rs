@@ -1,0 +1,74 @@
+//! Signatures over the completion of a task, verified by the runtime's ed25519 program.
+
+use crate::{errors::VaultError, state::same_address, ID};
+use anchor_lang::{pinocchio::sysvars::instructions::Instructions, prelude::*};
+
+/// The runtime's ed25519 program.
+const ED25519_PROGRAM: Address = Address::from_str_const("Ed25519SigVerify111111111111111111111111111");
+
+/// Layout of an instruction with one signature, as SDKs make it: header, key, signature, message.
+/// <https://docs.solanalabs.com/runtime/programs#ed25519-program>
+mod layout {
+    pub const KEY: usize = 16;
+    pub const SIGNATURE: usize = 48;
+    pub const MESSAGE: usize = 112;
+}
+
+/// What was attested: the output of one escrow's task.
+pub struct Attested<'a> {
+    /// The kind of proof, as the message names it.
+    pub kind: &'a [u8],
+    /// The escrow's address.
+    pub escrow: &'a Address,
+    /// SHA-256 of the task's description.
+    pub task_hash: &'a [u8; 32],
+    /// Hash of the output.
+    pub output_hash: &'a [u8; 32],
+}
+
+/// Checks that the instruction right before this one has the ed25519 program verify `key`'s signature over exactly this.
+///
+/// The header is compared whole: one signature, and all three parts inside that very instruction, so nothing that was
+/// verified elsewhere in the transaction counts.
+///
+/// # Errors
+/// [`VaultError::InvalidProof`].
+#[inline(never)]
+pub fn verify(instructions: Option<&UncheckedAccount>, key: &Address, attested: &Attested) -> Result<()> {
+    let sysvar = instructions.ok_or(VaultError::InvalidProof)?;
+    let sysvar = Instructions::try_from(sysvar.account()).map_err(|_| VaultError::InvalidProof)?;
+    let before = sysvar.get_instruction_relative(-1).map_err(|_| VaultError::InvalidProof)?;
+    require!(same_address(before.get_program_id(), &ED25519_PROGRAM), VaultError::InvalidProof);
+    require!(says(before.get_instruction_data(), key, attested), VaultError::InvalidProof);
+    Ok(())
+}
+
+/// Whether an instruction of the ed25519 program is about this key and message, and nothing else.
+fn says(data: &[u8], key: &Address, attested: &Attested) -> bool {
+    let (Some(head), Some(message)) = (data.get(..layout::SIGNATURE), data.get(layout::MESSAGE..)) else {
+        return false;
+    };
+    let Ok(length) = u16::try_from(message.len()) else {
+        return false;
+    };
+    let [low, high] = length.to_le_bytes();
+    let header: [u8; layout::KEY] = [1, 0, 48, 0, 255, 255, 16, 0, 255, 255, 112, 0, low, high, 255, 255];
+    let expected: [&[u8]; 6] = [
+        b"agent-vault:v1:",
+        attested.kind,
+        ID.as_ref(),
+        attested.escrow.as_ref(),
+        attested.task_hash,
+        attested.output_hash,
+    ];
+    strip(head, &[&header, key.as_ref()]) && strip(message, &expected)
+}
+
+/// Whether `bytes` are these parts, one after the other, and nothing behind them.
+fn strip(bytes: &[u8], parts: &[&[u8]]) -> bool {
+    let mut rest = Some(bytes);
+    for part in parts {
+        rest = rest.and_then(|rest| rest.strip_prefix(*part));
+    }
+    rest.is_some_and(<[u8]>::is_empty)
+}

@@ -1,0 +1,53 @@
+//! Releases an escrow upon a proof.
+
+use super::{
+    attestation::{self, Attested},
+    parties::{check_party, receiver_key},
+    settle_escrow::{settle, SettleEscrow},
+};
+use crate::{
+    errors::VaultError,
+    events::emit_event,
+    state::{proof, same_address, NONE},
+};
+use anchor_lang::prelude::*;
+
+/// See [`crate::agent_vault::complete_escrow`].
+///
+/// A signature is proof whoever brings it. A bare hash is public, so only a party may show it.
+///
+/// # Errors
+/// [`VaultError::EscrowExpired`], [`VaultError::EscrowDisputed`], [`VaultError::InvalidProof`],
+/// [`VaultError::Unauthorized`], [`VaultError::SessionExpired`], [`VaultError::WrongReceiver`] and those of [`settle`].
+pub fn handler(ctx: &mut Context<SettleEscrow>, kind: u8, output_hash: [u8; 32]) -> Result<()> {
+    let a = &mut ctx.accounts;
+    let now = a.now()?;
+    let settlement = a.escrow.as_policy().complete(now).map_err(VaultError::from)?;
+    let accepted = kind <= proof::WEBHOOK_CALLBACK && a.escrow.proof_kinds & (1 << kind) != 0;
+    require!(accepted, VaultError::InvalidProof);
+    let expected = a.escrow.has_expected_output == 0 || a.escrow.expected_output == output_hash;
+    require!(expected, VaultError::InvalidProof);
+    if kind == proof::OUTPUT_HASH {
+        let signer = a.signer.as_ref().ok_or(VaultError::Unauthorized)?;
+        check_party(signer.address(), &a.org, &a.vault, &a.escrow, a.receiver.as_ref(), now)?;
+    } else {
+        let (name, key): (&[u8], Address) = if kind == proof::SIGNED_ATTESTATION {
+            (b"signed_attestation", receiver_key(&a.escrow, a.receiver.as_ref(), now)?)
+        } else {
+            (b"webhook_callback", a.escrow.verifier)
+        };
+        require!(!same_address(&key, &NONE), VaultError::InvalidProof);
+        let attested = Attested {
+            kind: name,
+            escrow: a.escrow.address(),
+            task_hash: &a.escrow.task_hash,
+            output_hash: &output_hash,
+        };
+        attestation::verify(a.instructions.as_ref(), &key, &attested)?;
+    }
+    let mut event = settle(a, &settlement, now)?;
+    event.output_hash = output_hash;
+    event.proof_kind = kind;
+    emit_event!(ctx, event);
+    Ok(())
+}

@@ -1,0 +1,234 @@
+//! Locks money of a vault for a task.
+#![allow(unused_variables)] // the framework's macro binds the #[instruction] arguments twice and uses them once
+
+use super::spending::{judge, Spending};
+use crate::{
+    errors::VaultError,
+    events::{emit_event, with_event_accounts, EscrowCreated},
+    state::{
+        create_owned, frozen, is_archived, live_or_archived, proof, same_address, seeds, AllowlistAccount,
+        Approval, Escrow, Org, Outlined, Policy, Vault, MAX_OPEN_ESCROWS, NONE,
+    },
+    token::{self, Transfer},
+    ID,
+};
+use agent_vault_policy::escrow;
+use anchor_lang::{find_and_verify_program_address, prelude::*, IdlType};
+use anchor_spl::associated_token;
+
+/// What an escrow is about.
+#[derive(Clone, Copy, AnchorSerialize, AnchorDeserialize, IdlType)]
+pub struct EscrowTerms {
+    /// Micro-USDC.
+    pub amount: u64,
+    /// Names the escrow to its maker.
+    pub reference: [u8; 16],
+    /// SHA-256 of the task's description.
+    pub task_hash: [u8; 32],
+    /// What the hash of the output must be, whatever the kind of proof.
+    pub expected_output: Option<[u8; 32]>,
+    /// Accepted kinds of proof, a bit `1 << code` for each.
+    pub proof_kinds: u8,
+    /// Seconds until it is refunded instead of completed.
+    pub timeout: u32,
+}
+
+with_event_accounts! {
+    /// Accounts of `create_escrow`.
+    #[derive(Accounts)]
+    pub struct CreateEscrow {
+        /// Pays the rent, and gets it back when the escrow is settled.
+        #[account(mut, unsafe(dup))]
+        pub payer: Signer,
+        /// The session authority or the operator.
+        pub signer: Signer,
+        /// The organisation.
+        pub org: Outlined<Account<Org>>,
+        /// The policy attached.
+        #[account(constraint = same_address(&policy.org, org.address()) @ VaultError::WrongOrg)]
+        pub policy: Outlined<Account<Policy>>,
+        /// The vault that pays.
+        #[account(mut, constraint = same_address(&vault.org, org.address()) @ VaultError::WrongOrg, constraint = same_address(&vault.policy, policy.address()) @ VaultError::WrongPolicy)]
+        pub vault: Outlined<Account<Vault>>,
+        /// The vault's token account.
+        #[account(mut, constraint = same_address(&vault.tokens, vault_tokens.address()) @ VaultError::WrongTokenAccount)]
+        pub vault_tokens: UncheckedAccount,
+        /// Who is paid on completion: a live vault of the organisation, or an address that is not of this program.
+        pub receiver: UncheckedAccount,
+        /// The receiver's associated token account. It need not exist yet.
+        pub receiver_tokens: UncheckedAccount,
+        /// The escrow to be.
+        #[account(mut)]
+        #[cfg_attr(feature = "idl-build", account(seeds = [seeds::ESCROW, vault.address().as_ref(), &vault.escrow_counter.to_le_bytes()], bump))]
+        pub escrow: UncheckedAccount,
+        /// Its token account to be.
+        #[account(mut)]
+        #[cfg_attr(feature = "idl-build", account(seeds = [seeds::ESCROW_TOKENS, escrow.address().as_ref()], bump))]
+        pub escrow_tokens: UncheckedAccount,
+        /// The organisation's mint.
+        #[account(address = org.mint @ VaultError::WrongMint)]
+        pub mint: UncheckedAccount,
+        /// The organisation's token program.
+        #[account(address = org.token_program @ VaultError::WrongTokenProgram)]
+        pub token_program: UncheckedAccount,
+        /// The policy's allowlist, when it has one.
+        pub allowlist: Option<Outlined<AllowlistAccount>>,
+        /// The receiver's Recipient account: needed when the policy blocks categories, or for an attested domain.
+        pub recipient: Option<UncheckedAccount>,
+        /// The operator, co-signing above the policy's threshold.
+        #[account(constraint = same_address(&org.operator, co_signer.address()) @ VaultError::Unauthorized)]
+        pub co_signer: Option<Signer>,
+        /// The operator's approval in place of its signature; the escrow closes it.
+        #[account(mut, constraint = same_address(&approval.vault, vault.address()) @ VaultError::WrongApproval)]
+        pub approval: Option<Outlined<Account<Approval>>>,
+        /// Paid the approval's rent.
+        #[account(mut, unsafe(dup))]
+        pub approval_rent_receiver: Option<UncheckedAccount>,
+        /// Makes the accounts.
+        pub system_program: Program<System>,
+    }
+}
+
+/// See [`crate::agent_vault::create_escrow`].
+///
+/// # Errors
+/// Those of [`judge`]; [`VaultError::ReceiverFrozen`], [`VaultError::ReceiverArchived`], [`VaultError::WrongOrg`],
+/// [`VaultError::WrongTokenAccount`], [`VaultError::InvalidProof`], [`VaultError::InvalidTime`],
+/// [`VaultError::TooManyEscrows`], [`VaultError::InsufficientBalance`], [`VaultError::WrongEscrow`].
+pub fn handler(ctx: &mut Context<CreateEscrow>, terms: &EscrowTerms) -> Result<()> {
+    let a = &mut ctx.accounts;
+    let org = *a.org.address();
+    let token_program = a.org.token_program;
+    let vault_address = *a.vault.address();
+    let receiver = *a.receiver.address();
+    let allowed = judge(&Spending {
+        signer: a.signer.address(),
+        org: &a.org,
+        policy: &a.policy,
+        vault: &a.vault,
+        address: &vault_address,
+        recipient: &receiver,
+        amount: terms.amount,
+        allowlist: a.allowlist.as_ref().map(Outlined::typed),
+        about: a.recipient.as_ref(),
+        co_signer: a.co_signer.is_some(),
+        approval: a.approval.as_deref(),
+        approval_rent_receiver: a.approval_rent_receiver.as_ref(),
+    })?;
+    let receiver_is_vault = check_receiver(a.receiver.account(), a.receiver_tokens.address(), &a.org, &org)?;
+    require!(terms.proof_kinds != 0 && terms.proof_kinds & !proof::ALL == 0, VaultError::InvalidProof);
+    let now = allowed.charge.at;
+    let deadline = escrow::Escrow::deadline(now, terms.timeout).ok_or(VaultError::InvalidTime)?;
+    require!(a.vault.open_escrows < MAX_OPEN_ESCROWS, VaultError::TooManyEscrows);
+    let balance = token::balance(a.vault_tokens.account(), &token_program)?;
+    let balance = balance.checked_sub(terms.amount).ok_or(VaultError::InsufficientBalance)?;
+
+    a.vault.ledger.as_policy_mut().charge(&allowed.charge).map_err(|_| VaultError::Overflow)?;
+    let place = a.vault.ledger.as_policy().place();
+    let counter = a.vault.escrow_counter;
+    a.vault.escrow_counter = counter.checked_add(1).ok_or(VaultError::Overflow)?;
+    a.vault.open_escrows = a.vault.open_escrows.saturating_add(1);
+    let sequence = a.vault.next_sequence()?;
+
+    let index = counter.to_le_bytes();
+    let seeds: [&[u8]; 3] = [seeds::ESCROW, vault_address.as_ref(), &index];
+    let (mut escrow, bump) =
+        Outlined::<Account<Escrow>>::create(a.payer.account(), a.escrow.account(), &seeds)?;
+    let address = *escrow.address();
+    let seeds: [&[u8]; 2] = [seeds::ESCROW_TOKENS, address.as_ref()];
+    create_owned(a.payer.account(), a.escrow_tokens.account(), &seeds, token::ACCOUNT_SPACE, &token_program)?;
+    token::initialize(&token_program, a.escrow_tokens.try_cpi_handle_mut()?, a.mint.cpi_handle(), &address);
+    let vault_bump = [a.vault.bump];
+    token::transfer(
+        Transfer {
+            token_program: &token_program,
+            from: a.vault_tokens.try_cpi_handle_mut()?,
+            mint: a.mint.cpi_handle(),
+            to: a.escrow_tokens.try_cpi_handle_mut()?,
+            owner: a.vault.cpi_handle(),
+            amount: terms.amount,
+            decimals: a.org.decimals,
+        },
+        &a.vault.signer_seeds(&vault_bump),
+    );
+
+    let mut approval_used = NONE;
+    if let (Some(approval), Some(receiver)) = (&mut a.approval, &a.approval_rent_receiver) {
+        approval_used = *approval.address();
+        approval.close(*receiver.account())?;
+    }
+
+    escrow.org = org;
+    escrow.vault = vault_address;
+    escrow.receiver = receiver;
+    escrow.receiver_tokens = *a.receiver_tokens.address();
+    escrow.tokens = *a.escrow_tokens.address();
+    escrow.payer = *a.payer.address();
+    escrow.verifier = a.org.verifier;
+    escrow.arbiter = a.org.arbiter;
+    escrow.task_hash = terms.task_hash;
+    escrow.expected_output = terms.expected_output.unwrap_or_default();
+    escrow.reference = terms.reference;
+    escrow.counter = counter;
+    escrow.amount = terms.amount;
+    escrow.created_at = now.0;
+    escrow.deadline = deadline.0;
+    escrow.charged_slot = place.day_slot;
+    escrow.charged_month = place.month_ends_at.0;
+    escrow.proof_kinds = terms.proof_kinds;
+    escrow.has_expected_output = u8::from(terms.expected_output.is_some());
+    escrow.receiver_is_vault = u8::from(receiver_is_vault);
+    escrow.bump = bump;
+
+    let event = EscrowCreated {
+        org,
+        vault: vault_address,
+        policy: a.vault.policy,
+        escrow: address,
+        receiver,
+        signer: *a.signer.address(),
+        approval: approval_used,
+        payer: escrow.payer,
+        task_hash: terms.task_hash,
+        expected_output: escrow.expected_output,
+        reference: terms.reference,
+        sequence,
+        counter,
+        amount: terms.amount,
+        balance,
+        timestamp: now.0,
+        deadline: deadline.0,
+        proof_kinds: terms.proof_kinds,
+        has_expected_output: escrow.has_expected_output,
+        receiver_is_vault: escrow.receiver_is_vault,
+        co_signed: u8::from(allowed.co_signed),
+        by_session: u8::from(allowed.by_session),
+        reserved: [0; 3],
+    };
+    emit_event!(ctx, event);
+    Ok(())
+}
+
+/// Whether the receiver is a vault, and that `tokens` is where it is paid.
+///
+/// A vault is recognised by its account, so none of another organisation passes for a plain address. Of a plain address
+/// the token account is derived, so that nobody names one that the receiver does not look at.
+fn check_receiver(
+    receiver: &AccountView,
+    tokens: &Address,
+    org: &Org,
+    org_address: &Address,
+) -> Result<bool> {
+    if receiver.owned_by(&ID) {
+        let vault = live_or_archived(receiver)?;
+        require!(same_address(&vault.org, org_address), VaultError::WrongOrg);
+        require!(!is_archived(receiver)?, VaultError::ReceiverArchived);
+        require!(vault.frozen == frozen::NO, VaultError::ReceiverFrozen);
+        require!(same_address(&vault.tokens, tokens), VaultError::WrongTokenAccount);
+        return Ok(true);
+    }
+    let seeds: [&[u8]; 3] = [receiver.address().as_ref(), org.token_program.as_ref(), org.mint.as_ref()];
+    find_and_verify_program_address(&seeds, &associated_token::ID, tokens)
+        .map_err(|_| VaultError::WrongTokenAccount)?;
+    Ok(false)
+}

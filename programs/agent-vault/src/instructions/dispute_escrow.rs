@@ -1,0 +1,59 @@
+//! Stops an escrow until its arbiter decides.
+
+use super::parties::check_party;
+use crate::{
+    errors::VaultError,
+    events::{emit_event, with_event_accounts, EscrowDisputed},
+    instructions::clock,
+    state::{same_address, Escrow, Org, Outlined, Vault},
+};
+use anchor_lang::prelude::*;
+
+with_event_accounts! {
+    /// Accounts of `dispute_escrow`.
+    #[derive(Accounts)]
+    pub struct DisputeEscrow {
+        /// A party: the operator, a side's live session authority, or the receiving address.
+        pub signer: Signer,
+        /// The organisation.
+        pub org: Outlined<Account<Org>>,
+        /// The vault that pays.
+        #[account(mut, constraint = same_address(&vault.org, org.address()) @ VaultError::WrongOrg)]
+        pub vault: Outlined<Account<Vault>>,
+        /// The receiving vault, when its session authority signs.
+        pub receiver: Option<UncheckedAccount>,
+        /// The escrow.
+        #[account(mut, constraint = same_address(&escrow.vault, vault.address()) @ VaultError::WrongEscrow)]
+        pub escrow: Outlined<Account<Escrow>>,
+    }
+}
+
+/// See [`crate::agent_vault::dispute_escrow`].
+///
+/// # Errors
+/// [`VaultError::EscrowExpired`], [`VaultError::EscrowDisputed`], [`VaultError::Unauthorized`],
+/// [`VaultError::SessionExpired`], [`VaultError::WrongReceiver`].
+pub fn handler(
+    ctx: &mut Context<DisputeEscrow>,
+    reason_hash: [u8; 32],
+    evidence_hash: [u8; 32],
+) -> Result<()> {
+    let a = &mut ctx.accounts;
+    let now = a.vault.ledger.as_policy().time(clock()?);
+    check_party(a.signer.address(), &a.org, &a.vault, &a.escrow, a.receiver.as_ref(), now)?;
+    a.escrow.as_policy().dispute(now).map_err(VaultError::from)?;
+    a.escrow.disputed_at = now.0;
+    let event = EscrowDisputed {
+        org: a.escrow.org,
+        vault: a.escrow.vault,
+        escrow: *a.escrow.address(),
+        receiver: a.escrow.receiver,
+        signer: *a.signer.address(),
+        reason_hash,
+        evidence_hash,
+        sequence: a.vault.next_sequence()?,
+        timestamp: now.0,
+    };
+    emit_event!(ctx, event);
+    Ok(())
+}

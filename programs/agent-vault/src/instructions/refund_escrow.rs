@@ -1,0 +1,18 @@
+//! Gives an escrow back whose time has passed.
+
+use super::settle_escrow::{settle, SettleEscrow};
+use crate::{errors::VaultError, events::emit_event};
+use anchor_lang::prelude::*;
+
+/// See [`crate::agent_vault::refund_escrow`].
+///
+/// # Errors
+/// [`VaultError::EscrowNotExpired`] and those of [`settle`].
+pub fn handler(ctx: &mut Context<SettleEscrow>) -> Result<()> {
+    let a = &mut ctx.accounts;
+    let now = a.now()?;
+    let settlement = a.escrow.as_policy().refund(now).map_err(VaultError::from)?;
+    let event = settle(a, &settlement, now)?;
+    emit_event!(ctx, event);
+    Ok(())
+}

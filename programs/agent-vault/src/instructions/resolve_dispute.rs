@@ -1,0 +1,23 @@
+//! Divides a disputed escrow.
+
+use super::settle_escrow::{settle, SettleEscrow};
+use crate::{errors::VaultError, events::emit_event, state::same_address};
+use agent_vault_policy::Usdc;
+use anchor_lang::prelude::*;
+
+/// See [`crate::agent_vault::resolve_dispute`].
+///
+/// # Errors
+/// [`VaultError::Unauthorized`], [`VaultError::EscrowNotDisputed`], [`VaultError::EscrowAmountExceeded`] and those of
+/// [`settle`].
+pub fn handler(ctx: &mut Context<SettleEscrow>, released: u64) -> Result<()> {
+    let a = &mut ctx.accounts;
+    let by_arbiter =
+        a.signer.as_ref().is_some_and(|signer| same_address(&a.escrow.arbiter, signer.address()));
+    require!(by_arbiter, VaultError::Unauthorized);
+    let now = a.now()?;
+    let settlement = a.escrow.as_policy().resolve(Usdc(released)).map_err(VaultError::from)?;
+    let event = settle(a, &settlement, now)?;
+    emit_event!(ctx, event);
+    Ok(())
+}

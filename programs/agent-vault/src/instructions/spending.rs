@@ -1,0 +1,110 @@
+//! Who may spend from a vault, and what its policy says: the same for a payment and for an escrow.
+
+use super::recipient_standing::recipient_standing;
+use crate::{
+    errors::VaultError,
+    events::PolicyViolation,
+    instructions::clock,
+    state::{AllowlistAccount, Approval, Org, Policy, Vault},
+};
+use agent_vault_policy::{authorize, Charge, Payment, Refusal, Rule, Standing, UnixTime, Usdc};
+use anchor_lang::{address_eq, prelude::*};
+
+/// Money that is to leave a vault, with the accounts that decide whether it may. That vault, policy and organisation
+/// belong together, and that `co_signer` is the operator, is checked before.
+pub struct Spending<'a> {
+    /// Who signs for the vault.
+    pub signer: &'a Address,
+    /// The organisation.
+    pub org: &'a Org,
+    /// The policy attached to the vault.
+    pub policy: &'a Policy,
+    /// The vault.
+    pub vault: &'a Vault,
+    /// The vault's address.
+    pub address: &'a Address,
+    /// Who is paid.
+    pub recipient: &'a Address,
+    /// Micro-USDC.
+    pub amount: u64,
+    /// The policy's allowlist.
+    pub allowlist: Option<&'a AllowlistAccount>,
+    /// The recipient's Recipient account.
+    pub about: Option<&'a UncheckedAccount>,
+    /// The operator signs, too.
+    pub co_signer: bool,
+    /// The operator's approval in place of its signature.
+    pub approval: Option<&'a Approval>,
+    /// Gets the approval's rent.
+    pub approval_rent_receiver: Option<&'a UncheckedAccount>,
+}
+
+/// Spending that is allowed.
+pub struct Allowed {
+    /// What the ledger is to record.
+    pub charge: Charge,
+    /// The session authority signs, not the operator.
+    pub by_session: bool,
+    /// The operator signs beside the session authority, or has approved.
+    pub co_signed: bool,
+}
+
+/// Judges spending; changes nothing.
+///
+/// # Errors
+/// The error of the rule that refuses, with a [`PolicyViolation`] logged; [`VaultError::ZeroAmount`],
+/// [`VaultError::PaymentToSelf`], [`VaultError::Unauthorized`], [`VaultError::SessionExpired`],
+/// [`VaultError::WrongApproval`], [`VaultError::WrongRentReceiver`] and those of [`recipient_standing`].
+#[inline(never)]
+pub fn judge(spending: &Spending) -> Result<Allowed> {
+    let Spending { org, policy, vault, recipient, amount, .. } = *spending;
+    let now = vault.ledger.as_policy().time(clock()?);
+    require!(amount > 0, VaultError::ZeroAmount);
+    let by_session = vault.is_session(spending.signer, now)?;
+    require!(by_session || org.is_operator(spending.signer), VaultError::Unauthorized);
+    require!(!address_eq(recipient, spending.address), VaultError::PaymentToSelf);
+    let approved = match spending.approval {
+        None => false,
+        Some(approval) => {
+            let receiver = spending.approval_rent_receiver.ok_or(VaultError::WrongRentReceiver)?;
+            require!(address_eq(&approval.payer, receiver.address()), VaultError::WrongRentReceiver);
+            let fits = address_eq(&approval.recipient, recipient)
+                && address_eq(&approval.operator, &org.operator)
+                && approval.amount == amount
+                && address_eq(&approval.policy, &vault.policy)
+                && approval.policy_version == policy.version
+                && now < UnixTime(approval.expires_at);
+            require!(fits, VaultError::WrongApproval);
+            true
+        }
+    };
+    let co_signed = by_session && (approved || spending.co_signer);
+    let standing =
+        recipient_standing(policy, spending.allowlist, spending.about, &vault.org, recipient, now)?;
+    let payment =
+        Payment { amount: Usdc(amount), listed: standing.listed, category: standing.category, co_signed };
+    let stops = Standing { paused: org.is_paused(), frozen: vault.is_frozen() };
+    match authorize(&policy.rules(), vault.ledger.as_policy(), &payment, stops, now) {
+        Ok(charge) => Ok(Allowed { charge, by_session, co_signed }),
+        Err(refusal) => Err(refuse(spending, refusal)),
+    }
+}
+
+/// Logs which rule refuses, and returns its error. A pause or freeze is no rule of the policy and logs nothing.
+#[cold]
+fn refuse(spending: &Spending, refusal: Refusal) -> ProgramError {
+    if let Refusal::Violation(violation) = refusal {
+        if !matches!(violation.rule, Rule::Paused | Rule::Frozen) {
+            emit!(PolicyViolation {
+                org: spending.vault.org,
+                vault: *spending.address,
+                recipient: *spending.recipient,
+                limit: violation.limit,
+                attempted: violation.attempted,
+                rule: violation.rule as u8,
+                reserved: [0; 7],
+            });
+        }
+    }
+    VaultError::from(refusal).into()
+}

@@ -1,0 +1,103 @@
+//! Money that waits for the completion of a task.
+
+use super::seeds;
+use agent_vault_policy::{escrow as policy, Place, UnixTime, Usdc};
+use anchor_lang::prelude::*;
+
+/// Most escrows that a vault may have open.
+#[constant]
+pub const MAX_OPEN_ESCROWS: u32 = 64;
+
+/// The kinds of proof, as codes; an escrow accepts a set of them, bit `1 << code` for each.
+pub mod proof {
+    use anchor_lang::prelude::*;
+
+    /// A party shows the hash of the output.
+    #[constant]
+    pub const OUTPUT_HASH: u8 = 0;
+    /// The receiver signs the hash of the output.
+    #[constant]
+    pub const SIGNED_ATTESTATION: u8 = 1;
+    /// The escrow's verifier signs the hash of the output.
+    #[constant]
+    pub const WEBHOOK_CALLBACK: u8 = 2;
+    /// The set of all kinds.
+    pub const ALL: u8 = 0b111;
+}
+
+/// An escrow that is not settled: settling closes the account. Its money is in a token account of its own.
+#[account]
+pub struct Escrow {
+    /// The organisation of the vault that pays.
+    pub org: Address,
+    /// The vault that pays.
+    pub vault: Address,
+    /// Who is paid on completion: a vault of the organisation, or any other address.
+    pub receiver: Address,
+    /// The receiver's associated token account.
+    pub receiver_tokens: Address,
+    /// The escrow's token account.
+    pub tokens: Address,
+    /// Paid the rent, gets it back.
+    pub payer: Address,
+    /// Signs completion proofs of the kind `webhook_callback`: the organisation's verifier when the escrow was made.
+    pub verifier: Address,
+    /// Decides a dispute: the organisation's arbiter when the escrow was made.
+    pub arbiter: Address,
+    /// SHA-256 of the task's description.
+    pub task_hash: [u8; 32],
+    /// What the output's hash must be; see `has_expected_output`.
+    pub expected_output: [u8; 32],
+    /// Names the escrow to its maker.
+    pub reference: [u8; 16],
+    /// Part of the address: the vault's number of escrows before.
+    pub counter: u64,
+    /// Micro-USDC locked.
+    pub amount: u64,
+    /// Unix time of its making.
+    pub created_at: i64,
+    /// Unix time from which it is refunded instead of completed.
+    pub deadline: i64,
+    /// Unix time of the dispute; zero: none.
+    pub disputed_at: i64,
+    /// Absolute number of the 15-minute slot of the vault's ledger that it was charged to.
+    pub charged_slot: u64,
+    /// End of the calendar month that it was charged to.
+    pub charged_month: i64,
+    /// Accepted kinds of proof: see [`proof`].
+    pub proof_kinds: u8,
+    /// One when `expected_output` counts.
+    pub has_expected_output: u8,
+    /// One when the receiver is a vault: then its session authority acts for it.
+    pub receiver_is_vault: u8,
+    /// Bump of this address.
+    pub bump: u8,
+    /// Zero.
+    pub reserved: [u8; 4],
+}
+
+impl Escrow {
+    /// The escrow as the policy crate judges it.
+    pub fn as_policy(&self) -> policy::Escrow {
+        policy::Escrow {
+            amount: Usdc(self.amount),
+            deadline: UnixTime(self.deadline),
+            disputed_at: (self.disputed_at != 0).then_some(UnixTime(self.disputed_at)),
+        }
+    }
+
+    /// Where the vault's ledger holds its charge.
+    pub fn place(&self) -> Place {
+        Place { day_slot: self.charged_slot, month_ends_at: UnixTime(self.charged_month) }
+    }
+
+    /// The seeds that sign for this escrow's tokens. `end` is counter and bump: see [`Escrow::seed_end`].
+    pub fn signer_seeds<'a>(&'a self, end: &'a ([u8; 8], [u8; 1])) -> [&'a [u8]; 4] {
+        [seeds::ESCROW, self.vault.as_ref(), &end.0, &end.1]
+    }
+
+    /// Counter and bump as seeds.
+    pub fn seed_end(&self) -> ([u8; 8], [u8; 1]) {
+        (self.counter.to_le_bytes(), [self.bump])
+    }
+}
