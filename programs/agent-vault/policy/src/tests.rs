@@ -81,6 +81,114 @@ fn no_sequence_of_payments_passes_the_caps() {
     }
 }
 
+#[test]
+fn no_refund_makes_room_beyond_the_caps() {
+    let sequences: u64 = env::var("POLICY_SEQUENCES").map_or(2_000, |n| n.parse().unwrap());
+    for seed in 1..=sequences {
+        let random = &mut Random(seed.wrapping_mul(0xd134_2543_de82_ef95) | 1);
+        let rules = Rules {
+            max_per_day: (random.below(4) > 0).then(|| Usdc(random.below(1_000))),
+            max_per_month: (random.below(3) > 0).then(|| Usdc(random.below(3_000))),
+            velocity_cap: (random.below(3) == 0).then(|| random.below(20)),
+            ..Rules::default()
+        };
+        let mut ledger = Ledger::default();
+        // What was really spent: a refund takes from the payment that it refunds.
+        let mut paid: Vec<(i64, u64)> = Vec::new();
+        let mut open: Vec<(usize, crate::Place)> = Vec::new();
+        let mut clock = 1_700_000_000 + random.below(100_000_000) as i64;
+        for _ in 0..20 + random.below(181) {
+            clock = step(random, clock);
+            if random.below(3) == 0 && !open.is_empty() {
+                let (index, place) = open.swap_remove(random.below(open.len() as u64) as usize);
+                let part = random.below(paid[index].1 + 1);
+                let returned = random.pick(&[paid[index].1, part]);
+                let before = ledger;
+                ledger.credit(place, Usdc(returned));
+                paid[index].1 -= returned;
+                assert!(before.day.total - ledger.day.total <= returned);
+                assert!(before.month.spent.0 - ledger.month.spent.0 <= returned);
+                assert_eq!((before.hour, before.last), (ledger.hour, ledger.last));
+            } else if let Ok(charge) = authorize(
+                &rules,
+                &ledger,
+                &plain(1 + random.below(250)),
+                Standing::default(),
+                UnixTime(clock),
+            ) {
+                ledger.charge(&charge).unwrap();
+                open.push((paid.len(), ledger.place()));
+                paid.push((charge.at.0, charge.amount.0));
+                keeps_the_caps(&rules, &paid, seed);
+            }
+            assert_eq!(ledger.day.slots.iter().sum::<u64>(), ledger.day.total, "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn what_is_refunded_can_be_spent_again_while_its_charge_counts() {
+    let rules = Rules { max_per_day: Some(Usdc(100)), max_per_month: Some(Usdc(100)), ..Rules::default() };
+    // The last second of a slot at the start of a month
+    let paid = 1_701_388_800 + 899;
+    let mut ledger = Ledger::default();
+    let pay = |ledger: &mut Ledger, amount, at| {
+        let charge = authorize(&rules, ledger, &plain(amount), Standing::default(), UnixTime(at))?;
+        ledger.charge(&charge).map_err(Refusal::from)
+    };
+    pay(&mut ledger, 100, paid).unwrap();
+    let place = ledger.place();
+    assert!(pay(&mut ledger, 1, paid).is_err());
+    // When 40 come back a little later, then 40 and not more can be spent
+    ledger.credit(place, Usdc(40));
+    assert!(pay(&mut ledger, 41, paid + 1).is_err());
+    pay(&mut ledger, 40, paid + 1).unwrap();
+    assert!(pay(&mut ledger, 1, paid + 1).is_err());
+}
+
+#[test]
+fn what_is_refunded_after_its_slot_or_month_was_let_go_changes_nothing() {
+    let mut ledger = Ledger::default();
+    let charge = |ledger: &mut Ledger, amount, at| {
+        let charge =
+            authorize(&Rules::default(), ledger, &plain(amount), Standing::default(), UnixTime(at)).unwrap();
+        ledger.charge(&charge).unwrap();
+    };
+    let paid = 1_700_000_100; // the first second of a slot
+    charge(&mut ledger, 100, paid);
+    let place = ledger.place();
+    // Given that the last slot in which the charge counts was written to, then it can still be taken back
+    let mut counted = ledger;
+    charge(&mut counted, 7, paid + 96 * 900);
+    counted.credit(place, Usdc(100));
+    assert_eq!(counted.day.total, 7);
+    // One slot later its place holds another time, which is not touched
+    charge(&mut ledger, 7, paid + 97 * 900);
+    ledger.credit(place, Usdc(100));
+    assert_eq!(ledger.day.total, 7);
+    assert_eq!(ledger.month.spent, Usdc(7));
+    // And in another month, the month's spending is not touched either
+    let next = ledger.month.ends_at.0;
+    charge(&mut ledger, 5, next);
+    ledger.credit(place, Usdc(100));
+    assert_eq!(ledger.month.spent, Usdc(5));
+}
+
+#[test]
+fn more_than_the_slot_holds_is_never_taken_out() {
+    let mut ledger = Ledger::default();
+    let now = UnixTime(1_700_000_000);
+    for amount in [30, 20] {
+        let charge = authorize(&Rules::default(), &ledger, &plain(amount), Standing::default(), now).unwrap();
+        ledger.charge(&charge).unwrap();
+    }
+    ledger.credit(ledger.place(), Usdc(u64::MAX));
+    assert_eq!((ledger.day.total, ledger.month.spent), (0, Usdc(0)));
+    let future = crate::Place { day_slot: u64::MAX, ..ledger.place() };
+    ledger.credit(future, Usdc(1));
+    assert_eq!(ledger.day.slots.iter().sum::<u64>(), 0);
+}
+
 /// Checks every interval that ends with the newest payment; the earlier ones were checked when theirs was new.
 fn keeps_the_caps(rules: &Rules, paid: &[(i64, u64)], seed: u64) {
     let (now, amount) = *paid.last().unwrap();
