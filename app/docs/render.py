@@ -1,4 +1,4 @@
-"""Makes HTML pages of the OpenAPI document and of the error catalogue."""
+"""Makes HTML pages of the OpenAPI document, the error catalogue and the guides."""
 
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -6,7 +6,19 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+from markdown_it import MarkdownIt
+
 from app.errors import CATALOGUE, ErrorKind
+
+GUIDES: Mapping[str, str] = {
+    "escrow": "Escrow",
+    "approvals": "Approvals",
+    "direct-use": "Direct use",
+    "clusters": "Clusters",
+}
+"""The guides: name of the file and of the page, and title."""
+
+_HOME = '<p><a href="/docs">Agent Vault Payment Service</a></p>'
 
 
 @cache
@@ -26,10 +38,17 @@ def error_page(kind: ErrorKind) -> str:
     """Return the page to which an error's `docs` leads."""
     return _page(
         kind.code,
-        f'<p><a href="/docs">Agent Vault Payment Service</a></p><h1><code>{escape(kind.code)}</code></h1>'
+        f"{_HOME}<h1><code>{escape(kind.code)}</code></h1>"
         f"<p>HTTP status {kind.status} · {escape(kind.area)}</p><p>{escape(kind.meaning)}</p>"
         f"<h2>What to do</h2><p>{_inline(kind.remedy)}</p>",
     )
+
+
+@cache
+def guide_page(name: str) -> str:
+    """Return the page of a guide of `GUIDES`."""
+    text = files("app.docs.guides").joinpath(f"{name}.md").read_text(encoding="utf-8")
+    return _page(GUIDES[name], _HOME + MarkdownIt("commonmark", {"html": False}).enable("table").render(text))
 
 
 def interface_page(document: Mapping[str, Any]) -> str:
@@ -39,6 +58,7 @@ def interface_page(document: Mapping[str, Any]) -> str:
         for method, operation in methods.items():
             tags.setdefault(operation["tags"][0], []).append(_operation(method, path, operation, document))
     menu = "".join(f'<a href="#{escape(tag)}">{escape(tag)}</a>' for tag in (*tags, "errors"))
+    guides = "".join(f'<a href="/docs/guides/{name}">{escape(title)}</a>' for name, title in GUIDES.items())
     sections = "".join(
         f'<h2 id="{escape(tag)}">{escape(tag.capitalize())}</h2>{"".join(parts)}' for tag, parts in tags.items()
     )
@@ -49,7 +69,7 @@ def interface_page(document: Mapping[str, Any]) -> str:
         "<p>Every request carries <code>Authorization: Bearer &lt;API key&gt;</code>. State-changing requests take an "
         "idempotency key, as the field <code>idempotencyKey</code> or the header <code>Idempotency-Key</code>. "
         'The same as data: <a href="/openapi.json">/openapi.json</a>.</p>'
-        f'<nav>{menu}</nav>{sections}<h2 id="errors">Errors</h2>{_errors()}',
+        f'<nav>{guides}</nav><nav>{menu}</nav>{sections}<h2 id="errors">Errors</h2>{_errors()}',
     )
 
 

@@ -4,7 +4,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from app.docs.render import error_page, interface_page
+from app.docs.render import GUIDES, error_page, guide_page, interface_page
 from app.errors import CATALOGUE, RequestError
 
 _HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
@@ -20,6 +20,14 @@ async def interface(request: Request) -> Response:
     return HTMLResponse(interface_page(request.app.state.openapi), headers=_HEADERS)
 
 
+async def guide(request: Request) -> Response:
+    """One guide."""
+    name = request.path_params["name"]
+    if name not in GUIDES:
+        raise RequestError("not_found")
+    return HTMLResponse(guide_page(name), headers=_HEADERS)
+
+
 async def error(request: Request) -> Response:
     """One error code on a page."""
     kind = CATALOGUE.get(request.path_params["code"])
@@ -31,5 +39,6 @@ async def error(request: Request) -> Response:
 routes = [
     Route("/openapi.json", openapi),
     Route("/docs", interface),
+    Route("/docs/guides/{name}", guide),
     Route("/docs/errors/{code}", error),
 ]

@@ -1,0 +1,1 @@
+"""Guides, as Markdown: what the service does and how it is run."""

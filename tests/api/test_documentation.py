@@ -1,0 +1,47 @@
+"""The guides under /docs."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import app.docs.guides
+from app.docs.render import GUIDES
+from app.main import operations
+from tests.world import World
+
+FOLDER = Path(app.docs.guides.__file__).parent
+README = Path(__file__).parents[2] / "README.md"
+
+
+def test_every_guide_in_the_folder_has_a_page_and_stands_in_the_readme() -> None:
+    names = {file.stem for file in FOLDER.glob("*.md")}
+    assert names == set(GUIDES)
+    assert all(f"(app/docs/guides/{name}.md)" in README.read_text() for name in names)
+
+
+@pytest.mark.parametrize("name", GUIDES)
+async def test_guide_is_served_without_a_key_and_listed(world: World, name: str) -> None:
+    listing = await world.client.get("/docs")
+    assert f'href="/docs/guides/{name}"' in listing.text
+    page = await world.client.get(f"/docs/guides/{name}")
+    assert page.status_code == 200
+    assert page.headers["content-type"].startswith("text/html")
+    assert "<h1>" in page.text
+    assert "<table>" in page.text or name == "approvals"
+
+
+async def test_unknown_guide_is_answered_in_the_envelope(world: World) -> None:
+    for name in ("nothing", "..%2frender", "escrow.md"):
+        answer = await world.client.get(f"/docs/guides/{name}")
+        assert answer.status_code == 404
+        assert answer.json()["error"]["code"] == "not_found"
+
+
+@pytest.mark.parametrize("name", GUIDES)
+def test_every_route_that_a_guide_names_exists(name: str) -> None:
+    known = {re.sub(r"\{\w+\}", "{}", route.path) for route in operations}
+    text = (FOLDER / f"{name}.md").read_text()
+    named = re.findall(r"/v1/[\w/{}…-]+", text)
+    paths = {re.sub(r"\{\w+\}|\w+_…", "{}", path.partition("?")[0]).rstrip("/") for path in named}
+    assert paths <= known
