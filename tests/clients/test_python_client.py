@@ -1,0 +1,24 @@
+"""The example client in Python, on anchorpy, as its user runs it."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.clients.support import check, run, vault_with_session
+from tests.world import World
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+_CLIENT = Path(__file__).parent / "python/client.py"
+
+
+@pytest.mark.parametrize("restricted", [False, True], ids=["anybody", "allowlist"])
+async def test_python_client_reads_pays_and_is_refused_with_the_idl_alone(
+    world: World, tmp_path: Path, restricted: bool
+) -> None:
+    vault = await vault_with_session(world, tmp_path, restricted=restricted)
+
+    said = await run(world, [sys.executable, str(_CLIENT)], vault)
+
+    await check(world, vault, said)

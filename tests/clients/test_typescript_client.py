@@ -1,0 +1,56 @@
+"""The example client in TypeScript, on @anchor-lang/core, as its user builds and runs it."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.clients.support import check, run, vault_with_session
+from tests.world import World
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+_FOLDER = Path(__file__).parent / "typescript"
+_INSTALL = "npm ci --prefix tests/clients/typescript"
+
+
+@pytest.fixture(scope="module")
+def client() -> list[str]:
+    """The command that runs the client, compiled; skips where it cannot be, which in continuous integration fails."""
+    node, compiler = shutil.which("node"), _FOLDER / "node_modules/.bin/tsc"
+    if node is None or not compiler.exists():
+        missing = "node is not installed; with it" if node is None else "packages are not installed;"
+        reason = f"{missing} `{_INSTALL}` installs what the client needs"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    built = subprocess.run([compiler, "--project", _FOLDER], capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stdout
+    return [node, str(_FOLDER / "build/client.js")]
+
+
+def _named_as_in_the_idl(said: Any) -> Any:
+    """Undo the library's change of every name into camel case."""
+    if isinstance(said, list):
+        return [_named_as_in_the_idl(item) for item in said]
+    if not isinstance(said, dict):
+        return said
+    renamed = {re.sub("[A-Z]", lambda capital: f"_{capital[0].lower()}", key): said[key] for key in said}
+    if "data" in renamed:
+        renamed["name"] = renamed["name"][0].upper() + renamed["name"][1:]
+    return {key: _named_as_in_the_idl(value) for key, value in renamed.items()}
+
+
+@pytest.mark.parametrize("restricted", [False, True], ids=["anybody", "allowlist"])
+async def test_typescript_client_reads_pays_and_is_refused_with_the_idl_alone(
+    world: World, tmp_path: Path, client: list[str], restricted: bool
+) -> None:
+    vault = await vault_with_session(world, tmp_path, restricted=restricted)
+
+    said = await run(world, client, vault)
+
+    await check(world, vault, _named_as_in_the_idl(said))
