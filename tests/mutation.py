@@ -18,7 +18,7 @@ POLICY = PROGRAMS / "agent-vault" / "policy"
 TIMEOUT = 300
 """Seconds until a change that makes the tests run for ever counts as noticed."""
 
-WINDOW, TYPES, VERDICT = "window.rs", "types.rs", "verdict.rs"
+WINDOW, TYPES, VERDICT, ESCROW = "window.rs", "types.rs", "verdict.rs", "escrow.rs"
 
 
 @dataclass(frozen=True)
@@ -168,6 +168,57 @@ MUTANTS = [
     *_each(TYPES, "self.last = charge.at;", "", "self.last = UnixTime(charge.at.0 + 1);"),
     *_each(TYPES, "self.day.add_to(charge.day_held, charge.at, charge.amount.0)?;", ""),
     *_each(TYPES, "self.month.add(charge.at, charge.amount)?;", ""),
+    # What comes back
+    *_each(WINDOW, "if slot > self.newest || self", "if slot >= self.newest || self", "if self"),
+    *_each(
+        WINDOW,
+        "self.newest.saturating_sub(slot) >= SLOTS as u64",
+        "self.newest.saturating_sub(slot) > SLOTS as u64",
+        "self.newest.saturating_sub(slot) >= SLOTS as u64 - 1",
+    ),
+    *_each(WINDOW, "value.min(*entry).min(self.total)", "value.min(self.total)", "value"),
+    Mutant(
+        WINDOW,
+        "value.min(*entry).min(self.total)",
+        "value.min(*entry)",
+        equivalent="no slot holds more than the total",
+    ),
+    *_each(WINDOW, "*entry = entry.saturating_sub(taken);", ""),
+    *_each(WINDOW, "self.total = self.total.saturating_sub(taken);", ""),
+    *_each(TYPES, "day_slot: self.day.newest", "day_slot: self.day.newest + 1", "day_slot: self.day.newest - 1"),
+    *_each(TYPES, "month_ends_at: self.month.ends_at", "month_ends_at: self.last"),
+    *_each(TYPES, "self.day.take_back(place.day_slot, returned.0);", ""),
+    *_each(
+        TYPES,
+        "if self.month.ends_at == place.month_ends_at",
+        "if self.month.ends_at != place.month_ends_at",
+        "if self.month.ends_at >= place.month_ends_at",
+    ),
+    Mutant(
+        TYPES,
+        "if self.month.ends_at == place.month_ends_at",
+        "if self.month.ends_at <= place.month_ends_at",
+        equivalent="the ledger's month is never before one that it has charged to",
+    ),
+    *_each(TYPES, "self.month.spent.0.saturating_sub(returned.0)", "self.month.spent.0", "0"),
+    # Escrows
+    *_each(ESCROW, "u32 = 60;", "u32 = 59;", "u32 = 61;"),
+    *_each(ESCROW, "u32 = 30 * 86_400;", "u32 = 30 * 86_400 - 1;", "u32 = 30 * 86_400 + 1;"),
+    *_each(ESCROW, "i64 = 30 * 86_400;", "i64 = 30 * 86_400 - 1;", "i64 = 30 * 86_400 + 1;"),
+    *_each(ESCROW, "MIN_TIMEOUT_SECONDS..=MAX_TIMEOUT_SECONDS", "MIN_TIMEOUT_SECONDS..MAX_TIMEOUT_SECONDS"),
+    *_each(ESCROW, "i64::from(timeout_seconds)", "i64::from(timeout_seconds) + 1"),
+    *_each(ESCROW, "Outcome::Completed, self.amount", "Outcome::Completed, Usdc(0)"),
+    *_each(ESCROW, "self.settle(outcome, Usdc(0))", "self.settle(outcome, self.amount)"),
+    *_each(ESCROW, "if now < from", "if now <= from", "if now > from"),
+    *_each(ESCROW, "at.0.saturating_add(UNDECIDED_SECONDS)", "at.0"),
+    *_each(ESCROW, "self.open_at(now)?;", "", nth=0),
+    *_each(ESCROW, "self.open_at(now)?;", "", nth=1),
+    *_each(ESCROW, "if self.disputed_at.is_none()", "if self.disputed_at.is_some()", "if false"),
+    *_each(ESCROW, "if released > self.amount", "if released >= self.amount", "if released < self.amount", "if false"),
+    *_each(ESCROW, "if released == self.amount", "if released != self.amount"),
+    *_each(ESCROW, "if released.0 == 0", "if released.0 != 0", "if released.0 <= 1"),
+    *_each(ESCROW, "if now >= self.deadline", "if now > self.deadline", "if now < self.deadline"),
+    *_each(ESCROW, "self.amount.0.saturating_sub(released.0)", "self.amount.0", "released.0"),
     # The rules
     *_rule("expiry", "now <= expiry", "now < expiry", "now >= expiry"),
     *_rule("max_per_tx", "payment.amount <= limit", "payment.amount < limit", "payment.amount >= limit"),

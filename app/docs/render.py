@@ -1,14 +1,20 @@
-"""Makes HTML pages of the OpenAPI document, the error catalogue and the guides."""
+"""Makes HTML pages of the OpenAPI document, the catalogues of errors and events, the settings and the guides."""
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from html import escape
+from http import HTTPStatus
 from importlib.resources import files
 from typing import Any
 
 from markdown_it import MarkdownIt
+from pydantic_core import PydanticUndefined
+from starlette.routing import Route
 
-from app.errors import CATALOGUE, ErrorKind
+from app.errors import CATALOGUE, ApiError, ErrorKind, PolicyViolationError
+from app.event_catalogue import EVENTS, EventKind
+from app.settings import Settings
 
 GUIDES: Mapping[str, str] = {
     "escrow": "Escrow",
@@ -18,6 +24,11 @@ GUIDES: Mapping[str, str] = {
 }
 """The guides: name of the file and of the page, and title."""
 
+_REQUEST_ID = "req_NaLTW5KRAT7GNcwLfd2Mhr"
+_ABOUT_EVENTS = (
+    "`GET /v1/events` lists events, webhooks deliver them. Each has `event_id`, `event` (its type) and `timestamp`, "
+    "and in the list `severity` and `summary`; beside these it has the fields of its type. Events are kept for 90 days."
+)
 _HOME = '<p><a href="/docs">Agent Vault Payment Service</a></p>'
 
 
@@ -34,13 +45,67 @@ def _page(title: str, body: str) -> str:
     )
 
 
-def error_page(kind: ErrorKind) -> str:
-    """Return the page to which an error's `docs` leads."""
+def error_page(kind: ErrorKind, base_url: str) -> str:
+    """Return the page to which an error's `docs` leads: cause, example and remedy."""
+    example = _example(kind).envelope(docs=f"{base_url}/docs/errors/{kind.code}", request_id=_REQUEST_ID)
     return _page(
         kind.code,
         f"{_HOME}<h1><code>{escape(kind.code)}</code></h1>"
-        f"<p>HTTP status {kind.status} · {escape(kind.area)}</p><p>{escape(kind.meaning)}</p>"
+        f"<p>HTTP status {kind.status} · {escape(kind.area)}</p><h2>Cause</h2><p>{_inline(kind.meaning)}</p>"
+        f"<h2>Example</h2><pre>HTTP/1.1 {kind.status} {HTTPStatus(kind.status).phrase}\n\n"
+        f"{escape(json.dumps(example, indent=2))}</pre>"
         f"<h2>What to do</h2><p>{_inline(kind.remedy)}</p>",
+    )
+
+
+def _example(kind: ErrorKind) -> ApiError:
+    if kind.code == "policy_violation":
+        violation = {"rule": "max_per_tx", "limit": "5.00", "attempted": "6.00"}
+        wallet, policy = "wal_VDycjSYafbJkJfSRKajygt", "pol_VzU53AtbSxsDL2M2jvnpAT"
+        return PolicyViolationError(violation=violation, wallet_id=wallet, policy_id=policy)
+    fields: Mapping[str, Mapping[str, Any]] = {
+        "not_ready": {"reasons": ["chain"]},
+        "chain_unavailable": {"tx_id": "tx_KiEQfkf6fLwrUKr9MX11QZ"},
+    }
+    return ApiError(kind.code, fields=fields.get(kind.code))
+
+
+def events_page() -> str:
+    """Return the page of all events."""
+    sections = "".join(_event(kind) for kind in EVENTS.values())
+    return _page(
+        "Events",
+        f"{_HOME}<h1>Events</h1><p>{_inline(_ABOUT_EVENTS)}</p>{sections}",
+    )
+
+
+def _event(kind: EventKind) -> str:
+    severity = f"{kind.severity}, {kind.exception}" if kind.exception else kind.severity
+    fields = ", ".join(
+        (*(f"`{name}`" for name in kind.fields), *(f"`{name}` (in some cases)" for name in kind.optional))
+    )
+    return (
+        f'<h2 id="{kind.type}"><code>{kind.type}</code></h2><p>{_inline(kind.meaning)}</p>'
+        f'<p class="muted">Severity: {severity}. Fields: {_inline(fields)}</p>'
+    )
+
+
+def settings_page() -> str:
+    """Return the page of all settings."""
+    prefix = Settings.model_config.get("env_prefix", "")
+    rows = []
+    for name, field in Settings.model_fields.items():
+        default = "" if field.default in (None, PydanticUndefined) else json.dumps(field.default, default=str)
+        rows.append(
+            f'<tr id="{name}"><td><code>{prefix}{name.upper()}</code></td><td><code>{escape(default)}</code></td>'
+            f"<td>{_inline(field.description or '')}</td></tr>"
+        )
+    return _page(
+        "Settings",
+        f"{_HOME}<h1>Settings</h1><p>Each is an environment variable of <code>agent-vault</code>. Durations are "
+        "seconds unless the name says otherwise.</p>"
+        "<table><thead><tr><th>Variable</th><th>Default</th><th></th></tr></thead>"
+        f"<tbody>{''.join(rows)}</tbody></table>",
     )
 
 
@@ -51,14 +116,15 @@ def guide_page(name: str) -> str:
     return _page(GUIDES[name], _HOME + MarkdownIt("commonmark", {"html": False}).enable("table").render(text))
 
 
-def interface_page(document: Mapping[str, Any]) -> str:
-    """Return the page of all operations, from the OpenAPI document."""
+def interface_page(document: Mapping[str, Any], others: Sequence[Route]) -> str:
+    """Return the page of all operations, from the OpenAPI document, and of ``others`` by what their code says."""
     tags: dict[str, list[str]] = {}
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             tags.setdefault(operation["tags"][0], []).append(_operation(method, path, operation, document))
-    menu = "".join(f'<a href="#{escape(tag)}">{escape(tag)}</a>' for tag in (*tags, "errors"))
-    guides = "".join(f'<a href="/docs/guides/{name}">{escape(title)}</a>' for name, title in GUIDES.items())
+    menu = "".join(f'<a href="#{escape(tag)}">{escape(tag)}</a>' for tag in (*tags, "service", "errors"))
+    pages = {"events": "Events", "settings": "Settings", **{f"guides/{name}": title for name, title in GUIDES.items()}}
+    guides = "".join(f'<a href="/docs/{name}">{escape(title)}</a>' for name, title in pages.items())
     sections = "".join(
         f'<h2 id="{escape(tag)}">{escape(tag.capitalize())}</h2>{"".join(parts)}' for tag, parts in tags.items()
     )
@@ -69,7 +135,8 @@ def interface_page(document: Mapping[str, Any]) -> str:
         "<p>Every request carries <code>Authorization: Bearer &lt;API key&gt;</code>. State-changing requests take an "
         "idempotency key, as the field <code>idempotencyKey</code> or the header <code>Idempotency-Key</code>. "
         'The same as data: <a href="/openapi.json">/openapi.json</a>.</p>'
-        f'<nav>{guides}</nav><nav>{menu}</nav>{sections}<h2 id="errors">Errors</h2>{_errors()}',
+        f'<nav>{guides}</nav><nav>{menu}</nav>{sections}<h2 id="service">Service</h2>{_others(others)}'
+        f'<h2 id="errors">Errors</h2>{_errors()}',
     )
 
 
@@ -97,6 +164,13 @@ def _operation(method: str, path: str, operation: Mapping[str, Any], document: M
     ]
     parts.append(f'<p class="muted">Errors: {", ".join(codes)}</p>')
     return "".join(parts)
+
+
+def _others(routes: Sequence[Route]) -> str:
+    return "".join(
+        f'<h3><span class="method">GET</span> {escape(route.path)}</h3><p>{_inline(route.endpoint.__doc__ or "")}</p>'
+        for route in routes
+    )
 
 
 def _fields(title: str, schema: Mapping[str, Any]) -> str:

@@ -6,296 +6,20 @@ Each runtime is the LiteSVM of a solders release, installed into an environment 
 has the old SPL Token program, 0.29 has p-token.
 """
 
-import base64
-import json
 import os
-import subprocess
 import sys
-import venv
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from solders.instruction import AccountMeta, Instruction
 from solders.keypair import Keypair
-from solders.pubkey import Pubkey
 
-from app.chain.addresses import TOKEN_PROGRAM, Addresses
-from app.chain.instructions import Instructions
+from app.chain.addresses import TOKEN_PROGRAM
 from app.chain.rules import Rules
-from idl import codec
+from tests.bench.escrow_units import escrow_units
+from tests.bench.story import NEVER, PROGRAM, USDC, Runtime, Story
 from tests.bench.tables import table
-from tests.bench.token_bytes import mint_bytes, token_account_bytes
+from tests.bench.token_bytes import token_account_bytes
 
 RUNTIMES = ("0.26.0", "0.29.0")
-CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "agent-vault-bench"
-PROGRAM = Path(os.environ.get("AGENT_VAULT_SO", Path(__file__).parents[2] / "programs" / "agent_vault.so"))
-NOW = 1_800_000_000
-NEVER = 2_000_000_000
-DAY_SLOT = 900
-USDC = 1_000_000
-
-
-class Runtime:
-    """A VM of one solders release, in a process of its own."""
-
-    def __init__(self, version: str) -> None:
-        folder = CACHE / f"solders-{version}"
-        python = folder / "bin" / "python"
-        if not python.exists():
-            venv.create(folder, with_pip=True)
-            subprocess.run([python, "-m", "pip", "install", "-q", f"solders=={version}"], check=True)
-        worker = Path(__file__).with_name("vm_worker.py")
-        self._process = subprocess.Popen([python, worker], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._answer()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-    def do(self, what: str, **values: Any) -> dict[str, Any]:
-        """One command of the worker."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"do": what, **values}) + "\n")
-        self._process.stdin.flush()
-        return self._answer()
-
-    def account(self, address: Pubkey, owner: Pubkey, data: bytes) -> None:
-        """Puts an account into the VM."""
-        encoded = base64.b64encode(data).decode()
-        self.do("account", address=str(address), owner=str(owner), lamports=10**9, data=encoded)
-
-    def units(self, payer: Keypair, *instructions: Instruction, signers: tuple[Keypair, ...] = ()) -> int:
-        """Sends a transaction and says what its instructions took."""
-        wire = [
-            {
-                "program": str(one.program_id),
-                "data": base64.b64encode(bytes(one.data)).decode(),
-                "accounts": [[str(meta.pubkey), meta.is_signer, meta.is_writable] for meta in one.accounts],
-            }
-            for one in instructions
-        ]
-        answer = self.do("send", payer=str(payer), signers=[str(key) for key in signers], instructions=wire)
-        if "units" not in answer:
-            raise RuntimeError(f"{answer['error']}: {answer['logs']}")
-        units: int = answer["units"]
-        return units
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
-        return answer
-
-
-class Story:
-    """An organisation in which every instruction is used once, and payments under many policies."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self.runtime = runtime
-        self.units: dict[str, int] = {}
-        self.payer, self.authority, self.operator = Keypair(), Keypair(), Keypair()
-        self.session, self.merchant = Keypair(), Keypair()
-        coder = codec.load()
-        self.mint = Pubkey.new_unique()
-        self.addresses = Addresses(coder.program_id, self.mint)
-        self.org = self.addresses.org(self.authority.pubkey(), "acme")
-        self.instructions = Instructions(coder, self.addresses, self.org)
-        self.destination = self.addresses.token_account(self.merchant.pubkey())
-        self.time = NOW
-        runtime.do("program", address=str(coder.program_id), path=str(PROGRAM))
-        runtime.do("clock", time=self.time)
-        runtime.do("airdrop", address=str(self.payer.pubkey()))
-        runtime.account(self.mint, TOKEN_PROGRAM, mint_bytes(self.payer.pubkey()))
-        runtime.account(self.destination, TOKEN_PROGRAM, token_account_bytes(self.mint, self.merchant.pubkey(), 0))
-
-    def step(self, name: str, instruction: Instruction, *signers: Keypair) -> int:
-        """Sends an instruction and keeps what it took under its name."""
-        units = self.runtime.units(self.payer, instruction, signers=signers)
-        self.units[name] = units
-        return units
-
-    def transfer(self) -> int:
-        """The plain TransferChecked."""
-        source = Pubkey.new_unique()
-        self.runtime.account(source, TOKEN_PROGRAM, token_account_bytes(self.mint, self.payer.pubkey(), 10**9))
-        data = bytes([12]) + (5).to_bytes(8, "little") + bytes([6])
-        metas = [
-            AccountMeta(source, is_signer=False, is_writable=True),
-            AccountMeta(self.mint, is_signer=False, is_writable=False),
-            AccountMeta(self.destination, is_signer=False, is_writable=True),
-            AccountMeta(self.payer.pubkey(), is_signer=True, is_writable=False),
-        ]
-        return self.runtime.units(self.payer, Instruction(TOKEN_PROGRAM, data, metas))
-
-    def found(self) -> None:
-        """Creates the organisation, with a reserve, and registers the merchant."""
-        build = self.instructions
-        operator = self.operator.pubkey()
-        self.step(
-            "initialize_org",
-            build.initialize_org(
-                payer=self.payer.pubkey(),
-                creator=self.authority.pubkey(),
-                org_id="acme",
-                operator=operator,
-                arbiter=operator,
-                verifier=operator,
-            ),
-            self.authority,
-        )
-        reserve = self.addresses.token_account(self.org)
-        self.runtime.account(reserve, TOKEN_PROGRAM, token_account_bytes(self.mint, self.org, 10**13))
-        self.step("update_org", build.update_org(signer=self.authority.pubkey(), paused=False), self.authority)
-        self.step(
-            "register_recipient",
-            build.register_recipient(
-                payer=self.payer.pubkey(), signer=operator, address=self.merchant.pubkey(), category=7, domain=None
-            ),
-            self.operator,
-        )
-
-    def policy(self, name: str, rules: Rules, entries: list[bytes] | None = None) -> tuple[Pubkey, Pubkey | None]:
-        """Creates a policy, with its allowlist in force."""
-        build, key = self.instructions, name.encode().ljust(16, b"_")[:16]
-        payer, authority = self.payer.pubkey(), self.authority.pubkey()
-        address = self.addresses.policy(self.org, key)
-        self.step(
-            "create_policy", build.create_policy(payer=payer, authority=authority, key=key, rules=rules), self.authority
-        )
-        if entries is None:
-            return address, None
-        chunk = 20
-        for offset in range(0, len(entries), chunk):
-            part = sorted(entries)[offset : offset + chunk]
-            self.step(
-                "write_allowlist (20 entries)",
-                build.write_allowlist(
-                    payer=payer,
-                    authority=authority,
-                    policy=address,
-                    version=1,
-                    offset=offset,
-                    entries=part,
-                    seal=offset + chunk >= len(entries),
-                ),
-                self.authority,
-            )
-        allowlist = self.addresses.allowlist(address, 1)
-        self.step(
-            "update_policy",
-            build.update_policy(
-                authority=authority, policy=address, expected_version=1, rules=rules, new_allowlist=allowlist
-            ),
-            self.authority,
-        )
-        return address, allowlist
-
-    def wallet(self, agent: str, policy: Pubkey) -> Pubkey:
-        """Creates a vault with a session authority and funds it."""
-        build, operator = self.instructions, self.operator.pubkey()
-        vault = self.addresses.vault(self.org, agent)
-        self.step(
-            "create_wallet",
-            build.create_wallet(
-                payer=self.payer.pubkey(),
-                operator=operator,
-                agent_id=agent,
-                policy=policy,
-                session=(self.session.pubkey(), NEVER),
-            ),
-            self.operator,
-        )
-        self.step(
-            "fund_wallet",
-            build.fund_wallet(operator=operator, vault=vault, amount=1000 * USDC, reference=os.urandom(16)),
-            self.operator,
-        )
-        return vault
-
-    def pay(self, vault: Pubkey, policy: Pubkey, *, co_sign: bool = False, **optional: Any) -> int:
-        """One payment."""
-        if co_sign:
-            optional["co_signer"] = self.operator.pubkey()
-        payment = self.instructions.execute_payment(
-            signer=self.session.pubkey(),
-            policy=policy,
-            vault=vault,
-            destination=self.destination,
-            amount=1000,
-            reference=os.urandom(16),
-            **optional,
-        )
-        signers = (self.session, self.operator) if co_sign else (self.session,)
-        return self.runtime.units(self.payer, payment, signers=signers)
-
-    def advance(self, seconds: int) -> None:
-        """Moves the clock."""
-        self.time += seconds
-        self.runtime.do("clock", time=self.time)
-
-    def rest(self, vault: Pubkey, policy: Pubkey) -> None:
-        """The instructions that payments do not need."""
-        build, payer, operator = self.instructions, self.payer.pubkey(), self.operator.pubkey()
-        reference = os.urandom(16)
-        self.step(
-            "approve_payment",
-            build.approve_payment(
-                payer=payer,
-                operator=operator,
-                vault=vault,
-                policy=policy,
-                reference=reference,
-                recipient=self.merchant.pubkey(),
-                amount=1000,
-                expires_at=self.time + 60,
-            ),
-            self.operator,
-        )
-        approval = self.addresses.approval(vault, reference)
-        self.step(
-            "close_approval",
-            build.close_approval(signer=operator, vault=vault, approval=approval, rent_receiver=payer),
-            self.operator,
-        )
-        session = (self.session.pubkey(), NEVER)
-        self.step("update_wallet", build.update_wallet(operator=operator, vault=vault, session=session), self.operator)
-        for action in ("Freeze", "Unfreeze"):
-            self.step(
-                f"freeze_wallet ({action})",
-                build.freeze_wallet(signer=self.authority.pubkey(), vault=vault, policy=policy, action=action),
-                self.authority,
-            )
-        self.step(
-            "withdraw", build.withdraw(operator=operator, vault=vault, amount=None, reference=reference), self.operator
-        )
-        self.step(
-            "close_wallet",
-            build.close_wallet(operator=operator, vault=vault, policy=policy, rent_receiver=payer),
-            self.operator,
-        )
-        self.step(
-            "close_policy",
-            build.close_policy(authority=self.authority.pubkey(), policy=policy, policy_rent_receiver=payer),
-            self.authority,
-        )
-        self.step(
-            "withdraw_reserve",
-            build.withdraw_reserve(
-                authority=self.authority.pubkey(), destination=self.destination, amount=1000, reference=reference
-            ),
-            self.authority,
-        )
-        self.step(
-            "update_org (proposal)",
-            build.update_org(signer=self.authority.pubkey(), pending_authority=operator),
-            self.authority,
-        )
-        self.step("accept_authority", build.accept_authority(new_authority=operator), self.operator)
 
 
 def measure(runtime: Runtime) -> tuple[int, dict[str, int], dict[str, int]]:
@@ -331,20 +55,22 @@ def measure(runtime: Runtime) -> tuple[int, dict[str, int], dict[str, int]]:
             optional["allowlist"] = allowlist
         for _ in range(2):  # the first one finds an empty ledger
             payments[name] = story.pay(vault, policy, **optional)
-    gaps: list[int] = []
-    for slots in range(1, 98):
-        story.advance(slots * DAY_SLOT)
-        gaps.append(story.pay(vault, policy, **optional))
-    payments["all eight, 1,000 entries, worst of gaps of 1 to 97 slots"] = max(gaps)
-    unlisted = Keypair()
-    destination = story.addresses.token_account(unlisted.pubkey())
-    runtime.account(destination, TOKEN_PROGRAM, token_account_bytes(story.mint, unlisted.pubkey(), 0))
-    story.destination = destination
+    payments["all eight, 1,000 entries, worst of gaps of 1 to 97 slots"] = story.worst_gap(vault, policy, **optional)
+    unregistered = Keypair().pubkey()
+    story.destination = story.addresses.token_account(unregistered)
+    runtime.account(story.destination, TOKEN_PROGRAM, token_account_bytes(story.mint, unregistered, 0))
+    optional = {"recipient": story.addresses.recipient(story.org, unregistered)}
     policy, _ = story.policy("unregistered", Rules(blocked_categories=2))
     vault = story.wallet("unregistered", policy)
-    payments["blocked_categories, recipient not registered"] = story.pay(
-        vault, policy, recipient=story.addresses.recipient(story.org, unlisted.pubkey())
-    )
+    for _ in range(2):
+        payments["blocked_categories, recipient not registered"] = story.pay(vault, policy, **optional)
+    for number, entries in enumerate((ten, thousand)):
+        listed = [bytes(unregistered), *entries[1:]]
+        strict, allowlist = story.policy(f"strict-{number}", Rules(**{**every, "blocked_categories": 2}), listed)
+        name = f"all eight, {len(listed):,} entries, recipient not registered, worst of those gaps"
+        held = story.wallet(f"strict-{number}", strict)
+        payments[name] = story.worst_gap(held, strict, allowlist=allowlist, co_sign=True, **optional)
+    story.units |= escrow_units(story, every, ten)
     story.rest(vault, policy)
     return transfer, story.units, payments
 

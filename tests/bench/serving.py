@@ -45,7 +45,12 @@ def serving(command: tuple[str, ...] = _SERVE) -> Iterator[Served]:
     port, rpc_port = free_ports()
     with tempfile.TemporaryDirectory() as folder:
         options = ["serve", "--data-dir", folder, "--port", str(port), "--localnet-port", str(rpc_port)]
-        environment = {**os.environ, "PYTHONPATH": str(_ROOT), "PYTHONUNBUFFERED": "1"}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(_ROOT),
+            "PYTHONUNBUFFERED": "1",
+            "AGENT_VAULT_RATE_LIMIT": "0",
+        }
         process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True, env=environment)
         try:
             assert process.stdout is not None

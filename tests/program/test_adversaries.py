@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 
 import pytest
+from solders.instruction import AccountMeta, Instruction
 
+from app.chain.addresses import ASSOCIATED_TOKEN_PROGRAM, SYSTEM_PROGRAM
 from tests.program.adversaries import table
 from tests.program.adversaries.attacks import Attack, attacks
-from tests.program.adversaries.calls import CALLS, Way
 from tests.program.adversaries.stage import Stage
+from tests.program.adversaries.ways import CALLS, Way, slots
 from tests.program.vm import CODEC
 
 REFUSALS = table.read()
@@ -33,6 +35,22 @@ AGAIN = {
     "close_approval": "AccountDataTooSmall",
     "close_approval overdue": "AccountDataTooSmall",
     "execute_payment approved": "AccountDataTooSmall",
+    "create_escrow plain": "InvalidSeeds",
+    "create_escrow outside": "InvalidSeeds",
+    "create_escrow co-signed": "InvalidSeeds",
+    "create_escrow approved": "AccountDataTooSmall",
+    "complete_escrow requester": "AccountDataTooSmall",
+    "complete_escrow receiver": "AccountDataTooSmall",
+    "complete_escrow newcomer": "AccountDataTooSmall",
+    "complete_escrow attested": "AccountDataTooSmall",
+    "complete_escrow verified": "AccountDataTooSmall",
+    "refund_escrow due": "AccountDataTooSmall",
+    "refund_escrow undecided": "AccountDataTooSmall",
+    "dispute_escrow requester": "EscrowDisputed",
+    "dispute_escrow receiver": "EscrowDisputed",
+    "resolve_dispute release": "AccountDataTooSmall",
+    "resolve_dispute refund": "AccountDataTooSmall",
+    "resolve_dispute split": "AccountDataTooSmall",
 }
 """What the same instruction is refused with when it is signed again, under another blockhash."""
 REPEATABLE = {
@@ -47,6 +65,17 @@ REPEATABLE = {
     "check_payment": "changes nothing",
 }
 """What may be signed again, and what it does then."""
+
+UNREAD = {
+    "refund_escrow": (
+        *("payer", "signer", "receiver", "receiver_tokens"),
+        *("associated_token_program", "system_program", "instructions"),
+    ),
+    "resolve_dispute": ("instructions",),
+}
+"""Optional accounts of the settling instructions that one of them does not need."""
+PROGRAMS = {"associated_token_program": ASSOCIATED_TOKEN_PROGRAM, "system_program": SYSTEM_PROGRAM}
+"""Of these no others are accepted, needed or not."""
 
 
 @pytest.fixture(scope="module", name="stage")
@@ -67,7 +96,7 @@ def test_every_instruction_of_the_idl_has_a_valid_call() -> None:
 @pytest.mark.parametrize("way", CALLS, ids=WAYS)
 def test_call_without_an_attack_is_accepted(stage: Stage, way: Way) -> None:
     for party in (stage.victim, stage.other):
-        result = stage.vm.simulate(way.make(party).instruction)
+        result = stage.vm.simulate(*way.make(party).instructions)
         assert result.error is None
 
 
@@ -78,18 +107,19 @@ def test_every_attack_stands_in_the_table_and_nothing_else(made: Mapping[table.K
 
 def test_every_account_of_every_instruction_is_attacked(made: Mapping[table.Key, Attack]) -> None:
     attacked = {(way.partition(" ")[0], account) for way, account, _ in made}
+    attacked |= {(instruction, account) for instruction, accounts in UNREAD.items() for account in accounts}
     for item in CODEC.idl["instructions"]:
         assert {(item["name"], account["name"]) for account in item["accounts"]} <= attacked
 
 
 @pytest.mark.parametrize("key", REFUSALS, ids=" - ".join)
 def test_attack_is_refused_and_changes_nothing(stage: Stage, made: Mapping[table.Key, Attack], key: table.Key) -> None:
-    stage.vm.refuse(REFUSALS[key], made[key].instruction)
+    stage.vm.refuse(REFUSALS[key], *made[key].call.instructions)
 
 
 def test_what_counts_as_no_attack_is_accepted(stage: Stage, made: Mapping[table.Key, Attack]) -> None:
     harmless = {key: attack for key, attack in made.items() if attack.harmless}
-    errors = {key: stage.vm.simulate(attack.instruction).error for key, attack in harmless.items()}
+    errors = {key: stage.vm.simulate(*attack.call.instructions).error for key, attack in harmless.items()}
     assert errors == dict.fromkeys(harmless)
 
 
@@ -101,11 +131,29 @@ def test_every_call_says_what_becomes_of_it_when_signed_again() -> None:
 @pytest.mark.parametrize("way", CALLS, ids=WAYS)
 def test_replay_is_refused_and_so_is_doing_again_what_is_done_once(way: Way) -> None:
     stage = Stage()
-    instruction = way.make(stage.victim).instruction
-    transaction = stage.vm.transaction(instruction)
+    instructions = way.make(stage.victim).instructions
+    transaction = stage.vm.transaction(*instructions)
     assert stage.vm.submit(transaction).error is None
     stage.vm.refuse_transaction("AlreadyProcessed", transaction)
     if way.name in AGAIN:
-        stage.vm.refuse(AGAIN[way.name], instruction)
+        stage.vm.refuse(AGAIN[way.name], *instructions)
     else:
-        stage.vm.succeed(instruction)
+        stage.vm.succeed(*instructions)
+
+
+@pytest.mark.parametrize("instruction", UNREAD)
+def test_accounts_that_an_instruction_does_not_need_change_nothing_about_it(stage: Stage, instruction: str) -> None:
+    # Given a call in which an attacker's belongings stand in the places that are left out
+    (way, *_) = (way for way in CALLS if way.instruction == instruction)
+    vm, call = stage.vm, way.make(stage.victim).instruction
+    accounts = list(call.accounts)
+    for index, slot in enumerate(slots(instruction)):
+        if slot.name in UNREAD[instruction]:
+            given = PROGRAMS.get(
+                slot.name, stage.attackers_tokens if slot.name == "receiver_tokens" else stage.attacker
+            )
+            accounts[index] = AccountMeta(given, is_signer=slot.signer, is_writable=slot.writable)
+    filled = Instruction(call.program_id, call.data, accounts)
+    # Then the same is told as of the call without them
+    assert vm.simulate(filled).event == vm.simulate(call).event
+    assert vm.simulate(filled).transfers == vm.simulate(call).transfers

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from solders.account import Account
+from solders.hash import Hash
 from solders.instruction import Instruction
 from solders.keypair import Keypair
 from solders.litesvm import LiteSVM
@@ -18,6 +19,7 @@ from solders.transaction_metadata import FailedTransactionMetadata, SimulatedTra
 from solders.transaction_status import InstructionErrorCustom, TransactionErrorInstructionError
 
 from app.chain.addresses import ASSOCIATED_TOKEN_PROGRAM, SYSTEM_PROGRAM, TOKEN_2022_PROGRAM, TOKEN_PROGRAM
+from app.chain.escrow_instructions import ED25519_PROGRAM
 from app.chain.instructions import compute_unit_limit
 from app.chain.logs import Violation, policy_violation
 from idl.codec import Event, load
@@ -132,6 +134,10 @@ class Vm:
             self.put(pair.pubkey(), b"", SYSTEM_PROGRAM, lamports)
         return pair.pubkey()
 
+    def sign(self, address: Pubkey, message: bytes) -> bytes:
+        """Return the signature over a message by a key that was handed out."""
+        return bytes(self._keys[address].sign_message(message))
+
     def account(self, address: Pubkey) -> Account | None:
         return self.svm.get_account(address)
 
@@ -166,15 +172,23 @@ class Vm:
                 state[address] = None if account is None else (account.lamports, account.data, account.owner)
         return state
 
+    def blockhash(self) -> Hash:
+        """Return the blockhash for transactions of now."""
+        return self.svm.latest_blockhash()
+
+    def renew_blockhash(self) -> None:
+        """See to it that the next transaction has another blockhash than those before it."""
+        self.svm.expire_blockhash()
+
     def transaction(self, *instructions: Instruction) -> Transaction:
         """Return the signed transaction of these instructions."""
-        message = Message.new_with_blockhash([_MAX_UNITS, *instructions], self.fee_payer, self.svm.latest_blockhash())
+        message = Message.new_with_blockhash([_MAX_UNITS, *instructions], self.fee_payer, self.blockhash())
         signers = [self._keys[key] for key in message.account_keys[: message.header.num_required_signatures]]
         return Transaction(signers, message, message.recent_blockhash)
 
     def send(self, *instructions: Instruction) -> Receipt:
         """Send a transaction under a blockhash of its own, whatever comes of it."""
-        self.svm.expire_blockhash()
+        self.renew_blockhash()
         return self.submit(self.transaction(*instructions))
 
     def submit(self, transaction: Transaction) -> Receipt:
@@ -185,7 +199,7 @@ class Vm:
 
     def simulate(self, *instructions: Instruction) -> Receipt:
         """Run a transaction without keeping what it does."""
-        self.svm.expire_blockhash()
+        self.renew_blockhash()
         transaction = self.transaction(*instructions)
         return receipt(self.svm.simulate_transaction(transaction), transaction.message.account_keys)
 
@@ -197,7 +211,7 @@ class Vm:
 
     def refuse(self, error: str, *instructions: Instruction) -> Receipt:
         """Send a transaction that must fail with `error` and change nothing but what its fee costs."""
-        self.svm.expire_blockhash()
+        self.renew_blockhash()
         return self.refuse_transaction(error, self.transaction(*instructions))
 
     def refuse_transaction(self, error: str, transaction: Transaction) -> Receipt:
@@ -207,9 +221,16 @@ class Vm:
         result = self.submit(transaction)
         assert result.error == error, "\n".join([str(result.error), *result.logs])
         assert changes(before, self.state()) == set()
-        fee = FEE_PER_SIGNATURE * transaction.message.header.num_required_signatures
+        fee = FEE_PER_SIGNATURE * signatures(transaction.message)
         assert paid - self.lamports(self.fee_payer) in {0, fee}
         return result
+
+
+def signatures(message: Message) -> int:
+    """Return the number of signatures that a transaction pays for: its own, and those the runtime verifies for it."""
+    keys = message.account_keys
+    verified = [one.data[0] for one in message.instructions if keys[one.program_id_index] == ED25519_PROGRAM]
+    return message.header.num_required_signatures + sum(verified)
 
 
 def changes(before: State, after: State) -> set[Pubkey]:
@@ -236,7 +257,9 @@ def error_name(failure: FailedTransactionMetadata) -> str:
     if not isinstance(error.err, InstructionErrorCustom):
         return _variant(error.err)
     code = error.err.code
-    failed = next(match[1] for line in failure.meta().logs() if (match := _FAILED.match(line)))
+    failed = next((match[1] for line in failure.meta().logs() if (match := _FAILED.match(line))), None)
+    if failed is None:
+        return f"Precompile:{code}"  # the runtime's own programs log nothing
     if failed != str(PROGRAM_ID):
         return f"{PROGRAM_NAMES[failed]}:{code}"
     return CODEC.error_name(code) or FRAMEWORK_ERRORS.get(code) or f"Custom:{code}"

@@ -110,7 +110,7 @@ pub enum VaultError {
     InvalidProof,
     #[msg("The vault has as many open escrows as it may.")]
     TooManyEscrows,
-    #[msg("The account is not the vault's escrow, or not the next one.")]
+    #[msg("The account is not an escrow of the vault.")]
     WrongEscrow,
     #[msg("The receiver is not the one of the escrow.")]
     WrongReceiver,

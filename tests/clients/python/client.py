@@ -71,7 +71,8 @@ class VaultClient:
         policy = await self._program.account["Policy"].fetch(vault.policy)
         none = program_id = self._program.program_id
         # At the address of the recipient there need not be anything: then the program takes it for uncategorised.
-        recipient, _ = Pubkey.find_program_address([b"recipient", bytes(vault.org), bytes(to)], program_id)
+        seed = bytes(byte & 0x7F for byte in bytes(to)).decode()
+        recipient = Pubkey.create_with_seed(vault.org, seed, program_id)
         event_authority, _ = Pubkey.find_program_address([b"__event_authority"], program_id)
         accounts = {
             "signer": self._session.pubkey(),

@@ -35,6 +35,11 @@ interface PolicyAccount {
   allowlist: PublicKey;
 }
 
+/** An address without the highest bit of each byte, as text. */
+function ascii(key: PublicKey): string {
+  return String.fromCharCode(...key.toBytes().map((byte) => byte & 0x7f));
+}
+
 /** The program refused: with the code of one of the IDL's errors, or of Anchor's own. */
 class Refused extends Error {
   readonly code: number;
@@ -103,7 +108,7 @@ class VaultClient {
       tokenProgram,
       allowlist: allowlist.equals(PublicKey.default) ? none : allowlist,
       // At this address there need not be anything: then the program takes the recipient for uncategorised.
-      recipient: address(programId, Buffer.from("recipient"), vault.org.toBuffer(), to.toBuffer()),
+      recipient: await PublicKey.createWithSeed(vault.org, ascii(to), programId),
       coSigner: none,
       approval: none,
       approvalRentReceiver: none,

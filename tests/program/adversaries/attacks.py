@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from solders.account import Account
 from solders.instruction import AccountMeta, Instruction
@@ -14,8 +14,8 @@ from app.chain.addresses import (
     TOKEN_2022_PROGRAM,
     TOKEN_PROGRAM,
 )
-from tests.program.adversaries.calls import Call, Slot, Way, slots
 from tests.program.adversaries.stage import Stage
+from tests.program.adversaries.ways import Call, Slot, Way, slots
 from tests.program.tokens import ACCOUNT_SIZE, place_token_account
 from tests.program.vm import PROGRAM_ID
 
@@ -36,6 +36,7 @@ HARMLESS = {
 }
 """What is no attack, and why. Each is shown to be accepted."""
 
+TOKEN_ACCOUNTS = {"vault_tokens", "reserve_tokens", "destination", "escrow_tokens", "receiver_tokens"}
 PROGRAMS = {SYSTEM_PROGRAM, TOKEN_PROGRAM, TOKEN_2022_PROGRAM, ASSOCIATED_TOKEN_PROGRAM, PROGRAM_ID}
 
 
@@ -46,7 +47,7 @@ class Attack:
     way: str
     account: str
     kind: str
-    instruction: Instruction
+    call: Call
 
     @property
     def harmless(self) -> bool:
@@ -63,19 +64,24 @@ def attacks(stage: Stage, way: Way) -> Iterator[Attack]:
         if meta.pubkey == PROGRAM_ID and slot.optional:
             continue
         for kind, replacement in _replacements(stage, slot, index, valid, foreign):
-            yield Attack(way.name, slot.name, kind, _with(valid.instruction, index, replacement))
+            yield Attack(way.name, slot.name, kind, _with(valid, index, replacement))
         others = foreign.instruction.accounts[index].pubkey
         if others != meta.pubkey and not slot.signer:
             replacement = AccountMeta(meta.pubkey, is_signer=False, is_writable=meta.is_writable)
-            yield Attack(way.name, slot.name, "the victim's", _with(foreign.instruction, index, replacement))
-    yield from _twice(way, described, valid.instruction)
-    yield from _from_the_other_side(way, described, valid.instruction, foreign.instruction)
+            yield Attack(way.name, slot.name, "the victim's", _with(foreign, index, replacement))
+    yield from _twice(way, described, valid)
+    yield from _from_the_other_side(way, described, valid, foreign)
 
 
-def _with(instruction: Instruction, index: int, meta: AccountMeta) -> Instruction:
-    accounts = list(instruction.accounts)
+def _with(call: Call, index: int, meta: AccountMeta) -> Call:
+    accounts = list(call.instruction.accounts)
     accounts[index] = meta
-    return Instruction(instruction.program_id, instruction.data, accounts)
+    return _with_all(call, accounts)
+
+
+def _with_all(call: Call, accounts: Sequence[AccountMeta]) -> Call:
+    instruction = Instruction(call.instruction.program_id, call.instruction.data, accounts)
+    return replace(call, instruction=instruction)
 
 
 def _replacements(
@@ -106,7 +112,7 @@ def _replacements(
     account = stage.vm.account(meta.pubkey)
     if account is None and slot.writable and not slot.signer:
         yield from ((kind, instead(address)) for kind, address in _new_addresses(stage, slot, valid))
-    if slot.name in {"vault_tokens", "reserve_tokens", "destination"}:
+    if slot.name in TOKEN_ACCOUNTS:
         yield from ((kind, instead(address)) for kind, address in _token_accounts(stage, meta.pubkey, account))
     if account is not None and account.owner in {PROGRAM_ID, TOKEN_PROGRAM} and account.data:
         kind = "copied to another program"
@@ -116,7 +122,7 @@ def _replacements(
 def _new_addresses(stage: Stage, slot: Slot, valid: Call) -> Iterator[tuple[str, Pubkey]]:
     """Yield addresses at which an account must not be created."""
     yield "another address", stage.vm.key()
-    if slot.name in {"vault_tokens", "reserve_tokens"}:
+    if slot.name not in valid.seeds:
         return
     seeds = valid.seeds[slot.name]
     canonical = Pubkey.find_program_address(list(seeds), PROGRAM_ID)[1]
@@ -139,16 +145,15 @@ def _token_accounts(stage: Stage, address: Pubkey, account: Account | None) -> I
             yield kind, place_token_account(stage.vm, mint, owner, 100, at=_address_of(address, kind))
 
 
-def _twice(way: Way, described: Sequence[Slot], valid: Instruction) -> Iterator[Attack]:
+def _twice(way: Way, described: Sequence[Slot], valid: Call) -> Iterator[Attack]:
     """Yield the call with each writable account in the place of each other one."""
+    accounts = valid.instruction.accounts
     given = [
-        (index, slot)
-        for index, slot in enumerate(described)
-        if slot.writable and valid.accounts[index].pubkey != PROGRAM_ID
+        (index, slot) for index, slot in enumerate(described) if slot.writable and accounts[index].pubkey != PROGRAM_ID
     ]
     for index, slot in given:
         for source, other in given:
-            meta, replaced = valid.accounts[source], valid.accounts[index]
+            meta, replaced = accounts[source], accounts[index]
             if meta.pubkey == replaced.pubkey:
                 continue
             signs = replaced.is_signer and meta.is_signer
@@ -156,22 +161,20 @@ def _twice(way: Way, described: Sequence[Slot], valid: Instruction) -> Iterator[
             yield Attack(way.name, slot.name, f"the {other.name} again", _with(valid, index, twice))
 
 
-def _from_the_other_side(
-    way: Way, described: Sequence[Slot], valid: Instruction, foreign: Instruction
-) -> Iterator[Attack]:
+def _from_the_other_side(way: Way, described: Sequence[Slot], valid: Call, foreign: Call) -> Iterator[Attack]:
     """Yield what the other organisation's people would sign: on the victim's things, or on its vault alone."""
     names = [slot.name for slot in described]
+    ours, theirs = valid.instruction.accounts, foreign.instruction.accounts
     if {"vault", "vault_tokens"} <= set(names):
-        vault = _with(foreign, names.index("vault"), valid.accounts[names.index("vault")])
-        tokens = names.index("vault_tokens")
-        yield Attack(way.name, "vault", "the victim's, with its tokens", _with(vault, tokens, valid.accounts[tokens]))
+        vault, tokens = names.index("vault"), names.index("vault_tokens")
+        both = _with(_with(foreign, vault, ours[vault]), tokens, ours[tokens])
+        yield Attack(way.name, "vault", "the victim's, with its tokens", both)
     accounts = [
-        theirs if slot.signer or slot.name == "org" else ours
-        for slot, ours, theirs in zip(described, valid.accounts, foreign.accounts, strict=True)
+        their if slot.signer or slot.name == "org" else our
+        for slot, our, their in zip(described, ours, theirs, strict=True)
     ]
-    if accounts != foreign.accounts and "org" in names:
-        call = Instruction(valid.program_id, valid.data, accounts)
-        yield Attack(way.name, "org", "the other's, with its signers", call)
+    if accounts != theirs and "org" in names:
+        yield Attack(way.name, "org", "the other's, with its signers", _with_all(valid, accounts))
 
 
 def _address_of(address: Pubkey, kind: str) -> Pubkey:

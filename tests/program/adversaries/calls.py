@@ -1,7 +1,5 @@
-"""A valid call of every instruction, or several where it has several ways."""
+"""A valid call of every instruction, or several where it has several ways. Those of the escrow's stand apart."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from solders.instruction import Instruction
@@ -10,73 +8,11 @@ from solders.pubkey import Pubkey
 from app.chain.addresses import Addresses, org_hash
 from app.chain.instructions import Instructions
 from tests.program.adversaries.stage import APPROVED, GUARDED, Party
+from tests.program.adversaries.ways import REFERENCE, Call, Seeds, way
 from tests.program.vm import CODEC, PROGRAM_ID
 from tests.program.world import OPEN, SESSION_ENDS
 
 KEY = b"new policy's key"
-REFERENCE = b"the same one: 16"
-
-Seeds = tuple[bytes, ...]
-
-
-@dataclass(frozen=True)
-class Call:
-    """A valid call. `seeds` are those of the addresses that it is to create accounts of the program at."""
-
-    instruction: Instruction
-    seeds: dict[str, Seeds]
-
-
-@dataclass(frozen=True)
-class Way:
-    """One way to call an instruction."""
-
-    name: str
-    make: Callable[[Party], Call]
-
-    @property
-    def instruction(self) -> str:
-        return self.name.partition(" ")[0]
-
-
-CALLS: list[Way] = []
-
-
-def way(name: str) -> Callable[[Callable[[Party], Instruction | Call]], None]:
-    """Register a valid call: the instruction's name, and after a space which way of it."""
-
-    def register(make: Callable[[Party], Instruction | Call]) -> None:
-        def call(party: Party) -> Call:
-            made = make(party)
-            return made if isinstance(made, Call) else Call(made, {})
-
-        CALLS.append(Way(name, call))
-
-    return register
-
-
-@dataclass(frozen=True)
-class Slot:
-    """An account of an instruction as the IDL describes it."""
-
-    name: str
-    signer: bool
-    writable: bool
-    optional: bool
-
-
-def slots(instruction: str) -> Sequence[Slot]:
-    """Return the accounts of an instruction, in order."""
-    (found,) = (item for item in CODEC.idl["instructions"] if item["name"] == instruction)
-    return [
-        Slot(
-            account["name"],
-            account.get("signer", False),
-            account.get("writable", False),
-            account.get("optional", False),
-        )
-        for account in found["accounts"]
-    ]
 
 
 @way("initialize_org")
@@ -155,10 +91,7 @@ def _(party: Party) -> Instruction:
 @way("create_wallet")
 def _(party: Party) -> Call:
     instruction = party.wallet_creation("new", party.fresh, (party.session, SESSION_ENDS))
-    vault = party.addresses.vault(party.org, "new")
-    tokens = (bytes(vault), bytes(party.token_program), bytes(party.mint))
-    seeds = (b"vault", bytes(party.org), org_hash("new"))
-    return Call(instruction, {"vault": seeds, "vault_tokens": tokens})
+    return Call(instruction, {"vault": (b"vault", bytes(party.org), org_hash("new"))})
 
 
 @way("update_wallet")
@@ -221,10 +154,8 @@ def _(party: Party) -> Instruction:
 
 
 @way("register_recipient new")
-def _(party: Party) -> Call:
-    address = party.heir
-    instruction = party.registration(address, 1, "new.example")
-    return Call(instruction, {"recipient": (b"recipient", bytes(party.org), bytes(address))})
+def _(party: Party) -> Instruction:
+    return party.registration(party.heir, 1, "new.example")
 
 
 @way("register_recipient change")

@@ -3,7 +3,9 @@
 from solders.pubkey import Pubkey
 
 from app.chain.addresses import TOKEN_PROGRAM, domain_hash
+from app.chain.escrow_instructions import OpenEscrow
 from app.chain.rules import Rules, category_bits
+from tests.program.escrows import THIRTY_DAYS, Worker, dispute, lock, worker
 from tests.program.tokens import USDC, mint_data, place_token_account
 from tests.program.vm import Vm
 from tests.program.world import OPEN, Payee, World
@@ -20,6 +22,8 @@ GUARDED = Rules(
 )
 APPROVED = 2 * USDC
 """Amount of the payment that is approved."""
+MINUTE = 60
+"""Shortest timeout of an escrow."""
 
 
 class Party(World):
@@ -29,12 +33,16 @@ class Party(World):
         super().__init__(vm, org_id=org_id, mint=mint)
         self.heir = vm.key()
         self.merchant: Payee = self.payee()
+        self.newcomer = Pubkey.new_unique()
+        self.worker: Worker = worker(self)
         vm.succeed(self.build.update_org(signer=self.authority, pending_authority=self.heir))
         vm.succeed(self.registration(self.merchant.owner, 1, "shop.example"))
-        entries = sorted([bytes(self.merchant.owner), domain_hash("other.example")])
+        listed = [bytes(address) for address in (self.merchant.owner, self.newcomer, self.worker.vault)]
+        entries = sorted([*listed, domain_hash("other.example")])
         self.guarded = self.policy(GUARDED, entries)
         self.next_list = self.write_allowlist(self.guarded, entries)
         self.vault = self.wallet(self.guarded)
+        self._make_escrows()
         self.pending_approval = self.approval(self.vault, self.merchant, APPROVED)
         self.overdue_approval = self.approval(self.vault, self.merchant, APPROVED, expires_in=1)
         self.unused = self.policy(GUARDED)
@@ -69,6 +77,23 @@ class Party(World):
         )
         self.fill(self.tokens_of(self.archived), self.archived, 7)
 
+    def _make_escrows(self) -> None:
+        """Make an escrow of each kind; of those to the newcomer, the receiver has no token account."""
+        self.rent_payer = self.vm.key(10**9)
+        now = self.vm.now
+        self.vm.now = now - THIRTY_DAYS
+        self.undecided = self._escrow(self.worker.vault, argued=True)
+        self.vm.now = now
+        self.locked, self.argued = (self._escrow(self.worker.vault, argued=argued) for argued in (False, True))
+        self.due = self._escrow(self.worker.vault, timeout=MINUTE)
+        self.newcomers, self.newcomers_argued = (self._escrow(self.newcomer, argued=one) for one in (False, True))
+
+    def _escrow(self, receiver: Pubkey, *, argued: bool = False, timeout: int = THIRTY_DAYS) -> OpenEscrow:
+        escrow = lock(self, self.vault, receiver, USDC, payer=self.rent_payer, timeout=timeout)
+        if argued:
+            self.vm.succeed(dispute(self, escrow))
+        return escrow
+
     def list_of(self, policy: Pubkey) -> Pubkey:
         """Return the allowlist in force."""
         allowlist: Pubkey = self.fields(policy)["allowlist"]
@@ -83,7 +108,7 @@ class Stage:
         mint = self.vm.put(Pubkey.new_unique(), mint_data(), TOKEN_PROGRAM)
         self.victim = Party(self.vm, "victim", mint)
         self.other = Party(self.vm, "other", mint)
-        self.vm.now += 1
+        self.vm.now += MINUTE
         self.attacker = self.vm.key(10**9)
         program = self.victim.token_program
         self.other_mint = self.vm.put(Pubkey.new_unique(), mint_data(), program)

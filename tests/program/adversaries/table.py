@@ -8,8 +8,8 @@ import itertools
 from pathlib import Path
 
 from tests.program.adversaries.attacks import attacks
-from tests.program.adversaries.calls import CALLS
 from tests.program.adversaries.stage import Stage
+from tests.program.adversaries.ways import CALLS
 
 TABLE = Path(__file__).with_name("refusals.txt")
 
@@ -49,7 +49,7 @@ def observe() -> dict[Key, str]:
     """Return what the program answers to each attack now."""
     stage = Stage()
     return {
-        (attack.way, attack.account, attack.kind): stage.vm.simulate(attack.instruction).error or "ACCEPTED"
+        (attack.way, attack.account, attack.kind): stage.vm.simulate(*attack.call.instructions).error or "ACCEPTED"
         for way in CALLS
         for attack in attacks(stage, way)
         if not attack.harmless

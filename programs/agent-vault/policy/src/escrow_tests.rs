@@ -116,6 +116,19 @@ fn whatever_was_done_before_some_way_to_settle_opens() {
 }
 
 #[test]
+fn a_dispute_is_left_undecided_for_thirty_days() {
+    let disputed = locked().dispute(UnixTime(MADE)).unwrap();
+    assert!(disputed.refund(UnixTime(MADE + 2_592_000 - 1)).is_err());
+    assert!(disputed.refund(UnixTime(MADE + 2_592_000)).is_ok());
+}
+
+#[test]
+fn the_least_part_is_a_split() {
+    let disputed = locked().dispute(UnixTime(MADE)).unwrap();
+    assert_eq!(disputed.resolve(Usdc(1)).unwrap().outcome, Outcome::Split);
+}
+
+#[test]
 fn timeouts_are_from_a_minute_to_thirty_days() {
     let deadline = |timeout| Escrow::deadline(UnixTime(MADE), timeout);
     assert_eq!(deadline(59), None);

@@ -187,3 +187,24 @@ fn a_month_never_goes_back() {
     assert_eq!((month.ends_at, month.spent), (UnixTime(5_097_600), Usdc(11)));
     assert_eq!(month.spent_at(UnixTime(0)), Usdc(11));
 }
+
+#[test]
+fn what_is_taken_back_comes_out_of_its_slot_alone() {
+    let mut day = DayWindow::default();
+    day.add(UnixTime(900 * 10), 5).unwrap();
+    day.add(UnixTime(900 * 11), 7).unwrap();
+    // More than the slot holds empties the slot and not the others
+    let mut emptied = day;
+    emptied.take_back(10, 6);
+    assert_eq!((emptied.total, emptied.slots[10], emptied.slots[11]), (7, 0, 7));
+    // A slot that was let go, or is yet to come, is not held
+    for slot in [12, 12 + 97, u64::MAX] {
+        let mut same = day;
+        same.take_back(slot, 5);
+        assert_eq!(same, day, "{slot}");
+    }
+    day.add(UnixTime(900 * 107), 1).unwrap();
+    let mut same = day;
+    same.take_back(10, 1);
+    assert_eq!(same, day);
+}

@@ -10,6 +10,7 @@ use crate::{
     events::emit_event,
     state::{proof, same_address, NONE},
 };
+use agent_vault_policy::UnixTime;
 use anchor_lang::prelude::*;
 
 /// See [`crate::agent_vault::complete_escrow`].
@@ -31,12 +32,13 @@ pub fn handler(ctx: &mut Context<SettleEscrow>, kind: u8, output_hash: [u8; 32])
         let signer = a.signer.as_ref().ok_or(VaultError::Unauthorized)?;
         check_party(signer.address(), &a.org, &a.vault, &a.escrow, a.receiver.as_ref(), now)?;
     } else {
-        let (name, key): (&[u8], Address) = if kind == proof::SIGNED_ATTESTATION {
-            (b"signed_attestation", receiver_key(&a.escrow, a.receiver.as_ref(), now)?)
+        let (name, (key, until)): (&[u8], (Address, UnixTime)) = if kind == proof::SIGNED_ATTESTATION {
+            (b"signed_attestation", receiver_key(&a.escrow, a.receiver.as_ref())?)
         } else {
-            (b"webhook_callback", a.escrow.verifier)
+            (b"webhook_callback", (a.escrow.verifier, UnixTime(i64::MAX)))
         };
         require!(!same_address(&key, &NONE), VaultError::InvalidProof);
+        require!(now < until, VaultError::SessionExpired);
         let attested = Attested {
             kind: name,
             escrow: a.escrow.address(),

@@ -94,7 +94,7 @@ with_event_accounts! {
 /// # Errors
 /// Those of [`judge`]; [`VaultError::ReceiverFrozen`], [`VaultError::ReceiverArchived`], [`VaultError::WrongOrg`],
 /// [`VaultError::WrongTokenAccount`], [`VaultError::InvalidProof`], [`VaultError::InvalidTime`],
-/// [`VaultError::TooManyEscrows`], [`VaultError::InsufficientBalance`], [`VaultError::WrongEscrow`].
+/// [`VaultError::TooManyEscrows`], [`VaultError::InsufficientBalance`]; `InvalidSeeds` when another escrow was made before.
 pub fn handler(ctx: &mut Context<CreateEscrow>, terms: &EscrowTerms) -> Result<()> {
     let a = &mut ctx.accounts;
     let org = *a.org.address();

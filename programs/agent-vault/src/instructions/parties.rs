@@ -2,32 +2,30 @@
 
 use crate::{
     errors::VaultError,
-    state::{live_or_archived, same_address, Escrow, Org, Vault, NONE},
+    state::{live_or_archived, same_address, Escrow, Org, Vault},
 };
 use agent_vault_policy::UnixTime;
 use anchor_lang::prelude::*;
 
-/// The key that signs for the receiver: the receiving vault's live session authority, or the receiving address itself.
+/// The key that signs for the receiver, and the time from which it no longer does: the receiving vault's session
+/// authority (all zero when it has none), or the receiving address itself, for ever.
 ///
 /// # Errors
-/// [`VaultError::WrongReceiver`], [`VaultError::SessionExpired`]; [`VaultError::Unauthorized`] when the vault has no
-/// session authority.
-pub fn receiver_key(escrow: &Escrow, receiver: Option<&UncheckedAccount>, now: UnixTime) -> Result<Address> {
+/// [`VaultError::WrongReceiver`] when the receiving vault is not among the accounts.
+pub fn receiver_key(escrow: &Escrow, receiver: Option<&UncheckedAccount>) -> Result<(Address, UnixTime)> {
     if escrow.receiver_is_vault == 0 {
-        return Ok(escrow.receiver);
+        return Ok((escrow.receiver, UnixTime(i64::MAX)));
     }
     let receiver = receiver.ok_or(VaultError::WrongReceiver)?;
     require!(same_address(&escrow.receiver, receiver.address()), VaultError::WrongReceiver);
     let vault = live_or_archived(receiver.account())?;
-    require!(!same_address(&vault.session_authority, &NONE), VaultError::Unauthorized);
-    require!(now < UnixTime(vault.session_expires_at), VaultError::SessionExpired);
-    Ok(vault.session_authority)
+    Ok((vault.session_authority, UnixTime(vault.session_expires_at)))
 }
 
 /// Checks that `signer` speaks for one side: the operator, the paying vault's live session authority, or the receiver.
 ///
 /// # Errors
-/// [`VaultError::Unauthorized`], [`VaultError::SessionExpired`], and those of [`receiver_key`].
+/// [`VaultError::SessionExpired`] when it did until its time had passed; [`VaultError::Unauthorized`].
 pub fn check_party(
     signer: &Address,
     org: &Org,
@@ -36,9 +34,16 @@ pub fn check_party(
     receiver: Option<&UncheckedAccount>,
     now: UnixTime,
 ) -> Result<()> {
-    if same_address(&org.operator, signer) || vault.is_session(signer, now)? {
+    let own = vault.is_session(signer, now);
+    if matches!(own, Ok(true)) || same_address(&org.operator, signer) {
         return Ok(());
     }
-    require!(same_address(&receiver_key(escrow, receiver, now)?, signer), VaultError::Unauthorized);
-    Ok(())
+    if let Ok((key, until)) = receiver_key(escrow, receiver) {
+        if same_address(&key, signer) {
+            require!(now < until, VaultError::SessionExpired);
+            return Ok(());
+        }
+    }
+    own?;
+    Err(VaultError::Unauthorized.into())
 }

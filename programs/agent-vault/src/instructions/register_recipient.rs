@@ -4,7 +4,7 @@ use crate::{
     errors::VaultError,
     events::{emit_event, with_event_accounts, RecipientRegistered},
     instructions::clock,
-    state::{same_address, seeds, Org, Outlined, Recipient, Unloaded},
+    state::{create_recipient, same_address, Org, Outlined, Recipient, Unloaded},
     ID,
 };
 use agent_vault_policy::CATEGORIES;
@@ -52,13 +52,16 @@ pub fn handler(
     let may = is_authority || (is_new && ctx.accounts.org.is_operator(&signer));
     require!(may, VaultError::Unauthorized);
     if is_new {
-        let seeds: [&[u8]; 3] = [seeds::RECIPIENT, org.as_ref(), address.as_ref()];
-        let payer = ctx.accounts.payer.account();
-        let (mut recipient, bump) = Outlined::<Account<Recipient>>::create(payer, &view, &seeds)
-            .map_err(|_| VaultError::WrongRecipientAccount)?;
-        recipient.org = org;
-        recipient.address = address;
-        recipient.bump = bump;
+        let a = &mut ctx.accounts;
+        let bump = [a.org.bump];
+        create_recipient(
+            a.payer.try_cpi_handle_mut()?,
+            &mut a.recipient,
+            a.org.cpi_handle(),
+            a.system_program.address(),
+            &address,
+            &a.org.signer_seeds(&bump),
+        )?;
     }
 
     let now = clock()?.0;
@@ -66,6 +69,10 @@ pub fn handler(
     let effective_at = if is_authority { now } else { now.saturating_add(delay) };
     // SAFETY: the dispatcher has refused a second mutable reference to the account.
     let mut recipient = unsafe { Outlined::<Account<Recipient>>::load_mut(view) }?;
+    if is_new {
+        recipient.org = org;
+        recipient.address = address;
+    }
     // The program makes these accounts only at their addresses: one that names both is the right one.
     let right = same_address(&recipient.org, &org) && same_address(&recipient.address, &address);
     require!(right, VaultError::WrongRecipientAccount);

@@ -8,7 +8,7 @@ use crate::{
     token::{self, Association, Transfer},
 };
 use agent_vault_policy::{escrow::Settlement, UnixTime, Usdc};
-use anchor_lang::prelude::*;
+use anchor_lang::{prelude::*, programs::AssociatedToken};
 
 with_event_accounts! {
     /// Accounts of `complete_escrow`, `refund_escrow` and `resolve_dispute`.
@@ -49,9 +49,9 @@ with_event_accounts! {
         #[account(address = org.token_program @ VaultError::WrongTokenProgram)]
         pub token_program: UncheckedAccount,
         /// Makes the receiver's token account.
-        pub associated_token_program: Option<UncheckedAccount>,
+        pub associated_token_program: Option<Program<AssociatedToken>>,
         /// Makes the receiver's token account.
-        pub system_program: Option<UncheckedAccount>,
+        pub system_program: Option<Program<System>>,
         /// The instructions sysvar, where a signature is the proof.
         pub instructions: Option<UncheckedAccount>,
     }

@@ -1,4 +1,5 @@
-//! The first seed of every program-derived address.
+//! The first seed of every program-derived address. (The address of a Recipient account is none: see
+//! [`super::recipient_address`].)
 
 use anchor_lang::prelude::*;
 
@@ -17,9 +18,6 @@ pub const VAULT: &[u8] = b"vault";
 /// Approval: `approval`, vault, 16-byte reference.
 #[constant]
 pub const APPROVAL: &[u8] = b"approval";
-/// Recipient: `recipient`, org, the recipient's address.
-#[constant]
-pub const RECIPIENT: &[u8] = b"recipient";
 /// Escrow: `escrow`, the vault that pays, the vault's escrow counter (u64, little endian).
 #[constant]
 pub const ESCROW: &[u8] = b"escrow";

@@ -27,11 +27,18 @@ pub fn contains(entries: &[[u8; 32]], entry: &[u8; 32]) -> bool {
         let Some((candidate, above)) = from.split_first() else {
             return false;
         };
-        let candidate = words(candidate);
-        if candidate == wanted {
-            return true;
-        }
-        rest = if candidate < wanted { above } else { below };
+        // The first word tells nearly all entries apart.
+        let [first, ..] = words(candidate);
+        let is_less = if first == wanted[0] {
+            let candidate = words(candidate);
+            if candidate == wanted {
+                return true;
+            }
+            candidate < wanted
+        } else {
+            first < wanted[0]
+        };
+        rest = if is_less { above } else { below };
     }
     false
 }

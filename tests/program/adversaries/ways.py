@@ -1,0 +1,82 @@
+"""What a valid call is, and the list of them all."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from solders.instruction import Instruction
+
+from tests.program.adversaries.stage import Party
+from tests.program.vm import CODEC
+
+REFERENCE = b"the same one: 16"
+
+Seeds = tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A valid call, and what must stand right before it in its transaction.
+
+    `seeds` are those of the addresses that it is to create accounts of the program at.
+    """
+
+    instruction: Instruction
+    seeds: dict[str, Seeds] = field(default_factory=dict)
+    before: tuple[Instruction, ...] = ()
+
+    @property
+    def instructions(self) -> tuple[Instruction, ...]:
+        """The call with what must stand before it."""
+        return (*self.before, self.instruction)
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to call an instruction."""
+
+    name: str
+    make: Callable[[Party], Call]
+
+    @property
+    def instruction(self) -> str:
+        return self.name.partition(" ")[0]
+
+
+CALLS: list[Way] = []
+
+
+def way(name: str) -> Callable[[Callable[[Party], Instruction | Call]], None]:
+    """Register a valid call: the instruction's name, and after a space which way of it."""
+
+    def register(make: Callable[[Party], Instruction | Call]) -> None:
+        def call(party: Party) -> Call:
+            made = make(party)
+            return made if isinstance(made, Call) else Call(made)
+
+        CALLS.append(Way(name, call))
+
+    return register
+
+
+@dataclass(frozen=True)
+class Slot:
+    """An account of an instruction as the IDL describes it."""
+
+    name: str
+    signer: bool
+    writable: bool
+    optional: bool
+
+
+def slots(instruction: str) -> Sequence[Slot]:
+    """Return the accounts of an instruction, in order."""
+    (found,) = (item for item in CODEC.idl["instructions"] if item["name"] == instruction)
+    return [
+        Slot(
+            account["name"],
+            account.get("signer", False),
+            account.get("writable", False),
+            account.get("optional", False),
+        )
+        for account in found["accounts"]
+    ]

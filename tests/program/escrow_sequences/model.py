@@ -1,0 +1,136 @@
+"""What must become of payments and escrows, from a memory of every payment and of what was really released."""
+
+from dataclasses import dataclass, field
+
+from app.chain.logs import Violation
+from app.chain.rules import Rules
+from tests.program.escrow_sequences.steps import FORGED
+from tests.program.escrows import (
+    COMPLETED,
+    DAY,
+    HOUR,
+    REFUNDED,
+    RELEASED,
+    SPLIT,
+    THIRTY_DAYS,
+    TIMED_OUT,
+    UNDECIDED,
+)
+from tests.program.sequences.steps import MINUTE, SLOT, month_of
+
+
+@dataclass
+class Spent:
+    """Money that left a vault at a time: all of it, until an escrow gives some back."""
+
+    time: int
+    amount: int
+
+
+@dataclass
+class Account:
+    """A vault: its rules, its money, and all it ever spent."""
+
+    rules: Rules
+    balance: int
+    spent: list[Spent] = field(default_factory=list)
+    escrows: int = 0
+
+    def time(self, clock: int) -> int:
+        """Return the time that counts: a clock that steps back counts as the last payment's time."""
+        return max(clock, self.spent[-1].time) if self.spent else clock
+
+    def spend(self, amount: int, clock: int) -> Spent:
+        """Take a payment that was made, and check that no promise is broken by it."""
+        spent = Spent(self.time(clock), amount)
+        self.spent.append(spent)
+        self.balance -= amount
+        # Intervals that end earlier were checked when the payment at their end was made, and only shrink by refunds.
+        assert _within(self.count(spent.time - HOUR), self.rules.velocity_cap)
+        assert _within(self.sum(spent.time - DAY), self.rules.max_per_day)
+        assert _within(self.month(spent.time), self.rules.max_per_month)
+        return spent
+
+    def refused(self, amount: int, clock: int, violation: Violation) -> None:
+        """Check that a refusal is no stricter than the promise: by less than one slot of its window."""
+        now, rules = self.time(clock), self.rules
+        match violation.rule_name:
+            case "velocity_cap":
+                least, most = (self.count(now - span) + 1 for span in (HOUR, HOUR + MINUTE - 1))
+                limit = rules.velocity_cap
+            case "max_per_day":
+                least, most = (self.sum(now - span) + amount for span in (DAY, DAY + SLOT - 1))
+                limit = rules.max_per_day
+            case "max_per_month":
+                least = most = self.month(now) + amount
+                limit = rules.max_per_month
+            case other:
+                raise AssertionError(f"refused by {other}")
+        assert violation.limit == limit
+        assert max(violation.limit + 1, least) <= violation.attempted <= most
+
+    def count(self, since: int) -> int:
+        """Return how many payments there were from a time on."""
+        return sum(one.time >= since for one in self.spent)
+
+    def sum(self, since: int) -> int:
+        """Return what was spent from a time on and did not come back."""
+        return sum(one.amount for one in self.spent if one.time >= since)
+
+    def month(self, time: int) -> int:
+        """Return what was spent in the calendar month of a time and did not come back."""
+        month = month_of(time)
+        return sum(one.amount for one in self.spent if month_of(one.time) == month)
+
+
+@dataclass
+class Locked:
+    """An escrow. `gift` is what strangers sent into it."""
+
+    vault: Account
+    amount: int
+    deadline: int
+    spent: Spent
+    disputed_at: int | None = None
+    gift: int = 0
+
+    @property
+    def ripe_at(self) -> int:
+        """The moment from which it can be refunded."""
+        return self.deadline if self.disputed_at is None else self.disputed_at + THIRTY_DAYS
+
+    def complete(self, kind: int, clock: int) -> str | tuple[int, int]:
+        """Return the error that a completion must end with, or its outcome and what it releases."""
+        return self._open(clock) or ("InvalidProof" if kind == FORGED else (COMPLETED, self.amount))
+
+    def dispute(self, clock: int) -> str | None:
+        """Return the error that a dispute must end with, if any."""
+        return self._open(clock)
+
+    def refund(self, clock: int) -> str | tuple[int, int]:
+        """Return the error that a refund must end with, or its outcome and what it releases."""
+        if self.vault.time(clock) < self.ripe_at:
+            return "EscrowNotExpired"
+        return (TIMED_OUT if self.disputed_at is None else UNDECIDED, 0)
+
+    def resolve(self, released: int) -> str | tuple[int, int]:
+        """Return the error that a decision must end with, or its outcome and what it releases."""
+        if self.disputed_at is None:
+            return "EscrowNotDisputed"
+        if released > self.amount:
+            return "EscrowAmountExceeded"
+        return ({0: REFUNDED, self.amount: RELEASED}.get(released, SPLIT), released)
+
+    def settle(self, released: int) -> None:
+        """Give back what was not released, and the gift, which is no budget."""
+        self.spent.amount = released
+        self.vault.balance += self.amount - released + self.gift
+
+    def _open(self, clock: int) -> str | None:
+        if self.disputed_at is not None:
+            return "EscrowDisputed"
+        return "EscrowExpired" if self.vault.time(clock) >= self.deadline else None
+
+
+def _within(value: int, limit: int | None) -> bool:
+    return limit is None or value <= limit

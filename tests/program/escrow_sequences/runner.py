@@ -1,0 +1,293 @@
+"""Runs sequences of escrows in the VM: one organisation for all of them, two new vaults for each."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from solders.instruction import AccountMeta, Instruction
+
+from app.chain.escrow_instructions import OpenEscrow
+from tests.program.escrow_sequences.model import Account, Locked
+from tests.program.escrow_sequences.steps import (
+    FORGED,
+    OUTSIDER,
+    VAULTS,
+    Again,
+    Clock,
+    Complete,
+    Create,
+    Dispute,
+    Donate,
+    Fund,
+    Move,
+    Pay,
+    Refund,
+    Resolve,
+    Ripening,
+    Sequence,
+)
+from tests.program.escrows import (
+    OUTPUT_HASH,
+    SIGNED_ATTESTATION,
+    Worker,
+    attested,
+    completion,
+    creation,
+    decision,
+    dispute,
+    is_gone,
+    next_escrow,
+    worker,
+)
+from tests.program.sequences.steps import EARLIEST, next_month
+from tests.program.tokens import DECIMALS, place_token_account
+from tests.program.vm import Receipt, Vm
+from tests.program.world import Payee, World
+
+FUNDS = 1_500
+"""Micro-USDC of a vault at first."""
+GIFTS = 10**12
+MAX_OPEN = 64
+DAY_RING, HOUR_RING = (97, 900), (61, 60)
+GONE = "AccountDataTooSmall"
+
+
+@dataclass
+class Open:
+    """An escrow in the VM, and in the model."""
+
+    at: OpenEscrow
+    model: Locked
+    vault: int
+    receiver: int
+
+
+class Runner:
+    """The organisation. Signatures of transactions are not checked, those of proofs are."""
+
+    def __init__(self) -> None:
+        self.world = World(Vm(checks_signatures=False))
+        self.world.vm.now = EARLIEST
+        self.policies = [self.world.policy() for _ in range(VAULTS)]
+        self.outsider = self.world.vm.key()
+        self.payee = self.world.payee(self.outsider)
+        self.donor = place_token_account(self.world.vm, self.world.mint, self.world.stranger, GIFTS)
+        self.moves: Counter[str] = Counter()
+        """How often each instruction of the escrow was tried, and how escrows ended."""
+
+    def run(self, sequence: Sequence) -> None:
+        """Run a sequence beside the model. Raises `AssertionError` where they differ or a promise is broken."""
+        Course(self, sequence).run()
+
+
+class Course:
+    """One sequence: the two vaults, and the escrows between them."""
+
+    def __init__(self, runner: Runner, sequence: Sequence) -> None:
+        self.runner, self.world, self.vm = runner, runner.world, runner.world.vm
+        self.sequence, self.clock = sequence, sequence.start
+        for policy, rules in zip(runner.policies, sequence.rules, strict=True):
+            self.world.update_policy(policy, rules)
+        self.vaults: list[Worker] = [worker(self.world, policy, FUNDS) for policy in runner.policies]
+        self.accounts = [Account(rules, FUNDS) for rules in sequence.rules]
+        self.open: list[Open] = []
+        self.settled: list[Open] = []
+        self.owners = [*(one.vault for one in self.vaults), runner.outsider]
+        self.money = self.total()
+
+    def run(self) -> None:
+        """Take every step, and check everything after each."""
+        for clock, move in self.sequence.steps:
+            self.clock = self.after(clock)
+            self.vm.now = self.clock
+            self.take(move)
+            self.check()
+
+    def after(self, step: Clock) -> int:
+        """Return the clock after a step of it."""
+        if isinstance(step, Ripening):
+            return self.picked(step.pick).model.ripe_at + step.nudge if self.open else self.clock
+        paid = sorted(spent.time for account in self.accounts for spent in account.spent)
+        return max(step.from_time(self.clock, paid), 0)
+
+    def picked(self, pick: int) -> Open:
+        """Return one of the open escrows."""
+        return self.open[-1 - pick % len(self.open)]
+
+    def take(self, move: Move) -> None:
+        """Do what a step says, where there is something to do it to."""
+        match move:
+            case Pay() | Create():
+                self.spend(move)
+            case Fund():
+                self.vm.succeed(self.world.funding(self.vaults[move.vault].vault, move.amount))
+                self.accounts[move.vault].balance += move.amount
+            case Again():
+                if self.settled:
+                    self.again(self.settled[move.pick % len(self.settled)])
+            case _:
+                if self.open:
+                    self.act(self.picked(move.pick), move)
+
+    def spend(self, move: Pay | Create) -> None:
+        """Pay or lock."""
+        world, vault, account = self.world, self.vaults[move.vault], self.accounts[move.vault]
+        receiver = OUTSIDER if move.receiver == move.vault else move.receiver
+        owner = self.owners[receiver]
+        escrow = next_escrow(world, vault.vault, owner)
+        if isinstance(move, Pay):
+            payee = Payee(owner, world.tokens_of(owner))
+            instruction = world.payment(vault.vault, payee, move.amount, signer=vault.key)
+        else:
+            self.runner.moves["create"] += 1
+            instruction = creation(world, vault.vault, owner, move.amount, signer=vault.key, timeout=move.timeout)
+        result = self.vm.send(instruction)
+        if result.violation is not None:
+            account.refused(move.amount, self.clock, result.violation)
+            return
+        full = isinstance(move, Create) and self.count_open(move.vault) == MAX_OPEN
+        expected = "TooManyEscrows" if full else "InsufficientBalance" if move.amount > account.balance else None
+        assert result.error == expected
+        if expected:
+            return
+        spent = account.spend(move.amount, self.clock)
+        if isinstance(move, Pay):
+            self.receive(receiver, move.amount)
+        else:
+            account.escrows += 1
+            locked = Locked(account, move.amount, spent.time + move.timeout, spent)
+            self.open.append(Open(escrow, locked, move.vault, receiver))
+
+    def count_open(self, vault: int) -> int:
+        """Return how many escrows a vault has open."""
+        return sum(one.vault == vault for one in self.open)
+
+    def act(self, escrow: Open, move: Complete | Dispute | Resolve | Refund | Donate) -> None:
+        """Do something to an open escrow, and compare what becomes of it."""
+        world, model = self.world, escrow.model
+        match move:
+            case Donate(_, amount):
+                self.vm.succeed(self.gift(escrow.at, amount))
+                model.gift += amount
+            case Dispute():
+                expected = model.dispute(self.clock)
+                self.tried("dispute", dispute(world, escrow.at, self.vaults[escrow.vault].key), expected)
+                if expected is None:
+                    model.disputed_at = model.vault.time(self.clock)
+            case Complete(_, kind):
+                self.settle("complete", escrow, model.complete(kind, self.clock), *self.proof(escrow, kind))
+            case Resolve(_, percent):
+                released = model.amount * percent // 100 + (percent > 100)
+                instruction = decision(world, escrow.at, released)
+                self.settle("resolve", escrow, model.resolve(released), instruction)
+            case Refund():
+                self.settle("refund", escrow, model.refund(self.clock), world.build.refund_escrow(escrow.at))
+
+    def proof(self, escrow: Open, kind: int) -> list[Instruction]:
+        """Return a completion with what must stand before it."""
+        world = self.world
+        outside = escrow.receiver == OUTSIDER
+        receiver = self.runner.outsider if outside else self.vaults[escrow.receiver].key
+        if kind == OUTPUT_HASH:
+            return [completion(world, escrow.at, signer=receiver)]
+        key = {SIGNED_ATTESTATION: receiver, FORGED: world.stranger}.get(kind, world.verifier)
+        kind = SIGNED_ATTESTATION if kind == FORGED else kind
+        return [attested(world, escrow.at, kind, key), completion(world, escrow.at, kind)]
+
+    def tried(self, name: str, instruction: Instruction, expected: str | None, *before: Instruction) -> Receipt:
+        """Send an instruction of the escrow, and compare its error."""
+        self.runner.moves[name] += 1
+        result = self.vm.send(*before, instruction)
+        assert result.error == expected, (name, result.error, expected)
+        return result
+
+    def settle(self, name: str, escrow: Open, expected: str | tuple[int, int], *instructions: Instruction) -> None:
+        """Try to settle an escrow, and compare what it told and who has been paid."""
+        *before, last = instructions
+        if isinstance(expected, str):
+            self.tried(name, last, expected, *before)
+            return
+        outcome, released = expected
+        result = self.tried(name, last, None, *before)
+        model = escrow.model
+        model.settle(released)
+        self.receive(escrow.receiver, released)
+        told = {
+            "outcome": outcome,
+            "amount": model.amount,
+            "released": released,
+            "refunded": model.amount - released,
+            "vault_balance": model.vault.balance,
+        }
+        assert told.items() <= result.event.data.items()
+        assert is_gone(self.world, escrow.at)
+        self.open.remove(escrow)
+        self.settled.append(escrow)
+        self.runner.moves[f"outcome {outcome}"] += 1
+
+    def again(self, escrow: Open) -> None:
+        """Ask everything of an escrow that is settled."""
+        world, at = self.world, escrow.at
+        for instruction in (
+            completion(world, at, signer=world.operator),
+            dispute(world, at, world.operator),
+            decision(world, at, 0),
+            world.build.refund_escrow(at),
+        ):
+            self.tried("again", instruction, GONE)
+
+    def gift(self, escrow: OpenEscrow, amount: int) -> Instruction:
+        """Return a stranger's transfer into an escrow."""
+        world = self.world
+        data = bytes([12]) + amount.to_bytes(8, "little") + bytes([DECIMALS])
+        metas = [
+            AccountMeta(self.runner.donor, is_signer=False, is_writable=True),
+            AccountMeta(world.mint, is_signer=False, is_writable=False),
+            AccountMeta(world.addresses.escrow_tokens(escrow.address), is_signer=False, is_writable=True),
+            AccountMeta(world.stranger, is_signer=True, is_writable=False),
+        ]
+        return Instruction(world.token_program, data, metas)
+
+    def receive(self, receiver: int, amount: int) -> None:
+        """Note that a receiver was paid."""
+        if receiver != OUTSIDER:
+            self.accounts[receiver].balance += amount
+
+    def total(self) -> int:
+        """Return the money in all token accounts."""
+        world = self.world
+        owners = [*self.owners, world.org]
+        escrows = [world.addresses.escrow_tokens(one.at.address) for one in self.open]
+        return sum(map(world.balance, [*map(world.tokens_of, owners), *escrows, self.runner.donor]))
+
+    def check(self) -> None:
+        """Compare balances, accounts, counters and ledgers with the model."""
+        assert self.total() == self.money
+        for one in self.open:
+            stored = self.world.fields(one.at.address)
+            assert stored["disputed_at"] == (one.model.disputed_at or 0)
+            assert (stored["deadline"], stored["amount"]) == (one.model.deadline, one.model.amount)
+            tokens = self.world.addresses.escrow_tokens(one.at.address)
+            assert self.world.balance(tokens) == one.model.amount + one.model.gift
+        for number, (vault, account) in enumerate(zip(self.vaults, self.accounts, strict=True)):
+            fields = self.world.fields(vault.vault)
+            assert self.world.balance(vault.tokens) == account.balance
+            assert fields["escrow_counter"] == account.escrows
+            assert fields["open_escrows"] == self.count_open(number)
+            if account.spent:
+                check_ledger(fields["ledger"], account)
+
+
+def check_ledger(ledger: dict[str, object], account: Account) -> None:
+    """Check that totals are the sums of their slots, and the slots those of what was spent and did not come back."""
+    last = account.spent[-1].time
+    assert (ledger["last"], ledger["month_ends_at"]) == (last, next_month(last))
+    assert ledger["month_spent"] == account.month(last)
+    for name, (slots, seconds) in (("day", DAY_RING), ("hour", HOUR_RING)):
+        window = ledger[name]
+        assert isinstance(window, dict)
+        newest = last // seconds
+        expected = [0] * slots
+        for spent in account.spent:
+            if newest - spent.time // seconds < slots:
+                expected[spent.time // seconds % slots] += spent.amount if name == "day" else 1
+        assert (window["newest"], window["slots"], window["total"]) == (newest, expected, sum(expected))

@@ -1,0 +1,169 @@
+"""Disputes: who begins one, who decides it, and until when."""
+
+import pytest
+
+from tests.program.escrows import (
+    AMOUNT,
+    HOUR,
+    REFUNDED,
+    THIRTY_DAYS,
+    completion,
+    creation,
+    decision,
+    dispute,
+    disputed,
+    lock,
+    replaced,
+    worker,
+)
+from tests.program.vm import PROGRAM_ID, START
+from tests.program.world import NONE, SESSION_ENDS, World
+
+
+@pytest.mark.parametrize("role", ["session", "operator", "receiver", "outsider"])
+def test_either_side_disputes(world: World, role: str) -> None:
+    vault, receiver, outsider = world.wallet(), worker(world), world.vm.key()
+    escrow = lock(world, vault, outsider if role == "outsider" else receiver.vault)
+    signer = {"receiver": receiver.key, "outsider": outsider}.get(role) or getattr(world, role)
+    result = world.vm.succeed(dispute(world, escrow, signer))
+    assert result.event.data["signer"] == signer
+
+
+@pytest.mark.parametrize("role", ["authority", "arbiter", "verifier", "stranger"])
+def test_nobody_else_disputes(world: World, role: str) -> None:
+    vault, receiver = world.wallet(), worker(world)
+    for escrow in (lock(world, vault, receiver.vault), lock(world, vault, world.vm.key())):
+        world.vm.refuse("Unauthorized", dispute(world, escrow, getattr(world, role)))
+        world.vm.refuse("Unauthorized", dispute(world, escrow, worker(world).key))
+
+
+def test_receivers_session_disputes_only_beside_its_vault(world: World) -> None:
+    vault, receiver, other = world.wallet(), worker(world), worker(world)
+    escrow = lock(world, vault, receiver.vault)
+    by_receiver = dispute(world, escrow, receiver.key)
+    at = [meta.pubkey for meta in by_receiver.accounts].index(receiver.vault)
+    for instead in (PROGRAM_ID, other.vault, world.org):
+        world.vm.refuse("Unauthorized", replaced(by_receiver, at, instead))
+    # The requester's side needs no receiver
+    world.vm.succeed(replaced(dispute(world, escrow), at, PROGRAM_ID))
+
+
+def test_sessions_dispute_until_their_time_and_not_from_it_on(world: World) -> None:
+    vault, receiver = world.wallet(), worker(world)
+    world.vm.now = SESSION_ENDS - 2
+    escrow = lock(world, vault, receiver.vault)
+    world.vm.now = SESSION_ENDS
+    for key in (world.session, receiver.key):
+        world.vm.refuse("SessionExpired", dispute(world, escrow, key))
+    world.vm.now = SESSION_ENDS - 1
+    for key in (world.session, receiver.key):
+        assert world.vm.simulate(dispute(world, escrow, key)).error is None
+    world.vm.now = SESSION_ENDS
+    world.vm.succeed(dispute(world, escrow, world.operator))
+
+
+def test_key_of_both_sides_speaks_for_the_one_whose_session_lasts(world: World) -> None:
+    # Given one key for both vaults, whose session at the requester's ends first
+    vault, receiver = world.wallet(), worker(world)
+    world.vm.now = SESSION_ENDS - 10
+    escrow = lock(world, vault, receiver.vault)
+    own = (receiver.key, SESSION_ENDS - 5)
+    world.vm.succeed(world.build.update_wallet(operator=world.operator, vault=vault, session=own))
+    world.vm.now = SESSION_ENDS - 4
+    by_key = dispute(world, escrow, receiver.key)
+    assert world.vm.simulate(by_key).error is None
+    world.vm.now = SESSION_ENDS
+    world.vm.refuse("SessionExpired", by_key)
+
+
+@pytest.mark.parametrize("role", ["authority", "operator", "session", "verifier", "stranger"])
+def test_nobody_but_the_arbiter_decides(world: World, role: str) -> None:
+    vault, receiver = world.wallet(), worker(world)
+    escrow = disputed(world, vault, receiver.vault)
+    for signer in (getattr(world, role), receiver.key):
+        for released in (0, 1, AMOUNT):
+            decide = world.build.resolve_dispute(escrow, payer=world.payer, arbiter=signer, released=released)
+            world.vm.refuse("Unauthorized", decide)
+
+
+def test_decision_that_nobody_signs_is_none(world: World) -> None:
+    vault, receiver = world.wallet(), worker(world)
+    escrow = disputed(world, vault, receiver.vault)
+    decide = decision(world, escrow, AMOUNT)
+    at = [meta.pubkey for meta in decide.accounts].index(world.arbiter)
+    unsigned = list(decide.accounts)
+    unsigned[at] = type(unsigned[at])(PROGRAM_ID, is_signer=False, is_writable=False)
+    world.vm.refuse("Unauthorized", type(decide)(decide.program_id, decide.data, unsigned))
+
+
+def test_arbiter_of_the_creation_decides_and_not_its_successor(world: World) -> None:
+    vault, receiver, successor = world.wallet(), worker(world), world.vm.key()
+    escrow = lock(world, vault, receiver.vault)
+    world.vm.succeed(world.build.update_org(signer=world.authority, arbiter=successor))
+    world.vm.succeed(dispute(world, escrow))
+    theirs = world.build.resolve_dispute(escrow, payer=world.payer, arbiter=successor, released=0)
+    world.vm.refuse("Unauthorized", theirs)
+    world.vm.succeed(decision(world, escrow, 0))
+    # The next escrow is the successor's
+    following = disputed(world, vault, receiver.vault)
+    world.vm.refuse("Unauthorized", decision(world, following, 0))
+
+
+def test_without_an_arbiter_a_dispute_is_refunded_in_time(world: World) -> None:
+    vault, receiver = world.wallet(), worker(world)
+    world.vm.succeed(world.build.update_org(signer=world.authority, arbiter=NONE))
+    escrow = disputed(world, vault, receiver.vault)
+    world.vm.refuse("Unauthorized", decision(world, escrow, 0))
+    world.vm.now = START + THIRTY_DAYS
+    world.vm.succeed(world.build.refund_escrow(escrow))
+
+
+def test_late_decision_counts_until_somebody_refunds(world: World) -> None:
+    vault, receiver = world.wallet(), worker(world)
+    decided, refunded = (disputed(world, vault, receiver.vault) for _ in range(2))
+    world.vm.now = START + THIRTY_DAYS
+    assert world.vm.succeed(decision(world, decided, 0)).event.data["outcome"] == REFUNDED
+    world.vm.succeed(world.build.refund_escrow(refunded))
+    world.vm.refuse("AccountDataTooSmall", decision(world, refunded, AMOUNT))
+
+
+def test_disputing_changes_no_money_and_no_ledger(world: World) -> None:
+    vault, receiver = world.wallet(), worker(world)
+    escrow = lock(world, vault, receiver.vault)
+    before = world.fields(vault)
+    world.vm.succeed(dispute(world, escrow, receiver.key))
+    assert world.fields(vault) == {**before, "sequence": before["sequence"] + 1}
+
+
+def test_dispute_is_about_the_vaults_own_escrow(world: World) -> None:
+    vault, other, receiver = world.wallet(), world.wallet(), worker(world)
+    escrow, theirs = lock(world, vault, receiver.vault), lock(world, other, receiver.vault)
+    for make in (dispute, completion):
+        mine = make(world, escrow)
+        at = [meta.pubkey for meta in mine.accounts].index(escrow.address)
+        world.vm.refuse("WrongEscrow", replaced(mine, at, theirs.address))
+
+
+def test_frozen_vaults_and_paused_organisations_dispute_and_decide(world: World) -> None:
+    vault, receiver = world.wallet(), worker(world)
+    escrow = lock(world, vault, receiver.vault)
+    for frozen in (vault, receiver.vault):
+        world.vm.succeed(world.freeze(frozen))
+    world.pause()
+    world.vm.succeed(dispute(world, escrow, receiver.key))
+    world.vm.succeed(decision(world, escrow, 1))
+    assert world.balance(receiver.tokens) == 1
+
+
+def test_clock_that_steps_back_opens_nothing_again(world: World) -> None:
+    vault, receiver = world.wallet(), worker(world)
+    escrow = lock(world, vault, receiver.vault)
+    world.vm.now = START + HOUR
+    world.vm.succeed(world.payment(vault, world.payee()))
+    world.vm.now = START + 1
+    for late in (completion(world, escrow), dispute(world, escrow)):
+        world.vm.refuse("EscrowExpired", late)
+    later = world.fields(vault)["escrow_counter"]
+    world.vm.succeed(creation(world, vault, receiver.vault))
+    assert world.fields(world.addresses.escrow(vault, later))["deadline"] == START + 2 * HOUR
+    world.vm.succeed(world.build.refund_escrow(escrow))

@@ -1,0 +1,232 @@
+"""Settling always works: whoever pays or is paid may be frozen, archived, gone or stubborn, and the rent goes home."""
+
+import struct
+from collections.abc import Callable
+
+import pytest
+from solders.instruction import AccountMeta, Instruction
+from solders.pubkey import Pubkey
+
+from app.chain.addresses import SYSTEM_PROGRAM, TOKEN_2022_PROGRAM, TOKEN_PROGRAM
+from app.chain.escrow_instructions import OpenEscrow
+from app.chain.rules import Rules
+from tests.program.escrows import (
+    AMOUNT,
+    FUNDS,
+    HOUR,
+    close_wallet,
+    completion,
+    creation,
+    decision,
+    dispute,
+    disputed,
+    held,
+    is_gone,
+    lock,
+    replaced,
+    worker,
+)
+from tests.program.tokens import USDC, place_token_account
+from tests.program.vm import PROGRAM_ID, START
+from tests.program.world import World
+
+LAMPORTS = 10**10
+End = Callable[[World, OpenEscrow], Instruction]
+
+
+def by_completion(world: World, escrow: OpenEscrow) -> Instruction:
+    return completion(world, escrow)
+
+
+def by_refund(world: World, escrow: OpenEscrow) -> Instruction:
+    world.vm.now = START + HOUR
+    return world.build.refund_escrow(escrow)
+
+
+def by_split(world: World, escrow: OpenEscrow) -> Instruction:
+    world.vm.succeed(dispute(world, escrow))
+    return decision(world, escrow, 2 * USDC)
+
+
+RELEASED: dict[End, int] = {by_completion: AMOUNT, by_refund: 0, by_split: 2 * USDC}
+"""What each way to end gives the receiver."""
+ENDS = list(RELEASED)
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_rent_of_both_accounts_goes_back_to_who_paid_it(world: World, end: End) -> None:
+    vault, receiver, payer = world.wallet(), worker(world), world.vm.key(LAMPORTS)
+    escrow = lock(world, vault, receiver.vault, payer=payer)
+    rent = world.vm.lamports(escrow.address) + world.vm.lamports(world.addresses.escrow_tokens(escrow.address))
+    assert world.vm.lamports(payer) == LAMPORTS - rent
+    before = world.vm.lamports(world.payer), world.vm.lamports(vault)
+    world.vm.succeed(end(world, escrow))
+    assert world.vm.lamports(payer) == LAMPORTS
+    assert (world.vm.lamports(world.payer), world.vm.lamports(vault)) == before
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_rent_goes_to_nobody_else(world: World, end: End) -> None:
+    vault, receiver, payer = world.wallet(), worker(world), world.vm.key(LAMPORTS)
+    escrow = lock(world, vault, receiver.vault, payer=payer)
+    settle = end(world, escrow)
+    at = [meta.pubkey for meta in settle.accounts].index(payer)
+    for instead in (world.stranger, world.session, world.payer, PROGRAM_ID):
+        world.vm.refuse("WrongRentReceiver", replaced(settle, at, instead))
+    world.vm.refuse("ConstraintDuplicateMutableAccount", replaced(settle, at, vault))
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_payer_without_lamports_gets_the_rent(world: World, end: End) -> None:
+    vault, receiver, payer = world.wallet(), worker(world), world.vm.key(LAMPORTS)
+    escrow = lock(world, vault, receiver.vault, payer=payer)
+    rent = LAMPORTS - world.vm.lamports(payer)
+    world.vm.put(payer, b"", SYSTEM_PROGRAM, 0)
+    world.vm.succeed(end(world, escrow))
+    assert world.vm.lamports(payer) == rent
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("writable", [True, False])
+def test_rent_goes_to_the_vault_when_the_payer_became_a_programs_account(
+    world: World, end: End, writable: bool
+) -> None:
+    vault, receiver, payer = world.wallet(), worker(world), world.vm.key(LAMPORTS)
+    escrow = lock(world, vault, receiver.vault, payer=payer)
+    rent = LAMPORTS - world.vm.lamports(payer)
+    world.vm.put(payer, b"something", Pubkey.new_unique(), LAMPORTS)
+    before = world.vm.lamports(vault)
+    settle = end(world, escrow)
+    at = [meta.pubkey for meta in settle.accounts].index(payer)
+    accounts = list(settle.accounts)
+    accounts[at] = AccountMeta(payer, is_signer=False, is_writable=writable)
+    world.vm.succeed(Instruction(settle.program_id, settle.data, accounts))
+    assert (world.vm.lamports(payer), world.vm.lamports(vault)) == (LAMPORTS, before + rent)
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_donated_tokens_go_to_the_requester_and_credit_nothing(world: World, end: End) -> None:
+    vault, receiver, gift = world.wallet(), worker(world), 7 * USDC
+    escrow = lock(world, vault, receiver.vault)
+    world.vm.succeed(world.payment(vault, world.payee(), 3 * USDC))
+    world.fill(world.addresses.escrow_tokens(escrow.address), escrow.address, AMOUNT + gift)
+    result = world.vm.succeed(end(world, escrow))
+    released = RELEASED[end]
+    assert world.balance(receiver.tokens) == released
+    assert world.balance(world.tokens_of(vault)) == FUNDS - 3 * USDC - released + gift
+    told = {name: result.event.data[name] for name in ("amount", "released", "refunded")}
+    assert told == {"amount": AMOUNT, "released": released, "refunded": AMOUNT - released}
+    ledger = world.fields(vault)["ledger"]
+    assert ledger["day"]["total"] == ledger["month_spent"] == 3 * USDC + released
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_neither_pause_nor_freeze_nor_policy_stops_a_settlement(world: World, end: End) -> None:
+    # Given an escrow of a policy that then forbids everything, and is another, and expires
+    vault, receiver = world.wallet(Rules(expiry=START)), worker(world)
+    escrow = lock(world, vault, receiver.vault)
+    forbidding = world.policy(Rules(max_per_tx=0, max_per_day=0, velocity_cap=0, restricted=True, expiry=START))
+    first = world.fields(vault)["policy"]
+    world.vm.succeed(
+        world.build.update_wallet(operator=world.operator, vault=vault, policy=first, new_policy=forbidding)
+    )
+    closing = world.build.close_policy(authority=world.authority, policy=first, policy_rent_receiver=world.payer)
+    world.vm.succeed(closing)
+    for frozen in (vault, receiver.vault):
+        world.vm.succeed(world.freeze(frozen))
+    world.pause()
+    world.vm.now = START + 1
+    # When it ends, then both sides are paid
+    world.vm.succeed(end(world, escrow))
+    assert world.balance(receiver.tokens) == RELEASED[end]
+    assert world.balance(world.tokens_of(vault)) == FUNDS - RELEASED[end]
+
+
+def test_vault_with_an_open_escrow_is_not_archived(world: World) -> None:
+    vault, receiver = world.wallet(funds=AMOUNT), worker(world)
+    escrow = lock(world, vault, receiver.vault)
+    world.vm.refuse("OpenEscrows", close_wallet(world, vault))
+    world.vm.succeed(completion(world, escrow))
+    world.vm.succeed(close_wallet(world, vault))
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_escrow_is_settled_with_its_own_tokens_and_vault_alone(world: World, end: End) -> None:
+    vault, other, receiver = world.wallet(), world.wallet(), worker(world)
+    escrow, twin, theirs = (lock(world, one, receiver.vault) for one in (vault, vault, other))
+    settle = end(world, escrow)
+    tokens = world.addresses.escrow_tokens
+    places = [meta.pubkey for meta in settle.accounts]
+    for mine, instead, error in (
+        (tokens(escrow.address), tokens(twin.address), "WrongTokenAccount"),
+        (tokens(escrow.address), tokens(theirs.address), "WrongTokenAccount"),
+        (tokens(escrow.address), place_token_account(world.vm, world.mint, escrow.address, 1), "WrongTokenAccount"),
+        (escrow.address, theirs.address, "WrongEscrow"),
+        (escrow.address, twin.address, "WrongTokenAccount"),
+        (world.tokens_of(vault), world.tokens_of(other), "WrongTokenAccount"),
+        (vault, other, "WrongTokenAccount"),
+    ):
+        world.vm.refuse(error, replaced(settle, places.index(mine), instead))
+    assert (held(world, escrow), held(world, twin), held(world, theirs)) == (AMOUNT,) * 3
+
+
+def test_several_settlements_in_a_transaction_each_have_their_number(world: World) -> None:
+    vault, receiver = world.wallet(), worker(world)
+    first, second = (lock(world, vault, receiver.vault, amount) for amount in (1, 2))
+    third = disputed(world, vault, receiver.vault, 4)
+    result = world.vm.succeed(completion(world, first), completion(world, second), decision(world, third, 1))
+    assert [event.data["sequence"] for event in result.events] == [7, 8, 9]
+    assert [event.data["receiver_balance"] for event in result.events] == [1, 3, 4]
+    assert world.fields(vault)["open_escrows"] == 0
+
+
+def test_creation_and_completion_in_one_transaction_pay(world: World) -> None:
+    vault, receiver = world.wallet(), worker(world)
+    escrow = OpenEscrow(world.addresses.escrow(vault, 0), vault, receiver.vault, world.payer)
+    result = world.vm.succeed(creation(world, vault, receiver.vault), completion(world, escrow))
+    assert [event.name for event in result.events] == ["EscrowCreated", "EscrowSettled"]
+    assert (is_gone(world, escrow), world.balance(receiver.tokens)) == (True, AMOUNT)
+
+
+@pytest.mark.parametrize("token_program", [TOKEN_PROGRAM, TOKEN_2022_PROGRAM])
+@pytest.mark.parametrize("end", ENDS)
+def test_both_token_programs_will_do(token_program: Pubkey, end: End) -> None:
+    world = World(token_program=token_program)
+    vault, outsider = world.wallet(), Pubkey.new_unique()
+    escrow = lock(world, vault, outsider)
+    world.vm.succeed(end(world, escrow))
+    if RELEASED[end]:
+        assert world.balance(world.tokens_of(outsider)) == RELEASED[end]
+    assert world.balance(world.tokens_of(vault)) == FUNDS - RELEASED[end]
+    assert is_gone(world, escrow)
+
+
+def test_one_key_in_all_roles_settles(world: World) -> None:
+    everybody = world.vm.key(LAMPORTS)
+    for role in ("operator", "arbiter"):
+        world.vm.succeed(world.build.update_org(signer=world.authority, **{role: everybody}))
+    vault = world.addresses.vault(world.org, "one")
+    build, policy = world.build, world.policy()
+    session = (everybody, START + 10 * HOUR)
+    world.vm.succeed(
+        build.create_wallet(payer=everybody, operator=everybody, agent_id="one", policy=policy, session=session)
+    )
+    world.fill(world.tokens_of(vault), vault, FUNDS)
+    first, second, third = (lock(world, vault, everybody, signer=everybody, payer=everybody) for _ in range(3))
+    world.vm.succeed(build.complete_escrow(first, payer=everybody, kind=0, output_hash=bytes(32), signer=everybody))
+    world.vm.succeed(dispute(world, second, everybody))
+    world.vm.succeed(build.resolve_dispute(second, payer=everybody, arbiter=everybody, released=1))
+    world.vm.now = START + HOUR
+    world.vm.succeed(build.refund_escrow(third))
+    assert world.balance(world.tokens_of(everybody)) == AMOUNT + 1
+    assert all(is_gone(world, escrow) for escrow in (first, second, third))
+
+
+def test_sequence_that_ends_is_an_error(world: World) -> None:
+    vault, receiver = world.wallet(), worker(world)
+    escrow = lock(world, vault, receiver.vault)
+    data = bytearray(world.vm.data(vault))
+    struct.pack_into("<Q", data, 8 + 6 * 32 + 8, 2**64 - 1)
+    world.vm.put(vault, bytes(data), PROGRAM_ID)
+    for last in (completion(world, escrow), dispute(world, escrow), creation(world, vault, receiver.vault)):
+        world.vm.refuse("Overflow", last)
