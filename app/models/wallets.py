@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from app.models.base import Amount, AmountOrAll, Answer, Body, IdempotencyKey, Identifier, Name, Page, TagList, Tags
@@ -11,6 +11,9 @@ WalletStatus = Literal["active", "idle", "policy_violation", "frozen", "unfunded
 
 #: Bounds of a session token's life, in seconds.
 MIN_TTL, MAX_TTL, DEFAULT_TTL = 60, 2_592_000, 86_400
+
+#: Wallets that one transaction funds: an eighth would make it larger than the 1,232 bytes that the chain takes.
+MAX_ALLOCATIONS = 7
 
 
 class CreateWallet(Body):
@@ -51,6 +54,29 @@ class FundWallet(Body):
     """Body of funding from the reserve."""
 
     amount: Amount
+    currency: Literal["USDC"] = "USDC"
+    idempotency_key: IdempotencyKey | None = None
+
+
+class Allocation(Body):
+    """What one wallet of a batch gets."""
+
+    wallet_id: Identifier
+    amount: Amount
+
+
+def _wallets_differ(allocations: list[Allocation]) -> list[Allocation]:
+    if len({one.wallet_id for one in allocations}) < len(allocations):
+        raise PydanticCustomError("repeated_wallet", "must name each wallet once")
+    return allocations
+
+
+class FundWallets(Body):
+    """Body of funding several wallets from the reserve at once."""
+
+    allocations: Annotated[
+        list[Allocation], Field(min_length=1, max_length=MAX_ALLOCATIONS), AfterValidator(_wallets_differ)
+    ]
     currency: Literal["USDC"] = "USDC"
     idempotency_key: IdempotencyKey | None = None
 
@@ -135,6 +161,15 @@ class Funded(Answer):
     funded_amount: str
     usdc_balance: str
     org_balance_remaining: str
+
+
+class FundedBatch(Answer):
+    """Answer of a funding of several wallets, in the order of its allocations."""
+
+    funded: list[Funded]
+    org_balance_remaining: str
+    tx_signature: str
+    status: str
 
 
 class Withdrawn(WalletDetail):

@@ -8,7 +8,9 @@ from app.models.wallets import (
     CreateWallet,
     EmptyBody,
     Funded,
+    FundedBatch,
     FundWallet,
+    FundWallets,
     ListWallets,
     RotateToken,
     SessionToken,
@@ -20,6 +22,16 @@ from app.models.wallets import (
     Withdrawn,
 )
 from app.routes._operation import Call, operation
+
+_FUNDING = (
+    "invalid_amount",
+    "wallet_not_found",
+    "wallet_archived",
+    "org_insufficient_balance",
+    "org_paused",
+    "operator_limit_exceeded",
+    "transaction_failed",
+)
 
 
 @operation(
@@ -93,25 +105,19 @@ async def archive_wallet(call: Call, _body: EmptyBody) -> WalletDetail:
     return await wallets.archive(call.service, call.principal, call.ticket, call.path("wallet_id"))
 
 
-@operation(
-    tag="wallets",
-    roles=OPERATORS,
-    body=FundWallet,
-    answer=Funded,
-    errors=(
-        "invalid_amount",
-        "wallet_not_found",
-        "wallet_archived",
-        "org_insufficient_balance",
-        "org_paused",
-        "operator_limit_exceeded",
-        "transaction_failed",
-    ),
-    changes=True,
-)
+@operation(tag="wallets", roles=OPERATORS, body=FundWallet, answer=Funded, errors=_FUNDING, changes=True)
 async def fund_wallet(call: Call, body: FundWallet) -> Funded:
     """Fund a wallet from the reserve."""
     return await funding.fund(call.service, call.principal, call.ticket, call.path("wallet_id"), body)
+
+
+@operation(tag="wallets", roles=OPERATORS, body=FundWallets, answer=FundedBatch, errors=_FUNDING, changes=True)
+async def fund_wallets(call: Call, body: FundWallets) -> FundedBatch:
+    """Fund several wallets from the reserve at once.
+
+    All of them are funded, or none: it is one transaction, and takes as many allocations as fit into it.
+    """
+    return await funding.fund_batch(call.service, call.principal, call.ticket, body)
 
 
 @operation(
@@ -150,6 +156,7 @@ async def rotate_session_token(call: Call, body: RotateToken) -> SessionToken:
 routes = [
     Route("/v1/wallets", list_wallets, methods=["GET"]),
     Route("/v1/wallets", create_wallet, methods=["POST"]),
+    Route("/v1/wallets/fund-batch", fund_wallets, methods=["POST"]),
     Route("/v1/wallets/{wallet_id}", get_wallet, methods=["GET"]),
     Route("/v1/wallets/{wallet_id}", update_wallet, methods=["PATCH"]),
     Route("/v1/wallets/{wallet_id}", archive_wallet, methods=["DELETE"]),

@@ -1,9 +1,11 @@
 """Approvals: co-signatures that the operator left on the chain for one payment each."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, and_, or_, select
 
+from app.store.approval_requests import approval_requests as requests
 from app.store.read_tables import approvals as table
 from app.store.read_tables import policies, wallets
 
@@ -24,28 +26,41 @@ class Approval:
 
 
 def open_approval(  # noqa: PLR0917
-    connection: Connection, org: str, vault: str, recipient: str, amount: int, now: int
+    connection: Connection,
+    org: str,
+    vault: str,
+    recipient: str,
+    amount: int,
+    now: int,
+    *,
+    worthless: Collection[str] = (),
 ) -> Approval | None:
     """Return an unused approval that is good for this payment at the Unix second `now`; the first to expire.
 
-    One given under another version of the vault's policy is good for nothing.
+    One given under another policy than the vault's, or another version of it, is good for nothing. Of one that was not
+    asked for here only the version is known; those that turn out to be `worthless` are left out by their addresses.
     """
-    version = (
-        select(policies.c.version)
-        .join(wallets, wallets.c.policy == policies.c.address)
-        .where(wallets.c.vault == vault)
-        .scalar_subquery()
+    asked = and_(requests.c.policy == policies.c.address, requests.c.policy_version == policies.c.version)
+    query = (
+        select(table)
+        .join(wallets, wallets.c.vault == table.c.vault)
+        .join(policies, policies.c.address == wallets.c.policy)
+        .outerjoin(requests, requests.c.address == table.c.address)
+        .where(
+            table.c.org == org,
+            table.c.vault == vault,
+            table.c.recipient == recipient,
+            table.c.amount == amount,
+            table.c.policy_version == policies.c.version,
+            or_(requests.c.policy.is_(None), asked),
+            table.c.state == "open",
+            table.c.expires_at > now,
+            table.c.address.not_in(worthless),
+        )
+        .order_by(table.c.expires_at)
+        .limit(1)
     )
-    fits = (
-        table.c.policy_version == version,
-        table.c.org == org,
-        table.c.vault == vault,
-        table.c.recipient == recipient,
-        table.c.amount == amount,
-        table.c.state == "open",
-        table.c.expires_at > now,
-    )
-    row = connection.execute(select(table).where(*fits).order_by(table.c.expires_at).limit(1)).one_or_none()
+    row = connection.execute(query).one_or_none()
     return None if row is None else Approval(**row._mapping)  # noqa: SLF001
 
 

@@ -1,0 +1,45 @@
+"""Approvals of payments above a policy's threshold for a co-signature."""
+
+from typing import Literal
+
+from app.models.base import Answer, Identifier, Page
+
+ApprovalStatus = Literal["pending", "approved", "rejected", "used", "expired"]
+
+
+class ListApprovals(Page):
+    """Query of the approvals."""
+
+    status: ApprovalStatus | None = None
+    wallet_id: Identifier | None = None
+
+
+class Approval(Answer):
+    """One payment's approval. While it is pending `expires_at` ends the time to decide, then the time to pay.
+
+    `chain_address` is where it stands on the chain once it is approved; `decided_by` is the id of an API key.
+    """
+
+    approval_id: str
+    id: str
+    wallet_id: str
+    recipient: str
+    recipient_address: str
+    amount: str
+    currency: str
+    policy_id: str
+    policy_version: int
+    status: ApprovalStatus
+    chain_address: str
+    created_at: str
+    expires_at: str
+    decided_by: str | None
+    decided_at: str | None
+
+
+class ApprovalPage(Answer):
+    """One page of approvals, newest first."""
+
+    data: list[Approval]
+    has_more: bool
+    next_cursor: str | None

@@ -1,0 +1,192 @@
+"""Requests for approvals: payments that a policy refused for want of the operator's co-signature.
+
+What became of one follows from the chain, except that a request may be rejected before it ever gets there.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, fields
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    ColumnElement,
+    Connection,
+    Index,
+    Row,
+    Select,
+    String,
+    Table,
+    and_,
+    bindparam,
+    case,
+    func,
+    insert,
+    literal,
+    select,
+    update,
+)
+
+from app.store.columns import U64, columns_of, metadata
+from app.store.paging import Page, fetch_page
+from app.store.read_tables import approvals
+
+LIFETIME = 24 * 60 * 60 * 1000
+"""Milliseconds for which a request can be approved."""
+
+approval_requests = Table(
+    "approval_requests",
+    metadata,
+    Column("approval_id", String, primary_key=True),
+    Column("org", String, nullable=False),
+    Column("wallet_id", String, nullable=False),
+    Column("address", String, nullable=False, unique=True, comment="of the Approval, once it is on the chain"),
+    Column("recipient", String, nullable=False, comment="as it was given"),
+    Column("recipient_address", String, nullable=False),
+    Column("amount", U64, nullable=False),
+    Column("policy", String, nullable=False, comment="address of the policy that refused"),
+    Column("policy_id", String, nullable=False),
+    Column("policy_version", U64, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("rejected", Boolean, nullable=False),
+    Column("decided_by", String, comment="API key that approved or rejected last"),
+    Column("decided_at", BigInteger),
+    Index("approval_requests_newest", "org", "created_at", "approval_id"),
+    Index("approval_requests_by_wallet", "wallet_id", "created_at", "approval_id"),
+    Index("approval_requests_by_payment", "wallet_id", "recipient_address", "amount"),
+)
+table = approval_requests
+
+
+@dataclass(frozen=True, slots=True)
+class NewRequest:
+    """A request for the approval of exactly this payment. `amount` is in micro-USDC, `created_at` in milliseconds."""
+
+    approval_id: str
+    org: str
+    wallet_id: str
+    address: str
+    recipient: str
+    recipient_address: str
+    amount: int
+    policy: str
+    policy_id: str
+    policy_version: int
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalRequest(NewRequest):
+    """A request and what became of it: `pending`, `approved`, `rejected`, `used` or `expired`.
+
+    `on_chain` is the state of its Approval there: `open`, `used` or `closed`; `None` when there never was one. Times
+    are Unix milliseconds.
+    """
+
+    decided_by: str | None
+    decided_at: int | None
+    on_chain: str | None
+    expires_at: int
+    status: str
+
+
+def add_request(connection: Connection, new: NewRequest, *, worthless: Collection[str] = ()) -> str:
+    """Store a request and return its id; or the id of an equal one that is pending or approved.
+
+    An approved one whose address is among the `worthless` does not count.
+    """
+    same = (
+        table.c.wallet_id == new.wallet_id,
+        table.c.recipient_address == new.recipient_address,
+        table.c.amount == new.amount,
+        table.c.policy == new.policy,
+        table.c.policy_version == new.policy_version,
+        table.c.address.not_in(worthless),
+        _STATUS.in_(("pending", "approved")),
+    )
+    query = _REQUESTS.where(*same).order_by(table.c.created_at.desc()).limit(1)
+    known = connection.execute(query, {"org": new.org, "now": new.created_at}).one_or_none()
+    if known is not None:
+        return str(known.approval_id)
+    connection.execute(insert(table).values(columns_of(new) | {"rejected": False}))
+    return new.approval_id
+
+
+def approval_request(connection: Connection, org: str, approval_id: str, now: int) -> ApprovalRequest | None:
+    """Return the organisation's request with this id."""
+    query = _REQUESTS.where(table.c.approval_id == approval_id)
+    row = connection.execute(query, {"org": org, "now": now}).one_or_none()
+    return None if row is None else _record(row)
+
+
+def approval_requests_of(
+    connection: Connection,
+    org: str,
+    now: int,
+    *,
+    wallet_id: str | None = None,
+    status: str | None = None,
+    limit: int = 20,
+    cursor: str | None = None,
+) -> Page[ApprovalRequest]:
+    """Return the organisation's requests, newest first. Raises `InvalidCursorError`."""
+    query = _REQUESTS
+    if wallet_id is not None:
+        query = query.where(table.c.wallet_id == wallet_id)
+    if status is not None:
+        query = query.where(_STATUS.in_([status]))
+    if status == "pending":
+        # Follows from the status; it keeps the search for the few that wait to the newest.
+        query = query.where(table.c.created_at > now - LIFETIME)
+    rows, more, following = fetch_page(
+        connection,
+        query,
+        time=table.c.created_at,
+        key=table.c.approval_id,
+        limit=limit,
+        cursor=cursor,
+        parameters={"org": org, "now": now},
+    )
+    return Page([_record(row) for row in rows], more, following)
+
+
+def decide(connection: Connection, approval_id: str, *, by: str, now: int, rejected: bool) -> None:
+    """Note who decided on a request; a rejection holds from when no Approval is open on the chain."""
+    mine = update(table).where(table.c.approval_id == approval_id)
+    connection.execute(mine.values(decided_by=by, decided_at=now, rejected=rejected))
+
+
+def _status() -> ColumnElement[str]:
+    """Return the status as SQL; the first condition that holds decides."""
+    now = bindparam("now", type_=BigInteger)
+    return case(
+        (approvals.c.state == "used", literal("used")),
+        (and_(table.c.rejected, func.coalesce(approvals.c.state, "closed") == "closed"), literal("rejected")),
+        (now >= _EXPIRES_AT, literal("expired")),
+        # Withdrawn beside this service.
+        (approvals.c.state == "closed", literal("rejected")),
+        (approvals.c.state == "open", literal("approved")),
+        else_=literal("pending"),
+    )
+
+
+_EXPIRES_AT = func.coalesce(approvals.c.expires_at * 1000, table.c.created_at + LIFETIME)
+_STATUS = _status()
+# Leaves `org` and `now` open.
+_REQUESTS: Select[Any] = (
+    select(
+        *(table.c[field.name] for field in fields(NewRequest)),
+        table.c.decided_by,
+        table.c.decided_at,
+        approvals.c.state.label("on_chain"),
+        _EXPIRES_AT.label("expires_at"),
+        _STATUS.label("status"),
+    )
+    .outerjoin(approvals, approvals.c.address == table.c.address)
+    .where(table.c.org == bindparam("org"))
+)
+
+
+def _record(row: Row[Any]) -> ApprovalRequest:
+    return ApprovalRequest(**row._mapping)  # noqa: SLF001

@@ -1,0 +1,625 @@
+"""Approvals: an agent's payment above the threshold waits for the operator, who lets it pass once, or does not."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+from solders.keypair import Keypair
+from solders.pubkey import Pubkey
+from sqlalchemy import delete, inspect
+
+from app import policies
+from app.chain.rules import Rules
+from app.identifiers import approval_reference, new_reference
+from app.store.approval_requests import approval_requests
+from app.store.attempts import pending_attempts
+from app.store.migrations import applied_migrations, migrate
+from app.timestamps import now_ms, parse_iso_ms
+from tests.world import Json, World, error_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+_DAY = 24 * 3600
+_THRESHOLD = "10"
+#: Longer than a blockhash lives (150 slots of 0.4 s), until that is finalized (32 slots), and the margin (30).
+_EXPIRY_SECONDS = 90.0
+
+
+@dataclass
+class Agent:
+    """An agent whose wallet needs a co-signature above 10 USDC, and somebody whom it pays."""
+
+    world: World
+    wallet: Json
+    policy: Json
+    key: str
+    session: str
+    to: str
+
+    async def pay(self, amount: str = "20", to: str | None = None, **options: Any) -> httpx.Response:
+        return await self.world.pay(self.wallet, to or self.to, amount, key=self.key, session=self.session, **options)
+
+    async def refused(self, amount: str = "20", to: str | None = None) -> str:
+        """Make a payment that must be refused for want of a co-signature, and return the approval's id."""
+        error = error_of(await self.pay(amount, to), 402, "policy_violation")
+        assert error["violation"]["rule"] == "require_co_sign"
+        assert error["approval_id"].startswith("apr_")
+        return str(error["approval_id"])
+
+
+async def _agent(world: World, policy: Json | None = None, to: str | None = None, funds: str = "100") -> Agent:
+    policy = policy or await world.policy(requireCoSign=_THRESHOLD)
+    wallet = await world.wallet(policy["policy_id"], funds=funds)
+    path = f"/v1/wallets/{wallet['wallet_id']}/rotate-token"
+    session = str((await world.ok("POST", path, {"ttlSeconds": 7 * _DAY}))["session_token"])
+    return Agent(world, wallet, policy, world.key("agent", wallet["wallet_id"]), session, to or await world.payee())
+
+
+async def _get(world: World, approval_id: str) -> Json:
+    return await world.ok("GET", f"/v1/approvals/{approval_id}")
+
+
+async def _decide(world: World, approval_id: str, decision: str, **options: Any) -> httpx.Response:
+    return await world.call("POST", f"/v1/approvals/{approval_id}/{decision}", {}, **options)
+
+
+async def _approve(world: World, approval_id: str) -> Json:
+    answer = await world.ok("POST", f"/v1/approvals/{approval_id}/approve", {})
+    assert answer["status"] == "approved"
+    return answer
+
+
+async def _lamports(world: World, address: Pubkey) -> int:
+    account = await world.service.chain.account(address)
+    return 0 if account is None else account.lamports
+
+
+async def _fee(world: World, signature: str) -> int:
+    landed = await world.service.chain.call(
+        "getTransaction", [signature, {"commitment": "confirmed", "encoding": "base64"}]
+    )
+    return int(landed["meta"]["fee"])
+
+
+async def _edit_policy(world: World, policy: Json) -> None:
+    """Give a policy a new version with the same threshold."""
+    found = policies.find(world.service, world.org, policy["policy_id"])
+    authority = world.service.signers.require_authority()
+    change = world.service.instructions(world.org).update_policy(
+        authority=authority.pubkey(),
+        policy=Pubkey.from_string(found.address),
+        expected_version=found.version,
+        rules=Rules(require_co_sign=found.rules.require_co_sign),
+    )
+    assert (await world.land([change], authority)).err is None
+    await world.catch_up()
+
+
+async def _switch(world: World, wallet: Json, policy: Json) -> None:
+    await world.ok("PATCH", f"/v1/wallets/{wallet['wallet_id']}", {"policyId": policy["policy_id"]})
+
+
+# From the refusal to the payment
+
+
+async def test_refused_payment_passes_once_when_an_operator_has_approved_it(world: World) -> None:
+    # Given an agent whose payment is refused for want of a co-signature
+    agent, operator = await _agent(world), world.key("operator")
+    approval_id = await agent.refused()
+    asked = await _get(world, approval_id)
+    assert (asked["status"], asked["wallet_id"]) == ("pending", agent.wallet["wallet_id"])
+    assert (asked["recipient"], asked["recipient_address"], asked["amount"]) == (agent.to, agent.to, "20.00")
+    assert (asked["policy_id"], asked["policy_version"]) == (agent.policy["policy_id"], 1)
+    assert (asked["decided_by"], asked["decided_at"]) == (None, None)
+
+    # When an operator approves it, the Approval stands on the chain for 24 hours
+    answer = await _decide(world, approval_id, "approve", key=operator)
+    assert answer.status_code == 200, answer.text
+    approved = answer.json()
+    assert approved == await _get(world, approval_id)
+    assert approved["status"] == "approved"
+    assert approved["decided_by"].startswith("key_")
+    left = parse_iso_ms(approved["expires_at"]) - now_ms()
+    assert (_DAY - 60) * 1000 < left <= _DAY * 1000
+    address = Pubkey.from_string(approved["chain_address"])
+    vault = Pubkey.from_string(agent.wallet["chain_address"])
+    assert address == world.service.addresses.approval(vault, approval_reference(approval_id))
+    rent = await _lamports(world, address)
+    assert rent > 0
+
+    # Then the same payment passes, closes the Approval and gives its rent back to the fee payer
+    payer = world.service.signers.fee_payer_address
+    before = await _lamports(world, payer)
+    paid = (await agent.pay()).json()
+    assert (paid["status"], paid["policy_triggered"]) == ("confirmed", True)
+    assert await world.balance(agent.to) == 20_000_000
+    assert await _lamports(world, address) == 0
+    assert await _lamports(world, payer) == before + rent - await _fee(world, paid["tx_signature"])
+    assert (await _get(world, approval_id))["status"] == "used"
+
+    # And no second time
+    assert await agent.refused() != approval_id
+    assert await world.balance(agent.to) == 20_000_000
+
+
+async def test_equal_payments_ask_for_one_approval_and_others_for_their_own(world: World) -> None:
+    agent = await _agent(world)
+    other = await _agent(world, agent.policy, agent.to)
+
+    first = await agent.refused()
+    ids = [await agent.refused("20.00"), await agent.refused("20.000001"), await agent.refused(to=await world.payee())]
+    ids += [await other.refused()]
+
+    assert ids[0] == first
+    assert len({first, *ids}) == 4
+    await _approve(world, first)
+    assert await agent.refused("20.000001") == ids[1]
+
+
+async def test_payments_refused_at_once_ask_for_one_approval(world: World) -> None:
+    agent = await _agent(world)
+
+    ids = await asyncio.gather(*(agent.refused() for _ in range(5)))
+
+    assert len(set(ids)) == 1
+
+
+async def test_approval_is_for_its_wallet_recipient_and_amount_alone(world: World) -> None:
+    agent = await _agent(world)
+    other = await _agent(world, agent.policy, agent.to)
+    approval_id = await agent.refused()
+    await _approve(world, approval_id)
+
+    await agent.refused("20.000001")
+    await agent.refused("19.999999")
+    await agent.refused(to=await world.payee())
+    await other.refused()
+
+    assert (await _get(world, approval_id))["status"] == "approved"
+    assert (await agent.pay()).json()["status"] == "confirmed"
+
+
+async def test_one_approval_lets_one_of_many_equal_payments_pass(world: World) -> None:
+    agent = await _agent(world)
+    await _approve(world, await agent.refused())
+
+    answers = await asyncio.gather(*(agent.pay() for _ in range(6)))
+
+    assert sorted(one.status_code for one in answers) == [200] + [402] * 5, [one.text for one in answers]
+    assert await world.balance(agent.to) == 20_000_000
+
+
+async def test_approved_payment_opens_an_account_for_a_recipient_without_one(world: World) -> None:
+    agent = await _agent(world, to=str(Keypair().pubkey()))
+
+    await _approve(world, await agent.refused())
+
+    assert (await agent.pay()).json()["status"] == "confirmed"
+    assert await world.balance(agent.to) == 20_000_000
+
+
+async def test_recipient_is_shown_as_it_was_named_and_approved_as_its_address(world: World) -> None:
+    agent, shop = await _agent(world), f"shop-{now_ms()}.example.com"
+    await world.ok("PUT", f"/v1/recipients/{shop}", {"address": agent.to})
+
+    approval_id = await agent.refused(to=shop)
+
+    shown = await _get(world, approval_id)
+    assert (shown["recipient"], shown["recipient_address"]) == (shop, agent.to)
+    await _approve(world, approval_id)
+    assert (await agent.pay()).json()["status"] == "confirmed"
+
+
+async def test_approval_opens_no_other_rule(world: World) -> None:
+    agent = await _agent(world, await world.policy(requireCoSign=_THRESHOLD, maxPerDay="30"))
+    approval_id = await agent.refused("25")
+    await _approve(world, approval_id)
+    assert (await agent.pay("10")).status_code == 200
+
+    error = error_of(await agent.pay("25"), 402, "policy_violation")
+
+    assert error["violation"]["rule"] == "max_per_day"
+    assert "approval_id" not in error
+    assert (await _get(world, approval_id))["status"] == "approved"
+
+
+async def test_event_of_the_refusal_names_the_approval(world: World) -> None:
+    agent = await _agent(world)
+
+    approval_id = await agent.refused()
+
+    path = f"/v1/events?walletId={agent.wallet['wallet_id']}&event=transaction.blocked"
+    assert [one["approval_id"] for one in (await world.ok("GET", path))["data"]] == [approval_id]
+
+
+async def test_operators_own_payment_asks_for_no_approval(world: World) -> None:
+    agent = await _agent(world)
+
+    alone = error_of(await world.pay(agent.wallet, agent.to, "20"), 402, "policy_violation")
+
+    assert alone["violation"]["rule"] == "require_co_sign"
+    assert "approval_id" not in alone
+    assert (await world.ok("GET", f"/v1/approvals?walletId={agent.wallet['wallet_id']}"))["data"] == []
+
+
+async def test_simulation_counts_an_approval_for_the_agent(world: World) -> None:
+    agent = await _agent(world)
+    body = {"walletId": agent.wallet["wallet_id"], "to": agent.to, "amount": "20"}
+
+    async def allowed(**options: Any) -> bool:
+        verdict = await world.ok("POST", "/v1/payments/simulate", body, **options)
+        [rule] = [one for one in verdict["rules"] if one["rule"] == "require_co_sign"]
+        assert rule["passed"] == verdict["allowed"]
+        return bool(verdict["allowed"])
+
+    assert not await allowed(key=agent.key)
+    await _approve(world, await agent.refused())
+    assert await allowed(key=agent.key)
+    assert await allowed(key=agent.key, headers={"Session-Token": agent.session})
+    # The operator's own payment needs the agent's signature beside its own, whatever was approved
+    assert not await allowed()
+    assert (await agent.pay()).status_code == 200
+    assert not await allowed(key=agent.key)
+
+
+# Policies
+
+
+async def test_new_version_of_the_policy_makes_an_approval_worthless(world: World) -> None:
+    agent = await _agent(world)
+    approved, undecided = await agent.refused(), await agent.refused("30")
+    await _approve(world, approved)
+
+    await _edit_policy(world, agent.policy)
+
+    renewed = await agent.refused()
+    assert renewed != approved
+    assert (await _get(world, renewed))["policy_version"] == 2
+    error_of(await _decide(world, undecided, "approve"), 422, "approval_outdated")
+    await _approve(world, renewed)
+    assert (await agent.pay()).json()["status"] == "confirmed"
+    assert (await _get(world, approved))["status"] == "approved"
+    assert await world.balance(agent.to) == 20_000_000
+
+
+async def test_approval_rests_while_another_policy_is_attached_and_counts_when_its_own_is_back(world: World) -> None:
+    agent, other = await _agent(world), await world.policy(requireCoSign="5")
+    approved, undecided = await agent.refused(), await agent.refused("30")
+    await _approve(world, approved)
+
+    # The other policy is in the same version, but it is not the one that the operator saw
+    await _switch(world, agent.wallet, other)
+    assert await agent.refused() != approved
+    error_of(await _decide(world, undecided, "approve"), 422, "approval_outdated")
+
+    await _switch(world, agent.wallet, agent.policy)
+    assert (await agent.pay()).json()["status"] == "confirmed"
+    assert (await _get(world, approved))["status"] == "used"
+    await _approve(world, undecided)
+    assert (await agent.pay("30")).json()["status"] == "confirmed"
+
+
+async def test_approval_made_beside_the_service_for_another_policy_stands_in_nobodys_way(world: World) -> None:
+    agent, other = await _agent(world), await world.policy(requireCoSign="5")
+    operator = world.service.signers.operator
+    await _switch(world, agent.wallet, other)
+    approve = world.service.instructions(world.org).approve_payment(
+        payer=world.service.signers.fee_payer_address,
+        operator=operator.pubkey(),
+        vault=Pubkey.from_string(agent.wallet["chain_address"]),
+        policy=Pubkey.from_string(policies.find(world.service, world.org, other["policy_id"]).address),
+        reference=new_reference(),
+        recipient=Pubkey.from_string(agent.to),
+        amount=20_000_000,
+        expires_at=int(world.clock()) + 600,
+    )
+    assert (await world.land([approve], operator)).err is None
+    await _switch(world, agent.wallet, agent.policy)
+    await world.catch_up()
+
+    await _approve(world, await agent.refused())
+
+    assert (await agent.pay()).json()["status"] == "confirmed"
+
+
+# Time
+
+
+async def test_approval_ends_a_day_after_it_was_given(own_world: World) -> None:
+    world = own_world
+    agent = await _agent(world)
+    approved = await agent.refused()
+    await _approve(world, approved)
+    world.clock.ahead += _DAY - 60
+    assert (await agent.pay()).json()["status"] == "confirmed"
+    late = await agent.refused()
+    await _approve(world, late)
+
+    world.clock.ahead += _DAY
+
+    # The chain's clock decides: its Approval is worth nothing any more, and the payment asks for another
+    assert await agent.refused() != late
+    assert await world.balance(agent.to) == 20_000_000
+
+
+async def test_request_can_be_approved_for_a_day(own_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = own_world
+    agent = await _agent(world)
+    early, late = await agent.refused("20"), await agent.refused("30")
+    asked = parse_iso_ms((await _get(world, late))["created_at"])
+    assert parse_iso_ms((await _get(world, late))["expires_at"]) == asked + _DAY * 1000
+
+    monkeypatch.setattr("app.approvals.now_ms", lambda: asked + (_DAY - 60) * 1000)
+    await _approve(world, late)
+    monkeypatch.setattr("app.approvals.now_ms", lambda: asked + _DAY * 1000)
+
+    assert (await _get(world, early))["status"] == "expired"
+    for decision in ("approve", "reject"):
+        error = error_of(await _decide(world, early, decision), 422, "approval_not_pending")
+        assert "expired" in error["message"]
+    assert await agent.refused("20") != early
+
+
+async def test_expired_approval_is_not_approved_again_and_its_rent_comes_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = await _agent(world)
+    approval_id = await agent.refused()
+    address = Pubkey.from_string((await _approve(world, approval_id))["chain_address"])
+    ends = parse_iso_ms((await _get(world, approval_id))["expires_at"])
+
+    monkeypatch.setattr("app.approvals.now_ms", lambda: ends)
+
+    assert (await _get(world, approval_id))["status"] == "expired"
+    error_of(await _decide(world, approval_id, "approve"), 422, "approval_not_pending")
+    assert await _lamports(world, address) > 0
+    assert (await _decide(world, approval_id, "reject")).json()["status"] == "rejected"
+    assert await _lamports(world, address) == 0
+
+
+# Rejecting
+
+
+async def test_rejected_request_leaves_nothing_on_the_chain_and_asks_anew(world: World) -> None:
+    agent = await _agent(world)
+    approval_id = await agent.refused()
+    signatures, key = await world.signatures(agent.wallet["chain_address"]), {"Idempotency-Key": approval_id}
+
+    rejected = (await _decide(world, approval_id, "reject", headers=key)).json()
+
+    assert (await _decide(world, approval_id, "reject", headers=key)).headers["idempotent-replayed"] == "true"
+    assert rejected == await _get(world, approval_id)
+    assert rejected["status"] == "rejected"
+    assert rejected["decided_by"].startswith("key_")
+    assert await world.signatures(agent.wallet["chain_address"]) == signatures
+    error = error_of(await _decide(world, approval_id, "approve"), 422, "approval_not_pending")
+    assert "rejected" in error["message"]
+    assert (await _decide(world, approval_id, "reject")).json() == rejected
+    assert await agent.refused() != approval_id
+
+
+async def test_rejecting_what_was_approved_closes_it_on_the_chain(world: World) -> None:
+    agent, payer = await _agent(world), world.service.signers.fee_payer_address
+    approval_id = await agent.refused()
+    address = Pubkey.from_string((await _approve(world, approval_id))["chain_address"])
+    rent, before = await _lamports(world, address), await _lamports(world, payer)
+
+    rejected = (await _decide(world, approval_id, "reject")).json()
+
+    assert rejected["status"] == "rejected"
+    assert await _lamports(world, address) == 0
+    [signature, *_] = await world.signatures(agent.wallet["chain_address"])
+    assert await _lamports(world, payer) == before + rent - await _fee(world, signature)
+    error_of(await _decide(world, approval_id, "approve"), 422, "approval_not_pending")
+    assert await agent.refused() != approval_id
+    assert await world.balance(agent.to) == 0
+
+
+async def test_used_approval_is_neither_approved_nor_rejected(world: World) -> None:
+    agent = await _agent(world)
+    approval_id = await agent.refused()
+    await _approve(world, approval_id)
+    assert (await agent.pay()).status_code == 200
+
+    for decision in ("approve", "reject"):
+        error = error_of(await _decide(world, approval_id, decision), 422, "approval_not_pending")
+        assert "used" in error["message"]
+
+
+async def test_approval_of_an_archived_wallet_is_refused_and_can_be_rejected(world: World) -> None:
+    agent = await _agent(world, funds="1")
+    given, asked = await agent.refused(), await agent.refused("30")
+    await _approve(world, given)
+    path = f"/v1/wallets/{agent.wallet['wallet_id']}"
+    await world.ok("POST", f"{path}/withdraw", {"amount": "all"})
+    await world.ok("DELETE", path)
+
+    error_of(await _decide(world, asked, "approve"), 422, "wallet_archived")
+
+    for approval_id in (given, asked):
+        assert (await _decide(world, approval_id, "reject")).json()["status"] == "rejected"
+
+
+# Repetitions, and answers that got lost
+
+
+async def test_decisions_are_repeated_without_effect(world: World) -> None:
+    agent = await _agent(world)
+    approval_id = await agent.refused()
+
+    for decision in ("approve", "reject"):
+        key = {"Idempotency-Key": f"{decision} {approval_id}"}
+        first = await _decide(world, approval_id, decision, headers=key)
+        signatures = await world.signatures(agent.wallet["chain_address"])
+        again = await _decide(world, approval_id, decision, headers=key)
+        assert first.status_code == 200, first.text
+        assert again.json() == first.json()
+        assert again.headers["idempotent-replayed"] == "true"
+        assert await world.signatures(agent.wallet["chain_address"]) == signatures
+    conflict = await _decide(world, approval_id, "approve", headers=key)
+    error_of(conflict, 409, "idempotency_conflict")
+
+
+async def test_approvals_at_once_make_one_on_the_chain(world: World) -> None:
+    agent = await _agent(world)
+    approval_id = await agent.refused()
+    before = len(await world.signatures(agent.wallet["chain_address"]))
+
+    answers = await asyncio.gather(*(_decide(world, approval_id, "approve") for _ in range(4)))
+
+    assert [one.json()["status"] for one in answers] == ["approved"] * 4, [one.text for one in answers]
+    assert len(await world.signatures(agent.wallet["chain_address"])) == before + 1
+
+
+async def test_opposite_decisions_at_once_end_in_one_of_them(world: World) -> None:
+    agent = await _agent(world)
+    approval_id = await agent.refused()
+
+    answers = await asyncio.gather(*(_decide(world, approval_id, one) for one in ("approve", "reject", "approve")))
+
+    shown = await _get(world, approval_id)
+    assert shown["status"] == "rejected"
+    assert {one.status_code for one in answers} <= {200, 422}
+    assert await _lamports(world, Pubkey.from_string(shown["chain_address"])) == 0
+
+
+@pytest.mark.parametrize("lost", ["request", "answer"])
+@pytest.mark.parametrize("decision", ["approve", "reject"])
+async def test_decision_cut_off_goes_on_under_its_key(own_world: World, lost: str, decision: str) -> None:
+    world, key = own_world, {"Idempotency-Key": "cut"}
+    agent = await _agent(world)
+    approval_id = await agent.refused()
+    if decision == "reject":
+        await _approve(world, approval_id)
+    if lost == "request":
+        world.line.lose_requests = lambda method: method == "sendTransaction"
+    else:
+        world.line.lose_answers = lambda method: method == "sendTransaction"
+    error_of(await _decide(world, approval_id, decision, headers=key), 503, "chain_unavailable")
+    world.line.mend()
+
+    answer = await _decide(world, approval_id, decision, headers=key)
+
+    assert answer.json()["status"] == {"approve": "approved", "reject": "rejected"}[decision]
+    assert world.service.db.read(pending_attempts) == []
+
+
+async def test_rejection_waits_until_an_approval_that_got_lost_can_no_longer_land(own_world: World) -> None:
+    world = own_world
+    agent = await _agent(world)
+    approval_id, other = await agent.refused(), await agent.refused("30")
+    world.line.lose_requests = lambda method: method == "sendTransaction"
+    lost = error_of(await _decide(world, approval_id, "approve"), 503, "chain_unavailable")["tx_id"]
+    world.line.mend()
+
+    refused = error_of(await _decide(world, approval_id, "reject"), 503, "chain_unavailable")
+
+    assert refused["tx_id"] == lost
+    assert (await _get(world, approval_id))["status"] == "pending"
+    # Others are decided meanwhile
+    assert (await _decide(world, other, "reject")).json()["status"] == "rejected"
+    # Settlement does not send it behind the operator's back
+    sent = world.line.methods.count("sendTransaction")
+    await world.service.settlement.settle()
+    assert world.line.methods.count("sendTransaction") == sent
+    world.clock.ahead += _EXPIRY_SECONDS
+    assert (await _decide(world, approval_id, "reject")).json()["status"] == "rejected"
+    assert await agent.refused() != approval_id
+
+
+async def test_approvals_outlive_a_restart(own_world: World) -> None:
+    world = own_world
+    agent = await _agent(world)
+    asked, approved = await agent.refused("30"), await agent.refused()
+    before = [await _get(world, asked), await _approve(world, approved)]
+
+    await world.restart()
+
+    assert [await _get(world, asked), await _get(world, approved)] == before
+    assert await agent.refused("30") == asked
+    assert (await agent.pay()).json()["status"] == "confirmed"
+
+
+async def test_database_from_before_approvals_gets_their_table(own_world: World) -> None:
+    world = own_world
+    name = approval_requests.name
+
+    def forget(connection: Any) -> None:
+        approval_requests.drop(connection)
+        connection.execute(delete(applied_migrations).where(applied_migrations.c.name == name))
+
+    world.service.db.write_now(forget)
+    assert world.service.db.write_now(migrate) == [name]
+
+    indexes = world.service.db.read(lambda conn: {one["name"] for one in inspect(conn).get_indexes(name)})
+    assert {one.name for one in approval_requests.indexes} <= indexes
+    assert (await _get(world, await (await _agent(world)).refused()))["status"] == "pending"
+
+
+# Who sees and decides
+
+
+async def test_agents_and_viewers_decide_nothing(world: World) -> None:
+    agent = await _agent(world)
+    approval_id = await agent.refused()
+
+    for key in (agent.key, world.key("viewer")):
+        for decision in ("approve", "reject"):
+            error_of(await _decide(world, approval_id, decision, key=key), 403, "insufficient_permissions")
+    assert (await _get(world, approval_id))["status"] == "pending"
+
+
+async def test_agent_sees_its_own_wallets_approvals_only(world: World) -> None:
+    agent, other = await _agent(world), await _agent(world)
+    own, theirs = await agent.refused(), await other.refused()
+
+    listed = await world.ok("GET", "/v1/approvals", key=agent.key)
+
+    assert [one["approval_id"] for one in listed["data"]] == [own]
+    assert (await world.ok("GET", f"/v1/approvals/{own}", key=agent.key))["approval_id"] == own
+    error_of(await world.call("GET", f"/v1/approvals/{theirs}", key=agent.key), 404, "approval_not_found")
+    path = f"/v1/approvals?walletId={other.wallet['wallet_id']}"
+    error_of(await world.call("GET", path, key=agent.key), 403, "insufficient_permissions")
+    assert (await world.ok("GET", f"/v1/approvals/{theirs}", key=world.key("viewer")))["approval_id"] == theirs
+
+
+async def test_unknown_approval_and_that_of_another_organisation_are_not_found(world: World) -> None:
+    agent, neighbour = await _agent(world), await world.organisation("approvals-neighbour")
+    approval_id, theirs = await agent.refused(), world.key("admin", org=neighbour)
+
+    for identifier, key in ((approval_id, theirs), ("apr_unknown", None), (f"{approval_id}x", None)):
+        error_of(await world.call("GET", f"/v1/approvals/{identifier}", key=key), 404, "approval_not_found")
+        for decision in ("approve", "reject"):
+            error_of(await _decide(world, identifier, decision, key=key), 404, "approval_not_found")
+    assert (await world.ok("GET", "/v1/approvals", key=theirs))["data"] == []
+
+
+async def test_list_is_paged_newest_first_and_narrowed_by_status_and_wallet(world: World) -> None:
+    agent, other = await _agent(world), await _agent(world)
+    ids = [await agent.refused(f"2{number}") for number in range(5)]
+    elsewhere = await other.refused()
+    await _approve(world, ids[0])
+    assert (await _decide(world, ids[1], "reject")).status_code == 200
+    await _approve(world, ids[2])
+    assert (await agent.pay("22")).status_code == 200
+    path = f"/v1/approvals?walletId={agent.wallet['wallet_id']}"
+
+    async def found(query: str) -> list[str]:
+        return [one["approval_id"] for one in (await world.ok("GET", f"{path}{query}"))["data"]]
+
+    assert await found("") == ids[::-1]
+    assert await found("&status=approved") == [ids[0]]
+    assert await found("&status=rejected") == [ids[1]]
+    assert await found("&status=used") == [ids[2]]
+    assert await found("&status=pending") == [ids[4], ids[3]]
+    assert await found("&status=expired") == []
+    first = await world.ok("GET", f"{path}&limit=2")
+    assert ([one["approval_id"] for one in first["data"]], first["has_more"]) == ([ids[4], ids[3]], True)
+    assert await found(f"&limit=3&cursor={first['next_cursor']}") == [ids[2], ids[1], ids[0]]
+    everything = (await world.ok("GET", "/v1/approvals?limit=1"))["data"]
+    assert [one["approval_id"] for one in everything] == [elsewhere]
+    error_of(await world.call("GET", f"{path}&status=open"), 400, "invalid_request")
+    error_of(await world.call("GET", f"{path}&cursor=nonsense"), 400, "invalid_request")
+    error_of(await world.call("GET", "/v1/approvals?walletId=wal_unknown"), 404, "wallet_not_found")
