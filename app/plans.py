@@ -12,7 +12,9 @@ from sqlalchemy import Connection
 
 from app.chain.instructions import compute_unit_limit
 from app.chain.records import Simulation
+from app.identifiers import EVENT_INNER_INDEX
 from app.store.attempts import Attempt
+from app.store.escrows import Escrow
 
 #: The most compute units that a transaction may ask for.
 _MAX_UNITS = 1_400_000
@@ -26,8 +28,9 @@ def nothing(_conn: Connection) -> None:
 class Plan:
     """A transaction to be made: what it does on the chain and how it is remembered.
 
-    ``event_instruction`` is the index of the program's instruction in the transaction, ``attested`` says that the
-    session authority signs. ``also`` is written in the database transaction that stores the attempt.
+    ``event_instruction`` is the index of the program's instruction in the transaction, ``event_inner`` where its event
+    is expected among what that instruction calls. ``attested`` says that the session authority signs. ``also`` is
+    written in the database transaction that stores the attempt, and so is ``escrow``, which it is to make.
     """
 
     org: str
@@ -35,6 +38,7 @@ class Plan:
     instructions: Sequence[Instruction]
     signers: Sequence[Keypair]
     event_instruction: int = 0
+    event_inner: int = EVENT_INNER_INDEX
     wallet_id: str | None = None
     recipient: str | None = None
     recipient_address: str | None = None
@@ -45,6 +49,7 @@ class Plan:
     reference: bytes | None = None
     attested: bool = False
     also: Callable[[Connection], None] = nothing
+    escrow: Escrow | None = None
 
 
 def distinct(instructions: Sequence[Instruction]) -> list[Instruction]:

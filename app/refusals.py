@@ -33,6 +33,26 @@ _ERRORS: Mapping[str, tuple[type[ApiError], str]] = {
     "PolicyImmutable": (BusinessError, "policy_immutable"),
     "PolicyInUse": (BusinessError, "policy_in_use"),
     "OperatorLimitExceeded": (BusinessError, "operator_limit_exceeded"),
+    "ReceiverFrozen": (BusinessError, "wallet_frozen"),
+    "ReceiverArchived": (BusinessError, "wallet_archived"),
+    "WrongOrg": (RequestError, "invalid_recipient"),
+    "WrongVault": (RequestError, "invalid_recipient"),
+    "TooManyEscrows": (BusinessError, "too_many_escrows"),
+    "EscrowExpired": (BusinessError, "escrow_expired"),
+    "EscrowDisputed": (BusinessError, "escrow_already_settled"),
+    "EscrowNotDisputed": (BusinessError, "escrow_not_disputed"),
+    "EscrowAmountExceeded": (RequestError, "invalid_amount"),
+    "InvalidProof": (BusinessError, "invalid_proof"),
+}
+
+#: What is said of an error where the meaning of its code would mislead.
+_MESSAGES: Mapping[str, str] = {
+    "ReceiverFrozen": "The receiving wallet is frozen.",
+    "ReceiverArchived": "The receiving wallet was archived.",
+    "WrongOrg": "The address is a vault of another organisation.",
+    "WrongVault": "The address is an account of the program, but no vault.",
+    "EscrowDisputed": "The escrow is disputed: its arbiter decides.",
+    "EscrowAmountExceeded": "The escrow holds less than is to be released.",
 }
 
 #: The program's errors that say that what was read before has changed meanwhile.
@@ -64,7 +84,7 @@ def business_error(
     name = error_name(codec, failure)
     if name is not None and name in _ERRORS:
         kind, code = _ERRORS[name]
-        return kind((instead or {}).get(code, code))
+        return kind((instead or {}).get(code, code), _MESSAGES.get(name))
     if name == "PolicyExpired":
         return BusinessError("wallet_frozen", "The wallet's policy has expired. Attach another one first.")
     if name in _MEANWHILE:

@@ -2,7 +2,7 @@
 
 from solders.pubkey import Pubkey
 
-from app import policies, wallets
+from app import approvals, policies, wallets
 from app.auth import session_key
 from app.chain.rules import RULES
 from app.chain.transactions import unsigned
@@ -25,6 +25,10 @@ async def simulate(service: Service, principal: Principal, body: SimulatePayment
     if paying.archived:
         raise BusinessError("wallet_archived")
     payee = await resolve(service, principal.org, body.to)
+    # An operator's key co-signs a payment that the session authority signs; for an agent an approval stands in.
+    co_signed = session is not None
+    if principal.role == "agent":
+        co_signed = approvals.given(service, paying, payee.owner, body.amount) is not None
     org = Pubkey.from_string(paying.org)
     allowlist = paying.policy.allowlist
     check = service.instructions(paying.org).check_payment(
@@ -32,8 +36,7 @@ async def simulate(service: Service, principal: Principal, body: SimulatePayment
         vault=Pubkey.from_string(paying.vault),
         amount=body.amount,
         recipient=payee.owner,
-        # An operator's key co-signs a payment that the session authority signs.
-        co_signed=session is not None and principal.role != "agent",
+        co_signed=co_signed,
         allowlist=Pubkey.from_string(allowlist) if allowlist else None,
         recipient_account=service.addresses.recipient(org, payee.owner),
     )

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from app.models.base import Amount, Answer, Body, IdempotencyKey, Identifier, Memo, Moment, Page, Recipient
 
@@ -53,16 +53,6 @@ class ListTransactions(ListWalletTransactions):
 
     wallet_id: Identifier | None = None
     recipient: Recipient | None = None
-
-
-class ListEvents(Page):
-    """Query of the events, newest first."""
-
-    event: Annotated[str, Field(max_length=64)] | None = None
-    wallet_id: Identifier | None = None
-    severity: Literal["info", "warning", "critical"] | None = None
-    from_: Annotated[Moment | None, Field(alias="from")] = None
-    to: Moment | None = None
 
 
 class Payment(Answer):
@@ -138,23 +128,3 @@ class Simulation(Answer):
     usdc_balance: str
     retry_at: str | None
     rules: list[RuleVerdict]
-
-
-class Event(Answer):
-    """One event; the members beside these depend on its kind."""
-
-    model_config = ConfigDict(extra="allow")
-
-    event_id: str
-    event: str
-    severity: str
-    summary: str
-    timestamp: str
-
-
-class EventPage(Answer):
-    """One page of events, newest first."""
-
-    data: list[Event]
-    has_more: bool
-    next_cursor: str | None

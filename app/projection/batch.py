@@ -12,18 +12,31 @@ from app.identifiers import transaction_id
 from app.projection.rows import ChainRow
 from app.store.columns import upsert, upsert_all
 from app.store.feed import feed_row
-from app.store.read_tables import feed, policies, reserves, transactions, wallets
+from app.store.read_tables import escrows, feed, policies, reserves, transactions, wallets
 from app.store.state_tables import attempts
-from app.store.transactions import FUNDING, PAYMENT, WITHDRAWAL
+from app.store.transactions import ESCROW_LOCK, FUNDING, PAYMENT, WITHDRAWAL
 
 Values = dict[str, Any]
 
-ROW_TYPES = {"PaymentExecuted": PAYMENT, "WalletFunded": FUNDING, "WalletWithdrawn": WITHDRAWAL}
-"""The type of the transaction row that an event stands for."""
+ATTEMPT_TYPES = {
+    "PaymentExecuted": PAYMENT,
+    "WalletFunded": FUNDING,
+    "WalletWithdrawn": WITHDRAWAL,
+    "EscrowCreated": ESCROW_LOCK,
+}
+"""The type of the attempts that an event settles: that of the first, or only, transaction row that it stands for."""
+_VAULTS = ("vault", "receiver")
+"""Fields of events in which a vault's address may stand."""
 
 _WALLETS = select(wallets).where(wallets.c.vault.in_(bindparam("keys", expanding=True)))
 _RESERVES = select(reserves).where(reserves.c.org.in_(bindparam("keys", expanding=True)))
+_ESCROWS = select(escrows).where(escrows.c.address.in_(bindparam("keys", expanding=True)))
 _ATTEMPTS = select(attempts).where(attempts.c.tx_id.in_(bindparam("keys", expanding=True)))
+_SIGNED = select(attempts).where(
+    attempts.c.signature.in_(bindparam("keys", expanding=True)),
+    attempts.c.type.in_(set(ATTEMPT_TYPES.values())),
+    attempts.c.reference.is_not(None),
+)
 _POLICY_ID = select(policies.c.policy_id).where(policies.c.address == bindparam("key"))
 _SETTLE = (
     update(attempts)
@@ -33,19 +46,19 @@ _SETTLE = (
 
 
 class Batch:
-    """Wallets, reserves and attempts that a batch of rows is about, and what it adds."""
+    """Wallets, reserves, escrows and attempts that a batch of rows is about, and what it adds."""
 
     def __init__(self, connection: Connection, rows: Sequence[ChainRow]) -> None:
         self.connection = connection
-        vaults = {row.data["vault"] for row in rows if row.data.get("vault")}
+        vaults = {row.data[name] for row in rows for name in _VAULTS if row.data.get(name)}
         self._wallets = self._load(_WALLETS, "vault", vaults)
         self._reserves = self._load(_RESERVES, "org", {row.org for row in rows if row.org is not None})
-        ids = {transaction_of(row) for row in rows if row.name in ROW_TYPES}
-        found = list(connection.execute(_ATTEMPTS, {"keys": list(ids)})) if ids else []
-        self._attempts: dict[str, Row[Any]] = {row.tx_id: row for row in found}
+        self._escrows = self._load(_ESCROWS, "address", {row.data["escrow"] for row in rows if "escrow" in row.data})
+        self._attempts = self._load_attempts([row for row in rows if row.name in ATTEMPT_TYPES])
         self._policy_ids: dict[str, str | None] = {}
         self._changed: dict[str, Values] = {}
         self._changed_reserves: dict[str, Values] = {}
+        self._changed_escrows: dict[str, Values] = {}
         self._transactions: dict[str, Values] = {}
         self._feed: dict[str, Values] = {}
         self._settled: list[Values] = []
@@ -70,9 +83,22 @@ class Batch:
         reserve.update(values)
         self._changed_reserves[org] = reserve
 
-    def attempt(self, tx_id: str) -> Row[Any] | None:
-        """Return the service's own attempt at a transaction."""
-        return self._attempts.get(tx_id)
+    def escrow(self, address: str) -> Values | None:
+        """Return the columns of the escrow at this address; `None` when it was not created yet."""
+        return self._escrows.get(address)
+
+    def change_escrow(self, address: str, values: Values) -> None:
+        """Change or add an escrow; an added one needs all columns."""
+        escrow = self._escrows.setdefault(address, {})
+        escrow.update(values)
+        self._changed_escrows[address] = escrow
+
+    def attempt(self, row: ChainRow) -> Row[Any] | None:
+        """Return the service's own attempt at what an event reports."""
+        if row.name not in ATTEMPT_TYPES:
+            return None
+        known = self._attempts.get(transaction_of(row, ATTEMPT_TYPES[row.name]))
+        return known or self._attempts.get(row.signature + row.data["reference"])
 
     def settle(self, tx_id: str, slot: int, moment: int) -> None:
         """Mark an attempt as confirmed."""
@@ -102,10 +128,21 @@ class Batch:
         """Write what changed."""
         upsert_all(self.connection, wallets, list(self._changed.values()), keys=["wallet_id"])
         upsert_all(self.connection, reserves, list(self._changed_reserves.values()), keys=["org"])
+        upsert_all(self.connection, escrows, list(self._changed_escrows.values()), keys=["escrow_id"])
         upsert_all(self.connection, transactions, list(self._transactions.values()), keys=["tx_id"])
         upsert_all(self.connection, feed, list(self._feed.values()), keys=["event_id"], replace=False)
         if self._settled:
             self.connection.execute(_SETTLE, self._settled)
+
+    def _load_attempts(self, rows: Sequence[ChainRow]) -> dict[str, Row[Any]]:
+        """Return attempts by their ids, or by signature and reference where an event is not in the place foreseen."""
+        ids = {transaction_of(row, ATTEMPT_TYPES[row.name]): row for row in rows}
+        if not ids:
+            return {}
+        found = {one.tx_id: one for one in self.connection.execute(_ATTEMPTS, {"keys": list(ids)})}
+        others = {row.signature for tx_id, row in ids.items() if tx_id not in found}
+        signed = self.connection.execute(_SIGNED, {"keys": list(others)}) if others else ()
+        return found | {one.signature + one.reference.hex(): one for one in signed}
 
     def _load(self, query: Any, key: str, keys: set[str]) -> dict[str, Values]:
         if not keys:
@@ -114,6 +151,6 @@ class Batch:
         return {getattr(row, key): dict(row._mapping) for row in found}  # noqa: SLF001
 
 
-def transaction_of(row: ChainRow) -> str:
-    """Return the id of the transaction row that an event stands for."""
-    return transaction_id(row.signature, row.instruction, row.inner, ROW_TYPES[row.name])
+def transaction_of(row: ChainRow, row_type: str) -> str:
+    """Return the id of the transaction row of this type that an event stands for."""
+    return transaction_id(row.signature, row.instruction, row.inner, row_type)

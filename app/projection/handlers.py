@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from app.projection import organisations, policies, transfers, wallets
+from app.projection import escrows, organisations, policies, transfers, wallets
 from app.projection.batch import Batch
 from app.projection.rows import ChainRow
 
@@ -36,6 +36,9 @@ HANDLERS: dict[str, Handler] = {
     "PaymentExecuted": transfers.paid,
     "WalletFunded": transfers.funded,
     "WalletWithdrawn": transfers.withdrawn,
+    "EscrowCreated": escrows.created,
+    "EscrowDisputed": escrows.disputed,
+    "EscrowSettled": escrows.settled,
     "Deposit": deposited,
     "BalanceObserved": transfers.observed,
 }

@@ -7,29 +7,20 @@ from sqlalchemy import Row
 from app.identifiers import event_id, wallet_id
 from app.money import format_usdc
 from app.projection import orphans
-from app.projection.batch import ROW_TYPES, Batch, Values, transaction_of
+from app.projection.batch import Batch, Values, transaction_of
 from app.projection.organisations import set_reserve
 from app.projection.rows import ChainRow, address_or_none, milliseconds
 from app.projection.wallets import change, spend_approval
+from app.store.transactions import FUNDING, PAYMENT, WITHDRAWAL
 from app.timestamps import iso_ms
 
 
 def paid(batch: Batch, row: ChainRow) -> bool:
     """Add the payment and report it."""
     data = row.data
-    approval = address_or_none(data["approval"])
-    if approval is not None:
-        spend_approval(batch, row, approval, "used")
-    shown = _confirm(
-        batch,
-        row,
-        {
-            "recipient_address": data["recipient"],
-            "policy_triggered": bool(data["co_signed"]),
-            "attestation_hash": f"sha256:{row.message_hash}" if data["by_session"] else None,
-        },
-    )
-    _set_balance(batch, row, data["balance"], shown["timestamp"])
+    use_approval(batch, row)
+    shown = confirm(batch, row, PAYMENT, spent(row, data["recipient"]))
+    set_balance(batch, row, data["balance"], shown["timestamp"])
     fields = {"recipient": shown["recipient"], "policy_triggered": shown["policy_triggered"]}
     _report(batch, row, "transaction.completed", shown, f"paid to {shown['recipient']}", fields)
     return False
@@ -38,8 +29,8 @@ def paid(batch: Batch, row: ChainRow) -> bool:
 def funded(batch: Batch, row: ChainRow) -> bool:
     """Add the funding and report it."""
     data = row.data
-    shown = _confirm(batch, row, {"recipient_address": data["vault"]})
-    _set_balance(batch, row, data["vault_balance"], shown["timestamp"])
+    shown = confirm(batch, row, FUNDING, {"recipient_address": data["vault"]})
+    set_balance(batch, row, data["vault_balance"], shown["timestamp"])
     set_reserve(batch, row, data["reserve_balance"])
     fields = {"usdc_balance": format_usdc(data["vault_balance"])}
     _report(batch, row, "wallet.funded", shown, f"allocated to {shown['wallet_id']}", fields)
@@ -49,8 +40,8 @@ def funded(batch: Batch, row: ChainRow) -> bool:
 def withdrawn(batch: Batch, row: ChainRow) -> bool:
     """Add the withdrawal."""
     data = row.data
-    shown = _confirm(batch, row, {"recipient_address": row.org})
-    _set_balance(batch, row, data["vault_balance"], shown["timestamp"])
+    shown = confirm(batch, row, WITHDRAWAL, {"recipient_address": row.org})
+    set_balance(batch, row, data["vault_balance"], shown["timestamp"])
     set_reserve(batch, row, data["reserve_balance"])
     return False
 
@@ -70,15 +61,31 @@ def observed(batch: Batch, row: ChainRow) -> bool:
     return False
 
 
-def _confirm(batch: Batch, row: ChainRow, known: Values) -> Values:
-    """Put the confirmed row into the list, joined with what only the service knows, and settle the attempt."""
+def spent(row: ChainRow, recipient: str) -> Values:
+    """Return what the row of a payment, or of what is judged like one, shows of its event."""
     data = row.data
-    tx_id = transaction_of(row)
+    return {
+        "recipient_address": recipient,
+        "policy_triggered": bool(data["co_signed"]),
+        "attestation_hash": f"sha256:{row.message_hash}" if data["by_session"] else None,
+    }
+
+
+def use_approval(batch: Batch, row: ChainRow) -> None:
+    """Mark the approval, if the event names one, as used."""
+    approval = address_or_none(row.data["approval"])
+    if approval is not None:
+        spend_approval(batch, row, approval, "used")
+
+
+def confirm(batch: Batch, row: ChainRow, row_type: str, known: Values) -> Values:
+    """Put a confirmed row into the list, joined with what only the service knows, and settle the attempt."""
+    data = row.data
     values = {
-        "tx_id": tx_id,
+        "tx_id": transaction_of(row, row_type),
         "org": row.org,
         "wallet_id": wallet_id(data["vault"]),
-        "type": ROW_TYPES[row.name],
+        "type": row_type,
         "recipient": known["recipient_address"],
         "amount": data["amount"],
         "status": "confirmed",
@@ -93,11 +100,14 @@ def _confirm(batch: Batch, row: ChainRow, known: Values) -> Values:
         "timestamp": milliseconds(row),
         **known,
     }
-    attempt = batch.attempt(tx_id)
+    attempt = batch.attempt(row)
     if attempt is not None:
         values |= _remembered(attempt)
-        batch.settle(tx_id, row.slot, milliseconds(row))
-    # Only a payment is judged by a policy; what a vault's policy was at a funding does not follow from its event.
+        if attempt.type == row_type:
+            # The event may stand in another place than the attempt's id was made of; that id was given out.
+            values["tx_id"] = attempt.tx_id
+            batch.settle(attempt.tx_id, row.slot, milliseconds(row))
+    # Only what a policy judges shows one; what a vault's policy was at a funding does not follow from its event.
     if values["policy_id"] is None and "policy" in data:
         values["policy_id"] = batch.policy_id(data["policy"])
         if values["policy_id"] is None:
@@ -115,7 +125,7 @@ def _remembered(attempt: Row[Any]) -> Values:
     return values
 
 
-def _set_balance(batch: Batch, row: ChainRow, balance: int, moment: int) -> None:
+def set_balance(batch: Batch, row: ChainRow, balance: int, moment: int) -> None:
     """Set the vault's balance unless a later event has, and the time of its last transaction."""
     wallet = change(batch, row, None, {})
     if wallet is None:
@@ -127,6 +137,22 @@ def _set_balance(batch: Batch, row: ChainRow, balance: int, moment: int) -> None
     if (wallet["balance_slot"], wallet["balance_sequence"]) < as_of:
         changes |= {"balance": balance, "balance_slot": as_of[0], "balance_sequence": as_of[1]}
     batch.change_wallet(row.data["vault"], changes)
+
+
+def receive(batch: Batch, row: ChainRow, vault: str, balance: int, moment: int) -> None:
+    """Set the balance of a vault that another vault's event paid: of one slot the row stored last counts."""
+    wallet = batch.wallet(vault)
+    if wallet is None:
+        orphans.note(batch, vault)
+        return
+    changes: Values = {
+        "last_transaction_at": max(wallet["last_transaction_at"] or 0, moment),
+        "updated_at": max(wallet["updated_at"], milliseconds(row)),
+        "funded": True,
+    }
+    if wallet["balance_slot"] <= row.slot:
+        changes |= {"balance": balance, "balance_slot": row.slot}
+    batch.change_wallet(vault, changes)
 
 
 def _report(  # noqa: PLR0917

@@ -41,6 +41,7 @@ def created(batch: Batch, row: ChainRow) -> bool:
             "frozen_sequence": data["sequence"],
             "funded": False,
             "sequence": data["sequence"],
+            "escrow_counter": 0,
             "created_at": moment,
             "updated_at": moment,
             "last_transaction_at": None,

@@ -1,0 +1,204 @@
+"""Events about escrows: they move money between two wallets, or between a wallet and an address outside."""
+
+from typing import Any
+
+from app.identifiers import escrow_id, event_id, wallet_id
+from app.money import format_usdc
+from app.projection import orphans
+from app.projection.batch import Batch, Values
+from app.projection.rows import ChainRow, milliseconds
+from app.projection.transfers import confirm, receive, set_balance, spent, use_approval
+from app.projection.wallets import change
+from app.store.escrows import DISPUTED, FROM_LATER_EVENTS, LOCKED, PENDING, REFUNDED, RELEASED, SETTLED, UNDECIDED_AFTER
+from app.store.transactions import A2A_RECEIVE, A2A_SEND, ESCROW_LOCK, ESCROW_REFUND, ESCROW_RELEASE
+from app.timestamps import iso, iso_ms
+
+_COMPLETED = 1
+_REFUND_REASONS = {2: "timeout", 4: "dispute", 5: "dispute", 6: "dispute_undecided"}
+"""By the code of the outcome: why something went back."""
+_NO_HASH = "00" * 32
+
+
+def created(batch: Batch, row: ChainRow) -> bool:
+    """Add the escrow and report it; returns whether events about it came before."""
+    data = row.data
+    use_approval(batch, row)
+    known = spent(row, data["receiver"])
+    locked = confirm(batch, row, ESCROW_LOCK, known)
+    confirm(batch, row, A2A_SEND, known)
+    set_balance(batch, row, data["balance"], locked["timestamp"])
+    wallet = batch.wallet(data["vault"])
+    if wallet is not None:
+        batch.change_wallet(data["vault"], {"escrow_counter": max(wallet["escrow_counter"], data["counter"] + 1)})
+    values = _terms(row) | {"tx_id": locked["tx_id"], "created_at": locked["timestamp"]}
+    before = batch.escrow(data["escrow"])
+    if before is None or before["status"] == PENDING:
+        values |= {**dict.fromkeys(FROM_LATER_EVENTS), "status": LOCKED, "due_at": data["deadline"]}
+    batch.change_escrow(data["escrow"], values)
+    _report(
+        batch,
+        row,
+        "escrow.created",
+        f"{format_usdc(data['amount'])} USDC locked for {_to(values)}",
+        {
+            "amount": format_usdc(data["amount"]),
+            "chain_address": data["escrow"],
+            "task_hash": f"sha256:{data['task_hash']}",
+            "expires_at": iso(data["deadline"]),
+            "tx_id": locked["tx_id"],
+        },
+    )
+    return orphans.adopt(batch, data["escrow"])
+
+
+def disputed(batch: Batch, row: ChainRow) -> bool:
+    """Mark the escrow as disputed and report it."""
+    data = row.data
+    change(batch, row, None, {})
+    escrow = _known(batch, row)
+    if escrow is None:
+        return False
+    values = {
+        "disputed_at": data["timestamp"],
+        "disputed_by": data["signer"],
+        "reason_hash": data["reason_hash"],
+        "evidence_hash": None if data["evidence_hash"] == _NO_HASH else data["evidence_hash"],
+        "dispute_signature": row.signature,
+    }
+    if escrow["settled_at"] is None:
+        values |= {"status": DISPUTED, "due_at": data["timestamp"] + UNDECIDED_AFTER}
+    batch.change_escrow(data["escrow"], values)
+    evidence = values["evidence_hash"]
+    _report(
+        batch,
+        row,
+        "escrow.disputed",
+        f"Escrow {escrow['escrow_id']} of {format_usdc(escrow['amount'])} USDC disputed",
+        {
+            "amount": format_usdc(escrow["amount"]),
+            "reason_hash": f"sha256:{data['reason_hash']}",
+            "evidence": None if evidence is None else f"sha256:{evidence}",
+        },
+    )
+    return False
+
+
+def settled(batch: Batch, row: ChainRow) -> bool:
+    """Add what each side got, mark the escrow as settled and report it."""
+    data = row.data
+    escrow = _known(batch, row)
+    moment = milliseconds(row) if escrow is None else _moment(row, escrow)
+    if data["released"] and data["receiver_is_vault"]:
+        known = {
+            "wallet_id": wallet_id(data["receiver"]),
+            "recipient_address": data["receiver"],
+            "amount": data["released"],
+            "timestamp": moment,
+        }
+        confirm(batch, row, ESCROW_RELEASE, known)
+        confirm(batch, row, A2A_RECEIVE, known)
+        receive(batch, row, data["receiver"], data["receiver_balance"], moment)
+    if data["refunded"]:
+        known = {"recipient_address": data["vault"], "amount": data["refunded"], "timestamp": moment}
+        confirm(batch, row, ESCROW_REFUND, known)
+    set_balance(batch, row, data["vault_balance"], moment)
+    if escrow is not None:
+        completed = data["outcome"] == _COMPLETED
+        values = {
+            "status": _status(data),
+            "due_at": None,
+            "released": data["released"],
+            "refunded": data["refunded"],
+            "output_hash": data["output_hash"] if completed else None,
+            "proof_kind": data["proof_kind"] if completed else None,
+            "settled_at": data["timestamp"],
+            "settlement_signature": row.signature,
+        }
+        batch.change_escrow(data["escrow"], values)
+        _report_settlement(batch, row)
+    return False
+
+
+def _terms(row: ChainRow) -> Values:
+    """Return what an escrow was made with."""
+    data = row.data
+    names = ("vault", "receiver", "payer", "policy", "amount", "task_hash", "proof_kinds", "counter", "deadline")
+    return {
+        **{name: data[name] for name in names},
+        "escrow_id": escrow_id(data["escrow"]),
+        "org": row.org,
+        "address": data["escrow"],
+        "wallet_id": wallet_id(data["vault"]),
+        "to_wallet": wallet_id(data["receiver"]) if data["receiver_is_vault"] else None,
+        "expected_output": data["expected_output"] if data["has_expected_output"] else None,
+        "signature": row.signature,
+    }
+
+
+def _known(batch: Batch, row: ChainRow) -> Values | None:
+    """Return the event's escrow; `None` when the event of its creation has still to come."""
+    escrow = batch.escrow(row.data["escrow"])
+    if escrow is None or escrow["status"] == PENDING:
+        orphans.note(batch, row.data["escrow"])
+        return None
+    return escrow
+
+
+def _status(data: dict[str, Any]) -> str:
+    if data["refunded"] and data["released"]:
+        return SETTLED
+    return REFUNDED if data["refunded"] else RELEASED
+
+
+def _moment(row: ChainRow, escrow: Values) -> int:
+    """Return the time of a later event: of one second of the chain's clock the service knows when it was asked."""
+    after = escrow["created_at"] + (row.signature != escrow["signature"])
+    return max(milliseconds(row), int(after))
+
+
+def _to(escrow: Values) -> str:
+    return str(escrow["to_wallet"] or escrow["receiver"])
+
+
+def _report_settlement(batch: Batch, row: ChainRow) -> None:
+    data = row.data
+    identifier = escrow_id(data["escrow"])
+    if data["outcome"] == _COMPLETED:
+        fields = {"amount": format_usdc(data["amount"]), "output_hash": f"sha256:{data['output_hash']}"}
+        _report(batch, row, "escrow.completed", f"Escrow {identifier} completed", fields)
+    if data["released"]:
+        amount = format_usdc(data["released"])
+        _report(batch, row, "escrow.released", f"{amount} USDC of escrow {identifier} released", {"amount": amount})
+    if data["refunded"]:
+        amount, reason = format_usdc(data["refunded"]), _REFUND_REASONS.get(data["outcome"], "shortfall")
+        fields = {"amount": amount, "reason": reason}
+        severity = "critical" if reason.startswith("dispute") else None
+        _report(batch, row, "escrow.refunded", f"{amount} USDC of escrow {identifier} refunded", fields, severity)
+
+
+def _report(  # noqa: PLR0917
+    batch: Batch, row: ChainRow, name: str, summary: str, fields: Values, severity: str | None = None
+) -> None:
+    escrow = batch.escrow(row.data["escrow"])
+    assert escrow is not None
+    moment = _moment(row, escrow)
+    batch.report(
+        event_id=event_id(row.signature, row.instruction, row.inner, name),
+        org=str(row.org),
+        type=name,
+        timestamp=moment,
+        wallet_id=escrow["wallet_id"],
+        other_wallet_id=escrow["to_wallet"],
+        severity=severity,
+        signature=row.signature,
+        summary=summary,
+        payload={
+            "escrow_id": escrow["escrow_id"],
+            "from_wallet": escrow["wallet_id"],
+            "to_wallet": _to(escrow),
+            **fields,
+            "tx_signature": row.signature,
+            "on_chain_slot": row.slot,
+            "timestamp": iso_ms(moment),
+        },
+    )
