@@ -4,15 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select
 
 from app.chain.rules import Rules
 from app.identifiers import PRESET_POLICY_IDS
 from app.store.columns import upsert
 from app.store.read_tables import policies as table
 from app.store.read_tables import policy_versions, wallets
-from app.store.state_tables import allowlists, policy_details, policy_edits
+from app.store.state_tables import allowlists, attempts, domains, policy_details, policy_edits
 
+UPDATE = "update_policy"
+"""Type of the service's attempts at changing a policy; creations and deletions may set an allowlist on their way."""
 RULE_COLUMNS = (
     "max_per_tx",
     "max_per_day",
@@ -47,11 +49,17 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """One change of a policy: when, by whom, and what each changed field was and became."""
+    """One change of a policy: when, by whom, and what each changed field was and became.
+
+    `changed_by` is null for a change past this service of which it is not known who signed; then `signature` is that
+    of its transaction. `version` is the policy's after the change, null when only its name changed.
+    """
 
     timestamp: int
-    changed_by: str
+    changed_by: str | None
     changes: dict[str, Any]
+    version: int | None = None
+    signature: str | None = None
 
 
 def insert_policy_details(  # noqa: PLR0917
@@ -60,12 +68,6 @@ def insert_policy_details(  # noqa: PLR0917
     """Store a policy's name, in the transaction that stores the attempt to create it; a repeat replaces it."""
     values = {"address": address, "policy_id": policy_id, "org": org, "name": name, "created_at": created_at}
     upsert(connection, policy_details, values, keys=["address"])
-
-
-def update_policy_name(connection: Connection, org: str, policy_id: str, name: str) -> None:
-    """Rename a policy."""
-    found = (policy_details.c.org == org, policy_details.c.policy_id == policy_id)
-    connection.execute(update(policy_details).where(*found).values(name=name))
 
 
 def put_allowlist(connection: Connection, allowlist: str, policy_id: str, entries: Sequence[str]) -> None:
@@ -80,6 +82,12 @@ def allowlist_entries(connection: Connection, allowlist: str | None) -> list[str
         return []
     found = connection.scalar(select(allowlists.c.entries).where(allowlists.c.allowlist == allowlist))
     return list(found or [])
+
+
+def domains_of(connection: Connection, entries: Sequence[bytes]) -> dict[bytes, str]:
+    """Return the domains among the entries of an allowlist, as far as the service knows their texts."""
+    query = select(domains).where(domains.c.domain_hash.in_([entry.hex() for entry in entries]))
+    return {bytes.fromhex(row.domain_hash): row.domain for row in connection.execute(query)}
 
 
 def policy(connection: Connection, org: str, policy_id: str) -> Policy | None:
@@ -111,10 +119,10 @@ def record_policy_edit(
     changes: dict[str, Any],
     now: int,
 ) -> None:
-    """Note who changes a policy, before the change is sent.
+    """Note a change of what the chain does not know (the name), or who made a change of the chain's.
 
-    `version` is the policy's version after the change. `changes` holds what the chain does not know (the name);
-    without a version it is an entry of its own.
+    `version` is the policy's version after a change of its rules that has landed, and of which this is a part;
+    without one the note is an entry of its own.
     """
     values = {
         "org": org,
@@ -127,27 +135,56 @@ def record_policy_edit(
     connection.execute(insert(policy_edits).values(values))
 
 
+def version_made_by(connection: Connection, address: str, signature: str) -> int | None:
+    """Return the version that a transaction gave the policy at this address, or `None`."""
+    mine = (policy_versions.c.address == address, policy_versions.c.signature == signature)
+    found: int | None = connection.scalar(select(func.max(policy_versions.c.version)).where(*mine))
+    return found
+
+
+def recipients_before(connection: Connection, address: str, signature: str) -> list[str]:
+    """Return the texts of the policy's allowlist as it was before a transaction that closed the policy."""
+    mine = (policy_versions.c.address == address, policy_versions.c.signature != signature)
+    versions = select(policy_versions.c.changes).where(*mine).order_by(policy_versions.c.version.desc())
+    changes = connection.scalars(versions)
+    return next((one["allowed_recipients"]["to"] for one in changes if "allowed_recipients" in one), [])
+
+
 def policy_audit_log(connection: Connection, org: str, policy_id: str) -> list[AuditEntry]:
     """Return the changes of a policy, oldest first.
 
-    Changes of rules come from the chain; the service adds who asked for them. One made elsewhere is `on-chain`'s.
+    Changes of rules come from the chain; who asked for them comes from the service's attempts, in whose memo it
+    stands, or from a note. The steps of a creation or deletion are no changes.
     """
     mine = (policy_edits.c.org == org, policy_edits.c.policy_id == policy_id)
     edits = list(connection.execute(select(policy_edits).where(*mine).order_by(policy_edits.c.id)))
-    # An edit that was tried again leaves several notes for one version; the last one landed.
-    authors = {edit.version: edit for edit in edits if edit.version is not None}
+    notes = {edit.version: edit for edit in edits if edit.version is not None}
     entries = [AuditEntry(e.created_at, e.changed_by, e.changes) for e in edits if e.version is None]
     versions = (
-        select(policy_versions)
+        select(policy_versions, attempts.c.type, attempts.c.memo, attempts.c.created_at)
         .join(table, table.c.address == policy_versions.c.address)
+        .outerjoin(attempts, attempts.c.signature == policy_versions.c.signature)
         .where(table.c.org == org, table.c.policy_id == policy_id)
         .order_by(policy_versions.c.version)
     )
+    latest = 0
     for row in connection.execute(versions):
-        edit = authors.get(row.version)
-        changes = {**row.changes, **(edit.changes if edit is not None else {})}
-        entries.append(AuditEntry(row.timestamp, "on-chain" if edit is None else edit.changed_by, changes))
+        if row.type not in {None, UPDATE}:
+            continue
+        # The chain's clock has seconds; of its own changes the service knows when they were asked for.
+        latest = max(latest, row.timestamp, row.created_at or 0)
+        note = notes.get(row.version)
+        changed_by = row.memo or (None if note is None else note.changed_by)
+        changes = {**row.changes, **({} if note is None else note.changes)}
+        entries.append(AuditEntry(latest, changed_by, changes, row.version, row.signature))
     return sorted(entries, key=lambda entry: entry.timestamp)
+
+
+def attached_wallets(connection: Connection, address: str) -> Sequence[str]:
+    """Return the ids of the wallets that the policy at this address binds, the last used first."""
+    mine = (wallets.c.policy == address, ~wallets.c.archived)
+    newest = func.coalesce(wallets.c.last_transaction_at, wallets.c.created_at).desc()
+    return connection.scalars(select(wallets.c.wallet_id).where(*mine).order_by(newest, wallets.c.wallet_id)).all()
 
 
 def rules_of(row: Row[Any]) -> Rules:

@@ -1,0 +1,51 @@
+"""What a policy's vaults have paid, and what became of their escrows: to be judged again."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, and_, or_, select
+
+from app.store.read_tables import escrows
+from app.store.read_tables import transactions as table
+from app.store.transactions import A2A_SEND, ESCROW_LOCK, PAYMENT
+
+
+@dataclass(frozen=True, slots=True)
+class PastPayment:
+    """A payment or escrow of a wallet: confirmed, or blocked by the policy of its time.
+
+    `amount` is micro-USDC, `timestamp` Unix milliseconds. `attestation_hash` is set when the session's key signed.
+    `settled_at` (Unix seconds) and `released` say what became of an escrow.
+    """
+
+    tx_id: str
+    wallet_id: str
+    type: str
+    recipient: str | None
+    recipient_address: str
+    amount: int
+    status: str
+    policy_triggered: bool
+    attestation_hash: str | None
+    timestamp: int
+    settled_at: int | None
+    released: int | None
+
+
+def past_payments(
+    connection: Connection, wallet_id: str, *, charged_from: int, judged_from: int, limit: int
+) -> list[PastPayment]:
+    """Return the oldest `limit` of what a wallet spent from one time on, and was refused from a later one on.
+
+    Both are Unix milliseconds.
+    """
+    spent = and_(table.c.status == "confirmed", table.c.type.in_((PAYMENT, ESCROW_LOCK)))
+    refused = and_(table.c.status == "blocked", table.c.type.in_((PAYMENT, A2A_SEND)), table.c.timestamp >= judged_from)
+    columns = [table.c[name] for name in PastPayment.__dataclass_fields__ if name not in {"settled_at", "released"}]
+    query = (
+        select(*columns, escrows.c.settled_at, escrows.c.released)
+        .outerjoin(escrows, escrows.c.tx_id == table.c.tx_id)
+        .where(table.c.wallet_id == wallet_id, table.c.timestamp >= charged_from, or_(spent, refused))
+        .order_by(table.c.timestamp, table.c.tx_id)
+        .limit(limit)
+    )
+    return [PastPayment(**row._mapping) for row in connection.execute(query)]  # noqa: SLF001

@@ -1,0 +1,170 @@
+"""The audit log of policies: every change with who made it, from the chain and from the API key that asked."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from solders.keypair import Keypair
+from solders.pubkey import Pubkey
+
+from app.chain.rules import Rules
+from app.store.policies import policy
+from app.timestamps import parse_iso_ms
+from tests.world import Json, World, error_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+def _path(made: Json) -> str:
+    return f"/v1/policies/{made['policy_id']}"
+
+
+def _id_of(world: World, key: str) -> str:
+    principal = world.service.keys.recognise(key)
+    assert principal is not None
+    return principal.key_id
+
+
+async def _log(world: World, made: Json, **options: Any) -> list[Json]:
+    data: list[Json] = (await world.ok("GET", f"{_path(made)}/audit-log", **options))["data"]
+    return data
+
+
+async def _change_past(world: World, made: Json, signer: Keypair, rules: Rules) -> None:
+    """Change a policy, which has no list, without the service."""
+    found = world.service.db.read(lambda conn: policy(conn, world.org, made["policy_id"]))
+    assert found is not None
+    change = world.service.instructions(world.org).update_policy(
+        authority=signer.pubkey(),
+        policy=Pubkey.from_string(found.address),
+        expected_version=found.version,
+        rules=rules,
+    )
+    assert (await world.land([change], signer)).err is None
+    await world.catch_up()
+
+
+async def test_changes_stand_in_their_order_with_the_keys_that_asked(world: World) -> None:
+    first, second = world.keys["admin"], world.key("admin")
+    friend = str(Keypair().pubkey())
+    made = await world.policy(maxPerTx="5")
+    assert await _log(world, made) == []
+
+    await world.ok("PATCH", _path(made), {"maxPerTx": "6", "expiry": "2031-01-01T00:00:00Z"}, key=first)
+    await world.ok("PATCH", _path(made), {"name": "Renamed"}, key=second)
+    await world.ok("PATCH", _path(made), {"maxPerTx": "6"}, key=second)
+    await world.ok("PATCH", _path(made), {"name": "Again", "allowedRecipients": [friend], "maxPerTx": None}, key=second)
+    await world.ok("PATCH", _path(made), {"allowedRecipients": []}, key=first)
+
+    entries = await _log(world, made)
+    assert [entry["changed_by"] for entry in entries] == [_id_of(world, key) for key in (first, second, second, first)]
+    assert [entry["changes"] for entry in entries] == [
+        {"max_per_tx": {"from": "5.00", "to": "6.00"}, "expiry": {"from": None, "to": "2031-01-01T00:00:00Z"}},
+        {"name": {"from": made["name"], "to": "Renamed"}},
+        {
+            "max_per_tx": {"from": "6.00", "to": None},
+            "allowed_recipients": {"from": [], "to": [friend]},
+            "name": {"from": "Renamed", "to": "Again"},
+        },
+        {"allowed_recipients": {"from": [friend], "to": []}},
+    ]
+    moments = [parse_iso_ms(entry["timestamp"]) for entry in entries]
+    assert moments == sorted(moments)
+    assert moments[0] >= parse_iso_ms(made["created_at"])
+
+
+@pytest.mark.parametrize("count", [2, 50])
+async def test_creation_and_cloning_are_no_changes(world: World, count: int) -> None:
+    friends = [str(Keypair().pubkey()) for _ in range(count)]
+    made = await world.policy(allowedRecipients=friends)
+    clone = await world.ok("POST", f"{_path(made)}/clone", {"name": "Clone"})
+
+    assert await _log(world, made) == await _log(world, clone) == []
+
+
+async def test_change_past_the_service_shows_the_authority_of_its_time(own_world: World) -> None:
+    world, build = own_world, own_world.service.instructions(own_world.org)
+    made = await world.policy(maxPerTx="5")
+    first, second = world.service.signers.require_authority(), Keypair()
+    await _change_past(world, made, first, Rules(max_per_tx=6_000_000))
+    propose = build.update_org(signer=first.pubkey(), pending_authority=second.pubkey())
+    accept = build.accept_authority(new_authority=second.pubkey())
+    assert (await world.land([propose, accept], first, second)).err is None
+    await _change_past(world, made, second, Rules(max_per_tx=7_000_000))
+    authorities = [str(first.pubkey()), str(second.pubkey())]
+
+    # Given a node that does not give the transactions, then one that does, then none is asked again
+    world.line.lose_requests = lambda method: method == "getTransaction"
+    assert [entry["changed_by"] for entry in await _log(world, made)] == ["on-chain"] * 2
+    world.line.mend()
+    entries = await _log(world, made)
+    asked = world.line.methods.count("getTransaction")
+
+    assert [entry["changed_by"] for entry in entries] == authorities
+    assert entries[1]["changes"] == {"max_per_tx": {"from": "6.00", "to": "7.00"}}
+    assert await _log(world, made) == entries
+    assert world.line.methods.count("getTransaction") == asked
+
+
+async def test_change_that_lost_to_another_one_is_not_credited_with_it(own_world: World) -> None:
+    world, loser = own_world, own_world.key("admin")
+    made = await world.policy(maxPerTx="5")
+    world.line.lose_requests = lambda method: method == "sendTransaction"
+    error_of(await world.call("PATCH", _path(made), {"maxPerTx": "9"}, key=loser), 503, "chain_unavailable")
+    world.line.mend()
+    await world.ok("PATCH", _path(made), {"maxPerTx": "6"})
+    await world.service.settlement.settle()
+    await world.catch_up()
+
+    [entry] = await _log(world, made)
+
+    assert entry["changed_by"] == _id_of(world, world.keys["admin"])
+    assert entry["changes"] == {"max_per_tx": {"from": "5.00", "to": "6.00"}}
+
+
+async def test_change_whose_request_was_cut_off_names_its_key_once_it_landed(own_world: World) -> None:
+    world = own_world
+    made = await world.policy(maxPerTx="5")
+    world.line.lose_answers = lambda method: method == "sendTransaction"
+    body = {"maxPerTx": "6", "name": "New"}
+    error_of(await world.call("PATCH", _path(made), body), 503, "chain_unavailable")
+    world.line.mend()
+    await world.restart()
+    await world.service.settlement.settle()
+    await world.catch_up()
+
+    changes = [entry["changes"] for entry in await _log(world, made)]
+    assert changes == [{"max_per_tx": {"from": "5.00", "to": "6.00"}}]
+    await world.ok("PATCH", _path(made), body)
+
+    entries = await _log(world, made)
+    assert [entry["changed_by"] for entry in entries] == [_id_of(world, world.keys["admin"])] * 2
+    assert entries[1]["changes"] == {"name": {"from": made["name"], "to": "New"}}
+
+
+async def test_of_changes_at_once_each_is_logged_once(world: World) -> None:
+    made = await world.policy()
+    keys = [world.key("admin") for _ in range(3)]
+    bodies: list[Json] = [{"maxPerTx": "1"}, {"maxPerDay": "2"}, {"velocityCap": 3}]
+
+    await asyncio.gather(
+        *(world.ok("PATCH", _path(made), body, key=key) for body, key in zip(bodies, keys, strict=True))
+    )
+
+    by_field = {name: entry["changed_by"] for entry in await _log(world, made) for name in entry["changes"]}
+    ids = [_id_of(world, key) for key in keys]
+    assert by_field == dict(zip(("max_per_tx", "max_per_day", "velocity_cap"), ids, strict=True))
+
+
+async def test_log_outlives_its_policy_and_readers_may_read_it(world: World) -> None:
+    made = await world.policy(allowedRecipients=[str(Keypair().pubkey())])
+    await world.ok("PATCH", _path(made), {"maxPerTx": "1"})
+    before = await _log(world, made)
+    await world.ok("DELETE", _path(made))
+
+    assert await _log(world, made, key=world.key("viewer")) == before
+    assert len(before) == 1
+    agent = world.key("agent", (await world.wallet(funds=None))["wallet_id"])
+    error_of(await world.call("GET", f"{_path(made)}/audit-log", key=agent), 403, "insufficient_permissions")
+    error_of(await world.call("GET", "/v1/policies/pol_none/audit-log"), 404, "policy_not_found")
+    assert await _log(world, {"policy_id": "pol_locked"}) == []
