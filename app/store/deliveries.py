@@ -1,0 +1,306 @@
+"""Deliveries: the queue of every webhook, and the log of what became of it. Times are Unix milliseconds.
+
+An event is queued by the position that it has in the feed. Positions are given out in the order of commits, and the
+queue grows in the transaction that moves the webhook's own position: so the feed is the outbox. What a writer
+committed there is queued once, in its order, whenever the process dies.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Index,
+    Integer,
+    Row,
+    String,
+    Table,
+    Text,
+    bindparam,
+    delete,
+    exists,
+    func,
+    insert,
+    select,
+    union_all,
+    update,
+)
+
+from app.identifiers import derived_id
+from app.store import webhooks
+from app.store.columns import columns_of, metadata, upsert_all
+from app.store.feed import FeedEvent, feed_after
+from app.store.paging import Page, fetch_page
+from app.store.prepared import execute
+from app.store.read_tables import feed
+from app.store.webhooks import Webhook, listening
+
+DELIVERY_PREFIX = "dlv_"
+MAX_ATTEMPTS = 5
+"""Attempts after which a webhook is degraded."""
+DELAYS = (60_000, 300_000, 1_800_000, 7_200_000)
+"""Milliseconds from a failed attempt to the next one."""
+LIFETIME = 90 * 24 * 60 * 60 * 1000
+"""Milliseconds for which what was delivered stays in the log."""
+_REMEMBERED = 24 * 60 * 60 * 1000
+"""Milliseconds for which a deleted webhook is remembered: as long as the request that deleted it may be repeated."""
+
+table = Table(
+    "webhook_deliveries",
+    metadata,
+    Column("delivery_id", String, primary_key=True),
+    Column("webhook_id", String, nullable=False),
+    Column("event_id", String, nullable=False),
+    Column("event", String, nullable=False),
+    Column("position", BigInteger, nullable=False, comment="of the event in the feed"),
+    Column("body", Text, nullable=False),
+    Column("status", String, nullable=False, comment="pending, delivered or failed"),
+    Column("attempts", Integer, nullable=False, comment="that failed since the delivery was queued"),
+    Column("due_at", BigInteger, nullable=False, comment="of the next attempt; of the last one when there is no next"),
+    Column("created_at", BigInteger, nullable=False, comment="when it was queued, the last time"),
+    Index("webhook_deliveries_newest", "webhook_id", "position", "delivery_id"),
+    Index("webhook_deliveries_by_status", "webhook_id", "status", "position", "delivery_id"),
+    Index("webhook_deliveries_by_round", "webhook_id", "status", "attempts", "position", "delivery_id"),
+    Index("webhook_deliveries_due", "webhook_id", "status", "due_at"),
+)
+
+attempts = Table(
+    "webhook_attempts",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("delivery_id", String, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("started_at", BigInteger, nullable=False),
+    Column("duration", BigInteger, nullable=False, comment="milliseconds"),
+    Column("status_code", Integer),
+    Column("error", String),
+    Column("excerpt", Text, nullable=False, comment="of the answer's body"),
+    Index("webhook_attempts_by_delivery", "delivery_id", "id"),
+)
+
+
+Encode = Callable[[FeedEvent], str]
+"""Returns the body that is sent of an event."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """An event on its way to a webhook: `pending` while queued, then `delivered`.
+
+    `attempts` counts those that failed since it was queued, for the first time or again. A ping is not queued; it is
+    `delivered` or `failed`.
+    """
+
+    delivery_id: str
+    webhook_id: str
+    event_id: str
+    event: str
+    position: int
+    body: str
+    status: str
+    attempts: int
+    due_at: int
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt to deliver. `duration` in milliseconds; no `status_code` when there was no answer."""
+
+    delivery_id: str
+    attempt: int
+    started_at: int
+    duration: int
+    status_code: int | None
+    error: str | None
+    excerpt: str
+
+
+def news(connection: Connection) -> bool:
+    """Whether the feed has events that a webhook has neither queued nor passed."""
+    behind = connection.scalar(select(func.min(webhooks.table.c.position)).where(webhooks.table.c.status != "deleted"))
+    return behind is not None and (connection.scalar(_LAST) or 0) > behind
+
+
+def queue_news(connection: Connection, encode: Encode, now: int, *, limit: int) -> None:
+    """Queue the next events of the feed, at most `limit`, for the webhooks that want them."""
+    listeners = listening(connection)
+    events = feed_after(connection, min(one.position for one in listeners), limit) if listeners else []
+    if not events:
+        return
+    rows = [
+        columns_of(delivery_of(one, event, encode(event), now))
+        for event in events
+        for one in listeners
+        if event.position > one.position and event.org == one.org and one.wants(event.type)
+    ]
+    # An event that a reorganisation of the chain took back and brought again was queued already.
+    upsert_all(connection, table, rows, keys=["delivery_id"], replace=False)
+    last = events[-1].position
+    passed = update(webhooks.table).where(webhooks.table.c.position < last, webhooks.table.c.status != "deleted")
+    connection.execute(passed.values(position=last))
+
+
+def delivery_of(webhook: Webhook, event: FeedEvent, body: str, now: int) -> Delivery:
+    """Return the delivery of an event to a webhook, of which there is one only."""
+    return Delivery(
+        delivery_id=derived_id(DELIVERY_PREFIX, webhook.webhook_id, event.event_id),
+        webhook_id=webhook.webhook_id,
+        event_id=event.event_id,
+        event=event.type,
+        position=event.position,
+        body=body,
+        status="pending",
+        attempts=0,
+        due_at=now,
+        created_at=now,
+    )
+
+
+def due_webhooks(connection: Connection, now: int) -> list[str]:
+    """Return the ids of the enabled webhooks to which something is to be sent now."""
+    return list(connection.scalars(_DUE, {"now": now}))
+
+
+def next_delivery(connection: Connection, webhook_id: str, now: int) -> Delivery | None:
+    """Return what is to be sent to the webhook next.
+
+    All deliveries with equally many failed attempts are a round, which is a queue of its own: of each only the oldest
+    event may be sent. So the n-th attempts are made in the order of the events, whatever the clock does.
+    """
+    heads = [_record(row) for row in connection.execute(_HEADS, {"webhook": webhook_id})]
+    due = [head for head in heads if head.due_at <= now]
+    return min(due, key=lambda head: (head.due_at, head.position), default=None)
+
+
+def record_attempt(connection: Connection, delivery: Delivery, attempt: Attempt, *, delivered: bool, now: int) -> bool:
+    """Note an attempt and what follows from it; returns whether it was the last that the webhook had.
+
+    The delivery keeps its place in the queue then, and the webhook is to be degraded.
+    """
+    execute(connection, _LOG, columns_of(attempt))
+    failed = delivery.attempts + (not delivered)
+    status = "delivered" if delivered else "pending"
+    due_at = now if delivered else now + DELAYS[min(failed, len(DELAYS)) - 1]
+    values = {"status": status, "attempts": failed, "due_at": due_at}
+    was = {"of_delivery": delivery.delivery_id, "status_before": "pending", "failed_before": delivery.attempts}
+    return execute(connection, _COUNT, values, **was) == 1 and failed >= MAX_ATTEMPTS
+
+
+def insert_ping(connection: Connection, delivery: Delivery, attempt: Attempt) -> None:
+    """Store a ping, which was sent already."""
+    connection.execute(insert(table).values(columns_of(delivery)))
+    connection.execute(insert(attempts).values(columns_of(attempt)))
+
+
+def queue_again(connection: Connection, delivery_id: str, now: int) -> None:
+    """Queue one delivery again, in the place of its event."""
+    mine = update(table).where(table.c.delivery_id == delivery_id)
+    connection.execute(mine.values(status="pending", attempts=0, due_at=now, created_at=now))
+
+
+def replay(connection: Connection, deliveries: Sequence[Delivery]) -> None:
+    """Queue deliveries, again where they were queued before."""
+    upsert_all(connection, table, [columns_of(one) for one in deliveries], keys=["delivery_id"])
+
+
+def restart(connection: Connection, webhook_id: str, now: int) -> None:
+    """Give everything that is queued its attempts again, the first one now."""
+    mine = update(table).where(table.c.webhook_id == webhook_id, table.c.status == "pending", table.c.attempts > 0)
+    connection.execute(mine.values(attempts=0, due_at=now))
+
+
+def events_between(connection: Connection, webhook: Webhook, start: int, end: int, limit: int) -> list[FeedEvent]:
+    """Return the events of a range of time, `end` excluded, that the webhook is subscribed to; at most `limit`."""
+    mine = [feed.c.org == webhook.org, feed.c.timestamp >= start, feed.c.timestamp < end]
+    if webhooks.ALL_EVENTS not in webhook.events:
+        mine.append(feed.c.type.in_(webhook.events))
+    rows = connection.execute(select(feed).where(*mine).order_by(feed.c.timestamp, feed.c.position).limit(limit))
+    return [FeedEvent(**row._mapping) for row in rows]  # noqa: SLF001
+
+
+def delivery(connection: Connection, webhook_id: str, delivery_id: str) -> Delivery | None:
+    """Return one delivery of a webhook."""
+    query = select(table).where(table.c.webhook_id == webhook_id, table.c.delivery_id == delivery_id)
+    row = connection.execute(query).one_or_none()
+    return None if row is None else _record(row)
+
+
+def deliveries(
+    connection: Connection, webhook_id: str, *, status: str | None = None, limit: int = 20, cursor: str | None = None
+) -> Page[Delivery]:
+    """Return a webhook's deliveries, the newest event first. Raises `InvalidCursorError`."""
+    query = select(table).where(table.c.webhook_id == webhook_id)
+    if status is not None:
+        query = query.where(table.c.status == status)
+    rows, more, following = fetch_page(
+        connection, query, time=table.c.position, key=table.c.delivery_id, limit=limit, cursor=cursor
+    )
+    return Page([_record(row) for row in rows], more, following)
+
+
+def attempts_of(connection: Connection, delivery_ids: Sequence[str]) -> dict[str, list[Attempt]]:
+    """Return the attempts of deliveries, oldest first."""
+    found: dict[str, list[Attempt]] = defaultdict(list)
+    columns = [attempts.c[name] for name in Attempt.__dataclass_fields__]
+    query = select(*columns).where(attempts.c.delivery_id.in_(delivery_ids)).order_by(attempts.c.id)
+    for row in connection.execute(query):
+        found[row.delivery_id].append(Attempt(**row._mapping))  # noqa: SLF001
+    return found
+
+
+def purge(connection: Connection, now: int, *, limit: int) -> bool:
+    """Delete at most `limit` deliveries that are old or whose webhook is deleted; returns whether there may be more."""
+    gone: list[str] = []
+    for webhook_id, status in connection.execute(_WEBHOOKS).all():
+        query = _ALL if status == "deleted" else _OLD
+        parameters = {"webhook": webhook_id, "bound": now - LIFETIME, "most": limit - len(gone)}
+        gone += connection.scalars(query, parameters)
+    connection.execute(delete(attempts).where(attempts.c.delivery_id.in_(gone)))
+    connection.execute(delete(table).where(table.c.delivery_id.in_(gone)))
+    empty = ~exists().where(table.c.webhook_id == webhooks.table.c.webhook_id)
+    forgotten = webhooks.table.c.updated_at < now - _REMEMBERED
+    connection.execute(delete(webhooks.table).where(webhooks.table.c.status == "deleted", forgotten, empty))
+    return len(gone) == limit
+
+
+def _record(row: Row[Any]) -> Delivery:
+    return Delivery(**row._mapping)  # noqa: SLF001
+
+
+_LAST = select(func.max(feed.c.position))
+_DUE = select(webhooks.table.c.webhook_id).where(
+    webhooks.table.c.status == "enabled",
+    exists().where(
+        table.c.webhook_id == webhooks.table.c.webhook_id,
+        table.c.status == "pending",
+        table.c.due_at <= bindparam("now"),
+    ),
+)
+_WEBHOOKS = select(webhooks.table.c.webhook_id, webhooks.table.c.status)
+_ALL = select(table.c.delivery_id).where(table.c.webhook_id == bindparam("webhook")).limit(bindparam("most"))
+_OLD = _ALL.where(table.c.status.in_(("delivered", "failed")), table.c.due_at < bindparam("bound"))
+# Built once: every attempt runs them.
+_LOG = insert(attempts)
+# A delivery that was queued again in the meantime starts anew.
+_COUNT = update(table).where(
+    table.c.delivery_id == bindparam("of_delivery"),
+    table.c.status == bindparam("status_before"),
+    table.c.attempts == bindparam("failed_before"),
+)
+_HEADS = union_all(
+    *(
+        select(
+            select(table)
+            .where(table.c.webhook_id == bindparam("webhook"), table.c.status == "pending", table.c.attempts == failed)
+            .order_by(table.c.position, table.c.delivery_id)
+            .limit(1)
+            .subquery()
+        )
+        for failed in range(MAX_ATTEMPTS)
+    )
+)

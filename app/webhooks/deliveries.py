@@ -1,0 +1,162 @@
+"""What an organisation does with the deliveries of its webhooks: reads them, and sends events again."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sqlalchemy import Connection
+
+from app.errors import NotFoundError, RequestError
+from app.idempotency import Ticket
+from app.identifiers import random_id
+from app.keys import Principal
+from app.models.webhooks import Delivery as DeliveryAnswer
+from app.models.webhooks import DeliveryAttempt, DeliveryPage, ListDeliveries, Replay, ReplayEvents
+from app.service import Service
+from app.store.deliveries import (
+    DELIVERY_PREFIX,
+    MAX_ATTEMPTS,
+    Attempt,
+    Delivery,
+    attempts_of,
+    delivery,
+    delivery_of,
+    events_between,
+    insert_ping,
+    queue_again,
+)
+from app.store.deliveries import deliveries as list_deliveries
+from app.store.deliveries import replay as replay_deliveries
+from app.store.feed import FeedEvent
+from app.timestamps import iso_ms
+from app.webhooks.catalogue import PING, body_of
+from app.webhooks.endpoints import find
+
+MAX_REPLAY = 10_000
+"""Events that one request replays."""
+
+
+def page(service: Service, principal: Principal, webhook_id: str, query: ListDeliveries) -> DeliveryPage:
+    """Return one page of a webhook's deliveries, the newest event first. Raises ``webhook_not_found``."""
+
+    def read(conn: Connection) -> DeliveryPage:
+        found = find(conn, principal.org, webhook_id)
+        shown = list_deliveries(conn, found.webhook_id, status=query.status, limit=query.limit, cursor=query.cursor)
+        attempts = attempts_of(conn, [one.delivery_id for one in shown.data])
+        data = [_answer(one, attempts.get(one.delivery_id, ())) for one in shown.data]
+        return DeliveryPage(data=data, has_more=shown.has_more, next_cursor=shown.next_cursor)
+
+    return service.db.read(read)
+
+
+async def ping(service: Service, principal: Principal, webhook_id: str) -> DeliveryAnswer:
+    """Send a `ping`, once and beside the queue, and return what came of it. Raises ``webhook_not_found``."""
+    found = service.db.read(lambda conn: find(conn, principal.org, webhook_id))
+    now = service.courier.clock()
+    event = FeedEvent(
+        position=found.position,
+        event_id=random_id("evt_"),
+        org=found.org,
+        type=PING,
+        timestamp=now,
+        wallet_id=None,
+        severity="info",
+        summary="",
+        payload={"webhook_id": webhook_id},
+        signature=None,
+        other_wallet_id=None,
+    )
+    sent = Delivery(
+        delivery_id=random_id(DELIVERY_PREFIX),
+        webhook_id=webhook_id,
+        event_id=event.event_id,
+        event=PING,
+        position=event.position,
+        body=body_of(event),
+        status="pending",
+        attempts=0,
+        due_at=now,
+        created_at=now,
+    )
+    attempt, delivered = await service.courier.attempt(found, sent)
+    status = "delivered" if delivered else "failed"
+    logged = replace(sent, status=status)
+    await service.db.write(lambda conn: insert_ping(conn, logged, attempt))
+    return _answer(logged, [attempt])
+
+
+async def resend(
+    service: Service, principal: Principal, ticket: Ticket, webhook_id: str, delivery_id: str
+) -> DeliveryAnswer:
+    """Queue a delivery again, whatever became of it. Raises ``webhook_not_found`` and ``delivery_not_found``."""
+    now, again = service.courier.clock(), ticket.claimed
+
+    def store(conn: Connection) -> DeliveryAnswer:
+        ticket.claim(conn, None)
+        find(conn, principal.org, webhook_id)
+        if delivery(conn, webhook_id, delivery_id) is None:
+            raise NotFoundError("delivery_not_found")
+        if not again:
+            queue_again(conn, delivery_id, now)
+        queued = delivery(conn, webhook_id, delivery_id)
+        assert queued is not None
+        return _answer(queued, attempts_of(conn, [delivery_id]).get(delivery_id, ()))
+
+    queued = await service.db.write(store)
+    ticket.claimed = True
+    return queued
+
+
+async def replay(service: Service, principal: Principal, ticket: Ticket, webhook_id: str, body: ReplayEvents) -> Replay:
+    """Queue the events of a range of time, again or for the first time.
+
+    Raises ``invalid_request`` for too large a range and ``webhook_not_found``.
+    """
+    now = service.courier.clock()
+    end = now if body.to is None else body.to
+
+    def read(conn: Connection) -> list[Delivery]:
+        found = find(conn, principal.org, webhook_id)
+        events = events_between(conn, found, body.from_, end, MAX_REPLAY + 1)
+        return [delivery_of(found, event, body_of(event), now) for event in events]
+
+    wanted = await service.db.read_async(read)
+    if len(wanted) > MAX_REPLAY:
+        raise RequestError("invalid_request", f"to: the range holds more than {MAX_REPLAY:,} events; make it smaller.")
+
+    def store(conn: Connection) -> None:
+        ticket.claim(conn, None)
+        find(conn, principal.org, webhook_id)
+        replay_deliveries(conn, wanted)
+
+    await service.db.write(store)
+    ticket.claimed = True
+    return Replay(webhook_id=webhook_id, queued=len(wanted))
+
+
+def _answer(found: Delivery, attempts: Sequence[Attempt]) -> DeliveryAnswer:
+    waits = found.status == "pending" and found.attempts < MAX_ATTEMPTS
+    return DeliveryAnswer.model_validate(
+        {
+            "delivery_id": found.delivery_id,
+            "id": found.delivery_id,
+            "webhook_id": found.webhook_id,
+            "event_id": found.event_id,
+            "event": found.event,
+            "status": found.status,
+            "queued_at": iso_ms(found.created_at),
+            "next_attempt_at": iso_ms(found.due_at) if waits else None,
+            "attempts": [
+                DeliveryAttempt.model_validate(
+                    {
+                        "attempt": one.attempt,
+                        "timestamp": iso_ms(one.started_at),
+                        "status_code": one.status_code,
+                        "error": one.error,
+                        "duration_ms": one.duration,
+                        "response_excerpt": one.excerpt,
+                    }
+                )
+                for one in attempts
+            ],
+        }
+    )

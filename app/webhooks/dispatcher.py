@@ -1,0 +1,114 @@
+"""Queues what is new in the feed and sends what is due."""
+
+import asyncio
+
+import structlog
+from sqlalchemy import Connection
+
+from app.errors import UnavailableError
+from app.store.database import Database
+from app.store.deliveries import due_webhooks, news, next_delivery, purge, queue_news, record_attempt
+from app.store.webhooks import mark_degraded, webhook_to_serve
+from app.webhooks.catalogue import body_of
+from app.webhooks.courier import Courier
+
+_log = structlog.get_logger(__name__)
+
+_BATCH = 200
+_PURGE_BATCH = 500
+_PURGE_INTERVAL = 60 * 60 * 1000
+_RETRY_PAUSE = 5.0
+
+
+class Dispatcher:
+    """Looks at the feed and the queues at the start and every `interval` seconds.
+
+    A webhook gets one delivery after the other, and its turn ends with each: at most `at_once` webhooks are sent to
+    at the same time, the others follow in the order in which they began to wait. All state is in the database. What
+    was sent when the process died is sent again, for what came of it is not known; so receivers get every event at
+    least once.
+    """
+
+    def __init__(self, db: Database, courier: Courier, *, interval: float, at_once: int) -> None:
+        self._db = db
+        self._courier = courier
+        self._clock = courier.clock
+        self._interval = interval
+        self._turns = asyncio.Semaphore(at_once)
+        self._serving: dict[str, asyncio.Task[None]] = {}
+        self._purge_at = 0
+        self._stopping = False
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin, with everything that an earlier process left in the queues."""
+        self._task = asyncio.create_task(self._run(), name="webhooks")
+
+    async def stop(self) -> None:
+        """End; what is being sent has its time to be acknowledged."""
+        self._stopping = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self.idle()
+
+    async def look(self) -> None:
+        """Queue what is new, and begin to send to the webhooks to which something is due."""
+        while self._db.read(news):
+            now = self._clock()
+            await self._db.write(lambda conn: queue_news(conn, body_of, now, limit=_BATCH))  # noqa: B023 - awaited at once
+        now = self._clock()
+        for webhook_id in self._db.read(lambda conn: due_webhooks(conn, now)):
+            if webhook_id not in self._serving:
+                task = asyncio.create_task(self._serve(webhook_id))
+                self._serving[webhook_id] = task
+        if now >= self._purge_at:
+            self._purge_at = now + _PURGE_INTERVAL
+            while await self._db.write(lambda conn: purge(conn, now, limit=_PURGE_BATCH)):
+                pass
+
+    async def idle(self) -> None:
+        """Wait until nothing is being sent."""
+        while self._serving:
+            await asyncio.gather(*self._serving.values())
+
+    async def _serve(self, webhook_id: str) -> None:
+        try:
+            while not self._stopping:
+                async with self._turns:
+                    if self._stopping or not await self._send_next(webhook_id):
+                        return
+        except UnavailableError as error:
+            _log.warning("webhook_postponed", webhook_id=webhook_id, error=error.message)
+        except Exception:  # noqa: BLE001 - whatever is wrong with this one, the others are not to wait
+            _log.exception("webhook_failed", webhook_id=webhook_id)
+            await asyncio.sleep(_RETRY_PAUSE)
+        finally:
+            del self._serving[webhook_id]
+
+    async def _send_next(self, webhook_id: str) -> bool:
+        """Make the next attempt; false when none is due."""
+        due = self._clock()
+        delivery, webhook = self._db.read(
+            lambda conn: (next_delivery(conn, webhook_id, due), webhook_to_serve(conn, webhook_id))
+        )
+        if delivery is None or webhook is None:
+            return False
+        attempt, delivered = await self._courier.attempt(webhook, delivery)
+        now = self._clock()
+
+        def record(conn: Connection) -> bool:
+            last = record_attempt(conn, delivery, attempt, delivered=delivered, now=now)
+            return last and mark_degraded(conn, webhook_id, now)
+
+        if await self._db.write(record):
+            _log.warning("webhook_degraded", webhook_id=webhook_id, event_id=delivery.event_id)
+        return True
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self.look()
+            except Exception:  # noqa: BLE001 - whatever it is, the next look may succeed
+                _log.exception("webhooks_failed")
+            await asyncio.sleep(self._interval)

@@ -1,0 +1,189 @@
+"""What an organisation does with its webhooks."""
+
+from sqlalchemy import Connection
+
+from app.errors import BusinessError, NotFoundError
+from app.idempotency import Ticket
+from app.identifiers import random_id
+from app.keys import Principal
+from app.models.base import Page as PageQuery
+from app.models.webhooks import CreateWebhook, UpdateWebhook, WebhookPage, WebhookWithSecret
+from app.models.webhooks import Webhook as WebhookAnswer
+from app.service import Service
+from app.store.deliveries import news, queue_news, restart
+from app.store.webhooks import (
+    Webhook,
+    change_webhook,
+    count_webhooks,
+    insert_webhook,
+    webhook,
+    webhook_created_under,
+    webhooks,
+)
+from app.timestamps import iso_ms
+from app.webhooks.catalogue import body_of
+from app.webhooks.signing import ROTATION_OVERLAP, new_secret
+from app.webhooks.urls import UrlRules
+
+MAX_WEBHOOKS = 50
+"""Webhooks of one organisation."""
+_BATCH = 200
+
+
+def find(conn: Connection, org: str, webhook_id: str) -> Webhook:
+    """Return the organisation's webhook. Raises ``webhook_not_found``."""
+    found = webhook(conn, org, webhook_id)
+    if found is None or found.status == "deleted":
+        raise NotFoundError("webhook_not_found")
+    return found
+
+
+def get(service: Service, principal: Principal, webhook_id: str) -> WebhookAnswer:
+    """Return a webhook. Raises ``webhook_not_found``."""
+    return _answer(service, service.db.read(lambda conn: find(conn, principal.org, webhook_id)))
+
+
+def page(service: Service, principal: Principal, query: PageQuery) -> WebhookPage:
+    """Return one page of webhooks, newest first."""
+    found = service.db.read(lambda conn: webhooks(conn, principal.org, limit=query.limit, cursor=query.cursor))
+    return WebhookPage(
+        data=[_answer(service, one) for one in found.data], has_more=found.has_more, next_cursor=found.next_cursor
+    )
+
+
+async def create(service: Service, principal: Principal, ticket: Ticket, body: CreateWebhook) -> WebhookWithSecret:
+    """Register a webhook. Raises ``invalid_request`` for its URL, and ``too_many_webhooks``."""
+    _check_url(service, body.url)
+    org, key = principal.org, ticket.key
+    if ticket.claimed and key is not None:
+        # The process died after it had stored this webhook and before it had answered.
+        made = service.db.read(lambda conn: webhook_created_under(conn, org, key))
+        if made is not None:
+            return _answer_with_secret(service, made)
+    now = service.courier.clock()
+    new = Webhook(
+        webhook_id=random_id("wh_"),
+        org=org,
+        url=body.url,
+        events=body.events,
+        status="enabled",
+        secret=service.courier.hide(new_secret()),
+        old_secret=None,
+        old_secret_until=None,
+        position=0,
+        created_at=now,
+        updated_at=now,
+        created_under=key,
+        rotated_under=None,
+    )
+
+    def store(conn: Connection) -> None:
+        ticket.claim(conn, None)
+        if count_webhooks(conn, org) >= MAX_WEBHOOKS:
+            raise BusinessError("too_many_webhooks")
+        insert_webhook(conn, new)
+
+    await service.db.write(store)
+    ticket.claimed = True
+    return _answer_with_secret(service, new)
+
+
+async def update(
+    service: Service, principal: Principal, ticket: Ticket, webhook_id: str, body: UpdateWebhook
+) -> WebhookAnswer:
+    """Change a webhook; enabled anew, its queue is sent at once and in order.
+
+    What happened before another choice of events is queued by the one before. Raises ``invalid_request`` for its URL
+    and ``webhook_not_found``.
+    """
+    if body.url is not None:
+        _check_url(service, body.url)
+    now = service.courier.clock()
+    changes = body.model_dump(include={"url", "events", "status"}, exclude_none=True)
+
+    def store(conn: Connection) -> Webhook:
+        ticket.claim(conn, None)
+        find(conn, principal.org, webhook_id)
+        while body.events is not None and news(conn):
+            queue_news(conn, body_of, now, limit=_BATCH)
+        change_webhook(conn, webhook_id, updated_at=now, **changes)
+        if body.status is not None:
+            restart(conn, webhook_id, now)
+        return find(conn, principal.org, webhook_id)
+
+    changed = await service.db.write(store)
+    ticket.claimed = True
+    return _answer(service, changed)
+
+
+async def delete(service: Service, principal: Principal, ticket: Ticket, webhook_id: str) -> WebhookAnswer:
+    """Delete a webhook with its secrets, its queue and its log. Raises ``webhook_not_found``."""
+    now, again = service.courier.clock(), ticket.claimed
+
+    def store(conn: Connection) -> Webhook:
+        ticket.claim(conn, None)
+        found = webhook(conn, principal.org, webhook_id)
+        if found is not None and found.status == "deleted" and again:
+            return found
+        find(conn, principal.org, webhook_id)
+        values = {"status": "deleted", "secret": "", "old_secret": None, "old_secret_until": None}
+        change_webhook(conn, webhook_id, updated_at=now, **values)
+        deleted = webhook(conn, principal.org, webhook_id)
+        assert deleted is not None
+        return deleted
+
+    deleted = await service.db.write(store)
+    ticket.claimed = True
+    return _answer(service, deleted)
+
+
+async def rotate(service: Service, principal: Principal, ticket: Ticket, webhook_id: str) -> WebhookWithSecret:
+    """Give a webhook a new secret; the one before signs, too, for 24 hours. Raises ``webhook_not_found``."""
+    now, again, key = service.courier.clock(), ticket.claimed, ticket.key
+    secret = service.courier.hide(new_secret())
+
+    def store(conn: Connection) -> Webhook:
+        ticket.claim(conn, None)
+        found = find(conn, principal.org, webhook_id)
+        if again and key is not None and found.rotated_under == key:
+            return found
+        change_webhook(
+            conn,
+            webhook_id,
+            secret=secret,
+            old_secret=found.secret,
+            old_secret_until=now + ROTATION_OVERLAP,
+            rotated_under=key,
+            updated_at=now,
+        )
+        return find(conn, principal.org, webhook_id)
+
+    rotated = await service.db.write(store)
+    ticket.claimed = True
+    return _answer_with_secret(service, rotated)
+
+
+def _check_url(service: Service, url: str) -> None:
+    UrlRules(local=service.settings.cluster == "localnet").check(url)
+
+
+def _answer(service: Service, found: Webhook) -> WebhookAnswer:
+    until = found.old_secret_until
+    overlaps = until is not None and service.courier.clock() < until
+    return WebhookAnswer.model_validate(
+        {
+            "webhook_id": found.webhook_id,
+            "id": found.webhook_id,
+            "url": found.url,
+            "events": list(found.events),
+            "status": found.status,
+            "created_at": iso_ms(found.created_at),
+            "updated_at": iso_ms(found.updated_at),
+            "previous_secret_expires_at": iso_ms(until) if until is not None and overlaps else None,
+        }
+    )
+
+
+def _answer_with_secret(service: Service, found: Webhook) -> WebhookWithSecret:
+    shown = _answer(service, found).model_dump()
+    return WebhookWithSecret(**shown, signing_secret=service.courier.secret(found))
