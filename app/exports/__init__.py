@@ -1,0 +1,1 @@
+"""Exports: a wallet's or the organisation's transactions as a file, written in the background."""

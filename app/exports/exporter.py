@@ -1,0 +1,166 @@
+"""Writes the files that were asked for and removes those whose time is over."""
+
+import asyncio
+import contextlib
+import fcntl
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import IO
+
+import structlog
+from sqlalchemy import Connection
+
+from app.exports.files import PART, Show, write
+from app.identifiers import EVENT_PREFIX, derived_id
+from app.store.database import Database
+from app.store.exports import Export, expire, finish, with_status
+from app.store.feed import append_event
+from app.timestamps import iso_ms, now_ms
+
+_log = structlog.get_logger(__name__)
+
+_INTERVAL = 5.0
+"""Seconds between two looks for what is over, and for what another process was asked for."""
+
+
+class Exporter:
+    """Writes one export after the other, oldest first, each from a snapshot of the database.
+
+    An export is `processing` until its file is complete: after a crash or a stop it is written anew. Of several
+    processes on one data folder one writes; another takes over when that ends.
+    """
+
+    def __init__(
+        self,
+        *,
+        db: Database,
+        folder: Path,
+        program_id: str,
+        lifetime: int,
+        show: Show,
+        catch_up: Callable[[], Awaitable[int]],
+    ) -> None:
+        """`lifetime`: seconds for which files are kept; `show` gives the fields of a transaction as the API does.
+
+        `catch_up` brings what the chain has into the read models and returns up to which slot it has done so.
+        """
+        self._db = db
+        self._lifetime_ms = lifetime * 1000
+        self._show = show
+        self._folder = folder
+        self._program_id = program_id
+        self._catch_up = catch_up
+        self._news = asyncio.Event()
+        self._ticking = asyncio.Lock()
+        self._stop = threading.Event()
+        self._lock: IO[str] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def path(self, export: Export) -> Path:
+        """Return where an export's file lies once it is ready."""
+        return self._folder / f"{export.export_id}.{export.format}"
+
+    def wake(self) -> None:
+        """Say that there is something to write."""
+        self._news.set()
+
+    async def start(self) -> None:
+        """Begin, with what an earlier process left unfinished."""
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        self._task = asyncio.create_task(self._run(), name="exporter")
+
+    async def stop(self) -> None:
+        """End; what is being written is written anew at the next start."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._lock is not None:
+            self._lock.close()
+
+    async def tick(self) -> int:
+        """Write everything that was asked for and remove what is over; returns how many became ready."""
+        async with self._ticking:
+            if not self._is_first():
+                return 0
+            for old in await self._db.write(lambda conn: expire(conn, now_ms())):
+                self.path(old).unlink(missing_ok=True)
+            ready = 0
+            for export in self._db.read(lambda conn: with_status(conn, "processing")):
+                ready += await self._write(export, await self._catch_up())
+            return ready
+
+    def _is_first(self) -> bool:
+        """Whether this process is the one that writes here."""
+        if self._lock is not None:
+            return True
+        handle = (self._folder / "lock").open("w")
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            handle.close()
+            return False
+        self._lock = handle
+        for left in self._folder.glob(f"*{PART}"):
+            left.unlink()
+        return True
+
+    async def _write(self, export: Export, slot: int) -> bool:
+        """Write an export and say so in the feed; false when that failed."""
+        path = self.path(export)
+
+        def work(conn: Connection) -> int:
+            return write(conn, export, slot, self._program_id, self._show, path, self._stop.is_set)
+
+        writing = asyncio.ensure_future(self._db.read_async(work))
+        try:
+            rows = await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            # The thread reads the database, which is closed next.
+            self._stop.set()
+            await asyncio.gather(writing, return_exceptions=True)
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the others are not to wait
+            _log.exception("export_failed", export_id=export.export_id)
+            with contextlib.suppress(OSError):
+                path.with_name(path.name + PART).unlink(missing_ok=True)
+            reason = "The file could not be written." if isinstance(error, OSError) else "The service failed."
+            await self._db.write(lambda conn: finish(conn, export.export_id, "failed", now_ms(), reason=reason))
+            return False
+        now = now_ms()
+        expires_at = now + self._lifetime_ms
+        return await self._db.write(lambda conn: _ready(conn, export, now, rows, expires_at))
+
+    async def _run(self) -> None:
+        while True:
+            self._news.clear()
+            try:
+                await self.tick()
+            except Exception as error:  # noqa: BLE001 - the chain may be away; whatever it is, the next look may succeed
+                _log.warning("exports_wait", error=repr(error))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_INTERVAL):
+                    await self._news.wait()
+
+
+def _ready(connection: Connection, export: Export, now: int, rows: int, expires_at: int) -> bool:
+    if not finish(connection, export.export_id, "ready", now, rows=rows, expires_at=expires_at):
+        return False
+    append_event(
+        connection,
+        event_id=derived_id(EVENT_PREFIX, export.export_id, "export.ready"),
+        org=export.org,
+        type="export.ready",
+        timestamp=now,
+        wallet_id=export.wallet_id,
+        summary=f"Export {export.export_id} of {rows} transactions is ready",
+        payload={
+            "export_id": export.export_id,
+            "wallet_id": export.wallet_id,
+            "format": export.format,
+            "rows": rows,
+            "expires_at": iso_ms(expires_at),
+            "timestamp": iso_ms(now),
+        },
+    )
+    return True

@@ -1,0 +1,98 @@
+"""Exports as they are asked for, polled and fetched."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+from app import wallets
+from app.errors import AuthenticationError, BusinessError, NotFoundError
+from app.identifiers import random_id
+from app.keys import Principal
+from app.models.exports import CreateExport
+from app.models.exports import Export as ExportAnswer
+from app.service import Service
+from app.store.exports import Export, count_processing, count_rows, export, insert_export
+from app.timestamps import iso_ms, now_ms
+
+_PREFIX = "exp_"
+_MAX_PROCESSING = 10
+_START_MS, _MS_PER_ROW = 1_000, 0.1
+"""What an export takes: to begin with, and for each row."""
+
+
+async def create(service: Service, principal: Principal, body: CreateExport) -> ExportAnswer:
+    """Have transactions written into a file. Raises ``wallet_not_found`` and ``too_many_exports``."""
+    wallet_id = body.wallet_id or principal.wallet_id
+    if wallet_id is not None:
+        wallets.find(service, principal.org, wallet_id)
+    now = now_ms()
+    asked = Export(
+        export_id=random_id(_PREFIX),
+        org=principal.org,
+        wallet_id=wallet_id,
+        format=body.format,
+        start=body.from_,
+        end=body.to,
+        status="processing",
+        created_at=now,
+        estimated_at=now,
+    )
+    rows = await service.db.read_async(lambda conn: count_rows(conn, asked))
+    made = replace(asked, estimated_at=now + _START_MS + int(rows * _MS_PER_ROW))
+
+    def store(conn: Connection) -> None:
+        if count_processing(conn, principal.org) >= _MAX_PROCESSING:
+            raise BusinessError("too_many_exports")
+        insert_export(conn, made)
+
+    await service.db.write(store)
+    service.exporter.wake()
+    return _answer(service, made)
+
+
+def get(service: Service, principal: Principal, export_id: str) -> ExportAnswer:
+    """Return how far an export is. Raises ``export_not_found``, for an agent also when it is not its wallet's."""
+    found = service.db.read(lambda conn: export(conn, export_id))
+    if found is None or found.org != principal.org or principal.wallet_id not in {None, found.wallet_id}:
+        raise NotFoundError("export_not_found")
+    return _answer(service, found)
+
+
+def file_of(service: Service, export_id: str, expires: str, signature: str) -> Path:
+    """Return the file to which a link leads. Raises ``download_link_invalid`` and ``export_not_found``."""
+    if not service.download_links.good(export_id, expires, signature):
+        raise AuthenticationError("download_link_invalid")
+    found = service.db.read(lambda conn: export(conn, export_id))
+    path = None if found is None else service.exporter.path(found)
+    if path is None or not path.is_file():
+        raise NotFoundError("export_not_found")
+    return path
+
+
+def _answer(service: Service, found: Export) -> ExportAnswer:
+    now = now_ms()
+    status = "expired" if found.status == "ready" and (found.expires_at or 0) <= now else found.status
+    url = None
+    if status == "ready" and found.expires_at is not None:
+        url = service.download_links.make(found.export_id, until=found.expires_at // 1000)
+    estimated = found.finished_at or max(found.estimated_at, now)
+    return ExportAnswer(
+        export_id=found.export_id,
+        id=found.export_id,
+        status=status,
+        format=found.format,
+        wallet_id=found.wallet_id,
+        from_=_time(found.start),
+        to=_time(found.end),
+        rows=found.rows,
+        download_url=url,
+        estimated_ready_at=iso_ms(estimated),
+        expires_at=_time(found.expires_at),
+        failure_reason=found.reason,
+        created_at=iso_ms(found.created_at),
+    )
+
+
+def _time(moment: int | None) -> str | None:
+    return None if moment is None else iso_ms(moment)

@@ -1,0 +1,47 @@
+"""Exports: what is asked for, and how far it is."""
+
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from app.models.base import Answer, Body, IdempotencyKey, Identifier, Moment
+
+ExportFormat = Literal["csv", "json"]
+ExportStatus = Literal["processing", "ready", "expired", "failed"]
+
+
+class CreateExport(Body):
+    """Body of an export; `from` is inclusive, `to` exclusive."""
+
+    format: ExportFormat
+    wallet_id: Identifier | None = None
+    from_: Annotated[Moment | None, Field(alias="from")] = None
+    to: Moment | None = None
+    idempotency_key: IdempotencyKey | None = None
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> "CreateExport":
+        if self.from_ is not None and self.to is not None and self.to <= self.from_:
+            raise PydanticCustomError("range", "to must be after from")
+        return self
+
+
+class Export(Answer):
+    """An export. `download_url` is null unless it is ready, and each answer's is good for some minutes."""
+
+    model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
+
+    export_id: str
+    id: str
+    status: ExportStatus
+    format: ExportFormat
+    wallet_id: str | None
+    from_: Annotated[str | None, Field(alias="from")]
+    to: str | None
+    rows: int | None
+    download_url: str | None
+    estimated_ready_at: str
+    expires_at: str | None
+    failure_reason: str | None
+    created_at: str

@@ -1,0 +1,64 @@
+"""Exports of transactions, and the files that they become."""
+
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+from starlette.routing import Route
+
+from app.auth import READERS_AND_AGENT
+from app.exports import requests
+from app.models.exports import CreateExport, Export
+from app.routes._operation import Call, operation
+from app.service import Service
+
+_MEDIA_TYPES = {".csv": "text/csv; charset=utf-8", ".json": "application/json"}
+
+
+@operation(
+    tag="transactions",
+    roles=READERS_AND_AGENT,
+    body=CreateExport,
+    answer=Export,
+    errors=("wallet_not_found", "too_many_exports"),
+    changes=True,
+)
+async def export_transactions(call: Call, body: CreateExport) -> Export:
+    """Export transactions.
+
+    Has them written into a file, newest first: those of a wallet, or of all wallets, of any time or of a range. An
+    agent's are its wallet's. Poll the export, or wait for the event `export.ready`.
+    """
+    return await requests.create(call.service, call.principal, body)
+
+
+@operation(tag="transactions", roles=READERS_AND_AGENT, answer=Export, errors=("export_not_found",))
+async def get_export(call: Call) -> Export:
+    """Get an export.
+
+    It is `processing`, then `ready` until `expires_at` and `expired` from then on, or `failed` for the reason that it
+    gives. Whoever has the `download_url` can fetch the file without an API key, for some minutes; each answer has a
+    new one. `agent-vault verify` checks the file against the chain.
+    """
+    return requests.get(call.service, call.principal, call.path("export_id"))
+
+
+async def download(request: Request) -> Response:
+    """Answer the file of an export; the link is the permission."""
+    service: Service = request.app.state.service
+    query = request.query_params
+    path = requests.file_of(
+        service, request.path_params["export_id"], query.get("expires", ""), query.get("signature", "")
+    )
+    return FileResponse(
+        path,
+        media_type=_MEDIA_TYPES[path.suffix],
+        filename=f"transactions-{path.name}",
+        headers={"Cache-Control": "private, no-store", "X-Content-Type-Options": "nosniff"},
+    )
+
+
+routes = [
+    Route("/v1/transactions/export", export_transactions, methods=["POST"]),
+    Route("/v1/transactions/exports/{export_id}", get_export, methods=["GET"]),
+]
+#: No operation of the interface: where it is and who may fetch it stands in the link.
+downloads = [Route("/v1/transactions/exports/{export_id}/download", download, methods=["GET"])]

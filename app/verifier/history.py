@@ -1,0 +1,176 @@
+"""What the chain knows of an address: its transactions, and in them the program's events.
+
+Only inner instructions count that the program sent to itself: their data begins with the event tag and their only
+account is the program's event authority, an address that nobody else can sign for.
+"""
+
+import asyncio
+import base64
+import hashlib
+from binascii import Error as BinasciiError
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from based58 import b58decode
+from solders.pubkey import Pubkey
+from solders.transaction import VersionedTransaction
+
+from app.chain.errors import ChainUnavailable
+from app.chain.rpc import Rpc
+from app.chain.transport import Transport
+from idl.codec import Codec, Event
+
+_COMMITMENT = "confirmed"
+_PAGE = 1000
+_AT_ONCE = 16
+_TRIES, _FIRST_PAUSE = 6, 0.25
+"""How often a node is asked that does not answer, and seconds before the second time; they double."""
+_OPTIONS = {"encoding": "base64", "commitment": _COMMITMENT, "maxSupportedTransactionVersion": 0}
+_MALFORMED = (KeyError, TypeError, ValueError, IndexError, BinasciiError)
+
+
+class IncompleteError(Exception):
+    """The node does not have the whole history, or gives answers that are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An event and where it stands: `inner` counts the inner instructions of `instruction`."""
+
+    instruction: int
+    inner: int
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """A successful transaction; `block_time` in Unix seconds, `message_hash` the hex SHA-256 of what was signed.
+
+    `owners` are those of the token accounts that it names.
+    """
+
+    signature: str
+    slot: int
+    block_time: int | None
+    message_hash: str
+    owners: dict[str, str]
+    events: tuple[Place, ...]
+
+
+class History:
+    """Reads from a node, at commitment `confirmed`."""
+
+    def __init__(self, transport: Transport, codec: Codec) -> None:
+        self._rpc = Rpc(transport)
+        self._codec = codec
+
+    async def walk(self, address: str, start: int | None, end: int | None) -> AsyncIterator[Landed]:
+        """Give the transactions that name an organisation or a vault, newest first, between two Unix seconds.
+
+        Raises `IncompleteError` when the node's list does not reach back to `start` or to the address's creation.
+        """
+        born = False
+        newer: list[str] = []
+        before: str | None = None
+        while True:
+            page = await self._page(address, before)
+            wanted: list[str] = []
+            for entry in page:
+                before, moment = entry["signature"], entry["blockTime"]
+                if start is not None and moment is not None and moment < start:
+                    born = True
+                    break
+                if entry["err"] is None:
+                    is_newer = end is not None and moment is not None and moment > end
+                    (newer if is_newer else wanted).append(entry["signature"])
+            for first in range(0, len(wanted), _AT_ONCE):
+                for landed in await self._fetch(wanted[first : first + _AT_ONCE]):
+                    born = born or _creates(landed, address)
+                    yield landed
+            if born or not page:
+                break
+        while not born:
+            if not newer:
+                raise IncompleteError(f"the node's history of {address} does not reach back far enough: ask another")
+            [landed] = await self._fetch([newer.pop()])
+            born = _creates(landed, address)
+
+    async def _page(self, address: str, before: str | None) -> list[dict[str, Any]]:
+        options: dict[str, Any] = {"commitment": _COMMITMENT, "limit": _PAGE}
+        if before is not None:
+            options["before"] = before
+        answer = await self._call("getSignaturesForAddress", [address, options])
+        try:
+            return [
+                {name: one.get(name) for name in ("blockTime", "err")} | {"signature": one["signature"]}
+                for one in answer
+            ]
+        except (*_MALFORMED, AttributeError) as error:
+            raise IncompleteError("the node's answer to getSignaturesForAddress is malformed") from error
+
+    async def _fetch(self, signatures: Sequence[str]) -> list[Landed]:
+        return await asyncio.gather(*(self._transaction(one) for one in signatures))
+
+    async def _transaction(self, signature: str) -> Landed:
+        raw = await self._call("getTransaction", [signature, _OPTIONS])
+        if raw is None:
+            raise IncompleteError(f"the node lists the transaction {signature} but does not have it: ask another")
+        try:
+            landed = _decode(raw, self._codec)
+        except _MALFORMED as error:
+            raise IncompleteError(f"the node's answer about the transaction {signature} is malformed") from error
+        if landed.signature != signature:
+            raise IncompleteError(f"the node gave another transaction than {signature}")
+        return landed
+
+    async def _call(self, method: str, params: list[Any]) -> Any:
+        pause = _FIRST_PAUSE
+        for _ in range(_TRIES - 1):
+            try:
+                return await self._rpc.call(method, params)
+            except ChainUnavailable:
+                await asyncio.sleep(pause)
+                pause *= 2
+        return await self._rpc.call(method, params)
+
+
+def _creates(landed: Landed, address: str) -> bool:
+    created = {"OrgInitialized": "org", "WalletCreated": "vault"}
+    return any(
+        str(place.event.data[created[place.event.name]]) == address
+        for place in landed.events
+        if place.event.name in created
+    )
+
+
+def _decode(raw: dict[str, Any], codec: Codec) -> Landed:
+    meta = raw["meta"]
+    transaction = VersionedTransaction.from_bytes(base64.b64decode(raw["transaction"][0]))
+    keys = list(transaction.message.account_keys)
+    loaded = meta.get("loadedAddresses") or {}
+    keys += [Pubkey.from_string(key) for key in (*loaded.get("writable", ()), *loaded.get("readonly", ()))]
+    return Landed(
+        signature=str(transaction.signatures[0]),
+        slot=int(raw["slot"]),
+        block_time=raw.get("blockTime"),
+        # A transaction is the signatures, counted by one byte as there are fewer than 128, and then the message.
+        message_hash=hashlib.sha256(bytes(transaction)[1 + 64 * len(transaction.signatures) :]).hexdigest(),
+        owners={str(keys[one["accountIndex"]]): one["owner"] for one in meta.get("postTokenBalances") or ()},
+        events=() if meta["err"] is not None else tuple(_events(meta, keys, codec)),
+    )
+
+
+def _events(meta: dict[str, Any], keys: list[Pubkey], codec: Codec) -> list[Place]:
+    found = []
+    for group in meta.get("innerInstructions") or ():
+        for inner, instruction in enumerate(group["instructions"]):
+            accounts = instruction["accounts"]
+            if keys[instruction["programIdIndex"]] != codec.program_id:
+                continue
+            if len(accounts) != 1 or keys[accounts[0]] != codec.event_authority:
+                continue
+            event = codec.decode_event(b58decode(instruction["data"].encode()))
+            if event is not None:
+                found.append(Place(group["index"], inner, event))
+    return found

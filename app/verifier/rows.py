@@ -1,0 +1,163 @@
+"""The rows that an export has to have for the program's events, and how a row differs from what it should be."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from solders.pubkey import Pubkey
+
+from app.identifiers import (
+    ESCROW_EVENT_INNER_INDEX,
+    EVENT_INNER_INDEX,
+    policy_key,
+    transaction_id,
+    wallet_id,
+)
+from app.money import format_usdc
+from app.timestamps import iso, parse_iso_ms
+from app.verifier.document import Row
+from app.verifier.history import Landed, Place
+
+TOLERANCE = 300
+"""Seconds between a row's `timestamp`, when the service was asked, and the time of its block; never so many."""
+_FORESEEN = {
+    "payment": EVENT_INNER_INDEX,
+    "funding": EVENT_INNER_INDEX,
+    "withdrawal": EVENT_INNER_INDEX,
+    "escrow_lock": ESCROW_EVENT_INNER_INDEX,
+}
+"""Inner index of which the service makes an id before it sends; the event may turn out to stand in another place."""
+_UNJUDGED = ("funding", "withdrawal")
+"""Types that no policy judges: the policy that a row shows is the service's word."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChainRow:
+    """A movement of money as the chain has it.
+
+    `ids` are those that its row may have, with the inner index of each; `names` what it may show as its recipient.
+    """
+
+    ids: dict[str, int]
+    org: str
+    signature: str
+    slot: int
+    block_time: int | None
+    instruction: int
+    type: str
+    wallet_id: str
+    recipient: str
+    names: frozenset[str]
+    amount: int
+    policy: Pubkey | None
+    triggered: bool
+    attestation: str | None
+
+    def __str__(self) -> str:
+        """Return what happened, in a few words."""
+        where = f"{self.signature} (slot {self.slot})"
+        return f"{self.type} of {format_usdc(self.amount)} USDC, {self.wallet_id}, to {self.recipient}, in {where}"
+
+
+def rows_of(landed: Landed) -> Iterator[ChainRow]:
+    """Give the rows of a transaction."""
+    for place in landed.events:
+        data = place.event.data
+        match place.event.name:
+            case "PaymentExecuted":
+                yield _row(landed, place, "payment", data["vault"], data["recipient"], data["amount"])
+            case "WalletFunded":
+                yield _row(landed, place, "funding", data["vault"], data["vault"], data["amount"])
+            case "WalletWithdrawn":
+                yield _row(landed, place, "withdrawal", data["vault"], data["org"], data["amount"])
+            case "EscrowCreated":
+                for type_ in ("escrow_lock", "a2a_send"):
+                    yield _row(landed, place, type_, data["vault"], data["receiver"], data["amount"])
+            case "EscrowSettled":
+                if data["released"] and data["receiver_is_vault"]:
+                    for type_ in ("escrow_release", "a2a_receive"):
+                        yield _row(landed, place, type_, data["receiver"], data["receiver"], data["released"])
+                if data["refunded"]:
+                    yield _row(landed, place, "escrow_refund", data["vault"], data["vault"], data["refunded"])
+
+
+def _row(  # noqa: PLR0917
+    landed: Landed, place: Place, type_: str, vault: Pubkey, recipient: Pubkey, amount: int
+) -> ChainRow:
+    data = place.event.data
+    names = {str(recipient), wallet_id(recipient)}
+    if type_ == "withdrawal":
+        # The reserve is shown as the organisation's token account.
+        names |= {account for account, owner in landed.owners.items() if owner == str(recipient)}
+    inners = (place.inner, _FORESEEN.get(type_, place.inner))
+    return ChainRow(
+        ids={transaction_id(landed.signature, place.instruction, inner, type_): inner for inner in inners},
+        org=str(data["org"]),
+        signature=landed.signature,
+        slot=landed.slot,
+        block_time=landed.block_time,
+        instruction=place.instruction,
+        type=type_,
+        wallet_id=wallet_id(vault),
+        recipient=str(recipient),
+        names=frozenset(names),
+        amount=amount,
+        policy=data.get("policy"),
+        triggered=bool(data.get("co_signed")),
+        attestation=f"sha256:{landed.message_hash}" if data.get("by_session") else None,
+    )
+
+
+def differences(row: Row, chain: ChainRow, program_id: Pubkey) -> Iterator[str]:
+    """Say in what an exported row differs from the chain's."""
+    exact: Row = {
+        "id": row["tx_id"],
+        "wallet_id": chain.wallet_id,
+        "type": chain.type,
+        "amount": format_usdc(chain.amount),
+        "currency": "USDC",
+        "status": "confirmed",
+        "tx_signature": chain.signature,
+        "on_chain_slot": str(chain.slot),
+        "policy_triggered": "true" if chain.triggered else "false",
+        "agent_attestation_hash": chain.attestation,
+        "recipient_address": chain.recipient,
+        "instruction_index": str(chain.instruction),
+        "inner_index": str(chain.ids[row["tx_id"] or ""]),
+    }
+    for name, expected in exact.items():
+        if row[name] != expected:
+            yield f"{name} is {row[name] or 'empty'} in the export, {expected or 'empty'} on the chain"
+    if not is_name(row["recipient"]) and row["recipient"] not in chain.names:
+        yield f"recipient is {row['recipient'] or 'empty'} in the export, {chain.recipient} on the chain"
+    if chain.type not in _UNJUDGED and not _is_policy(row["policy_id"], chain, program_id):
+        yield f"policy_id is {row['policy_id'] or 'empty'} in the export, the chain has {chain.policy or 'no policy'}"
+    if chain.block_time is not None and not _is_near(row["timestamp"], chain.block_time):
+        yield f"timestamp is {row['timestamp'] or 'empty'} in the export, {iso(chain.block_time)} on the chain"
+
+
+def is_name(recipient: str | None) -> bool:
+    """Whether a recipient is a domain, of which the chain has no more than a hash."""
+    return recipient is not None and "." in recipient
+
+
+def shows_off_chain_policy(row: Row) -> bool:
+    """Whether a row names a policy that does not follow from its event."""
+    return row["type"] in _UNJUDGED and row["policy_id"] is not None
+
+
+def _is_policy(shown: str | None, chain: ChainRow, program_id: Pubkey) -> bool:
+    """Whether a policy's id is that of the account that the event names: its address follows from its id."""
+    if shown is None or chain.policy is None:
+        return shown is None and chain.policy is None
+    try:
+        seeds = [b"policy", bytes(Pubkey.from_string(chain.org)), policy_key(shown)]
+    except ValueError:
+        return False
+    return Pubkey.find_program_address(seeds, program_id)[0] == chain.policy
+
+
+def _is_near(shown: str | None, block_time: int) -> bool:
+    try:
+        return abs(parse_iso_ms(shown or "") - block_time * 1000) <= TOLERANCE * 1000
+    except ValueError:
+        return False

@@ -1,0 +1,336 @@
+"""Exports: a file of transactions, asked for, polled and fetched by a link."""
+
+import asyncio
+import csv
+import io
+import json
+import stat
+from collections.abc import Awaitable
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import httpx
+import pytest
+from sqlalchemy import update
+
+from app.exports.exporter import Exporter
+from app.exports.layout import CHAIN_FIELDS, COLUMNS, SCOPE_COLUMN, neutralise, restore
+from app.store.exports import exports
+from app.timestamps import now_ms
+from tests.world import Json, World, error_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+_START = "/v1/transactions/export"
+
+
+def _poll(export: Json) -> str:
+    return f"/v1/transactions/exports/{export['export_id']}"
+
+
+async def _finished(world: World, export: Json, **options: Any) -> Json:
+    """The export once the background has got round to it."""
+    async with asyncio.timeout(30):
+        while (found := await world.ok("GET", _poll(export), **options))["status"] == "processing":  # noqa: ASYNC110 - asks over HTTP
+            await asyncio.sleep(0.02)
+    return found
+
+
+async def _file(world: World, form: str = "json", **body: Any) -> httpx.Response:
+    options = {"key": body.pop("key")} if "key" in body else {}
+    made = await world.ok("POST", _START, {"format": form, **body}, **options)
+    ready = await _finished(world, made, **options)
+    response = await world.client.get(ready["download_url"])
+    assert response.status_code == 200, response.text
+    return response
+
+
+async def _rows(world: World, **body: Any) -> list[Json]:
+    return list((await _file(world, **body)).json()["transactions"])
+
+
+async def _paid(world: World, memo: str | None = None, amount: str = "1") -> Json:
+    """A wallet that has been funded and has paid once."""
+    wallet = await world.wallet()
+    await world.pay(wallet, await world.payee(), amount, body={"memo": memo})
+    return wallet
+
+
+async def test_export_is_processing_and_then_ready(world: World) -> None:
+    wallet = await _paid(world)
+    held = asyncio.Event()
+    world.line.hold = lambda method: held.wait() if method == "getSlot" else None
+
+    made = await world.ok("POST", _START, {"format": "csv", "walletId": wallet["wallet_id"]})
+    world.line.hold = lambda _method: None
+    held.set()
+    ready = await _finished(world, made)
+
+    assert made["export_id"].startswith("exp_")
+    assert (made["status"], made["download_url"], made["rows"]) == ("processing", None, None)
+    assert made["estimated_ready_at"] > made["created_at"]
+    assert (ready["status"], ready["rows"], ready["failure_reason"]) == ("ready", 2, None)
+    assert ready["expires_at"] > ready["estimated_ready_at"] >= made["created_at"]
+    same = ("export_id", "id", "format", "wallet_id", "from", "to", "created_at")
+    assert {name: ready[name] for name in same} == {name: made[name] for name in same}
+
+
+async def test_rows_are_those_of_the_list_with_their_places_on_the_chain(world: World) -> None:
+    wallet = await _paid(world, "Order 7")
+    await world.pay(wallet, await world.payee(), "5000")
+    listed = await world.ok("GET", f"/v1/transactions?walletId={wallet['wallet_id']}&limit=100")
+
+    rows = await _rows(world, walletId=wallet["wallet_id"])
+
+    assert [{name: row[name] for name in row if name not in CHAIN_FIELDS} for row in rows] == listed["data"]
+    blocked, paid, funded = rows
+    assert (blocked["status"], blocked["instruction_index"], blocked["inner_index"]) == ("blocked", None, None)
+    assert (paid["recipient_address"], paid["inner_index"]) == (paid["recipient"], 1)
+    assert (funded["recipient_address"], funded["type"]) == (wallet["chain_address"], "funding")
+
+
+async def test_csv_says_the_same_as_json(world: World) -> None:
+    wallet = await _paid(world, 'Said "yes",\nthen left')
+    await world.pay(wallet, await world.payee(), "5000")
+    rows = await _rows(world, walletId=wallet["wallet_id"])
+
+    response = await _file(world, "csv", walletId=wallet["wallet_id"])
+
+    assert response.headers["content-type"] == "text/csv; charset=utf-8"
+    head, *lines = csv.reader(io.StringIO(response.text, newline=""))
+    assert head[:-1] == list(COLUMNS)
+    assert json.loads(head[-1].removeprefix(SCOPE_COLUMN))["rows"] == len(lines) == 3
+    for row, line in zip(rows, lines, strict=True):
+        cells = dict(zip(head, line, strict=True))
+        violation = row.pop("violation") or {}
+        row |= {f"violation_{name}": violation.get(name) for name in ("rule", "limit", "attempted")}
+        texts = {name: json.dumps(value) if isinstance(value, bool) else str(value) for name, value in row.items()}
+        assert {name: "" if row[name] is None else text for name, text in texts.items()} == dict([*cells.items()][:-1])
+
+
+async def test_file_says_what_it_claims_to_hold(world: World) -> None:
+    wallet = await _paid(world)
+
+    body = {"walletId": wallet["wallet_id"], "from": "2026-01-01", "to": "2099-01-01T00:00:00Z"}
+    scope = (await _file(world, **body)).json()["export"]
+
+    assert (scope["org"], scope["program_id"]) == (world.org, str(world.service.codec.program_id))
+    assert (scope["wallet_id"], scope["vault"]) == (wallet["wallet_id"], wallet["chain_address"])
+    assert (scope["from"], scope["to"]) == ("2026-01-01T00:00:00.000Z", "2099-01-01T00:00:00.000Z")
+    assert scope["rows"] == 2
+    assert scope["slot"] > 0
+
+
+async def test_range_includes_its_beginning_and_not_its_end(world: World) -> None:
+    wallet = await _paid(world)
+    paid, funded = await _rows(world, walletId=wallet["wallet_id"])
+
+    async def within(**range_: str) -> list[str]:
+        return [row["tx_id"] for row in await _rows(world, walletId=wallet["wallet_id"], **range_)]
+
+    assert await within(**{"from": paid["timestamp"]}) == [paid["tx_id"]]
+    assert await within(to=paid["timestamp"]) == [funded["tx_id"]]
+    assert await within(**{"from": "2020-01-01", "to": "2020-01-02"}) == []
+
+
+async def test_formulas_are_text_in_csv_and_as_they_are_in_json(world: World) -> None:
+    wallet = await world.wallet()
+    memos = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "＝1", "'=1", "'quoted'", "plain"]  # noqa: RUF001
+    to = await world.payee()
+    for memo in memos:
+        await world.pay(wallet, to, "1", body={"memo": memo})
+
+    response = await _file(world, "csv", walletId=wallet["wallet_id"])
+
+    cells = [row["memo"] for row in csv.DictReader(io.StringIO(response.text, newline=""))][-2::-1]
+    assert [cell[0] for cell in cells] == ["'"] * (len(memos) - 1) + ["p"]
+    assert [restore(cell) for cell in cells] == memos
+    assert [restore(neutralise(memo)) for memo in memos] == memos
+    rows = await _rows(world, walletId=wallet["wallet_id"])
+    assert [row["memo"] for row in rows][-2::-1] == memos
+
+
+async def test_files_are_their_owners_only_and_complete(world: World) -> None:
+    await _file(world)
+
+    folder = world.settings.data_dir / "exports"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    files = {path.suffix: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir() if path.name != "lock"}
+    assert set(files.values()) == {0o600}
+    assert ".part" not in files
+
+
+async def test_link_needs_no_key_and_serves_the_file_as_a_download(world: World) -> None:
+    made = await world.ok("POST", _START, {"format": "json"})
+    ready = await _finished(world, made)
+    assert ready["download_url"].startswith(f"{world.settings.base_url()}{_poll(made)}/download?")
+
+    response = await world.client.get(ready["download_url"])
+
+    name = f"transactions-{made['export_id']}.json"
+    assert response.headers["content-disposition"] == f'attachment; filename="{name}"'
+    assert response.headers["content-type"] == "application/json"
+    assert response.headers["cache-control"] == "private, no-store"
+    part = await world.client.get(ready["download_url"], headers={"Range": "bytes=0-9"})
+    assert (part.status_code, part.content) == (206, response.content[:10])
+
+
+async def test_altered_and_old_links_lead_nowhere(world: World) -> None:
+    made, other = [await world.ok("POST", _START, {"format": "json"}) for _ in range(2)]
+    url = (await _finished(world, made))["download_url"]
+    await _finished(world, other)
+    query = {name: value for name, [value] in parse_qs(urlsplit(url).query).items()}
+    place = f"{_poll(made)}/download"
+    until = now_ms() // 1000 - 1
+    old = world.service.download_links.make(made["export_id"], until=until)
+    altered = [
+        place,
+        f"{place}?{urlencode(query | {'expires': str(int(query['expires']) + 1)})}",
+        f"{place}?{urlencode(query | {'signature': query['signature'][:-1] + 'g'})}",
+        f"{place}?{urlencode(query | {'signature': 'é'})}",
+        f"{place}?{urlencode(query | {'expires': 'soon'})}",
+        f"{_poll(other)}/download?{urlencode(query)}",
+        old,
+    ]
+
+    for link in altered:
+        error_of(await world.client.get(link), 403, "download_link_invalid")
+
+
+async def test_expired_export_has_no_link_and_no_file(world: World) -> None:
+    made = await world.ok("POST", _START, {"format": "csv"})
+    url = (await _finished(world, made))["download_url"]
+    over = update(exports).where(exports.c.export_id == made["export_id"]).values(expires_at=now_ms() - 1)
+    await world.service.db.write(lambda conn: conn.execute(over))
+
+    shown = await world.ok("GET", _poll(made))
+    await world.service.exporter.tick()
+
+    assert (shown["status"], shown["download_url"]) == ("expired", None)
+    assert (await world.ok("GET", _poll(made)))["status"] == "expired"
+    error_of(await world.client.get(url), 404, "export_not_found")
+    assert not list((world.settings.data_dir / "exports").glob(f"{made['export_id']}*"))
+
+
+async def test_event_says_once_that_the_export_is_ready(world: World) -> None:
+    wallet = await _paid(world)
+    made = await world.ok("POST", _START, {"format": "csv", "walletId": wallet["wallet_id"]})
+    ready = await _finished(world, made)
+
+    events = (await world.ok("GET", f"/v1/events?event=export.ready&walletId={wallet['wallet_id']}"))["data"]
+
+    [event] = events
+    assert event["severity"] == "info"
+    assert (event["export_id"], event["rows"], event["format"]) == (made["export_id"], 2, "csv")
+    assert event["expires_at"] == ready["expires_at"]
+    assert "signature=" not in json.dumps(event)
+
+
+async def test_agent_exports_its_own_wallet_and_sees_no_other_export(world: World) -> None:
+    own, other = await _paid(world), await _paid(world)
+    key = world.key("agent", own["wallet_id"])
+
+    rows = await _rows(world, key=key)
+    foreign = [await world.ok("POST", _START, {"format": "json", **body}) for body in ({}, {"walletId": other["id"]})]
+
+    assert {row["wallet_id"] for row in rows} == {own["wallet_id"]}
+    for export in foreign:
+        error_of(await world.call("GET", _poll(export), key=key), 404, "export_not_found")
+    named = {"format": "json", "walletId": other["wallet_id"]}
+    error_of(await world.call("POST", _START, named, key=key), 403, "insufficient_permissions")
+
+
+async def test_viewer_may_export_and_another_organisation_sees_nothing_of_it(world: World) -> None:
+    await _paid(world)
+    made = await world.ok("POST", _START, {"format": "json"}, key=world.key("viewer"))
+    stranger = world.key("admin", org=await world.organisation("other"))
+
+    assert (await _finished(world, made, key=world.key("viewer")))["status"] == "ready"
+    error_of(await world.call("GET", _poll(made), key=stranger), 404, "export_not_found")
+    error_of(await world.call("GET", "/v1/transactions/exports/exp_unknown"), 404, "export_not_found")
+    assert await _rows(world, key=stranger) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        ({}, 400, "invalid_request"),
+        ({"format": "xml"}, 400, "invalid_request"),
+        ({"format": "csv", "from": "yesterday"}, 400, "invalid_request"),
+        ({"format": "csv", "from": "2026-02-01", "to": "2026-01-01"}, 400, "invalid_request"),
+        ({"format": "csv", "from": "2026-01-01", "to": "2026-01-01"}, 400, "invalid_request"),
+        ({"format": "csv", "status": "confirmed"}, 400, "invalid_request"),
+        ({"format": "csv", "walletId": "wal_1111111111111111"}, 404, "wallet_not_found"),
+    ],
+)
+async def test_malformed_request_is_refused(world: World, body: Json, status: int, code: str) -> None:
+    error_of(await world.call("POST", _START, body), status, code)
+
+
+async def test_repetition_under_a_key_starts_no_second_export(world: World) -> None:
+    body = {"format": "json", "idempotencyKey": "export"}
+
+    first, again = [await world.ok("POST", _START, body) for _ in range(2)]
+
+    assert first == again
+
+
+async def test_file_that_cannot_be_written_fails_the_export_and_no_other(own_world: World) -> None:
+    world = own_world
+    broken, whole = await _held(world, 2)
+    (world.settings.data_dir / "exports" / f"{broken['export_id']}.csv.part").mkdir()
+    world.line.mend()
+    await world.service.exporter.tick()
+
+    failed = await world.ok("GET", _poll(broken))
+    assert (failed["status"], failed["download_url"]) == ("failed", None)
+    assert failed["failure_reason"] == "The file could not be written."
+    assert (await world.ok("GET", _poll(whole)))["status"] == "ready"
+
+
+async def test_organisation_has_so_many_unfinished_exports_and_no_more(own_world: World) -> None:
+    await _held(own_world, 10)
+
+    error_of(await own_world.call("POST", _START, {"format": "csv"}), 422, "too_many_exports")
+
+
+async def test_unfinished_export_is_finished_after_a_restart(own_world: World) -> None:
+    world = own_world
+    await _paid(world)
+    [made] = await _held(world, 1)
+
+    await world.restart(lose_requests=lambda _method: False)
+
+    ready = await _finished(world, made)
+    assert (ready["status"], ready["rows"]) == ("ready", 2)
+    assert len((await world.ok("GET", "/v1/events?event=export.ready"))["data"]) == 1
+
+
+async def test_two_processes_on_one_folder_do_not_write_the_same_export(own_world: World) -> None:
+    world = own_world
+    [made] = await _held(world, 1)
+    world.line.mend()
+    service = world.service
+
+    def nobody() -> Awaitable[int]:
+        raise AssertionError("it has begun")
+
+    other = Exporter(
+        db=service.db,
+        folder=world.settings.data_dir / "exports",
+        program_id="",
+        lifetime=60,
+        show=lambda _row: {},
+        catch_up=nobody,
+    )
+
+    assert await other.tick() == 0
+    assert await service.exporter.tick() == 1
+    assert (await world.ok("GET", _poll(made)))["status"] == "ready"
+
+
+async def _held(world: World, count: int) -> list[Json]:
+    """Exports that wait for the chain, which is away."""
+    await world.service.exporter.tick()
+    world.line.lose_requests = lambda method: method == "getSlot"
+    return [await world.ok("POST", _START, {"format": "csv"}) for _ in range(count)]
