@@ -20,6 +20,12 @@ from tests.world import World, error_of
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
+def on_chains(*, smoke: bool = False) -> pytest.MarkDecorator:
+    """Run a test on the embedded chain and on a validator."""
+    validator = pytest.param("validator", marks=pytest.mark.validator(smoke=smoke))
+    return pytest.mark.parametrize("own_world", ["embedded", validator], indirect=True)
+
+
 @asynccontextmanager
 async def _listening(app: ASGIApp) -> AsyncIterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as bound:
@@ -32,6 +38,7 @@ async def _listening(app: ASGIApp) -> AsyncIterator[str]:
         await serving
 
 
+@on_chains(smoke=True)
 async def test_agent_pays_from_a_guarded_vault_and_is_stopped_where_the_policy_ends(own_world: World) -> None:
     world = own_world
 
@@ -83,6 +90,7 @@ async def test_agent_pays_from_a_guarded_vault_and_is_stopped_where_the_policy_e
             error_of(await pay("1"), 422, "wallet_frozen")
 
 
+@on_chains()
 async def test_what_is_shown_follows_from_the_chain_and_the_own_records_alone(own_world: World) -> None:
     """Thrown away and rebuilt, the indexer's database and the read models show the same."""
     world = own_world
@@ -108,6 +116,7 @@ async def test_what_is_shown_follows_from_the_chain_and_the_own_records_alone(ow
     assert [await world.ok("GET", path) for path in paths] == before
 
 
+@on_chains()
 async def test_money_is_neither_made_nor_lost(own_world: World) -> None:
     world = own_world
     first, second, shop = await world.wallet(funds="30"), await world.wallet(funds="20"), await world.payee()

@@ -1,0 +1,74 @@
+"""The whole service on a validator that it reaches by its address alone, WebSocket included."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+from solders.instruction import Instruction
+from solders.pubkey import Pubkey
+from solders.system_program import TransferParams, transfer
+from spl.token.instructions import MintToParams, mint_to
+
+from app import organisations
+from app.bootstrap import running
+from app.chain.addresses import TOKEN_PROGRAM
+from app.main import create_app
+from tests.program.tokens import mint_data
+from tests.validator.chain import ValidatorVm
+from tests.validator.node import Node
+from tests.world import World
+
+
+class Faucet:
+    """Lamports of the treasury, and a mint of USDC of which it is the authority."""
+
+    def __init__(self, node: Node) -> None:
+        self._vm = ValidatorVm(node)
+        self.usdc_mint = self._vm.put(Pubkey.default(), mint_data(), TOKEN_PROGRAM)
+        self._vm.prepare()
+
+    async def airdrop(self, address: Pubkey, lamports: int) -> None:
+        """Send lamports."""
+        giver = self._vm.fee_payer
+        await self._send(transfer(TransferParams(from_pubkey=giver, to_pubkey=address, lamports=lamports)))
+
+    async def mint_usdc(self, token_account: Pubkey, amount: int) -> None:
+        """Mint micro-USDC into an existing token account."""
+        giver = self._vm.fee_payer
+        await self._send(mint_to(MintToParams(TOKEN_PROGRAM, self.usdc_mint, token_account, giver, amount)))
+
+    async def _send(self, instruction: Instruction) -> None:
+        await asyncio.to_thread(self._vm.succeed, instruction)
+
+
+class ValidatorWorld(World):
+    """A service as `serve --rpc-url` runs it, with an organisation of its own."""
+
+    localnet: Faucet  # type: ignore[assignment] # what is asked of the embedded chain beside its RPC
+
+    def __init__(self, folder: Path, node: Node) -> None:
+        self.localnet = Faucet(node)
+        super().__init__(folder, rpc_url=node.url, usdc_mint=str(self.localnet.usdc_mint))
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        await organisations.ensure_fees(self.service)
+        self.org = await self.organisation("test")
+        self.keys["admin"] = self.key("admin")
+        return self
+
+    async def start(self, *, lose_requests: Callable[[str], bool] | None = None, **settings: Any) -> None:
+        """Start the service on the chain, which goes on over restarts."""
+        assert lose_requests is None, "the way to a validator cannot be cut"
+        self.settings = self.settings.model_copy(update=settings)
+        self._stack = AsyncExitStack()
+        self.service = await self._stack.enter_async_context(running(self.settings))
+        app = create_app(self.settings, self._lifespan)
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        self.client = await self._stack.enter_async_context(
+            httpx.AsyncClient(transport=transport, base_url="http://service", timeout=60)
+        )
+        app.state.service = self.service

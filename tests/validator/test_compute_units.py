@@ -1,0 +1,50 @@
+"""What the dearest of the everyday instructions cost on the validator's runtime."""
+
+import re
+
+import pytest
+
+from app.chain.rules import Rules, category_bits
+from tests.program.escrows import completion, creation, next_escrow, worker
+from tests.program.tokens import USDC
+from tests.program.vm import PROGRAM_ID, Receipt
+from tests.program.world import Payee, World
+from tests.validator.chain import ValidatorVm
+from tests.validator.node import Node
+
+pytestmark = pytest.mark.validator(smoke=True)
+
+PAYMENT, ESCROW = 6_105, 15_000
+"""Most compute units, with the token accounts there."""
+
+
+def units(receipt: Receipt) -> int:
+    """Return what the program took, with what it called."""
+    consumed = rf"Program {PROGRAM_ID} consumed (\d+) of"
+    return max(int(match[1]) for line in receipt.logs if (match := re.match(consumed, line)))
+
+
+def test_payments_and_escrows_keep_to_their_limits_with_all_rules_set(validator: Node) -> None:
+    # Given a vault whose policy sets every rule, and a registered recipient
+    world = World(ValidatorVm(validator))
+    receiver = worker(world)
+    world.vm.succeed(world.registration(receiver.vault, 1, "shop.example"))
+    every = Rules(
+        max_per_tx=100 * USDC,
+        max_per_day=1_000 * USDC,
+        max_per_month=10_000 * USDC,
+        velocity_cap=100,
+        require_co_sign=50 * USDC,
+        expiry=2**40,
+        blocked_categories=category_bits(["gambling"]),
+        restricted=True,
+    )
+    vault = world.wallet(world.policy(every, [bytes(receiver.vault)]))
+    # When it pays, and pays by way of an escrow
+    paid = world.vm.succeed(world.payment(vault, Payee(receiver.vault, receiver.tokens)))
+    escrow = next_escrow(world, vault, receiver.vault)
+    created = world.vm.succeed(creation(world, vault, receiver.vault))
+    completed = world.vm.succeed(completion(world, escrow))
+    # Then none takes more than it may
+    assert units(paid) <= PAYMENT
+    assert max(units(created), units(completed)) <= ESCROW

@@ -1,0 +1,50 @@
+"""The indexer hears of events by the validator's WebSocket, without asking."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from app.chain.transport import HttpTransport
+from indexer import Indexer
+from tests.program.vm import CODEC
+from tests.program.world import World
+from tests.validator.chain import ValidatorVm
+from tests.validator.node import Node
+
+pytestmark = pytest.mark.validator
+
+_NEVER = 3_600.0
+_PATIENCE = 30.0
+
+
+async def test_payment_is_stored_as_soon_as_it_is_told(validator: Node, tmp_path: Path) -> None:
+    # Given an indexer that never looks by itself after its first look
+    world = World(ValidatorVm(validator))
+    vault, payee = world.wallet(), world.payee()
+    transport = HttpTransport(validator.url)
+    indexer = Indexer(
+        transport=transport,
+        codec=CODEC,
+        db_path=tmp_path / "chain.db",
+        poll_interval=_NEVER,
+        check_interval=_NEVER,
+        ws_url=validator.ws_url,
+        orgs=[str(world.org)],
+    )
+    await indexer.catch_up()
+    heard = asyncio.Event()
+    indexer.subscribe(heard.set)
+    stored = indexer.store.count_events()
+    await indexer.start()
+    try:
+        # When payments land, until the first of which it is told
+        async with asyncio.timeout(_PATIENCE):
+            while not heard.is_set():
+                await asyncio.to_thread(world.vm.succeed, world.payment(vault, payee))
+                await asyncio.sleep(0.1)
+        # Then it has stored one
+        assert indexer.store.count_events() > stored
+    finally:
+        await indexer.stop()
+        await transport.aclose()
