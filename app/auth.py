@@ -9,6 +9,7 @@ from starlette.requests import Request
 
 from app.errors import AuthenticationError
 from app.keys import KeyRing, Principal, Role
+from app.rate_limit import RateLimits
 from app.store.wallets import Wallet
 
 READERS: frozenset[Role] = frozenset({"viewer", "operator", "admin"})
@@ -19,6 +20,20 @@ ADMINS: frozenset[Role] = frozenset({"admin"})
 
 _TOKEN_PREFIX = "avs_"  # noqa: S105 - a prefix
 _SEED_BYTES = 32
+
+
+def admit(request: Request, keys: KeyRing, limits: RateLimits) -> Principal:
+    """Return the key's owner, and count the request; the answer will tell what the limit leaves.
+
+    Raises ``authentication_failed`` and ``rate_limited``.
+    """
+    try:
+        principal = authenticate(request, keys)
+    except AuthenticationError:
+        limits.failed(request.client.host if request.client else None)
+        raise
+    request.state.headers = limits.count(principal.key_id)
+    return principal
 
 
 def authenticate(request: Request, keys: KeyRing) -> Principal:

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import hmac
 import secrets
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -14,12 +15,17 @@ from cryptography.fernet import Fernet
 from solders.pubkey import Pubkey
 
 from app.chain.addresses import Addresses
-from app.chain.client import ChainClient
+from app.chain.client import COMMITMENT, ChainClient
 from app.chain.transport import AsgiTransport, HttpTransport, Transport
 from app.domains import DomainResolver
+from app.exports.exporter import Exporter
+from app.exports.links import DownloadLinks
+from app.housekeeping import Housekeeping
 from app.idempotency import Idempotency
+from app.keeper import Keeper
 from app.keys import KeyRing
 from app.localnet import Localnet
+from app.outbound import Outbound
 from app.projector import Projector
 from app.service import Service
 from app.settings import Settings
@@ -27,7 +33,12 @@ from app.settlement import Settlement
 from app.signers import Signers, load_or_create, read_secret, write_secret
 from app.store.database import Database
 from app.submission import Submitter
+from app.transactions import shown
 from app.wallet_cache import WalletCache
+from app.webhooks.courier import Courier
+from app.webhooks.dispatcher import Dispatcher
+from app.webhooks.sender import Sender
+from app.webhooks.urls import UrlRules
 from idl.codec import Codec, load
 from indexer import Indexer
 
@@ -62,6 +73,11 @@ class Paths:
     def localnet(self) -> Path:
         """The embedded chain."""
         return self.root / "localnet"
+
+    @property
+    def exports(self) -> Path:
+        """The files of exports."""
+        return self.root / "exports"
 
     @property
     def keys(self) -> Path:
@@ -131,6 +147,10 @@ def _derive(secret: bytes, purpose: bytes) -> bytes:
     return hmac.new(secret, purpose, hashlib.sha256).digest()
 
 
+def _seal(secret: bytes, purpose: bytes) -> Fernet:
+    return Fernet(base64.urlsafe_b64encode(_derive(secret, purpose)))
+
+
 def _mint(settings: Settings, localnet: Localnet | None) -> Pubkey:
     if localnet is not None:
         return localnet.usdc_mint
@@ -153,7 +173,7 @@ def _ws_url(settings: Settings) -> str | None:
 async def running(
     settings: Settings, localnet: Localnet | None = None, *, transport: Transport | None = None
 ) -> AsyncIterator[Service]:
-    """Run a service: indexer, projector and settlement at work until the context ends.
+    """Run a service: indexer, projector, settlement and keeper at work until the context ends.
 
     ``localnet`` is the embedded chain, reached without a socket; without it ``settings.rpc_url`` is. ``transport``
     takes the place of both ways. Raises ConfigurationError and KeyFileError.
@@ -184,9 +204,19 @@ async def running(
             fee_payer=signers.fee_payer,
             confirm_timeout=settings.confirm_timeout,
         )
-        seal = Fernet(base64.urlsafe_b64encode(_derive(secret, b"secret answers")))
+        seal = _seal(secret, b"secret answers")
         domains = DomainResolver(timeout=settings.domain_timeout)
         stack.callback(domains.close)
+        allowed = UrlRules(local=settings.cluster == "localnet").allowed
+        receivers = Outbound(allowed=allowed, lookups=settings.webhooks_at_once)
+        stack.callback(receivers.close)
+
+        async def catch_up() -> int:
+            slot = int(await chain.call("getSlot", [{"commitment": COMMITMENT}]))
+            await indexer.catch_up()
+            await projector.catch_up()
+            return slot
+
         service = Service(
             settings=settings,
             db=db,
@@ -204,6 +234,16 @@ async def running(
                 db, submitter, interval=settings.settlement_interval, grace=2 * settings.confirm_timeout
             ),
             wallet_cache=WalletCache(db, settings.wallet_cache_seconds),
+            exporter=Exporter(
+                db=db,
+                folder=paths.exports,
+                program_id=str(codec.program_id),
+                lifetime=settings.export_lifetime,
+                show=lambda row: shown(settings, row).model_dump(),
+                catch_up=catch_up,
+            ),
+            download_links=DownloadLinks(settings, _derive(secret, b"download links")),
+            courier=Courier(Sender(receivers), _seal(secret, b"webhook secrets")),
         )
         await indexer.start()
         stack.push_async_callback(indexer.stop)
@@ -211,4 +251,22 @@ async def running(
         stack.push_async_callback(projector.stop)
         await service.settlement.start()
         stack.push_async_callback(service.settlement.stop)
+        await service.exporter.start()
+        stack.push_async_callback(service.exporter.stop)
+        if settings.webhooks:
+            dispatcher = Dispatcher(
+                db, service.courier, interval=settings.webhook_interval, at_once=settings.webhooks_at_once
+            )
+            await dispatcher.start()
+            stack.push_async_callback(dispatcher.stop)
+        housekeeping = Housekeeping(
+            db, service.keys, interval=settings.housekeeping_interval, days=settings.event_retention_days
+        )
+        await housekeeping.start()
+        stack.push_async_callback(housekeeping.stop)
+        if settings.keeper:
+            clock = localnet.chain.timeline.now if localnet else time.time
+            keeper = Keeper(service, interval=settings.keeper_interval, clock=clock)
+            await keeper.start()
+            stack.push_async_callback(keeper.stop)
         yield service

@@ -2,24 +2,25 @@
 
 import asyncio
 import contextlib
-import logging
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
 import click
-import structlog
 from pydantic import ValidationError
+from solders.pubkey import Pubkey
 
 from app import demo as demo_story
-from app import organisations
+from app import logs, organisations
 from app.bootstrap import ConfigurationError, key_ring, open_localnet, open_state, prepare, running
 from app.chain.errors import ChainUnavailable, RpcError
+from app.chain.transport import HttpTransport
 from app.errors import ApiError
-from app.keys import KeyRing, Role
+from app.keys import KeyRing, Role, status_of
 from app.localnet import DataDirInUseError
 from app.localnet.genesis import USDC_MINT
+from app.models.keys import MAX_OVERLAP
 from app.serve import serve as serve_forever
 from app.settings import Settings
 from app.signers import KeyFileError
@@ -28,6 +29,8 @@ from app.store.organisations import organisation, organisation_by_id
 from app.store.organisations import organisations as all_organisations
 from app.store.wallets import wallet
 from app.timestamps import iso_ms, now_ms
+from app.verifier.history import IncompleteError
+from app.verifier.verify import Report, verify
 
 _data_dir = click.option(
     "--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Databases and keys.  [default: ./data]"
@@ -58,21 +61,6 @@ def _errors() -> Iterator[None]:
         raise click.ClickException(str(error)) from None
 
 
-def _log_to_stderr(level: str) -> None:
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
-    )
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
-
-
 @click.group()
 @click.version_option(package_name="agent-vault")
 @click.option(
@@ -80,7 +68,7 @@ def _log_to_stderr(level: str) -> None:
 )
 def main(log_level: str) -> None:
     """Vaults from which AI agents pay USDC, guarded by an on-chain program."""
-    _log_to_stderr(log_level)
+    logs.configure(log_level, sys.stderr)
 
 
 @main.command()
@@ -93,6 +81,7 @@ def main(log_level: str) -> None:
     help="JSON-RPC port of the embedded chain; WebSocket one above.  [default: 8899]",
 )
 @click.option("--rpc-url", help="JSON-RPC address of a cluster, instead of the embedded chain.")
+@click.option("--usdc-mint", help="Mint of USDC there; by default the cluster's.")
 def serve(**given: Any) -> None:
     """Serve the API, with an embedded chain unless --rpc-url names another."""
     with _errors():
@@ -126,6 +115,65 @@ def localnet(**given: Any) -> None:
         asyncio.run(run())
 
 
+@main.command()
+@_data_dir
+@click.option("--rpc-url", default="http://127.0.0.1:8899", show_default=True, help="JSON-RPC address of the chain.")
+@click.option("--usdc-mint", help="Mint of USDC there; by default the cluster's, or the embedded chain's.")
+def keeper(**given: Any) -> None:
+    """Run the keeper alone, on the service's data: refunds, freezes of expired policies, top-ups."""
+    with _errors():
+        settings = _on_chain(_settings(**given), keeper=True, webhooks=False)
+
+    async def run() -> None:
+        async with running(settings):
+            _say(f"Keeper at work on {settings.rpc_url}")
+            await asyncio.Event().wait()
+
+    with _errors(), contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(run())
+
+
+def _on_chain(settings: Settings, **changes: Any) -> Settings:
+    """Return the settings for a chain reached by address, with the embedded chain's mint where none is given."""
+    if settings.usdc_mint is None and settings.cluster == "localnet":
+        changes["usdc_mint"] = str(USDC_MINT)
+    return settings.model_copy(update=changes)
+
+
+class _UndecidedError(click.ClickException):
+    """Neither yes nor no."""
+
+    exit_code = 2
+
+
+@main.command("verify")
+@click.argument("export", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--rpc-url", required=True, help="JSON-RPC address of a node that has the whole history.")
+@click.option("--program-id", help="Address of the program that is trusted; by default the one of this version.")
+def verify_export(export: Path, rpc_url: str, program_id: str | None) -> None:
+    """Check an exported CSV or JSON file against the chain alone, without the service.
+
+    Ends with 0 when every row of the chain is as the file has it, with 1 when there is a difference, a missing or an
+    added row included, and with 2 when it cannot be found out.
+    """
+
+    async def run() -> Report:
+        transport = HttpTransport(rpc_url)
+        try:
+            return await verify(export, transport, Pubkey.from_string(program_id) if program_id else None)
+        finally:
+            await transport.aclose()
+
+    try:
+        report = asyncio.run(run())
+    except (*_FORESEEN, IncompleteError, ValueError) as error:
+        raise _UndecidedError(str(error)) from None
+    for line in report.lines():
+        # The file may be anybody's: nothing in it is to steer the terminal.
+        _say("".join(character if character.isprintable() else "?" for character in line))
+    sys.exit(1 if report.problems else 0)
+
+
 @main.group()
 def orgs() -> None:
     """Organisations."""
@@ -143,9 +191,7 @@ def orgs() -> None:
 def create_org(org_id: str, **given: Any) -> None:
     """Make an organisation on the chain and an admin's key for it."""
     with _errors():
-        settings = _settings(**given)
-    if settings.usdc_mint is None and settings.cluster == "localnet":
-        settings = settings.model_copy(update={"usdc_mint": str(USDC_MINT)})
+        settings = _on_chain(_settings(**given), keeper=False, webhooks=False)
 
     async def run() -> None:
         async with running(settings) as service:
@@ -224,10 +270,10 @@ def list_keys(data_dir: Path | None, org: str | None) -> None:
 
     def work(db: Database, ring: KeyRing) -> None:
         for key in ring.list(_org(db, org)):
-            state = "revoked" if key.revoked_at else "active"
+            used = "never used" if key.last_used_at is None else f"used {iso_ms(key.last_used_at)}"
             _say(
-                f"{key.key_id}  {key.role:8}  …{key.hint}  {state:7}  {iso_ms(key.created_at)}  "
-                f"{key.wallet_id or '-'}  {key.name}"
+                f"{key.key_id}  {key.role:8}  …{key.hint}  {status_of(key, now_ms()):7}  {iso_ms(key.created_at)}  "
+                f"{used:29}  {key.wallet_id or '-'}  {key.name}"
             )
 
     _with_keys(data_dir, work)
@@ -241,9 +287,28 @@ def revoke_key(key_id: str, data_dir: Path | None, org: str | None) -> None:
     """Revoke a key; a running service refuses it within a second."""
 
     def work(db: Database, ring: KeyRing) -> None:
-        if not ring.revoke(_org(db, org), key_id):
-            raise click.ClickException(f"there is no active key {key_id}")
+        owner = _org(db, org)
+        db.write_now(lambda conn: ring.revoke(conn, owner, key_id))
         _say(f"{key_id} revoked")
+
+    _with_keys(data_dir, work)
+
+
+@keys.command("rotate")
+@click.argument("key_id")
+@_data_dir
+@_org_option
+@click.option(
+    "--overlap", type=click.IntRange(0, MAX_OVERLAP), help="Seconds for which the old key works on.  [default: 86400]"
+)
+@click.option("--live", is_flag=True, help="Prefix avk_live_ instead of avk_test_.")
+def rotate_key(key_id: str, data_dir: Path | None, org: str | None, overlap: int | None, *, live: bool) -> None:
+    """Make a new key for the same use and print it, this once; the old one works on for a while."""
+    seconds = _settings(key_rotation_overlap=overlap).key_rotation_overlap
+
+    def work(db: Database, ring: KeyRing) -> None:
+        owner = _org(db, org)
+        _say(db.write_now(lambda conn: ring.rotate(conn, owner, key_id, overlap=seconds, live=live)).key)
 
     _with_keys(data_dir, work)
 

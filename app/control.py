@@ -18,6 +18,7 @@ from app.service import Service
 from app.store.attempts import Attempt, pending_changes
 
 _STATE = frozenset({"update_wallet", "freeze_wallet", "unfreeze_wallet", "close_wallet"})
+_APPROVAL = frozenset({"approve_payment", "close_approval"})
 
 #: By type of the change: those whose landing after it would undo it. A freeze, which may be urgent, waits for the
 #: least: neither another freeze nor another policy lifts it.
@@ -28,6 +29,10 @@ _WAITS_FOR: Mapping[str, frozenset[str]] = {
     "freeze_wallet": frozenset({"unfreeze_wallet"}),
     "rotate_token": frozenset({"rotate_token"}),
     "register_recipient": frozenset({"register_recipient"}),
+    "approve_payment": _APPROVAL,
+    "close_approval": _APPROVAL,
+    # The next escrow would be made at the same address.
+    "escrow_lock": frozenset({"escrow_lock"}),
 }
 
 
@@ -36,11 +41,11 @@ async def settle_earlier(
 ) -> None:
     """Return when no earlier change can land after one of this type; to be called under the lock of the changed thing.
 
-    Registrations are told apart by the addresses and domains in ``recipients``. Raises ``chain_unavailable`` while an
-    earlier change can still land.
+    Registrations are told apart by the addresses and domains in ``recipients``, approvals by their id there. Raises
+    ``chain_unavailable`` while an earlier change can still land.
     """
     for attempt in service.db.read(lambda conn: pending_changes(conn, org, _WAITS_FOR[change], wallet_id)):
-        if change == "register_recipient" and not {attempt.recipient, attempt.recipient_address} & set(recipients):
+        if recipients and not {attempt.recipient, attempt.recipient_address} & set(recipients):
             continue
         await _settle(service, attempt)
 

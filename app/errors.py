@@ -43,7 +43,22 @@ _KINDS = (
         413,
         "Requests",
         "The request body is larger than the service accepts.",
-        "Send a smaller body. No documented request comes near the limit.",
+        "Send a smaller body. The limit is 65,536 bytes unless the operator of the service has set another.",
+    ),
+    ErrorKind(
+        "request_timeout",
+        408,
+        "Requests",
+        "The request body did not arrive in time.",
+        "Send the request again, with the same idempotency key.",
+    ),
+    ErrorKind(
+        "rate_limited",
+        429,
+        "Requests",
+        "The API key made too many requests, or too many requests without a valid key came from the address.",
+        "Wait for the seconds that `Retry-After` names. `RateLimit-Policy` tells how many requests (`q`) any window of "
+        "`w` seconds may hold, `RateLimit` how many remain (`r`) and in how many seconds one more does (`t`).",
     ),
     ErrorKind(
         "internal_error",
@@ -65,6 +80,20 @@ _KINDS = (
         "Authentication",
         "The API key is valid, but its role may not do this, or it is bound to another wallet.",
         "Use a key with one of the roles that the operation names.",
+    ),
+    ErrorKind(
+        "key_not_found",
+        404,
+        "Authentication",
+        "The organisation has no API key with this id.",
+        "List the keys with `GET /v1/keys`. The id begins with `key_`; it is not the key itself.",
+    ),
+    ErrorKind(
+        "key_not_active",
+        422,
+        "Authentication",
+        "The API key was revoked or rotated already.",
+        "Rotate the key that took its place, or create a new one with `POST /v1/keys`.",
     ),
     ErrorKind(
         "session_token_expired",
@@ -127,7 +156,29 @@ _KINDS = (
         402,
         "Payments",
         "The wallet's policy refuses this payment. Nothing was sent to the chain.",
-        "Read `violation`: the rule, its limit and what the payment would have made of it.",
+        "Read `violation`: the rule, its limit and what the payment would have made of it. Where there is an "
+        "`approval_id`, send the payment again once an operator has approved it.",
+    ),
+    ErrorKind(
+        "approval_not_found",
+        404,
+        "Payments",
+        "The organisation has no approval with this id.",
+        "List the approvals with `GET /v1/approvals`.",
+    ),
+    ErrorKind(
+        "approval_not_pending",
+        422,
+        "Payments",
+        "The approval can no longer be decided: it was rejected, used, or its time is over.",
+        "Send the payment again: a refusal by `require_co_sign` asks for a new approval.",
+    ),
+    ErrorKind(
+        "approval_outdated",
+        422,
+        "Payments",
+        "The wallet's policy is not the one, or not in the version, under which the approval was asked for.",
+        "Send the payment again: if the policy of now refuses it by `require_co_sign`, that asks for a new approval.",
     ),
     ErrorKind(
         "invalid_recipient",
@@ -165,6 +216,27 @@ _KINDS = (
         "Check the id.",
     ),
     ErrorKind(
+        "export_not_found",
+        404,
+        "Exports",
+        "The organisation has no export with this id, or its file is no longer kept.",
+        "Check the id. Files are kept until `expires_at`; ask for a new export with `POST /v1/transactions/export`.",
+    ),
+    ErrorKind(
+        "download_link_invalid",
+        403,
+        "Exports",
+        "The link was not made by this service, or its time is over.",
+        "Get a new `download_url` with `GET /v1/transactions/exports/{export_id}`.",
+    ),
+    ErrorKind(
+        "too_many_exports",
+        422,
+        "Exports",
+        "The organisation has as many unfinished exports as it may.",
+        "Wait until one of them is ready.",
+    ),
+    ErrorKind(
         "transaction_failed",
         422,
         "Payments",
@@ -190,7 +262,7 @@ _KINDS = (
         422,
         "Policies",
         "Preset policies cannot be changed.",
-        "Create a policy of your own with the values you need.",
+        "Copy it with `POST /v1/policies/{policy_id}/clone` and change the copy.",
     ),
     ErrorKind(
         "policy_in_use",
@@ -198,6 +270,13 @@ _KINDS = (
         "Policies",
         "Wallets are still attached to the policy.",
         "Attach them to another policy first.",
+    ),
+    ErrorKind(
+        "version_conflict",
+        409,
+        "Policies",
+        "The policy is not in the version that `If-Match` names, or others keep changing it at the same time.",
+        "Read the policy again, see whether the change still makes sense, and send it with the new `ETag`.",
     ),
     ErrorKind(
         "org_insufficient_balance",
@@ -228,6 +307,69 @@ _KINDS = (
         'Withdraw less, or `"amount": "all"`.',
     ),
     ErrorKind(
+        "escrow_not_found",
+        404,
+        "Escrow",
+        "The organisation has no escrow with this id.",
+        "List the escrows with `GET /v1/payments/a2a`.",
+    ),
+    ErrorKind(
+        "escrow_expired",
+        422,
+        "Escrow",
+        "The escrow's deadline has passed. What it holds goes back to the requesting wallet.",
+        "Create a new escrow, with a longer `timeoutSeconds` where the task needs it.",
+    ),
+    ErrorKind(
+        "escrow_already_settled",
+        422,
+        "Escrow",
+        "The escrow was released, refunded or split already, or it is disputed and waits for the arbiter.",
+        "Read its `status` with `GET /v1/payments/a2a/{escrow_id}`.",
+    ),
+    ErrorKind(
+        "escrow_not_disputed",
+        422,
+        "Escrow",
+        "The escrow is not disputed, so there is nothing to decide.",
+        "A party raises a dispute with `POST /v1/payments/a2a/{escrow_id}/dispute`, before the deadline.",
+    ),
+    ErrorKind(
+        "too_many_escrows",
+        422,
+        "Escrow",
+        "The wallet has as many open escrows as a wallet may.",
+        "Wait until one of them is settled.",
+    ),
+    ErrorKind(
+        "invalid_proof",
+        422,
+        "Escrow",
+        "The proof is malformed, not of a kind that the escrow accepts, or not for this escrow and its output.",
+        "Read the message. A signed proof is over this escrow's address, its task's hash and the output's hash.",
+    ),
+    ErrorKind(
+        "webhook_not_found",
+        404,
+        "Webhooks",
+        "The organisation has no webhook with this id.",
+        "List the webhooks with `GET /v1/webhooks`.",
+    ),
+    ErrorKind(
+        "delivery_not_found",
+        404,
+        "Webhooks",
+        "The webhook has no delivery with this id. What was delivered is forgotten after 90 days.",
+        "List the deliveries with `GET /v1/webhooks/{webhook_id}/deliveries`.",
+    ),
+    ErrorKind(
+        "too_many_webhooks",
+        422,
+        "Webhooks",
+        "The organisation has as many webhooks as it may.",
+        "Delete one that is not needed, or change its URL and events.",
+    ),
+    ErrorKind(
         "chain_unavailable",
         503,
         "Service",
@@ -235,11 +377,20 @@ _KINDS = (
         "Repeat the request with the same idempotency key.",
     ),
     ErrorKind(
+        "not_ready",
+        503,
+        "Service",
+        "A part that requests need does not work now; `reasons` names it: `chain`, `database` or `indexer`.",
+        "Send requests to another node, or wait. `chain` does not answer, `database` cannot be written, `indexer` is "
+        "behind the chain.",
+    ),
+    ErrorKind(
         "authority_offline",
         503,
         "Service",
-        "The service runs without the organisation's authority key: policies are written and freezes lifted elsewhere.",
-        "Sign the change with the authority key, away from this service.",
+        "The service runs without the organisation's authority key, or the arbiter's: policies are written, freezes "
+        "lifted and disputes decided elsewhere.",
+        "Sign the change with that key, away from this service.",
     ),
 )
 
@@ -291,7 +442,7 @@ class ApiError(Exception):
 
 
 class RequestError(ApiError):
-    """The request itself is wrong (400, 404 of a path, 405, 413)."""
+    """The request itself is wrong, or one too many (400, 404 of a path, 405, 408, 413, 429)."""
 
 
 class AuthenticationError(ApiError):
@@ -315,12 +466,20 @@ class UnavailableError(ApiError):
 
 
 class PolicyViolationError(ApiError):
-    """The wallet's policy refuses (402); carries the violation, the wallet and the policy."""
+    """The wallet's policy refuses (402); carries the violation, the wallet and the policy.
 
-    def __init__(self, *, violation: Mapping[str, str], wallet_id: str, policy_id: str) -> None:
+    ``approval_id`` is that of the approval with which the payment would pass.
+    """
+
+    def __init__(
+        self, *, violation: Mapping[str, str], wallet_id: str, policy_id: str, approval_id: str | None = None
+    ) -> None:
+        fields: dict[str, Any] = {"violation": dict(violation), "wallet_id": wallet_id, "policy_id": policy_id}
+        if approval_id is not None:
+            fields["approval_id"] = approval_id
         super().__init__(
             "policy_violation",
             f"The policy refuses this payment by its rule {violation['rule']}: "
             f"limit {violation['limit']}, attempted {violation['attempted']}.",
-            fields={"violation": dict(violation), "wallet_id": wallet_id, "policy_id": policy_id},
+            fields=fields,
         )

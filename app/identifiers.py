@@ -1,7 +1,7 @@
 """Public identifiers: a prefix and the base58 of 16 bytes.
 
-Those of wallets, policies, transactions and chain events follow from the chain alone, so that a rebuilt database
-gives every object the id it had before.
+Those of wallets, policies, escrows, transactions and chain events follow from the chain alone, so that a rebuilt
+database gives every object the id it had before.
 """
 
 import hashlib
@@ -17,12 +17,19 @@ WALLET_PREFIX = "wal_"
 POLICY_PREFIX = "pol_"
 TRANSACTION_PREFIX = "tx_"
 EVENT_PREFIX = "evt_"
+ESCROW_PREFIX = "escrow_"
+APPROVAL_PREFIX = "apr_"
 
 PRESET_POLICY_IDS = ("pol_conservative", "pol_moderate", "pol_permissive", "pol_locked")
 """Policies every organisation starts with; their keys are these names, padded with zero bytes."""
 
 EVENT_INNER_INDEX = 1
 """Index of the event among the inner instructions of funding, withdrawal and payment: it follows the transfer."""
+ESCROW_EVENT_INNER_INDEX = 4
+"""The same of an escrow's creation: two accounts are made, the second is initialised, the money moves.
+
+More comes before it when somebody has sent lamports to one of the addresses.
+"""
 
 _PRESET_KEYS = {name.encode().ljust(SIZE, b"\0"): name for name in PRESET_POLICY_IDS}
 _PRESET_IDS = {name: key for key, name in _PRESET_KEYS.items()}
@@ -44,6 +51,22 @@ def policy_key(identifier: str) -> bytes:
     if identifier in _PRESET_IDS:
         return _PRESET_IDS[identifier]
     return _decode(POLICY_PREFIX, identifier)
+
+
+def approval_id(reference: bytes) -> str:
+    """Return the id of the approval that is made, or would be made, under this 16-byte reference."""
+    return _encode(APPROVAL_PREFIX, reference)
+
+
+def approval_reference(identifier: str) -> bytes:
+    """Return the 16-byte reference of an approval's id; `ValueError` when it is none."""
+    return _decode(APPROVAL_PREFIX, identifier)
+
+
+def escrow_id(address: Pubkey | str) -> str:
+    """Return the id of the escrow at this address."""
+    key = Pubkey.from_string(address) if isinstance(address, str) else address
+    return _encode(ESCROW_PREFIX, bytes(key)[:SIZE])
 
 
 def transaction_id(signature: Signature | str, instruction: int, inner: int, row_type: str) -> str:

@@ -6,15 +6,28 @@ import secrets
 import string
 import time
 import zlib
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from sqlalchemy import Connection
+
+from app.errors import BusinessError, NotFoundError
 from app.identifiers import random_id
 from app.store.database import Database
-from app.store.keys import ApiKey, api_key_by_digest, api_keys, insert_api_key, revoke_api_key
+from app.store.keys import (
+    ApiKey,
+    api_key,
+    api_key_by_digest,
+    api_keys,
+    insert_api_key,
+    revoke_api_key,
+    touch_api_keys,
+)
 
 Role = Literal["viewer", "agent", "operator", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
+KeyStatus = Literal["active", "rotated", "revoked"]
 
 _ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
 _RANDOM, _CHECKSUM = 30, 6
@@ -54,18 +67,38 @@ def well_formed(key: str) -> bool:
     return len(key) == len(_PREFIXES[0]) + _RANDOM + _CHECKSUM and hmac.compare_digest(checksum, _checksum(body))
 
 
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A new key, shown once, and what is stored of it."""
+
+    key: str
+    record: ApiKey
+
+
 class KeyRing:
     """API keys of a database, recognised by their HMAC-SHA256 under ``secret``.
 
-    A recognised key is remembered for ``cache_seconds``, so that not every request asks the database;
-    a revoked one stops working within that time.
+    A recognised key is remembered for ``cache_seconds``, so that not every request asks the database; one that is
+    revoked by another process stops working within that time. When keys were used is kept in memory until
+    ``note_use``. ``clock`` gives the Unix time, ``timer`` the seconds for which keys are remembered.
     """
 
-    def __init__(self, db: Database, secret: bytes, *, cache_seconds: float = 0.0) -> None:
+    def __init__(
+        self,
+        db: Database,
+        secret: bytes,
+        *,
+        cache_seconds: float = 0.0,
+        clock: Callable[[], float] = time.time,
+        timer: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._db = db
         self._secret = secret
         self._cache_seconds = cache_seconds
-        self._cache: dict[str, tuple[float, Principal]] = {}
+        self._clock = clock
+        self._timer = timer
+        self._cache: dict[str, tuple[float, ApiKey, Principal]] = {}
+        self._used: dict[str, int] = {}
 
     def digest(self, key: str) -> str:
         """Return what is stored of a key."""
@@ -74,30 +107,36 @@ class KeyRing:
     def recognise(self, key: str) -> Principal | None:
         """Whose key this is; None for a malformed, unknown or revoked one."""
         digest = self.digest(key)
-        now = time.monotonic()
         remembered = self._cache.get(digest)
-        if remembered is not None and now < remembered[0]:
-            return remembered[1]
-        if not well_formed(key):
+        if remembered is None or self._timer() >= remembered[0]:
+            self._cache.pop(digest, None)
+            found = self._db.read(lambda conn: api_key_by_digest(conn, digest)) if well_formed(key) else None
+            if found is None or not hmac.compare_digest(found.digest, digest):
+                return None
+            principal = Principal(found.key_id, found.org, _role(found), found.wallet_id)
+            remembered = self._cache[digest] = (self._timer() + self._cache_seconds, found, principal)
+        _, record, principal = remembered
+        now = self._now()
+        if record.revoked_at is not None and record.revoked_at <= now:
             return None
-        self._cache.pop(digest, None)
-        found = self._db.read(lambda conn: api_key_by_digest(conn, digest))
-        if found is None or found.revoked_at is not None or not hmac.compare_digest(found.digest, digest):
-            return None
-        role = next(role for role in ROLES if role == found.role)
-        principal = Principal(found.key_id, found.org, role, found.wallet_id)
-        self._cache[digest] = (now + self._cache_seconds, principal)
+        self._used[principal.key_id] = now
         return principal
 
-    def create(self, *, org: str, role: Role, wallet_id: str | None, name: str, live: bool) -> str:
-        """Make a key and store its digest; returns the key, which is not kept.
+    async def note_use(self) -> None:
+        """Store when keys were last used, of those that were since the last call."""
+        used, self._used = self._used, {}
+        if used:
+            await self._db.write(lambda conn: touch_api_keys(conn, used))
+
+    def issue(self, *, org: str, role: Role, wallet_id: str | None, name: str, live: bool) -> Issued:
+        """Make a key; it works once its record is stored.
 
         Raises ValueError when an agent's key names no wallet, or another role's key names one.
         """
         if (role == "agent") != (wallet_id is not None):
             raise ValueError("an agent key belongs to one wallet, other keys to none")
         key = generate(live=live)
-        stored = ApiKey(
+        record = ApiKey(
             key_id=random_id("key_"),
             org=org,
             role=role,
@@ -105,18 +144,61 @@ class KeyRing:
             name=name,
             digest=self.digest(key),
             hint=key[-_CHECKSUM:][-4:],
-            created_at=int(time.time() * 1000),
-            revoked_at=None,
-            last_used_at=None,
+            created_at=self._now(),
         )
-        self._db.write_now(lambda conn: insert_api_key(conn, stored))
-        return key
+        return Issued(key, record)
+
+    def create(self, *, org: str, role: Role, wallet_id: str | None, name: str, live: bool) -> str:
+        """Make a key and store its record; returns the key, which is not kept. Raises ValueError as ``issue``."""
+        made = self.issue(org=org, role=role, wallet_id=wallet_id, name=name, live=live)
+        self._db.write_now(lambda conn: insert_api_key(conn, made.record))
+        return made.key
 
     def list(self, org: str) -> list[ApiKey]:
         """All keys of an organisation, revoked ones too."""
         return self._db.read(lambda conn: api_keys(conn, org))
 
-    def revoke(self, org: str, key_id: str) -> bool:
-        """Revoke a key; False when there is none to revoke."""
-        now = int(time.time() * 1000)
-        return self._db.write_now(lambda conn: revoke_api_key(conn, org, key_id, now))
+    def revoke(self, conn: Connection, org: str, key_id: str) -> ApiKey:
+        """Revoke a key. Raises ``key_not_found`` and, for one that was revoked before, ``key_not_active``."""
+        found = _found(conn, org, key_id)
+        if not revoke_api_key(conn, org, key_id, self._now()):
+            raise BusinessError("key_not_active")
+        return replace(found, revoked_at=self._now())
+
+    def rotate(self, conn: Connection, org: str, key_id: str, *, overlap: int, live: bool) -> Issued:
+        """Store a new key for the same use, and let the old one work for ``overlap`` seconds more.
+
+        Raises ``key_not_found`` and, for one that was revoked or rotated before, ``key_not_active``.
+        """
+        old = _found(conn, org, key_id)
+        if old.revoked_at is not None:
+            raise BusinessError("key_not_active")
+        made = self.issue(org=org, role=_role(old), wallet_id=old.wallet_id, name=old.name, live=live)
+        insert_api_key(conn, made.record)
+        revoke_api_key(conn, org, key_id, self._now() + overlap * 1000)
+        return made
+
+    def forget(self) -> None:
+        """Ask the database about every key when it comes next; to be called after a change was committed."""
+        self._cache.clear()
+
+    def _now(self) -> int:
+        return int(self._clock() * 1000)
+
+
+def status_of(record: ApiKey, now: int) -> KeyStatus:
+    """Return whether a key works at the Unix millisecond ``now``; a rotated one does until its `revoked_at`."""
+    if record.revoked_at is None:
+        return "active"
+    return "revoked" if record.revoked_at <= now else "rotated"
+
+
+def _role(record: ApiKey) -> Role:
+    return next(role for role in ROLES if role == record.role)
+
+
+def _found(conn: Connection, org: str, key_id: str) -> ApiKey:
+    found = api_key(conn, org, key_id)
+    if found is None:
+        raise NotFoundError("key_not_found")
+    return found

@@ -17,8 +17,25 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.chain.errors import ChainUnavailable, RpcError
 from app.errors import ApiError, RequestError, UnavailableError
 from app.identifiers import random_id
+from app.metrics import Metrics
 from app.openapi import document
-from app.routes import documentation, events, payments, policies, recipients, transactions, wallets
+from app.rate_limit import RateLimits
+from app.routes import (
+    approvals,
+    documentation,
+    escrows,
+    events,
+    exports,
+    keys,
+    monitoring,
+    payments,
+    policies,
+    recipients,
+    topups,
+    transactions,
+    wallets,
+    webhooks,
+)
 from app.service import Service
 from app.settings import Settings
 from app.store.paging import InvalidCursorError
@@ -26,14 +43,21 @@ from app.store.paging import InvalidCursorError
 _log = structlog.get_logger(__name__)
 
 operations: list[Route] = [
+    # `/v1/payments/a2a` is no payment's id.
+    *escrows.routes,
     *payments.routes,
+    *approvals.routes,
     *wallets.routes,
+    *topups.routes,
     *policies.routes,
     *transactions.routes,
+    *exports.routes,
     *events.routes,
     *recipients.routes,
+    *webhooks.routes,
+    *keys.routes,
 ]
-routes: list[Route] = [*operations, *documentation.routes]
+routes: list[Route] = [*operations, *exports.downloads, *documentation.routes, *monitoring.routes]
 
 #: JSON-RPC errors that say that the request itself was wrong.
 _OUR_FAULT = frozenset({-32600, -32601, -32602})
@@ -42,7 +66,10 @@ Lifespan = Callable[[], AbstractAsyncContextManager[Service]]
 
 
 class RequestIds:
-    """Gives every request an id, answers it in `Request-Id`, and turns what nobody foresaw into `internal_error`."""
+    """Gives every request an id, answers it in `Request-Id`, and turns what nobody foresaw into `internal_error`.
+
+    Adds to the answer the headers that its state holds, counts it and logs it.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -54,13 +81,15 @@ class RequestIds:
             return
         request_id = random_id("req_")
         scope.setdefault("state", {})["request_id"] = request_id
-        started, began = False, time.monotonic()
+        status, began = 0, time.monotonic()
 
         async def send_with_id(message: Message) -> None:
-            nonlocal started
+            nonlocal status
             if message["type"] == "http.response.start":
-                started = True
-                message = {**message, "headers": [*message["headers"], (b"request-id", request_id.encode())]}
+                status = message["status"]
+                further = {"request-id": request_id, **scope["state"].get("headers", {})}
+                encoded = [(name.lower().encode(), value.encode()) for name, value in further.items()]
+                message = {**message, "headers": [*message["headers"], *encoded]}
             await send(message)
 
         with structlog.contextvars.bound_contextvars(request_id=request_id):
@@ -68,11 +97,13 @@ class RequestIds:
                 await self._app(scope, receive, send_with_id)
             except Exception:
                 _log.exception("internal_error", method=scope["method"], path=scope["path"])
-                if started:
+                if status:
                     raise
                 response = answer_error(Request(scope), ApiError("internal_error"))
                 await response(scope, receive, send_with_id)
-            _log.debug("request", method=scope["method"], path=scope["path"], seconds=time.monotonic() - began)
+            seconds = time.monotonic() - began
+            scope["app"].state.metrics.answered(scope, status, seconds)
+            _log.info("request", method=scope["method"], path=scope["path"], status=status, seconds=round(seconds, 6))
 
 
 def answer_error(request: Request, error: ApiError) -> Response:
@@ -139,5 +170,7 @@ def create_app(settings: Settings, lifespan: Lifespan) -> Starlette:
     # A redirection would lead to whatever host the request names.
     app.router.redirect_slashes = False
     app.state.base_url = settings.base_url()
+    app.state.metrics = Metrics()
+    app.state.rate_limits = RateLimits(settings)
     app.state.openapi = document(operations, settings.base_url())
     return app

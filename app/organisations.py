@@ -55,7 +55,7 @@ async def create(service: Service, org_id: str) -> Organisation:
     if known is None:
         await service.db.write(lambda conn: insert_organisation(conn, new))
     if await service.chain.account(address) is None:
-        arbiter = service.signers.arbiter or authority.pubkey()
+        arbiter = (service.signers.arbiter or authority).pubkey()
         plan = Plan(
             org=new.org,
             type="initialize_org",

@@ -12,6 +12,7 @@ from app.projection.handlers import HANDLERS
 from app.projection.rows import ChainRow
 from app.store.columns import upsert, upsert_all
 from app.store.database import Database
+from app.store.escrows import reset_escrows
 from app.store.read_tables import (
     approvals,
     feed,
@@ -187,6 +188,7 @@ def _reset(connection: Connection) -> None:
     """Empty the read models but for what the service's own attempts give, and go back to the first row."""
     for table in _READ_MODELS:
         connection.execute(delete(table))
+    reset_escrows(connection)
     connection.execute(delete(projection).where(projection.c.name != _REVERTS))
     kept = select(*(attempts.c[name] for name in _ROW_COLUMNS), attempts.c.created_at).where(
         attempts.c.type.in_(ROW_TYPES), attempts.c.wallet_id.is_not(None)

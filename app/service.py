@@ -8,6 +8,8 @@ from app.chain.addresses import Addresses
 from app.chain.client import ChainClient
 from app.chain.instructions import Instructions
 from app.domains import DomainResolver
+from app.exports.exporter import Exporter
+from app.exports.links import DownloadLinks
 from app.idempotency import Idempotency
 from app.keys import KeyRing
 from app.projector import Projector
@@ -17,6 +19,7 @@ from app.signers import Signers
 from app.store.database import Database
 from app.submission import Submitter
 from app.wallet_cache import WalletCache
+from app.webhooks.courier import Courier
 from idl.codec import Codec
 from indexer import Indexer
 
@@ -39,6 +42,9 @@ class Service:
     domains: DomainResolver
     settlement: Settlement
     wallet_cache: WalletCache
+    exporter: Exporter
+    download_links: DownloadLinks
+    courier: Courier
     _instructions: dict[str, Instructions] = field(default_factory=dict)
 
     def instructions(self, org: str) -> Instructions:

@@ -20,13 +20,14 @@ class KeyFileError(Exception):
 class Signers:
     """Keys of the roles; without the authority policies are written and freezes lifted elsewhere.
 
+    Without the arbiter disputes are decided elsewhere.
     The addresses of those that sign every payment are kept, for they cost a curve multiplication each time.
     """
 
     fee_payer: Keypair
     operator: Keypair
     authority: Keypair | None
-    arbiter: Pubkey | None
+    arbiter: Keypair | None
     fee_payer_address: Pubkey = field(init=False)
     operator_address: Pubkey = field(init=False)
 
@@ -39,6 +40,14 @@ class Signers:
         if self.authority is None:
             raise UnavailableError("authority_offline")
         return self.authority
+
+    def require_arbiter(self) -> Keypair:
+        """Return the arbiter's key. Raises ``authority_offline`` where the service runs without it."""
+        if self.arbiter is None:
+            raise UnavailableError(
+                "authority_offline", "The service runs without the arbiter's key: disputes are decided elsewhere."
+            )
+        return self.arbiter
 
 
 def read_secret(path: Path) -> str:
@@ -84,7 +93,8 @@ def create_key(path: Path) -> Keypair:
 def load_or_create(folder: Path, *, create: bool) -> Signers:
     """Return the signers in ``folder``; on a first start (``create``) the missing ones are made.
 
-    Later a missing authority means that it was taken offline; a missing fee payer or operator is a KeyFileError.
+    Later a missing authority or arbiter means that it was taken offline; a missing fee payer or operator is a
+    KeyFileError.
     """
 
     def key(name: str) -> Keypair:
@@ -94,10 +104,9 @@ def load_or_create(folder: Path, *, create: bool) -> Signers:
     def optional(name: str) -> Keypair | None:
         return key(name) if create or (folder / f"{name}.json").exists() else None
 
-    arbiter = optional("arbiter")
     return Signers(
         fee_payer=key("fee-payer"),
         operator=key("operator"),
         authority=optional("authority"),
-        arbiter=arbiter.pubkey() if arbiter else None,
+        arbiter=optional("arbiter"),
     )

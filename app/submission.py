@@ -20,13 +20,14 @@ from app.chain.records import SignatureStatus
 from app.chain.transactions import Signed, sign
 from app.errors import UnavailableError
 from app.idempotency import Ticket
-from app.identifiers import EVENT_INNER_INDEX, derived_id, transaction_id
+from app.identifiers import derived_id, transaction_id
 from app.money import format_usdc
 from app.plans import Outcome, Plan, RefusedError, distinct, message_hash
 from app.projector import Projector
 from app.store.attempts import Attempt, insert_attempt, settle_attempt
 from app.store.attempts import attempt as attempt_of
 from app.store.database import Database
+from app.store.escrows import delete_pending_escrow, insert_pending_escrow
 from app.store.feed import append_event
 from app.store.wallets import delete_wallet_details
 from app.timestamps import iso_ms, now_ms
@@ -35,10 +36,19 @@ from indexer import Indexer
 _log = structlog.get_logger(__name__)
 
 #: Types of attempts that are transactions of the interface; their rows are settled by their events.
-TRANSACTION_TYPES = frozenset({"payment", "funding", "withdrawal"})
+TRANSACTION_TYPES = frozenset({"payment", "funding", "withdrawal", "escrow_lock"})
 #: Types of attempts that only their own request, repeated under its key, sends again: they could undo newer ones.
 CHANGES = frozenset(
-    {"update_wallet", "freeze_wallet", "unfreeze_wallet", "close_wallet", "rotate_token", "register_recipient"}
+    {
+        "update_wallet",
+        "freeze_wallet",
+        "unfreeze_wallet",
+        "close_wallet",
+        "rotate_token",
+        "register_recipient",
+        "approve_payment",
+        "close_approval",
+    }
 )
 #: Blocks after the last valid one until an absent transaction counts as expired: a node may lag behind another.
 _EXPIRY_MARGIN = 30
@@ -173,7 +183,7 @@ class Submitter:
         return await self._send(attempt)
 
     async def succeed(self, attempt: Attempt, slot: int) -> Outcome:
-        """Record that an attempt is confirmed; payments, fundings and withdrawals are recorded by their events."""
+        """Record that an attempt is confirmed; those of ``TRANSACTION_TYPES`` are recorded by their events."""
         if attempt.type not in TRANSACTION_TYPES:
             await self._db.write(lambda conn: settle_attempt(conn, attempt.tx_id, "confirmed", now=now_ms(), slot=slot))
         return Outcome(attempt, "confirmed", slot)
@@ -189,6 +199,7 @@ class Submitter:
                 return attempt_of(conn, attempt.tx_id)
             if attempt.type == "create_wallet" and attempt.wallet_id is not None:
                 delete_wallet_details(conn, attempt.wallet_id)
+            delete_pending_escrow(conn, attempt.tx_id)
             return None
 
         known = await self._db.write(settle)
@@ -199,7 +210,7 @@ class Submitter:
 
     async def _store(self, plan: Plan, signed: Signed, last_height: int, ticket: Ticket) -> Attempt:
         now = now_ms()
-        tx_id = transaction_id(signed.signature, plan.event_instruction, EVENT_INNER_INDEX, plan.type)
+        tx_id = transaction_id(signed.signature, plan.event_instruction, plan.event_inner, plan.type)
         attempt = Attempt(
             tx_id=tx_id,
             org=plan.org,
@@ -225,6 +236,9 @@ class Submitter:
             ticket.claim(conn, tx_id)
             plan.also(conn)
             insert_attempt(conn, attempt)
+            if plan.escrow is not None:
+                made = replace(plan.escrow, tx_id=tx_id, signature=signed.signature, created_at=now)
+                insert_pending_escrow(conn, made)
             if plan.type == "payment":
                 _append_pending(conn, attempt)
 

@@ -1,4 +1,4 @@
-"""Transactions and events as they are read."""
+"""Transactions as they are read."""
 
 from typing import cast
 from urllib.parse import urlencode
@@ -9,9 +9,6 @@ from app.errors import NotFoundError
 from app.identifiers import is_id
 from app.keys import Principal
 from app.models.payments import (
-    Event,
-    EventPage,
-    ListEvents,
     ListTransactions,
     ListWalletTransactions,
     TransactionPage,
@@ -23,10 +20,9 @@ from app.payments import payment_of
 from app.recipients import parse_address
 from app.service import Service
 from app.settings import Settings
-from app.store.feed import FeedEvent, FeedFilter, feed
 from app.store.transactions import Transaction, TransactionFilter, transaction, transactions
 from app.store.wallets import wallet
-from app.timestamps import iso_ms, now_ms
+from app.timestamps import now_ms
 
 
 def get(service: Service, principal: Principal, tx_id: str) -> TransactionAnswer:
@@ -69,21 +65,6 @@ def organisation_page(service: Service, principal: Principal, query: ListTransac
     return page(service, principal, query, query.wallet_id, query.recipient)
 
 
-def events(service: Service, principal: Principal, query: ListEvents) -> EventPage:
-    """One page of events, newest first; an agent sees its own wallet's."""
-    if query.wallet_id is not None:
-        wallets.find(service, principal.org, query.wallet_id)
-    chosen = FeedFilter(
-        types=(query.event,) if query.event else (),
-        wallet_id=query.wallet_id or principal.wallet_id,
-        severity=query.severity,
-        start=query.from_,
-        end=query.to,
-    )
-    found = service.db.read(lambda conn: feed(conn, principal.org, chosen, limit=query.limit, cursor=query.cursor))
-    return EventPage(data=[_event(one) for one in found.data], has_more=found.has_more, next_cursor=found.next_cursor)
-
-
 def _remembered(service: Service, org: str, recipient: str | None) -> str | None:
     """Return a recipient as payments remember it: a wallet by its vault's address, a domain in lower case."""
     if recipient is None or parse_address(recipient) is not None:
@@ -92,19 +73,6 @@ def _remembered(service: Service, org: str, recipient: str | None) -> str | None
         paid = service.db.read(lambda conn: wallet(conn, org, recipient, now_ms()))
         return recipient if paid is None else paid.vault
     return normalise(recipient) or recipient
-
-
-def _event(found: FeedEvent) -> Event:
-    return Event.model_validate(
-        {
-            **found.payload,
-            "event_id": found.event_id,
-            "event": found.type,
-            "severity": found.severity,
-            "summary": found.summary,
-            "timestamp": iso_ms(found.timestamp),
-        }
-    )
 
 
 def shown(settings: Settings, row: Transaction) -> TransactionAnswer:

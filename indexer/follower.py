@@ -149,6 +149,9 @@ class Indexer:
     async def _take_hints(self) -> None:
         hints, self._hints = self._hints, {}
         wanted = self.store.unknown(list(hints))
+        if len(wanted) < len(hints):
+            # Another process with this database was faster; who reads in this one has not heard of it.
+            self._tell()
         try:
             transactions, missing = await self._fetch(wanted)
         except Exception:

@@ -1,11 +1,16 @@
-"""Fixtures for tests through the HTTP interface: a whole service on a chain of its own."""
+"""Fixtures for tests through the HTTP interface: a whole service on a chain of its own, or on a validator."""
 
-from collections.abc import AsyncIterator
+import os
+import time
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from tests.program.adversaries.ways import CALLS
+from tests.validator import node, stages, windows
+from tests.validator.service import ValidatorWorld
 from tests.world import World
 
 
@@ -13,8 +18,46 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--full",
         action="store_true",
-        help="run the long figures: 2,000 sequences of up to 200 payments, 50 kills of the service",
+        help="run the long figures: 2,000 sequences of up to 200 payments, 50 kills of the service, "
+        "every test of solana-test-validator",
     )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out those tests of the validator that are not marked `smoke=True`, unless all are asked for."""
+    if config.getoption("--full"):
+        return
+    marks = [item.get_closest_marker("validator") for item in items]
+    kept = [mark is None or mark.kwargs.get("smoke") is True for mark in marks]
+    config.hook.pytest_deselected(items=[item for item, keep in zip(items, kept, strict=True) if not keep])
+    items[:] = [item for item, keep in zip(items, kept, strict=True) if keep]
+
+
+@pytest.fixture(scope="session", name="windows")
+def _windows() -> windows.Windows:
+    """The vaults with a past that the validator has from its start."""
+    return windows.make(int(time.time()))
+
+
+@pytest.fixture(scope="session", name="stages")
+def _stages(request: pytest.FixtureRequest) -> stages.Stages:
+    """What the adversaries' tests need on the validator: a stage for all attacks and one for each call."""
+    count = 1 + len(CALLS) if request.config.getoption("--full") else 0
+    return stages.Stages(int(time.time()), count)
+
+
+@pytest.fixture(scope="session")
+def validator(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[node.Node]:
+    """A running solana-test-validator; without one the test is skipped, and fails where CI=true."""
+    command = node.executable()
+    if command is None:
+        reason = f"there is no solana-test-validator: neither {node.VARIABLE} nor PATH has one"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    accounts = {**request.getfixturevalue("windows").accounts(), **request.getfixturevalue("stages").accounts()}
+    with node.running(command, tmp_path_factory.mktemp("validator"), accounts) as running:
+        yield running
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -25,7 +68,10 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def own_world(tmp_path: Path) -> AsyncIterator[World]:
-    """A service for one test that stops it, breaks it or moves its clock."""
-    async with World(tmp_path) as opened:
+async def own_world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+    """A service for one test that stops it, breaks it or moves its clock; on a validator when asked for one."""
+    on_validator = getattr(request, "param", None) == "validator"
+    async with (
+        ValidatorWorld(tmp_path, request.getfixturevalue("validator")) if on_validator else World(tmp_path) as opened
+    ):
         yield opened

@@ -76,7 +76,7 @@ class _Running:
 async def _serve(data: Path, moment: str, count: int) -> AsyncIterator[_Running]:
     port, rpc_port = free_ports()
     options = ["serve", "--data-dir", str(data), "--port", str(port), "--localnet-port", str(rpc_port)]
-    environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(_ROOT), "AGENT_VAULT_RATE_LIMIT": "0"}
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", _LAUNCHER, moment, str(count), *options, stdout=subprocess.PIPE, env=environment
     )

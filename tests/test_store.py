@@ -27,7 +27,7 @@ from app.store.idempotency import (
     release,
     unfinished,
 )
-from app.store.keys import ApiKey, api_key_by_digest, api_keys, insert_api_key, revoke_api_key, touch_api_key
+from app.store.keys import ApiKey, api_key_by_digest, api_keys, insert_api_key, revoke_api_key, touch_api_keys
 from app.store.migrations import MIGRATIONS, applied_migrations, migrate
 from app.store.read_tables import transactions as rows
 from app.store.state_tables import setting_values
@@ -393,7 +393,7 @@ def test_key_of_unknown_outcome_is_kept_and_found_after_a_restart(db: Database) 
 def test_key_is_found_by_its_digest_and_revoked_once(db: Database) -> None:
     key = ApiKey("key_1", ORG, "admin", None, "first", "digest", "avk_live_ab", 1)
     db.write_now(lambda c: insert_api_key(c, key))
-    db.write_now(lambda c: touch_api_key(c, "key_1", 5))
+    db.write_now(lambda c: touch_api_keys(c, {"key_1": 5}))
     found = db.read(lambda c: api_key_by_digest(c, "digest"))
     assert found == replace(key, last_used_at=5)
     assert not db.write_now(lambda c: revoke_api_key(c, OTHER, "key_1", 7))

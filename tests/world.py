@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -21,17 +22,19 @@ from app.chain.records import SignatureStatus
 from app.chain.transactions import sign
 from app.chain.transport import AsgiTransport
 from app.first_start import LAMPORTS, RESERVE
+from app.keeper import Keeper
 from app.keys import Role
 from app.localnet import Localnet
 from app.main import create_app
 from app.service import Service
 from app.settings import Settings
+from app.store.organisations import insert_organisation, organisation
 
 Json = dict[str, Any]
 
 
 class Clock:
-    """Real time, plus what a test adds."""
+    """Real time, plus what a test adds: the chain's clock, which decides about deadlines and expiries."""
 
     def __init__(self) -> None:
         self.ahead = 0.0
@@ -41,18 +44,25 @@ class Clock:
 
 
 class Line:
-    """The way to the chain, which a test can break: for requests (`lose_requests`) or for answers (`lose_answers`)."""
+    """The way to the chain, which a test can break: for requests (`lose_requests`) or for answers (`lose_answers`).
+
+    What `hold` returns for a method is awaited before its request passes.
+    """
 
     def __init__(self, through: Callable[[bytes], Awaitable[bytes]]) -> None:
         self._through = through
         self.lose_requests: Callable[[str], bool] = lambda _method: False
         self.lose_answers: Callable[[str], bool] = lambda _method: False
+        self.hold: Callable[[str], Awaitable[object] | None] = lambda _method: None
         self.methods: list[str] = []
 
     async def __call__(self, body: bytes) -> bytes:
         request = json.loads(body)
         methods = [one["method"] for one in (request if isinstance(request, list) else [request])]
         self.methods += methods
+        for method in methods:
+            if (held := self.hold(method)) is not None:
+                await held
         if any(self.lose_requests(method) for method in methods):
             raise ChainUnavailable("cut by the test")
         answer = await self._through(body)
@@ -75,6 +85,10 @@ class World:
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         defaults: Json = {"data_dir": folder, "idempotency_wait": 2.0, "settlement_interval": 3600.0}
+        # A test that moves the clock decides itself what is done then.
+        defaults["keeper"] = False
+        # Tests ask as fast as they can.
+        defaults["rate_limit"] = defaults["failed_authentications"] = 0
         defaults["operator_daily_limit"] = "1000000000.00"
         self.settings = Settings(**{**defaults, **settings})
         self.clock = Clock()
@@ -98,10 +112,11 @@ class World:
         await self.stop()
         await self._chain.aclose()
 
-    async def start(self, **settings: Any) -> None:
+    async def start(self, *, lose_requests: Callable[[str], bool] | None = None, **settings: Any) -> None:
         """Start the service on the chain, which goes on over restarts."""
         self.settings = self.settings.model_copy(update=settings)
         self.line = Line(AsgiTransport(self.localnet.rpc_app))
+        self.line.lose_requests = lose_requests or self.line.lose_requests
         self._stack = AsyncExitStack()
         self.service = await self._stack.enter_async_context(running(self.settings, self.localnet, transport=self.line))
         app = create_app(self.settings, self._lifespan)
@@ -118,6 +133,27 @@ class World:
     async def restart(self, **settings: Any) -> None:
         await self.stop()
         await self.start(**settings)
+
+    def keeper(self, service: Service | None = None, timer: Callable[[], float] = time.monotonic) -> Keeper:
+        """A keeper by the chain's clock, for a test to `tick`."""
+        return Keeper(service or self.service, clock=self.clock, timer=timer)
+
+    @asynccontextmanager
+    async def twin(self) -> AsyncIterator[tuple[Service, Line]]:
+        """Another node: a service on the same chain, with the same keys and organisation and a database of its own."""
+        folder = self.settings.data_dir / "twin"
+        shutil.copytree(self.settings.data_dir / "keys", folder / "keys")
+        settings, line = (
+            self.settings.model_copy(update={"data_dir": folder}),
+            Line(AsgiTransport(self.localnet.rpc_app)),
+        )
+        own = self.service.db.read(lambda conn: organisation(conn, self.org))
+        assert own is not None
+        async with running(settings, self.localnet, transport=line) as service:
+            await service.db.write(lambda conn: insert_organisation(conn, own))
+            await service.indexer.catch_up()
+            await service.projector.catch_up()
+            yield service, line
 
     @asynccontextmanager
     async def _lifespan(self) -> AsyncIterator[Service]:
@@ -162,6 +198,11 @@ class World:
         if lamports:
             await self.localnet.airdrop(owner, lamports)
         return str(owner)
+
+    async def later(self, seconds: float) -> None:
+        """Let the chain's time pass: its clock jumps, and the service gets a blockhash that is still good."""
+        self.clock.ahead += seconds
+        await self.service.chain.blockhash(fresh=True)
 
     # Requests
 

@@ -115,6 +115,8 @@ TagList = Annotated[
     list[Tag], Field(max_length=32), BeforeValidator(_tag_list), WithJsonSchema({"type": "string", "examples": ["a,b"]})
 ]
 Memo = Annotated[str, StringConstraints(max_length=512), AfterValidator(_plain)]
+#: What is explained: a task, a dispute's reason.
+Text = Annotated[str, StringConstraints(min_length=1, max_length=2_000), AfterValidator(_plain)]
 #: An address is at most 44 characters, a domain at most 253.
 Recipient = Annotated[str, StringConstraints(min_length=1, max_length=253), AfterValidator(_plain)]
 IdempotencyKey = Annotated[str, StringConstraints(min_length=1, max_length=255), AfterValidator(_plain)]

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 from spectree import Response as Responses
@@ -11,18 +11,20 @@ from spectree.models import SecureType, SecuritySchemeData
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.auth import authenticate, authorise, authorise_wallet
-from app.errors import CATALOGUE, RequestError
+from app.auth import admit, authorise, authorise_wallet
+from app.errors import CATALOGUE, ApiError, RequestError
 from app.idempotency import Fingerprint, Ticket, body_hash
 from app.keys import Principal, Role
 from app.models.base import Body, ErrorEnvelope, IdempotencyKey, Query
+from app.models.payments import Payment
 from app.routes._parsing import query_items, read_json, refuse
 from app.service import Service
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[BaseModel]])
 
-_ALWAYS = ("invalid_request", "authentication_failed", "internal_error")
+_ALWAYS = ("invalid_request", "authentication_failed", "rate_limited", "internal_error")
+_BODIES = ("request_too_large", "request_timeout")
 _CHANGES = ("idempotency_conflict", "idempotency_in_progress", "chain_unavailable")
 
 #: Collects the operations as their routes are imported; ``app.main`` makes `/openapi.json` of it.
@@ -90,11 +92,12 @@ def operation(
     ``changes`` gives it idempotency keys, ``session`` documents the header Session-Token, ``secret`` keeps the
     answer encrypted while it can be repeated. ``errors`` are the codes beside those that every operation has.
     """
+    pays = changes and issubclass(answer, Payment)
 
     def decorate(handler: Handler) -> Endpoint:
         async def endpoint(request: Request) -> Response:
             service: Service = request.app.state.service
-            principal = authenticate(request, service.keys)
+            principal = admit(request, service.keys, request.app.state.rate_limits)
             authorise(principal, roles)
             arguments = await _arguments(request, body, query)
             wallet_id = request.path_params.get("wallet_id") or getattr(arguments, "wallet_id", None)
@@ -103,7 +106,14 @@ def operation(
 
             async def work(ticket: Ticket) -> bytes:
                 call = Call(service, principal, request, ticket)
-                result = await (handler(call) if arguments is None else handler(call, arguments))
+                try:
+                    result = await (handler(call) if arguments is None else handler(call, arguments))
+                except ApiError as error:
+                    if pays:
+                        request.app.state.metrics.not_paid(error)
+                    raise
+                if pays:
+                    request.app.state.metrics.paid(cast(Payment, result).status)
                 return result.model_dump_json().encode()
 
             fingerprint = _fingerprint(request, principal, arguments) if changes else None
@@ -114,7 +124,13 @@ def operation(
         endpoint.__name__ = endpoint.__qualname__ = handler.__name__
         endpoint.__doc__ = handler.__doc__
         endpoint.__module__ = handler.__module__
-        codes = {*_ALWAYS, "insufficient_permissions", *(_CHANGES if changes else ()), *errors}
+        codes = {
+            *_ALWAYS,
+            "insufficient_permissions",
+            *(_CHANGES if changes else ()),
+            *(_BODIES if body else ()),
+            *errors,
+        }
         documented = api.validate(
             query=query,
             json=body,
@@ -139,9 +155,9 @@ async def _arguments(request: Request, body: type[Body] | None, query: type[Quer
     if model is None:
         return None
     if body:
-        limit = request.app.state.service.settings.max_body_bytes
+        settings = request.app.state.service.settings
         empty = not any(field.is_required() for field in body.model_fields.values())
-        found = await read_json(request, empty=empty, limit=limit)
+        found = await read_json(request, empty=empty, limit=settings.max_body_bytes, seconds=settings.request_timeout)
     else:
         found = query_items(request)
     try:

@@ -1,5 +1,6 @@
 """From raw requests to values: JSON bodies and query strings, refused with a message that echoes no input."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -25,19 +26,29 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_unique)
 
 
-async def read_json(request: Request, *, empty: bool, limit: int) -> dict[str, Any]:
+#: Tells the client, and the server, not to go on with a body of which the rest is not wanted.
+_CLOSE = {"Connection": "close"}
+
+
+async def read_json(request: Request, *, empty: bool, limit: int, seconds: float) -> dict[str, Any]:
     """Return the body, of at most ``limit`` bytes, as a JSON object; with ``empty`` no body counts as an empty one.
 
-    Raises ``invalid_request`` and ``request_too_large``.
+    Raises ``invalid_request``, ``request_too_large`` and, when it takes longer than that, ``request_timeout``.
     """
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced[:20]) > limit:
+        raise RequestError("request_too_large", headers=_CLOSE)
     raw = bytearray()
     try:
-        async for chunk in request.stream():
-            raw += chunk
-            if len(raw) > limit:
-                raise RequestError("request_too_large")
+        async with asyncio.timeout(seconds):
+            async for chunk in request.stream():
+                raw += chunk
+                if len(raw) > limit:
+                    raise RequestError("request_too_large", headers=_CLOSE)
     except ClientDisconnect:
         raise RequestError("invalid_request", "The body ended early.") from None
+    except TimeoutError:
+        raise RequestError("request_timeout", headers=_CLOSE) from None
     if not raw and empty:
         return {}
     media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()

@@ -4,7 +4,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from app.docs.render import GUIDES, error_page, guide_page, interface_page
+from app.docs.render import GUIDES, error_page, events_page, guide_page, interface_page, settings_page
 from app.errors import CATALOGUE, RequestError
 
 _HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
@@ -17,7 +17,8 @@ async def openapi(request: Request) -> Response:
 
 async def interface(request: Request) -> Response:
     """All operations on a page."""
-    return HTMLResponse(interface_page(request.app.state.openapi), headers=_HEADERS)
+    others = [route for route in request.app.routes if route.path not in request.app.state.openapi["paths"]]
+    return HTMLResponse(interface_page(request.app.state.openapi, others), headers=_HEADERS)
 
 
 async def guide(request: Request) -> Response:
@@ -33,7 +34,17 @@ async def error(request: Request) -> Response:
     kind = CATALOGUE.get(request.path_params["code"])
     if kind is None:
         raise RequestError("not_found")
-    return HTMLResponse(error_page(kind), headers=_HEADERS)
+    return HTMLResponse(error_page(kind, request.app.state.base_url), headers=_HEADERS)
+
+
+async def events(_request: Request) -> Response:
+    """All events on a page."""
+    return HTMLResponse(events_page(), headers=_HEADERS)
+
+
+async def settings(_request: Request) -> Response:
+    """All settings on a page."""
+    return HTMLResponse(settings_page(), headers=_HEADERS)
 
 
 routes = [
@@ -41,4 +52,6 @@ routes = [
     Route("/docs", interface),
     Route("/docs/guides/{name}", guide),
     Route("/docs/errors/{code}", error),
+    Route("/docs/events", events),
+    Route("/docs/settings", settings),
 ]

@@ -2,16 +2,20 @@
 
 from starlette.routing import Route
 
-from app import transactions
+from app import events
 from app.auth import READERS_AND_AGENT
-from app.models.payments import EventPage, ListEvents
+from app.models.events import EventPage, ListEvents
 from app.routes._operation import Call, operation
 
 
 @operation(tag="events", roles=READERS_AND_AGENT, query=ListEvents, answer=EventPage, errors=("wallet_not_found",))
 async def list_events(call: Call, query: ListEvents) -> EventPage:
-    """Query events."""
-    return transactions.events(call.service, call.principal, query)
+    """Query events.
+
+    Newest first, kept for 90 days. The filters combine; `type` takes several names, separated by commas. A wallet's
+    events include those of escrows that it receives. `/docs/events` tells what each type means.
+    """
+    return events.page(call.service, call.principal, query)
 
 
 routes = [Route("/v1/events", list_events, methods=["GET"])]

@@ -13,7 +13,7 @@ from app.store.columns import columns_of, upsert
 from app.store.prepared import execute
 from app.store.read_tables import transactions, wallets
 from app.store.state_tables import attempts as table
-from app.store.transactions import PAYMENT, ROW_TYPES
+from app.store.transactions import ROW_TYPES
 
 Status = Literal["pending", "confirmed", "blocked", "failed"]
 
@@ -114,8 +114,8 @@ def settle_attempt(
 
 
 def last_blocked(connection: Connection, wallet_id: str) -> int | None:
-    """Return when the wallet's last refused payment was tried."""
-    mine = (table.c.wallet_id == wallet_id, table.c.status == "blocked", table.c.type == PAYMENT)
+    """Return when the wallet's last refused payment or escrow was tried."""
+    mine = (table.c.wallet_id == wallet_id, table.c.status == "blocked")
     moment: int | None = connection.scalar(select(func.max(table.c.created_at)).where(*mine))
     return moment
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, Row, or_, select
 
 from app.store.columns import upsert
 from app.store.paging import Page, fetch_page
@@ -22,7 +22,10 @@ SEVERITIES = {
 
 @dataclass(frozen=True, slots=True)
 class FeedEvent:
-    """One event. `position` rises with every event that is stored, so that a consumer can continue after one."""
+    """One event. `position` rises with every event that is stored, so that a consumer can continue after one.
+
+    `other_wallet_id` is the wallet on the other side of what happened between two.
+    """
 
     position: int
     event_id: str
@@ -34,6 +37,7 @@ class FeedEvent:
     summary: str
     payload: dict[str, Any]
     signature: str | None
+    other_wallet_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,7 @@ def append_event(
     timestamp: int,
     payload: dict[str, Any],
     wallet_id: str | None = None,
+    other_wallet_id: str | None = None,
     severity: str | None = None,
     summary: str = "",
     signature: str | None = None,
@@ -68,6 +73,7 @@ def append_event(
         timestamp=timestamp,
         payload=payload,
         wallet_id=wallet_id,
+        other_wallet_id=other_wallet_id,
         severity=severity,
         summary=summary,
         signature=signature,
@@ -83,6 +89,7 @@ def feed_row(
     timestamp: int,
     payload: dict[str, Any],
     wallet_id: str | None = None,
+    other_wallet_id: str | None = None,
     severity: str | None = None,
     summary: str = "",
     signature: str | None = None,
@@ -94,6 +101,7 @@ def feed_row(
         "type": type,
         "timestamp": timestamp,
         "wallet_id": wallet_id,
+        "other_wallet_id": other_wallet_id,
         "severity": severity or SEVERITIES.get(type, "info"),
         "summary": summary,
         "payload": payload,
@@ -115,7 +123,8 @@ def feed(
     if wanted.types:
         query = query.where(table.c.type.in_(wanted.types))
     if wanted.wallet_id is not None:
-        query = query.where(table.c.wallet_id == wanted.wallet_id)
+        # Either column has an index, so that the database can join two searches.
+        query = query.where(or_(table.c.wallet_id == wanted.wallet_id, table.c.other_wallet_id == wanted.wallet_id))
     if wanted.severity is not None:
         query = query.where(table.c.severity == wanted.severity)
     if wanted.start is not None:

@@ -4,8 +4,9 @@ import time
 from collections.abc import Callable
 
 from sqlalchemy import BigInteger, Column, Connection, String, Table, insert, inspect, select
+from sqlalchemy.schema import CreateColumn
 
-from app.store import read_tables, state_tables
+from app.store import approval_requests, deliveries, exports, read_tables, state_tables, topups, webhooks
 from app.store.columns import metadata
 
 applied_migrations = Table(
@@ -17,10 +18,37 @@ applied_migrations = Table(
 
 Migration = Callable[[Connection], None]
 
-MIGRATIONS: dict[str, Migration] = {}
+
+def _escrows(connection: Connection) -> None:
+    read_tables.escrows.create(connection)
+    state_tables.escrow_details.create(connection)
+    for column in (read_tables.wallets.c.escrow_counter, read_tables.feed.c.other_wallet_id):
+        definition = CreateColumn(column).compile(dialect=connection.dialect)
+        connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {definition}")
+    next(index for index in read_tables.feed.indexes if index.name == "feed_by_other_wallet").create(connection)
+
+
+def _webhooks(connection: Connection) -> None:
+    for table in (webhooks.table, deliveries.table, deliveries.attempts):
+        table.create(connection)
+
+
+def _feed_by_severity(connection: Connection) -> None:
+    (index,) = (one for one in read_tables.feed.indexes if one.name == "feed_by_severity")
+    index.create(connection)
+
+
+MIGRATIONS: dict[str, Migration] = {
+    "topup_rules": topups.topup_rules.create,
+    "approval_requests": approval_requests.approval_requests.create,
+    "escrows": _escrows,
+    "exports": exports.exports.create,
+    "webhooks": _webhooks,
+    "feed_by_severity": _feed_by_severity,
+}
 """Changes since the first schema, oldest first. Each runs once, in the transaction that records it."""
 
-TABLES = (state_tables, read_tables)
+TABLES = (state_tables, read_tables, topups, approval_requests, exports, webhooks, deliveries)
 """The modules whose tables make up the newest schema."""
 
 

@@ -1,7 +1,8 @@
 """Read models: tables that follow from the chain, joined with what only the service knows.
 
 The projector writes them and can rebuild them. Times are Unix milliseconds, except where the chain keeps seconds
-(`session_expires_at`, `expiry`, `effective_at`); addresses are base58, hashes lower-case hex.
+(`session_expires_at`, `expiry`, `effective_at`, an escrow's but `created_at`); addresses are base58, hashes lower-case
+hex.
 """
 
 from sqlalchemy import (
@@ -53,6 +54,7 @@ wallets = Table(
     Column("frozen_sequence", U64, nullable=False),
     Column("funded", Boolean, nullable=False, comment="whether it ever held USDC"),
     Column("sequence", U64, nullable=False, comment="of the vault's last event"),
+    Column("escrow_counter", U64, nullable=False, server_default="0", comment="of the next escrow"),
     Column("created_at", BigInteger, nullable=False),
     Column("updated_at", BigInteger, nullable=False),
     Column("last_transaction_at", BigInteger),
@@ -150,9 +152,12 @@ feed = Table(
     Column("summary", String, nullable=False),
     Column("payload", JSON, nullable=False),
     Column("signature", String, comment="of the transaction it reports, if any"),
+    Column("other_wallet_id", String, comment="of the wallet on the other side, if any"),
     Index("feed_newest", "org", "timestamp", "position"),
     Index("feed_by_type", "org", "type", "timestamp", "position"),
     Index("feed_by_wallet", "wallet_id", "timestamp", "position"),
+    Index("feed_by_severity", "org", "severity", "timestamp", "position"),
+    Index("feed_by_other_wallet", "other_wallet_id", "timestamp", "position"),
     Index("feed_by_signature", "signature"),
     sqlite_autoincrement=True,
 )
@@ -177,4 +182,48 @@ approvals = Table(
     Column("payer", String, nullable=False, comment="gets the account's rent back"),
     Column("state", String, nullable=False, comment="open, used or closed"),
     Index("approvals_by_vault", "vault", "recipient", "amount"),
+)
+
+escrows = Table(
+    "escrows",
+    metadata,
+    Column("escrow_id", String, primary_key=True),
+    Column("org", String, nullable=False),
+    Column("address", String, nullable=False, unique=True),
+    Column("wallet_id", String, nullable=False, comment="of the wallet that pays"),
+    Column("vault", String, nullable=False, comment="of that wallet"),
+    Column("receiver", String, nullable=False, comment="address of the receiving vault, or another address"),
+    Column("to_wallet", String, comment="of the receiving wallet, when the receiver is one"),
+    Column("payer", String, nullable=False, comment="gets the accounts' rent back"),
+    Column("policy", String, nullable=False, comment="address of the policy that allowed it"),
+    Column("amount", U64, nullable=False),
+    Column("task_hash", String, nullable=False),
+    Column("expected_output", String),
+    Column("proof_kinds", Integer, nullable=False, comment="bit set over the codes of the kinds"),
+    Column("counter", U64, nullable=False),
+    # A locked escrow is disputed at most once and settled at most once, and the status follows from which of the two
+    # is known, in whatever order their events are applied.
+    Column("status", String, nullable=False, comment="pending, locked, disputed, released, refunded or settled"),
+    Column("deadline", BigInteger, nullable=False),
+    Column("due_at", BigInteger, comment="when it is to be refunded; null while pending and once settled"),
+    Column("created_at", BigInteger, nullable=False),
+    Column("tx_id", String, comment="of the row of its locking"),
+    Column("signature", String),
+    Column("disputed_at", BigInteger),
+    Column("disputed_by", String, comment="the address that signed"),
+    Column("reason_hash", String),
+    Column("evidence_hash", String),
+    Column("dispute_signature", String),
+    Column("released", U64),
+    Column("refunded", U64),
+    Column("output_hash", String),
+    Column("proof_kind", Integer),
+    Column("settled_at", BigInteger),
+    Column("settlement_signature", String),
+    Index("escrows_newest", "org", "created_at", "escrow_id"),
+    Index("escrows_by_status", "org", "status", "created_at", "escrow_id"),
+    Index("escrows_by_wallet", "wallet_id", "created_at", "escrow_id"),
+    Index("escrows_by_receiver", "to_wallet", "created_at", "escrow_id"),
+    Index("escrows_by_transaction", "tx_id"),
+    Index("escrows_due", "due_at"),
 )

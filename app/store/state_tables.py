@@ -152,6 +152,18 @@ idempotency = Table(
     Column("expires_at", BigInteger, nullable=False, index=True),
 )
 
+escrow_details = Table(
+    "escrow_details",
+    metadata,
+    Column("escrow_id", String, primary_key=True),
+    # The chain holds the hashes of these texts. Each is shown only where its hash is the one on the chain.
+    Column("task_description", String),
+    Column("output_hash", String, comment="hex hash of the output that is at output_url"),
+    Column("output_url", String),
+    Column("dispute_reason", String),
+    Column("disputed_by", String, comment="id of the wallet for which the dispute was raised"),
+)
+
 setting_values = Table(
     "setting_values",
     metadata,

@@ -11,8 +11,14 @@ from app.store.read_tables import transactions as table
 PAYMENT = "payment"
 FUNDING = "funding"
 WITHDRAWAL = "withdrawal"
-ROW_TYPES = (PAYMENT, FUNDING, WITHDRAWAL)
-"""Types of attempts that are rows of the list; an attempt of another type (say, a freeze) moves no money."""
+ESCROW_LOCK, ESCROW_RELEASE, ESCROW_REFUND = "escrow_lock", "escrow_release", "escrow_refund"
+A2A_SEND, A2A_RECEIVE = "a2a_send", "a2a_receive"
+"""They mirror a lock and a release as what happened between two agents; in sums only the `escrow_*` rows count."""
+ROW_TYPES = (PAYMENT, FUNDING, WITHDRAWAL, ESCROW_LOCK, A2A_SEND)
+"""Types of attempts that are rows of the list; an attempt of another type (say, a freeze) moves no money.
+
+An escrow that was refused is an `a2a_send`.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,7 @@ class Wallet:
     session_authority: str | None
     session_expires_at: int
     sequence: int
+    escrow_counter: int
     created_at: int
     updated_at: int
     last_transaction_at: int | None
@@ -258,6 +259,7 @@ def _record(row: Row[Any], tags: tuple[str, ...]) -> Wallet:
         session_authority=row.session_authority,
         session_expires_at=row.session_expires_at,
         sequence=row.sequence,
+        escrow_counter=row.escrow_counter,
         created_at=row.created_at,
         updated_at=max(row.updated_at, row.details_updated_at or 0),
         last_transaction_at=row.last_transaction_at,

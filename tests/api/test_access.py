@@ -52,7 +52,8 @@ async def test_revoked_key_stops_working(world: World) -> None:
     await world.ok("GET", "/v1/wallets", key=key)
     [found] = [one for one in world.service.keys.list(world.org) if one.hint and key.endswith(one.hint)]
 
-    assert world.service.keys.revoke(world.org, found.key_id)
+    ring = world.service.keys
+    await world.service.db.write(lambda conn: ring.revoke(conn, world.org, found.key_id))
 
     async with asyncio.timeout(world.settings.key_cache_seconds + 2):
         while (await world.call("GET", "/v1/wallets", key=key)).status_code == 200:  # noqa: ASYNC110 - asks over HTTP

@@ -16,8 +16,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from solders.keypair import Keypair
 
-from app.domains import DomainResolver, Names, is_public, normalise
+from app.domains import DomainResolver, normalise
 from app.errors import RequestError, UnavailableError
+from app.outbound import Names, is_public
 from tests.world import World, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -1,0 +1,62 @@
+"""What the service does for itself: notes when API keys were last used, and deletes events that are too old."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import structlog
+
+from app.keys import KeyRing
+from app.store.database import Database
+from app.store.retention import delete_events
+
+_log = structlog.get_logger(__name__)
+
+_BATCH = 500
+"""Events deleted in one transaction, so that payments do not wait for a large one."""
+_DAY_MS = 86_400_000
+
+
+class Housekeeping:
+    """Does a round every ``interval`` seconds, and notes the keys' use at the end.
+
+    Events are kept for ``days`` by ``clock``, which gives the Unix time.
+    """
+
+    def __init__(
+        self, db: Database, keys: KeyRing, *, interval: float, days: int, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._db = db
+        self._keys = keys
+        self._interval = interval
+        self._kept_ms = days * _DAY_MS
+        self._clock = clock
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin."""
+        self._task = asyncio.create_task(self._run(), name="housekeeping")
+
+    async def stop(self) -> None:
+        """End."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._keys.note_use()
+
+    async def tick(self) -> int:
+        """Do one round; returns how many events were deleted."""
+        await self._keys.note_use()
+        before = int(self._clock() * 1000) - self._kept_ms
+        deleted = 0
+        while found := await self._db.write(lambda conn: delete_events(conn, before, most=_BATCH)):
+            deleted += found
+        return deleted
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self.tick()
+            except Exception:  # noqa: BLE001 - whatever it is, the next round may succeed
+                _log.exception("housekeeping_failed")
+            await asyncio.sleep(self._interval)

@@ -1,0 +1,61 @@
+"""Events as they are queried and shown."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic_core import PydanticCustomError
+
+from app.event_catalogue import EVENTS
+from app.models.base import Answer, Identifier, Moment, Page
+
+Severity = Literal["info", "warning", "critical"]
+
+
+def _types(value: Any) -> list[str]:
+    found = value.split(",") if isinstance(value, str) else []
+    if not found or not set(found) <= set(EVENTS):
+        raise PydanticCustomError("event_types", "must be names of events, separated by commas")
+    return found
+
+
+#: Names of events from a comma-separated text.
+EventTypes = Annotated[
+    list[str], BeforeValidator(_types), WithJsonSchema({"type": "string", "examples": ["wallet.frozen,balance.low"]})
+]
+
+
+class ListEvents(Page):
+    """Query of the events. `type` and `event` are the same; `from` is inclusive, `to` exclusive."""
+
+    type: EventTypes | None = None
+    event: EventTypes | None = None
+    wallet_id: Identifier | None = None
+    severity: Severity | None = None
+    from_: Annotated[Moment | None, Field(alias="from")] = None
+    to: Moment | None = None
+
+    @model_validator(mode="after")
+    def _names_types_once(self) -> "ListEvents":
+        if self.type is not None and self.event is not None:
+            raise PydanticCustomError("event_types", "type and event are the same; give one of them")
+        return self
+
+
+class Event(Answer):
+    """One event; the members beside these depend on its type."""
+
+    model_config = ConfigDict(extra="allow")
+
+    event_id: str
+    event: str
+    severity: Severity
+    summary: str
+    timestamp: str
+
+
+class EventPage(Answer):
+    """One page of events, newest first."""
+
+    data: list[Event]
+    has_more: bool
+    next_cursor: str | None

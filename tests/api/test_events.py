@@ -1,0 +1,189 @@
+"""GET /v1/events: filters, severities, payloads, pages and retention."""
+
+import asyncio
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from app.event_catalogue import EVENTS
+from app.housekeeping import Housekeeping
+from app.store.feed import append_event, feed
+from app.store.retention import delete_events
+from app.timestamps import now_ms
+from tests.escrow_support import agent, of, shows_output
+from tests.world import Json, World, error_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+_DAY = 86_400_000
+
+
+async def _events(world: World, query: str = "", key: str | None = None) -> list[Json]:
+    return list((await world.ok("GET", f"/v1/events?limit=100&{query}", key=key))["data"])
+
+
+async def _names(world: World, query: str = "") -> list[str]:
+    return [one["event"] for one in await _events(world, query)]
+
+
+async def _append(world: World, event_id: str, timestamp: int, type: str = "wallet.funded", **fields: Any) -> None:  # noqa: A002
+    org = fields.pop("org", world.org)
+    await world.service.db.write(
+        lambda conn: append_event(
+            conn, event_id=event_id, org=org, type=type, timestamp=timestamp, payload={}, **fields
+        )
+    )
+
+
+async def test_filters_narrow_and_combine(world: World) -> None:
+    policy = await world.policy(maxPerTx="5")
+    wallet, other, to = await world.wallet(policy["policy_id"]), await world.wallet(), await world.payee()
+    await world.pay(wallet, to, "1")
+    await world.pay(wallet, to, "9")
+    await world.pay(other, to, "1")
+    mine = f"walletId={wallet['wallet_id']}"
+
+    assert await _names(world, mine) == [
+        "transaction.blocked",
+        "transaction.completed",
+        "transaction.pending",
+        "wallet.funded",
+        "wallet.created",
+    ]
+    assert await _names(world, f"{mine}&type=wallet.created,wallet.funded") == ["wallet.funded", "wallet.created"]
+    assert await _names(world, f"{mine}&event=wallet.created") == ["wallet.created"]
+    assert await _names(world, f"{mine}&severity=warning") == ["transaction.blocked"]
+    assert await _names(world, f"{mine}&severity=warning&type=transaction.completed") == []
+    assert await _names(world, f"{mine}&severity=critical") == []
+    assert await _names(world, f"wallet_id={wallet['wallet_id']}&severity=info&type=wallet.created") == [
+        "wallet.created"
+    ]
+    created = await _events(world, "type=wallet.created")
+    assert {one["wallet_id"] for one in created} >= {wallet["wallet_id"], other["wallet_id"]}
+
+
+async def test_time_bounds_are_exact_and_combine_with_the_others(world: World) -> None:
+    wallet = await world.wallet()
+    mine = f"walletId={wallet['wallet_id']}"
+    [created] = await _events(world, f"{mine}&type=wallet.created")
+    moment = datetime.fromisoformat(created["timestamp"])
+
+    def at(milliseconds: int) -> str:
+        return (moment + timedelta(milliseconds=milliseconds)).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+
+    query = f"{mine}&type=wallet.created"
+    assert len(await _events(world, f"{query}&from={at(0)}&to={at(1)}")) == 1
+    assert await _events(world, f"{query}&from={at(1)}") == []
+    assert await _events(world, f"{query}&to={at(0)}") == []
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "type=unknown",
+        "type=",
+        "type=wallet.created,",
+        "type=wallet.created&event=wallet.created",
+        "severity=loud",
+        "severity=",
+        "from=yesterday",
+        "limit=101",
+        "cursor=nonsense",
+        "wallet=wal_x",
+    ],
+)
+async def test_bad_filter_is_refused(world: World, query: str) -> None:
+    error_of(await world.call("GET", f"/v1/events?{query}"), 400, "invalid_request")
+
+
+async def test_severities_and_payloads_are_those_of_the_catalogue(own_world: World) -> None:
+    world = own_world
+    # Given everything that makes an event
+    policy = await world.policy(maxPerTx="50", expiry=datetime.fromtimestamp(time.time() + 9_000, UTC).isoformat())
+    paying, receiving = await agent(world, policy["policy_id"]), await agent(world)
+    wallet, to = paying.wallet, await world.payee()
+    path = f"/v1/wallets/{wallet['wallet_id']}"
+    await world.pay(wallet, to, "1")
+    await world.pay(wallet, to, "60")
+    await world.ok("PATCH", path, {"status": "frozen"})
+    await world.ok("PATCH", path, {"status": "active"})
+    await world.ok("PATCH", f"/v1/policies/{policy['policy_id']}", {"maxPerTx": "40"})
+    escrow = await paying.lock(receiving)
+    await receiving.ok("POST", of(escrow, "complete"), shows_output())
+    late = await paying.lock(receiving, timeoutSeconds=60)
+    disputed = await paying.lock(receiving)
+    await paying.ok("POST", of(disputed, "dispute"), {"reason": "late"})
+    await world.ok("POST", of(disputed, "resolve"), {"decision": "refund"})
+    await world.localnet.mint_usdc(world.service.instructions(world.org).reserve_tokens, 5)
+    started = await world.ok("POST", "/v1/transactions/export", {"format": "csv"})
+    await world.later(10_000)
+    await world.keeper().tick()
+    await world.catch_up()
+    await world.service.exporter.tick()
+
+    # Then each has the severity and the fields that its page tells
+    events = await _events(world)
+    assert {one["event"] for one in events} == set(EVENTS) - {"ping", "balance.low"}
+    common = {"event_id", "event", "severity", "summary", "timestamp"}
+    for one in events:
+        kind = EVENTS[one["event"]]
+        after_dispute = one["event"] == "escrow.refunded" and one["escrow_id"] == disputed["escrow_id"]
+        assert one["severity"] == ("critical" if after_dispute else kind.severity), one
+        assert set(one) - common - set(kind.optional) == set(kind.fields), one
+        assert one["summary"]
+    assert {one["event"] for one in events if one["severity"] == "critical"} == {"wallet.frozen", "escrow.refunded"}
+    assert {one["escrow_id"] for one in events if one["event"] == "escrow.refunded"} == {
+        late["escrow_id"],
+        disputed["escrow_id"],
+    }
+    assert [one["export_id"] for one in events if one["event"] == "export.ready"] == [started["export_id"]]
+
+
+async def test_pages_hold_every_event_once_while_events_arrive(world: World) -> None:
+    wallet = await world.wallet(funds=None)
+    now, identifier = now_ms(), wallet["wallet_id"]
+    # Many of one millisecond, so that only their position tells them apart.
+    for number in range(7):
+        await _append(world, f"evt_page_{number}", now, wallet_id=identifier, type="wallet.unfrozen")
+    path, seen, cursor = f"/v1/events?walletId={identifier}&type=wallet.unfrozen&limit=3", [], ""
+    while True:
+        page = await world.ok("GET", path + cursor)
+        seen += [one["event_id"] for one in page["data"]]
+        await _append(world, f"evt_new_{len(seen)}", now_ms() + 1, wallet_id=identifier, type="wallet.unfrozen")
+        if not page["has_more"]:
+            break
+        cursor = f"&cursor={page['next_cursor']}"
+
+    assert seen == [f"evt_page_{number}" for number in reversed(range(7))]
+
+
+async def test_events_are_kept_for_90_days_in_every_organisation(own_world: World) -> None:
+    world = own_world
+    other = await world.organisation("old-events")
+    now = now_ms()
+    await asyncio.gather(
+        *(_append(world, f"evt_old_{number}", now - 90 * _DAY - 1 - number) for number in range(1_200))
+    )
+    await _append(world, "evt_edge", now - 90 * _DAY)
+    await _append(world, "evt_theirs", now - 91 * _DAY, org=other)
+    rounds = Housekeeping(world.service.db, world.service.keys, interval=60, days=90, clock=lambda: now / 1000)
+
+    assert await rounds.tick() == 1_201
+    assert await rounds.tick() == 0
+
+    ids = [one.event_id for one in world.service.db.read(lambda conn: feed(conn, world.org, limit=1_000)).data]
+    assert ids[-1] == "evt_edge"
+    assert not [one for one in ids if one.startswith("evt_old")]
+
+
+async def test_one_transaction_deletes_a_bounded_number(own_world: World) -> None:
+    now = now_ms()
+    for number in range(30):
+        await _append(own_world, f"evt_{number}", now - number)
+    db = own_world.service.db
+
+    assert await db.write(lambda conn: delete_events(conn, now + 1, most=20)) == 20
+    left = [one.event_id for one in db.read(lambda conn: feed(conn, own_world.org, limit=100)).data]
+    assert left == [f"evt_{number}" for number in range(10)]

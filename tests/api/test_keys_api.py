@@ -1,0 +1,216 @@
+"""API keys through the interface: made, listed, rotated with an overlap, revoked; and when they were last used."""
+
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from app.cli import main
+from app.housekeeping import Housekeeping
+from tests.world import Json, World, error_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def _make(world: World, role: str = "viewer", **fields: object) -> Json:
+    return await world.ok("POST", "/v1/keys", {"role": role, **fields})
+
+
+async def _works(world: World, key: str) -> bool:
+    response = await world.call("GET", "/v1/wallets", key=key)
+    assert response.status_code in {200, 401}
+    return response.status_code == 200
+
+
+async def _listed(world: World, key_id: str) -> Json:
+    [found] = [one for one in (await world.ok("GET", "/v1/keys?limit=100"))["data"] if one["key_id"] == key_id]
+    return dict(found)
+
+
+async def test_key_is_shown_once_and_works(world: World) -> None:
+    made = await _make(world, "operator", name="ops")
+
+    assert re.fullmatch(r"avk_test_[0-9A-Za-z]{36}", made["key"])
+    assert made["key"].endswith(made["hint"])
+    assert (made["role"], made["name"], made["status"], made["revoked_at"]) == ("operator", "ops", "active", None)
+    assert await _works(world, made["key"])
+    shown = await _listed(world, made["key_id"])
+    assert made["key"] not in str(shown)
+    assert shown == {name: value for name, value in made.items() if name != "key"}
+
+
+async def test_agents_key_belongs_to_its_wallet(world: World) -> None:
+    wallet, other = await world.wallet(), await world.wallet()
+    made = await _make(world, "agent", walletId=wallet["wallet_id"])
+
+    assert made["wallet_id"] == wallet["wallet_id"]
+    assert (await world.call("GET", f"/v1/wallets/{wallet['wallet_id']}", key=made["key"])).status_code == 200
+    refused = await world.call("GET", f"/v1/wallets/{other['wallet_id']}", key=made["key"])
+    error_of(refused, 403, "insufficient_permissions")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"role": "root"},
+        {"role": "agent"},
+        {"role": "viewer", "walletId": "wal_x"},
+        {"role": "viewer", "name": "x" * 129},
+        {"role": "viewer", "name": "\x00"},
+        {"role": "viewer", "key": "avk_test_mine"},
+    ],
+)
+async def test_bad_key_is_refused(world: World, body: Json) -> None:
+    error_of(await world.call("POST", "/v1/keys", body), 400, "invalid_request")
+
+
+async def test_agents_key_for_an_unknown_wallet_is_refused(world: World) -> None:
+    body = {"role": "agent", "walletId": "wal_unknown"}
+
+    error_of(await world.call("POST", "/v1/keys", body), 404, "wallet_not_found")
+
+
+async def test_only_admins_manage_keys(world: World) -> None:
+    wallet = await world.wallet(funds=None)
+    made = await _make(world)
+    keys = [world.key("viewer"), world.key("operator"), world.key("agent", wallet["wallet_id"])]
+    for method, path in (
+        ("POST", "/v1/keys"),
+        ("GET", "/v1/keys"),
+        ("POST", f"/v1/keys/{made['key_id']}/rotate"),
+        ("DELETE", f"/v1/keys/{made['key_id']}"),
+    ):
+        body = {"role": "admin"} if (method, path) == ("POST", "/v1/keys") else None
+        for key in keys:
+            error_of(await world.call(method, path, body, key=key), 403, "insufficient_permissions")
+    assert await _works(world, made["key"])
+
+
+async def test_keys_of_another_organisation_are_not_there(world: World) -> None:
+    elsewhere = await world.organisation("keys-elsewhere")
+    admin = world.key("admin", org=elsewhere)
+    made = await _make(world)
+
+    rotated = await world.call("POST", f"/v1/keys/{made['key_id']}/rotate", {}, key=admin)
+    revoked = await world.call("DELETE", f"/v1/keys/{made['key_id']}", key=admin)
+
+    error_of(rotated, 404, "key_not_found")
+    error_of(revoked, 404, "key_not_found")
+    assert [one["role"] for one in (await world.ok("GET", "/v1/keys", key=admin))["data"]] == ["admin"]
+    assert await _works(world, made["key"])
+
+
+async def test_revoked_key_stops_at_once(world: World) -> None:
+    made = await _make(world)
+    assert await _works(world, made["key"])
+
+    revoked = await world.ok("DELETE", f"/v1/keys/{made['key_id']}")
+
+    assert revoked["status"] == "revoked"
+    assert not await _works(world, made["key"])
+    error_of(await world.call("DELETE", f"/v1/keys/{made['key_id']}"), 422, "key_not_active")
+    error_of(await world.call("POST", f"/v1/keys/{made['key_id']}/rotate", {}), 422, "key_not_active")
+    error_of(await world.call("DELETE", "/v1/keys/key_unknown"), 404, "key_not_found")
+
+
+async def test_old_key_works_until_the_overlap_is_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given a key that was rotated
+    old = await _make(world, "operator", name="ops")
+    new = await world.ok("POST", f"/v1/keys/{old['key_id']}/rotate", {"overlapSeconds": 3600})
+
+    # Then both work, and the new one is for the same use
+    assert new["key_id"] != old["key_id"]
+    assert [new[name] for name in ("role", "name", "status")] == ["operator", "ops", "active"]
+    assert await _works(world, old["key"])
+    assert await _works(world, new["key"])
+    assert (await _listed(world, old["key_id"]))["status"] == "rotated"
+    error_of(await world.call("POST", f"/v1/keys/{old['key_id']}/rotate", {}), 422, "key_not_active")
+
+    # When the time is over, the old one stops, even one that is remembered
+    ring = world.service.keys
+    now = ring._clock()
+    monkeypatch.setattr(ring, "_clock", lambda: now + 3_599)
+    assert await _works(world, old["key"])
+    monkeypatch.setattr(ring, "_clock", lambda: now + 3_601)
+    assert not await _works(world, old["key"])
+    assert await _works(world, new["key"])
+
+
+async def test_rotation_without_overlap_and_a_leaked_key_end_the_old_one_at_once(world: World) -> None:
+    first, second = await _make(world), await _make(world)
+
+    await world.ok("POST", f"/v1/keys/{first['key_id']}/rotate", {"overlapSeconds": 0})
+    await world.ok("POST", f"/v1/keys/{second['key_id']}/rotate")
+    await world.ok("DELETE", f"/v1/keys/{second['key_id']}")
+
+    assert not await _works(world, first["key"])
+    assert not await _works(world, second["key"])
+    for seconds in (-1, 2_592_001, "60", 1.5):
+        bad = await world.call("POST", f"/v1/keys/{first['key_id']}/rotate", {"overlapSeconds": seconds})
+        error_of(bad, 400, "invalid_request")
+
+
+async def test_repetition_gets_the_same_key_which_is_stored_encrypted_only(world: World) -> None:
+    body = {"role": "viewer", "idempotencyKey": "make-a-key"}
+
+    first, again = await world.ok("POST", "/v1/keys", body), await world.ok("POST", "/v1/keys", body)
+
+    assert first == again
+    stored = b"".join(file.read_bytes() for file in world.settings.data_dir.rglob("*.db*"))
+    assert first["key"].encode() not in stored
+
+
+async def test_list_is_paged_newest_first(world: World) -> None:
+    made = [(await _make(world))["key_id"] for _ in range(3)]
+    first = await world.ok("GET", "/v1/keys?limit=2")
+    await _make(world)
+    second = await world.ok("GET", f"/v1/keys?limit=2&cursor={first['next_cursor']}")
+
+    seen = [one["key_id"] for one in (*first["data"], *second["data"])]
+    assert len(set(seen)) == 4
+    assert set(made) <= set(seen)
+
+
+async def test_last_use_is_noted_by_the_round_and_not_by_the_request(world: World) -> None:
+    made = await _make(world)
+    ring, rounds = world.service.keys, Housekeeping(world.service.db, world.service.keys, interval=60, days=90)
+    await rounds.tick()
+    assert (await _listed(world, made["key_id"]))["last_used_at"] is None
+
+    for _ in range(3):
+        assert await _works(world, made["key"])
+    assert (await _listed(world, made["key_id"]))["last_used_at"] is None
+    used = ring._used[made["key_id"]]
+    await rounds.tick()
+
+    shown = (await _listed(world, made["key_id"]))["last_used_at"]
+    assert shown is not None
+    assert shown.endswith(f".{used % 1000:03}Z")
+
+
+async def test_last_use_is_kept_over_a_restart(own_world: World) -> None:
+    made = await _make(own_world)
+    assert await _works(own_world, made["key"])
+
+    await own_world.restart()
+
+    assert (await _listed(own_world, made["key_id"]))["last_used_at"] is not None
+
+
+async def test_command_line_rotates_and_lists_the_same_keys(world: World) -> None:
+    made = await _make(world)
+    folder: Path = world.settings.data_dir
+    options = ["--data-dir", str(folder), "--org", "test"]
+
+    rotated = CliRunner().invoke(main, ["keys", "rotate", made["key_id"], "--overlap", "60", *options])
+    again = CliRunner().invoke(main, ["keys", "rotate", made["key_id"], *options])
+    listed = CliRunner().invoke(main, ["keys", "list", *options])
+
+    assert rotated.exit_code == 0, rotated.output
+    assert await _works(world, rotated.output.strip())
+    assert again.exit_code == 1
+    assert "revoked or rotated" in again.output
+    [line] = [line for line in listed.output.splitlines() if made["key_id"] in line]
+    assert "rotated" in line

@@ -1,0 +1,117 @@
+"""Every code, event, route and setting has its place in the documentation, and what stands there is so."""
+
+import ast
+import json
+import re
+from html import unescape
+from pathlib import Path
+
+import pytest
+from starlette.routing import Route
+
+import app
+from app.errors import CATALOGUE
+from app.event_catalogue import EVENTS
+from app.main import routes
+from app.settings import Settings
+from app.store.feed import SEVERITIES
+from tests.world import World
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+_SOURCES = [file for file in Path(app.__file__).parent.rglob("*.py") if "localnet" not in file.parts]
+
+
+async def _page(world: World, path: str) -> str:
+    response = await world.client.get(path)
+    assert response.status_code == 200
+    assert response.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in response.headers["content-security-policy"]
+    return unescape(response.text)
+
+
+@pytest.mark.parametrize("code", CATALOGUE)
+async def test_every_code_has_a_page_with_cause_example_and_remedy(world: World, code: str) -> None:
+    page = await _page(world, f"/docs/errors/{code}")
+
+    for title in ("Cause", "Example", "What to do"):
+        assert re.search(rf"<h2>{title}</h2><(p|pre)>.{{10,}}?</\1>", page, re.DOTALL), title
+    [example] = re.findall(r"<pre>HTTP/1.1 (\d+) [^\n]+\n\n(.*?)</pre>", page, re.DOTALL)
+    assert int(example[0]) == CATALOGUE[code].status
+    error = json.loads(example[1])["error"]
+    assert error["code"] == code
+    assert error["docs"].endswith(f"/docs/errors/{code}")
+    assert {"message", "request_id"} <= set(error)
+
+
+def _codes_in(node: ast.AST) -> list[str]:
+    match node:
+        case ast.Call(func=ast.Name(id=name), args=[ast.Constant(value=str(code)), *_]) if name.endswith(
+            "Error"
+        ) and not name.startswith("Pydantic"):
+            return [code] if re.fullmatch(r"[a-z]+(_[a-z]+)+", code) else []
+    return []
+
+
+async def test_every_code_that_is_raised_is_in_the_catalogue() -> None:
+    raised = {code for file in _SOURCES for node in ast.walk(ast.parse(file.read_text())) for code in _codes_in(node)}
+
+    assert "policy_not_found" in raised
+    assert raised <= set(CATALOGUE)
+
+
+async def test_every_event_has_its_place_on_the_page(world: World) -> None:
+    page = await _page(world, "/docs/events")
+
+    for name, kind in EVENTS.items():
+        assert f'<h2 id="{name}">' in page
+        assert kind.meaning.replace("`", "") in re.sub(r"</?code>", "", page)
+        assert all(f"<code>{field}</code>" in page for field in (*kind.fields, *kind.optional))
+
+
+async def test_every_event_that_is_told_of_is_in_the_catalogue() -> None:
+    told = {
+        node.value
+        for file in _SOURCES
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and re.fullmatch(r"(transaction|wallet|balance|policy|escrow|org|export|alert|webhook)\.[a-z_]+", node.value)
+    }
+
+    assert told | {"ping"} == set(EVENTS)
+    assert set(SEVERITIES) <= set(EVENTS)
+
+
+async def test_every_route_has_its_place_on_the_page(world: World) -> None:
+    page = await _page(world, "/docs")
+
+    for route in routes:
+        for method in (route.methods or set()) - {"HEAD"}:
+            assert f'<span class="method">{method}</span> {route.path}</h3>' in page, route.path
+            assert re.search(rf">{method}</span> {re.escape(route.path)}</h3><p>[A-Z][^<]", page), route.path
+
+
+async def test_every_setting_has_its_place_on_the_page(world: World) -> None:
+    page = await _page(world, "/docs/settings")
+
+    for name, field in Settings.model_fields.items():
+        assert f'<tr id="{name}"><td><code>AGENT_VAULT_{name.upper()}</code></td>' in page
+        assert field.description, f"{name} says nothing of itself"
+        assert field.description.split("`")[0].strip() in page
+
+
+async def test_first_page_leads_to_the_others(world: World) -> None:
+    page = await _page(world, "/docs")
+
+    for link in re.findall(r'href="(/[^"#]*)"', page):
+        assert (await world.client.get(link)).status_code == 200, link
+    assert {'href="/docs/events"', 'href="/docs/settings"'} <= set(re.findall(r'href="[^"]+"', page))
+
+
+async def test_routes_that_need_a_key_are_those_of_the_interface(world: World) -> None:
+    for route in routes:
+        assert isinstance(route, Route)
+        if "{" not in route.path and "GET" in (route.methods or ()):
+            answer = await world.client.get(route.path)
+            assert (answer.status_code == 401) == route.path.startswith("/v1/"), route.path

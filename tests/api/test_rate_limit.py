@@ -1,0 +1,144 @@
+"""Rate limits: so many requests a key, so many failed authentications an address."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+import pytest_asyncio
+from pydantic import ValidationError
+
+from app.main import create_app
+from app.rate_limit import MovingWindows, RateLimits, network_of
+from app.settings import Settings
+from tests.world import World, error_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class _Limited:
+    """The world's service behind limits of 3 a second and 6 at once, by a clock that the test moves."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.clock = world, _Clock()
+        settings = world.settings.model_copy(
+            update={"rate_limit": 3, "rate_limit_burst": 6, "failed_authentications": 4}
+        )
+        self.app = create_app(settings, world._lifespan)
+        self.app.state.service = world.service
+        self.app.state.rate_limits = RateLimits(settings, clock=self.clock)
+
+    async def get(self, key: str, path: str = "/v1/wallets", client: str = "192.0.2.1") -> httpx.Response:
+        transport = httpx.ASGITransport(self.app, client=(client, 50_000))
+        async with httpx.AsyncClient(transport=transport, base_url="http://service") as http:
+            return await http.get(path, headers={"Authorization": f"Bearer {key}"})
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def limited(world: World) -> AsyncIterator[_Limited]:
+    yield _Limited(world)
+
+
+async def test_requests_beyond_the_burst_are_refused_until_the_window_moves_on(limited: _Limited) -> None:
+    key = limited.world.keys["admin"]
+
+    # Given as many requests as may be made at once
+    remaining = []
+    for _ in range(6):
+        response = await limited.get(key)
+        assert response.status_code == 200
+        assert response.headers["ratelimit-policy"] == '"default";q=6;w=2'
+        [found] = re.findall(r'^"default";r=(\d+);t=2$', response.headers["ratelimit"])
+        remaining.append(int(found))
+        assert "retry-after" not in response.headers
+    assert remaining == [5, 4, 3, 2, 1, 0]
+
+    # When one more is made, it is refused and told when to come again
+    limited.clock.now += 0.5
+    refused = await limited.get(key)
+    error_of(refused, 429, "rate_limited")
+    assert refused.headers["retry-after"] == "2"
+    assert refused.headers["ratelimit"] == '"default";r=0;t=2'
+    assert refused.headers["ratelimit-policy"] == '"default";q=6;w=2'
+
+    # Then it passes after that time, for refused ones do not count
+    limited.clock.now += float(refused.headers["retry-after"])
+    assert (await limited.get(key)).status_code == 200
+
+
+async def test_steady_requests_at_the_rate_are_never_refused(limited: _Limited) -> None:
+    for _ in range(60):
+        limited.clock.now += 1 / 3
+        assert (await limited.get(limited.world.keys["admin"])).status_code == 200
+
+
+async def test_each_key_has_a_limit_of_its_own(limited: _Limited) -> None:
+    first, second = limited.world.key("viewer"), limited.world.key("viewer")
+    while (await limited.get(first)).status_code == 200:
+        pass
+
+    assert (await limited.get(second)).status_code == 200
+
+
+async def test_errors_count_and_tell_of_the_limit_too(limited: _Limited) -> None:
+    response = await limited.get(limited.world.key("viewer"), "/v1/wallets/wal_unknown")
+
+    error_of(response, 404, "wallet_not_found")
+    assert response.headers["ratelimit"] == '"default";r=5;t=2'
+
+
+async def test_flood_without_a_key_is_refused_by_address(limited: _Limited) -> None:
+    for _ in range(4):
+        error_of(await limited.get("nonsense"), 401, "authentication_failed")
+
+    refused = await limited.get("nonsense")
+
+    error_of(refused, 429, "rate_limited")
+    assert refused.headers["retry-after"] == "60"
+    # Others, and those at the same address who have a key, are not concerned.
+    error_of(await limited.get("nonsense", client="192.0.2.2"), 401, "authentication_failed")
+    assert (await limited.get(limited.world.keys["admin"])).status_code == 200
+    limited.clock.now += 60
+    error_of(await limited.get("nonsense"), 401, "authentication_failed")
+
+
+async def test_many_at_once_get_exactly_the_burst(limited: _Limited) -> None:
+    responses = await asyncio.gather(*(limited.get(limited.world.keys["admin"]) for _ in range(20)))
+
+    assert sorted(one.status_code for one in responses) == [200] * 6 + [429] * 14
+
+
+async def test_limits_can_be_switched_off() -> None:
+    off = RateLimits(Settings(rate_limit=0, failed_authentications=0))
+
+    for _ in range(1_000):
+        assert off.count("key") == {}
+        off.failed("192.0.2.1")
+
+
+async def test_memory_is_bounded() -> None:
+    windows = MovingWindows(_Clock(), most=100)
+    for number in range(1_000):
+        assert windows.acquire_entry(f"address-{number}", 5, 60)
+
+    assert len(windows) == 100
+
+
+async def test_one_host_counts_once_however_many_addresses_it_has() -> None:
+    assert network_of("2001:db8:1:2::1") == network_of("2001:db8:1:2:ffff::9") != network_of("2001:db8:1:3::1")
+    assert network_of("::ffff:192.0.2.1") == network_of("192.0.2.1") != network_of("192.0.2.2")
+    assert network_of(None) == network_of("a socket")
+
+
+async def test_burst_that_is_no_multiple_of_the_rate_is_refused() -> None:
+    with pytest.raises(ValidationError, match="multiple"):
+        Settings(rate_limit=100, rate_limit_burst=150)
