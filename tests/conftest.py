@@ -1,5 +1,6 @@
 """Fixtures for tests through the HTTP interface: a whole service on a chain of its own, or on a validator."""
 
+import logging
 import os
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+import structlog
 
 from tests.program.adversaries.ways import CALLS
 from tests.validator import node, stages, windows
@@ -31,6 +33,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = [mark is None or mark.kwargs.get("smoke") is True for mark in marks]
     config.hook.pytest_deselected(items=[item for item, keep in zip(items, kept, strict=True) if not keep])
     items[:] = [item for item, keep in zip(items, kept, strict=True) if keep]
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_they_were() -> Iterator[None]:
+    """Undo what commands that run in the test's own process did to the logs."""
+    handlers, level = logging.root.handlers[:], logging.root.level
+    yield
+    structlog.reset_defaults()
+    logging.root.handlers[:] = handlers
+    logging.root.setLevel(level)
 
 
 @pytest.fixture(scope="session", name="windows")

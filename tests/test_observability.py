@@ -4,14 +4,13 @@ import asyncio
 import io
 import json
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 import pytest_asyncio
-import structlog
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.applications import Starlette
 
@@ -176,15 +175,12 @@ async def test_figures_are_for_the_machine_itself_and_for_readers(world: World) 
 
 
 @pytest.fixture(name="log")
-def _log(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
+def _log(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     """What `agent-vault --log-level debug` would write."""
     written = io.StringIO()
     monkeypatch.setattr(logging.root, "handlers", [])
-    level = logging.root.level
     logs.configure("debug", written)
-    yield written
-    logging.root.setLevel(level)
-    structlog.reset_defaults()
+    return written
 
 
 async def test_no_line_of_a_whole_flow_holds_a_secret(

@@ -150,7 +150,7 @@ async def test_refused_payments_memos_and_names_are_off_chain(story: Story) -> N
         ("payment", {"policy_id": None}),
         ("payment", {"status": "failed"}),
         ("payment", {"currency": "EURC"}),
-        ("payment", {"on_chain_slot": 1}),
+        ("payment", {"on_chain_slot": 10**9}),
         ("payment", {"policy_triggered": False}),
         ("payment", {"agent_attestation_hash": "sha256:00"}),
         ("payment", {"inner_index": 7}),

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from app.models.base import Answer, Identifier, Page
+from app.models.base import Answer, ApprovalId, Identifier, Page, PolicyId, Time, Usdc, WalletId
 
 ApprovalStatus = Literal["pending", "approved", "rejected", "used", "expired"]
 
@@ -20,21 +20,21 @@ class Approval(Answer):
     `chain_address` is where it stands on the chain once it is approved; `decided_by` is the id of an API key.
     """
 
-    approval_id: str
-    id: str
-    wallet_id: str
+    approval_id: ApprovalId
+    id: ApprovalId
+    wallet_id: WalletId
     recipient: str
     recipient_address: str
-    amount: str
+    amount: Usdc
     currency: str
-    policy_id: str
+    policy_id: PolicyId
     policy_version: int
     status: ApprovalStatus
     chain_address: str
-    created_at: str
-    expires_at: str
+    created_at: Time
+    expires_at: Time
     decided_by: str | None
-    decided_at: str | None
+    decided_at: Time | None
 
 
 class ApprovalPage(Answer):

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
-from app.models.base import Amount, Answer, Body, IdempotencyKey, Identifier, Memo, Page, Recipient, Text
+from app.models.base import Amount, Answer, Body, EscrowId, IdempotencyKey, Identifier, Memo, Page, Recipient, Text, Time, TransactionId, Usdc, WalletId
 
 #: Bounds of the time that a receiver gets, in seconds; the program's own.
 MIN_TIMEOUT, MAX_TIMEOUT, DEFAULT_TIMEOUT = 60, 2_592_000, 3_600
@@ -86,36 +86,36 @@ class Dispute(Answer):
     reason: str | None
     evidence: str | None
     raised_by: str | None
-    raised_at: str
+    raised_at: Time
     tx_signature: str
 
 
 class Escrow(Answer):
     """An escrow with all that is known of it."""
 
-    escrow_id: str
-    id: str
-    from_wallet: str
+    escrow_id: EscrowId
+    id: EscrowId
+    from_wallet: WalletId
     to_wallet: str
-    amount: str
+    amount: Usdc
     currency: str
     status: EscrowStatus
     chain_address: str
-    expires_at: str
-    created_at: str
-    tx_id: str | None
+    expires_at: Time
+    created_at: Time
+    tx_id: TransactionId | None
     tx_signature: str | None
     task_hash: str
     task_description: str | None
     expected_output_hash: str | None
     proof_types: list[ProofType]
-    released_amount: str | None
-    refunded_amount: str | None
+    released_amount: Usdc | None
+    refunded_amount: Usdc | None
     proof_type: ProofType | None
     output_hash: str | None
     output_url: str | None
     dispute: Dispute | None
-    settled_at: str | None
+    settled_at: Time | None
     settlement_signature: str | None
 
 

@@ -6,7 +6,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, model_v
 from pydantic_core import PydanticCustomError
 
 from app.event_catalogue import EVENTS
-from app.models.base import Answer, Identifier, Moment, Page
+from app.models.base import Answer, EventId, Identifier, Moment, Page, Time
 
 Severity = Literal["info", "warning", "critical"]
 
@@ -46,11 +46,11 @@ class Event(Answer):
 
     model_config = ConfigDict(extra="allow")
 
-    event_id: str
+    event_id: EventId
     event: str
     severity: Severity
     summary: str
-    timestamp: str
+    timestamp: Time
 
 
 class EventPage(Answer):

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from app.models.base import Answer, Body, IdempotencyKey, Identifier, Moment
+from app.models.base import Answer, Body, ExportId, IdempotencyKey, Identifier, Moment, Time, WalletId
 
 ExportFormat = Literal["csv", "json"]
 ExportStatus = Literal["processing", "ready", "expired", "failed"]
@@ -32,16 +32,16 @@ class Export(Answer):
 
     model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
 
-    export_id: str
-    id: str
+    export_id: ExportId
+    id: ExportId
     status: ExportStatus
     format: ExportFormat
-    wallet_id: str | None
-    from_: Annotated[str | None, Field(alias="from")]
-    to: str | None
+    wallet_id: WalletId | None
+    from_: Annotated[Time | None, Field(alias="from")]
+    to: Time | None
     rows: int | None
     download_url: str | None
-    estimated_ready_at: str
-    expires_at: str | None
+    estimated_ready_at: Time
+    expires_at: Time | None
     failure_reason: str | None
-    created_at: str
+    created_at: Time

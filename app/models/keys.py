@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from app.keys import KeyStatus, Role
-from app.models.base import Answer, Body, IdempotencyKey, Identifier, Name, Page
+from app.models.base import Answer, Body, IdempotencyKey, Identifier, KeyId, Name, Page, Time, WalletId
 
 #: The longest time for which a rotated key works on, in seconds.
 MAX_OVERLAP = 30 * 86_400
@@ -41,16 +41,16 @@ class ListKeys(Page):
 class Key(Answer):
     """An API key without the key itself; `hint` is its end. `rotated`: it works until `revoked_at`."""
 
-    key_id: str
-    id: str
+    key_id: KeyId
+    id: KeyId
     role: Role
-    wallet_id: str | None
+    wallet_id: WalletId | None
     name: str
     hint: str
     status: KeyStatus
-    created_at: str
-    last_used_at: str | None
-    revoked_at: str | None
+    created_at: Time
+    last_used_at: Time | None
+    revoked_at: Time | None
 
 
 class NewKey(Key):

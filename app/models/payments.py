@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from app.models.base import Amount, Answer, Body, IdempotencyKey, Identifier, Memo, Moment, Page, Recipient
+from app.models.base import Amount, Answer, Body, IdempotencyKey, Identifier, Memo, Moment, Page, PolicyId, Recipient, Time, TransactionId, Usdc, WalletId
 
 TransactionStatus = Literal["pending", "confirmed", "blocked", "failed"]
 TransactionType = Literal[
@@ -58,18 +58,18 @@ class ListTransactions(ListWalletTransactions):
 class Payment(Answer):
     """A payment as its request answers it."""
 
-    tx_id: str
-    id: str
-    wallet_id: str
+    tx_id: TransactionId
+    id: TransactionId
+    wallet_id: WalletId
     recipient: str
-    amount: str
+    amount: Usdc
     currency: str
     status: TransactionStatus
     tx_signature: str | None
     on_chain_slot: int | None
     policy_triggered: bool
     memo: str | None
-    timestamp: str
+    timestamp: Time
 
 
 class QuickPayment(Payment):
@@ -90,7 +90,7 @@ class Transaction(Payment):
     """A transaction with all that is known of it."""
 
     type: TransactionType
-    policy_id: str | None
+    policy_id: PolicyId | None
     agent_attestation_hash: str | None
     explorer_url_1: str | None
     explorer_url_2: str | None
@@ -114,17 +114,17 @@ class RuleVerdict(Answer):
     limit: str | None
     attempted: str | None
     headroom: str | None
-    retry_at: str | None
+    retry_at: Time | None
 
 
 class Simulation(Answer):
     """The verdict of every rule on a payment that is not made."""
 
-    wallet_id: str
+    wallet_id: WalletId
     recipient: str
-    amount: str
+    amount: Usdc
     currency: str
     allowed: bool
-    usdc_balance: str
-    retry_at: str | None
+    usdc_balance: Usdc
+    retry_at: Time | None
     rules: list[RuleVerdict]

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
-from app.models.base import Answer, Body, IdempotencyKey, Limit, Name, Recipient, Timestamp
+from app.models.base import Answer, Body, IdempotencyKey, Limit, Name, PolicyId, Recipient, Time, Timestamp, TransactionId, Usdc, WalletId
 from app.models.payments import Violation
 
 #: Entries that an on-chain allowlist holds.
@@ -65,20 +65,20 @@ class PreviewPolicy(UpdatePolicy):
 class Policy(Answer):
     """A policy. `version` rises with every change of its rules; a new policy with an allowlist starts at 2."""
 
-    policy_id: str
-    id: str
+    policy_id: PolicyId
+    id: PolicyId
     name: str
-    max_per_tx: str | None
-    max_per_day: str | None
-    max_per_month: str | None
+    max_per_tx: Usdc | None
+    max_per_day: Usdc | None
+    max_per_month: Usdc | None
     velocity_cap: int | None
     allowed_recipients: list[str]
     blocked_categories: list[str]
-    require_co_sign: str | None
-    expiry: str | None
+    require_co_sign: Usdc | None
+    expiry: Time | None
     wallet_count: int
     version: int
-    created_at: str
+    created_at: Time
 
 
 class PolicyList(Answer):
@@ -104,7 +104,7 @@ class AuditEntry(Answer):
     `changed_by` is the id of the API key that asked, or the address that signed a change past this service.
     """
 
-    timestamp: str
+    timestamp: Time
     changed_by: str
     changes: dict[str, Change]
 
@@ -118,15 +118,15 @@ class AuditLog(Answer):
 class PreviewedPayment(Answer):
     """A payment or escrow that would have become something else than it did."""
 
-    tx_id: str
-    wallet_id: str
+    tx_id: TransactionId
+    wallet_id: WalletId
     type: str
     recipient: str
-    amount: str
+    amount: Usdc
     status: Literal["confirmed", "blocked"]
     would_be: Literal["confirmed", "blocked"]
     violation: Violation | None
-    timestamp: str
+    timestamp: Time
 
 
 class PolicyPreview(Answer):
@@ -138,9 +138,9 @@ class PolicyPreview(Answer):
 
     model_config = ConfigDict(frozen=True, serialize_by_alias=True)
 
-    policy_id: str
-    start: str = Field(alias="from")
-    end: str = Field(alias="to")
+    policy_id: PolicyId
+    start: Time = Field(alias="from")
+    end: Time = Field(alias="to")
     wallets: int
     wallets_left_out: int
     payments: int

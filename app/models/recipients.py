@@ -1,6 +1,6 @@
 """Recipients: what the operator attests of an address or a domain."""
 
-from app.models.base import Answer, Body, IdempotencyKey, Identifier
+from app.models.base import Answer, Body, IdempotencyKey, Identifier, Time
 
 
 class PutRecipient(Body):
@@ -18,4 +18,4 @@ class RegisteredRecipient(Answer):
     address: str
     domain: str | None
     category: str
-    effective_at: str
+    effective_at: Time

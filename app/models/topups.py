@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import AfterValidator, model_validator
 from pydantic_core import PydanticCustomError
 
-from app.models.base import Amount, Answer, Body, IdempotencyKey, Limit
+from app.models.base import Amount, Answer, Body, IdempotencyKey, Limit, Time, Usdc, WalletId
 from app.store.topups import MAX_AMOUNT
 
 
@@ -33,9 +33,9 @@ class PutTopupRule(Body):
 class TopupRule(Answer):
     """A wallet's auto-topup rule; without amounts when none was given."""
 
-    wallet_id: str
-    id: str
+    wallet_id: WalletId
+    id: WalletId
     enabled: bool
-    trigger_below: str | None
-    topup_amount: str | None
-    updated_at: str | None
+    trigger_below: Usdc | None
+    topup_amount: Usdc | None
+    updated_at: Time | None

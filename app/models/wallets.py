@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from app.models.base import Amount, AmountOrAll, Answer, Body, IdempotencyKey, Identifier, Name, Page, TagList, Tags
+from app.models.base import Amount, AmountOrAll, Answer, Body, IdempotencyKey, Identifier, Name, Page, PolicyId, TagList, Tags, Time, TransactionId, Usdc, WalletId
 
 WalletStatus = Literal["active", "idle", "policy_violation", "frozen", "unfunded", "archived"]
 
@@ -112,34 +112,34 @@ class ListWallets(Page):
 class AttachedPolicy(Answer):
     """The policy as a wallet shows it."""
 
-    policy_id: str
-    id: str
+    policy_id: PolicyId
+    id: PolicyId
     name: str
-    max_per_tx: str | None
-    max_per_day: str | None
-    max_per_month: str | None
+    max_per_tx: Usdc | None
+    max_per_day: Usdc | None
+    max_per_month: Usdc | None
 
 
 class Wallet(Answer):
     """A wallet as lists and changes answer it."""
 
-    wallet_id: str
-    id: str
+    wallet_id: WalletId
+    id: WalletId
     chain_address: str
     agent_id: str
     label: str
-    usdc_balance: str
+    usdc_balance: Usdc
     policy: AttachedPolicy
     status: WalletStatus
     tags: list[str]
-    created_at: str
+    created_at: Time
 
 
 class WalletDetail(Wallet):
     """A wallet as the get request answers it."""
 
-    updated_at: str
-    last_transaction_at: str | None
+    updated_at: Time
+    last_transaction_at: Time | None
 
 
 class WalletPage(Answer):
@@ -153,21 +153,21 @@ class WalletPage(Answer):
 class Funded(Answer):
     """Answer of a funding."""
 
-    wallet_id: str
-    id: str
-    tx_id: str
+    wallet_id: WalletId
+    id: WalletId
+    tx_id: TransactionId
     tx_signature: str
     status: str
-    funded_amount: str
-    usdc_balance: str
-    org_balance_remaining: str
+    funded_amount: Usdc
+    usdc_balance: Usdc
+    org_balance_remaining: Usdc
 
 
 class FundedBatch(Answer):
     """Answer of a funding of several wallets, in the order of its allocations."""
 
     funded: list[Funded]
-    org_balance_remaining: str
+    org_balance_remaining: Usdc
     tx_signature: str
     status: str
 
@@ -176,16 +176,16 @@ class Withdrawn(WalletDetail):
     """Answer of a withdrawal: the wallet, and what moved, or while `transaction_status` is `pending` what will."""
 
     transaction_status: str
-    tx_id: str
+    tx_id: TransactionId
     tx_signature: str
-    withdrawn_amount: str
-    org_balance_remaining: str
+    withdrawn_amount: Usdc
+    org_balance_remaining: Usdc
 
 
 class SessionToken(Answer):
     """A new session token; it is shown this once."""
 
-    wallet_id: str
-    id: str
+    wallet_id: WalletId
+    id: WalletId
     session_token: str
-    expires_at: str
+    expires_at: Time

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from app.models.base import Answer, Body, IdempotencyKey, Moment, Page
+from app.models.base import Answer, Body, DeliveryId, EventId, IdempotencyKey, Moment, Page, Time, WebhookId
 from app.store.webhooks import ALL_EVENTS
 from app.webhooks.catalogue import EVENT_TYPES
 
@@ -77,14 +77,14 @@ class ListDeliveries(Page):
 class Webhook(Answer):
     """A webhook. A degraded one is paused: its queue grows until `status` is set to `enabled`."""
 
-    webhook_id: str
-    id: str
+    webhook_id: WebhookId
+    id: WebhookId
     url: str
     events: list[str]
     status: WebhookStatus
-    created_at: str
-    updated_at: str
-    previous_secret_expires_at: str | None
+    created_at: Time
+    updated_at: Time
+    previous_secret_expires_at: Time | None
 
 
 class WebhookWithSecret(Webhook):
@@ -105,7 +105,7 @@ class DeliveryAttempt(Answer):
     """One attempt: what the receiver answered, or why it did not."""
 
     attempt: int
-    timestamp: str
+    timestamp: Time
     status_code: int | None
     error: Literal["timeout", "address_not_allowed", "connection_failed"] | None
     duration_ms: int
@@ -118,14 +118,14 @@ class Delivery(Answer):
     `attempt` in them counts from 1 each time that the delivery starts anew: sent again, replayed, or after a pause.
     """
 
-    delivery_id: str
-    id: str
-    webhook_id: str
-    event_id: str
+    delivery_id: DeliveryId
+    id: DeliveryId
+    webhook_id: WebhookId
+    event_id: EventId
     event: str
     status: DeliveryStatus
-    queued_at: str
-    next_attempt_at: str | None
+    queued_at: Time
+    next_attempt_at: Time | None
     attempts: list[DeliveryAttempt]
 
 
@@ -140,5 +140,5 @@ class DeliveryPage(Answer):
 class Replay(Answer):
     """How many events were queued, again or for the first time."""
 
-    webhook_id: str
+    webhook_id: WebhookId
     queued: int

@@ -120,6 +120,7 @@ async def test_severities_and_payloads_are_those_of_the_catalogue(own_world: Wor
     started = await world.ok("POST", "/v1/transactions/export", {"format": "csv"})
     await world.later(10_000)
     await world.keeper().tick()
+    await world.service.indexer.check()
     await world.catch_up()
     await world.service.exporter.tick()
 
