@@ -14,6 +14,7 @@ from tests.world import World, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+
 async def test_largest_allowlist_of_addresses_fits(world: World) -> None:
     # 44 characters are the longest that an address takes.
     addresses = [str(Pubkey(b"\xff" * 28 + number.to_bytes(4))) for number in range(1_000)]

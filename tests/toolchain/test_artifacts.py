@@ -13,7 +13,8 @@ from solders.transaction_status import InstructionErrorFieldless, TransactionErr
 from tests.toolchain.paths import IDL, PROGRAM, ROOT
 from tests.toolchain.vm import Vm
 
-MAX_SIZE = 150_000
+#: 150,000 were kept without the escrow, whose five instructions took 48,000 more.
+MAX_SIZE = 200_000
 # Without accounts: the errors of an instruction that the program has, and of one that it does not have.
 NO_ACCOUNTS = InstructionErrorFieldless.NotEnoughAccountKeys
 UNKNOWN = InstructionErrorFieldless.InvalidInstructionData
@@ -46,7 +47,7 @@ def contains(code: bytes, number: bytes) -> bool:
     return number in code or number[:4] + bytes(4) + number[4:] in code
 
 
-def test_the_program_is_at_most_150_kb(code: bytes) -> None:
+def test_the_program_is_at_most_200_kb(code: bytes) -> None:
     assert len(code) <= MAX_SIZE
 
 
