@@ -1,5 +1,6 @@
 """Transactions as they are read."""
 
+from functools import cache
 from typing import cast
 from urllib.parse import urlencode
 
@@ -19,7 +20,7 @@ from app.models.payments import Transaction as TransactionAnswer
 from app.payments import payment_of
 from app.recipients import parse_address
 from app.service import Service
-from app.settings import Settings
+from app.settings import Cluster, Settings
 from app.store.transactions import Transaction, TransactionFilter, transaction, transactions
 from app.store.wallets import wallet
 from app.timestamps import now_ms
@@ -78,7 +79,7 @@ def _remembered(service: Service, org: str, recipient: str | None) -> str | None
 def shown(settings: Settings, row: Transaction) -> TransactionAnswer:
     """Return a transaction as it is shown."""
     return TransactionAnswer(
-        **payment_of(row).model_dump(),
+        **dict(payment_of(row)),
         type=cast(TransactionType, row.type),
         policy_id=row.policy_id,
         agent_attestation_hash=row.attestation_hash,
@@ -91,12 +92,16 @@ def shown(settings: Settings, row: Transaction) -> TransactionAnswer:
 def _explorer(settings: Settings, template: str, signature: str | None) -> str | None:
     if signature is None:
         return None
-    if settings.cluster == "mainnet-beta":
-        cluster = ""
-    elif settings.cluster == "localnet":
-        # A node's address may hold a password, so only the embedded chain's is shown to those who read transactions.
-        node = f"http://127.0.0.1:{settings.localnet_port}"
-        cluster = "" if settings.rpc_url else "?" + urlencode({"cluster": "custom", "customUrl": node})
-    else:
-        cluster = f"?cluster={settings.cluster}"
-    return template.format(signature=signature, cluster=cluster)
+    # A node's address may hold a password, so only the embedded chain's is shown to those who read transactions.
+    port = None if settings.rpc_url else settings.localnet_port
+    return template.format(signature=signature, cluster=_cluster_query(settings.cluster, port))
+
+
+@cache
+def _cluster_query(cluster: Cluster, port: int | None) -> str:
+    """Return what tells an explorer which chain it is; ``port`` is that of the embedded chain's JSON-RPC."""
+    if cluster == "mainnet-beta" or (cluster == "localnet" and port is None):
+        return ""
+    if cluster == "localnet":
+        return "?" + urlencode({"cluster": "custom", "customUrl": f"http://127.0.0.1:{port}"})
+    return f"?cluster={cluster}"

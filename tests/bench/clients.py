@@ -75,6 +75,12 @@ class Payers:
         if answer["status"] != "confirmed":
             raise RuntimeError(f"a payment is {answer['status']}")
 
+    async def lock(self, vault: int) -> None:
+        """Lock money of a vault in an escrow for the next vault."""
+        (wallet, token), (to, _) = self._vaults[vault], self._vaults[(vault + 1) % VAULTS]
+        body = {"fromWallet": wallet, "toWallet": to, "amount": _PAYMENT, "currency": "USDC", "taskDescription": "work"}
+        await self._post("/v1/payments/a2a", body, headers={"Session-Token": token})
+
     async def create(self, client: int, _number: int) -> None:
         """Create a wallet."""
         await self._post("/v1/wallets", self._wallet(), client=client)
