@@ -14,6 +14,9 @@ from urllib.parse import urlsplit, urlunsplit
 from cryptography.fernet import Fernet
 from solders.pubkey import Pubkey
 
+from app.alerts.mailer import Mailer
+from app.alerts.messages import Composer
+from app.alerts.watcher import Watcher
 from app.chain.addresses import Addresses
 from app.chain.client import COMMITMENT, ChainClient
 from app.chain.transport import AsgiTransport, HttpTransport, Transport
@@ -217,6 +220,10 @@ async def running(
             await projector.catch_up()
             return slot
 
+        watcher = None
+        if settings.alerts:
+            compose = Composer(hourly=settings.alert_emails_per_hour) if settings.smtp_host else None
+            watcher = Watcher(db, projector, interval=settings.alert_interval, compose=compose)
         service = Service(
             settings=settings,
             db=db,
@@ -244,6 +251,7 @@ async def running(
             ),
             download_links=DownloadLinks(settings, _derive(secret, b"download links")),
             courier=Courier(Sender(receivers), _seal(secret, b"webhook secrets")),
+            watcher=watcher,
         )
         await indexer.start()
         stack.push_async_callback(indexer.stop)
@@ -253,6 +261,13 @@ async def running(
         stack.push_async_callback(service.settlement.stop)
         await service.exporter.start()
         stack.push_async_callback(service.exporter.stop)
+        if watcher is not None:
+            await watcher.start()
+            stack.push_async_callback(watcher.stop)
+        if settings.alerts and settings.smtp_host:
+            mailer = Mailer(db, settings)
+            await mailer.start()
+            stack.push_async_callback(mailer.stop)
         if settings.webhooks:
             dispatcher = Dispatcher(
                 db, service.courier, interval=settings.webhook_interval, at_once=settings.webhooks_at_once

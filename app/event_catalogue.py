@@ -54,6 +54,21 @@ _KINDS = (
         ("wallet_id", "current_balance", "threshold"),
     ),
     EventKind(
+        "alert.inactivity",
+        "A wallet had no transaction for `threshold` hours.",
+        ("wallet_id", "last_transaction_at", "threshold"),
+    ),
+    EventKind(
+        "alert.velocity_spike",
+        "A wallet had more payments and escrows within an hour than its `threshold`.",
+        ("wallet_id", "transactions", "threshold"),
+    ),
+    EventKind(
+        "alert.large_transaction",
+        "A payment or an escrow was larger than the wallet's `threshold`.",
+        (*_SENT, "recipient", "threshold", "on_chain_slot"),
+    ),
+    EventKind(
         "policy.updated",
         "A policy was changed. `changes` maps each changed field to its value before (`from`) and after (`to`).",
         ("policy_id", "version", "changes"),

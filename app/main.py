@@ -21,6 +21,7 @@ from app.metrics import Metrics
 from app.openapi import document
 from app.rate_limit import RateLimits
 from app.routes import (
+    alerts,
     approvals,
     documentation,
     escrows,
@@ -53,6 +54,7 @@ operations: list[Route] = [
     *transactions.routes,
     *exports.routes,
     *events.routes,
+    *alerts.routes,
     *recipients.routes,
     *webhooks.routes,
     *keys.routes,
@@ -121,12 +123,11 @@ async def _api_error(request: Request, error: Exception) -> Response:
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 405:
-        allowed = {
-            method
-            for route in routes
-            if route.matches({**request.scope, "method": request.method})[0] is not Match.NONE
-            for method in route.methods or ()
-        }
+        # Of several paths that match the plainest is meant: `/v1/payments/a2a` is no payment's id.
+        scope = {**request.scope, "method": request.method}
+        matching = [route for route in routes if route.matches(scope)[0] is not Match.NONE]
+        meant = min(matching, key=lambda route: len(route.param_convertors)).path
+        allowed = {method for route in routes if route.path == meant for method in route.methods or ()}
         return answer_error(request, RequestError("method_not_allowed", headers={"Allow": ", ".join(sorted(allowed))}))
     return answer_error(request, RequestError("not_found" if error.status_code == 404 else "invalid_request"))
 

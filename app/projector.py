@@ -2,12 +2,13 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 
 import structlog
 from sqlalchemy import Connection, delete, insert, select, update
 
-from app.projection.batch import Batch
+from app.projection.batch import Batch, vaults_of
 from app.projection.handlers import HANDLERS
 from app.projection.rows import ChainRow
 from app.store.columns import upsert, upsert_all
@@ -31,6 +32,9 @@ logger = structlog.get_logger(__name__)
 
 Changes = Callable[[int, int], Sequence[ChainRow]]
 """`changes(after, limit)`: at most `limit` rows that were stored after the one with the id `after`, in order."""
+
+Watcher = Callable[[set[str]], Awaitable[None]]
+"""Is told the addresses of the vaults that have changed, when all rows that there were are applied; must not raise."""
 
 _BATCH = 200
 _REMEMBERED = 20_000
@@ -62,6 +66,22 @@ class Projector:
         self._applying = asyncio.Lock()
         self._applied: OrderedDict[str, None] = OrderedDict()
         self._waiting: dict[str, list[asyncio.Future[bool]]] = {}
+        self._watchers: list[Watcher] = []
+
+    def subscribe(self, watcher: Watcher) -> None:
+        """Call `watcher` after every change, before the next is applied; not with what a rebuilding passes through."""
+        self._watchers.append(watcher)
+
+    def unsubscribe(self, watcher: Watcher) -> None:
+        """Do not call it any more."""
+        self._watchers.remove(watcher)
+
+    @asynccontextmanager
+    async def at_rest(self) -> AsyncIterator[None]:
+        """Apply all rows there are, and no further ones until the context ends."""
+        async with self._applying:
+            await self._catch_up()
+            yield
 
     def notify(self) -> None:
         """Say that rows were stored; call it from the event loop."""
@@ -126,6 +146,7 @@ class Projector:
 
     async def _catch_up(self) -> int:
         read = 0
+        changed: set[str] = set()
         cursors = self._db.read(_cursors)
         while cursors:
             rows = self._changes(min(cursors.values()), _BATCH)
@@ -135,6 +156,11 @@ class Projector:
             mine = [row for row in rows if row.org is None or row.id > cursors.get(row.org, row.id)]
             await self._db.write(lambda connection: _apply(connection, mine, cursors, rows[-1].id))  # noqa: B023 - awaited at once
             self._tell(rows)
+            changed |= vaults_of(mine)
+            if changed and len(rows) < _BATCH:
+                for watcher in self._watchers:
+                    await watcher(changed)
+                changed = set()
             cursors = self._db.read(_cursors)
         return read
 

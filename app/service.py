@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from solders.pubkey import Pubkey
 
+from app.alerts.watcher import Watcher
 from app.chain.addresses import Addresses
 from app.chain.client import ChainClient
 from app.chain.instructions import Instructions
@@ -45,6 +46,7 @@ class Service:
     exporter: Exporter
     download_links: DownloadLinks
     courier: Courier
+    watcher: Watcher | None
     _instructions: dict[str, Instructions] = field(default_factory=dict)
 
     def instructions(self, org: str) -> Instructions:

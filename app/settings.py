@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from app.emails import parse_address
 from app.money import parse_usdc
 
 Cluster = Literal["mainnet-beta", "devnet", "testnet", "localnet"]
@@ -89,6 +90,25 @@ class Settings(BaseSettings):
     """Pause between two looks at the events and the deliveries that are due."""
     webhooks_at_once: int = Field(default=64, gt=0)
     """Webhooks that are sent to at the same time."""
+    alerts: bool = True
+    """Whether this node looks for alerts and sends their e-mails. One alone may: several would tell things twice."""
+    alert_interval: float = Field(default=1.0, gt=0)
+    """Pause between two looks at what is to be told, and at the e-mails that are due."""
+    alert_emails_per_hour: int = Field(default=100, ge=0)
+    """E-mails that one address gets within an hour, further ones are left out; 0 for any number."""
+    smtp_host: str | None = None
+    """Mail server for the e-mails of alerts; without one there are none."""
+    smtp_port: int = Field(default=587, gt=0, lt=65_536)
+    """Port of the mail server; with `smtp_tls` of `tls` it is mostly 465."""
+    smtp_tls: Literal["none", "starttls", "tls"] = "starttls"
+    """How the connection to the mail server is encrypted: not at all, after `STARTTLS`, or from its beginning on. The
+    certificate is checked by the system's authorities, or by those in the file that `SSL_CERT_FILE` names."""
+    smtp_username: str | None = None
+    """Name under which the service logs in to the mail server; needs `smtp_password` and an encrypted connection."""
+    smtp_password: SecretStr | None = None
+    """Password for the mail server."""
+    smtp_from: str | None = None
+    """Address that the e-mails come from; needed with `smtp_host`."""
     domain_timeout: float = 3.0
     """Time in which a domain has to name its address."""
     key_cache_seconds: float = 1.0
@@ -101,6 +121,21 @@ class Settings(BaseSettings):
         if self.rate_limit and self.rate_limit_burst % self.rate_limit:
             raise ValueError("rate_limit_burst must be a multiple of rate_limit")
         return self
+
+    @model_validator(mode="after")
+    def _mail_is_complete(self) -> "Settings":
+        if self.smtp_host and self.smtp_from is None:
+            raise ValueError("smtp_host needs smtp_from")
+        if (self.smtp_username is None) != (self.smtp_password is None):
+            raise ValueError("smtp_username and smtp_password need each other")
+        if self.smtp_username is not None and self.smtp_tls == "none":
+            raise ValueError("smtp_username needs smtp_tls of starttls or tls")
+        return self
+
+    @field_validator("smtp_from")
+    @classmethod
+    def _is_an_address(cls, address: str | None) -> str | None:
+        return None if address is None else parse_address(address)
 
     @field_validator("operator_daily_limit")
     @classmethod

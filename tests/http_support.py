@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from app.main import create_app
-from app.serve import protocol
+from app.serve import LOCALHOST, protocol
 from tests.world import World
 
 PATIENCE = 10.0
@@ -18,20 +20,38 @@ PATIENCE = 10.0
 async def listening(world: World, seconds: float) -> AsyncIterator[int]:
     """The port at which the world's service listens meanwhile; requests must arrive within `seconds`."""
     settings = world.settings.model_copy(update={"request_timeout": seconds})
-    application = create_app(settings, world._lifespan)
+    earlier, world.service.settings = world.service.settings, settings
+    try:
+        with socket.create_server((LOCALHOST, 0)) as bound:
+            async with _serving(create_app(settings, world._lifespan), bound, seconds):
+                yield bound.getsockname()[1]
+    finally:
+        world.service.settings = earlier
+
+
+@contextlib.asynccontextmanager
+async def served(world: World) -> AsyncIterator[str]:
+    """The address at which the world's service listens meanwhile, and which it names as its own."""
+    with socket.create_server((LOCALHOST, 0)) as bound:
+        base = f"http://{LOCALHOST}:{bound.getsockname()[1]}"
+        settings = world.settings.model_copy(update={"public_url": base})
+        async with _serving(create_app(settings, world._lifespan), bound, settings.request_timeout):
+            yield base
+
+
+@contextlib.asynccontextmanager
+async def _serving(application: ASGIApp, bound: socket.socket, seconds: float) -> AsyncIterator[None]:
     config = uvicorn.Config(
-        application, port=0, http=protocol(seconds), log_config=None, timeout_graceful_shutdown=1, timeout_keep_alive=60
+        application, http=protocol(seconds), log_config=None, timeout_graceful_shutdown=1, timeout_keep_alive=60
     )
     server = uvicorn.Server(config)
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]
-    earlier, world.service.settings = world.service.settings, settings
-    task = asyncio.create_task(server.serve())
+    task = asyncio.create_task(server.serve(sockets=[bound]))
     try:
         async with asyncio.timeout(PATIENCE):
             while not server.started:  # noqa: ASYNC110 - uvicorn says so in no other way
                 await asyncio.sleep(0.01)
-        yield server.servers[0].sockets[0].getsockname()[1]
+        yield
     finally:
         server.should_exit = True
         await task
-        world.service.settings = earlier

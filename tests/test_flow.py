@@ -1,20 +1,14 @@
 """The whole line, over real sockets: HTTP request, program, chain, indexer, read models, and back to HTTP."""
 
 import asyncio
-import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
-from starlette.types import ASGIApp
 
-from app.main import create_app
-from app.service import Service
+from tests.http_support import served
 from tests.world import World, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -26,27 +20,11 @@ def on_chains(*, smoke: bool = False) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("own_world", ["embedded", validator], indirect=True)
 
 
-@asynccontextmanager
-async def _listening(app: ASGIApp) -> AsyncIterator[str]:
-    with socket.create_server(("127.0.0.1", 0)) as bound:
-        server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
-        serving = asyncio.create_task(server.serve(sockets=[bound]))
-        while not server.started:  # noqa: ASYNC110 - uvicorn only sets this
-            await asyncio.sleep(0.01)
-        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
-        server.should_exit = True
-        await serving
-
-
 @on_chains(smoke=True)
 async def test_agent_pays_from_a_guarded_vault_and_is_stopped_where_the_policy_ends(own_world: World) -> None:
     world = own_world
 
-    @asynccontextmanager
-    async def lifespan() -> AsyncIterator[Service]:
-        yield world.service
-
-    async with _listening(create_app(world.settings, lifespan)) as base:
+    async with served(world) as base:
         admin = httpx.AsyncClient(base_url=base, headers={"Authorization": f"Bearer {world.keys['admin']}"})
         async with admin:
 

@@ -183,6 +183,17 @@ async def test_only_an_answer_2xx_in_time_acknowledges(
     assert post.statuses(made) == {event_id: "delivered" if acknowledged else "pending"}
 
 
+async def test_receiver_has_five_seconds(post: Post) -> None:
+    async with Receiver(hang) as receiver:
+        made, _ = post.register(receiver.url)
+        [event_id] = post.happen()
+        await post.drain()
+
+    [attempt] = post.log(made, event_id)
+    assert attempt.error == "timeout"
+    assert 4_990 <= attempt.duration < 6_500
+
+
 async def test_redirect_is_a_failure_and_not_followed(post: Post) -> None:
     async with Receiver() as target:
         for status in ("301 Moved Permanently", "302 Found", "307 Temporary Redirect", "308 Permanent Redirect"):

@@ -21,7 +21,7 @@ from app.store.webhooks import Webhook, insert_webhook, webhook
 from app.timestamps import now_ms
 from app.webhooks.courier import Courier
 from app.webhooks.dispatcher import Dispatcher
-from app.webhooks.sender import Sender
+from app.webhooks.sender import TIMEOUT, Sender
 from app.webhooks.signing import new_secret
 
 MINUTE = 60_000
@@ -150,7 +150,9 @@ class Receiver:
 class Post:
     """A dispatcher whose clock stands still until a test moves it: `now`, in Unix milliseconds."""
 
-    def __init__(self, folder: Path, *, timeout: float = 5.0, at_once: int = 16, lookup: Lookup | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, timeout: float = TIMEOUT, at_once: int = 16, lookup: Lookup | None = None
+    ) -> None:
         self.now = now_ms()
         self.db = Database(folder / "post.db")
         self.outbound = Outbound(allowed=is_public_or_loopback, lookup=lookup)

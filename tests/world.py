@@ -86,7 +86,7 @@ class World:
     def __init__(self, folder: Path, **settings: Any) -> None:
         defaults: Json = {"data_dir": folder, "idempotency_wait": 2.0, "settlement_interval": 3600.0}
         # A test that moves the clock decides itself what is done then.
-        defaults["keeper"] = False
+        defaults["keeper"] = defaults["alerts"] = False
         # Tests ask as fast as they can.
         defaults["rate_limit"] = defaults["failed_authentications"] = 0
         defaults["operator_daily_limit"] = "1000000000.00"

@@ -1,4 +1,4 @@
-"""Makes HTML pages of the OpenAPI document, the catalogues of errors and events, the settings and the guides."""
+"""Makes HTML pages: of the OpenAPI document, the errors, the events, the settings, the guides and the reference."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +19,9 @@ from app.settings import Settings
 GUIDES: Mapping[str, str] = {
     "escrow": "Escrow",
     "approvals": "Approvals",
+    "alerts": "Alerts",
+    "webhooks": "Webhooks",
+    "exports": "Exports",
     "direct-use": "Direct use",
     "clusters": "Clusters",
 }
@@ -113,7 +116,18 @@ def settings_page() -> str:
 def guide_page(name: str) -> str:
     """Return the page of a guide of `GUIDES`."""
     text = files("app.docs.guides").joinpath(f"{name}.md").read_text(encoding="utf-8")
-    return _page(GUIDES[name], _HOME + MarkdownIt("commonmark", {"html": False}).enable("table").render(text))
+    return _page(GUIDES[name], _HOME + _markdown(text))
+
+
+@cache
+def reference_page() -> str:
+    """Return the page that names everything a client can rely on, and the test of each."""
+    text = files("app.docs").joinpath("reference.md").read_text(encoding="utf-8")
+    return _page("Reference", _HOME + _markdown(text))
+
+
+def _markdown(text: str) -> str:
+    return str(MarkdownIt("commonmark", {"html": False}).enable("table").render(text))
 
 
 def interface_page(document: Mapping[str, Any], others: Sequence[Route]) -> str:
@@ -123,7 +137,12 @@ def interface_page(document: Mapping[str, Any], others: Sequence[Route]) -> str:
         for method, operation in methods.items():
             tags.setdefault(operation["tags"][0], []).append(_operation(method, path, operation, document))
     menu = "".join(f'<a href="#{escape(tag)}">{escape(tag)}</a>' for tag in (*tags, "service", "errors"))
-    pages = {"events": "Events", "settings": "Settings", **{f"guides/{name}": title for name, title in GUIDES.items()}}
+    pages = {
+        "reference": "Reference",
+        "events": "Events",
+        "settings": "Settings",
+        **{f"guides/{name}": title for name, title in GUIDES.items()},
+    }
     guides = "".join(f'<a href="/docs/{name}">{escape(title)}</a>' for name, title in pages.items())
     sections = "".join(
         f'<h2 id="{escape(tag)}">{escape(tag.capitalize())}</h2>{"".join(parts)}' for tag, parts in tags.items()

@@ -1,19 +1,33 @@
 """What all models share: spellings, strictness and the field types with their limits."""
 
 import re
+from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    StringConstraints,
+    WithJsonSchema,
+)
 from pydantic.alias_generators import to_camel
-from pydantic_core import PydanticCustomError
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+from app.chain.rules import CATEGORIES
 from app.money import parse_usdc
 from app.timestamps import parse_iso_ms
 
 _DECIMAL = {"type": "string", "pattern": r"^[0-9]{1,14}(\.[0-9]{1,6})?$", "examples": ["12.50"]}
 _DECIMAL_OR_ALL = {"anyOf": [_DECIMAL, {"const": "all"}], "examples": ["all"]}
 _TIMESTAMP = {"type": "string", "format": "date-time", "examples": ["2026-05-01T00:00:00Z"]}
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+#: Control characters but for tab, line feed and carriage return, as a range of regular expressions in both dialects.
+_CONTROL = r"\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f"
+_HAS_CONTROL = re.compile(f"[{_CONTROL}]")
 
 
 class Body(BaseModel):
@@ -65,9 +79,22 @@ def _positive(value: int) -> int:
 
 
 def _plain(value: str) -> str:
-    if _CONTROL.search(value):
+    if _HAS_CONTROL.search(value):
         raise PydanticCustomError("string_control", "must not contain control characters")
     return value
+
+
+@dataclass(frozen=True, slots=True)
+class _Plain:
+    """Text without control characters, and for the document without those in ``but``."""
+
+    but: str = ""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(_plain, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {**handler(schema), "pattern": f"^[^{self.but}{_CONTROL}]*$"}
 
 
 def _moment(value: Any) -> int:
@@ -106,22 +133,67 @@ Timestamp = Annotated[int, BeforeValidator(_timestamp), WithJsonSchema(_TIMESTAM
 #: The same in Unix milliseconds.
 Moment = Annotated[int, BeforeValidator(_moment), WithJsonSchema(_TIMESTAMP)]
 
-Identifier = Annotated[str, StringConstraints(min_length=1, max_length=128), AfterValidator(_plain)]
-Name = Annotated[str, StringConstraints(min_length=1, max_length=128), AfterValidator(_plain)]
-Tag = Annotated[str, StringConstraints(min_length=1, max_length=64), AfterValidator(_plain), AfterValidator(_tag)]
+Identifier = Annotated[str, StringConstraints(min_length=1, max_length=128), _Plain()]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=128), _Plain()]
+Tag = Annotated[str, StringConstraints(min_length=1, max_length=64), _Plain(but=","), AfterValidator(_tag)]
 Tags = Annotated[list[Tag], Field(max_length=32)]
+_TAG_TEXT = f"[^,{_CONTROL}]{{0,64}}"
 #: Tags from a comma-separated text.
 TagList = Annotated[
-    list[Tag], Field(max_length=32), BeforeValidator(_tag_list), WithJsonSchema({"type": "string", "examples": ["a,b"]})
+    list[Tag],
+    Field(max_length=32),
+    BeforeValidator(_tag_list),
+    WithJsonSchema({"type": "string", "pattern": f"^{_TAG_TEXT}(,{_TAG_TEXT}){{0,31}}$", "examples": ["a,b"]}),
 ]
-Memo = Annotated[str, StringConstraints(max_length=512), AfterValidator(_plain)]
+Memo = Annotated[str, StringConstraints(max_length=512), _Plain()]
 #: What is explained: a task, a dispute's reason.
-Text = Annotated[str, StringConstraints(min_length=1, max_length=2_000), AfterValidator(_plain)]
+Text = Annotated[str, StringConstraints(min_length=1, max_length=2_000), _Plain()]
 #: An address is at most 44 characters, a domain at most 253.
-Recipient = Annotated[str, StringConstraints(min_length=1, max_length=253), AfterValidator(_plain)]
-IdempotencyKey = Annotated[str, StringConstraints(min_length=1, max_length=255), AfterValidator(_plain)]
+Recipient = Annotated[str, StringConstraints(min_length=1, max_length=253), _Plain()]
+#: Whether there is such a category is judged with the rest of the rules.
+Category = Annotated[str, WithJsonSchema({"type": "string", "enum": list(CATEGORIES)})]
+IdempotencyKey = Annotated[str, StringConstraints(min_length=1, max_length=255), _Plain()]
 Cursor = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 PageSize = Annotated[int, Field(ge=1, le=100)]
+
+
+#: What answers hold is made by us and not validated again; these say in the document what it looks like.
+Usdc = Annotated[str, WithJsonSchema({"type": "string", "pattern": r"^[0-9]+\.[0-9]{2,6}$", "examples": ["12.50"]})]
+Time = Annotated[str, WithJsonSchema(_TIMESTAMP)]
+
+
+def _id(prefix: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "pattern": f"^{prefix}_[0-9A-Za-z]+$"})
+
+
+WalletId = Annotated[str, _id("wal")]
+PolicyId = Annotated[str, _id("pol")]
+TransactionId = Annotated[str, _id("tx")]
+EscrowId = Annotated[str, _id("escrow")]
+ApprovalId = Annotated[str, _id("apr")]
+ExportId = Annotated[str, _id("exp")]
+WebhookId = Annotated[str, _id("wh")]
+DeliveryId = Annotated[str, _id("dlv")]
+EventId = Annotated[str, _id("evt")]
+KeyId = Annotated[str, _id("key")]
+
+
+def without_defaults(schema: dict[str, Any]) -> None:
+    """Take the defaults out of a schema: a generated client would send them as if its user had."""
+    for field in schema["properties"].values():
+        field.pop("default", None)
+
+
+def at_least_one_change(schema: dict[str, Any]) -> None:
+    """Say in a body's schema that it changes something, and that `null` is no value: absence keeps what is there."""
+    without_defaults(schema)
+    for name, field in schema["properties"].items():
+        if name != "idempotencyKey":
+            kept, _null = field.pop("anyOf")
+            field.update(kept)
+    schema["if"] = {"required": ["idempotencyKey"]}
+    schema["then"] = {"minProperties": 2}
+    schema["else"] = {"minProperties": 1}
 
 
 class Page(Query):
@@ -136,10 +208,10 @@ class ErrorBody(Answer):
 
     model_config = ConfigDict(extra="allow")
 
-    code: str
+    code: Annotated[str, Field(examples=["wallet_not_found"])]
     message: str
-    docs: str
-    request_id: str
+    docs: Annotated[str, WithJsonSchema({"type": "string", "format": "uri"})]
+    request_id: Annotated[str, _id("req")]
 
 
 class ErrorEnvelope(Answer):

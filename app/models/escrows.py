@@ -2,10 +2,25 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import ConfigDict, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
-from app.models.base import Amount, Answer, Body, EscrowId, IdempotencyKey, Identifier, Memo, Page, Recipient, Text, Time, TransactionId, Usdc, WalletId
+from app.models.base import (
+    Amount,
+    Answer,
+    Body,
+    EscrowId,
+    IdempotencyKey,
+    Identifier,
+    Memo,
+    Page,
+    Recipient,
+    Text,
+    Time,
+    TransactionId,
+    Usdc,
+    WalletId,
+)
 
 #: Bounds of the time that a receiver gets, in seconds; the program's own.
 MIN_TIMEOUT, MAX_TIMEOUT, DEFAULT_TIMEOUT = 60, 2_592_000, 3_600
@@ -61,6 +76,14 @@ class DisputeEscrow(Body):
 
 class ResolveDispute(Body):
     """Body of the arbiter's decision; `releasedAmount` is the receiver's part of a split."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "if": {"properties": {"decision": {"const": "split"}}},
+            "then": {"required": ["releasedAmount"], "properties": {"releasedAmount": {"type": "string"}}},
+            "else": {"properties": {"releasedAmount": {"type": "null"}}},
+        }
+    )
 
     decision: Literal["release", "refund", "split"]
     released_amount: Amount | None = None

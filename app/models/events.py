@@ -1,5 +1,6 @@
 """Events as they are queried and shown."""
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
@@ -18,9 +19,18 @@ def _types(value: Any) -> list[str]:
     return found
 
 
+_ONE_TYPE = "|".join(re.escape(name) for name in EVENTS)
 #: Names of events from a comma-separated text.
 EventTypes = Annotated[
-    list[str], BeforeValidator(_types), WithJsonSchema({"type": "string", "examples": ["wallet.frozen,balance.low"]})
+    list[str],
+    BeforeValidator(_types),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "pattern": f"^({_ONE_TYPE})(,({_ONE_TYPE}))*$",
+            "examples": ["wallet.frozen,balance.low"],
+        }
+    ),
 ]
 
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from app.keys import KeyStatus, Role
@@ -14,6 +14,14 @@ MAX_OVERLAP = 30 * 86_400
 
 class CreateKey(Body):
     """Body of an API key's creation; an agent's key, and no other, names its wallet."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "if": {"properties": {"role": {"const": "agent"}}},
+            "then": {"required": ["walletId"], "properties": {"walletId": {"type": "string"}}},
+            "else": {"properties": {"walletId": {"type": "null"}}},
+        }
+    )
 
     role: Role
     wallet_id: Identifier | None = None

@@ -2,9 +2,27 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
-from app.models.base import Amount, Answer, Body, IdempotencyKey, Identifier, Memo, Moment, Page, PolicyId, Recipient, Time, TransactionId, Usdc, WalletId
+from app.models.base import (
+    Amount,
+    Answer,
+    ApprovalId,
+    Body,
+    ErrorBody,
+    IdempotencyKey,
+    Identifier,
+    Memo,
+    Moment,
+    Page,
+    PolicyId,
+    Recipient,
+    Time,
+    TransactionId,
+    Usdc,
+    WalletId,
+    without_defaults,
+)
 
 TransactionStatus = Literal["pending", "confirmed", "blocked", "failed"]
 TransactionType = Literal[
@@ -84,6 +102,27 @@ class Violation(Answer):
     rule: str
     limit: str
     attempted: str
+
+
+class PolicyViolationBody(ErrorBody):
+    """The error of a payment or an escrow that the wallet's policy refused.
+
+    `approval_id` is that of the approval with which it would pass, where there is one.
+    """
+
+    model_config = ConfigDict(extra="allow", json_schema_extra=without_defaults)
+
+    code: Literal["policy_violation"]
+    violation: Violation
+    wallet_id: WalletId
+    policy_id: PolicyId
+    approval_id: ApprovalId = ""
+
+
+class PolicyViolationEnvelope(Answer):
+    """What a refusal by the policy answers."""
+
+    error: PolicyViolationBody
 
 
 class Transaction(Payment):

@@ -4,30 +4,39 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
-from app.models.base import Answer, Body, IdempotencyKey, Limit, Name, PolicyId, Recipient, Time, Timestamp, TransactionId, Usdc, WalletId
+from app.models.base import (
+    Answer,
+    Body,
+    Category,
+    IdempotencyKey,
+    Limit,
+    Name,
+    PolicyId,
+    Recipient,
+    Time,
+    Timestamp,
+    TransactionId,
+    Usdc,
+    WalletId,
+    without_defaults,
+)
 from app.models.payments import Violation
 
 #: Entries that an on-chain allowlist holds.
 MAX_RECIPIENTS = 1_000
 
 
-def _without_defaults(schema: dict[str, Any]) -> None:
-    # A generated client would send a default, and so clear what its user did not mention.
-    for field in schema["properties"].values():
-        field.pop("default", None)
-
-
 class RuleFields(Body):
     """The rules; which of them are in a body tells ``model_fields_set``, so that `null` differs from absence."""
 
-    model_config = ConfigDict(json_schema_extra=_without_defaults)
+    model_config = ConfigDict(json_schema_extra=without_defaults)
 
     max_per_tx: Limit | None = None
     max_per_day: Limit | None = None
     max_per_month: Limit | None = None
     velocity_cap: Annotated[int, Field(ge=0, le=2**32 - 1)] | None = None
     allowed_recipients: Annotated[list[Recipient], Field(max_length=MAX_RECIPIENTS)] = Field(default=[])
-    blocked_categories: Annotated[list[str], Field(max_length=32)] = Field(default=[])
+    blocked_categories: Annotated[list[Category], Field(max_length=32)] = Field(default=[])
     require_co_sign: Limit | None = None
     expiry: Timestamp | None = None
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import AfterValidator, model_validator
+from pydantic import AfterValidator, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
 from app.models.base import Amount, Answer, Body, IdempotencyKey, Limit, Time, Usdc, WalletId
@@ -17,6 +17,16 @@ def _storable(value: int) -> int:
 
 class PutTopupRule(Body):
     """Body of the auto-topup rule; an enabled one needs both amounts."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "if": {"properties": {"enabled": {"const": True}}},
+            "then": {
+                "required": ["triggerBelow", "topupAmount"],
+                "properties": {"triggerBelow": {"type": "string"}, "topupAmount": {"type": "string"}},
+            },
+        }
+    )
 
     enabled: bool
     trigger_below: Annotated[Limit, AfterValidator(_storable)] | None = None

@@ -2,10 +2,27 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from app.models.base import Amount, AmountOrAll, Answer, Body, IdempotencyKey, Identifier, Name, Page, PolicyId, TagList, Tags, Time, TransactionId, Usdc, WalletId
+from app.models.base import (
+    Amount,
+    AmountOrAll,
+    Answer,
+    Body,
+    IdempotencyKey,
+    Identifier,
+    Name,
+    Page,
+    PolicyId,
+    TagList,
+    Tags,
+    Time,
+    TransactionId,
+    Usdc,
+    WalletId,
+    at_least_one_change,
+)
 
 WalletStatus = Literal["active", "idle", "policy_violation", "frozen", "unfunded", "archived"]
 
@@ -29,6 +46,8 @@ class CreateWallet(Body):
 
 class UpdateWallet(Body):
     """Body of a wallet's update; what is absent stays as it is."""
+
+    model_config = ConfigDict(json_schema_extra=at_least_one_change)
 
     label: Name | None = None
     policy_id: Identifier | None = None

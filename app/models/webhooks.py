@@ -2,10 +2,29 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
-from app.models.base import Answer, Body, DeliveryId, EventId, IdempotencyKey, Moment, Page, Time, WebhookId
+from app.models.base import (
+    Answer,
+    Body,
+    DeliveryId,
+    EventId,
+    IdempotencyKey,
+    Moment,
+    Page,
+    Time,
+    WebhookId,
+    at_least_one_change,
+)
 from app.store.webhooks import ALL_EVENTS
 from app.webhooks.catalogue import EVENT_TYPES
 
@@ -27,7 +46,11 @@ def _once(names: list[str]) -> list[str]:
 EventName = Annotated[str, AfterValidator(_known), WithJsonSchema({"type": "string", "enum": list(_NAMES)})]
 #: Names of events, or ``*`` for all; repetitions are dropped.
 EventNames = Annotated[list[EventName], Field(min_length=1, max_length=64), AfterValidator(_once)]
-Url = Annotated[str, StringConstraints(min_length=1, max_length=2048)]
+Url = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=2048),
+    Field(json_schema_extra={"format": "uri", "examples": ["https://example.com/agent-vault"]}),
+]
 
 
 class CreateWebhook(Body):
@@ -40,6 +63,8 @@ class CreateWebhook(Body):
 
 class UpdateWebhook(Body):
     """Body of a webhook's update; what is absent stays as it is. `status` ends a pause, and waits for no retry."""
+
+    model_config = ConfigDict(json_schema_extra=at_least_one_change)
 
     url: Url | None = None
     events: EventNames | None = None

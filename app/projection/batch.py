@@ -50,8 +50,7 @@ class Batch:
 
     def __init__(self, connection: Connection, rows: Sequence[ChainRow]) -> None:
         self.connection = connection
-        vaults = {row.data[name] for row in rows for name in _VAULTS if row.data.get(name)}
-        self._wallets = self._load(_WALLETS, "vault", vaults)
+        self._wallets = self._load(_WALLETS, "vault", vaults_of(rows))
         self._reserves = self._load(_RESERVES, "org", {row.org for row in rows if row.org is not None})
         self._escrows = self._load(_ESCROWS, "address", {row.data["escrow"] for row in rows if "escrow" in row.data})
         self._attempts = self._load_attempts([row for row in rows if row.name in ATTEMPT_TYPES])
@@ -149,6 +148,11 @@ class Batch:
             return {}
         found = self.connection.execute(query, {"keys": list(keys)})
         return {getattr(row, key): dict(row._mapping) for row in found}  # noqa: SLF001
+
+
+def vaults_of(rows: Sequence[ChainRow]) -> set[str]:
+    """Return the addresses of the vaults that rows may change; also of receivers that are none."""
+    return {row.data[name] for row in rows for name in _VAULTS if row.data.get(name)}
 
 
 def transaction_of(row: ChainRow, row_type: str) -> str:

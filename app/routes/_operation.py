@@ -16,7 +16,7 @@ from app.errors import CATALOGUE, ApiError, RequestError
 from app.idempotency import Fingerprint, Ticket, body_hash
 from app.keys import Principal, Role
 from app.models.base import Body, ErrorEnvelope, IdempotencyKey, Query
-from app.models.payments import Payment
+from app.models.payments import Payment, PolicyViolationEnvelope
 from app.routes._parsing import query_items, read_json, refuse
 from app.service import Service
 
@@ -50,10 +50,14 @@ api = SpecTree(
 )
 
 
-class SessionHeader(BaseModel):
-    """The wallet's session token; agents must send it with payments."""
+@dataclass(frozen=True, slots=True)
+class Headers:
+    """Which headers an operation takes and answers beside those that every operation has."""
 
-    session_token: str | None = None
+    session: bool
+    version: bool
+    tag: bool
+    repeats: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +89,15 @@ def operation(
     errors: Collection[str] = (),
     changes: bool = False,
     session: bool = False,
+    version: bool = False,
+    tagged: bool = False,
     secret: bool = False,
 ) -> Callable[[Handler], Endpoint]:
     """Make an endpoint of ``handler(call, body or query)``.
 
-    ``changes`` gives it idempotency keys, ``session`` documents the header Session-Token, ``secret`` keeps the
-    answer encrypted while it can be repeated. ``errors`` are the codes beside those that every operation has.
+    ``changes`` gives it idempotency keys, ``session`` documents the header Session-Token, ``version`` If-Match and
+    ``tagged`` the answer's ETag, ``secret`` keeps the answer encrypted while it can be repeated. ``errors`` are the
+    codes beside those that every operation has.
     """
     pays = changes and issubclass(answer, Payment)
 
@@ -134,7 +141,6 @@ def operation(
         documented = api.validate(
             query=query,
             json=body,
-            headers=SessionHeader if session else None,
             resp=_responses(answer, codes),
             tags=(tag,),
             skip_validation=True,
@@ -142,6 +148,8 @@ def operation(
             validation_error_status=400,
         )
         documented_endpoint: Endpoint = documented(endpoint)
+        headers = Headers(session=session, version=version, tag=tagged, repeats=changes)
+        documented_endpoint.__dict__["headers"] = headers
         return documented_endpoint
 
     return decorate
@@ -192,5 +200,6 @@ def _responses(answer: type[BaseModel], codes: Collection[str]) -> Responses:
         by_status.setdefault(CATALOGUE[code].status, []).append(code)
     models: dict[str, Any] = {"HTTP_200": (answer, "Success.")}
     for status, names in sorted(by_status.items()):
-        models[f"HTTP_{status}"] = (ErrorEnvelope, ", ".join(names))
+        envelope = PolicyViolationEnvelope if names == ["policy_violation"] else ErrorEnvelope
+        models[f"HTTP_{status}"] = (envelope, ", ".join(names))
     return Responses(**models)

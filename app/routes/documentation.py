@@ -4,7 +4,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from app.docs.render import GUIDES, error_page, events_page, guide_page, interface_page, settings_page
+from app.docs.render import GUIDES, error_page, events_page, guide_page, interface_page, reference_page, settings_page
 from app.errors import CATALOGUE, RequestError
 
 _HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
@@ -47,6 +47,11 @@ async def settings(_request: Request) -> Response:
     return HTMLResponse(settings_page(), headers=_HEADERS)
 
 
+async def reference(_request: Request) -> Response:
+    """Everything that a client can rely on, with the tests that show it, on a page."""
+    return HTMLResponse(reference_page(), headers=_HEADERS)
+
+
 routes = [
     Route("/openapi.json", openapi),
     Route("/docs", interface),
@@ -54,4 +59,5 @@ routes = [
     Route("/docs/errors/{code}", error),
     Route("/docs/events", events),
     Route("/docs/settings", settings),
+    Route("/docs/reference", reference),
 ]

@@ -44,7 +44,7 @@ def _expected(call: Call) -> Expected:
 
 
 @_tagged
-@operation(tag="policies", roles=ADMINS, body=CreatePolicy, answer=Policy, errors=_WRITING, changes=True)
+@operation(tag="policies", roles=ADMINS, body=CreatePolicy, answer=Policy, tagged=True, errors=_WRITING, changes=True)
 async def create_policy(call: Call, body: CreatePolicy) -> Policy:
     """Create a policy.
 
@@ -60,7 +60,7 @@ async def list_policies(call: Call) -> PolicyList:
 
 
 @_tagged
-@operation(tag="policies", roles=READERS, answer=Policy, errors=("policy_not_found", "chain_unavailable"))
+@operation(tag="policies", roles=READERS, answer=Policy, tagged=True, errors=("policy_not_found", "chain_unavailable"))
 async def get_policy(call: Call) -> Policy:
     """Get a policy.
 
@@ -76,8 +76,10 @@ async def get_policy(call: Call) -> Policy:
     roles=ADMINS,
     body=UpdatePolicy,
     answer=Policy,
+    tagged=True,
     errors=("policy_not_found", "policy_immutable", "version_conflict", *_WRITING),
     changes=True,
+    version=True,
 )
 async def update_policy(call: Call, body: UpdatePolicy) -> Policy:
     """Update a policy.
@@ -96,6 +98,7 @@ async def update_policy(call: Call, body: UpdatePolicy) -> Policy:
     roles=ADMINS,
     body=EmptyBody,
     answer=Policy,
+    tagged=True,
     errors=(
         "policy_not_found",
         "policy_immutable",
@@ -105,6 +108,7 @@ async def update_policy(call: Call, body: UpdatePolicy) -> Policy:
         "transaction_failed",
     ),
     changes=True,
+    version=True,
 )
 async def delete_policy(call: Call, _body: EmptyBody) -> Policy:
     """Delete a policy.
@@ -121,6 +125,7 @@ async def delete_policy(call: Call, _body: EmptyBody) -> Policy:
     roles=ADMINS,
     body=ClonePolicy,
     answer=Policy,
+    tagged=True,
     errors=("policy_not_found", "version_conflict", *_WRITING),
     changes=True,
 )

@@ -185,10 +185,15 @@ def record_attempt(connection: Connection, delivery: Delivery, attempt: Attempt,
     execute(connection, _LOG, columns_of(attempt))
     failed = delivery.attempts + (not delivered)
     status = "delivered" if delivered else "pending"
-    due_at = now if delivered else now + DELAYS[min(failed, len(DELAYS)) - 1]
+    due_at = now if delivered else retry_at(failed, now)
     values = {"status": status, "attempts": failed, "due_at": due_at}
     was = {"of_delivery": delivery.delivery_id, "status_before": "pending", "failed_before": delivery.attempts}
     return execute(connection, _COUNT, values, **was) == 1 and failed >= MAX_ATTEMPTS
+
+
+def retry_at(failed: int, now: int) -> int:
+    """Return when to try again what has failed so many times, the last time now."""
+    return now + DELAYS[min(failed, len(DELAYS)) - 1]
 
 
 def insert_ping(connection: Connection, delivery: Delivery, attempt: Attempt) -> None:

@@ -15,6 +15,9 @@ SEVERITIES = {
     "transaction.blocked": "warning",
     "escrow.disputed": "warning",
     "policy.expired": "warning",
+    "alert.inactivity": "warning",
+    "alert.velocity_spike": "warning",
+    "alert.large_transaction": "warning",
     "wallet.frozen": "critical",
 }
 """Severity of each type of event that is not `info`."""

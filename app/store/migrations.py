@@ -6,7 +6,17 @@ from collections.abc import Callable
 from sqlalchemy import BigInteger, Column, Connection, String, Table, insert, inspect, select
 from sqlalchemy.schema import CreateColumn
 
-from app.store import approval_requests, deliveries, exports, read_tables, state_tables, topups, webhooks
+from app.store import (
+    alert_mails,
+    alerts,
+    approval_requests,
+    deliveries,
+    exports,
+    read_tables,
+    state_tables,
+    topups,
+    webhooks,
+)
 from app.store.columns import metadata
 
 applied_migrations = Table(
@@ -38,6 +48,11 @@ def _feed_by_severity(connection: Connection) -> None:
     index.create(connection)
 
 
+def _alerts(connection: Connection) -> None:
+    for table in (alerts.rules, alerts.marks, alert_mails.table):
+        table.create(connection)
+
+
 MIGRATIONS: dict[str, Migration] = {
     "topup_rules": topups.topup_rules.create,
     "approval_requests": approval_requests.approval_requests.create,
@@ -45,10 +60,11 @@ MIGRATIONS: dict[str, Migration] = {
     "exports": exports.exports.create,
     "webhooks": _webhooks,
     "feed_by_severity": _feed_by_severity,
+    "alerts": _alerts,
 }
 """Changes since the first schema, oldest first. Each runs once, in the transaction that records it."""
 
-TABLES = (state_tables, read_tables, topups, approval_requests, exports, webhooks, deliveries)
+TABLES = (state_tables, read_tables, topups, approval_requests, exports, webhooks, deliveries, alerts, alert_mails)
 """The modules whose tables make up the newest schema."""
 
 

@@ -1,6 +1,6 @@
 """Wallets: balances, policies and freezes from the chain; agent ids, labels and tags from the service."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,6 +134,12 @@ def wallet_details(connection: Connection, wallet_id: str) -> WalletDetails | No
         return None
     tags = _tags(connection, [wallet_id]).get(wallet_id, ())
     return WalletDetails(row.wallet_id, row.org, row.vault, row.agent_id, row.label, tags, row.created_at)
+
+
+def labels(connection: Connection, wallet_ids: Collection[str]) -> dict[str, str]:
+    """Return the labels of wallets, by id."""
+    query = select(details.c.wallet_id, details.c.label).where(details.c.wallet_id.in_(wallet_ids))
+    return {row.wallet_id: row.label for row in connection.execute(query)}
 
 
 def wallet(connection: Connection, org: str, wallet_id: str, now: int) -> Wallet | None:

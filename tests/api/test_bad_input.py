@@ -169,7 +169,7 @@ _WALLET = {"agentId": "bad", "label": "Bad", "policyId": "pol_moderate"}
         ("POST", "/v1/policies", {"name": "x" * 129}),
         ("POST", "/v1/policies", {"name": ""}),
         ("POST", "/v1/policies", {"name": "x", "velocityCap": "5"}),
-        ("POST", "/v1/policies", {"name": "x", "velocityCap": 1.0}),
+        ("POST", "/v1/policies", {"name": "x", "velocityCap": 1.5}),
         ("POST", "/v1/policies", {"name": "x", "velocityCap": -1}),
         ("POST", "/v1/policies", {"name": "x", "velocityCap": 2**32}),
         ("POST", "/v1/policies", {"name": "x", "velocityCap": True}),
@@ -302,6 +302,8 @@ async def test_unknown_things_are_not_found(world: World, method: str, path: str
         ("PUT", "/v1/wallets", {"GET", "HEAD", "POST"}),
         ("DELETE", "/v1/policies", {"GET", "HEAD", "POST"}),
         ("GET", "/v1/payments", {"POST"}),
+        ("DELETE", "/v1/payments/a2a", {"GET", "HEAD", "POST"}),
+        ("PUT", "/v1/wallets/fund-batch", {"POST"}),
         ("POST", "/v1/wallets/wal_x", {"GET", "HEAD", "PATCH", "DELETE"}),
         ("TRACE", "/v1/events", {"GET", "HEAD"}),
     ],
@@ -311,6 +313,19 @@ async def test_other_methods_are_not_allowed(world: World, method: str, path: st
 
     error_of(response, 405, "method_not_allowed")
     assert set(response.headers["allow"].split(", ")) == allowed
+
+
+async def test_whole_number_may_be_written_with_a_point(world: World) -> None:
+    wallet = await world.wallet(funds=None)
+    path = f"/v1/wallets/{wallet['wallet_id']}/rotate-token"
+
+    for text, status in (("60.0", 200), ("6e1", 200), ("60.5", 400), ("1e400", 400)):
+        response = await world.client.post(
+            path,
+            content=f'{{"ttlSeconds": {text}}}',
+            headers={"Authorization": f"Bearer {world.keys['admin']}", "Content-Type": "application/json"},
+        )
+        assert response.status_code == status, response.text
 
 
 async def test_payment_from_an_unknown_wallet_is_refused(world: World) -> None:

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from app.timestamps import now_ms
 from tests.world import Json, World, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -23,6 +24,22 @@ async def test_repetition_gets_the_first_answer_and_pays_once(world: World) -> N
     assert "idempotent-replayed" not in first.headers
     assert second.headers["idempotent-replayed"] == "true"
     assert await world.balance(to) == 5_000_000
+
+
+async def test_answer_is_repeated_for_a_day_and_then_the_key_is_new(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wallet, to = await world.wallet(), await world.payee()
+    first = await world.pay(wallet, to, "1", headers=_key("day"))
+    began, ahead = now_ms(), 0
+    monkeypatch.setattr("app.idempotency.now_ms", lambda: began + ahead)
+
+    ahead = 24 * 3_600_000 - 5_000
+    assert (await world.pay(wallet, to, "1", headers=_key("day"))).json() == first.json()
+    ahead = 24 * 3_600_000 + 1
+    assert (await world.pay(wallet, to, "2", headers=_key("day"))).status_code == 200
+
+    assert await world.balance(to) == 3_000_000
 
 
 async def test_other_parameters_under_the_same_key_conflict(world: World) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from app.errors import CATALOGUE
 from app.main import operations
+from app.openapi_examples import BODIES
 from tests.world import World
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -51,6 +52,10 @@ _EXPECTED = {
     ("POST", "/v1/transactions/export"),
     ("GET", "/v1/transactions/exports/{export_id}"),
     ("GET", "/v1/events"),
+    ("GET", "/v1/alerts"),
+    ("PUT", "/v1/alerts"),
+    ("GET", "/v1/wallets/{wallet_id}/alerts"),
+    ("PUT", "/v1/wallets/{wallet_id}/alerts"),
     ("PUT", "/v1/recipients/{recipient}"),
     ("GET", "/v1/recipients/{recipient}"),
     ("POST", "/v1/keys"),
@@ -94,12 +99,72 @@ async def test_document_names_every_operation_and_its_errors(world: World) -> No
                 assert all(CATALOGUE[code].status == int(status) for code in codes)
 
 
-async def test_every_reference_in_the_document_resolves(world: World) -> None:
+async def test_every_reference_in_the_document_resolves_and_nothing_lies_about(world: World) -> None:
     document = await _document(world)
-    text = str(document)
 
-    for name in set(re.findall(r"#/components/schemas/(\w+)", text)):
-        assert name in document["components"]["schemas"]
+    for kind in ("schemas", "headers"):
+        named = set(re.findall(rf"#/components/{kind}/([\w-]+)", str(document)))
+        assert named == set(document["components"][kind])
+
+
+async def test_document_tells_how_to_authenticate(world: World) -> None:
+    document = await _document(world)
+
+    assert document["security"] == [{"api_key": []}]
+    scheme = document["components"]["securitySchemes"]["api_key"]
+    assert (scheme["type"], scheme["scheme"]) == ("http", "bearer")
+
+
+async def test_document_names_the_headers_where_they_apply(world: World) -> None:
+    operations = {
+        operation["operationId"]: operation
+        for methods in (await _document(world))["paths"].values()
+        for operation in methods.values()
+    }
+
+    def taken(name: str) -> set[str]:
+        return {one["name"] for one in operations[name]["parameters"] if one["in"] == "header"}
+
+    def answered(name: str, status: str) -> set[str]:
+        return set(operations[name]["responses"][status]["headers"])
+
+    always = {"Request-Id", "RateLimit", "RateLimit-Policy"}
+    assert taken("create_payment") == {"Idempotency-Key", "Session-Token"}
+    assert taken("update_policy") == taken("delete_policy") == {"Idempotency-Key", "If-Match"}
+    assert taken("create_policy") == {"Idempotency-Key"}
+    assert taken("get_policy") == set()
+    assert answered("get_policy", "200") == {*always, "ETag"}
+    assert answered("update_policy", "200") == {*always, "ETag", "Idempotent-Replayed"}
+    assert answered("create_payment", "200") == {*always, "Idempotent-Replayed"}
+    assert answered("create_payment", "402") == always
+    assert answered("create_payment", "401") == {*always, "WWW-Authenticate"}
+    for status in ("409", "429", "503"):
+        assert answered("create_payment", status) == {*always, "Retry-After"}
+
+
+async def test_document_links_what_is_made_to_what_is_done_with_it(world: World) -> None:
+    paths = (await _document(world))["paths"]
+
+    links = paths["/v1/wallets"]["post"]["responses"]["200"]["links"]
+
+    assert links["get_wallet"] == {
+        "operationId": "get_wallet",
+        "parameters": {"wallet_id": "$response.body#/wallet_id"},
+    }
+    assert {"update_wallet", "archive_wallet", "fund_wallet", "pay_from_wallet"} <= set(links)
+    assert set(paths["/v1/payments"]["post"]["responses"]["200"]["links"]) == {"get_payment", "get_transaction"}
+
+
+async def test_examples_stand_with_their_operations(world: World) -> None:
+    """That they are accepted shows the run of schemathesis, which sends them."""
+    found = {
+        operation["operationId"]: operation["requestBody"]["content"]["application/json"]["example"]
+        for methods in (await _document(world))["paths"].values()
+        for operation in methods.values()
+        if "example" in operation.get("requestBody", {"content": {}})["content"].get("application/json", {})
+    }
+
+    assert found == BODIES
 
 
 async def test_names_in_bodies_are_camel_case_and_in_answers_snake_case(world: World) -> None:

@@ -90,6 +90,15 @@ async def test_body_that_nobody_waits_for_holds_no_connection(world: World) -> N
         assert (await _answer(port, request, b"{")).startswith(b"HTTP/1.1 404 ")
 
 
+async def test_one_who_sends_a_body_that_is_too_large_gets_the_answer(world: World) -> None:
+    """Closing a connection on which data arrives would have the client see a reset in place of the answer."""
+    size = 8 * world.settings.max_body_bytes
+    async with listening(world, PATIENCE) as port:
+        answer = await _answer(port, _head(world, Content_Length=str(size)), b"x" * size)
+
+    assert answer.startswith(b"HTTP/1.1 413 ")
+
+
 async def test_huge_body_is_answered_before_it_is_sent(world: World) -> None:
     async with listening(world, PATIENCE) as port:
         answer = await _answer(port, _head(world, Content_Length="1000000000"), b"{")

@@ -121,6 +121,9 @@ async def test_rule_allows_refuses_and_binds_those_who_go_round_the_service(
     assert error["violation"]["limit"] == case.limit
     if case.attempted:
         assert error["violation"]["attempted"] == case.attempted
+    else:
+        # The time of the attempt, in the form of the limit's.
+        assert datetime.fromisoformat(error["violation"]["attempted"]) > datetime.fromisoformat(case.limit)
     assert error["wallet_id"] == wallet["wallet_id"]
     assert error["policy_id"] == policy["policy_id"]
     assert await world.accounts(*watched) == accounts

@@ -284,7 +284,7 @@ def test_lamports_sent_to_addresses_beforehand_stop_nothing(world: World, lampor
     world.vm.succeed(build.create_policy(payer=world.payer, authority=world.authority, key=key, rules=OPEN))
     world.vm.succeed(world.chunk(policy, [bytes(32)]))
     world.vm.succeed(world.wallet_creation("a", policy))
-    world.vm.succeed(world.approving(vault, payee.owner, 1, world.vm.now + 1, reference))
+    world.vm.succeed(world.approving(vault, payee.owner, 1, world.vm.now + 60, reference))
     world.vm.succeed(world.registration(payee.owner))
     for address in prepared:
         assert world.vm.lamports(address) == max(lamports, world.vm.rent(len(world.vm.data(address))))

@@ -63,6 +63,7 @@ MODULES: dict[str, dict[str, str]] = {
     },
     "test_escrow_disputes": {
         "test_sessions_dispute_until_their_time_and_not_from_it_on": CLOCK,
+        "test_key_of_both_sides_speaks_for_the_one_whose_session_lasts": CLOCK,
         "test_without_an_arbiter_a_dispute_is_refunded_in_time": CLOCK,
         "test_late_decision_counts_until_somebody_refunds": CLOCK,
         "test_clock_that_steps_back_opens_nothing_again": CLOCK,

@@ -1,0 +1,142 @@
+"""Sends the queued e-mails of alerts through an SMTP server."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from datetime import UTC, datetime
+from email.message import EmailMessage
+from email.policy import SMTP
+
+import aiosmtplib
+import structlog
+from pydantic import SecretStr
+
+from app.settings import Settings
+from app.store.alert_mails import Mail, due_mails, purge, record_failure, record_sent
+from app.store.database import Database
+from app.timestamps import now_ms
+
+_log = structlog.get_logger(__name__)
+
+TIMEOUT = 10.0
+"""Seconds in which a server has to take an e-mail."""
+_AT_ONCE = 4
+"""Connections to the server at the same time."""
+_PURGE_BATCH = 500
+_PURGE_INTERVAL = 60 * 60 * 1000
+
+
+class Mailer:
+    """Looks at the queue at the start and every `interval` seconds, and sends what is due.
+
+    Each e-mail goes to one address, so that a wrong one holds up no other. What was sent when the process died is
+    sent again, for what came of it is not known: with the same Message-ID, by which mail programs recognise it.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        settings: Settings,
+        *,
+        timeout: float = TIMEOUT,
+        tls_context: ssl.SSLContext | None = None,
+        clock: Callable[[], int] = now_ms,
+    ) -> None:
+        """Send through the server of `settings`; without `tls_context` the system's certificate authorities count."""
+        self._db = db
+        self._settings = settings
+        self._interval = settings.alert_interval
+        self._timeout = timeout
+        self._tls_context = tls_context or (None if settings.smtp_tls == "none" else ssl.create_default_context())
+        self._clock = clock
+        self._purge_at = 0
+        self._stopping = False
+        self._sending: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin, with everything that an earlier process left in the queue."""
+        self._task = asyncio.create_task(self._run(), name="alert mails")
+
+    async def stop(self) -> None:
+        """End; what is being sent has its time to be taken."""
+        self._stopping = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._sending is not None:
+            await asyncio.gather(self._sending, return_exceptions=True)
+
+    async def look(self) -> None:
+        """Send everything that is due at this moment."""
+        now = self._clock()
+        while not self._stopping and (mails := self._db.read(lambda conn: due_mails(conn, now, _AT_ONCE))):
+            await asyncio.gather(*(self._send(mail) for mail in mails))
+        if now >= self._purge_at:
+            self._purge_at = now + _PURGE_INTERVAL
+            while await self._db.write(lambda conn: purge(conn, now, limit=_PURGE_BATCH)):
+                pass
+
+    async def _send(self, mail: Mail) -> None:
+        """Make one attempt and note what came of it."""
+        settings, error = self._settings, None
+        try:
+            async with asyncio.timeout(self._timeout):
+                await aiosmtplib.send(
+                    message_of(mail, settings),
+                    hostname=settings.smtp_host,
+                    port=settings.smtp_port,
+                    # By default it would be looked up in the DNS, which may take longer than all else.
+                    local_hostname=socket.gethostname(),
+                    username=settings.smtp_username,
+                    password=_reveal(settings.smtp_password),
+                    use_tls=settings.smtp_tls == "tls",
+                    start_tls=settings.smtp_tls == "starttls",
+                    tls_context=self._tls_context,
+                    timeout=self._timeout,
+                )
+        except TimeoutError:
+            error = "timeout"
+        except aiosmtplib.SMTPResponseException as refused:
+            error = f"{type(refused).__name__} {refused.code}"
+        except aiosmtplib.SMTPRecipientsRefused as refused:
+            error = f"{type(refused).__name__} {refused.recipients[0].code}"
+        except (aiosmtplib.SMTPException, OSError) as failed:
+            # Messages of servers may hold addresses, which do not belong into logs.
+            error = type(failed).__name__
+        now = self._clock()
+        if error is None:
+            await self._db.write(lambda conn: record_sent(conn, mail, now))
+            return
+        last = await self._db.write(lambda conn: record_failure(conn, mail, now))
+        log = _log.error if last else _log.warning
+        log("alert_mail_given_up" if last else "alert_mail_failed", event_id=mail.event_id, error=error)
+
+    async def _run(self) -> None:
+        while True:
+            self._sending = asyncio.create_task(self.look())
+            try:
+                # Ending the waiting does not end what is being sent.
+                await asyncio.shield(self._sending)
+            except Exception:  # noqa: BLE001 - whatever it is, the next look may succeed
+                _log.exception("alert_mails_failed")
+            await asyncio.sleep(self._interval)
+
+
+def message_of(mail: Mail, settings: Settings) -> EmailMessage:
+    """Return the message; the same e-mail always has the same Message-ID, made of its event."""
+    assert settings.smtp_from is not None
+    message = EmailMessage(policy=SMTP)
+    message["From"] = settings.smtp_from
+    message["To"] = mail.recipient
+    message["Subject"] = mail.subject
+    message["Message-ID"] = f"<{mail.event_id}@{settings.smtp_from.rpartition('@')[2]}>"
+    message["Date"] = datetime.fromtimestamp(mail.created_at / 1000, UTC)
+    message["Auto-Submitted"] = "auto-generated"
+    message.set_content(mail.body)
+    return message
+
+
+def _reveal(secret: SecretStr | None) -> str | None:
+    return None if secret is None else secret.get_secret_value()

@@ -1,0 +1,88 @@
+"""The rules by which there are alerts: an organisation's, and those of single wallets."""
+
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from sqlalchemy import Connection
+
+from app import wallets
+from app.alerts.kinds import BALANCE_LOW, LARGE_TRANSACTION, POLICY_VIOLATION, AlertType
+from app.keys import Principal
+from app.models.alerts import Alerts, PutAlerts, WalletAlerts
+from app.money import format_usdc
+from app.service import Service
+from app.store.alerts import AlertRule, put_rules, rules_of
+from app.timestamps import iso_ms, now_ms
+
+_TYPES: tuple[AlertType, ...] = get_args(AlertType)
+_IN_MONEY = (BALANCE_LOW, LARGE_TRANSACTION)
+_Rules = Mapping[tuple[str, AlertType], AlertRule]
+
+
+async def put(service: Service, principal: Principal, body: PutAlerts) -> Alerts:
+    """Replace the rules of the organisation."""
+    rules = await _put(service, principal, principal.org, body)
+    return Alerts.model_validate(_answer(rules, principal.org, None))
+
+
+def get(service: Service, principal: Principal) -> Alerts:
+    """Return the rules of the organisation."""
+    rules = service.db.read(lambda conn: rules_of(conn, [principal.org]))
+    return Alerts.model_validate(_answer(rules, principal.org, None))
+
+
+async def put_of_wallet(service: Service, principal: Principal, wallet_id: str, body: PutAlerts) -> WalletAlerts:
+    """Replace a wallet's own rules. Raises ``wallet_not_found`` and ``wallet_archived``."""
+    wallets.find_living(service, principal.org, wallet_id)
+    rules = await _put(service, principal, wallet_id, body)
+    return WalletAlerts.model_validate(_answer(rules, principal.org, wallet_id))
+
+
+def get_of_wallet(service: Service, principal: Principal, wallet_id: str) -> WalletAlerts:
+    """Return the rules that hold for a wallet. Raises ``wallet_not_found``."""
+    wallets.find(service, principal.org, wallet_id)
+    rules = service.db.read(lambda conn: rules_of(conn, [principal.org, wallet_id]))
+    return WalletAlerts.model_validate(_answer(rules, principal.org, wallet_id))
+
+
+async def _put(service: Service, principal: Principal, scope: str, body: PutAlerts) -> _Rules:
+    now = now_ms()
+    new = [_rule(kind, given, scope, principal.org, now) for kind in _TYPES if (given := getattr(body, kind))]
+
+    def store(conn: Connection) -> _Rules:
+        put_rules(conn, scope, new)
+        return rules_of(conn, [principal.org, scope])
+
+    stored = await service.db.write(store)
+    if service.watcher is not None:
+        service.watcher.rules_changed()
+    return stored
+
+
+def _rule(kind: AlertType, given: Any, scope: str, org: str, now: int) -> AlertRule:
+    threshold = None if kind == POLICY_VIOLATION else given.threshold
+    enabled = given.enabled if kind == POLICY_VIOLATION else threshold is not None
+    # Only a wallet's rule has addresses to fall back on.
+    emails = [] if given.emails is None and scope == org else given.emails
+    return AlertRule(scope, kind, org, enabled, threshold, emails, now)
+
+
+def _answer(rules: _Rules, org: str, wallet_id: str | None) -> dict[str, Any]:
+    scope = org if wallet_id is None else wallet_id
+    updated = max((rule.updated_at for (owner, _), rule in rules.items() if owner == scope), default=None)
+    shown: dict[str, Any] = {kind: _shown(rules, kind, org, scope) for kind in _TYPES}
+    shown["updated_at"] = None if updated is None else iso_ms(updated)
+    return shown if wallet_id is None else {**shown, "wallet_id": wallet_id, "id": wallet_id}
+
+
+def _shown(rules: _Rules, kind: AlertType, org: str, scope: str) -> dict[str, Any]:
+    own, common = rules.get((scope, kind)), rules.get((org, kind))
+    rule = own or common
+    addressed = common if rule is None or rule.emails is None else rule
+    emails = [] if addressed is None else list(addressed.emails or ())
+    answer: dict[str, Any] = {"emails": emails, "inherited": own is None}
+    if kind == POLICY_VIOLATION:
+        return {**answer, "enabled": rule is None or rule.enabled}
+    threshold = None if rule is None else rule.threshold
+    shown = format_usdc(threshold) if threshold is not None and kind in _IN_MONEY else threshold
+    return {**answer, "threshold": shown}

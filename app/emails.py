@@ -1,0 +1,13 @@
+"""Addresses that e-mails are sent to and from."""
+
+from email_validator import EmailNotValidError, validate_email
+
+
+def parse_address(text: str) -> str:
+    """Return an address as it stands in a message: ASCII, its domain encoded. Raises ValueError for what is none."""
+    try:
+        found = validate_email(text, check_deliverability=False, allow_smtputf8=False, strict=True)
+    except EmailNotValidError:
+        raise ValueError("not an e-mail address") from None
+    assert found.ascii_email is not None
+    return found.ascii_email

@@ -1,0 +1,284 @@
+"""Alerts over HTTP: rules stored, shown, inherited and refused, and what they lead to in a running service."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from app.models.alerts import MAX_EMAILS
+from tests.alert_support import OPS, Mailbox
+from tests.webhook_support import Receiver
+from tests.world import Json, World, error_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+_ALL = "/v1/alerts"
+_OFF: Json = {"threshold": None, "emails": [], "inherited": True}
+_PATIENCE = 10.0
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def alarmed(tmp_path: Path) -> AsyncIterator[tuple[World, Mailbox]]:
+    """A service that looks for alerts all the time, with a mail server."""
+    async with (
+        Mailbox() as mailbox,
+        World(
+            tmp_path,
+            alerts=True,
+            alert_interval=0.05,
+            smtp_host="127.0.0.1",
+            smtp_port=mailbox.port,
+            smtp_tls="none",
+            smtp_from="vault@example.com",
+        ) as opened,
+    ):
+        yield opened, mailbox
+
+
+def _path(wallet: Json) -> str:
+    return f"/v1/wallets/{wallet['wallet_id']}/alerts"
+
+
+async def _told(world: World, wallet: Json, event: str, count: int) -> list[Json]:
+    """The events of a type about a wallet, oldest first, once there are so many."""
+    query = f"/v1/events?event={event}&wallet_id={wallet['wallet_id']}"
+    async with asyncio.timeout(_PATIENCE):
+        while len(found := (await world.ok("GET", query))["data"]) < count:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    return list(reversed(found))
+
+
+# Rules
+
+
+async def test_alerts_are_off_but_policy_violations_until_they_are_set(own_world: World) -> None:
+    world = own_world
+    wallet = await world.wallet(funds=None)
+    expected = {
+        "balance_low": _OFF,
+        "policy_violation": {"enabled": True, "emails": [], "inherited": True},
+        "inactivity": _OFF,
+        "velocity_spike": _OFF,
+        "large_transaction": _OFF,
+        "updated_at": None,
+    }
+
+    assert await world.ok("GET", _ALL) == expected
+    identity = {"wallet_id": wallet["wallet_id"], "id": wallet["wallet_id"]}
+    assert await world.ok("GET", _path(wallet)) == {**expected, **identity}
+
+
+async def test_rules_are_stored_shown_inherited_and_replaced(own_world: World) -> None:
+    world = own_world
+    wallet, other = await world.wallet(funds=None), await world.wallet(funds=None)
+    body = {
+        "balanceLow": {"threshold": "10", "emails": [OPS, "Ops@Example.com", OPS]},
+        "inactivity": {"threshold": 24},
+        "velocity_spike": {"threshold": 100, "emails": []},
+        "largeTransaction": {"threshold": "500.5"},
+        "policyViolation": {"enabled": False},
+    }
+
+    made = await world.ok("PUT", _ALL, body)
+
+    assert made["balance_low"] == {"threshold": "10.00", "emails": [OPS, "Ops@example.com"], "inherited": False}
+    assert made["inactivity"] == {"threshold": 24, "emails": [], "inherited": False}
+    assert made["large_transaction"]["threshold"] == "500.50"
+    assert made["policy_violation"] == {"enabled": False, "emails": [], "inherited": False}
+    own = await world.ok(
+        "PUT", _path(wallet), {"balanceLow": {"threshold": "3"}, "inactivity": {"threshold": None, "emails": [OPS]}}
+    )
+    assert own["balance_low"] == {"threshold": "3.00", "emails": [OPS, "Ops@example.com"], "inherited": False}
+    assert own["inactivity"] == {"threshold": None, "emails": [OPS], "inherited": False}
+    assert own["velocity_spike"] == {"threshold": 100, "emails": [], "inherited": True}
+    await world.restart()
+    assert await world.ok("GET", _ALL) == made
+    assert await world.ok("GET", _path(wallet)) == own
+    assert (await world.ok("GET", _path(other)))["balance_low"] == {**made["balance_low"], "inherited": True}
+
+    replaced = await world.ok("PUT", _ALL, {"velocitySpike": {"threshold": 7}})
+    assert (replaced["balance_low"], replaced["policy_violation"]["enabled"]) == (_OFF, True)
+    emptied = await world.ok("PUT", _path(wallet), {})
+    assert emptied["velocity_spike"] == {"threshold": 7, "emails": [], "inherited": True}
+    assert emptied["balance_low"] == _OFF
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({"balanceLow": {}}, "invalid_request"),
+        ({"balanceLow": {"threshold": 10}}, "invalid_amount"),
+        ({"balanceLow": {"threshold": "0"}}, "invalid_amount"),
+        ({"balanceLow": {"threshold": "-1"}}, "invalid_amount"),
+        ({"balanceLow": {"threshold": "0.0000001"}}, "invalid_amount"),
+        ({"largeTransaction": {"threshold": "9300000000000"}}, "invalid_amount"),
+        ({"inactivity": {"threshold": "24"}}, "invalid_request"),
+        ({"inactivity": {"threshold": 0}}, "invalid_request"),
+        ({"inactivity": {"threshold": 8761}}, "invalid_request"),
+        ({"inactivity": {"threshold": 1.5}}, "invalid_request"),
+        ({"velocitySpike": {"threshold": 0}}, "invalid_request"),
+        ({"velocitySpike": {"threshold": 2**70}}, "invalid_request"),
+        ({"policyViolation": {"emails": [OPS]}}, "invalid_request"),
+        ({"policyViolation": {"enabled": "yes"}}, "invalid_request"),
+        ({"policyViolation": {"enabled": True, "threshold": 1}}, "invalid_request"),
+        ({"somethingElse": {"threshold": 1}}, "invalid_request"),
+        *(
+            ({"policyViolation": {"enabled": True, "emails": emails}}, "invalid_request")
+            for emails in (
+                OPS,
+                ["nobody"],
+                [""],
+                ["a@"],
+                ["a b@example.com"],
+                ["Ops <ops@example.com>"],
+                ["ops@example.com\r\nBcc: thief@example.com"],
+                ["ops@example.com,thief@example.com"],
+                ["\u00fc@example.com"],
+                [f"{'a' * 65}@example.com"],
+                [1],
+                [None],
+                [f"ops{number}@example.com" for number in range(MAX_EMAILS + 1)],
+            )
+        ),
+    ],
+)
+async def test_malformed_rules_are_refused_and_the_old_ones_stay(world: World, body: Json, code: str) -> None:
+    wallet = await world.wallet(funds=None)
+    before = await world.ok("PUT", _path(wallet), {"balanceLow": {"threshold": "1", "emails": [OPS]}})
+
+    for path in (_ALL, _path(wallet)):
+        error_of(await world.call("PUT", path, body), 400, code)
+
+    assert await world.ok("GET", _path(wallet)) == before
+
+
+async def test_unknown_wallet_is_404_and_another_organisations_too(world: World) -> None:
+    wallet, path = await world.wallet(funds=None), "/v1/wallets/wal_1111111111111111/alerts"
+    stranger = world.key("admin", org=await world.organisation("other"))
+
+    error_of(await world.call("PUT", path, {}), 404, "wallet_not_found")
+    error_of(await world.call("GET", path), 404, "wallet_not_found")
+    error_of(await world.call("PUT", _path(wallet), {}, key=stranger), 404, "wallet_not_found")
+    error_of(await world.call("GET", _path(wallet), key=stranger), 404, "wallet_not_found")
+
+
+async def test_rules_of_an_organisation_are_its_own(world: World) -> None:
+    stranger = world.key("admin", org=await world.organisation("third"))
+    await world.ok("PUT", _ALL, {"inactivity": {"threshold": 5}})
+
+    assert (await world.ok("GET", _ALL, key=stranger))["inactivity"] == _OFF
+
+
+async def test_archived_wallet_takes_no_rules(world: World) -> None:
+    wallet = await world.wallet(funds=None)
+    await world.ok("DELETE", f"/v1/wallets/{wallet['wallet_id']}")
+
+    error_of(await world.call("PUT", _path(wallet), {}), 422, "wallet_archived")
+
+
+async def test_operators_set_rules_viewers_see_them_and_agents_see_their_own(world: World) -> None:
+    wallet, other = await world.wallet(funds=None), await world.wallet(funds=None)
+    viewer, agent = world.key("viewer"), world.key("agent", wallet["wallet_id"])
+
+    for key in (viewer, agent):
+        error_of(await world.call("PUT", _ALL, {}, key=key), 403, "insufficient_permissions")
+        error_of(await world.call("PUT", _path(wallet), {}, key=key), 403, "insufficient_permissions")
+        await world.ok("GET", _path(wallet), key=key)
+    await world.ok("GET", _ALL, key=viewer)
+    error_of(await world.call("GET", _ALL, key=agent), 403, "insufficient_permissions")
+    error_of(await world.call("GET", _path(other), key=agent), 403, "insufficient_permissions")
+    await world.ok("PUT", _path(wallet), {}, key=world.key("operator"))
+
+
+async def test_repetition_under_a_key_is_the_first_answer(world: World) -> None:
+    wallet = await world.wallet(funds=None)
+    body = {"inactivity": {"threshold": 3}, "idempotencyKey": "alerts"}
+    first = await world.ok("PUT", _path(wallet), body)
+    await world.ok("PUT", _path(wallet), {})
+
+    again = await world.call("PUT", _path(wallet), body)
+
+    assert (again.json(), again.headers["idempotent-replayed"]) == (first, "true")
+    assert (await world.ok("GET", _path(wallet)))["inactivity"]["inherited"] is True
+
+
+# What they lead to
+
+
+async def test_alerts_reach_the_events_the_webhooks_and_the_mailbox(alarmed: tuple[World, Mailbox]) -> None:
+    world, mailbox = alarmed
+    policy = await world.policy(maxPerTx="60")
+    wallet, to = await world.wallet(policy["policy_id"], label="Buyer"), await world.payee()
+    rules: dict[str, Any] = {
+        "balanceLow": {"threshold": "50", "emails": [OPS]},
+        "velocitySpike": {"threshold": 1, "emails": [OPS]},
+        "largeTransaction": {"threshold": "55", "emails": [OPS]},
+        "policyViolation": {"enabled": True, "emails": [OPS]},
+    }
+    await world.ok("PUT", _ALL, rules)
+    async with Receiver() as receiver:
+        types = ["balance.low", "alert.velocity_spike", "alert.large_transaction"]
+        await world.ok("POST", "/v1/webhooks", {"url": receiver.url, "events": types})
+
+        paid = (await world.pay(wallet, to, "60")).json()
+        error_of(await world.pay(wallet, to, "61"), 402, "policy_violation")
+        await world.pay(wallet, to, "1")
+
+        [low] = await _told(world, wallet, "balance.low", 1)
+        [spike] = await _told(world, wallet, "alert.velocity_spike", 1)
+        [large] = await _told(world, wallet, "alert.large_transaction", 1)
+        [blocked] = await _told(world, wallet, "transaction.blocked", 1)
+        await receiver.wait_for(3)
+    assert (low["current_balance"], low["threshold"], low["severity"]) == ("40.00", "50.00", "warning")
+    assert (spike["transactions"], spike["threshold"], spike["severity"]) == (2, 1, "warning")
+    assert (large["tx_id"], large["amount"], large["threshold"]) == (paid["tx_id"], "60.00", "55.00")
+    assert {one.json["event_id"] for one in receiver.received} == {one["event_id"] for one in (low, spike, large)}
+
+    async with asyncio.timeout(_PATIENCE):
+        while len(mailbox.received) < 4:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert {str(one["Message-ID"]) for one in mailbox.received} == {
+        f"<{one['event_id']}@example.com>" for one in (low, spike, large, blocked)
+    }
+    assert set(mailbox.subjects) == {
+        f"{title}: Buyer" for title in ("Balance low", "Velocity spike", "Large transaction", "Policy violation")
+    }
+
+
+async def test_low_balance_is_told_again_after_a_funding_and_a_restart(alarmed: tuple[World, Mailbox]) -> None:
+    world, _ = alarmed
+    wallet, to = await world.wallet(), await world.payee()
+    await world.ok("PUT", _path(wallet), {"balanceLow": {"threshold": "50"}})
+    await world.pay(wallet, to, "60")
+    await _told(world, wallet, "balance.low", 1)
+    await world.restart()
+    await world.pay(wallet, to, "1")
+    await world.ok("POST", f"/v1/wallets/{wallet['wallet_id']}/fund", {"amount": "20", "currency": "USDC"})
+    await world.pay(wallet, to, "20")
+
+    told = await _told(world, wallet, "balance.low", 2)
+
+    assert [one["current_balance"] for one in told] == ["40.00", "39.00"]
+
+
+async def test_escrow_is_a_large_transaction_too(alarmed: tuple[World, Mailbox]) -> None:
+    world, _ = alarmed
+    wallet, receiving = await world.wallet(), await world.wallet(funds=None)
+    await world.ok("PUT", _path(wallet), {"largeTransaction": {"threshold": "30"}})
+    body = {
+        "fromWallet": wallet["wallet_id"],
+        "toWallet": receiving["wallet_id"],
+        "amount": "31",
+        "currency": "USDC",
+        "taskDescription": "Work",
+        "timeoutSeconds": 600,
+    }
+    escrow = await world.ok("POST", "/v1/payments/a2a", body)
+
+    [large] = await _told(world, wallet, "alert.large_transaction", 1)
+
+    assert (large["amount"], large["recipient"]) == ("31.00", receiving["wallet_id"])
+    assert large["tx_signature"] == escrow["tx_signature"]
