@@ -154,7 +154,8 @@ class Idempotency:
             other = first.fingerprint
             _same(fingerprint, other.method, other.path, other.body_hash)
             try:
-                await asyncio.wait_for(first.done.wait(), max(0.0, deadline - time.monotonic()))
+                async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+                    await first.done.wait()
             except TimeoutError:
                 raise ConflictError("idempotency_in_progress", headers={"Retry-After": "1"}) from None
 

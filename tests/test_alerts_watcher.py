@@ -288,6 +288,18 @@ async def test_running_watcher_looks_by_itself_and_at_once_when_rules_change(tmp
     assert "alerts" not in {task.get_name() for task in asyncio.all_tasks()}
 
 
+@pytest.mark.parametrize("turns", range(4))
+async def test_watcher_ends_also_when_rules_have_just_changed(tmp_path: Path, turns: int) -> None:
+    scene = Scene(tmp_path)
+    await scene.open()
+    await asyncio.sleep(0.05)
+    scene.watcher.rules_changed()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        await scene.close()
+
+
 async def test_payments_cost_few_queries_and_no_commit_where_no_alert_begins(scene: Scene) -> None:
     org = scene.organisation()
     wallets = [await scene.wallet(org) for _ in range(50)]

@@ -184,8 +184,10 @@ class Watcher:
                 await self.look()
             except Exception:  # noqa: BLE001 - whatever it is, the next look may succeed
                 _log.exception("alerts_failed")
+            # Not `wait_for`, which in Python 3.11 can swallow a cancellation.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), self._interval)
+                async with asyncio.timeout(self._interval):
+                    await self._news.wait()
             self._news.clear()
 
 

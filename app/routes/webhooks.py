@@ -143,5 +143,5 @@ routes = [
     Route(f"{_ONE}/rotate-secret", rotate_webhook_secret, methods=["POST"]),
     Route(f"{_ONE}/deliveries", list_deliveries, methods=["GET"]),
     Route(f"{_ONE}/deliveries/{{delivery_id}}/resend", resend_delivery, methods=["POST"]),
-    Route(f"{_ONE}/replay", replay_events, methods=["POST"]),
+    Route(f"{_ONE}/deliveries/replay", replay_events, methods=["POST"]),
 ]

@@ -71,7 +71,7 @@ _EXPECTED = {
     ("POST", "/v1/webhooks/{webhook_id}/rotate-secret"),
     ("GET", "/v1/webhooks/{webhook_id}/deliveries"),
     ("POST", "/v1/webhooks/{webhook_id}/deliveries/{delivery_id}/resend"),
-    ("POST", "/v1/webhooks/{webhook_id}/replay"),
+    ("POST", "/v1/webhooks/{webhook_id}/deliveries/replay"),
 }
 
 

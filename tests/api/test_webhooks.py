@@ -191,10 +191,10 @@ async def test_deleted_webhook_is_gone_and_gets_nothing(world: World, receiver: 
         ("POST", "/test"),
         ("POST", "/rotate-secret"),
         ("GET", "/deliveries"),
-        ("POST", "/replay"),
+        ("POST", "/deliveries/replay"),
         ("POST", "/deliveries/dlv_1/resend"),
     ):
-        body = {"PATCH": {"url": _URL}}.get(method, {"from": "2026-01-01"} if suffix == "/replay" else None)
+        body = {"PATCH": {"url": _URL}}.get(method, {"from": "2026-01-01"} if suffix == "/deliveries/replay" else None)
         error_of(await world.call(method, _path(made) + suffix, body), 404, "webhook_not_found")
 
 
@@ -217,7 +217,7 @@ async def test_viewers_read_and_agents_do_not_even_that(world: World) -> None:
         ("DELETE", _path(made), {}),
         ("POST", f"{_path(made)}/test", {}),
         ("POST", f"{_path(made)}/rotate-secret", {}),
-        ("POST", f"{_path(made)}/replay", {"from": "2026-01-01"}),
+        ("POST", f"{_path(made)}/deliveries/replay", {"from": "2026-01-01"}),
         ("POST", f"{_path(made)}/deliveries/dlv_1/resend", {}),
     ]
 
@@ -416,7 +416,7 @@ async def test_range_of_events_is_replayed_in_order_also_from_before_the_registr
     receiver.received.clear()
     start = min(before["created_at"], after["created_at"])[:19] + "Z"
 
-    replayed = await world.ok("POST", f"{_path(made)}/replay", {"from": start})
+    replayed = await world.ok("POST", f"{_path(made)}/deliveries/replay", {"from": start})
     await _deliver(world)
 
     mine = [one.json for one in receiver.received if one.json["wallet_id"] in {before["wallet_id"], after["wallet_id"]}]
@@ -424,9 +424,9 @@ async def test_range_of_events_is_replayed_in_order_also_from_before_the_registr
     assert [one["wallet_id"] for one in mine] == [before["wallet_id"]] * 2 + [after["wallet_id"]] * 2
     assert len({one["event_id"] for one in mine}) == 4
     empty = {"from": "2020-01-01", "to": "2020-01-02"}
-    assert (await world.ok("POST", f"{_path(made)}/replay", empty))["queued"] == 0
+    assert (await world.ok("POST", f"{_path(made)}/deliveries/replay", empty))["queued"] == 0
     for body in ({}, {"to": "2026-01-01"}, {"from": "yesterday"}):
-        error_of(await world.call("POST", f"{_path(made)}/replay", body), 400, "invalid_request")
+        error_of(await world.call("POST", f"{_path(made)}/deliveries/replay", body), 400, "invalid_request")
 
 
 async def test_running_service_sends_events_by_itself_also_over_a_restart(tmp_path: Path) -> None:
