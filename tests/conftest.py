@@ -25,6 +25,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the long figures their time."""
+    if config.getoption("--full"):
+        config.option.timeout = 0
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out those tests of the validator that are not marked `smoke=True`, unless all are asked for."""
     if config.getoption("--full"):
