@@ -1,10 +1,8 @@
 """E-mails of alerts through a real SMTP server, by a clock that the test moves."""
 
 import asyncio
-import datetime as dt
 import os
 import signal
-import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -13,10 +11,6 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from pydantic import SecretStr, ValidationError
 from structlog.testing import capture_logs
 
@@ -26,6 +20,7 @@ from app.settings import Settings
 from app.store.alert_mails import purge
 from app.store.deliveries import LIFETIME
 from tests.alert_support import HOUR, MINUTE, OPS, USDC, Mailbox, Scene, Vault, fails, hangs, refuses, takes
+from tests.certificates import certificate
 
 _ROOT = Path(__file__).resolve().parent.parent
 _SCHEDULE = [0, 1 * MINUTE, 5 * MINUTE, 30 * MINUTE, 120 * MINUTE]
@@ -335,29 +330,8 @@ async def test_killed_mailer_sends_again_under_the_same_message_id(
 # Encryption and login
 
 
-def _certificate(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """TLS of a server at 127.0.0.1, and of a client that trusts it."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
-    now = dt.datetime.now(dt.UTC)
-    day = dt.timedelta(days=1)
-    names = [x509.DNSName("localhost")]
-    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-    builder = builder.serial_number(1).not_valid_before(now - day).not_valid_after(now + day)
-    builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-    certificate = builder.sign(key, hashes.SHA256())
-    pem = certificate.public_bytes(serialization.Encoding.PEM)
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    (folder / "server.pem").write_bytes(private + pem)
-    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    server.load_cert_chain(folder / "server.pem")
-    return server, ssl.create_default_context(cadata=pem.decode())
-
-
 async def test_password_goes_over_starttls_to_a_server_whose_certificate_is_good(tmp_path: Path) -> None:
-    server, client = _certificate(tmp_path)
+    server, client = certificate(tmp_path, "localhost")
     async with Mailbox(tls=server, login=(b"vault", b"hunter2")) as mailbox:
         scene = _scene(tmp_path, mailbox)
         await scene.open()

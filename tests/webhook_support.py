@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,16 +87,17 @@ async def dripping(_request: Received, writer: asyncio.StreamWriter) -> None:
 
 
 class Receiver:
-    """A real HTTP server on this machine; `behave` answers each request, `received` has them all."""
+    """A real HTTP server on this machine, with `tls` for HTTPS; `behave` answers each request, `received` has all."""
 
-    def __init__(self, behave: Behaviour = ok) -> None:
+    def __init__(self, behave: Behaviour = ok, *, tls: ssl.SSLContext | None = None) -> None:
         self.behave = behave
+        self._tls = tls
         self.received: list[Received] = []
         self.open = self.most_open = 0
         self._handlers: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=self._tls)
         self.port = self._server.sockets[0].getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}/hook"
         return self
