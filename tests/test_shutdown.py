@@ -70,6 +70,9 @@ class _Serving:
                         await other.get(f"{self.url}/healthz")
                 except httpx.ConnectError:
                     return
+                except (httpx.NetworkError, httpx.RemoteProtocolError):
+                    # It was accepted just before, and closed before it was read.
+                    continue
 
 
 @contextlib.asynccontextmanager
