@@ -17,7 +17,7 @@ from app.plans import Outcome, Plan, nothing
 from app.recipients import resolve
 from app.service import Service
 from app.spending import Form, Order, landed_refused, order_of, send
-from app.store.transactions import PAYMENT, Transaction
+from app.store.transactions import PAYMENT
 from app.store.wallets import Wallet
 from app.timestamps import iso_ms
 from app.token_accounts import count_creation
@@ -106,22 +106,4 @@ def _answer(outcome: Outcome) -> Payment:
         policy_triggered=attempt.policy_triggered,
         memo=attempt.memo,
         timestamp=iso_ms(attempt.created_at),
-    )
-
-
-def payment_of(row: Transaction) -> Payment:
-    """Return a transaction as the payment requests answer it."""
-    return Payment(
-        tx_id=row.tx_id,
-        id=row.tx_id,
-        wallet_id=row.wallet_id,
-        recipient=row.recipient or row.recipient_address or "",
-        amount=format_usdc(row.amount),
-        currency="USDC",
-        status=cast(TransactionStatus, row.status),
-        tx_signature=row.tx_signature,
-        on_chain_slot=row.on_chain_slot,
-        policy_triggered=row.policy_triggered,
-        memo=row.memo,
-        timestamp=iso_ms(row.timestamp),
     )

@@ -13,17 +13,18 @@ from app.models.payments import (
     ListTransactions,
     ListWalletTransactions,
     TransactionPage,
+    TransactionStatus,
     TransactionType,
     Violation,
 )
 from app.models.payments import Transaction as TransactionAnswer
-from app.payments import payment_of
+from app.money import format_usdc
 from app.recipients import parse_address
 from app.service import Service
 from app.settings import Cluster, Settings
 from app.store.transactions import Transaction, TransactionFilter, transaction, transactions
 from app.store.wallets import wallet
-from app.timestamps import now_ms
+from app.timestamps import iso_ms, now_ms
 
 
 def get(service: Service, principal: Principal, tx_id: str) -> TransactionAnswer:
@@ -79,7 +80,18 @@ def _remembered(service: Service, org: str, recipient: str | None) -> str | None
 def shown(settings: Settings, row: Transaction) -> TransactionAnswer:
     """Return a transaction as it is shown."""
     return TransactionAnswer(
-        **dict(payment_of(row)),
+        tx_id=row.tx_id,
+        id=row.tx_id,
+        wallet_id=row.wallet_id,
+        recipient=row.recipient or row.recipient_address or "",
+        amount=format_usdc(row.amount),
+        currency="USDC",
+        status=cast(TransactionStatus, row.status),
+        tx_signature=row.tx_signature,
+        on_chain_slot=row.on_chain_slot,
+        policy_triggered=row.policy_triggered,
+        memo=row.memo,
+        timestamp=iso_ms(row.timestamp),
         type=cast(TransactionType, row.type),
         policy_id=row.policy_id,
         agent_attestation_hash=row.attestation_hash,

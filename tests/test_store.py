@@ -1,6 +1,7 @@
 """The store: shared commits, lists that page, and records that keep their promises."""
 
 import asyncio
+import re
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from sqlalchemy.exc import IntegrityError
 
 from app.store import Database, InvalidCursorError
 from app.store.attempts import Attempt, attempt, attempt_by_signature, insert_attempt, pending_attempts, settle_attempt
+from app.store.escrows import EscrowFilter, escrows
 from app.store.feed import FeedFilter, append_event, feed, feed_after
 from app.store.idempotency import (
     LIFETIME,
@@ -281,6 +283,49 @@ def test_pages_give_every_row_once_newest_first(
     ],
 )
 def test_no_list_reads_the_whole_table(db: Database, narrowed: TransactionFilter) -> None:
+    db.write_now(lambda c: fill(c, 100))
+    plans = _plans(db, lambda connection: transactions(connection, ORG, narrowed))
+    assert plans
+    assert not [plan for plan in plans if plan.startswith("SCAN transactions")]
+
+
+@pytest.mark.parametrize(
+    ("read", "indexes"),
+    [
+        (TransactionFilter(wallet_id="wal_7", type="payment", status="confirmed"), ["by_wallet"]),
+        (TransactionFilter(wallet_id="wal_7", type="payment"), ["by_wallet"]),
+        (TransactionFilter(wallet_id="wal_7", type="funding"), ["by_type"]),
+        (TransactionFilter(type="payment", status="blocked"), ["by_status"]),
+        (TransactionFilter(type="payment", status="confirmed"), ["newest"]),
+        (TransactionFilter(recipient="Address3"), ["by_recipient", "by_recipient_address"]),
+        (FeedFilter(wallet_id="wal_7", severity="info"), ["by_wallet", "by_other_wallet"]),
+        (FeedFilter(wallet_id="wal_7", types=["transaction.completed"]), ["by_wallet", "by_other_wallet"]),
+        (FeedFilter(severity="critical"), ["by_severity"]),
+        (EscrowFilter(wallet_id="wal_7", status="released"), ["by_wallet", "by_receiver"]),
+        (EscrowFilter(wallet_id="wal_7"), ["by_wallet", "by_receiver"]),
+        (EscrowFilter(status="locked"), ["by_status"]),
+    ],
+)
+def test_lists_use_the_index_of_what_is_rare_and_in_its_order(
+    db: Database, read: TransactionFilter | FeedFilter | EscrowFilter, indexes: list[str]
+) -> None:
+    def found(connection: Connection) -> object:
+        match read:
+            case TransactionFilter():
+                return transactions(connection, ORG, read)
+            case FeedFilter():
+                return feed(connection, ORG, read)
+        return escrows(connection, ORG, read)
+
+    plans = [plan for plan in _plans(db, found) if plan.startswith("SEARCH") and "details" not in plan]
+
+    assert [re.search(r"USING INDEX [a-z]+_(\w+)", plan)[1] for plan in plans] == indexes  # type: ignore[index]
+    # An order that the index does not give would have the database read everything that the filter lets through.
+    assert len([plan for plan in _plans(db, found) if "TEMP B-TREE" in plan]) == 0
+
+
+def _plans(db: Database, read: Callable[[Connection], object]) -> list[str]:
+    """How SQLite means to go about what `read` asks for."""
     plans: list[str] = []
 
     def explain(connection: Connection) -> None:
@@ -289,12 +334,10 @@ def test_no_list_reads_the_whole_table(db: Database, narrowed: TransactionFilter
             plans.extend(str(one[3]) for one in cursor.execute(f"EXPLAIN QUERY PLAN {statement}", parameters))
             return statement, parameters
 
-        transactions(connection, ORG, narrowed, cursor=None)
+        read(connection)
 
-    db.write_now(lambda c: fill(c, 100))
     db.read(explain)
-    assert plans
-    assert not [plan for plan in plans if plan.startswith("SCAN transactions")]
+    return plans
 
 
 @pytest.mark.parametrize(
