@@ -16,7 +16,7 @@ def page(service: Service, principal: Principal, query: ListEvents) -> EventPage
     if query.wallet_id is not None:
         wallets.find(service, principal.org, query.wallet_id)
     chosen = FeedFilter(
-        types=query.type or query.event or (),
+        types=query.type or query.event,
         wallet_id=query.wallet_id or principal.wallet_id,
         severity=query.severity,
         start=query.from_,

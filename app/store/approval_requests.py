@@ -5,6 +5,7 @@ What became of one follows from the chain, except that a request may be rejected
 
 from collections.abc import Collection
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any
 
 from sqlalchemy import (
@@ -29,7 +30,7 @@ from sqlalchemy import (
 )
 
 from app.store.columns import U64, columns_of, metadata
-from app.store.paging import Page, fetch_page
+from app.store.paging import Listing, Page, fetch_page, listing
 from app.store.read_tables import approvals
 
 LIFETIME = 24 * 60 * 60 * 1000
@@ -131,23 +132,9 @@ def approval_requests_of(
     cursor: str | None = None,
 ) -> Page[ApprovalRequest]:
     """Return the organisation's requests, newest first. Raises `InvalidCursorError`."""
-    query = _REQUESTS
-    if wallet_id is not None:
-        query = query.where(table.c.wallet_id == wallet_id)
-    if status is not None:
-        query = query.where(_STATUS.in_([status]))
-    if status == "pending":
-        # Follows from the status; it keeps the search for the few that wait to the newest.
-        query = query.where(table.c.created_at > now - LIFETIME)
-    rows, more, following = fetch_page(
-        connection,
-        query,
-        time=table.c.created_at,
-        key=table.c.approval_id,
-        limit=limit,
-        cursor=cursor,
-        parameters={"org": org, "now": now},
-    )
+    parameters = {"org": org, "now": now, "wallet_id": wallet_id, "status": status}
+    chosen = _listing(of_wallet=wallet_id is not None, with_status=status is not None, pending=status == "pending")
+    rows, more, following = fetch_page(connection, chosen, parameters, limit=limit, cursor=cursor)
     return Page([_record(row) for row in rows], more, following)
 
 
@@ -186,6 +173,19 @@ _REQUESTS: Select[Any] = (
     .outerjoin(approvals, approvals.c.address == table.c.address)
     .where(table.c.org == bindparam("org"))
 )
+
+
+@cache
+def _listing(*, of_wallet: bool, with_status: bool, pending: bool) -> Listing:
+    query = _REQUESTS
+    if of_wallet:
+        query = query.where(table.c.wallet_id == bindparam("wallet_id"))
+    if with_status:
+        query = query.where(bindparam("status") == _STATUS)
+    if pending:
+        # Follows from the status; it keeps the search for the few that wait to the newest.
+        query = query.where(table.c.created_at > bindparam("now", type_=BigInteger) - LIFETIME)
+    return listing(query, time=table.c.created_at, key=table.c.approval_id)
 
 
 def _record(row: Row[Any]) -> ApprovalRequest:

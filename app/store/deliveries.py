@@ -34,7 +34,7 @@ from app.identifiers import derived_id
 from app.store import webhooks
 from app.store.columns import columns_of, metadata, upsert_all
 from app.store.feed import FeedEvent, feed_after
-from app.store.paging import Page, fetch_page
+from app.store.paging import Page, fetch_page, listing
 from app.store.prepared import execute
 from app.store.read_tables import feed
 from app.store.webhooks import Webhook, listening
@@ -239,12 +239,9 @@ def deliveries(
     connection: Connection, webhook_id: str, *, status: str | None = None, limit: int = 20, cursor: str | None = None
 ) -> Page[Delivery]:
     """Return a webhook's deliveries, the newest event first. Raises `InvalidCursorError`."""
-    query = select(table).where(table.c.webhook_id == webhook_id)
-    if status is not None:
-        query = query.where(table.c.status == status)
-    rows, more, following = fetch_page(
-        connection, query, time=table.c.position, key=table.c.delivery_id, limit=limit, cursor=cursor
-    )
+    chosen = _LISTING if status is None else _LISTING_OF_STATUS
+    parameters = {"webhook": webhook_id, "status": status}
+    rows, more, following = fetch_page(connection, chosen, parameters, limit=limit, cursor=cursor)
     return Page([_record(row) for row in rows], more, following)
 
 
@@ -277,6 +274,11 @@ def _record(row: Row[Any]) -> Delivery:
     return Delivery(**row._mapping)  # noqa: SLF001
 
 
+_OF_WEBHOOK = select(table).where(table.c.webhook_id == bindparam("webhook"))
+_LISTING, _LISTING_OF_STATUS = (
+    listing(query, time=table.c.position, key=table.c.delivery_id)
+    for query in (_OF_WEBHOOK, _OF_WEBHOOK.where(table.c.status == bindparam("status")))
+)
 _LAST = select(func.max(feed.c.position))
 _DUE = select(webhooks.table.c.webhook_id).where(
     webhooks.table.c.status == "enabled",

@@ -3,12 +3,13 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Row, Select, bindparam, delete, or_, select, update
+from sqlalchemy import BigInteger, Connection, Row, Select, bindparam, delete, or_, select, update
 
 from app.store.columns import upsert
-from app.store.paging import Page, fetch_page, sought
+from app.store.paging import Listing, Page, fetch_page, listing, sought
 from app.store.read_tables import escrows as table
 from app.store.state_tables import attempts
 from app.store.state_tables import escrow_details as details
@@ -113,24 +114,10 @@ def escrows(
 ) -> Page[Escrow]:
     """Return the organisation's escrows, newest first. Raises `InvalidCursorError`."""
     wanted = narrowed or EscrowFilter()
-    # Those that are settled become most of them.
-    rare = wanted.status in OPEN
-    query = _ESCROWS if wanted.wallet_id is None or rare else _ESCROWS_OF_WALLET
-    either: list[ColumnElement[bool]] = []
-    if wanted.wallet_id is not None:
-        either = [table.c.wallet_id == wanted.wallet_id, table.c.to_wallet == wanted.wallet_id]
-    if wanted.status is not None:
-        query = query.where(sought(table.c.status, there=rare or not either) == wanted.status)
-    rows, more, following = fetch_page(
-        connection,
-        query,
-        time=table.c.created_at,
-        key=table.c.escrow_id,
-        limit=limit,
-        cursor=cursor,
-        parameters={"org": org},
-        either=either,
-    )
+    given = frozenset(name for name in ("wallet_id", "status") if getattr(wanted, name) is not None)
+    chosen = _listing(given, wanted.status in OPEN)
+    parameters = {"org": org, "wallet_id": wanted.wallet_id, "status": wanted.status}
+    rows, more, following = fetch_page(connection, chosen, parameters, limit=limit, cursor=cursor)
     return Page([_record(row) for row in rows], more, following)
 
 
@@ -180,7 +167,7 @@ def _remember(connection: Connection, escrow_id: str, values: Mapping[str, Any])
     upsert(connection, details, {"escrow_id": escrow_id, **values}, keys=["escrow_id"])
 
 
-def _query(*, of_wallet: bool = False) -> Select[Any]:
+def _query(*, sought_by_org: bool = True) -> Select[Any]:
     texts = (
         details.c.task_description,
         details.c.output_url,
@@ -191,13 +178,23 @@ def _query(*, of_wallet: bool = False) -> Select[Any]:
     return (
         select(table, *texts)
         .outerjoin(details, details.c.escrow_id == table.c.escrow_id)
-        .where(sought(table.c.org, there=not of_wallet) == bindparam("org"))
+        .where(sought(table.c.org, there=sought_by_org) == bindparam("org"))
     )
+
+
+@cache
+def _listing(given: frozenset[str], rare: bool) -> Listing:
+    """Return the list for the members of the filter that are given; `rare`: with a status that few escrows have."""
+    of_wallet = "wallet_id" in given
+    query = _query(sought_by_org=rare or not of_wallet)
+    if "status" in given:
+        query = query.where(sought(table.c.status, there=rare or not of_wallet) == bindparam("status"))
+    either = [table.c[name] == bindparam("wallet_id") for name in ("wallet_id", "to_wallet")] if of_wallet else ()
+    return listing(query, time=table.c.created_at, key=table.c.escrow_id, either=either)
 
 
 # Built once: to build a statement takes longer than to execute it.
 _ESCROWS = _query()
-_ESCROWS_OF_WALLET = _query(of_wallet=True)
 _BY_ID = _ESCROWS.where(table.c.escrow_id == bindparam("key"))
 _BY_TRANSACTION = _ESCROWS.where(table.c.tx_id == bindparam("key"))
 _DUE = (

@@ -1,13 +1,14 @@
 """The feed: every event of an organisation, from the chain and from the service, in the API's form."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, select
+from sqlalchemy import Connection, Row, bindparam, select
 
 from app.store.columns import upsert
-from app.store.paging import Page, fetch_page, sought
+from app.store.paging import Listing, Page, fetch_page, listing, sought
 from app.store.read_tables import feed as table
 
 SEVERITIES = {
@@ -49,7 +50,7 @@ class FeedEvent:
 class FeedFilter:
     """What the feed is narrowed to. `start` is inclusive, `end` exclusive, in Unix milliseconds."""
 
-    types: Sequence[str] = ()
+    types: Sequence[str] | None = None
     wallet_id: str | None = None
     severity: str | None = None
     start: int | None = None
@@ -124,23 +125,14 @@ def feed(
 ) -> Page[FeedEvent]:
     """Return the organisation's events, newest first. Raises `InvalidCursorError`."""
     wanted = narrowed or FeedFilter()
-    rare_types = bool(wanted.types) and not set(wanted.types) & _USUAL
-    rare = rare_types or wanted.severity not in {None, "info"}
-    query = select(table).where(sought(table.c.org, there=wanted.wallet_id is None or rare) == org)
-    if wanted.types:
-        query = query.where(sought(table.c.type, there=rare_types).in_(wanted.types))
-    either: list[ColumnElement[bool]] = []
-    if wanted.wallet_id is not None:
-        either = [table.c.wallet_id == wanted.wallet_id, table.c.other_wallet_id == wanted.wallet_id]
-    if wanted.severity is not None:
-        query = query.where(sought(table.c.severity, there=wanted.severity != "info") == wanted.severity)
-    if wanted.start is not None:
-        query = query.where(table.c.timestamp >= wanted.start)
-    if wanted.end is not None:
-        query = query.where(table.c.timestamp < wanted.end)
-    rows, more, following = fetch_page(
-        connection, query, time=table.c.timestamp, key=table.c.position, limit=limit, cursor=cursor, either=either
-    )
+    values = {name: value for name in _FILTERS if (value := getattr(wanted, name)) is not None}
+    rare = []
+    if wanted.types and not set(wanted.types) & _USUAL:
+        rare.append("types")
+    if wanted.severity not in {None, "info"}:
+        rare.append("severity")
+    chosen = _listing(frozenset(values), frozenset(rare))
+    rows, more, following = fetch_page(connection, chosen, {"org": org, **values}, limit=limit, cursor=cursor)
     return Page([_record(row) for row in rows], more, following)
 
 
@@ -148,6 +140,29 @@ def feed_after(connection: Connection, position: int, limit: int) -> list[FeedEv
     """Return the events of all organisations stored after `position`, in the order in which they were stored."""
     query = select(table).where(table.c.position > position).order_by(table.c.position).limit(limit)
     return [_record(row) for row in connection.execute(query)]
+
+
+_FILTERS = [field.name for field in fields(FeedFilter)]
+_PERIOD = {
+    "start": table.c.timestamp >= bindparam("start"),
+    "end": table.c.timestamp < bindparam("end"),
+}
+_WALLETS = [table.c[name] == bindparam("wallet_id") for name in ("wallet_id", "other_wallet_id")]
+
+
+@cache
+def _listing(given: frozenset[str], rare: frozenset[str]) -> Listing:
+    """Return the list for the members of the filter that are given; those in `rare` have values that few rows have."""
+    query = select(table).where(
+        sought(table.c.org, there="wallet_id" not in given or bool(rare)) == bindparam("org"),
+        *(condition for name, condition in _PERIOD.items() if name in given),
+    )
+    if "types" in given:
+        query = query.where(sought(table.c.type, there="types" in rare).in_(bindparam("types", expanding=True)))
+    if "severity" in given:
+        query = query.where(sought(table.c.severity, there="severity" in rare) == bindparam("severity"))
+    either = _WALLETS if "wallet_id" in given else ()
+    return listing(query, time=table.c.timestamp, key=table.c.position, either=either)
 
 
 def _record(row: Row[Any]) -> FeedEvent:

@@ -5,11 +5,12 @@ from dataclasses import asdict, dataclass
 
 from sqlalchemy import Connection, bindparam, insert, or_, select, update
 
-from app.store.paging import Page, fetch_page
+from app.store.paging import Page, fetch_page, listing
 from app.store.state_tables import api_keys as table
 
 # Built once: every request asks it.
 _BY_DIGEST = select(table).where(table.c.digest == bindparam("key"))
+_LISTING = listing(select(table).where(table.c.org == bindparam("org")), time=table.c.created_at, key=table.c.key_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +57,7 @@ def api_key(connection: Connection, org: str, key_id: str) -> ApiKey | None:
 
 def api_key_page(connection: Connection, org: str, *, limit: int, cursor: str | None) -> Page[ApiKey]:
     """Return a page of an organisation's keys, revoked ones too, newest first. Raises `InvalidCursorError`."""
-    query = select(table).where(table.c.org == org)
-    rows, more, following = fetch_page(
-        connection, query, time=table.c.created_at, key=table.c.key_id, limit=limit, cursor=cursor
-    )
+    rows, more, following = fetch_page(connection, _LISTING, {"org": org}, limit=limit, cursor=cursor)
     return Page([ApiKey(**row._mapping) for row in rows], more, following)  # noqa: SLF001
 
 

@@ -12,9 +12,12 @@ from sqlalchemy import (
     ColumnElement,
     CompoundSelect,
     Connection,
+    Executable,
+    Integer,
     Row,
     Select,
     and_,
+    bindparam,
     func,
     or_,
     select,
@@ -39,38 +42,58 @@ class Page(Generic[T]):
     next_cursor: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The statements of a list under one combination of conditions, whose values they leave open.
+
+    To build a statement takes longer than to execute it: make each listing once.
+    """
+
+    first: Executable
+    following: Executable
+    time: str
+    key: str
+    key_type: type
+    alternatives: int
+
+
+def listing(
+    query: Select[Any], *, time: Column[Any], key: Column[Any], either: Sequence[ColumnElement[bool]] = ()
+) -> Listing:
+    """Return the statements of a list in the order `time`, then `key`, both falling.
+
+    Of the conditions `either` one must hold; each is to have an index in the order of the list, for the page is put
+    together from the pages of each. No parameter of `query` may begin with `page_`.
+    """
+    moment, last = bindparam("page_moment", type_=time.type), bindparam("page_last", type_=key.type)
+    # The second condition follows from the first, and is one that an index can begin at.
+    after = query.where(or_(time < moment, and_(time == moment, key < last)), time <= moment)
+    first, following = (_page(one, time, key, either) for one in (query, after))
+    return Listing(first, following, time.name, key.name, key.type.python_type, max(1, len(either)))
+
+
 def fetch_page(
-    connection: Connection,
-    query: Select[Any],
-    *,
-    time: Column[Any],
-    key: Column[Any],
-    limit: int,
-    cursor: str | None,
-    parameters: Mapping[str, Any] | None = None,
-    either: Sequence[ColumnElement[bool]] = (),
+    connection: Connection, found_by: Listing, parameters: Mapping[str, Any], *, limit: int, cursor: str | None
 ) -> tuple[list[Row[Any]], bool, str | None]:
     """Return the rows of one page, whether there are more, and the cursor of the next page.
 
-    `parameters` are those that `query` leaves open. Of the conditions `either` one must hold; each is to have an index
-    in the order of the list, for the page is put together from the pages of each. The order is `time`, then `key`,
-    both falling; a page costs the same wherever it starts. Raises `InvalidCursorError`.
+    `parameters` are those that the listing leaves open. A page costs the same wherever it starts. Raises
+    `InvalidCursorError`.
     """
+    values = {**parameters, "page_limit": limit + 1}
     if cursor is not None:
-        moment, last = _decode(cursor, key.type.python_type)
-        query = query.where(or_(time < moment, and_(time == moment, key < last)), time <= moment)
-    parts = [query.where(one) for one in either] or [query]
-    pages = [part.order_by(time.desc(), key.desc()).limit(limit + 1) for part in parts]
-    rows = list(connection.execute(pages[0] if len(pages) == 1 else _all_of(pages), parameters))
-    if len(pages) > 1:
+        values["page_moment"], values["page_last"] = _decode(cursor, found_by.key_type)
+    rows = list(connection.execute(found_by.first if cursor is None else found_by.following, values))
+    time, key = found_by.time, found_by.key
+    if found_by.alternatives > 1:
         # A row for which several conditions hold is in the page of each.
-        found = {getattr(row, key.name): row for row in rows}
-        rows = sorted(found.values(), key=lambda row: (getattr(row, time.name), getattr(row, key.name)), reverse=True)
+        found = {getattr(row, key): row for row in rows}
+        rows = sorted(found.values(), key=lambda row: (getattr(row, time), getattr(row, key)), reverse=True)
         rows = rows[: limit + 1]
     if len(rows) <= limit:
         return rows, False, None
     rows = rows[:limit]
-    return rows, True, _encode(getattr(rows[-1], time.name), getattr(rows[-1], key.name))
+    return rows, True, _encode(getattr(rows[-1], time), getattr(rows[-1], key))
 
 
 def sought(column: Column[Any], *, there: bool) -> ColumnElement[Any]:
@@ -82,7 +105,14 @@ def sought(column: Column[Any], *, there: bool) -> ColumnElement[Any]:
     return column if there else func.coalesce(column, "")
 
 
-def _all_of(pages: Sequence[Select[Any]]) -> CompoundSelect[Any]:
+def _page(
+    query: Select[Any], time: Column[Any], key: Column[Any], either: Sequence[ColumnElement[bool]]
+) -> Select[Any] | CompoundSelect[Any]:
+    parts = [query.where(one) for one in either] or [query]
+    most = bindparam("page_limit", type_=Integer)
+    pages = [part.order_by(time.desc(), key.desc()).limit(most) for part in parts]
+    if len(pages) == 1:
+        return pages[0]
     # SQLite takes no order and limit in parts of a union unless they are selected from.
     return union_all(*(select(page.subquery()) for page in pages))
 

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, select
+from sqlalchemy import Connection, Row, Select, bindparam, select
 
 from app.chain.addresses import domain_hash
 from app.store.columns import upsert
-from app.store.paging import Page, fetch_page
+from app.store.paging import Page, fetch_page, listing
 from app.store.read_tables import recipients as table
 from app.store.state_tables import domains
 
@@ -33,33 +33,35 @@ def put_domain(connection: Connection, domain: str) -> None:
 
 def recipient(connection: Connection, org: str, address: str) -> Recipient | None:
     """Return what the organisation registered about an address."""
-    return _one(connection, _query(org).where(table.c.address == address))
+    return _one(connection, _BY_ADDRESS, {"org": org, "address": address})
 
 
 def recipient_by_domain(connection: Connection, org: str, domain: str) -> Recipient | None:
     """Return the address that the organisation registered last for a domain."""
-    query = _query(org).where(table.c.domain_hash == domain_hash(domain).hex())
-    return _one(connection, query.order_by(table.c.sequence.desc()).limit(1))
+    return _one(connection, _BY_DOMAIN, {"org": org, "domain_hash": domain_hash(domain).hex()})
 
 
 def recipients(connection: Connection, org: str, *, limit: int = 20, cursor: str | None = None) -> Page[Recipient]:
     """Return the organisation's recipients, the last changed first. Raises `InvalidCursorError`."""
-    rows, more, following = fetch_page(
-        connection, _query(org), time=table.c.updated_at, key=table.c.address, limit=limit, cursor=cursor
-    )
+    rows, more, following = fetch_page(connection, _LISTING, {"org": org}, limit=limit, cursor=cursor)
     return Page([_record(row) for row in rows], more, following)
 
 
-def _query(org: str) -> Select[Any]:
-    return (
-        select(table, domains.c.domain)
-        .outerjoin(domains, domains.c.domain_hash == table.c.domain_hash)
-        .where(table.c.org == org)
-    )
+# Built once: to build a statement takes longer than to execute it.
+_RECIPIENTS = (
+    select(table, domains.c.domain)
+    .outerjoin(domains, domains.c.domain_hash == table.c.domain_hash)
+    .where(table.c.org == bindparam("org"))
+)
+_BY_ADDRESS = _RECIPIENTS.where(table.c.address == bindparam("address"))
+_BY_DOMAIN = (
+    _RECIPIENTS.where(table.c.domain_hash == bindparam("domain_hash")).order_by(table.c.sequence.desc()).limit(1)
+)
+_LISTING = listing(_RECIPIENTS, time=table.c.updated_at, key=table.c.address)
 
 
-def _one(connection: Connection, query: Select[Any]) -> Recipient | None:
-    row = connection.execute(query).one_or_none()
+def _one(connection: Connection, query: Select[Any], parameters: dict[str, str]) -> Recipient | None:
+    row = connection.execute(query, parameters).one_or_none()
     return None if row is None else _record(row)
 
 

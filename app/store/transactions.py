@@ -1,11 +1,13 @@
 """Transactions: confirmed ones from the chain, and the service's attempts that are pending, blocked or failed."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, bindparam, select
+from sqlalchemy import Connection, bindparam, select
 
-from app.store.paging import Page, fetch_page, sought
+from app.store.paging import Listing, Page, fetch_page, listing, sought
 from app.store.read_tables import transactions as table
 
 PAYMENT = "payment"
@@ -62,6 +64,14 @@ _RENAMED = {"tx_signature": "signature", "on_chain_slot": "slot"}
 _COLUMNS = [table.c[_RENAMED.get(field.name, field.name)].label(field.name) for field in fields(Transaction)]
 # Built once: to build a statement takes longer than to execute it.
 _BY_ID = select(*_COLUMNS).where(table.c.tx_id == bindparam("tx_id"), table.c.org == bindparam("org"))
+_FILTERS = [field.name for field in fields(TransactionFilter)]
+_CONDITIONS = {
+    "wallet_id": table.c.wallet_id == bindparam("wallet_id"),
+    "start": table.c.timestamp >= bindparam("start"),
+    "end": table.c.timestamp < bindparam("end"),
+}
+_SHARED = {"status": table.c.status, "type": table.c.type}
+_RECIPIENT = [table.c[name] == bindparam("recipient") for name in ("recipient", "recipient_address")]
 
 
 def transaction(connection: Connection, org: str, tx_id: str) -> Transaction | None:
@@ -80,26 +90,25 @@ def transactions(
 ) -> Page[Transaction]:
     """Return the organisation's transactions, newest first. Raises `InvalidCursorError`."""
     wanted = narrowed or TransactionFilter()
-    rare = [one for one in (wanted.status, wanted.type) if one not in {None, *_USUAL}]
-    query = select(*_COLUMNS).where(sought(table.c.org, there=wanted.wallet_id is None or bool(rare)) == org)
-    either: list[ColumnElement[bool]] = []
-    if wanted.wallet_id is not None:
-        query = query.where(table.c.wallet_id == wanted.wallet_id)
-    if wanted.status is not None:
-        query = query.where(sought(table.c.status, there=wanted.status in rare) == wanted.status)
-    if wanted.type is not None:
-        query = query.where(sought(table.c.type, there=wanted.type in rare) == wanted.type)
-    if wanted.recipient is not None:
-        either = [table.c.recipient == wanted.recipient, table.c.recipient_address == wanted.recipient]
-    if wanted.start is not None:
-        query = query.where(table.c.timestamp >= wanted.start)
-    if wanted.end is not None:
-        query = query.where(table.c.timestamp < wanted.end)
+    values = {name: value for name in _FILTERS if (value := getattr(wanted, name)) is not None}
+    rare = frozenset(name for name in _SHARED if values.get(name, PAYMENT) not in _USUAL)
     rows, more, following = fetch_page(
-        connection, query, time=table.c.timestamp, key=table.c.tx_id, limit=limit, cursor=cursor, either=either
+        connection, _listing(frozenset(values), rare), {"org": org, **values}, limit=limit, cursor=cursor
     )
     return Page([_record(row) for row in rows], more, following)
 
 
-def _record(row: Row[Any]) -> Transaction:
-    return Transaction(**row._mapping)  # noqa: SLF001
+@cache
+def _listing(given: frozenset[str], rare: frozenset[str]) -> Listing:
+    """Return the list for the members of the filter that are given; those in `rare` have a value that few rows have."""
+    query = select(*_COLUMNS).where(
+        sought(table.c.org, there="wallet_id" not in given or bool(rare)) == bindparam("org"),
+        *(condition for name, condition in _CONDITIONS.items() if name in given),
+        *(sought(_SHARED[name], there=name in rare) == bindparam(name) for name in _SHARED if name in given),
+    )
+    either = _RECIPIENT if "recipient" in given else ()
+    return listing(query, time=table.c.timestamp, key=table.c.tx_id, either=either)
+
+
+def _record(row: Sequence[Any]) -> Transaction:
+    return Transaction(*row)

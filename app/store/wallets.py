@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from sqlalchemy import (
@@ -23,7 +24,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from app.chain.rules import Rules
-from app.store.paging import Page, fetch_page
+from app.store.paging import Listing, Page, fetch_page, listing
 from app.store.policies import RULE_COLUMNS, policy_name, rules_of
 from app.store.read_tables import policies
 from app.store.read_tables import wallets as table
@@ -171,19 +172,10 @@ def wallets(
 
     Archived wallets are listed only when asked for by their status. Raises `InvalidCursorError`.
     """
-    query = _WALLETS.where(~table.c.archived) if status is None else _WALLETS.where(_STATUS.in_([status]))
-    for tag in dict.fromkeys(tags):
-        tagged = select(wallet_tags.c.wallet_id).where(wallet_tags.c.tag == tag)
-        query = query.where(table.c.wallet_id.in_(tagged))
-    rows, more, following = fetch_page(
-        connection,
-        query,
-        time=table.c.created_at,
-        key=table.c.wallet_id,
-        limit=limit,
-        cursor=cursor,
-        parameters={"org": org, "now": now},
-    )
+    wanted = list(dict.fromkeys(tags))
+    parameters = {"org": org, "now": now, "status": status, "tags": wanted, "tag_count": len(wanted)}
+    chosen = _listing(with_status=status is not None, tagged=bool(wanted))
+    rows, more, following = fetch_page(connection, chosen, parameters, limit=limit, cursor=cursor)
     return Page(_records(connection, rows), more, following)
 
 
@@ -224,11 +216,25 @@ _WALLETS = (
 _BY_ID = _WALLETS.where(table.c.wallet_id == bindparam("key"))
 _BY_VAULT = _WALLETS.where(table.c.vault == bindparam("key"))
 _BY_AGENT = _WALLETS.where(details.c.agent_id == bindparam("key"))
+_TAGGED = (
+    select(wallet_tags.c.wallet_id)
+    .where(wallet_tags.c.tag.in_(bindparam("tags", expanding=True)))
+    .group_by(wallet_tags.c.wallet_id)
+    .having(func.count() == bindparam("tag_count"))
+)
 _TAGS = (
     select(wallet_tags.c.wallet_id, wallet_tags.c.tag)
     .where(wallet_tags.c.wallet_id.in_(bindparam("wallets", expanding=True)))
     .order_by(wallet_tags.c.wallet_id, wallet_tags.c.position)
 )
+
+
+@cache
+def _listing(*, with_status: bool, tagged: bool) -> Listing:
+    query = _WALLETS.where(bindparam("status") == _STATUS if with_status else ~table.c.archived)
+    if tagged:
+        query = query.where(table.c.wallet_id.in_(_TAGGED))
+    return listing(query, time=table.c.created_at, key=table.c.wallet_id)
 
 
 def _one(connection: Connection, query: Select[Any], parameters: dict[str, Any]) -> Wallet | None:

@@ -4,10 +4,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Column, Connection, Index, Row, String, Table, func, insert, select, update
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Column,
+    Connection,
+    Index,
+    Row,
+    String,
+    Table,
+    bindparam,
+    func,
+    insert,
+    select,
+    update,
+)
 
 from app.store.columns import columns_of, metadata
-from app.store.paging import Page, fetch_page
+from app.store.paging import Page, fetch_page, listing
 from app.store.read_tables import feed
 
 ALL_EVENTS = "*"
@@ -34,6 +48,9 @@ table = Table(
     Index("webhooks_by_status", "status"),
 )
 _LIVING = table.c.status != "deleted"
+_LISTING = listing(
+    select(table).where(table.c.org == bindparam("org"), _LIVING), time=table.c.created_at, key=table.c.webhook_id
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +101,7 @@ def webhook_created_under(connection: Connection, org: str, key: str) -> Webhook
 
 def webhooks(connection: Connection, org: str, *, limit: int = 20, cursor: str | None = None) -> Page[Webhook]:
     """Return the organisation's webhooks, newest first. Raises `InvalidCursorError`."""
-    rows, more, following = fetch_page(
-        connection,
-        select(table).where(table.c.org == org, _LIVING),
-        time=table.c.created_at,
-        key=table.c.webhook_id,
-        limit=limit,
-        cursor=cursor,
-    )
+    rows, more, following = fetch_page(connection, _LISTING, {"org": org}, limit=limit, cursor=cursor)
     return Page([_record(row) for row in rows], more, following)
 
 
