@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 from sqlalchemy import BigInteger, Column, Connection, String, Table, insert, inspect, select
 from sqlalchemy.schema import CreateColumn
@@ -29,12 +30,18 @@ applied_migrations = Table(
 Migration = Callable[[Connection], None]
 
 
+def _add_columns(connection: Connection, *columns: Column[Any]) -> None:
+    """Add columns that are not there yet: an earlier migration makes its tables as they are now."""
+    for column in columns:
+        if column.name not in {one["name"] for one in inspect(connection).get_columns(column.table.name)}:
+            definition = CreateColumn(column).compile(dialect=connection.dialect)
+            connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {definition}")
+
+
 def _escrows(connection: Connection) -> None:
     read_tables.escrows.create(connection)
     state_tables.escrow_details.create(connection)
-    for column in (read_tables.wallets.c.escrow_counter, read_tables.feed.c.other_wallet_id):
-        definition = CreateColumn(column).compile(dialect=connection.dialect)
-        connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {definition}")
+    _add_columns(connection, read_tables.wallets.c.escrow_counter, read_tables.feed.c.other_wallet_id)
     next(index for index in read_tables.feed.indexes if index.name == "feed_by_other_wallet").create(connection)
 
 
