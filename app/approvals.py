@@ -1,4 +1,4 @@
-"""Approvals: an agent's payment above its policy's threshold waits for the operator's word, given beforehand.
+"""Approvals: an agent's payment or escrow above its policy's threshold waits for the operator's word, given before.
 
 The refusal of such a payment asks for the approval. Once an operator has approved it stands on the chain, where the
 same payment, sent again, uses it up.
@@ -9,6 +9,7 @@ from collections.abc import Collection
 from typing import cast
 
 from solders.pubkey import Pubkey
+from sqlalchemy import Connection
 
 from app import wallets
 from app.chain.errors import ChainUnavailable
@@ -34,6 +35,7 @@ from app.store.approval_requests import (
 )
 from app.store.approvals import Approval as OnChain
 from app.store.approvals import approval, open_approval
+from app.store.paging import Page
 from app.store.wallets import Wallet
 from app.timestamps import iso_ms, now_ms
 
@@ -45,9 +47,10 @@ async def request(
     recipient_name: str,
     amount: int,
     *,
+    for_escrow: bool,
     worthless: Collection[str] = (),
 ) -> str:
-    """Ask for the approval of a payment that `require_co_sign` refused, and return the approval's id.
+    """Ask for the approval of a payment, or an escrow, that `require_co_sign` refused, and return the approval's id.
 
     While an equal payment waits for its approval or has it, that one's id is returned; unless the address of its
     Approval is among those that the chain has found ``worthless``.
@@ -62,6 +65,7 @@ async def request(
         recipient=recipient_name,
         recipient_address=str(payee_address),
         amount=amount,
+        for_escrow=for_escrow,
         policy=refusing.address,
         policy_id=refusing.policy_id,
         policy_version=refusing.version,
@@ -71,14 +75,22 @@ async def request(
 
 
 def given(
-    service: Service, wallet: Wallet, payee_address: Pubkey, amount: int, *, worthless: Collection[str] = ()
+    service: Service,
+    wallet: Wallet,
+    payee_address: Pubkey,
+    amount: int,
+    *,
+    for_escrow: bool,
+    worthless: Collection[str] = (),
 ) -> OnChain | None:
-    """Return an approval on the chain that lets the agent make this payment; None when there is none but ``worthless``.
+    """Return an approval on the chain that lets the agent do this; None when there is none but ``worthless``.
 
     The rehearsal tells whether it is worth something: see `is_worthless`.
     """
     org, vault, payee, now = wallet.org, wallet.vault, str(payee_address), int(time.time())
-    return service.db.read(lambda conn: open_approval(conn, org, vault, payee, amount, now, worthless=worthless))
+    return service.db.read(
+        lambda conn: open_approval(conn, org, vault, payee, amount, for_escrow, now, worthless=worthless)
+    )
 
 
 def is_worthless(service: Service, refused: RefusedError) -> bool:
@@ -96,12 +108,13 @@ def get(service: Service, principal: Principal, approval_id: str) -> Approval:
     return _shown(_find(service, principal, approval_id))
 
 
-def page(service: Service, principal: Principal, query: ListApprovals) -> ApprovalPage:
+async def page(service: Service, principal: Principal, query: ListApprovals) -> ApprovalPage:
     """One page of approvals, newest first; an agent sees its own wallet's."""
     if query.wallet_id is not None:
         wallets.find(service, principal.org, query.wallet_id)
-    found = service.db.read(
-        lambda conn: approval_requests_of(
+
+    def read(conn: Connection) -> Page[ApprovalRequest]:
+        return approval_requests_of(
             conn,
             principal.org,
             now_ms(),
@@ -110,7 +123,9 @@ def page(service: Service, principal: Principal, query: ListApprovals) -> Approv
             limit=query.limit,
             cursor=query.cursor,
         )
-    )
+
+    # What follows from the chain has no index: to find a page of few among many may take a while.
+    found = service.db.read(read) if query.status is None else await service.db.read_async(read)
     return ApprovalPage(
         data=[_shown(one) for one in found.data], has_more=found.has_more, next_cursor=found.next_cursor
     )
@@ -189,6 +204,7 @@ async def _approval(service: Service, principal: Principal, found: ApprovalReque
         recipient=Pubkey.from_string(found.recipient_address),
         amount=found.amount,
         expires_at=await _chain_time(service) + LIFETIME // 1000,
+        for_escrow=found.for_escrow,
     )
     now = now_ms()
     return Plan(
@@ -255,6 +271,7 @@ def _shown(found: ApprovalRequest) -> Approval:
     return Approval(
         approval_id=found.approval_id,
         id=found.approval_id,
+        type="escrow" if found.for_escrow else "payment",
         wallet_id=found.wallet_id,
         recipient=found.recipient,
         recipient_address=found.recipient_address,

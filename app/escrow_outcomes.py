@@ -25,6 +25,7 @@ from app.plans import Outcome, Plan, RefusedError, nothing
 from app.refusals import business_error, error_name, is_known, require_confirmed
 from app.service import Service
 from app.store.escrows import DISPUTED, LOCKED, OPEN, PENDING, Escrow, remember_dispute, remember_output
+from app.token_accounts import count_creation, may_create
 
 _NO_HASH = bytes(32)
 
@@ -58,7 +59,8 @@ async def complete(  # noqa: PLR0917
 ) -> EscrowAnswer:
     """Release an escrow upon a proof.
 
-    Raises ``invalid_proof``, ``escrow_expired`` and ``escrow_already_settled``.
+    Raises ``invalid_proof``, ``escrow_expired``, ``escrow_already_settled``, and ``invalid_recipient`` where the
+    receiver has no token account and the wallet has used up what may be opened for it.
     """
     found = find(service, principal, identifier)
     speaker = _speaker(service, principal, found, token)
@@ -76,6 +78,16 @@ async def complete(  # noqa: PLR0917
         )
         front = await escrow_proofs.instructions(service, current, proof)
         url, output = body.output_url, proof.output_hash.hex()
+        opens = current.to_wallet is None and await may_create(
+            service, current.wallet_id, Pubkey.from_string(current.receiver)
+        )
+
+        def record(conn: Connection) -> None:
+            if url is not None:
+                remember_output(conn, current.escrow_id, output, url)
+            if opens:
+                count_creation(conn, current.wallet_id)
+
         return _Step(
             "complete_escrow",
             [*front, completion],
@@ -83,7 +95,7 @@ async def complete(  # noqa: PLR0917
             lambda failure: (
                 escrow_proofs.explain(service, failure, current, proof) or _explain_session(service, failure, speaker)
             ),
-            nothing if url is None else lambda conn: remember_output(conn, current.escrow_id, output, url),
+            record,
         )
 
     return await _change(service, principal, ticket, found, (LOCKED,), step)
@@ -183,7 +195,7 @@ async def _change(  # noqa: PLR0917
         if outcome.status == "failed":
             raise await _error(service, principal, found, outcome, allowed, step.explain)
     require_confirmed(service.codec, outcome)
-    return shown(find(service, principal, found.escrow_id))
+    return shown(find(service, principal, found.escrow_id), principal)
 
 
 async def _settleable(service: Service, principal: Principal, found: Escrow, allowed: Sequence[str]) -> Escrow:

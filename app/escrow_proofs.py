@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from solders.instruction import Instruction
 from solders.pubkey import Pubkey
 
-from app.chain.escrow_instructions import PROOF_KINDS, attestation
+from app.chain.escrow_instructions import PROOF_KINDS, attestation, output_commitment
 from app.chain.records import failed_instruction
 from app.errors import ApiError, BusinessError
 from app.escrows import hash_of
@@ -99,6 +99,6 @@ def explain(service: Service, failure: RefusedError | Outcome, found: Escrow, pr
 def _what_is_wrong(found: Escrow, proof: Proof) -> str | None:
     if not found.proof_kinds >> proof.kind & 1:
         return f"The escrow does not accept proofs of the kind {PROOF_KINDS[proof.kind]}."
-    if found.expected_output not in (None, proof.output_hash.hex()):
+    if found.output_commitment not in (None, output_commitment(proof.output_hash).hex()):
         return "The output's hash is not the one that the escrow expects."
     return None

@@ -8,11 +8,10 @@ from typing import cast
 
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
-from sqlalchemy import Connection
 
 from app import wallets
 from app.auth import authorise_wallet, session_key
-from app.chain.escrow_instructions import PROOF_KINDS
+from app.chain.escrow_instructions import PROOF_KINDS, output_commitment
 from app.control import settle_earlier
 from app.errors import BusinessError, NotFoundError, RequestError, UnavailableError
 from app.idempotency import Ticket
@@ -37,17 +36,16 @@ from app.store.escrows import (
 from app.store.transactions import A2A_SEND, ESCROW_LOCK
 from app.store.wallets import Wallet, wallet, wallet_by_vault
 from app.timestamps import iso, iso_ms, now_ms
-from app.token_accounts import count_creation, may_create
+from app.token_accounts import may_create
 
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
-    """What was asked for, and who receives: `opens` says that a token account will have to be opened for it."""
+    """What was asked for, and who receives."""
 
     body: CreateEscrow
     receiver: Pubkey
     to_wallet: str | None
-    opens: bool
 
 
 async def create(
@@ -71,7 +69,7 @@ async def create(
     made = service.db.read(lambda conn: escrow_of_transaction(conn, principal.org, tx_id))
     if made is None:
         raise UnavailableError("chain_unavailable", fields={"tx_id": tx_id})
-    return shown(made)
+    return shown(made, principal)
 
 
 async def _lock(
@@ -95,12 +93,13 @@ async def _terms(service: Service, paying: Wallet, body: CreateEscrow) -> _Terms
     if receiving is not None:
         if receiving.vault == paying.vault:
             raise RequestError("invalid_recipient", "A wallet makes no escrow for itself.")
-        return _Terms(body, Pubkey.from_string(receiving.vault), receiving.wallet_id, opens=False)
+        return _Terms(body, Pubkey.from_string(receiving.vault), receiving.wallet_id)
     address = parse_address(body.to_wallet)
     if address is None:
         raise RequestError("invalid_recipient", "toWallet: takes a wallet id or a chain address, and no domain.")
-    # Not needed before the release, but counted and refused now, while the requester can still choose.
-    return _Terms(body, address, None, opens=await may_create(service, paying.wallet_id, address))
+    # Opened and counted at the release, but refused now, while the requester can still choose.
+    await may_create(service, paying.wallet_id, address)
+    return _Terms(body, address, None)
 
 
 def _receiving(service: Service, org: str, to: str) -> Wallet | None:
@@ -151,18 +150,13 @@ def _plan(service: Service, terms: _Terms, order: Order, form: Form) -> Plan:
         policy=paying.policy.address,
         amount=order.amount,
         task_hash=task_hash.hex(),
-        expected_output=None if expected is None else expected.hex(),
+        output_commitment=None if expected is None else output_commitment(expected).hex(),
         proof_kinds=kinds,
         counter=counter,
         status=PENDING,
         deadline=int(time.time()) + body.timeout_seconds,
         created_at=now_ms(),
     )
-
-    def remember(conn: Connection) -> None:
-        remember_task(conn, pending.escrow_id, body.task_description)
-        if terms.opens:
-            count_creation(conn, paying.wallet_id)
 
     return Plan(
         org=paying.org,
@@ -179,7 +173,9 @@ def _plan(service: Service, terms: _Terms, order: Order, form: Form) -> Plan:
         memo=order.memo,
         reference=reference,
         attested=order.session is not None,
-        also=remember,
+        also=lambda conn: remember_task(
+            conn, pending.escrow_id, body.task_description, None if expected is None else expected.hex()
+        ),
         escrow=pending,
     )
 
@@ -194,7 +190,7 @@ def find(service: Service, principal: Principal, identifier: str) -> Escrow:
 
 def get(service: Service, principal: Principal, identifier: str) -> EscrowAnswer:
     """Return an escrow as it is shown; see ``find``."""
-    return shown(find(service, principal, identifier))
+    return shown(find(service, principal, identifier), principal)
 
 
 def page(service: Service, principal: Principal, query: ListEscrows) -> EscrowPage:
@@ -206,11 +202,18 @@ def page(service: Service, principal: Principal, query: ListEscrows) -> EscrowPa
         wallets.find(service, principal.org, query.wallet_id)
     chosen = EscrowFilter(wallet_id=query.wallet_id or principal.wallet_id, status=query.status)
     found = service.db.read(lambda conn: escrows(conn, principal.org, chosen, limit=query.limit, cursor=query.cursor))
-    return EscrowPage(data=[shown(one) for one in found.data], has_more=found.has_more, next_cursor=found.next_cursor)
+    return EscrowPage(
+        data=[shown(one, principal) for one in found.data], has_more=found.has_more, next_cursor=found.next_cursor
+    )
 
 
-def shown(found: Escrow) -> EscrowAnswer:
-    """Return an escrow as it is shown."""
+def shown(found: Escrow, reader: Principal) -> EscrowAnswer:
+    """Return an escrow as it is shown.
+
+    The receiving agent does not see, before it is settled, the hash that the output must have: with that alone it
+    could claim the money.
+    """
+    works = reader.wallet_id not in {None, found.wallet_id} and found.settled_at is None
     return EscrowAnswer(
         escrow_id=found.escrow_id,
         id=found.escrow_id,
@@ -226,7 +229,7 @@ def shown(found: Escrow) -> EscrowAnswer:
         tx_signature=found.signature,
         task_hash=f"sha256:{found.task_hash}",
         task_description=found.task_description,
-        expected_output_hash=_hash(found.expected_output),
+        expected_output_hash=None if works else _hash(found.expected_output),
         proof_types=[_proof_type(kind) for kind in range(len(PROOF_KINDS)) if found.proof_kinds >> kind & 1],
         released_amount=None if found.released is None else format_usdc(found.released),
         refunded_amount=None if found.refunded is None else format_usdc(found.refunded),

@@ -1,4 +1,4 @@
-"""What the service does for itself: notes when API keys were last used, and deletes events that are too old."""
+"""What the service does for itself: notes when API keys were last used, and deletes what is too old."""
 
 import asyncio
 import time
@@ -8,19 +8,20 @@ import structlog
 
 from app.keys import KeyRing
 from app.store.database import Database
-from app.store.retention import delete_events
+from app.store.retention import delete_events, delete_undecided_requests
 
 _log = structlog.get_logger(__name__)
 
 _BATCH = 500
-"""Events deleted in one transaction, so that payments do not wait for a large one."""
+"""Records deleted in one transaction, so that payments do not wait for a large one."""
 _DAY_MS = 86_400_000
 
 
 class Housekeeping:
     """Does a round every ``interval`` seconds, and notes the keys' use at the end.
 
-    Events are kept for ``days`` by ``clock``, which gives the Unix time.
+    Events are kept for ``days`` by ``clock``, which gives the Unix time, and so are requests for approvals that nobody
+    decided on.
     """
 
     def __init__(
@@ -45,11 +46,14 @@ class Housekeeping:
         await self._keys.note_use()
 
     async def tick(self) -> int:
-        """Do one round; returns how many events were deleted."""
+        """Do one round; returns how many records were deleted."""
         await self._keys.note_use()
         before = int(self._clock() * 1000) - self._kept_ms
+        return await self._delete(delete_events, before) + await self._delete(delete_undecided_requests, before)
+
+    async def _delete(self, delete: Callable[..., int], before: int) -> int:
         deleted = 0
-        while found := await self._db.write(lambda conn: delete_events(conn, before, most=_BATCH)):
+        while found := await self._db.write(lambda conn: delete(conn, before, most=_BATCH)):
             deleted += found
         return deleted
 

@@ -54,9 +54,13 @@ class Fingerprint:
     body_hash: str
 
 
-def body_hash(body: dict[str, Any]) -> str:
-    """Digest of a parsed body, in which amounts and times are already normalised."""
-    return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+def body_hash(body: dict[str, Any], wallet_id: str | None = None) -> str:
+    """Digest of a parsed body, in which amounts and times are already normalised.
+
+    With the wallet that the API key is bound to: no other wallet's agent gets the answer by repeating the request.
+    """
+    bound = {} if wallet_id is None else {"": wallet_id}
+    return hashlib.sha256(json.dumps(body | bound, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 class Ticket:
@@ -69,8 +73,9 @@ class Ticket:
         self.fingerprint = fingerprint
         self.resumed = resumed
         self.claimed = resumed is not None
-        #: Whether a signed transaction may still land: then an error does not free the key.
-        self.unsettled = resumed is not None
+        #: Whether a signed transaction has landed or may still: then an error does not free the key, for a request
+        #: that was done is never done anew. What failed for good has no effect.
+        self.effective = resumed is not None
 
     @property
     def key(self) -> str | None:
@@ -166,7 +171,7 @@ class Idempotency:
         try:
             body = await work(ticket)
         except BaseException:
-            if ticket.claimed and not ticket.unsettled:
+            if ticket.claimed and not ticket.effective:
                 await self._db.write(lambda conn: release(conn, org, key))
             raise
         stored = (self._seal.encrypt(body) if secret else body).decode()

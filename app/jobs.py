@@ -77,10 +77,9 @@ class Topup:
         return [service.signers.operator]
 
     async def instruction(self, service: Service) -> Instruction | None:
-        """Return the funding, good only while the vault stays as it is now.
+        """Return the funding, good only while the vault holds too little.
 
-        The read models may have a later change of the vault and lack an earlier funding, so the chain is asked for
-        the balance and the number that belongs to it.
+        The read models may lack an earlier funding, so the chain is asked first; the program asks last.
         """
         vault = Pubkey.from_string(self.wallet.vault)
         state, tokens = await service.chain.accounts([vault, Pubkey.from_string(self.wallet.tokens)])
@@ -95,7 +94,7 @@ class Topup:
             vault=vault,
             amount=self.wallet.topup_amount,
             reference=new_reference(),
-            expected_sequence=known.data["sequence"],
+            only_below=self.wallet.trigger_below,
         )
 
 

@@ -28,7 +28,7 @@ async def simulate(service: Service, principal: Principal, body: SimulatePayment
     # An operator's key co-signs a payment that the session authority signs; for an agent an approval stands in.
     co_signed = session is not None
     if principal.role == "agent":
-        co_signed = approvals.given(service, paying, payee.owner, body.amount) is not None
+        co_signed = approvals.given(service, paying, payee.owner, body.amount, for_escrow=False) is not None
     org = Pubkey.from_string(paying.org)
     allowlist = paying.policy.allowlist
     check = service.instructions(paying.org).check_payment(

@@ -20,6 +20,7 @@ from app.service import Service
 from app.store.approvals import Approval
 from app.store.attempts import Attempt, insert_attempt
 from app.store.feed import append_event
+from app.store.transactions import A2A_SEND
 from app.store.wallets import Wallet
 from app.timestamps import iso_ms, now_ms
 from app.token_accounts import may_create
@@ -47,6 +48,11 @@ class Order:
     signer: Pubkey
     may_co_sign: bool
     type: str
+
+    @property
+    def for_escrow(self) -> bool:
+        """Whether it is locked, not paid."""
+        return self.type == A2A_SEND
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +161,9 @@ def _with_operator(service: Service, order: Order, form: Form, worthless: Collec
     """Return the form with the operator's co-signature or approval, as far as there is one."""
     if order.may_co_sign:
         return replace(form, co_signed=True)
-    given = approvals.given(service, order.wallet, order.payee.owner, order.amount, worthless=worthless)
+    given = approvals.given(
+        service, order.wallet, order.payee.owner, order.amount, for_escrow=order.for_escrow, worthless=worthless
+    )
     return replace(form, approval=given)
 
 
@@ -169,7 +177,9 @@ async def _blocked(service: Service, order: Order, refused: RefusedError, worthl
     approval_id = None
     if found["rule"] == _CO_SIGN and order.session is not None:
         owner, name = order.payee.owner, order.payee.name
-        approval_id = await approvals.request(service, paying, owner, name, order.amount, worthless=worthless)
+        approval_id = await approvals.request(
+            service, paying, owner, name, order.amount, for_escrow=order.for_escrow, worthless=worthless
+        )
     now = now_ms()
     blocked = Attempt(
         tx_id=random_id("tx_"),

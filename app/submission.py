@@ -119,9 +119,9 @@ class Submitter:
         outcome = await self.look(ticket.resumed)
         if outcome.status == "pending":
             outcome = await self.wait(outcome if outcome.landed else await self._send(outcome.attempt), ticket)
-        ticket.unsettled = outcome.status == "pending"
         ticket.resumed = None
-        return None if outcome.status == "failed" else outcome
+        ticket.effective = outcome.status != "failed"
+        return outcome if ticket.effective else None
 
     async def wait(self, outcome: Outcome, ticket: Ticket) -> Outcome:
         """Wait until the transaction is confirmed and seen in the read models, or the time for it is up."""
@@ -137,13 +137,13 @@ class Submitter:
         if status is None:
             return outcome
         if status.err is not None:
-            ticket.unsettled = False
-            return await self.fail(attempt, status.err, slot=status.slot, custom_error=status.custom_error)
+            failed = await self.fail(attempt, status.err, slot=status.slot, custom_error=status.custom_error)
+            ticket.effective = failed.status != "failed"
+            return failed
         self._indexer.wake(attempt.signature)
         seen = await self._projector.wait(attempt.signature, max(0.05, deadline - time.monotonic()))
         if not seen:
             return outcome
-        ticket.unsettled = False
         return await self.succeed(attempt, status.slot)
 
     async def look(self, attempt: Attempt) -> Outcome:
@@ -243,8 +243,7 @@ class Submitter:
                 _append_pending(conn, attempt)
 
         await self._db.write(store)
-        ticket.claimed = True
-        ticket.unsettled = True
+        ticket.claimed = ticket.effective = True
         return attempt
 
     async def _send(self, attempt: Attempt) -> Outcome:

@@ -255,7 +255,7 @@ async def rotate_token(
     """
     before = find_living(service, principal.org, wallet_id)
     # It is an earlier rotation like any other.
-    ticket.resumed, ticket.unsettled = None, False
+    ticket.resumed, ticket.effective = None, False
     session = Keypair()
     expires_at = int(time.time()) + body.ttl_seconds
     operator = service.signers.operator

@@ -7,7 +7,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.chain.errors import ChainUnavailable
-from app.store.topups import TopupRule, put_topup_rule
+from app.jobs import Topup
+from app.store.topups import TopupRule, low_wallets, put_topup_rule
 from tests.keeper_support import (
     PATIENCE,
     asks_history,
@@ -50,6 +51,22 @@ async def test_payment_that_takes_the_balance_below_leads_to_a_topup(own_world: 
     assert await keeper.tick() == 1
     assert await shown(world, wallet) == ("active", "19.00")
     assert await keeper.tick() == 0
+
+
+async def test_topup_lands_although_the_wallet_pays_meanwhile(own_world: World) -> None:
+    world = own_world
+    wallet, to = await world.wallet(funds="9"), await world.payee()
+    await set_rule(world, wallet, "10", "5")
+    await world.catch_up()
+    [low] = world.service.db.read(low_wallets)
+    fill = await Topup(low).instruction(world.service)
+    assert fill is not None
+
+    assert (await world.pay(wallet, to, "1")).json()["status"] == "confirmed"
+    landed = await world.land([fill], world.service.signers.operator)
+
+    assert landed.err is None
+    assert await shown(world, wallet) == ("active", "13.00")
 
 
 async def test_small_topups_follow_each_other_until_the_balance_is_reached(own_world: World) -> None:

@@ -169,8 +169,9 @@ async def test_statuses_follow_from_the_events(history: History, tmp_path: Path)
         (4 * USDC, 6 * USDC),
         (None, None),
     ]
-    assert (found[0].output_hash, found[0].proof_kind, found[0].expected_output) == (_OUTPUT.hex(), 0, _OUTPUT.hex())
-    assert (found[4].output_hash, found[4].proof_kind, found[4].expected_output) == (None, None, None)
+    commitment = hashlib.sha256(_OUTPUT).hexdigest()
+    assert (found[0].output_hash, found[0].proof_kind, found[0].output_commitment) == (_OUTPUT.hex(), 0, commitment)
+    assert (found[4].output_hash, found[4].proof_kind, found[4].output_commitment) == (None, None, None)
     assert (found[5].reason_hash, found[5].evidence_hash) == (_TASK.hex(), None)
     assert [one.counter for one in found] == list(range(7))
     [locked] = history.of(6)
@@ -391,7 +392,7 @@ async def test_creation_by_others_replaces_what_the_service_had_in_mind(history:
         policy="policy",
         amount=1,
         task_hash="00",
-        expected_output=None,
+        output_commitment=None,
         proof_kinds=4,
         counter=6,
         status="pending",

@@ -5,15 +5,17 @@ import re
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import Connection, event, func, insert, select, text
+from sqlalchemy import Connection, delete, event, func, insert, inspect, select, text
 from sqlalchemy.exc import IntegrityError
 
 from app.store import Database, InvalidCursorError
+from app.store.approval_requests import NewRequest, add_request, approval_requests_of
 from app.store.attempts import Attempt, attempt, attempt_by_signature, insert_attempt, pending_attempts, settle_attempt
 from app.store.escrows import EscrowFilter, escrows
 from app.store.feed import FeedFilter, append_event, feed, feed_after
@@ -32,11 +34,13 @@ from app.store.idempotency import (
 from app.store.keys import ApiKey, api_key_by_digest, api_keys, insert_api_key, revoke_api_key, touch_api_keys
 from app.store.migrations import MIGRATIONS, applied_migrations, migrate
 from app.store.read_tables import transactions as rows
+from app.store.retention import delete_undecided_requests
 from app.store.state_tables import setting_values
 from app.store.transactions import TransactionFilter, transaction, transactions
 from app.store.values import get_value, put_value
 
 ORG, OTHER = "org-1", "org-2"
+_INDEXED = ("approval_requests", "escrows")
 
 
 @pytest.fixture(name="db")
@@ -146,6 +150,25 @@ def test_older_database_gets_each_missing_migration_once(db: Database) -> None:
     assert db.write_now(lambda c: migrate(c, newer)) == ["a", "b"]
     assert db.write_now(lambda c: migrate(c, newer)) == []
     assert ran == ["a", "b"]
+
+
+def test_database_from_before_an_index_gets_it(db: Database) -> None:
+    newer = {
+        "undecided_requests": {"approval_requests_undecided"},
+        "escrows_by_wallet_and_status": {"escrows_by_wallet_status", "escrows_by_receiver_status"},
+    }
+
+    def forget(conn: Connection) -> None:
+        for migration, indexes in newer.items():
+            conn.execute(delete(applied_migrations).where(applied_migrations.c.name == migration))
+            for index in indexes:
+                conn.exec_driver_sql(f"DROP INDEX {index}")
+
+    db.write_now(forget)
+    assert db.write_now(migrate) == list(newer)
+
+    found = db.read(lambda conn: {one["name"] for table in _INDEXED for one in inspect(conn).get_indexes(table)})
+    assert set().union(*newer.values()) <= found
 
 
 def test_failed_migration_is_not_recorded(db: Database) -> None:
@@ -301,7 +324,8 @@ def test_no_list_reads_the_whole_table(db: Database, narrowed: TransactionFilter
         (FeedFilter(wallet_id="wal_7", severity="info"), ["by_wallet", "by_other_wallet"]),
         (FeedFilter(wallet_id="wal_7", types=["transaction.completed"]), ["by_wallet", "by_other_wallet"]),
         (FeedFilter(severity="critical"), ["by_severity"]),
-        (EscrowFilter(wallet_id="wal_7", status="released"), ["by_wallet", "by_receiver"]),
+        (EscrowFilter(wallet_id="wal_7", status="released"), ["by_wallet_status", "by_receiver_status"]),
+        (EscrowFilter(wallet_id="wal_7", status="locked"), ["by_wallet_status", "by_receiver_status"]),
         (EscrowFilter(wallet_id="wal_7"), ["by_wallet", "by_receiver"]),
         (EscrowFilter(status="locked"), ["by_status"]),
     ],
@@ -324,19 +348,59 @@ def test_lists_use_the_index_of_what_is_rare_and_in_its_order(
     assert len([plan for plan in _plans(db, found) if "TEMP B-TREE" in plan]) == 0
 
 
+@pytest.mark.parametrize(
+    ("wallet_id", "status", "sought"),
+    [
+        (None, "pending", "newest (org=? AND created_at>?)"),
+        (None, "approved", "newest (org=? AND created_at>?)"),
+        ("wal_7", "approved", "by_wallet (wallet_id=? AND created_at>?)"),
+        ("wal_7", "used", "by_wallet (wallet_id=?)"),
+    ],
+)
+def test_approvals_that_can_have_a_status_for_a_time_are_sought_in_that_time(
+    db: Database, wallet_id: str | None, status: str, sought: str
+) -> None:
+    plans = _plans(db, lambda conn: approval_requests_of(conn, ORG, 1, wallet_id=wallet_id, status=status))
+
+    assert plans[0] == f"SEARCH approval_requests USING INDEX approval_requests_{sought}"
+    assert not [plan for plan in plans if "TEMP B-TREE" in plan]
+
+
+def test_request_for_an_approval_is_stored_without_going_through_those_before(db: Database) -> None:
+    values: dict[str, Any] = dict.fromkeys((field.name for field in fields(NewRequest)), "1")
+    new = NewRequest(**{**values, "amount": 1, "policy_version": 1, "created_at": 1, "for_escrow": False})
+
+    plans: list[str] = []
+    db.write_now(lambda conn: plans.extend(_explained(conn, lambda: add_request(conn, new))))
+
+    asked = [plan.removeprefix("SEARCH approval_requests USING INDEX ") for plan in plans]
+    assert asked[0].startswith("approval_requests_by_payment (wallet_id=? AND recipient_address=? AND amount=?)")
+    assert "approval_requests_by_wallet (wallet_id=? AND created_at>?)" in asked
+
+
+def test_requests_that_are_to_be_forgotten_are_found_among_the_undecided(db: Database) -> None:
+    plans: list[str] = []
+    db.write_now(lambda conn: plans.extend(_explained(conn, lambda: delete_undecided_requests(conn, 1, most=5))))
+
+    assert "SEARCH approval_requests USING INDEX approval_requests_undecided (created_at<?)" in plans
+
+
 def _plans(db: Database, read: Callable[[Connection], object]) -> list[str]:
     """How SQLite means to go about what `read` asks for."""
+    return db.read(lambda connection: _explained(connection, lambda: read(connection)))
+
+
+def _explained(connection: Connection, work: Callable[[], object]) -> list[str]:
+    """How SQLite means to go about what `work` asks for on a connection."""
     plans: list[str] = []
 
-    def explain(connection: Connection) -> None:
-        @event.listens_for(connection, "before_cursor_execute", retval=True)
-        def note(conn, cursor, statement, parameters, context, many):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202, ARG001, PLR0917
-            plans.extend(str(one[3]) for one in cursor.execute(f"EXPLAIN QUERY PLAN {statement}", parameters))
-            return statement, parameters
+    def note(conn, cursor, statement, parameters, context, many):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202, ARG001, PLR0917
+        plans.extend(str(one[3]) for one in cursor.execute(f"EXPLAIN QUERY PLAN {statement}", parameters))
+        return statement, parameters
 
-        read(connection)
-
-    db.read(explain)
+    event.listen(connection, "before_cursor_execute", note, retval=True)
+    work()
+    event.remove(connection, "before_cursor_execute", note)
     return plans
 
 

@@ -52,7 +52,7 @@ def _escrow(number: int, **fields: Any) -> Escrow:
         policy="policy",
         amount=5,
         task_hash="00",
-        expected_output=None,
+        output_commitment=None,
         proof_kinds=7,
         counter=number,
         status="pending",
@@ -142,10 +142,12 @@ def test_reset_keeps_what_is_pending(db: Database) -> None:
 
 def test_texts_are_shown_only_with_the_hashes_that_the_chain_has(db: Database) -> None:
     task, reason = (hashlib.sha256(words.encode()).hexdigest() for words in ("task", "reason"))
-    _put(db, _escrow(1, task_hash=task, reason_hash=reason, output_hash="ab"), _escrow(2, output_hash="cd"))
+    expected = hashlib.sha256(bytes.fromhex("aa" * 32)).hexdigest()
+    committed = {"task_hash": task, "reason_hash": reason, "output_hash": "ab", "output_commitment": expected}
+    _put(db, _escrow(1, **committed), _escrow(2, output_hash="cd"))
     for number in (1, 2):
         name = f"escrow_{number:03}"
-        db.write_now(lambda c, name=name: remember_task(c, name, "task"))  # type: ignore[misc]
+        db.write_now(lambda c, name=name: remember_task(c, name, "task", "aa" * 32))  # type: ignore[misc]
         db.write_now(lambda c, name=name: remember_output(c, name, "ab", "https://files.example"))  # type: ignore[misc]
         db.write_now(lambda c, name=name: remember_dispute(c, name, "reason", "wal_b"))  # type: ignore[misc]
 

@@ -1,5 +1,6 @@
 """Builders of the escrow's instructions."""
 
+import hashlib
 from dataclasses import dataclass
 
 from solders.instruction import Instruction
@@ -16,6 +17,11 @@ PROOF_KINDS = ("output_hash", "signed_attestation", "webhook_callback")
 _ONE_SIGNATURE = bytes([1, 0])
 _HERE = b"\xff\xff"
 _KEY_OFFSET, _SIGNATURE_OFFSET, _MESSAGE_OFFSET = 16, 48, 112
+
+
+def output_commitment(expected_output: bytes) -> bytes:
+    """Return what the chain holds of the hash that an output must have: that hash itself would do as a proof."""
+    return hashlib.sha256(expected_output).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +60,15 @@ class EscrowInstructions(Builder):
     ) -> Instruction:
         """Lock money of the vault for the receiver; `counter` is the vault's `escrow_counter`.
 
-        `proof_kinds` is a bit set over the codes of `PROOF_KINDS`. The optional accounts are those of a payment to the
-        receiver.
+        `proof_kinds` is a bit set over the codes of `PROOF_KINDS`. Of `expected_output`, the hash that the output must
+        have, only the SHA-256 goes on the chain. The optional accounts are those of a payment to the receiver.
         """
         escrow = self._addresses.escrow(vault, counter)
         terms = {
             "amount": amount,
             "reference": reference,
             "task_hash": task_hash,
-            "expected_output": expected_output,
+            "output_commitment": None if expected_output is None else output_commitment(expected_output),
             "proof_kinds": proof_kinds,
             "timeout": timeout,
         }

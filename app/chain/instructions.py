@@ -216,12 +216,12 @@ class Instructions(EscrowInstructions):
         )
 
     def fund_wallet(
-        self, *, operator: Pubkey, vault: Pubkey, amount: int, reference: bytes, expected_sequence: int | None = None
+        self, *, operator: Pubkey, vault: Pubkey, amount: int, reference: bytes, only_below: int | None = None
     ) -> Instruction:
-        """Move USDC from the reserve to the vault, if the vault's sequence number is still the expected one."""
+        """Move USDC from the reserve to the vault; with `only_below`, if the vault holds less micro-USDC than that."""
         return self._build(
             "fund_wallet",
-            {"amount": amount, "reference": reference, "expected_sequence": expected_sequence},
+            {"amount": amount, "reference": reference, "only_below": only_below},
             operator=operator,
             vault=vault,
             reserve_tokens=self.reserve_tokens,
@@ -282,11 +282,18 @@ class Instructions(EscrowInstructions):
         recipient: Pubkey,
         amount: int,
         expires_at: int,
+        for_escrow: bool = False,
     ) -> Instruction:
-        """Leave the co-signature for one payment of exactly this amount to this recipient."""
+        """Leave the co-signature for one payment, or one escrow, of exactly this amount to this recipient."""
         return self._build(
             "approve_payment",
-            {"reference": reference, "recipient": recipient, "amount": amount, "expires_at": expires_at},
+            {
+                "reference": reference,
+                "recipient": recipient,
+                "amount": amount,
+                "expires_at": expires_at,
+                "for_escrow": for_escrow,
+            },
             payer=payer,
             operator=operator,
             vault=vault,

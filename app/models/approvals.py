@@ -1,4 +1,4 @@
-"""Approvals of payments above a policy's threshold for a co-signature."""
+"""Approvals of payments and escrows above a policy's threshold for a co-signature."""
 
 from typing import Literal
 
@@ -15,13 +15,15 @@ class ListApprovals(Page):
 
 
 class Approval(Answer):
-    """One payment's approval. While it is pending `expires_at` ends the time to decide, then the time to pay.
+    """The approval of one payment, or of one escrow, as its `type` says.
 
-    `chain_address` is where it stands on the chain once it is approved; `decided_by` is the id of an API key.
+    While it is pending `expires_at` ends the time to decide, then the time to pay. `chain_address` is where it stands
+    on the chain once it is approved; `decided_by` is the id of an API key.
     """
 
     approval_id: ApprovalId
     id: ApprovalId
+    type: Literal["payment", "escrow"]
     wallet_id: WalletId
     recipient: str
     recipient_address: str

@@ -130,7 +130,7 @@ def _terms(row: ChainRow) -> Values:
         "address": data["escrow"],
         "wallet_id": wallet_id(data["vault"]),
         "to_wallet": wallet_id(data["receiver"]) if data["receiver_is_vault"] else None,
-        "expected_output": data["expected_output"] if data["has_expected_output"] else None,
+        "output_commitment": data["output_commitment"] if data["has_output_commitment"] else None,
         "signature": row.signature,
     }
 

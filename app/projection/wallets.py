@@ -102,6 +102,7 @@ def approved(batch: Batch, row: ChainRow) -> bool:
     # The program's accounts say who paid; of the transaction the indexer keeps the fee payer, who does so here.
     payer = data.get("payer", row.fee_payer)
     values |= {"address": data["approval"], "org": row.org, "payer": payer, "state": "open"}
+    values["for_escrow"] = bool(data["for_escrow"])
     batch.put(approvals, values, keys=["address"], replace=False)
     change(batch, row, None, {})
     return False

@@ -191,7 +191,7 @@ def _fingerprint(request: Request, principal: Principal, arguments: Body | Query
         except ValidationError:
             raise RequestError("invalid_request", "Idempotency-Key: must have 1 to 255 characters.") from None
     parsed: dict[str, Any] = arguments.model_dump(exclude={"idempotency_key"}) if arguments is not None else {}
-    return Fingerprint(principal.org, key, request.method, request.url.path, body_hash(parsed))
+    return Fingerprint(principal.org, key, request.method, request.url.path, body_hash(parsed, principal.wallet_id))
 
 
 def _responses(answer: type[BaseModel], codes: Collection[str]) -> Responses:

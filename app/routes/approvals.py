@@ -18,7 +18,7 @@ from app.routes._operation import Call, operation
 )
 async def list_approvals(call: Call, query: ListApprovals) -> ApprovalPage:
     """List approvals, newest first."""
-    return approvals.page(call.service, call.principal, query)
+    return await approvals.page(call.service, call.principal, query)
 
 
 @operation(tag="approvals", roles=READERS_AND_AGENT, answer=Approval, errors=("approval_not_found",))

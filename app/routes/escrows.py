@@ -55,7 +55,7 @@ async def create_escrow(call: Call, body: CreateEscrow) -> Escrow:
     roles=PAYERS,
     body=CompleteEscrow,
     answer=Escrow,
-    errors=(*_SESSION, *_CHANGE, "invalid_proof", "escrow_expired"),
+    errors=(*_SESSION, *_CHANGE, "invalid_proof", "invalid_recipient", "escrow_expired"),
     changes=True,
     session=True,
 )

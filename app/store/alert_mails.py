@@ -23,6 +23,7 @@ from sqlalchemy import (
     update,
 )
 
+from app.alerts.kinds import AlertType
 from app.store.columns import columns_of, metadata, upsert_all
 from app.store.deliveries import LIFETIME, MAX_ATTEMPTS, retry_at
 from app.store.feed import FeedEvent
@@ -34,6 +35,9 @@ table = Table(
     metadata,
     Column("mail_id", String, primary_key=True),
     Column("event_id", String, nullable=False),
+    # Those from before these columns count for nobody.
+    Column("org", String, nullable=False, server_default=""),
+    Column("type", String, nullable=False, server_default="", comment="of the alert"),
     Column("recipient", String, nullable=False),
     Column("subject", String, nullable=False),
     Column("body", Text, nullable=False),
@@ -42,7 +46,7 @@ table = Table(
     Column("due_at", BigInteger, nullable=False, comment="of the next attempt; of the last one when there is no next"),
     Column("created_at", BigInteger, nullable=False),
     Index("alert_mails_due", "status", "due_at"),
-    Index("alert_mails_by_recipient", "recipient", "created_at"),
+    Index("alert_mails_counted", "org", "type", "recipient", "created_at"),
 )
 
 _POSITION = "alerts.position"
@@ -54,6 +58,8 @@ class Mail:
 
     mail_id: str
     event_id: str
+    org: str
+    type: AlertType
     recipient: str
     subject: str
     body: str
@@ -89,10 +95,10 @@ def queue(connection: Connection, mails: Sequence[Mail]) -> None:
     upsert_all(connection, table, [columns_of(one) for one in mails], keys=["mail_id"], replace=False)
 
 
-def count_since(connection: Connection, recipient: str, since: int) -> int:
-    """Return how many e-mails were queued for an address from then on."""
-    query = select(func.count()).where(table.c.recipient == recipient, table.c.created_at > since)
-    return connection.scalar(query) or 0
+def count_since(connection: Connection, org: str, kind: AlertType, recipient: str, since: int) -> int:
+    """Return how many e-mails of an organisation, about a type of alert, were queued for an address after `since`."""
+    parameters = {"of_org": org, "of_type": kind, "to": recipient, "since": since}
+    return connection.scalar(_COUNT, parameters) or 0
 
 
 def due_mails(connection: Connection, now: int, limit: int) -> list[Mail]:
@@ -134,6 +140,12 @@ _DUE = (
     .where(table.c.status == "pending", table.c.due_at <= bindparam("now"))
     .order_by(table.c.due_at, table.c.created_at)
     .limit(bindparam("most"))
+)
+_COUNT = select(func.count()).where(
+    table.c.org == bindparam("of_org"),
+    table.c.type == bindparam("of_type"),
+    table.c.recipient == bindparam("to"),
+    table.c.created_at > bindparam("since"),
 )
 _NOTE = (
     update(table)

@@ -22,19 +22,30 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
+    delete,
+    false,
     func,
     insert,
     literal,
     select,
+    text,
     update,
 )
 
 from app.store.columns import U64, columns_of, metadata
-from app.store.paging import Listing, Page, fetch_page, listing
+from app.store.paging import Listing, Page, fetch_page, listing, sought
 from app.store.read_tables import approvals
 
 LIFETIME = 24 * 60 * 60 * 1000
-"""Milliseconds for which a request can be approved."""
+"""Milliseconds for which a request can be approved, and then its approval be used."""
+
+_SLACK = 60 * 60 * 1000
+#: Milliseconds from its creation in which a request can have a status at all: a search for the few that have it ends
+#: there. An approval may land a little late, and by another clock.
+_WINDOWS = {"pending": LIFETIME, "approved": 2 * LIFETIME + _SLACK}
+
+MAX_PENDING = 1_000
+"""Undecided requests of a wallet; the oldest gives way to one more, so that none is kept from asking."""
 
 approval_requests = Table(
     "approval_requests",
@@ -46,6 +57,7 @@ approval_requests = Table(
     Column("recipient", String, nullable=False, comment="as it was given"),
     Column("recipient_address", String, nullable=False),
     Column("amount", U64, nullable=False),
+    Column("for_escrow", Boolean, nullable=False, server_default=false(), comment="it is locked, not paid"),
     Column("policy", String, nullable=False, comment="address of the policy that refused"),
     Column("policy_id", String, nullable=False),
     Column("policy_version", U64, nullable=False),
@@ -55,6 +67,7 @@ approval_requests = Table(
     Column("decided_at", BigInteger),
     Index("approval_requests_newest", "org", "created_at", "approval_id"),
     Index("approval_requests_by_wallet", "wallet_id", "created_at", "approval_id"),
+    Index("approval_requests_undecided", "created_at", sqlite_where=text("decided_at IS NULL")),
     Index("approval_requests_by_payment", "wallet_id", "recipient_address", "amount"),
 )
 table = approval_requests
@@ -62,7 +75,10 @@ table = approval_requests
 
 @dataclass(frozen=True, slots=True)
 class NewRequest:
-    """A request for the approval of exactly this payment. `amount` is in micro-USDC, `created_at` in milliseconds."""
+    """A request for the approval of exactly this payment or escrow.
+
+    `amount` is in micro-USDC, `created_at` in milliseconds.
+    """
 
     approval_id: str
     org: str
@@ -71,6 +87,7 @@ class NewRequest:
     recipient: str
     recipient_address: str
     amount: int
+    for_escrow: bool
     policy: str
     policy_id: str
     policy_version: int
@@ -95,22 +112,27 @@ class ApprovalRequest(NewRequest):
 def add_request(connection: Connection, new: NewRequest, *, worthless: Collection[str] = ()) -> str:
     """Store a request and return its id; or the id of an equal one that is pending or approved.
 
-    An approved one whose address is among the `worthless` does not count.
+    An approved one whose address is among the `worthless` does not count. Forgets the wallet's oldest undecided request
+    when there are too many.
     """
     same = (
         table.c.wallet_id == new.wallet_id,
         table.c.recipient_address == new.recipient_address,
         table.c.amount == new.amount,
+        table.c.for_escrow == new.for_escrow,
         table.c.policy == new.policy,
         table.c.policy_version == new.policy_version,
         table.c.address.not_in(worthless),
         _STATUS.in_(("pending", "approved")),
     )
-    query = _REQUESTS.where(*same).order_by(table.c.created_at.desc()).limit(1)
+    # Sought by the payment: by time the wallet's whole past would be gone through when there is none.
+    newest = sought(table.c.created_at, there=False).desc()
+    query = _REQUESTS.where(*same).order_by(newest).limit(1)
     known = connection.execute(query, {"org": new.org, "now": new.created_at}).one_or_none()
     if known is not None:
         return str(known.approval_id)
     connection.execute(insert(table).values(columns_of(new) | {"rejected": False}))
+    connection.execute(_FORGET_SURPLUS, {"org": new.org, "wallet_id": new.wallet_id, "now": new.created_at})
     return new.approval_id
 
 
@@ -133,7 +155,9 @@ def approval_requests_of(
 ) -> Page[ApprovalRequest]:
     """Return the organisation's requests, newest first. Raises `InvalidCursorError`."""
     parameters = {"org": org, "now": now, "wallet_id": wallet_id, "status": status}
-    chosen = _listing(of_wallet=wallet_id is not None, with_status=status is not None, pending=status == "pending")
+    chosen = _listing(
+        of_wallet=wallet_id is not None, with_status=status is not None, window=_WINDOWS.get(status or "")
+    )
     rows, more, following = fetch_page(connection, chosen, parameters, limit=limit, cursor=cursor)
     return Page([_record(row) for row in rows], more, following)
 
@@ -175,16 +199,31 @@ _REQUESTS: Select[Any] = (
 )
 
 
+# A wallet's undecided requests behind the newest that it may have, a few at a time. What is being decided stays.
+_surplus = (
+    _REQUESTS.with_only_columns(table.c.approval_id)
+    .where(
+        table.c.wallet_id == bindparam("wallet_id"),
+        table.c.created_at > bindparam("now", type_=BigInteger) - LIFETIME,
+        table.c.decided_at.is_(None),
+        _STATUS == "pending",
+    )
+    .order_by(table.c.created_at.desc(), table.c.approval_id.desc())
+    .limit(100)
+    .offset(MAX_PENDING)
+)
+_FORGET_SURPLUS = delete(table).where(table.c.approval_id.in_(_surplus))
+
+
 @cache
-def _listing(*, of_wallet: bool, with_status: bool, pending: bool) -> Listing:
+def _listing(*, of_wallet: bool, with_status: bool, window: int | None) -> Listing:
     query = _REQUESTS
     if of_wallet:
         query = query.where(table.c.wallet_id == bindparam("wallet_id"))
     if with_status:
         query = query.where(bindparam("status") == _STATUS)
-    if pending:
-        # Follows from the status; it keeps the search for the few that wait to the newest.
-        query = query.where(table.c.created_at > bindparam("now", type_=BigInteger) - LIFETIME)
+    if window is not None:
+        query = query.where(table.c.created_at > bindparam("now", type_=BigInteger) - window)
     return listing(query, time=table.c.created_at, key=table.c.approval_id)
 
 

@@ -12,13 +12,17 @@ from app.store.read_tables import policies, wallets
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """An approval of exactly this amount (micro-USDC) from `vault` to `recipient`, until the Unix second given."""
+    """An approval of a payment, or an escrow, of exactly this amount (micro-USDC) from `vault` to `recipient`.
+
+    Until the Unix second given.
+    """
 
     address: str
     org: str
     vault: str
     recipient: str
     amount: int
+    for_escrow: bool
     policy_version: int
     expires_at: int
     payer: str
@@ -31,11 +35,12 @@ def open_approval(  # noqa: PLR0917
     vault: str,
     recipient: str,
     amount: int,
+    for_escrow: bool,
     now: int,
     *,
     worthless: Collection[str] = (),
 ) -> Approval | None:
-    """Return an unused approval that is good for this payment at the Unix second `now`; the first to expire.
+    """Return an unused approval that is good for this payment or escrow at the Unix second `now`; the first to expire.
 
     One given under another policy than the vault's, or another version of it, is good for nothing. Of one that was not
     asked for here only the version is known; those that turn out to be `worthless` are left out by their addresses.
@@ -51,6 +56,7 @@ def open_approval(  # noqa: PLR0917
             table.c.vault == vault,
             table.c.recipient == recipient,
             table.c.amount == amount,
+            table.c.for_escrow == for_escrow,
             table.c.policy_version == policies.c.version,
             or_(requests.c.policy.is_(None), asked),
             table.c.state == "open",

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Connection, Row, Select, bindparam, delete, or_, select, update
 
+from app.chain.escrow_instructions import output_commitment
 from app.store.columns import upsert
 from app.store.paging import Listing, Page, fetch_page, listing, sought
 from app.store.read_tables import escrows as table
@@ -43,7 +44,7 @@ class Escrow:
     policy: str
     amount: int
     task_hash: str
-    expected_output: str | None
+    output_commitment: str | None
     proof_kinds: int
     counter: int
     status: str
@@ -64,6 +65,7 @@ class Escrow:
     settled_at: int | None = None
     settlement_signature: str | None = None
     task_description: str | None = None
+    expected_output: str | None = None
     output_url: str | None = None
     dispute_reason: str | None = None
     disputed_for: str | None = None
@@ -115,7 +117,7 @@ def escrows(
     """Return the organisation's escrows, newest first. Raises `InvalidCursorError`."""
     wanted = narrowed or EscrowFilter()
     given = frozenset(name for name in ("wallet_id", "status") if getattr(wanted, name) is not None)
-    chosen = _listing(given, wanted.status in OPEN)
+    chosen = _listing(given)
     parameters = {"org": org, "wallet_id": wanted.wallet_id, "status": wanted.status}
     rows, more, following = fetch_page(connection, chosen, parameters, limit=limit, cursor=cursor)
     return Page([_record(row) for row in rows], more, following)
@@ -148,9 +150,9 @@ def reset_escrows(connection: Connection) -> None:
     connection.execute(update(table).values(_AS_PENDING))
 
 
-def remember_task(connection: Connection, escrow_id: str, description: str) -> None:
-    """Keep the text of an escrow's task."""
-    _remember(connection, escrow_id, {"task_description": description})
+def remember_task(connection: Connection, escrow_id: str, description: str, expected_output: str | None) -> None:
+    """Keep the text of an escrow's task, and the hash that its output must have."""
+    _remember(connection, escrow_id, {"task_description": description, "expected_output": expected_output})
 
 
 def remember_output(connection: Connection, escrow_id: str, output_hash: str, url: str) -> None:
@@ -170,6 +172,7 @@ def _remember(connection: Connection, escrow_id: str, values: Mapping[str, Any])
 def _query(*, sought_by_org: bool = True) -> Select[Any]:
     texts = (
         details.c.task_description,
+        details.c.expected_output,
         details.c.output_url,
         details.c.output_hash.label("output_of"),
         details.c.dispute_reason,
@@ -183,12 +186,12 @@ def _query(*, sought_by_org: bool = True) -> Select[Any]:
 
 
 @cache
-def _listing(given: frozenset[str], rare: bool) -> Listing:
-    """Return the list for the members of the filter that are given; `rare`: with a status that few escrows have."""
+def _listing(given: frozenset[str]) -> Listing:
+    """Return the list for the members of the filter that are given."""
     of_wallet = "wallet_id" in given
-    query = _query(sought_by_org=rare or not of_wallet)
+    query = _query(sought_by_org=not of_wallet)
     if "status" in given:
-        query = query.where(sought(table.c.status, there=rare or not of_wallet) == bindparam("status"))
+        query = query.where(table.c.status == bindparam("status"))
     either = [table.c[name] == bindparam("wallet_id") for name in ("wallet_id", "to_wallet")] if of_wallet else ()
     return listing(query, time=table.c.created_at, key=table.c.escrow_id, either=either)
 
@@ -221,9 +224,16 @@ def _record(row: Row[Any]) -> Escrow:
         values["output_url"] = None
     if not _is_hash(row.task_hash, row.task_description):
         values["task_description"] = None
+    if row.expected_output is None or commitment_to(row.expected_output) != row.output_commitment:
+        values["expected_output"] = None
     if not _is_hash(row.reason_hash, row.dispute_reason):
         values["dispute_reason"] = values["disputed_for"] = None
     return Escrow(**values)
+
+
+def commitment_to(expected_output: str) -> str:
+    """Return what the chain holds of the hash that an output must have, both in hex."""
+    return output_commitment(bytes.fromhex(expected_output)).hex()
 
 
 def _is_hash(digest: str | None, text: str | None) -> bool:

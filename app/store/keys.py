@@ -1,12 +1,22 @@
-"""API keys. The key itself is not kept, only a keyed digest of it."""
+"""API keys. A key itself is not kept, only a keyed digest of it."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from sqlalchemy import Connection, bindparam, insert, or_, select, update
+from sqlalchemy import Column, Connection, String, Table, bindparam, insert, or_, select, update
 
+from app.store.columns import metadata, upsert
 from app.store.paging import Page, fetch_page, listing
 from app.store.state_tables import api_keys as table
+
+# A request that is repeated after a crash, which nobody was answered, gets the key that it made again.
+made_keys = Table(
+    "made_keys",
+    metadata,
+    Column("org", String, primary_key=True),
+    Column("idempotency_key", String, primary_key=True),
+    Column("key_id", String, nullable=False, comment="of the key that the last request under this one made"),
+)
 
 # Built once: every request asks it.
 _BY_DIGEST = select(table).where(table.c.digest == bindparam("key"))
@@ -32,9 +42,24 @@ class ApiKey:
     last_used_at: int | None = None
 
 
-def insert_api_key(connection: Connection, key: ApiKey) -> None:
-    """Store a new key's record."""
+def insert_api_key(connection: Connection, key: ApiKey, *, idempotency_key: str | None = None) -> None:
+    """Store a new key's record, and under which idempotency key it was asked for."""
     connection.execute(insert(table).values(asdict(key)))
+    if idempotency_key is not None:
+        made = {"org": key.org, "idempotency_key": idempotency_key, "key_id": key.key_id}
+        upsert(connection, made_keys, made, keys=["org", "idempotency_key"])
+
+
+def api_key_made_under(connection: Connection, org: str, idempotency_key: str) -> ApiKey | None:
+    """Return the key that the last request under this idempotency key made."""
+    asked = (made_keys.c.org == org, made_keys.c.idempotency_key == idempotency_key)
+    key_id = connection.scalar(select(made_keys.c.key_id).where(*asked))
+    return None if key_id is None else api_key(connection, org, key_id)
+
+
+def replace_digest(connection: Connection, key_id: str, *, digest: str, hint: str) -> None:
+    """Let another key take the place of a record's; the one before is not recognised any more."""
+    connection.execute(update(table).where(table.c.key_id == key_id).values(digest=digest, hint=hint))
 
 
 def api_key_by_digest(connection: Connection, digest: str) -> ApiKey | None:

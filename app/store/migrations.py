@@ -13,6 +13,7 @@ from app.store import (
     approval_requests,
     deliveries,
     exports,
+    keys,
     read_tables,
     state_tables,
     topups,
@@ -60,6 +61,38 @@ def _alerts(connection: Connection) -> None:
         table.create(connection)
 
 
+def _kinds_of_approvals(connection: Connection) -> None:
+    _add_columns(connection, approval_requests.approval_requests.c.for_escrow, read_tables.approvals.c.for_escrow)
+
+
+def _output_commitments(connection: Connection) -> None:
+    _add_columns(connection, read_tables.escrows.c.output_commitment, state_tables.escrow_details.c.expected_output)
+
+
+def _exports_by_end(connection: Connection) -> None:
+    _add_columns(connection, exports.exports.c.created_under)
+    for index in exports.exports.indexes:
+        index.create(connection, checkfirst=True)
+
+
+def _undecided_requests(connection: Connection) -> None:
+    (index,) = (one for one in approval_requests.table.indexes if one.name == "approval_requests_undecided")
+    index.create(connection, checkfirst=True)
+
+
+def _escrows_by_wallet_and_status(connection: Connection) -> None:
+    for index in read_tables.escrows.indexes:
+        if index.name in {"escrows_by_wallet_status", "escrows_by_receiver_status"}:
+            index.create(connection, checkfirst=True)
+
+
+def _mails_by_organisation(connection: Connection) -> None:
+    _add_columns(connection, alert_mails.table.c.org, alert_mails.table.c.type)
+    connection.exec_driver_sql("DROP INDEX IF EXISTS alert_mails_by_recipient")
+    for index in alert_mails.table.indexes:
+        index.create(connection, checkfirst=True)
+
+
 MIGRATIONS: dict[str, Migration] = {
     "topup_rules": topups.topup_rules.create,
     "approval_requests": approval_requests.approval_requests.create,
@@ -68,10 +101,28 @@ MIGRATIONS: dict[str, Migration] = {
     "webhooks": _webhooks,
     "feed_by_severity": _feed_by_severity,
     "alerts": _alerts,
+    "made_keys": keys.made_keys.create,
+    "undecided_requests": _undecided_requests,
+    "escrows_by_wallet_and_status": _escrows_by_wallet_and_status,
+    "kinds_of_approvals": _kinds_of_approvals,
+    "output_commitments": _output_commitments,
+    "exports_by_end": _exports_by_end,
+    "mails_by_organisation": _mails_by_organisation,
 }
 """Changes since the first schema, oldest first. Each runs once, in the transaction that records it."""
 
-TABLES = (state_tables, read_tables, topups, approval_requests, exports, webhooks, deliveries, alerts, alert_mails)
+TABLES = (
+    state_tables,
+    read_tables,
+    topups,
+    approval_requests,
+    exports,
+    webhooks,
+    deliveries,
+    alerts,
+    alert_mails,
+    keys,
+)
 """The modules whose tables make up the newest schema."""
 
 

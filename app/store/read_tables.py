@@ -16,6 +16,7 @@ from sqlalchemy import (
     String,
     Table,
     UniqueConstraint,
+    false,
 )
 
 from app.store.columns import U64, metadata
@@ -177,6 +178,7 @@ approvals = Table(
     Column("vault", String, nullable=False),
     Column("recipient", String, nullable=False),
     Column("amount", U64, nullable=False),
+    Column("for_escrow", Boolean, nullable=False, server_default=false(), comment="it is locked, not paid"),
     Column("policy_version", U64, nullable=False),
     Column("expires_at", BigInteger, nullable=False, comment="Unix seconds"),
     Column("payer", String, nullable=False, comment="gets the account's rent back"),
@@ -198,7 +200,7 @@ escrows = Table(
     Column("policy", String, nullable=False, comment="address of the policy that allowed it"),
     Column("amount", U64, nullable=False),
     Column("task_hash", String, nullable=False),
-    Column("expected_output", String),
+    Column("output_commitment", String, comment="SHA-256 of the hash that the output must have"),
     Column("proof_kinds", Integer, nullable=False, comment="bit set over the codes of the kinds"),
     Column("counter", U64, nullable=False),
     # A locked escrow is disputed at most once and settled at most once, and the status follows from which of the two
@@ -224,6 +226,8 @@ escrows = Table(
     Index("escrows_by_status", "org", "status", "created_at", "escrow_id"),
     Index("escrows_by_wallet", "wallet_id", "created_at", "escrow_id"),
     Index("escrows_by_receiver", "to_wallet", "created_at", "escrow_id"),
+    Index("escrows_by_wallet_status", "wallet_id", "status", "created_at", "escrow_id"),
+    Index("escrows_by_receiver_status", "to_wallet", "status", "created_at", "escrow_id"),
     Index("escrows_by_transaction", "tx_id"),
     Index("escrows_due", "due_at"),
 )

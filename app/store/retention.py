@@ -1,8 +1,9 @@
 """Deletes what is kept for a time only."""
 
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import Connection, delete, exists, select
 
-from app.store.read_tables import feed
+from app.store.approval_requests import approval_requests
+from app.store.read_tables import approvals, feed
 from app.store.state_tables import organisations
 
 
@@ -15,3 +16,16 @@ def delete_events(connection: Connection, before: int, *, most: int) -> int:
         chosen = old.order_by(feed.c.timestamp).limit(most - deleted)
         deleted += connection.execute(delete(feed).where(feed.c.position.in_(chosen))).rowcount
     return deleted
+
+
+def delete_undecided_requests(connection: Connection, before: int, *, most: int) -> int:
+    """Delete the oldest requests for approvals of before that Unix millisecond that nobody decided on.
+
+    At most so many; returns how many there were.
+    """
+    table = approval_requests
+    # Without a decision here a request may still have been approved past the service.
+    given = exists().where(approvals.c.address == table.c.address)
+    old = select(table.c.approval_id).where(table.c.decided_at.is_(None), table.c.created_at < before, ~given)
+    chosen = old.order_by(table.c.created_at).limit(most)
+    return connection.execute(delete(table).where(table.c.approval_id.in_(chosen))).rowcount

@@ -156,8 +156,9 @@ escrow_details = Table(
     "escrow_details",
     metadata,
     Column("escrow_id", String, primary_key=True),
-    # The chain holds the hashes of these texts. Each is shown only where its hash is the one on the chain.
+    # The chain holds the hashes of these. Each is shown only where its hash is the one on the chain.
     Column("task_description", String),
+    Column("expected_output", String, comment="hex hash that the output must have"),
     Column("output_hash", String, comment="hex hash of the output that is at output_url"),
     Column("output_url", String),
     Column("dispute_reason", String),

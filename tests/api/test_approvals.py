@@ -8,12 +8,13 @@ import httpx
 import pytest
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
-from sqlalchemy import delete, inspect
+from sqlalchemy import Connection, delete, insert, inspect, select
 
 from app import policies
 from app.chain.rules import Rules
+from app.housekeeping import Housekeeping
 from app.identifiers import approval_reference, new_reference
-from app.store.approval_requests import approval_requests
+from app.store.approval_requests import MAX_PENDING, approval_requests
 from app.store.attempts import pending_attempts
 from app.store.migrations import applied_migrations, migrate
 from app.timestamps import now_ms, parse_iso_ms
@@ -179,6 +180,26 @@ async def test_approval_is_for_its_wallet_recipient_and_amount_alone(world: Worl
 
     assert (await _get(world, approval_id))["status"] == "approved"
     assert (await agent.pay()).json()["status"] == "confirmed"
+
+
+async def test_approval_of_an_escrow_lets_no_payment_pass(world: World) -> None:
+    agent, receiving = await _agent(world), await world.wallet(funds=None)
+    body = {"fromWallet": agent.wallet["wallet_id"], "toWallet": receiving["wallet_id"], "amount": "20"}
+    body |= {"currency": "USDC", "taskDescription": "Work"}
+
+    async def lock() -> httpx.Response:
+        headers = {"Session-Token": agent.session}
+        return await world.call("POST", "/v1/payments/a2a", body, key=agent.key, headers=headers)
+
+    to_lock = error_of(await lock(), 402, "policy_violation")["approval_id"]
+    assert (await _approve(world, to_lock))["type"] == "escrow"
+    to_pay = await agent.refused(to=receiving["wallet_id"])
+    assert to_pay != to_lock
+    assert (await _get(world, to_pay))["type"] == "payment"
+
+    assert (await lock()).json()["status"] == "locked"
+    assert (await _get(world, to_lock))["status"] == "used"
+    await agent.refused(to=receiving["wallet_id"])
 
 
 async def test_one_approval_lets_one_of_many_equal_payments_pass(world: World) -> None:
@@ -556,6 +577,59 @@ async def test_database_from_before_approvals_gets_their_table(own_world: World)
     indexes = world.service.db.read(lambda conn: {one["name"] for one in inspect(conn).get_indexes(name)})
     assert {one.name for one in approval_requests.indexes} <= indexes
     assert (await _get(world, await (await _agent(world)).refused()))["status"] == "pending"
+
+
+async def test_wallet_has_a_thousand_undecided_requests_of_which_the_oldest_gives_way(world: World) -> None:
+    agent, other = await _agent(world), await _agent(world)
+    elsewhere, approved, oldest, older = (
+        await other.refused(),
+        await agent.refused("21"),
+        await agent.refused("22"),
+        await agent.refused("23"),
+    )
+    await _approve(world, approved)
+
+    # Given a wallet with as many as it may have
+    def fill(connection: Connection) -> None:
+        [row] = connection.execute(select(approval_requests).where(approval_requests.c.approval_id == older))
+        filled = [
+            dict(row._mapping) | {"approval_id": f"apr_{number}", "address": f"filled {number}", "amount": number + 1}
+            for number in range(MAX_PENDING - 2)
+        ]
+        connection.execute(insert(approval_requests), [one | {"created_at": now_ms()} for one in filled])
+
+    await world.service.db.write(fill)
+    assert (await _get(world, oldest))["status"] == "pending"
+
+    # When it asks for one more
+    newest = await agent.refused("24")
+
+    # Then the oldest that nobody decided on is gone, and no other
+    error_of(await world.call("GET", f"/v1/approvals/{oldest}"), 404, "approval_not_found")
+    for kept in (older, newest, elsewhere, "apr_0"):
+        assert (await _get(world, kept))["status"] == "pending"
+    assert (await _get(world, approved))["status"] == "approved"
+    assert await agent.refused("24") == newest
+    assert (await agent.pay("21")).json()["status"] == "confirmed"
+
+
+async def test_requests_that_nobody_decided_on_are_forgotten_after_90_days(world: World) -> None:
+    agent = await _agent(world)
+    approved, rejected, undecided = await agent.refused("21"), await agent.refused("22"), await agent.refused("23")
+    await _approve(world, approved)
+    assert (await _decide(world, rejected, "reject")).status_code == 200
+    asked = parse_iso_ms((await _get(world, undecided))["created_at"])
+
+    def rounds(now: float) -> Housekeeping:
+        return Housekeeping(world.service.db, world.service.keys, interval=60, days=90, clock=lambda: now / 1000)
+
+    await rounds(asked + 90 * _DAY * 1000).tick()
+    assert (await _get(world, undecided))["approval_id"] == undecided
+    await rounds(asked + 90 * _DAY * 1000 + 1).tick()
+
+    error_of(await world.call("GET", f"/v1/approvals/{undecided}"), 404, "approval_not_found")
+    assert (await _get(world, approved))["status"] == "approved"
+    assert (await _get(world, rejected))["status"] == "rejected"
 
 
 # Who sees and decides

@@ -310,3 +310,18 @@ async def test_another_arbiter_than_the_escrows_decides_nothing(own_world: World
     await world.restart()
 
     error_of(await world.call("POST", of(made, "resolve"), {"decision": "refund"}), 503, "authority_offline")
+
+
+async def test_release_opens_no_more_token_accounts_than_the_wallet_may(own_world: World) -> None:
+    world = own_world
+    await world.restart(token_accounts_per_day=1)
+    paying, first, second = await agent(world), Keypair().pubkey(), Keypair().pubkey()
+    made, late = [await paying.lock(str(to), "1") for to in (first, second)]
+
+    await paying.ok("POST", of(made, "complete"), shows_output())
+    error_of(await paying.call("POST", of(late, "complete"), shows_output()), 400, "invalid_recipient")
+
+    await _unchanged(world, late)
+    build, payer = world.service.instructions(world.org), world.service.signers.fee_payer_address
+    await world.land([build.create_token_account(payer=payer, owner=second)])
+    assert (await paying.ok("POST", of(late, "complete"), shows_output()))["status"] == "released"

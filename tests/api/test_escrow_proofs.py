@@ -1,10 +1,12 @@
 """Completion proofs that prove nothing: refused, the escrow as it was."""
 
 import base64
+import hashlib
 
 import pytest
 import pytest_asyncio
 from solders.keypair import Keypair
+from solders.pubkey import Pubkey
 
 from tests.escrow_support import A2A, OUTPUT, Agent, agent, of, shows_output, signs_output, terms
 from tests.world import Json, World, error_of
@@ -77,6 +79,28 @@ async def test_agreed_kinds_and_output_bind_every_proof(world: World, sides: tup
     output = await receiving.call("POST", of(made, "complete"), signed)
     assert "expects" in error_of(output, 422, "invalid_proof")["message"]
     await _unchanged(world, made)
+
+
+async def test_receiving_agent_learns_the_hash_that_its_output_must_have_from_nobody(
+    world: World, sides: tuple[Agent, Agent]
+) -> None:
+    paying, receiving = sides
+    output = hashlib.sha256(b"Known to one side").hexdigest()
+    expected = f"sha256:{output}"
+    made = await paying.lock(receiving, expectedOutputHash=expected, amount="1")
+
+    seen = await receiving.ok("GET", of(made))
+    listed = (await receiving.ok("GET", f"{A2A}?limit=1"))["data"]
+    assert {one["expected_output_hash"] for one in [seen, *listed]} == {None}
+    assert expected not in (await receiving.call("GET", "/v1/events?limit=100")).text
+    on_chain = await world.service.chain.account(Pubkey.from_string(made["chain_address"]))
+    assert on_chain is not None
+    assert bytes.fromhex(output) not in on_chain.data
+    for reader in (made, await paying.ok("GET", of(made)), await world.ok("GET", of(made))):
+        assert reader["expected_output_hash"] == expected
+
+    released = await receiving.ok("POST", of(made, "complete"), shows_output(output))
+    assert (released["status"], released["expected_output_hash"]) == ("released", expected)
 
 
 async def test_receiver_without_a_live_session_attests_nothing(own_world: World) -> None:

@@ -2,9 +2,12 @@
 
 import asyncio
 
+import httpx
 import pytest
 
+from app.plans import Outcome
 from app.timestamps import now_ms
+from tests.escrow_support import A2A, agent, terms
 from tests.world import Json, World, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -104,6 +107,47 @@ async def test_refusal_frees_the_key(world: World) -> None:
     await world.ok("POST", f"/v1/wallets/{wallet['wallet_id']}/fund", {"amount": "1"})
 
     assert (await world.pay(wallet, to, "1", headers=_key("free"))).json()["status"] == "confirmed"
+
+
+@pytest.mark.parametrize("how", ["error", "cancellation"])
+async def test_request_that_was_done_keeps_its_key_when_its_end_fails(
+    own_world: World, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    world, submitter = own_world, own_world.service.submitter
+    wallet = await world.wallet(funds="1")
+    reached = asyncio.Event()
+
+    async def does_not_end(_attempt: object, _slot: int) -> Outcome:
+        reached.set()
+        if how == "error":
+            raise OSError("the disk is full")
+        return await asyncio.Future()
+
+    async def fund() -> httpx.Response:
+        body = {"allocations": [{"walletId": wallet["wallet_id"], "amount": "7"}]}
+        return await world.call("POST", "/v1/wallets/fund-batch", body, headers=_key("batch"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(submitter, "succeed", does_not_end)
+        first = asyncio.create_task(fund())
+        await reached.wait()
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+
+    again = await fund()
+
+    assert again.status_code == 200, again.text
+    assert await world.balance(wallet["chain_address"]) == 8_000_000
+
+
+async def test_agent_does_not_get_the_answer_to_another_wallets_request(world: World) -> None:
+    paying, other, receiving = [await agent(world) for _ in range(3)]
+    body = {**terms(paying, receiving, "3"), "idempotencyKey": "between-two"}
+    made = await paying.ok("POST", A2A, body)
+
+    error_of(await other.call("POST", A2A, body), 409, "idempotency_conflict")
+
+    assert (await paying.ok("POST", A2A, body)) == made
 
 
 async def test_organisations_do_not_share_keys(world: World) -> None:

@@ -28,7 +28,7 @@ AGAIN = {
     "freeze_wallet expire": "AlreadyFrozen",
     "freeze_wallet unfreeze": "NotFrozen",
     "close_wallet": "AccountDataTooSmall",
-    "fund_wallet": "SequenceMismatch",
+    "fund_wallet": "BalanceNotBelow",
     "withdraw archived": "ZeroAmount",
     "register_recipient new": "Unauthorized",
     "approve_payment": "System:0",

@@ -34,9 +34,11 @@ def test_approval_is_stored_and_told(world: World) -> None:
     told = {"vault": vault, "recipient": payee.owner, "reference": REFERENCE, "amount": AMOUNT}
     told |= {"policy": world.fields(vault)["policy"], "policy_version": 1}
     told |= {"payer": world.payer, "expires_at": START + 60}
+    told["for_escrow"] = 0
     stored = world.fields(approval)
-    assert stored == {**told, "operator": world.operator, "bump": stored["bump"], "reserved": bytes(7)}
-    assert result.event == Event("PaymentApproved", {**told, "org": world.org, "approval": approval, "sequence": 3})
+    assert stored == {**told, "operator": world.operator, "bump": stored["bump"], "reserved": bytes(6)}
+    told |= {"org": world.org, "approval": approval, "sequence": 3, "reserved": bytes(7)}
+    assert result.event == Event("PaymentApproved", told)
 
 
 def test_approved_payment_passes_once_and_closes_the_approval(world: World) -> None:

@@ -104,7 +104,7 @@ def test_co_signed_escrow_passes_the_threshold(world: World) -> None:
 def test_approved_escrow_passes_once_and_closes_the_approval(world: World) -> None:
     vault, receiver, other = world.wallet(Rules(require_co_sign=USDC)), worker(world), worker(world)
     before = world.vm.lamports(world.payer)
-    approval = world.approval(vault, Payee(receiver.vault, receiver.tokens), AMOUNT)
+    approval = world.approval(vault, Payee(receiver.vault, receiver.tokens), AMOUNT, for_escrow=True)
     for wrong in (
         creation(world, vault, other.vault, approval=approval),
         creation(world, vault, receiver.vault, AMOUNT + 1, approval=approval),
@@ -119,6 +119,17 @@ def test_approved_escrow_passes_once_and_closes_the_approval(world: World) -> No
     assert not world.vm.exists(approval)
     assert world.vm.lamports(world.payer) == before
     world.vm.refuse("AccountDataTooSmall", creation(world, vault, receiver.vault, approval=approval))
+
+
+def test_approval_of_a_payment_and_that_of_an_escrow_do_not_stand_for_each_other(world: World) -> None:
+    vault, receiver = world.wallet(Rules(require_co_sign=USDC)), worker(world)
+    payee = Payee(receiver.vault, receiver.tokens)
+    to_pay = world.approval(vault, payee, AMOUNT)
+    to_lock = world.approval(vault, payee, AMOUNT, for_escrow=True)
+    world.vm.refuse("WrongApproval", creation(world, vault, receiver.vault, approval=to_pay))
+    world.vm.refuse("WrongApproval", world.payment(vault, payee, AMOUNT, approval=to_lock))
+    world.vm.succeed(creation(world, vault, receiver.vault, approval=to_lock))
+    world.vm.succeed(world.payment(vault, payee, AMOUNT, approval=to_pay))
 
 
 @pytest.mark.parametrize("role", ["authority", "arbiter", "verifier", "stranger"])

@@ -95,6 +95,14 @@ def test_any_hash_will_do_where_none_is_expected(world: World, kind: int) -> Non
         assert result.event.data["output_hash"] == output
 
 
+def test_what_the_chain_shows_of_an_expected_hash_is_no_proof(world: World) -> None:
+    vault, receiver = world.wallet(), worker(world)
+    escrow = lock(world, vault, receiver.vault, expected_output=OUTPUT)
+    shown = world.fields(escrow.address)["output_commitment"]
+    world.vm.refuse("InvalidProof", completion(world, escrow, output=shown, signer=receiver.key))
+    world.vm.succeed(completion(world, escrow, output=OUTPUT, signer=receiver.key))
+
+
 def test_expected_hash_of_zeros_is_one(world: World) -> None:
     vault, receiver = world.wallet(), worker(world)
     escrow = lock(world, vault, receiver.vault, expected_output=bytes(32))

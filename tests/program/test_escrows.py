@@ -1,5 +1,6 @@
 """The life of an escrow: what each of its moves does to money, accounts and events, and which moves there are."""
 
+import hashlib
 from collections.abc import Callable
 
 import pytest
@@ -93,13 +94,13 @@ def test_creation_moves_the_amount_and_tells_all_about_it(world: World) -> None:
         "receiver": receiver.vault,
         "payer": world.payer,
         "task_hash": TASK,
-        "expected_output": OUTPUT,
+        "output_commitment": hashlib.sha256(OUTPUT).digest(),
         "reference": reference,
         "counter": 0,
         "amount": AMOUNT,
         "deadline": START + HOUR,
         "proof_kinds": ALL_KINDS,
-        "has_expected_output": 1,
+        "has_output_commitment": 1,
         "receiver_is_vault": 1,
     }
     stored = world.fields(escrow.address)

@@ -46,14 +46,15 @@ def test_funding_of_nothing_and_beyond_the_reserve_is_refused(world: World) -> N
     world.vm.succeed(world.funding(vault, reserve))
 
 
-def test_funding_of_a_vault_that_has_changed_since_it_was_read_is_refused(world: World) -> None:
-    vault = world.wallet(funds=0)
-    fund = world.funding(vault, 1, expected_sequence=1)
-    world.vm.succeed(fund)
-    world.vm.refuse("SequenceMismatch", fund)
-    world.vm.refuse("SequenceMismatch", world.funding(vault, 1, expected_sequence=3))
-    world.vm.succeed(world.funding(vault, 1, expected_sequence=2))
+def test_vault_that_holds_enough_is_not_filled_up(world: World) -> None:
+    vault = world.wallet(funds=4)
+    world.vm.refuse("BalanceNotBelow", world.funding(vault, 3, only_below=0))
+    world.vm.refuse("BalanceNotBelow", world.funding(vault, 3, only_below=4))
+    fill = world.funding(vault, 3, only_below=5)
+    world.vm.succeed(fill)
+    world.vm.refuse("BalanceNotBelow", fill)
     world.vm.succeed(world.funding(vault, 1))
+    assert world.balance(world.tokens_of(vault)) == 8
 
 
 def test_operator_funds_up_to_its_limit_over_all_vaults(limited: World) -> None:

@@ -178,17 +178,31 @@ class World:
         )
 
     def approval(
-        self, vault: Pubkey, payee: Payee, amount: int, *, expires_in: int = 3_600, reference: bytes | None = None
+        self,
+        vault: Pubkey,
+        payee: Payee,
+        amount: int,
+        *,
+        expires_in: int = 3_600,
+        reference: bytes | None = None,
+        for_escrow: bool = False,
     ) -> Pubkey:
-        """Let the operator approve a payment, and return the approval's address."""
+        """Let the operator approve a payment, or an escrow, and return the approval's address."""
         reference = reference or secrets.token_bytes(16)
-        self.vm.succeed(self.approving(vault, payee.owner, amount, self.vm.now + expires_in, reference))
+        approve = self.approving(vault, payee.owner, amount, self.vm.now + expires_in, reference, for_escrow)
+        self.vm.succeed(approve)
         return self.addresses.approval(vault, reference)
 
-    def approving(
-        self, vault: Pubkey, recipient: Pubkey, amount: int, expires_at: int, reference: bytes
+    def approving(  # noqa: PLR0917
+        self,
+        vault: Pubkey,
+        recipient: Pubkey,
+        amount: int,
+        expires_at: int,
+        reference: bytes,
+        for_escrow: bool = False,
     ) -> Instruction:
-        """Return the instruction that approves a payment."""
+        """Return the instruction that approves a payment, or an escrow."""
         return self.build.approve_payment(
             payer=self.payer,
             operator=self.operator,
@@ -198,6 +212,7 @@ class World:
             recipient=recipient,
             amount=amount,
             expires_at=expires_at,
+            for_escrow=for_escrow,
         )
 
     def payment(self, vault: Pubkey, payee: Payee, amount: int = USDC, **options: Any) -> Instruction:

@@ -58,7 +58,7 @@ pub enum VaultError {
     WrongRecipientAccount,
     #[msg("The policy needs the recipient account of the paid address.")]
     RecipientAccountRequired,
-    #[msg("The approval is not for this vault, recipient, amount and policy version, or has expired.")]
+    #[msg("The approval is not for this payment or escrow: vault, recipient, amount, policy version; or it has expired.")]
     WrongApproval,
     #[msg("The account that gets the rent back is not the one that paid it.")]
     WrongRentReceiver,
@@ -68,8 +68,8 @@ pub enum VaultError {
     PolicyInUse,
     #[msg("The policy has changed since it was read.")]
     VersionMismatch,
-    #[msg("The vault has changed since it was read.")]
-    SequenceMismatch,
+    #[msg("The vault holds as much already.")]
+    BalanceNotBelow,
     #[msg("The entries are not in ascending order, or repeat.")]
     AllowlistUnsorted,
     #[msg("The chunk does not continue the list.")]

@@ -350,6 +350,9 @@ pub struct PaymentApproved {
     pub policy_version: u64,
     pub expires_at: i64,
     pub reference: [u8; 16],
+    /// One when it is for an escrow, zero for a payment.
+    pub for_escrow: u8,
+    pub reserved: [u8; 7],
 }
 
 /// An approval was withdrawn, or cleared away after its time. A used one is named in [`PaymentExecuted`].
@@ -402,8 +405,8 @@ pub struct EscrowCreated {
     /// Paid the rent, gets it back.
     pub payer: Address,
     pub task_hash: [u8; 32],
-    /// See `has_expected_output`.
-    pub expected_output: [u8; 32],
+    /// See `has_output_commitment`.
+    pub output_commitment: [u8; 32],
     pub reference: [u8; 16],
     pub sequence: u64,
     pub counter: u64,
@@ -416,8 +419,8 @@ pub struct EscrowCreated {
     pub deadline: i64,
     /// Bit set of accepted kinds of proof.
     pub proof_kinds: u8,
-    /// One when `expected_output` counts.
-    pub has_expected_output: u8,
+    /// One when `output_commitment` counts.
+    pub has_output_commitment: u8,
     /// One when the receiver is a vault.
     pub receiver_is_vault: u8,
     /// One when the operator co-signed or had approved.

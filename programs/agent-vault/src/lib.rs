@@ -97,14 +97,14 @@ pub mod agent_vault {
         close_wallet::handler(ctx)
     }
 
-    /// Moves USDC from the reserve into a vault.
+    /// Moves USDC from the reserve into a vault; with `only_below`, if the vault holds less than that many micro-USDC.
     pub fn fund_wallet(
         ctx: &mut Context<FundWallet>,
         amount: u64,
         reference: [u8; 16],
-        expected_sequence: Option<u64>,
+        only_below: Option<u64>,
     ) -> Result<()> {
-        fund_wallet::handler(ctx, amount, reference, expected_sequence)
+        fund_wallet::handler(ctx, amount, reference, only_below)
     }
 
     /// Moves USDC from a vault, live or archived, into the reserve. Without an amount: all of it.
@@ -132,15 +132,16 @@ pub mod agent_vault {
         register_recipient::handler(ctx, address, domain_digest, category)
     }
 
-    /// Approves one payment of exactly this recipient and amount before it is made.
+    /// Approves one payment, or with `for_escrow` one escrow, of exactly this recipient and amount before it is made.
     pub fn approve_payment(
         ctx: &mut Context<ApprovePayment>,
         reference: [u8; 16],
         recipient: Address,
         amount: u64,
         expires_at: i64,
+        for_escrow: bool,
     ) -> Result<()> {
-        approve_payment::handler(ctx, reference, recipient, amount, expires_at)
+        approve_payment::handler(ctx, reference, recipient, amount, expires_at, for_escrow)
     }
 
     /// Withdraws an approval that was not used. Anyone clears away one whose time has passed.

@@ -132,8 +132,8 @@ def _(party: Party) -> Instruction:
 
 @way("fund_wallet")
 def _(party: Party) -> Instruction:
-    sequence = party.fields(party.vault)["sequence"]
-    return party.funding(party.vault, 5, reference=REFERENCE, expected_sequence=sequence)
+    balance = party.balance(party.tokens_of(party.vault))
+    return party.funding(party.vault, 5, reference=REFERENCE, only_below=balance + 1)
 
 
 @way("withdraw live")

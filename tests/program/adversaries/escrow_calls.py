@@ -61,7 +61,7 @@ def _(party: Party) -> Call:
 
 @way("create_escrow approved")
 def _(party: Party) -> Call:
-    approval = party.pending_approval
+    approval = party.escrow_approval
     return _created(party, party.merchant.owner, APPROVED, approval=approval, payer=party.rent_payer)
 
 

@@ -1,4 +1,4 @@
-//! The operator approves a payment before it is made.
+//! The operator approves a payment, or an escrow, before it is made.
 #![allow(unused_variables)] // the framework's macro binds the #[instruction] arguments twice and uses them once
 
 use crate::{
@@ -46,6 +46,7 @@ pub fn handler(
     recipient: Address,
     amount: u64,
     expires_at: i64,
+    for_escrow: bool,
 ) -> Result<()> {
     require!(amount > 0, VaultError::ZeroAmount);
     let now = clock()?.0;
@@ -66,6 +67,7 @@ pub fn handler(
     approval.policy_version = a.policy.version;
     approval.expires_at = expires_at;
     approval.bump = bump;
+    approval.for_escrow = u8::from(for_escrow);
     let event = PaymentApproved {
         org: a.vault.org,
         vault,
@@ -78,6 +80,8 @@ pub fn handler(
         policy_version: approval.policy_version,
         expires_at,
         reference,
+        for_escrow: approval.for_escrow,
+        reserved: [0; 7],
     };
     emit_event!(ctx, event);
     Ok(())

@@ -26,7 +26,7 @@ pub fn handler(ctx: &mut Context<SettleEscrow>, kind: u8, output_hash: [u8; 32])
     let settlement = a.escrow.as_policy().complete(now).map_err(VaultError::from)?;
     let accepted = kind <= proof::WEBHOOK_CALLBACK && a.escrow.proof_kinds & (1 << kind) != 0;
     require!(accepted, VaultError::InvalidProof);
-    let expected = a.escrow.has_expected_output == 0 || a.escrow.expected_output == output_hash;
+    let expected = a.escrow.has_output_commitment == 0 || a.escrow.output_commitment == sha256(&output_hash);
     require!(expected, VaultError::InvalidProof);
     if kind == proof::OUTPUT_HASH {
         let signer = a.signer.as_ref().ok_or(VaultError::Unauthorized)?;

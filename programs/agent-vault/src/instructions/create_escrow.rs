@@ -25,8 +25,9 @@ pub struct EscrowTerms {
     pub reference: [u8; 16],
     /// SHA-256 of the task's description.
     pub task_hash: [u8; 32],
-    /// What the hash of the output must be, whatever the kind of proof.
-    pub expected_output: Option<[u8; 32]>,
+    /// SHA-256 of the hash that the output must have, whatever the kind of proof. Everybody can read it, so it is not
+    /// that hash itself, which alone would do as a proof.
+    pub output_commitment: Option<[u8; 32]>,
     /// Accepted kinds of proof, a bit `1 << code` for each.
     pub proof_kinds: u8,
     /// Seconds until it is refunded instead of completed.
@@ -109,6 +110,7 @@ pub fn handler(ctx: &mut Context<CreateEscrow>, terms: &EscrowTerms) -> Result<(
         address: &vault_address,
         recipient: &receiver,
         amount: terms.amount,
+        escrow: true,
         allowlist: a.allowlist.as_ref().map(Outlined::typed),
         about: a.recipient.as_ref(),
         co_signer: a.co_signer.is_some(),
@@ -167,7 +169,7 @@ pub fn handler(ctx: &mut Context<CreateEscrow>, terms: &EscrowTerms) -> Result<(
     escrow.verifier = a.org.verifier;
     escrow.arbiter = a.org.arbiter;
     escrow.task_hash = terms.task_hash;
-    escrow.expected_output = terms.expected_output.unwrap_or_default();
+    escrow.output_commitment = terms.output_commitment.unwrap_or_default();
     escrow.reference = terms.reference;
     escrow.counter = counter;
     escrow.amount = terms.amount;
@@ -176,7 +178,7 @@ pub fn handler(ctx: &mut Context<CreateEscrow>, terms: &EscrowTerms) -> Result<(
     escrow.charged_slot = place.day_slot;
     escrow.charged_month = place.month_ends_at.0;
     escrow.proof_kinds = terms.proof_kinds;
-    escrow.has_expected_output = u8::from(terms.expected_output.is_some());
+    escrow.has_output_commitment = u8::from(terms.output_commitment.is_some());
     escrow.receiver_is_vault = u8::from(receiver_is_vault);
     escrow.bump = bump;
 
@@ -190,7 +192,7 @@ pub fn handler(ctx: &mut Context<CreateEscrow>, terms: &EscrowTerms) -> Result<(
         approval: approval_used,
         payer: escrow.payer,
         task_hash: terms.task_hash,
-        expected_output: escrow.expected_output,
+        output_commitment: escrow.output_commitment,
         reference: terms.reference,
         sequence,
         counter,
@@ -199,7 +201,7 @@ pub fn handler(ctx: &mut Context<CreateEscrow>, terms: &EscrowTerms) -> Result<(
         timestamp: now.0,
         deadline: deadline.0,
         proof_kinds: terms.proof_kinds,
-        has_expected_output: escrow.has_expected_output,
+        has_output_commitment: escrow.has_output_commitment,
         receiver_is_vault: escrow.receiver_is_vault,
         co_signed: u8::from(allowed.co_signed),
         by_session: u8::from(allowed.by_session),

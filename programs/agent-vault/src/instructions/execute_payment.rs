@@ -71,6 +71,7 @@ pub fn handler(ctx: &mut Context<ExecutePayment>, amount: u64, reference: [u8; 1
         address: a.vault.address(),
         recipient: &recipient,
         amount,
+        escrow: false,
         allowlist: a.allowlist.as_ref(),
         about: a.recipient.as_ref(),
         co_signer: a.co_signer.is_some(),

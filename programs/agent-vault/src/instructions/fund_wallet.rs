@@ -40,23 +40,24 @@ with_event_accounts! {
 /// See [`crate::agent_vault::fund_wallet`].
 ///
 /// # Errors
-/// [`VaultError::OrgPaused`], [`VaultError::ZeroAmount`], [`VaultError::SequenceMismatch`],
+/// [`VaultError::OrgPaused`], [`VaultError::ZeroAmount`], [`VaultError::BalanceNotBelow`],
 /// [`VaultError::OperatorLimitExceeded`], [`VaultError::ReserveInsufficient`].
 pub fn handler(
     ctx: &mut Context<FundWallet>,
     amount: u64,
     reference: [u8; 16],
-    expected_sequence: Option<u64>,
+    only_below: Option<u64>,
 ) -> Result<()> {
     let a = &mut ctx.accounts;
     require!(!a.org.is_paused(), VaultError::OrgPaused);
     require!(amount > 0, VaultError::ZeroAmount);
-    require!(
-        expected_sequence.is_none_or(|expected| expected == a.vault.sequence),
-        VaultError::SequenceMismatch
-    );
     a.org.charge_funding(clock()?, amount)?;
     let token_program = a.org.token_program;
+    if let Some(threshold) = only_below {
+        // So that two who fill up the same vault do not both do it.
+        let held = token::balance(a.vault_tokens.account(), &token_program)?;
+        require!(held < threshold, VaultError::BalanceNotBelow);
+    }
     let reserve = token::balance(a.reserve_tokens.account(), &token_program)?;
     require!(amount <= reserve, VaultError::ReserveInsufficient);
     let sequence = a.vault.next_sequence()?;

@@ -27,6 +27,8 @@ pub struct Spending<'a> {
     pub recipient: &'a Address,
     /// Micro-USDC.
     pub amount: u64,
+    /// It is locked in an escrow, not paid.
+    pub escrow: bool,
     /// The policy's allowlist.
     pub allowlist: Option<&'a AllowlistAccount>,
     /// The recipient's Recipient account.
@@ -71,6 +73,7 @@ pub fn judge(spending: &Spending) -> Result<Allowed> {
             let fits = address_eq(&approval.recipient, recipient)
                 && address_eq(&approval.operator, &org.operator)
                 && approval.amount == amount
+                && approval.for_escrow == u8::from(spending.escrow)
                 && address_eq(&approval.policy, &vault.policy)
                 && approval.policy_version == policy.version
                 && now < UnixTime(approval.expires_at);

@@ -6,8 +6,8 @@ use anchor_lang::prelude::*;
 #[constant]
 pub const MAX_APPROVAL_SECONDS: i64 = 86_400;
 
-/// Stands for the operator's signature on one payment of exactly this vault, recipient and amount, under the policy
-/// as it is. Used once: the payment closes it.
+/// Stands for the operator's signature on one payment, or one escrow, of exactly this vault, recipient and amount, under
+/// the policy as it is. Used once: the payment or the escrow closes it.
 #[account]
 pub struct Approval {
     /// The vault that may pay.
@@ -30,6 +30,8 @@ pub struct Approval {
     pub expires_at: i64,
     /// Bump of this address.
     pub bump: u8,
+    /// One when it is for an escrow: who agrees to lock money until there is proof has not agreed to pay it out.
+    pub for_escrow: u8,
     /// Zero.
-    pub reserved: [u8; 7],
+    pub reserved: [u8; 6],
 }

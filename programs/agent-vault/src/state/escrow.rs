@@ -46,8 +46,8 @@ pub struct Escrow {
     pub arbiter: Address,
     /// SHA-256 of the task's description.
     pub task_hash: [u8; 32],
-    /// What the output's hash must be; see `has_expected_output`.
-    pub expected_output: [u8; 32],
+    /// SHA-256 of what the output's hash must be; see `has_output_commitment`.
+    pub output_commitment: [u8; 32],
     /// Names the escrow to its maker.
     pub reference: [u8; 16],
     /// Part of the address: the vault's number of escrows before.
@@ -66,8 +66,8 @@ pub struct Escrow {
     pub charged_month: i64,
     /// Accepted kinds of proof: see [`proof`].
     pub proof_kinds: u8,
-    /// One when `expected_output` counts.
-    pub has_expected_output: u8,
+    /// One when `output_commitment` counts.
+    pub has_output_commitment: u8,
     /// One when the receiver is a vault: then its session authority acts for it.
     pub receiver_is_vault: u8,
     /// Bump of this address.
