@@ -19,6 +19,7 @@ from app.chain.transport import AsgiTransport
 from app.cli import main
 from app.exports.layout import COLUMNS
 from app.identifiers import ESCROW_EVENT_INNER_INDEX, transaction_id
+from app.timestamps import iso_ms, now_ms
 from app.verifier.document import UnreadableError
 from app.verifier.history import IncompleteError
 from app.verifier.verify import Report, verify
@@ -81,6 +82,8 @@ async def _story(world: World, tmp_path_factory: pytest.TempPathFactory) -> Asyn
     co_signed = {"Session-Token": payer.session}
     await world.ok("POST", "/v1/payments", operator, headers=co_signed)
     await world.call("POST", "/v1/payments", operator | {"amount": "51"}, headers=co_signed)
+    # What follows lands in later slots.
+    await world.later(1)
     await world.ok("POST", f"/v1/wallets/{payer.id}/withdraw", {"amount": "1"})
     released = await payer.lock(payee, "3")
     await payee.ok("POST", of(released, "complete"), shows_output())
@@ -93,6 +96,8 @@ async def _story(world: World, tmp_path_factory: pytest.TempPathFactory) -> Asyn
     await payer.lock(payee, "2")
     batch = {"allocations": [{"walletId": one.id, "amount": "1"} for one in (payer, payee)]}
     await world.ok("POST", "/v1/wallets/fund-batch", batch)
+    # In the slot with which an export ends something may be missing.
+    await world.later(1)
     folder = tmp_path_factory.mktemp("exports")
     document = json.loads((await export(world, folder / "all.json", format="json")).read_text())
     yield Story(world, payer, payee, folder, document)
@@ -105,6 +110,16 @@ def _without(row: Json) -> Change:
 def _with(row: Json, **fields: Any) -> Change:
     """Change a row."""
     return lambda rows: rows[rows.index(row)].update(fields)
+
+
+def _only_up_to(slot: int, kept: Json, **fields: Any) -> Change:
+    """Drop what landed after a slot, but for one row, and change that."""
+
+    def change(rows: list[Json]) -> None:
+        rows[:] = [row for row in rows if row == kept or (row["on_chain_slot"] or 0) <= slot]
+        rows[rows.index(kept)].update(fields)
+
+    return change
 
 
 async def test_honest_export_of_everything_is_verified(story: Story) -> None:
@@ -205,6 +220,123 @@ async def test_added_rows_are_found(story: Story) -> None:
 
     assert added.problems == [f"tx_1111111111111111: added: payment of {row['amount']} is not on the chain"]
     assert twice.problems == [f"{row['tx_id']} stands in the export more than once"]
+
+
+async def test_lowered_slot_hides_no_row_that_is_missing_before_others(story: Story) -> None:
+    row = story.row("payment")
+    lowered = {"slot": row["on_chain_slot"] - 1}
+
+    report = await story.check(story.changed(_without(row), lowered))
+
+    [missing] = [one for one in report.problems if one.startswith("missing: ")]
+    assert row["tx_signature"] in missing
+    newest = story.row("funding")
+    late = f"{newest['tx_id']}: landed in slot {newest['on_chain_slot']}, after the export's last, {lowered['slot']}"
+    assert late in report.problems
+
+
+async def test_rows_that_landed_long_before_the_export_was_made_are_missing_whatever_its_slot(story: Story) -> None:
+    confirmed = [row for row in story.document["transactions"] if row["status"] == "confirmed"]
+
+    older = await story.check(story.changed(lambda rows: rows.clear(), {"slot": 0}))
+    false = await story.check(
+        story.changed(lambda rows: rows.clear(), {"slot": 0, "generated_at": "2099-01-01T00:00:00.000Z"})
+    )
+
+    assert (older.problems, older.verified) == ([], 0)
+    assert older.later >= len(confirmed)
+    end = "further rows of the chain landed after slot 0, which the export ends with."
+    assert any(line.endswith(end) for line in older.lines())
+    assert len(false.problems) >= len(confirmed)
+    assert all(problem.startswith("missing: ") for problem in false.problems)
+
+
+@pytest.mark.parametrize("status", ["pending", "failed", "blocked"])
+async def test_confirmed_row_under_another_status_is_never_off_chain(story: Story, status: str) -> None:
+    rows = story.document["transactions"]
+    first, newest = story.row("payment"), max(rows, key=lambda row: row["on_chain_slot"] or 0)
+    lowered = {"slot": newest["on_chain_slot"]}
+
+    within = await story.check(story.changed(_with(first, status=status)))
+    beyond = await story.check(story.changed(_only_up_to(lowered["slot"], newest, status=status), lowered))
+    false = {"status": status, "amount": "900000.00"}
+    altered = await story.check(story.changed(_only_up_to(lowered["slot"], newest, **false), lowered))
+
+    assert within.problems == [f"{first['tx_id']}: status is {status} in the export, confirmed on the chain"]
+    said = [f"{newest['tx_id']}: {status}, confirmed on the chain in slot {newest['on_chain_slot']}"]
+    assert (beyond.problems, beyond.landed) == ([], said)
+    assert f"LANDED    {said[0]}" in beyond.lines()
+    assert altered.landed == said
+    assert altered.problems == [
+        f"{newest['tx_id']}: amount is 900000.00 in the export, {newest['amount']} on the chain"
+    ]
+    for report in (within, beyond, altered):
+        assert not any(row["tx_id"] in one for row in (first, newest) for one in report.off_chain)
+
+
+async def test_confirmed_row_has_no_violation(story: Story) -> None:
+    row = story.row("payment")
+    violation = {"rule": "max_per_tx", "limit": "1.00", "attempted": "5.00"}
+
+    report = await story.check(story.changed(_with(row, violation=violation)))
+
+    shown = [f"violation_{name} is {value} in the export, empty on the chain" for name, value in violation.items()]
+    assert report.problems == [f"{row['tx_id']}: {one}" for one in shown]
+
+
+async def test_export_that_ends_after_the_nodes_last_slot_is_not_judged(story: Story) -> None:
+    with pytest.raises(IncompleteError, match="the node is at slot"):
+        await story.check(story.changed(lambda _rows: None, {"slot": 10**9}))
+
+
+async def test_export_made_while_payments_arrive_ends_before_them(own_world: World, tmp_path: Path) -> None:
+    world = own_world
+    wallet, to = await world.wallet(), await world.payee()
+    before = (await world.pay(wallet, to, "1")).json()
+    began: list[str] = []
+    exporter = world.service.exporter
+    catch_up = exporter._catch_up
+
+    async def then_pay() -> int:
+        began.append(iso_ms(now_ms()))
+        slot = await catch_up()
+        await world.later(1)
+        assert (await world.pay(wallet, to, "2")).json()["on_chain_slot"] > slot
+        return slot
+
+    exporter._catch_up = then_pay
+    for form in ("csv", "json"):
+        path = await export(world, tmp_path / f"busy.{form}", format=form, walletId=wallet["wallet_id"])
+        report = await verify(path, AsgiTransport(world.localnet.rpc_app))
+
+        assert (report.problems, report.off_chain) == ([], [])
+        text = path.read_text()
+        assert before["tx_id"] in text
+        assert report.scope.generated_at <= began[-1]
+        assert (report.unsure, report.later) == ([], 1)
+
+
+async def test_payment_that_was_pending_and_landed_after_the_export_is_said_to_have_landed(
+    own_world: World, tmp_path: Path
+) -> None:
+    world = own_world
+    wallet, to = await world.wallet(), await world.payee()
+    world.line.lose_requests = lambda method: method == "sendTransaction"
+    await world.pay(wallet, to, "1")
+    world.line.mend()
+    path = await export(world, tmp_path / "pending.json", format="json")
+    [pending] = [row for row in json.loads(path.read_text())["transactions"] if row["status"] == "pending"]
+    before = await verify(path, AsgiTransport(world.localnet.rpc_app))
+
+    await world.later(1)
+    await world.service.settlement.settle()
+    after = await verify(path, AsgiTransport(world.localnet.rpc_app))
+
+    assert (before.problems, before.landed) == ([], [])
+    assert [one.partition(":")[0] for one in before.off_chain] == [pending["tx_id"]]
+    assert (after.problems, after.off_chain) == ([], [])
+    [landed] = after.landed
+    assert landed.startswith(f"{pending['tx_id']}: pending, confirmed on the chain in slot ")
 
 
 async def test_row_of_another_organisation_is_an_added_one(story: Story) -> None:
@@ -316,10 +448,27 @@ async def test_cut_or_foreign_files_are_no_exports(story: Story) -> None:
         text[:-1],
         text + "1",
         text.replace('"slot"', '"shot"', 1),
+        text.replace('"slot": ', '"slot": -', 1),
+        text.replace('"slot": ', '"slot": 0.', 1),
+        text.replace('"slot": ', '"slot": 1, "slot": ', 1),
+        text.replace('"from": null', '"from_": null', 1),
+        text.replace('"generated_at": "', '"generated_at": "-', 1),
+        text.replace('"amount": ', '"amount": "999.00", "amount": ', 1),
+        text.replace('"amount": ', '"sum": "999.00", "amount": ', 1),
+        text.replace('"rule": ', '"rules": "all", "rule": ', 1),
+        text.replace('"rule": ', '"rule": "none", "rule": ', 1),
+        text.replace('"violation": null', '"violation": {}', 1),
+        text.replace('"violation": null', '"violation": false', 1),
+        text.replace('"policy_triggered": false', '"policy_triggered": "false"', 1),
+        text.replace('"inner_index": 1', '"inner_index": true', 1),
+        text.replace('"memo": null', '"memo": 7', 1),
+        whole.replace('""slot"":', '""slot"":1,""slot"":', 1),
+        whole.replace('"Invoice 7"', '"=Invoice"', 1),
         "",
         "{}",
     ]
     for content in broken:
+        assert content not in {whole, text}
         path = story.folder / "broken"
         path.write_text(content)
         with pytest.raises(UnreadableError):

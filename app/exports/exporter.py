@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import fcntl
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from app.exports.files import PART, Show, write
 from app.identifiers import EVENT_PREFIX, derived_id
 from app.store.database import Database
-from app.store.exports import Export, expire, finish, with_status
+from app.store.exports import Export, expire, finish, forget, over, with_status
 from app.store.feed import append_event
 from app.timestamps import iso_ms, now_ms
 
@@ -22,6 +22,12 @@ _log = structlog.get_logger(__name__)
 
 _INTERVAL = 5.0
 """Seconds between two looks for what is over, and for what another process was asked for."""
+_BATCH = 100
+"""Exports that are removed in one transaction, so that payments do not wait for many."""
+_KEPT_MS = 90 * 86_400_000
+"""For how long after its request an export is remembered whose file is gone."""
+_FORGET_INTERVAL_MS = 3_600_000
+"""Between two looks for those."""
 
 
 class Exporter:
@@ -56,6 +62,7 @@ class Exporter:
         self._stop = threading.Event()
         self._lock: IO[str] | None = None
         self._task: asyncio.Task[None] | None = None
+        self._forget_at = 0
 
     def path(self, export: Export) -> Path:
         """Return where an export's file lies once it is ready."""
@@ -83,12 +90,28 @@ class Exporter:
         async with self._ticking:
             if not self._is_first():
                 return 0
-            for old in await self._db.write(lambda conn: expire(conn, now_ms())):
-                self.path(old).unlink(missing_ok=True)
+            await self._remove()
             ready = 0
             for export in self._db.read(lambda conn: with_status(conn, "processing")):
-                ready += await self._write(export, await self._catch_up())
+                # The time comes first: what has landed by then is in the file, however long catching up takes.
+                began = now_ms()
+                ready += await self._write(export, began, await self._catch_up())
             return ready
+
+    async def _remove(self) -> None:
+        """Remove what is over: the file first, so that after a crash in between no file is left without an export."""
+        now = now_ms()
+        while old := self._db.read(lambda conn: over(conn, now, most=_BATCH)):
+            await asyncio.to_thread(self._unlink, old)
+            await self._db.write(lambda conn: expire(conn, [one.export_id for one in old]))
+        if now >= self._forget_at:
+            while await self._db.write(lambda conn: forget(conn, now - _KEPT_MS, most=_BATCH)):
+                pass
+            self._forget_at = now + _FORGET_INTERVAL_MS
+
+    def _unlink(self, old: Sequence[Export]) -> None:
+        for one in old:
+            self.path(one).unlink(missing_ok=True)
 
     def _is_first(self) -> bool:
         """Whether this process is the one that writes here."""
@@ -105,12 +128,12 @@ class Exporter:
             left.unlink()
         return True
 
-    async def _write(self, export: Export, slot: int) -> bool:
+    async def _write(self, export: Export, began: int, slot: int) -> bool:
         """Write an export and say so in the feed; false when that failed."""
         path = self.path(export)
 
         def work(conn: Connection) -> int:
-            return write(conn, export, slot, self._program_id, self._show, path, self._stop.is_set)
+            return write(conn, export, began, slot, self._program_id, self._show, path, self._stop.is_set)
 
         writing = asyncio.ensure_future(self._db.read_async(work))
         try:

@@ -54,13 +54,22 @@ class Places:
 
 
 def write(  # noqa: PLR0917
-    connection: Connection, export: Export, slot: int, program_id: str, show: Show, path: Path, stop: Stop
+    connection: Connection,
+    export: Export,
+    generated_at: int,
+    slot: int,
+    program_id: str,
+    show: Show,
+    path: Path,
+    stop: Stop,
 ) -> int:
     """Write the export's file, complete under its name or not at all; returns the number of its rows.
 
-    All rows are of one snapshot of the database. Raises `StoppedError` soon after `stop` gives true, and OSError.
+    All rows are of one snapshot of the database, which holds what the chain has up to `slot`; what it already holds of
+    later slots is left out, for there something may be missing. `generated_at`, in Unix milliseconds, is when that was
+    asked for. Raises `StoppedError` soon after `stop` gives true, and OSError.
     """
-    rows = count_rows(connection, export)
+    rows = count_rows(connection, export, slot)
     scope = Scope(
         export_id=export.export_id,
         org=export.org,
@@ -70,12 +79,12 @@ def write(  # noqa: PLR0917
         from_=None if export.start is None else iso_ms(export.start),
         to=None if export.end is None else iso_ms(export.end),
         slot=slot,
-        generated_at=iso_ms(now_ms()),
+        generated_at=iso_ms(generated_at),
         rows=rows,
     )
     part = path.with_name(path.name + PART)
     with _private(part) as handle:
-        _WRITERS[export.format](handle, scope, _rows(connection, export, show, stop))
+        _WRITERS[export.format](handle, scope, _rows(connection, export, slot, show, stop))
         handle.flush()
         os.fsync(handle.fileno())
     part.replace(path)
@@ -89,9 +98,9 @@ def _vault(connection: Connection, export: Export) -> str | None:
     return None if found is None else found.vault
 
 
-def _rows(connection: Connection, export: Export, show: Show, stop: Stop) -> Iterator[Row]:
+def _rows(connection: Connection, export: Export, slot: int, show: Show, stop: Stop) -> Iterator[Row]:
     places = Places()
-    for number, row in enumerate(_stored(connection, export), 1):
+    for number, row in enumerate(_stored(connection, export, slot), 1):
         if number % _BREATH_EVERY == 0:
             if stop():
                 raise StoppedError
@@ -105,12 +114,12 @@ def _rows(connection: Connection, export: Export, show: Show, stop: Stop) -> Ite
         }
 
 
-def _stored(connection: Connection, export: Export) -> Iterator[Transaction]:
+def _stored(connection: Connection, export: Export, slot: int) -> Iterator[Transaction]:
     wanted = TransactionFilter(wallet_id=export.wallet_id, start=export.start, end=export.end)
     cursor = None
     while True:
         page = transactions(connection, export.org, wanted, limit=_PAGE, cursor=cursor)
-        yield from page.data
+        yield from (row for row in page.data if row.on_chain_slot is None or row.on_chain_slot <= slot)
         cursor = page.next_cursor
         if cursor is None:
             return

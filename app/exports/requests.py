@@ -1,5 +1,6 @@
 """Exports as they are asked for, polled and fetched."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,29 +8,41 @@ from sqlalchemy import Connection
 
 from app import wallets
 from app.errors import AuthenticationError, BusinessError, NotFoundError
+from app.idempotency import Ticket
 from app.identifiers import random_id
 from app.keys import Principal
 from app.models.exports import CreateExport
 from app.models.exports import Export as ExportAnswer
 from app.service import Service
-from app.store.exports import Export, count_processing, count_rows, export, insert_export
+from app.store.exports import Export, count_rows, export, export_created_under, insert_export, live
 from app.timestamps import iso_ms, now_ms
 
 _PREFIX = "exp_"
-_MAX_PROCESSING = 10
+MAX_PROCESSING, MAX_LIVE = 10, 100
+"""Exports of an organisation that are not written yet; those, together with the ones that have a file."""
+MAX_ROWS = 10_000_000
+"""Transactions in an organisation's files, together some 10 GB on disk; one that is alone may have more."""
 _START_MS, _MS_PER_ROW = 1_000, 0.1
 """What an export takes: to begin with, and for each row."""
 
 
-async def create(service: Service, principal: Principal, body: CreateExport) -> ExportAnswer:
+async def create(service: Service, principal: Principal, ticket: Ticket, body: CreateExport) -> ExportAnswer:
     """Have transactions written into a file. Raises ``wallet_not_found`` and ``too_many_exports``."""
+    org, key = principal.org, ticket.key
+    if ticket.claimed and key is not None:
+        # The process died after it had stored this export and before it had answered.
+        earlier = service.db.read(lambda conn: export_created_under(conn, org, key))
+        if earlier is not None:
+            return _answer(service, earlier)
     wallet_id = body.wallet_id or principal.wallet_id
     if wallet_id is not None:
-        wallets.find(service, principal.org, wallet_id)
+        wallets.find(service, org, wallet_id)
+    # Before the transactions are counted, which takes the longer the more there are.
+    service.db.read(lambda conn: _check_room(conn, org))
     now = now_ms()
     asked = Export(
         export_id=random_id(_PREFIX),
-        org=principal.org,
+        org=org,
         wallet_id=wallet_id,
         format=body.format,
         start=body.from_,
@@ -37,16 +50,18 @@ async def create(service: Service, principal: Principal, body: CreateExport) -> 
         status="processing",
         created_at=now,
         estimated_at=now,
+        created_under=key,
     )
     rows = await service.db.read_async(lambda conn: count_rows(conn, asked))
-    made = replace(asked, estimated_at=now + _START_MS + int(rows * _MS_PER_ROW))
+    made = replace(asked, rows=rows, estimated_at=now + _START_MS + int(rows * _MS_PER_ROW))
 
     def store(conn: Connection) -> None:
-        if count_processing(conn, principal.org) >= _MAX_PROCESSING:
-            raise BusinessError("too_many_exports")
+        ticket.claim(conn, None)
+        _check_room(conn, org, rows)
         insert_export(conn, made)
 
     await service.db.write(store)
+    ticket.claimed = True
     service.exporter.wake()
     return _answer(service, made)
 
@@ -70,6 +85,19 @@ def file_of(service: Service, export_id: str, expires: str, signature: str) -> P
     return path
 
 
+def _check_room(connection: Connection, org: str, rows: int = 0) -> None:
+    """Raise ``too_many_exports`` when the organisation may have no further export, or none of so many rows."""
+    taken = live(connection, org)
+    if taken.processing >= MAX_PROCESSING:
+        raise BusinessError("too_many_exports")
+    if taken.processing + taken.ready >= MAX_LIVE or (taken.rows and taken.rows + rows > MAX_ROWS):
+        message = "The exports that are not expired are as many, or have as many transactions, as they may."
+        headers = {}
+        if taken.first_end is not None:
+            headers["Retry-After"] = str(max(1, math.ceil((taken.first_end - now_ms()) / 1000)))
+        raise BusinessError("too_many_exports", message, headers=headers)
+
+
 def _answer(service: Service, found: Export) -> ExportAnswer:
     now = now_ms()
     status = "expired" if found.status == "ready" and (found.expires_at or 0) <= now else found.status
@@ -85,7 +113,7 @@ def _answer(service: Service, found: Export) -> ExportAnswer:
         wallet_id=found.wallet_id,
         from_=_time(found.start),
         to=_time(found.end),
-        rows=found.rows,
+        rows=None if status == "processing" else found.rows,
         download_url=url,
         estimated_ready_at=iso_ms(estimated),
         expires_at=_time(found.expires_at),

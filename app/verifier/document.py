@@ -10,13 +10,15 @@ from typing import Any, TextIO
 
 from pydantic import ValidationError
 
-from app.exports.layout import COLUMNS, JSON_FIELDS, SCOPE_COLUMN, Scope, restore
+from app.exports.layout import COLUMNS, JSON_FIELDS, SCOPE_COLUMN, VIOLATION_FIELDS, Scope, is_formula, restore
 
 Row = dict[str, str | None]
 """A row as texts, by the names of the CSV columns; `None` for what is empty."""
 
 _CHUNK = 1 << 20
 _SPACE = " \t\r\n"
+_KINDS = {"on_chain_slot": int, "instruction_index": int, "inner_index": int, "policy_triggered": bool}
+"""Kinds of a row's members in JSON that are no texts."""
 
 
 class UnreadableError(ValueError):
@@ -45,11 +47,22 @@ def opened(path: Path) -> Iterator[Document]:
         raise UnreadableError(f"the file is not CSV: {error}") from None
 
 
-def _scope(text: str) -> Scope:
+def _scope(found: Any) -> Scope:
     try:
-        return Scope.model_validate_json(text)
+        return Scope.model_validate(found, by_alias=True, by_name=False)
     except ValidationError:
         raise UnreadableError("the file does not say what it holds, or is of another version") from None
+
+
+def _once(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object of its members; of two with one name, readers of the file would take one or the other."""
+    found = dict(members)
+    if len(found) != len(members):
+        raise UnreadableError("an object in the file has a member twice")
+    return found
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_once)
 
 
 def _csv(handle: TextIO) -> Document:
@@ -57,13 +70,19 @@ def _csv(handle: TextIO) -> Document:
     head = next(lines, [])
     if head[:-1] != list(COLUMNS) or not head[-1].startswith(SCOPE_COLUMN):
         raise UnreadableError("the file does not begin with the columns of an export")
-    return Document(_scope(head[-1].removeprefix(SCOPE_COLUMN)), _cells(lines))
+    try:
+        scope = _DECODER.decode(head[-1].removeprefix(SCOPE_COLUMN))
+    except (json.JSONDecodeError, RecursionError):
+        raise UnreadableError("the last column's name does not say what the file holds") from None
+    return Document(_scope(scope), _cells(lines))
 
 
 def _cells(lines: Iterator[list[str]]) -> Iterator[Row]:
     for number, cells in enumerate(lines, 1):
         if len(cells) != len(COLUMNS) + 1 or cells[-1]:
             raise UnreadableError(f"row {number} has not the cells of an export")
+        if any(map(is_formula, cells)):
+            raise UnreadableError(f"row {number} has a cell that a spreadsheet would take for a formula")
         yield {name: restore(cell) or None for name, cell in zip(COLUMNS, cells[:-1], strict=True)}
 
 
@@ -71,7 +90,7 @@ def _json(handle: TextIO) -> Document:
     text = _Text(handle)
     text.expect("{")
     text.name("export")
-    scope = _scope(json.dumps(text.value()))
+    scope = _scope(text.value())
     text.expect(",")
     text.name("transactions")
     text.expect("[")
@@ -87,8 +106,8 @@ def _members(text: "_Text") -> Iterator[Row]:
         found = text.value()
         if not isinstance(found, dict) or set(found) != set(JSON_FIELDS):
             raise UnreadableError(f"row {number} has not the members of an export's")
-        violation = found.pop("violation") or {}
-        yield dict.fromkeys(COLUMNS) | {name: _text(value) for name, value in found.items()} | _violation(violation)
+        violation = _violation(found.pop("violation"))
+        yield dict.fromkeys(COLUMNS) | {name: _text(name, value) for name, value in found.items()} | violation
     text.expect("]")
     text.expect("}")
     if text.peek():
@@ -96,20 +115,20 @@ def _members(text: "_Text") -> Iterator[Row]:
 
 
 def _violation(found: Any) -> Row:
-    if not isinstance(found, dict):
-        raise UnreadableError("a violation is no object")
-    return {f"violation_{name}": _text(value) for name, value in found.items()}
+    if found is None:
+        return {}
+    if not isinstance(found, dict) or set(found) != set(VIOLATION_FIELDS):
+        raise UnreadableError("a violation has not the members of an export's")
+    return {f"violation_{name}": _text(name, value) for name, value in found.items()}
 
 
-def _text(value: Any) -> str | None:
-    match value:
-        case None | "":
-            return None
-        case bool():
-            return "true" if value else "false"
-        case str() | int():
-            return str(value)
-    raise UnreadableError("a value is neither text nor number")
+def _text(name: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    kind = _KINDS.get(name, str)
+    if type(value) is not kind:
+        raise UnreadableError(f"the member {name} is of another kind than an export's")
+    return ("true" if value else "false") if kind is bool else str(value) or None
 
 
 class _Text:
@@ -117,7 +136,6 @@ class _Text:
 
     def __init__(self, handle: TextIO) -> None:
         self._handle = handle
-        self._decoder = json.JSONDecoder()
         self._held = ""
         self._at = 0
 
@@ -146,7 +164,7 @@ class _Text:
         self.peek()
         while True:
             try:
-                found, self._at = self._decoder.raw_decode(self._held, self._at)
+                found, self._at = _DECODER.raw_decode(self._held, self._at)
             except (json.JSONDecodeError, RecursionError):
                 if not self._read():
                     raise UnreadableError("the file is cut or broken") from None

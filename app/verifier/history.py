@@ -65,6 +65,13 @@ class History:
         self._rpc = Rpc(transport)
         self._codec = codec
 
+    async def slot(self) -> int:
+        """Return the newest slot that the node has."""
+        found = await self._call("getSlot", [{"commitment": _COMMITMENT}])
+        if not isinstance(found, int):
+            raise IncompleteError("the node's answer to getSlot is malformed")
+        return found
+
     async def walk(self, address: str, start: int | None, end: int | None) -> AsyncIterator[Landed]:
         """Give the transactions that name an organisation or a vault, newest first, between two Unix seconds.
 

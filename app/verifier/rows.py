@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from solders.pubkey import Pubkey
 
+from app.exports.layout import VIOLATION_FIELDS
 from app.identifiers import (
     ESCROW_EVENT_INNER_INDEX,
     EVENT_INNER_INDEX,
@@ -28,6 +29,8 @@ _FORESEEN = {
 """Inner index of which the service makes an id before it sends; the event may turn out to stand in another place."""
 _UNJUDGED = ("funding", "withdrawal")
 """Types that no policy judges: the policy that a row shows is the service's word."""
+_ASKED = ("wallet_id", "type", "amount", "currency")
+"""What a row shows from the beginning, whatever becomes of it; of what a policy judges also the recipient's address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,24 @@ def _row(  # noqa: PLR0917
 
 def differences(row: Row, chain: ChainRow, program_id: Pubkey) -> Iterator[str]:
     """Say in what an exported row differs from the chain's."""
-    exact: Row = {
+    yield from _unlike(row, _expected(row, chain))
+    if not is_name(row["recipient"]) and row["recipient"] not in chain.names:
+        yield f"recipient is {row['recipient'] or 'empty'} in the export, {chain.recipient} on the chain"
+    if chain.type not in _UNJUDGED and not _is_policy(row["policy_id"], chain, program_id):
+        yield f"policy_id is {row['policy_id'] or 'empty'} in the export, the chain has {chain.policy or 'no policy'}"
+    if chain.block_time is not None and not _is_near(row["timestamp"], chain.block_time):
+        yield f"timestamp is {row['timestamp'] or 'empty'} in the export, {iso(chain.block_time)} on the chain"
+
+
+def differences_before(row: Row, chain: ChainRow) -> Iterator[str]:
+    """Say in what a row that was exported before it landed differs from the chain's."""
+    expected = _expected(row, chain)
+    names = _ASKED if chain.type in _UNJUDGED else (*_ASKED, "recipient_address")
+    yield from _unlike(row, {name: expected[name] for name in names})
+
+
+def _expected(row: Row, chain: ChainRow) -> Row:
+    return {
         "id": row["tx_id"],
         "wallet_id": chain.wallet_id,
         "type": chain.type,
@@ -123,16 +143,14 @@ def differences(row: Row, chain: ChainRow, program_id: Pubkey) -> Iterator[str]:
         "recipient_address": chain.recipient,
         "instruction_index": str(chain.instruction),
         "inner_index": str(chain.ids[row["tx_id"] or ""]),
+        **dict.fromkeys(f"violation_{part}" for part in VIOLATION_FIELDS),
     }
-    for name, expected in exact.items():
-        if row[name] != expected:
-            yield f"{name} is {row[name] or 'empty'} in the export, {expected or 'empty'} on the chain"
-    if not is_name(row["recipient"]) and row["recipient"] not in chain.names:
-        yield f"recipient is {row['recipient'] or 'empty'} in the export, {chain.recipient} on the chain"
-    if chain.type not in _UNJUDGED and not _is_policy(row["policy_id"], chain, program_id):
-        yield f"policy_id is {row['policy_id'] or 'empty'} in the export, the chain has {chain.policy or 'no policy'}"
-    if chain.block_time is not None and not _is_near(row["timestamp"], chain.block_time):
-        yield f"timestamp is {row['timestamp'] or 'empty'} in the export, {iso(chain.block_time)} on the chain"
+
+
+def _unlike(row: Row, expected: Row) -> Iterator[str]:
+    for name, value in expected.items():
+        if row[name] != value:
+            yield f"{name} is {row[name] or 'empty'} in the export, {value or 'empty'} on the chain"
 
 
 def is_name(recipient: str | None) -> bool:

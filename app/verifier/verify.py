@@ -14,9 +14,20 @@ from app.exports.layout import Scope
 from app.identifiers import wallet_id
 from app.timestamps import parse_iso_ms
 from app.verifier.document import Row, UnreadableError, opened
-from app.verifier.history import History
-from app.verifier.rows import TOLERANCE, ChainRow, differences, is_name, rows_of, shows_off_chain_policy
+from app.verifier.history import History, IncompleteError
+from app.verifier.rows import (
+    TOLERANCE,
+    ChainRow,
+    differences,
+    differences_before,
+    is_name,
+    rows_of,
+    shows_off_chain_policy,
+)
 from idl.codec import load
+
+_OFF_CHAIN = frozenset({"blocked", "failed", "pending"})
+"""Statuses of rows that are not on the chain."""
 
 
 @dataclass(slots=True)
@@ -24,15 +35,19 @@ class Report:
     """What came of it.
 
     `problems` are the differences between export and chain, a missing and an added row included. `off_chain` are rows
-    of which the chain knows nothing, `unsure` the chain's rows so near an end of the range that they may belong to it
-    or not. `words` counts, in rows that were verified, what only the service knows.
+    of which the chain knows nothing, `landed` those that were not confirmed in the export and are on the chain after
+    its end. `unsure` are the chain's rows so near an end of the range, or in the last slot, that they may belong to it
+    or not; `later` counts those after the export's end. `words` counts, in rows that were verified, what only the
+    service knows.
     """
 
     scope: Scope
     verified: int = 0
     problems: list[str] = field(default_factory=list)
     off_chain: list[str] = field(default_factory=list)
+    landed: list[str] = field(default_factory=list)
     unsure: list[str] = field(default_factory=list)
+    later: int = 0
     words: dict[str, int] = field(default_factory=lambda: {"memos": 0, "names of recipients": 0, "policies": 0})
 
     def lines(self) -> Iterator[str]:
@@ -44,16 +59,22 @@ class Report:
         yield f"  wallet        {scope.wallet_id or 'all'}"
         yield f"  from          {scope.from_ or 'the beginning'}"
         yield f"  to            {scope.to or 'the end'}, up to slot {scope.slot}"
+        yield "These are the file's own words: compare them with what was asked for."
         yield from (f"DIFFERENT {problem}" for problem in self.problems)
         yield from (f"OFF-CHAIN {row}" for row in self.off_chain)
+        yield from (f"LANDED    {row}" for row in self.landed)
         yield from (f"UNSURE    {row}" for row in self.unsure)
         yield f"{self.verified} rows verified against the chain, {len(self.problems)} differences."
         yield f"{len(self.off_chain)} rows are off-chain: nothing about them is verified."
+        if self.landed:
+            yield f"{len(self.landed)} rows landed after the export: only who paid whom how much is verified."
+        if self.later:
+            yield f"{self.later} further rows of the chain landed after slot {scope.slot}, which the export ends with."
         words = ", ".join(f"{name} ({count})" for name, count in self.words.items())
         yield f"Off-chain in the verified rows, not verified: {words}; explorer links;"
-        yield f"  timestamps, which are only known to lie within {TOLERANCE} seconds of their blocks."
+        yield f"  the order of rows; timestamps, only known to lie within {TOLERANCE} seconds of their blocks."
         if self.unsure:
-            yield f"{len(self.unsure)} rows of the chain lie so near an end of the range that they may be left out."
+            yield f"{len(self.unsure)} rows of the chain are so near an end of the export that they may be left out."
 
 
 async def verify(path: Path, transport: Transport, program_id: Pubkey | None = None) -> Report:
@@ -66,7 +87,12 @@ async def verify(path: Path, transport: Transport, program_id: Pubkey | None = N
     with opened(path) as document, closing(_Book()) as book:
         checker = _Checker(document.scope, book, codec.program_id)
         checker.read(document.rows)
-        async for landed in History(transport, codec).walk(checker.address(), *checker.seconds()):
+        history = History(transport, codec)
+        if (newest := await history.slot()) < document.scope.slot:
+            raise IncompleteError(
+                f"the node is at slot {newest}, the export ends with {document.scope.slot}: ask another"
+            )
+        async for landed in history.walk(checker.address(), *checker.seconds()):
             for row in rows_of(landed):
                 checker.compare(row)
         checker.finish()
@@ -116,6 +142,8 @@ class _Checker:
         self._program_id = program_id
         self._start = None if scope.from_ is None else _moment(scope.from_)
         self._end = None if scope.to is None else _moment(scope.to)
+        self._made = _moment(scope.generated_at)
+        self._last = scope.slot
         if scope.program_id != str(program_id):
             self._note(f"the export is about the program {scope.program_id}, not {program_id}")
 
@@ -152,12 +180,18 @@ class _Checker:
         row = self._book.find(iter(chain.ids))
         if row is None:
             self._miss(chain)
-        elif chain.slot > self._scope.slot and row["status"] != "confirmed":
-            # It landed after the export was made.
-            self._set_aside(row)
-        elif found := list(differences(row, chain, self._program_id)):
-            self.report.problems += [f"{row['tx_id']}: {one}" for one in found]
+            return
+        if row["status"] in _OFF_CHAIN and not self._is_due(chain):
+            found = list(differences_before(row, chain))
+            self.report.landed.append(f"{row['tx_id']}: {row['status']}, confirmed on the chain in slot {chain.slot}")
         else:
+            found = list(differences(row, chain, self._program_id))
+            if chain.slot > self._scope.slot:
+                found.append(f"landed in slot {chain.slot}, after the export's last, {self._scope.slot}")
+            # The chain is read backwards: before a row that is there none may be missing.
+            self._last = max(self._last, chain.slot)
+        self.report.problems += [f"{row['tx_id']}: {one}" for one in found]
+        if not found and row["status"] == "confirmed":
             self.report.verified += 1
             self.report.words["memos"] += row["memo"] is not None
             self.report.words["names of recipients"] += is_name(row["recipient"])
@@ -166,23 +200,31 @@ class _Checker:
     def finish(self) -> None:
         """Judge the rows of the export that the chain does not have."""
         for row in self._book.rest():
-            if row["status"] in {"blocked", "failed", "pending"}:
+            if row["status"] in _OFF_CHAIN:
                 self._set_aside(row)
             else:
                 self._note(f"{row['tx_id']}: added: {row['type']} of {row['amount']} is not on the chain")
 
+    def _is_due(self, chain: ChainRow) -> bool:
+        """Whether an export made at that time, with those rows, has to have this one, too."""
+        landed_before = chain.block_time is not None and (chain.block_time + TOLERANCE) * 1000 < self._made
+        return chain.slot < self._last or landed_before
+
     def _miss(self, chain: ChainRow) -> None:
-        if chain.slot > self._scope.slot:
-            return
+        near = False
         if chain.block_time is not None:
             # When it was asked for is not on the chain, and decides whether it is in the range.
             early, late = (chain.block_time - TOLERANCE) * 1000, (chain.block_time + TOLERANCE) * 1000
             if (self._start is not None and late < self._start) or (self._end is not None and early >= self._end):
                 return
-            if (self._start is not None and early < self._start) or (self._end is not None and late >= self._end):
-                self.report.unsure.append(str(chain))
-                return
-        self._note(f"missing: {chain}")
+            near = (self._start is not None and early < self._start) or (self._end is not None and late >= self._end)
+        if self._is_due(chain) and not near:
+            self._note(f"missing: {chain}")
+        elif self._is_due(chain) or chain.slot == self._scope.slot:
+            # In the last slot more may have landed after the service looked.
+            self.report.unsure.append(str(chain))
+        else:
+            self.report.later += 1
 
     def _set_aside(self, row: Row) -> None:
         if self._scope.wallet_id not in {None, row["wallet_id"]}:
@@ -211,4 +253,4 @@ def _moment(text: str) -> int:
     try:
         return parse_iso_ms(text)
     except ValueError:
-        raise UnreadableError("the export's range is none") from None
+        raise UnreadableError("a time that the export names is none") from None

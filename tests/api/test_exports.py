@@ -13,6 +13,7 @@ import httpx
 import pytest
 from sqlalchemy import update
 
+from app.exports import requests
 from app.exports.exporter import Exporter
 from app.exports.layout import CHAIN_FIELDS, COLUMNS, SCOPE_COLUMN, neutralise, restore
 from app.store.exports import exports
@@ -148,6 +149,33 @@ async def test_formulas_are_text_in_csv_and_as_they_are_in_json(world: World) ->
     assert [restore(neutralise(memo)) for memo in memos] == memos
     rows = await _rows(world, walletId=wallet["wallet_id"])
     assert [row["memo"] for row in rows][-2::-1] == memos
+
+
+async def test_no_cell_begins_with_a_formula_where_semicolons_or_tabs_separate(world: World) -> None:
+    wallet, to = await world.wallet(), await world.payee()
+    memos = [
+        'hi;=HYPERLINK("http://evil");',
+        "1;2;-3",
+        ";;+1",
+        'a;"=1+1',
+        'a;""=1+1',
+        "a\t@SUM(A1)",
+        "a\n=1\r\n-1",
+        "a;'=1",
+        ";\t=1",
+        "a;b,=1",
+    ]
+    for memo in memos:
+        await world.pay(wallet, to, "1", body={"memo": memo})
+
+    text = (await _file(world, "csv", walletId=wallet["wallet_id"])).text
+
+    rows = text.split("\r\n", 1)[1]
+    for separator in ";\t":
+        cells = [cell for line in csv.reader(rows.splitlines(keepends=True), delimiter=separator) for cell in line]
+        assert [cell for cell in cells if cell.startswith(tuple("=+-@"))] == []
+    commas = [row["memo"] for row in csv.DictReader(io.StringIO(text, newline=""))][-2::-1]
+    assert [restore(cell) for cell in commas] == memos
 
 
 async def test_files_are_their_owners_only_and_complete(world: World) -> None:
@@ -292,6 +320,52 @@ async def test_organisation_has_so_many_unfinished_exports_and_no_more(own_world
     await _held(own_world, 10)
 
     error_of(await own_world.call("POST", _START, {"format": "csv"}), 422, "too_many_exports")
+
+
+async def test_organisation_has_so_many_exports_that_are_not_expired(
+    own_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = own_world
+    monkeypatch.setattr(requests, "MAX_LIVE", 2)
+    first, _ = [await _finished(world, await world.ok("POST", _START, {"format": "csv"})) for _ in range(2)]
+
+    with monkeypatch.context() as uncounted:
+        uncounted.setattr(requests, "count_rows", None)
+        refused = await world.call("POST", _START, {"format": "csv"}, key=world.key("viewer"))
+    error_of(refused, 422, "too_many_exports")
+    other = world.key("admin", org=await world.organisation("other"))
+    await world.ok("POST", _START, {"format": "csv"}, key=other)
+    await _end(world, first)
+    again = await world.ok("POST", _START, {"format": "csv"})
+
+    assert 0 < int(refused.headers["retry-after"]) <= world.settings.export_lifetime
+    assert again["status"] == "processing"
+
+
+async def test_organisations_files_have_so_many_transactions_together(
+    own_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = own_world
+    wallet = await _paid(world)
+    monkeypatch.setattr(requests, "MAX_ROWS", 1)
+    mine = {"format": "csv", "walletId": wallet["wallet_id"]}
+    alone = await _finished(world, await world.ok("POST", _START, mine))
+
+    refused = await world.call("POST", _START, mine)
+    await _end(world, alone)
+
+    error_of(refused, 422, "too_many_exports")
+    assert int(refused.headers["retry-after"]) > 0
+    await world.ok("POST", _START, mine)
+    error_of(await world.call("POST", _START, mine), 422, "too_many_exports")
+
+
+async def _end(world: World, export: Json) -> None:
+    """Let an export's time be over."""
+    over = update(exports).where(exports.c.export_id == export["export_id"]).values(expires_at=now_ms() - 1)
+    await world.service.db.write(lambda conn: conn.execute(over))
+    await world.service.exporter.tick()
+    assert (await world.ok("GET", _poll(export)))["status"] == "expired"
 
 
 async def test_unfinished_export_is_finished_after_a_restart(own_world: World) -> None:
