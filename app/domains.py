@@ -49,11 +49,14 @@ class DomainResolver:
         """Start no more look-ups."""
         self._outbound.close()
 
-    async def resolve(self, domain: str) -> str:
-        """Return the address that a normalised domain names. Raises ``invalid_recipient``."""
+    async def resolve(self, domain: str, owner: str = "") -> str:
+        """Return the address that a normalised domain names, for the organisation that asks.
+
+        Raises ``invalid_recipient``, and ``chain_unavailable`` while too many look-ups wait for an answer.
+        """
         try:
             async with asyncio.timeout(self._timeout):
-                document = json.loads(await self._fetch(domain))
+                document = json.loads(await self._fetch(domain, owner))
         except (OSError, TimeoutError, ValueError, RecursionError, httpx.HTTPError):
             raise RequestError("invalid_recipient", f"The domain names no address at https://{domain}{PATH}.") from None
         chain = document.get("solana") if isinstance(document, dict) else None
@@ -62,9 +65,10 @@ class DomainResolver:
             raise RequestError("invalid_recipient", f"https://{domain}{PATH} does not hold an address at solana.usdc.")
         return address
 
-    async def _fetch(self, domain: str) -> bytes:
+    async def _fetch(self, domain: str, owner: str) -> bytes:
         url = httpx.URL(scheme="https", host=domain, port=self._port, path=PATH)
-        async with self._outbound.request("GET", url, headers={"Accept": "application/json"}) as response:
+        headers = {"Accept": "application/json"}
+        async with self._outbound.request("GET", url, headers=headers, owner=owner) as response:
             if response.status_code != 200:
                 raise ValueError("not found")
             body = bytearray()

@@ -5,9 +5,10 @@ import contextlib
 import ipaddress
 import socket
 import ssl
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 
 import httpx
 
@@ -16,8 +17,20 @@ from app.errors import UnavailableError
 #: IPv6 networks whose last 32 bits are an IPv4 address: compatible, translated and NAT64 addresses.
 _HOLD_IPV4 = tuple(map(ipaddress.IPv6Network, ("::/96", "::ffff:0:0:0/96", "64:ff9b::/96")))
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
-#: Former anycast of 6to4, and the dummy address of IPv4-as-a-service, which older Pythons take for public.
-_NOT_PUBLIC = frozenset(map(ipaddress.IPv4Address, ("192.88.99.1", "192.0.0.8")))
+#: What is no part of the public internet though Python, or an older one, takes some of it for that.
+_NOT_PUBLIC = tuple(
+    map(
+        ipaddress.ip_network,
+        (
+            "192.0.0.0/24",  # for protocols; 192.0.0.192 serves the metadata of machines at Oracle
+            "192.88.99.0/24",  # former anycast of 6to4
+            "168.63.129.16/32",  # serves machines at Azure, with their configuration
+            "2001::/23",  # for protocols, among them Teredo, whose addresses lead through a tunnel to an IPv4 address
+            "2001:db8::/32",  # for documentation
+            "3fff::/20",  # for documentation
+        ),
+    )
+)
 _PORTS = {"https": 443, "http": 80}
 
 Lookup = Callable[[str, int], Awaitable[Sequence[str]]]
@@ -34,13 +47,11 @@ def is_public(address: str) -> bool:
         inner = ip.ipv4_mapped or ip.sixtofour
         if inner is None and any(ip in network for network in _HOLD_IPV4):
             inner = ipaddress.IPv4Address(int(ip) & 0xFFFF_FFFF)
-        if inner is None and ip.teredo is not None:
-            inner = ip.teredo[1]
         if inner is not None:
             return is_public(str(inner))
         if ip not in _GLOBAL_UNICAST:
             return False
-    return ip not in _NOT_PUBLIC and ip.is_global and not ip.is_multicast
+    return ip.is_global and not ip.is_multicast and not any(ip in network for network in _NOT_PUBLIC)
 
 
 def is_public_or_loopback(address: str) -> bool:
@@ -53,35 +64,47 @@ class Names:
 
     A look-up cannot be stopped: behind a name server that is silent its thread waits on after the caller gave up. In
     the threads that the event loop shares with everything else, a handful of these would stop every commit. Those
-    who ask for a name that is being looked up wait for the same thread, so that one silent name takes one.
+    who ask for a name that is being looked up wait for the same thread, so that one silent name takes one. And no
+    owner of names takes more than `share` threads, so that one with many silent names leaves some to the others.
     """
 
-    def __init__(self, limit: int = 8, resolve: Callable[[str, int], Sequence[str]] | None = None) -> None:
+    def __init__(
+        self, limit: int = 8, resolve: Callable[[str, int], Sequence[str]] | None = None, *, share: int | None = None
+    ) -> None:
         self._limit = limit
+        self._share = limit if share is None else share
+        self._taken: Counter[str] = Counter()
         self._resolve = resolve or _addresses
         self._threads = ThreadPoolExecutor(limit, thread_name_prefix="names")
         self._running: dict[tuple[str, int], asyncio.Future[Sequence[str]]] = {}
 
-    async def __call__(self, domain: str, port: int) -> Sequence[str]:
-        """Return the addresses of a name. Raises OSError, and ``chain_unavailable`` when all threads are waiting."""
+    async def __call__(self, domain: str, port: int, owner: str = "") -> Sequence[str]:
+        """Return the addresses of a name, which is looked up for its owner; one without a name has no share.
+
+        Raises OSError, and ``chain_unavailable`` when all threads are waiting, or all of the owner's.
+        """
         name = (domain, port)
         found = self._running.get(name)
         if found is None:
-            if len(self._running) >= self._limit:
+            if len(self._running) >= self._limit or (owner and self._taken[owner] >= self._share):
                 raise UnavailableError(
                     "chain_unavailable", "Too many domains are being looked up.", headers={"Retry-After": "1"}
                 )
             found = asyncio.get_running_loop().run_in_executor(self._threads, self._resolve, domain, port)
             self._running[name] = found
-            found.add_done_callback(lambda ended: self._ended(name, ended))
+            self._taken[owner] += 1
+            found.add_done_callback(lambda ended: self._ended(name, owner, ended))
         return await asyncio.shield(found)
 
     def close(self) -> None:
         """Start no more look-ups; those under way are not waited for."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _ended(self, name: tuple[str, int], ended: asyncio.Future[Sequence[str]]) -> None:
+    def _ended(self, name: tuple[str, int], owner: str, ended: asyncio.Future[Sequence[str]]) -> None:
         del self._running[name]
+        self._taken[owner] -= 1
+        if not self._taken[owner]:
+            del self._taken[owner]
         if not ended.cancelled():
             ended.exception()  # Whoever asked may be gone.
 
@@ -106,9 +129,13 @@ class Outbound:
         tls: ssl.SSLContext | None = None,
         lookups: int = 8,
     ) -> None:
-        """`lookups` is how many names are looked up at the same time."""
-        self._names = Names(lookups)
-        self._lookup = lookup or self._names
+        """`lookups` is how many names are looked up at the same time, a quarter of them for one owner.
+
+        Requests that somebody waits for have as many threads of their own, an eighth of them for one owner.
+        """
+        self._names = Names(lookups, share=max(1, lookups // 4))
+        self._names_beside = Names(lookups, share=max(1, lookups // 8))
+        self._lookup = lookup
         self._allowed = allowed
         # A connection that is kept belongs to an address, not to the name in whose certificate it trusts.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
@@ -117,17 +144,27 @@ class Outbound:
     def close(self) -> None:
         """Start no more look-ups."""
         self._names.close()
+        self._names_beside.close()
 
     @contextlib.asynccontextmanager
     async def request(
-        self, method: str, url: httpx.URL, *, headers: Mapping[str, str], content: bytes = b""
+        self,
+        method: str,
+        url: httpx.URL,
+        *,
+        headers: Mapping[str, str],
+        content: bytes = b"",
+        owner: str = "",
+        beside: bool = False,
     ) -> AsyncIterator[httpx.Response]:
         """Send a request and yield its answer, of which nothing but the header was read; the caller limits the time.
 
-        Raises ForbiddenAddressError, httpx.HTTPError and what `Names` raises.
+        `owner` is whose URL it is. What is sent `beside` all else takes no thread from that for its name. Raises
+        ForbiddenAddressError, httpx.HTTPError and what `Names` raises.
         """
         host = url.raw_host.decode("ascii").rstrip(".")
-        address = await self._address(host, url.port or _PORTS[url.scheme])
+        names = self._names_beside if beside else self._names
+        address = await self._address(host, url.port or _PORTS[url.scheme], self._lookup or partial(names, owner=owner))
         request = httpx.Request(
             method,
             url.copy_with(host=address, userinfo=b"", fragment=None),
@@ -141,11 +178,11 @@ class Outbound:
         finally:
             await response.aclose()
 
-    async def _address(self, host: str, port: int) -> str:
+    async def _address(self, host: str, port: int, lookup: Lookup) -> str:
         try:
             addresses: Sequence[str] = [str(ipaddress.ip_address(host))]
         except ValueError:
-            addresses = await self._lookup(host, port)
+            addresses = await lookup(host, port)
         if not addresses or not all(self._allowed(address) for address in addresses):
             raise ForbiddenAddressError("not a public address")
         return addresses[0]

@@ -57,7 +57,7 @@ async def resolve(service: Service, org: str, to: str) -> Payee:
     registered = service.db.read(lambda conn: recipient_by_domain(conn, org, domain))
     if registered is not None:
         return Payee(Pubkey.from_string(registered.address), domain)
-    named = parse_address(await service.domains.resolve(domain))
+    named = parse_address(await service.domains.resolve(domain, org))
     if named is None:
         raise RequestError("invalid_recipient", "The domain names something that is no chain address.")
     return Payee(named, domain)

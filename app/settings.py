@@ -95,7 +95,8 @@ class Settings(BaseSettings):
     alert_interval: float = Field(default=1.0, gt=0)
     """Pause between two looks at what is to be told, and at the e-mails that are due."""
     alert_emails_per_hour: int = Field(default=100, ge=0)
-    """E-mails that one address gets within an hour, further ones are left out; 0 for any number."""
+    """E-mails that one address gets within an hour from one organisation about one type of alert, further ones are left
+    out; 0 for any number."""
     smtp_host: str | None = None
     """Mail server for the e-mails of alerts; without one there are none."""
     smtp_port: int = Field(default=587, gt=0, lt=65_536)

@@ -62,7 +62,10 @@ def hangs(_address: str) -> str | None:
 
 
 class Mailbox:
-    """A real SMTP server on this machine; `answer` says what becomes of a message, `received` has those it took."""
+    """A real SMTP server on this machine; `answer` says what becomes of a message, `received` has those it took.
+
+    `asked` has the addresses as clients wrote them: the server's library decodes encoded words in them.
+    """
 
     def __init__(
         self, answer: Answer = takes, *, tls: ssl.SSLContext | None = None, login: tuple[bytes, bytes] | None = None
@@ -70,14 +73,22 @@ class Mailbox:
         self.answer = answer
         self.received: list[EmailMessage] = []
         self.envelopes: list[tuple[str | None, list[str]]] = []
+        self.asked: list[str | None] = []
         self.tried = 0
         self.encrypted = False
         self._tls = tls
         self._login = login
 
     async def __aenter__(self) -> Self:
+        asked = self.asked
+
+        class Noting(SMTP):
+            async def smtp_RCPT(self, arg: str | None) -> None:  # noqa: N802 - aiosmtpd's
+                asked.append(arg)
+                await super().smtp_RCPT(arg)
+
         def protocol() -> SMTP:
-            return SMTP(
+            return Noting(
                 self,
                 tls_context=self._tls,
                 require_starttls=self._tls is not None,
@@ -125,7 +136,7 @@ class Row:
 
     id: int
     name: str
-    org: str
+    org: str | None
     block_time: int
     data: dict[str, Any]
     slot: int
@@ -234,6 +245,22 @@ class Scene:
             reference=secrets.token_hex(16),
         )
 
+    def revert_last(self) -> None:
+        """The last transaction vanishes from the chain."""
+        gone = self.rows.pop()
+        reverted = Row(
+            gone.id + 1,
+            "TransactionReverted",
+            None,
+            self.now // 1000,
+            {},
+            slot=gone.slot,
+            signature=gone.signature,
+            instruction=-1,
+            inner=-1,
+        )
+        self.rows.append(reverted)
+
     async def archive(self, vault: Vault) -> None:
         self._happens(vault, "WalletClosed")
         await self.settled()
@@ -308,6 +335,6 @@ class Scene:
 
     def _happens(self, vault: Vault, name: str, **data: Any) -> None:
         vault.sequence += 1
-        number = len(self.rows) + 1
+        number = self.rows[-1].id + 1 if self.rows else 1
         fields = {**data, "vault": vault.address, "sequence": vault.sequence}
         self.rows.append(Row(number, name, vault.org, self.now // 1000, fields, slot=number))

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from pydantic import SecretStr, ValidationError
+from sqlalchemy import Connection, inspect
+from sqlalchemy.exc import DatabaseError
 from structlog.testing import capture_logs
 
 from app.alerts.kinds import BALANCE_LOW, INACTIVITY, LARGE_TRANSACTION, POLICY_VIOLATION, VELOCITY_SPIKE
@@ -168,6 +170,54 @@ async def test_address_gets_so_many_mails_an_hour_and_is_told_with_the_last(tmp_
     await scene.close()
 
 
+async def test_neither_another_organisation_nor_another_type_of_alert_uses_up_the_mails_of_an_hour(
+    tmp_path: Path, mailbox: Mailbox
+) -> None:
+    scene = _scene(tmp_path, mailbox, alert_emails_per_hour=3)
+    await scene.open()
+    loud = await scene.wallet(scene.organisation("loud"), label="loud")
+    quiet = await scene.wallet(scene.organisation("quiet"), label="quiet")
+    for wallet in (loud, quiet):
+        scene.rule(wallet.org, POLICY_VIOLATION, emails=[OPS], enabled=True)
+    scene.rule(loud, BALANCE_LOW, 200 * USDC, [OPS])
+    for _ in range(5):
+        scene.block(loud)
+    await scene.look()
+    scene.block(quiet)
+    await scene.look()
+    await scene.mail()
+
+    assert sorted(mailbox.subjects) == [
+        "Balance low: loud",
+        *["Policy violation: loud"] * 3,
+        "Policy violation: quiet",
+    ]
+    await scene.close()
+
+
+def test_older_database_gets_what_mails_are_counted_by(tmp_path: Path) -> None:
+    def make_older(conn: Connection) -> None:
+        for change in (
+            "DROP INDEX alert_mails_counted",
+            "ALTER TABLE alert_mails DROP COLUMN org",
+            "ALTER TABLE alert_mails DROP COLUMN type",
+            "CREATE INDEX alert_mails_by_recipient ON alert_mails (recipient, created_at)",
+            f"INSERT INTO alert_mails VALUES ('mail_1', 'evt_1', '{OPS}', 'subject', 'body', 'pending', 0, 1, 1)",
+            "DELETE FROM applied_migrations WHERE name = 'mails_by_organisation'",
+        ):
+            conn.exec_driver_sql(change)
+
+    older = Scene(tmp_path)
+    older.db.write_now(make_older)
+    older.db.close()
+    scene = Scene(tmp_path)
+
+    assert [(one.recipient, one.org, one.status) for one in scene.mails()] == [(OPS, "", "pending")]
+    indexes = scene.db.read(lambda conn: inspect(conn).get_indexes("alert_mails"))
+    assert {one["name"] for one in indexes} == {"alert_mails_due", "alert_mails_counted"}
+    scene.db.close()
+
+
 async def test_without_a_mail_server_nothing_is_queued(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     await scene.open()
@@ -241,6 +291,52 @@ async def test_one_bad_address_holds_up_no_other(scene: Scene, mailbox: Mailbox)
     await scene.mail()
 
     assert {one.recipient: one.status for one in scene.mails()} == {"bad@example.com": "pending", OPS: "sent"}
+
+
+async def test_mail_that_cannot_be_made_fails_alone_and_its_siblings_are_sent_once(
+    scene: Scene, mailbox: Mailbox
+) -> None:
+    # Given addresses from a time when they were taken, enough of them to fill every connection
+    bad = [f"=?utf-8?q??=@{number}.example.com" for number in range(6)]
+    wallet = await _blocked(scene, *bad, OPS)
+    scene.rule(wallet.org, POLICY_VIOLATION, emails=["late@example.com"], enabled=True)
+    scene.block(wallet)
+    await scene.look()
+    with capture_logs() as logs:
+        for delay in _SCHEDULE:
+            scene.now += delay
+            await scene.mail()
+
+    assert sorted(address for _, [address] in mailbox.envelopes) == ["late@example.com", OPS]
+    states = {one.recipient: one.status for one in scene.mails()}
+    assert states == {**dict.fromkeys(bad, "failed"), OPS: "sent", "late@example.com": "sent"}
+    assert "example.com" not in str(logs)
+
+
+async def test_mail_goes_to_the_address_as_it_was_given_not_as_a_header_decodes_it(
+    scene: Scene, mailbox: Mailbox
+) -> None:
+    given = "=?utf-8?q?thief?=@example.com"
+    await _blocked(scene, given)
+    await scene.mail()
+
+    assert mailbox.asked == [f"TO:<{given}>"]
+
+
+async def test_outcome_that_cannot_be_noted_leaves_no_sibling_half_sent(scene: Scene, mailbox: Mailbox) -> None:
+    def refuse(conn: Connection) -> None:
+        conn.exec_driver_sql(
+            "CREATE TRIGGER refuse BEFORE UPDATE ON alert_mails WHEN old.recipient = 'full@example.com'"
+            " BEGIN SELECT RAISE(ABORT, 'no space'); END"
+        )
+
+    scene.db.write_now(refuse)
+    mailbox.answer = lambda address: hangs(address) if address == OPS else takes(address)
+    await _blocked(scene, "full@example.com", OPS)
+    with pytest.raises(DatabaseError):
+        await scene.mailer(timeout=0.5).look()
+
+    assert {one.recipient: one.attempts for one in scene.mails()} == {"full@example.com": 0, OPS: 1}
 
 
 async def test_server_that_hangs_or_is_away_is_tried_again(scene: Scene, mailbox: Mailbox) -> None:

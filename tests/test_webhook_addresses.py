@@ -5,18 +5,20 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import Connection, func, select
 
 from app.errors import RequestError, UnavailableError
 from app.outbound import ForbiddenAddressError, Names, Outbound
 from app.store.deliveries import attempts
+from app.store.webhooks import change_webhook
 from app.webhooks.sender import Sender
 from app.webhooks.urls import UrlRules
-from tests.webhook_support import Post, Receiver
+from tests.webhook_support import Post, Receiver, SilentNames
 
 _connections: list[Any] | None = None
 
@@ -38,6 +40,13 @@ def connections() -> Iterator[list[Any]]:
     _connections = None
 
 
+@pytest.fixture
+def silent_names(monkeypatch: pytest.MonkeyPatch) -> Iterator[SilentNames]:
+    names = SilentNames(monkeypatch)
+    yield names
+    names.end()
+
+
 #: What names lead to; what is not here is no name.
 _NAMES = {
     "loopback.example.com": ["127.0.0.1"],
@@ -53,6 +62,12 @@ _NAMES = {
     "mapped.example.com": ["::ffff:10.0.0.1"],
     "nat64.example.com": ["64:ff9b::a00:1"],
     "sixtofour.example.com": ["2002:a00:1::"],
+    "oracle.example.com": ["192.0.0.192"],
+    "azure.example.com": ["168.63.129.16"],
+    "azure6.example.com": ["64:ff9b::a83f:8110"],
+    "alibaba.example.com": ["100.100.100.200"],
+    "amazon.example.com": ["fd00:ec2::254"],
+    "teredo.example.com": ["2001:0:102:304::f5ff:fffe"],
     "any.example.com": ["0.0.0.0"],
     "broadcast.example.com": ["255.255.255.255"],
     "multicast.example.com": ["224.0.0.1"],
@@ -90,6 +105,37 @@ _CORPUS = [
     "https://172.16.0.1/",
     "https://198.18.0.1/",
     "https://192.0.2.1/",
+    # Metadata and configuration of machines at Oracle, Azure, Alibaba, Amazon and Google
+    "https://192.0.0.192/",
+    "https://168.63.129.16/",
+    "https://[::ffff:168.63.129.16]/",
+    "https://[::ffff:0:168.63.129.16]/",
+    "https://[::168.63.129.16]/",
+    "https://[64:ff9b::168.63.129.16]/",
+    "https://[2002:a83f:8110::]/",
+    "https://[2002:c000:c0::1]/",
+    "https://100.100.100.200/",
+    "https://[fd00:ec2::254]/",
+    "https://[fd20:ce::254]/",
+    # The first and the last ones of networks that are not public
+    *(
+        f"https://{address}/"
+        for address in (
+            *("192.0.0.0", "192.0.0.8", "192.0.0.9", "192.0.0.10", "192.0.0.170", "192.0.0.255"),
+            *("192.88.99.0", "192.88.99.255", "100.64.0.0", "100.127.255.255", "240.0.0.0", "255.255.255.254"),
+            *("169.254.0.0", "169.254.255.255", "172.31.255.255", "198.19.255.255", "0.255.255.255"),
+            *("198.51.100.1", "203.0.113.1", "224.0.0.1", "239.255.255.255", "127.255.255.254"),
+        )
+    ),
+    # Teredo with a private and a public address, other uses of 2001::/23, documentation, translation, segments
+    *(
+        f"https://[{address}]/"
+        for address in (
+            *("2001:0:102:304::f5ff:fffe", "2001:0:102:304::fefe:fefe", "2001::", "2001:1::1", "2001:2::1"),
+            *("2001:20::1", "2001:30::1", "2001:1ff:ffff:ffff:ffff:ffff:ffff:ffff", "2001:db8::1", "3fff::1"),
+            *("64:ff9b:1::a9fe:a9fe", "100::1", "5f00::1", "fec0::1", "ff02::1", "ff0e::1", "4000::1", "e000::1"),
+        )
+    ),
     "https://localhost/",
     "https://localhost./",
     "https://app.localhost/",
@@ -159,6 +205,14 @@ async def test_url_that_leads_nowhere_public_makes_no_connection(url: str, conne
         "https://HOOKS.example.com/",
         "https://1.1.1.1/",
         "https://[2606:4700::1111]:444/",
+        # Neighbours of networks that are not public
+        *(
+            f"https://{address}/"
+            for address in (
+                *("191.255.255.255", "192.0.1.0", "192.88.98.255", "192.88.100.0", "168.63.129.15", "168.63.129.17"),
+                *("100.63.255.255", "100.128.0.0", "172.32.0.0", "[2001:200::1]", "[3ffe::1]", "[3fff:1000::1]"),
+            )
+        ),
         "https://xn--bcher-kva.example/",
     ],
 )
@@ -265,6 +319,52 @@ async def test_silent_name_takes_one_thread_however_often_it_is_asked_for() -> N
     assert await waiting == ["1.1.1.1"]
     assert asked == ["silent.example.com"]
     names.close()
+
+
+async def test_silent_names_of_one_organisation_leave_threads_to_the_deliveries_of_others(
+    tmp_path: Path, silent_names: SilentNames
+) -> None:
+    post = Post(tmp_path, timeout=0.2)
+    async with Receiver() as receiver:
+        loud = [post.register("https://silent.example.com/", org="loud")[0] for _ in range(10)]
+
+        # Given rounds in which all of them are tried, each time with other names than those that wait
+        def rename(conn: Connection) -> None:
+            for number, one in enumerate(loud):
+                change_webhook(conn, one.webhook_id, url=f"https://{token_hex(4)}-{number}.silent.example.com/")
+
+        for _ in range(2):
+            post.db.write_now(rename)
+            post.happen(org="loud")
+            await post.drain()
+        assert silent_names.parked == 2
+        made, _ = post.register(f"http://1.here.example.com:{receiver.port}/", org="quiet")
+        [event_id] = post.happen(org="quiet")
+        await post.drain()
+
+    assert post.statuses(made) == {event_id: "delivered"}
+    assert [one.status_code for one in post.log(made, event_id)] == [200]
+    post.close()
+
+
+async def test_pings_to_silent_names_take_no_thread_from_deliveries(tmp_path: Path, silent_names: SilentNames) -> None:
+    post = Post(tmp_path, timeout=0.05)
+    refused = 0
+    for number in range(30):
+        made, _ = post.register(f"https://{number}.silent.example.com/", org=f"loud-{number % 10}", events=("ping",))
+        try:
+            await post.courier.ping(made, post.delivery(made))
+        except UnavailableError:
+            refused += 1
+    # Given that they have taken all there is for pings, each organisation no more than its share
+    assert (silent_names.parked, refused) == (8, 22)
+    async with Receiver() as receiver:
+        made, _ = post.register(f"http://1.here.example.com:{receiver.port}/", org="loud-1")
+        [event_id] = post.happen(org="loud-1")
+        await post.drain()
+
+    assert post.statuses(made) == {event_id: "delivered"}
+    post.close()
 
 
 async def test_delivery_that_could_not_even_be_tried_counts_for_nothing(tmp_path: Path) -> None:

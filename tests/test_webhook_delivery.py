@@ -18,13 +18,15 @@ from sqlalchemy import func, select
 from standardwebhooks import Webhook as StandardWebhook
 from standardwebhooks.webhooks import WebhookVerificationError
 
-from app.store.deliveries import attempts, purge, queue_again, restart, table
+from app.store.deliveries import LIFETIME, attempts, purge, queue_again, restart, table
 from app.store.feed import append_event
 from app.store.migrations import applied_migrations
 from app.store.read_tables import feed
+from app.store.retention import delete_events
 from app.store.webhooks import Webhook, change_webhook
 from app.store.webhooks import table as webhooks
 from app.webhooks.signing import ROTATION_OVERLAP, headers, new_secret
+from tests.alert_support import Scene
 from tests.webhook_support import (
     MINUTE,
     Behaviour,
@@ -348,6 +350,56 @@ async def test_event_that_a_reorganisation_brings_again_is_sent_once(post: Post)
     assert receiver.events == [event_id, following]
 
 
+async def test_what_a_rebuilding_adds_again_after_the_feed_deleted_it_is_sent_to_nobody(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    await scene.open()
+    post = Post(tmp_path, db=scene.db)
+    org = scene.organisation()
+    async with Receiver() as old, Receiver() as new:
+        # Given events before the registration and after it, and webhooks as old as the events and fresh ones
+        post.now = scene.now
+        wallet = await scene.wallet(org)
+        post.register(old.url, org=org)
+        await scene.pay(wallet, 5)
+        await post.drain()
+        assert len(old.received) == 1
+        post.now = scene.now = scene.now + LIFETIME + _DAY
+        scene.db.write_now(lambda conn: delete_events(conn, scene.now - LIFETIME, most=500))
+        scene.db.write_now(lambda conn: purge(conn, scene.now, limit=500))
+        post.register(new.url, org=org)
+        # When a transaction vanishes and everything is applied again
+        await scene.pay(wallet, 1)
+        await post.drain()
+        scene.revert_last()
+        await scene.settled()
+        await scene.pay(wallet, 2)
+        await post.drain()
+
+    assert [one.json["amount"] for one in old.received] == ["5.00", "1.00", "2.00"]
+    assert [one.json["amount"] for one in new.received] == ["1.00", "2.00"]
+    post.outbound.close()
+    await scene.close()
+
+
+async def test_webhook_gets_what_is_indexed_late_or_dated_by_a_slow_clock(post: Post) -> None:
+    async with Receiver() as receiver:
+        post.register(receiver.url)
+        # The chain's clock is behind; it tells no time; what happened in between is indexed two days later
+        wanted = post.happen(at=post.now - 30 * MINUTE) + post.happen(at=0) + post.happen(at=post.now + MINUTE)
+        registered = post.now
+        post.now += 2 * _DAY
+        wanted += post.happen(at=registered + MINUTE)
+        await post.drain()
+        # It is older than the webhook; it is older than what the feed keeps
+        post.happen(at=registered - _DAY - 1)
+        post.now += LIFETIME
+        post.happen(at=post.now - LIFETIME - 1)
+        wanted += post.happen(at=post.now - LIFETIME)
+        await post.drain()
+
+    assert receiver.events == wanted
+
+
 async def test_delivery_that_is_queued_again_is_sent_with_the_same_body(post: Post) -> None:
     async with Receiver() as receiver:
         made, _ = post.register(receiver.url)
@@ -361,7 +413,7 @@ async def test_delivery_that_is_queued_again_is_sent_with_the_same_body(post: Po
     assert (first.body, first.headers["webhook-id"]) == (second.body, second.headers["webhook-id"])
 
 
-async def test_log_of_what_was_delivered_goes_after_90_days_and_the_queue_stays(post: Post) -> None:
+async def test_log_and_queue_are_kept_for_90_days(post: Post) -> None:
     async with Receiver(broken) as receiver:
         made, _ = post.register(receiver.url)
         [waiting] = post.happen()
@@ -370,15 +422,43 @@ async def test_log_of_what_was_delivered_goes_after_90_days_and_the_queue_stays(
         post.happen(3)
         await post.drain()
         post.db.write_now(lambda conn: change_webhook(conn, made.webhook_id, status="degraded"))
-        post.now += 91 * _DAY
+        post.now += 90 * _DAY
+        [fresh] = post.happen()
         await post.drain()
-        assert post.statuses(made) == {waiting: "pending"}
+        assert list(post.statuses(made).values()) == ["pending", "delivered", "delivered", "delivered", "pending"]
+        # The first one is due for as long only a minute later
+        post.now += 1
+        post.db.write_now(lambda conn: purge(conn, post.now, limit=10))
+        assert post.statuses(made) == {waiting: "pending", fresh: "pending"}
         assert post.db.read(lambda conn: conn.scalar(select(func.count()).select_from(attempts))) == 1
+        post.now += MINUTE
+        post.db.write_now(lambda conn: purge(conn, post.now, limit=10))
+        assert post.statuses(made) == {fresh: "pending"}
+        assert post.db.read(lambda conn: conn.scalar(select(func.count()).select_from(attempts))) == 0
 
         post.db.write_now(lambda conn: change_webhook(conn, made.webhook_id, status="deleted", updated_at=post.now))
         assert post.db.write_now(lambda conn: purge(conn, post.now, limit=1))
         assert not post.db.write_now(lambda conn: purge(conn, post.now, limit=1))
         assert post.db.read(lambda conn: conn.scalar(select(func.count()).select_from(table))) == 0
+
+
+async def test_delivery_that_is_deleted_while_it_is_sent_leaves_nothing_in_the_log(post: Post) -> None:
+    async def vanish(request: Received, writer: asyncio.StreamWriter) -> None:
+        def delete(conn: Any) -> None:
+            change_webhook(conn, made.webhook_id, status="deleted", updated_at=post.now)
+            purge(conn, post.now, limit=10)
+
+        await post.db.write(delete)
+        await ok(request, writer)
+
+    async with Receiver(vanish) as receiver:
+        made, _ = post.register(receiver.url)
+        post.happen()
+        await post.drain()
+
+    assert len(receiver.received) == 1
+    counts = [select(func.count()).select_from(one) for one in (table, attempts)]
+    assert post.db.read(lambda conn: [conn.scalar(one) for one in counts]) == [0, 0]
 
 
 def test_older_database_gets_the_tables(post: Post, tmp_path: Path) -> None:

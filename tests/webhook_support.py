@@ -3,21 +3,24 @@
 import asyncio
 import contextlib
 import json
+import socket
 import ssl
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import pytest
 from cryptography.fernet import Fernet
 from sqlalchemy import func, select
 
 from app.identifiers import random_id
 from app.outbound import Lookup, Outbound, is_public_or_loopback
 from app.store.database import Database
-from app.store.deliveries import attempts, attempts_of, deliveries
-from app.store.feed import append_event
+from app.store.deliveries import Delivery, attempts, attempts_of, deliveries, delivery_of
+from app.store.feed import FeedEvent, append_event
 from app.store.webhooks import Webhook, insert_webhook, webhook
 from app.timestamps import now_ms
 from app.webhooks.courier import Courier
@@ -149,14 +152,50 @@ class Receiver:
             writer.close()
 
 
+class SilentNames:
+    """Puts itself in the place of the system's resolver: names under `silent.example.com` are answered when it ends.
+
+    Under `here.example.com` is this machine. `parked` counts the threads that wait.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.parked = 0
+        self._end = threading.Event()
+        self._resolve = socket.getaddrinfo
+        monkeypatch.setattr(socket, "getaddrinfo", self._getaddrinfo)
+
+    def end(self) -> None:
+        self._end.set()
+
+    async def wait_for(self, parked: int) -> None:
+        async with asyncio.timeout(10):
+            while self.parked < parked:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+
+    def _getaddrinfo(self, host: Any, *arguments: Any, **options: Any) -> Any:
+        if str(host).endswith("silent.example.com"):
+            self.parked += 1
+            self._end.wait(30)
+            raise OSError("no such name")
+        if str(host).endswith("here.example.com"):
+            host = "127.0.0.1"
+        return self._resolve(host, *arguments, **options)
+
+
 class Post:
     """A dispatcher whose clock stands still until a test moves it: `now`, in Unix milliseconds."""
 
     def __init__(
-        self, folder: Path, *, timeout: float = TIMEOUT, at_once: int = 16, lookup: Lookup | None = None
+        self,
+        folder: Path,
+        *,
+        timeout: float = TIMEOUT,
+        at_once: int = 16,
+        lookup: Lookup | None = None,
+        db: Database | None = None,
     ) -> None:
         self.now = now_ms()
-        self.db = Database(folder / "post.db")
+        self.db = db or Database(folder / "post.db")
         self.outbound = Outbound(allowed=is_public_or_loopback, lookup=lookup)
         self.courier = Courier(Sender(self.outbound, timeout=timeout), Fernet(_KEY), clock=lambda: self.now)
         self.at_once = at_once
@@ -188,18 +227,26 @@ class Post:
         self.db.write_now(lambda conn: insert_webhook(conn, made))
         return made, secret
 
-    def happen(self, count: int = 1, *, org: str = "org", event: str = "wallet.funded") -> list[str]:
-        """Events in the feed; returns their ids, in order."""
+    def happen(
+        self, count: int = 1, *, org: str = "org", event: str = "wallet.funded", at: int | None = None
+    ) -> list[str]:
+        """Events in the feed, which happened `at` that Unix millisecond or now; returns their ids, in order."""
+        moment = self.now if at is None else at
         ids = [random_id("evt_") for _ in range(count)]
 
         def append(conn: Any) -> None:
             for one in ids:
                 self._numbers += 1
                 payload = {"wallet_id": "wal_1", "amount": f"{self._numbers}.00", "timestamp": "2026-05-01T00:00:00Z"}
-                append_event(conn, event_id=one, org=org, type=event, timestamp=self.now, payload=payload)
+                append_event(conn, event_id=one, org=org, type=event, timestamp=moment, payload=payload)
 
         self.db.write_now(append)
         return ids
+
+    def delivery(self, made: Webhook) -> Delivery:
+        """A delivery to a webhook, beside its queue."""
+        event = FeedEvent(0, random_id("evt_"), made.org, "ping", self.now, None, "info", "", {}, None, None)
+        return delivery_of(made, event, "{}", self.now)
 
     async def drain(self) -> None:
         """Do all that is due at this moment."""

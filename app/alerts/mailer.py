@@ -72,19 +72,26 @@ class Mailer:
         """Send everything that is due at this moment."""
         now = self._clock()
         while not self._stopping and (mails := self._db.read(lambda conn: due_mails(conn, now, _AT_ONCE))):
-            await asyncio.gather(*(self._send(mail) for mail in mails))
+            # All have ended before an error of one is raised: what goes on beside the next look is sent twice.
+            ended = await asyncio.gather(*(self._send(mail) for mail in mails), return_exceptions=True)
+            for error in ended:
+                if error is not None:
+                    raise error
         if now >= self._purge_at:
             self._purge_at = now + _PURGE_INTERVAL
             while await self._db.write(lambda conn: purge(conn, now, limit=_PURGE_BATCH)):
                 pass
 
     async def _send(self, mail: Mail) -> None:
-        """Make one attempt and note what came of it."""
+        """Make one attempt and note what came of it; whatever fails but the noting is a failed attempt."""
         settings, error = self._settings, None
         try:
             async with asyncio.timeout(self._timeout):
                 await aiosmtplib.send(
                     message_of(mail, settings),
+                    # Not what a parser of the headers makes of them.
+                    sender=settings.smtp_from,
+                    recipients=[mail.recipient],
                     hostname=settings.smtp_host,
                     port=settings.smtp_port,
                     # By default it would be looked up in the DNS, which may take longer than all else.
@@ -102,8 +109,8 @@ class Mailer:
             error = f"{type(refused).__name__} {refused.code}"
         except aiosmtplib.SMTPRecipientsRefused as refused:
             error = f"{type(refused).__name__} {refused.recipients[0].code}"
-        except (aiosmtplib.SMTPException, OSError) as failed:
-            # Messages of servers may hold addresses, which do not belong into logs.
+        except Exception as failed:  # noqa: BLE001 - a mail that cannot even be made must not come first for ever
+            # Messages of errors may hold addresses, which do not belong into logs.
             error = type(failed).__name__
         now = self._clock()
         if error is None:

@@ -23,7 +23,9 @@ Compose = Callable[[Connection, Sequence[FeedEvent], Rules, int], list[Mail]]
 
 _log = structlog.get_logger(__name__)
 
-_LAST = "No further e-mail is sent to this address within the hour. GET /v1/events lists all events.\n"
+_LAST = (
+    "No further e-mail about such an event is sent to this address within the hour. GET /v1/events lists them all.\n"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,11 @@ _TEMPLATES: Mapping[AlertType, _Template] = {
 
 
 class Composer:
-    """Makes e-mails, at most `hourly` an hour to each address; 0 is any number."""
+    """Makes e-mails: to each address at most `hourly` an hour about a type of alert; 0 is any number.
+
+    They are counted for each organisation, so that none can use up what another's address gets. And for each type:
+    refused payments cost nothing, and an agent that makes many is to hide none of the others.
+    """
 
     def __init__(self, *, hourly: int) -> None:
         self._hourly = hourly
@@ -85,22 +91,25 @@ class Composer:
         wanted = [(event, _recipients(event, rules)) for event in events]
         wanted = [(event, recipients) for event, recipients in wanted if recipients]
         names = labels(conn, {event.wallet_id for event, _ in wanted if event.wallet_id is not None})
-        counts: Counter[str] = Counter()
+        counts: Counter[tuple[str, AlertType, str]] = Counter()
         mails = []
         for event, recipients in wanted:
-            subject, body = _text(event, names.get(event.wallet_id or "", ""))
+            kind, (subject, body) = TYPE_OF[event.type], _text(event, names.get(event.wallet_id or "", ""))
             for recipient in recipients:
-                if recipient not in counts:
-                    counts[recipient] = count_since(conn, recipient, now - HOUR)
-                counts[recipient] += 1
-                if self._hourly and counts[recipient] > self._hourly:
+                counted = (event.org, kind, recipient)
+                if counted not in counts:
+                    counts[counted] = count_since(conn, *counted, now - HOUR)
+                counts[counted] += 1
+                if self._hourly and counts[counted] > self._hourly:
                     _log.warning("alert_mail_omitted", event_id=event.event_id, hourly=self._hourly)
                     continue
-                last = counts[recipient] == self._hourly
+                last = counts[counted] == self._hourly
                 mails.append(
                     Mail(
                         mail_id=derived_id("mail_", event.event_id, recipient),
                         event_id=event.event_id,
+                        org=event.org,
+                        type=kind,
                         recipient=recipient,
                         subject=subject,
                         body=f"{body}\n{_LAST}" if last else body,

@@ -33,7 +33,7 @@ from app.store.alerts import (
     watches,
 )
 from app.store.database import Database
-from app.store.deliveries import LIFETIME
+from app.store.deliveries import is_news
 from app.store.feed import FeedEvent, append_event
 from app.timestamps import iso_ms, now_ms
 
@@ -169,7 +169,7 @@ class Watcher:
         if self._compose is not None:
             types |= set(EVENT_OF.values())
         # What a rebuilding of the read models adds to the feed once more, long after it was deleted there, is no news.
-        events = [one for one in read_feed(conn, types, _BATCH) if one.timestamp >= now - LIFETIME]
+        events = [one for one in read_feed(conn, types, _BATCH) if is_news(one, now)]
         rules = rules_of(conn, {scope for one in events for scope in (one.org, one.wallet_id) if scope is not None})
         for one in events:
             if one.type in _SPENDING:

@@ -100,7 +100,7 @@ class ListDeliveries(Page):
 
 
 class Webhook(Answer):
-    """A webhook. A degraded one is paused: its queue grows until `status` is set to `enabled`."""
+    """A webhook. A degraded one is paused: what is queued waits for 90 days until `status` is set to `enabled`."""
 
     webhook_id: WebhookId
     id: WebhookId

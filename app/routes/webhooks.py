@@ -76,7 +76,8 @@ async def ping_webhook(call: Call, _body: EmptyBody) -> Delivery:
     """Send a `ping`.
 
     It is sent once, at once, also to a degraded webhook and whatever it is subscribed to; the answer says what came of
-    it. A failure counts for nothing.
+    it. A failure counts for nothing. A webhook is sent one `ping` at a time, and an organisation's webhooks three;
+    others are answered with `rate_limited`.
     """
     return await deliveries.ping(call.service, call.principal, call.path("webhook_id"))
 
@@ -103,7 +104,7 @@ async def rotate_webhook_secret(call: Call, _body: EmptyBody) -> WebhookWithSecr
 async def list_deliveries(call: Call, query: ListDeliveries) -> DeliveryPage:
     """List a webhook's deliveries, the newest event first.
 
-    What was delivered stays in the list for 90 days, what was not until it is.
+    They stay in the list for 90 days, also what was not delivered until then.
     """
     return deliveries.page(call.service, call.principal, call.path("webhook_id"), query)
 

@@ -3,6 +3,9 @@
 An event is queued by the position that it has in the feed. Positions are given out in the order of commits, and the
 queue grows in the transaction that moves the webhook's own position: so the feed is the outbox. What a writer
 committed there is queued once, in its order, whenever the process dies.
+
+A rebuilding of the read models adds events to the feed again, at new positions. What the feed still had it ignores;
+what was queued has its row here; and what is older than both are kept is no news.
 """
 
 from collections import defaultdict
@@ -45,7 +48,9 @@ MAX_ATTEMPTS = 5
 DELAYS = (60_000, 300_000, 1_800_000, 7_200_000)
 """Milliseconds from a failed attempt to the next one."""
 LIFETIME = 90 * 24 * 60 * 60 * 1000
-"""Milliseconds for which what was delivered stays in the log."""
+"""Milliseconds for which deliveries are kept, in the queue as in the log, and events are news."""
+_TOLERANCE = 24 * 60 * 60 * 1000
+"""Milliseconds by which an event may seem to have happened before a webhook was there; see `_is_for`."""
 _REMEMBERED = 24 * 60 * 60 * 1000
 """Milliseconds for which a deleted webhook is remembered: as long as the request that deleted it may be repeated."""
 
@@ -136,13 +141,34 @@ def queue_news(connection: Connection, encode: Encode, now: int, *, limit: int) 
         columns_of(delivery_of(one, event, encode(event), now))
         for event in events
         for one in listeners
-        if event.position > one.position and event.org == one.org and one.wants(event.type)
+        if event.position > one.position and _is_for(one, event, now)
     ]
     # An event that a reorganisation of the chain took back and brought again was queued already.
     upsert_all(connection, table, rows, keys=["delivery_id"], replace=False)
     last = events[-1].position
     passed = update(webhooks.table).where(webhooks.table.c.position < last, webhooks.table.c.status != "deleted")
     connection.execute(passed.values(position=last))
+
+
+def is_news(event: FeedEvent, now: int) -> bool:
+    """Whether an event that is new in the feed may be one that happened lately.
+
+    One of which the chain tells no time, which then is 0, always may.
+    """
+    return event.timestamp == 0 or event.timestamp >= now - LIFETIME
+
+
+def _is_for(webhook: Webhook, event: FeedEvent, now: int) -> bool:
+    """Whether an event is to be queued for a webhook.
+
+    A webhook gets what happens after its registration, however late it is indexed. Its position in the feed alone
+    does not tell: a rebuilding adds old events behind it. The time alone does not either: the chain's clock may run
+    behind this service's, as Solana's once did by half an hour. So time only excludes what happened a whole day
+    before. That is nothing fresh, and all that the feed, which keeps events for a day at least, had deleted by then.
+    """
+    if event.org != webhook.org or not webhook.wants(event.type) or not is_news(event, now):
+        return False
+    return event.timestamp == 0 or event.timestamp >= webhook.created_at - _TOLERANCE
 
 
 def delivery_of(webhook: Webhook, event: FeedEvent, body: str, now: int) -> Delivery:
@@ -180,7 +206,8 @@ def next_delivery(connection: Connection, webhook_id: str, now: int) -> Delivery
 def record_attempt(connection: Connection, delivery: Delivery, attempt: Attempt, *, delivered: bool, now: int) -> bool:
     """Note an attempt and what follows from it; returns whether it was the last that the webhook had.
 
-    The delivery keeps its place in the queue then, and the webhook is to be degraded.
+    The delivery keeps its place in the queue then, and the webhook is to be degraded. Of a delivery that was deleted
+    while it was sent nothing is noted.
     """
     execute(connection, _LOG, columns_of(attempt))
     failed = delivery.attempts + (not delivered)
@@ -208,9 +235,12 @@ def queue_again(connection: Connection, delivery_id: str, now: int) -> None:
     connection.execute(mine.values(status="pending", attempts=0, due_at=now, created_at=now))
 
 
-def replay(connection: Connection, deliveries: Sequence[Delivery]) -> None:
-    """Queue deliveries, again where they were queued before."""
-    upsert_all(connection, table, [columns_of(one) for one in deliveries], keys=["delivery_id"])
+def replay(connection: Connection, deliveries: Sequence[Delivery], moment: int) -> None:
+    """Queue deliveries, again where they were queued before, but at this very moment: that is what was done already."""
+    mine = table.c.delivery_id.in_([one.delivery_id for one in deliveries])
+    done = set(connection.scalars(select(table.c.delivery_id).where(mine, table.c.created_at == moment)))
+    rows = [columns_of(one) for one in deliveries if one.delivery_id not in done]
+    upsert_all(connection, table, rows, keys=["delivery_id"])
 
 
 def restart(connection: Connection, webhook_id: str, now: int) -> None:
@@ -256,7 +286,10 @@ def attempts_of(connection: Connection, delivery_ids: Sequence[str]) -> dict[str
 
 
 def purge(connection: Connection, now: int, *, limit: int) -> bool:
-    """Delete at most `limit` deliveries that are old or whose webhook is deleted; returns whether there may be more."""
+    """Delete at most `limit` deliveries that are old or whose webhook is deleted; returns whether there may be more.
+
+    Of what is queued that is what was due so long ago: it waits for a degraded webhook, whose queue would grow on.
+    """
     gone: list[str] = []
     for webhook_id, status in connection.execute(_WEBHOOKS).all():
         query = _ALL if status == "deleted" else _OLD
@@ -290,9 +323,16 @@ _DUE = select(webhooks.table.c.webhook_id).where(
 )
 _WEBHOOKS = select(webhooks.table.c.webhook_id, webhooks.table.c.status)
 _ALL = select(table.c.delivery_id).where(table.c.webhook_id == bindparam("webhook")).limit(bindparam("most"))
-_OLD = _ALL.where(table.c.status.in_(("delivered", "failed")), table.c.due_at < bindparam("bound"))
+# All statuses there are, named for the index that begins with them.
+_OLD = _ALL.where(table.c.status.in_(("pending", "delivered", "failed")), table.c.due_at < bindparam("bound"))
 # Built once: every attempt runs them.
-_LOG = insert(attempts)
+_OUTCOME = [name for name in Attempt.__dataclass_fields__ if name != "delivery_id"]
+_LOG = insert(attempts).from_select(
+    ["delivery_id", *_OUTCOME],
+    select(table.c.delivery_id, *(bindparam(name, type_=attempts.c[name].type) for name in _OUTCOME)).where(
+        table.c.delivery_id == bindparam("delivery_id")
+    ),
+)
 # A delivery that was queued again in the meantime starts anew.
 _COUNT = update(table).where(
     table.c.delivery_id == bindparam("of_delivery"),

@@ -1,13 +1,18 @@
 """Signs a delivery and sends it, once."""
 
+from collections import Counter
 from collections.abc import Callable
 
+from app.errors import RequestError
 from app.idempotency import Seal
 from app.store.deliveries import Attempt, Delivery
 from app.store.webhooks import Webhook
 from app.timestamps import now_ms
 from app.webhooks.sender import Sender
 from app.webhooks.signing import headers
+
+PINGS_AT_ONCE = 3
+"""Pings of one organisation that are sent at the same time, each to another webhook."""
 
 
 class Courier:
@@ -17,8 +22,29 @@ class Courier:
         self._sender = sender
         self._seal = seal
         self.clock = clock
+        self._pinged: set[str] = set()
+        self._pings: Counter[str] = Counter()
 
-    async def attempt(self, webhook: Webhook, delivery: Delivery) -> tuple[Attempt, bool]:
+    async def ping(self, webhook: Webhook, delivery: Delivery) -> tuple[Attempt, bool]:
+        """Make one attempt beside the queue.
+
+        Raises ``chain_unavailable``, and ``rate_limited`` while another ping is sent to this webhook, or as many as
+        may be to others of its organisation.
+        """
+        if webhook.webhook_id in self._pinged or self._pings[webhook.org] >= PINGS_AT_ONCE:
+            message = "Another ping is being sent to this webhook, or several to others."
+            raise RequestError("rate_limited", message, headers={"Retry-After": "1"})
+        self._pinged.add(webhook.webhook_id)
+        self._pings[webhook.org] += 1
+        try:
+            return await self.attempt(webhook, delivery, beside=True)
+        finally:
+            self._pinged.remove(webhook.webhook_id)
+            self._pings[webhook.org] -= 1
+            if not self._pings[webhook.org]:
+                del self._pings[webhook.org]
+
+    async def attempt(self, webhook: Webhook, delivery: Delivery, *, beside: bool = False) -> tuple[Attempt, bool]:
         """Return what came of one attempt, and whether the receiver acknowledged. Raises ``chain_unavailable``."""
         started_at = self.clock()
         body = delivery.body.encode()
@@ -26,7 +52,7 @@ class Courier:
         if webhook.old_secret is not None and started_at < (webhook.old_secret_until or 0):
             keys.append(self._open(webhook.old_secret))
         signed = headers(body, message_id=delivery.event_id, timestamp=started_at // 1000, keys=keys)
-        outcome = await self._sender.send(webhook.url, body, signed)
+        outcome = await self._sender.send(webhook.url, body, signed, owner=webhook.org, beside=beside)
         attempt = Attempt(
             delivery_id=delivery.delivery_id,
             attempt=delivery.attempts + 1,

@@ -27,12 +27,15 @@ from app.store.deliveries import (
 from app.store.deliveries import deliveries as list_deliveries
 from app.store.deliveries import replay as replay_deliveries
 from app.store.feed import FeedEvent
+from app.store.idempotency import find as find_claim
 from app.timestamps import iso_ms
 from app.webhooks.catalogue import PING, body_of
 from app.webhooks.endpoints import find
 
 MAX_REPLAY = 10_000
 """Events that one request replays."""
+_BATCH = 200
+"""Events queued in one transaction, while which nothing else runs."""
 
 
 def page(service: Service, principal: Principal, webhook_id: str, query: ListDeliveries) -> DeliveryPage:
@@ -49,7 +52,10 @@ def page(service: Service, principal: Principal, webhook_id: str, query: ListDel
 
 
 async def ping(service: Service, principal: Principal, webhook_id: str) -> DeliveryAnswer:
-    """Send a `ping`, once and beside the queue, and return what came of it. Raises ``webhook_not_found``."""
+    """Send a `ping`, once and beside the queue, and return what came of it.
+
+    Raises ``webhook_not_found``, and ``rate_limited`` while another one is sent.
+    """
     found = service.db.read(lambda conn: find(conn, principal.org, webhook_id))
     now = service.courier.clock()
     event = FeedEvent(
@@ -77,7 +83,7 @@ async def ping(service: Service, principal: Principal, webhook_id: str) -> Deliv
         due_at=now,
         created_at=now,
     )
-    attempt, delivered = await service.courier.attempt(found, sent)
+    attempt, delivered = await service.courier.ping(found, sent)
     status = "delivered" if delivered else "failed"
     logged = replace(sent, status=status)
     await service.db.write(lambda conn: insert_ping(conn, logged, attempt))
@@ -107,29 +113,43 @@ async def resend(
 
 
 async def replay(service: Service, principal: Principal, ticket: Ticket, webhook_id: str, body: ReplayEvents) -> Replay:
-    """Queue the events of a range of time, again or for the first time.
+    """Queue the events of a range of time, again or for the first time, in batches.
+
+    All are queued as of the moment at which the idempotency key was claimed. After a crash or an error the same request
+    goes on where it was: what was queued as of that moment is, whatever became of it since, not queued again.
 
     Raises ``invalid_request`` for too large a range and ``webhook_not_found``.
     """
-    now = service.courier.clock()
-    end = now if body.to is None else body.to
+    now, org = service.courier.clock(), principal.org
+
+    def begin(conn: Connection) -> int:
+        ticket.claim(conn, None)
+        find(conn, org, webhook_id)
+        held = None if ticket.key is None else find_claim(conn, org, ticket.key, now)
+        return now if held is None else held.created_at
+
+    began = await service.db.write(begin)
+    ticket.claimed = True
+    end = began if body.to is None else body.to
 
     def read(conn: Connection) -> list[Delivery]:
-        found = find(conn, principal.org, webhook_id)
+        found = find(conn, org, webhook_id)
         events = events_between(conn, found, body.from_, end, MAX_REPLAY + 1)
-        return [delivery_of(found, event, body_of(event), now) for event in events]
+        return [delivery_of(found, event, body_of(event), began) for event in events]
 
     wanted = await service.db.read_async(read)
     if len(wanted) > MAX_REPLAY:
         raise RequestError("invalid_request", f"to: the range holds more than {MAX_REPLAY:,} events; make it smaller.")
+    # The dispatcher sends while batches follow.
+    wanted.sort(key=lambda one: one.position)
 
-    def store(conn: Connection) -> None:
-        ticket.claim(conn, None)
-        find(conn, principal.org, webhook_id)
-        replay_deliveries(conn, wanted)
+    def store(conn: Connection, batch: Sequence[Delivery]) -> None:
+        find(conn, org, webhook_id)
+        replay_deliveries(conn, batch, began)
 
-    await service.db.write(store)
-    ticket.claimed = True
+    for first in range(0, len(wanted), _BATCH):
+        await service.db.write(lambda conn: store(conn, wanted[first : first + _BATCH]))  # noqa: B023 - awaited at once
+        ticket.effective = True
     return Replay(webhook_id=webhook_id, queued=len(wanted))
 
 

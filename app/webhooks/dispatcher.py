@@ -18,6 +18,8 @@ _BATCH = 200
 _PURGE_BATCH = 500
 _PURGE_INTERVAL = 60 * 60 * 1000
 _RETRY_PAUSE = 5.0
+_POSTPONEMENT = 1.0
+"""Seconds until a webhook is looked at again whose name could not be looked up now."""
 
 
 class Dispatcher:
@@ -80,6 +82,7 @@ class Dispatcher:
                         return
         except UnavailableError as error:
             _log.warning("webhook_postponed", webhook_id=webhook_id, error=error.message)
+            await asyncio.sleep(_POSTPONEMENT)
         except Exception:  # noqa: BLE001 - whatever is wrong with this one, the others are not to wait
             _log.exception("webhook_failed", webhook_id=webhook_id)
             await asyncio.sleep(_RETRY_PAUSE)

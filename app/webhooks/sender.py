@@ -40,8 +40,13 @@ class Sender:
         self._outbound = outbound
         self._timeout = timeout
 
-    async def send(self, url: str, body: bytes, headers: Mapping[str, str]) -> Outcome:
-        """Send once. Raises ``chain_unavailable`` when this service could not even look the name up."""
+    async def send(
+        self, url: str, body: bytes, headers: Mapping[str, str], *, owner: str = "", beside: bool = False
+    ) -> Outcome:
+        """Send once to a URL of the organisation `owner`; `beside` what is queued, it takes nothing from that.
+
+        Raises ``chain_unavailable`` when this service could not even look the name up.
+        """
         began = time.monotonic()
         status_code, error, excerpt = None, None, bytearray()
         try:
@@ -52,6 +57,8 @@ class Sender:
                     httpx.URL(url),
                     headers={"Content-Type": "application/json", "User-Agent": "agent-vault-webhooks/1", **headers},
                     content=body,
+                    owner=owner,
+                    beside=beside,
                 ) as response,
             ):
                 status_code = response.status_code

@@ -1,5 +1,6 @@
 """Webhooks over HTTP: registration, secrets, pauses, the log of deliveries, pings, resending and replays."""
 
+import asyncio
 import hashlib
 import hmac
 from collections.abc import AsyncIterator
@@ -12,10 +13,12 @@ from sqlalchemy import update
 from standardwebhooks import Webhook as StandardWebhook
 
 from app.store.deliveries import table as deliveries
+from app.store.feed import append_event
 from app.store.state_tables import idempotency
+from app.timestamps import now_ms
 from app.webhooks.dispatcher import Dispatcher
 from app.webhooks.endpoints import MAX_WEBHOOKS
-from tests.webhook_support import Receiver, broken, ok
+from tests.webhook_support import Receiver, SilentNames, broken, ok
 from tests.world import Json, World, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -52,9 +55,9 @@ async def _deliver(world: World) -> None:
     await dispatcher.idle()
 
 
-async def _log(world: World, made: Json, **query: str) -> list[Json]:
+async def _log(world: World, made: Json, key: str | None = None, **query: str) -> list[Json]:
     query_string = "&".join(f"{name}={value}" for name, value in query.items())
-    found: list[Json] = (await world.ok("GET", f"{_path(made)}/deliveries?{query_string}"))["data"]
+    found: list[Json] = (await world.ok("GET", f"{_path(made)}/deliveries?{query_string}", key=key))["data"]
     return found
 
 
@@ -334,7 +337,7 @@ async def test_degraded_webhook_is_sent_its_queue_in_order_once_it_is_enabled(wo
         await _deliver(world)
         await world.service.db.write(
             lambda conn: conn.execute(
-                update(deliveries).where(deliveries.c.webhook_id == made["webhook_id"]).values(due_at=0)
+                update(deliveries).where(deliveries.c.webhook_id == made["webhook_id"]).values(due_at=now_ms())
             )
         )
     assert (await world.ok("GET", _path(made)))["status"] == "degraded"
@@ -369,6 +372,36 @@ async def test_ping_is_sent_at_once_and_its_outcome_answered(world: World, recei
     assert (await world.ok("GET", _path(made)))["status"] == "enabled"
     await _deliver(world)
     assert len(receiver.received) == 2
+
+
+async def test_webhook_is_sent_one_ping_at_a_time_and_an_organisation_a_few(
+    world: World, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = SilentNames(monkeypatch)
+    key = world.key("admin", org=await world.organisation("pinging"))
+    made = [await _make(world, f"https://{number}.silent.example.com/", key=key) for number in range(4)]
+
+    async def ping(number: int) -> Json:
+        found: Json = await world.ok("POST", f"{_path(made[number])}/test", key=key)
+        return found
+
+    first = asyncio.create_task(ping(0))
+    await names.wait_for(1)
+    # Given another name in the place of the one that waits
+    await world.ok("PATCH", _path(made[0]), {"url": "https://other.silent.example.com/"}, key=key)
+    again = await world.call("POST", f"{_path(made[0])}/test", key=key)
+    error_of(again, 429, "rate_limited")
+    assert again.headers["retry-after"] == "1"
+    others = [asyncio.create_task(ping(number)) for number in (1, 2)]
+    await names.wait_for(3)
+    error_of(await world.call("POST", f"{_path(made[3])}/test", key=key), 429, "rate_limited")
+    # Others are not concerned
+    assert (await world.ok("POST", f"{_path(await _make(world, receiver.url))}/test"))["status"] == "delivered"
+
+    names.end()
+    for one in await asyncio.gather(first, *others):
+        assert [attempt["error"] for attempt in one["attempts"]] == ["connection_failed"]
+    assert (await ping(3))["status"] == "failed"
 
 
 async def test_both_secrets_sign_after_a_rotation(world: World, receiver: Receiver) -> None:
@@ -427,6 +460,51 @@ async def test_range_of_events_is_replayed_in_order_also_from_before_the_registr
     assert (await world.ok("POST", f"{_path(made)}/deliveries/replay", empty))["queued"] == 0
     for body in ({}, {"to": "2026-01-01"}, {"from": "yesterday"}):
         error_of(await world.call("POST", f"{_path(made)}/deliveries/replay", body), 400, "invalid_request")
+
+
+async def test_replay_that_an_error_or_a_crash_cut_short_goes_on_and_sends_nothing_twice(
+    world: World, receiver: Receiver
+) -> None:
+    org = await world.organisation("replaying")
+    key, count = world.key("admin", org=org), 250
+
+    def append(conn: Any) -> None:
+        for number in range(count):
+            append_event(conn, event_id=f"evt_{number}", org=org, type="policy.updated", timestamp=now_ms(), payload={})
+
+    async def replay(found: list[Any]) -> None:
+        headers = {"Idempotency-Key": "replay"}
+        found.append(await world.call("POST", path, {"from": "2026-01-01"}, key=key, headers=headers))
+
+    async def run(statement: str) -> None:
+        await world.service.db.write(lambda conn: conn.exec_driver_sql(statement))
+
+    await world.service.db.write(append)
+    made = await _make(world, receiver.url, "policy.updated", key=key)
+    path = f"{_path(made)}/deliveries/replay"
+    answers: list[Any] = []
+    # Given a database that refuses a row of the second batch
+    await run(
+        "CREATE TRIGGER refuse BEFORE INSERT ON webhook_deliveries WHEN new.event_id = 'evt_220'"
+        " BEGIN SELECT RAISE(ABORT, 'no space'); END"
+    )
+    await replay(answers)
+    await run("DROP TRIGGER refuse")
+    await _deliver(world)
+    assert receiver.events == [f"evt_{number}" for number in range(200)]
+    await replay(answers)
+    await _deliver(world)
+    # Given an answer that a crash lost
+    await run("UPDATE idempotency SET state = 'running', response = NULL WHERE key = 'replay'")
+    await replay(answers)
+    await _deliver(world)
+
+    error_of(answers[0], 500, "internal_error")
+    assert [one.json() for one in answers[1:]] == [{"webhook_id": made["webhook_id"], "queued": count}] * 2
+    assert receiver.events == [f"evt_{number}" for number in range(count)]
+    # A new request sends them again
+    assert (await world.ok("POST", path, {"from": "2026-01-01"}, key=key))["queued"] == count
+    assert await _log(world, made, key=key, status="delivered") == []
 
 
 async def test_running_service_sends_events_by_itself_also_over_a_restart(tmp_path: Path) -> None:
