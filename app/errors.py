@@ -56,7 +56,8 @@ _KINDS = (
         "rate_limited",
         429,
         "Requests",
-        "The API key made too many requests, or too many requests without a valid key came from the address.",
+        "The API key made too many requests, or too many requests without a valid key came from the address; or the "
+        "organisation has as many previews or test deliveries under way as it may.",
         "Wait for the seconds that `Retry-After` names. `RateLimit-Policy` tells how many requests (`q`) any window of "
         "`w` seconds may hold, `RateLimit` how many remain (`r`) and in how many seconds one more does (`t`).",
     ),
@@ -233,8 +234,8 @@ _KINDS = (
         "too_many_exports",
         422,
         "Exports",
-        "The organisation has as many unfinished exports as it may.",
-        "Wait until one of them is ready.",
+        "The organisation has as many exports, unfinished or not expired, as it may.",
+        "Wait until one of them is ready, or for the seconds that `Retry-After` names.",
     ),
     ErrorKind(
         "transaction_failed",
@@ -359,7 +360,7 @@ _KINDS = (
         "delivery_not_found",
         404,
         "Webhooks",
-        "The webhook has no delivery with this id. What was delivered is forgotten after 90 days.",
+        "The webhook has no delivery with this id. What is 90 days old is forgotten.",
         "List the deliveries with `GET /v1/webhooks/{webhook_id}/deliveries`.",
     ),
     ErrorKind(

@@ -34,7 +34,7 @@ class Report:
 
 
 class Health:
-    """Looks at the parts, at most once in ``remember`` seconds however often it is asked."""
+    """Looks at the parts, once at a time and at most once in ``remember`` seconds however often it is asked."""
 
     def __init__(
         self,
@@ -49,18 +49,28 @@ class Health:
         self._remember = remember
         self._patience = patience
         self._timer = timer
-        self._looking = asyncio.Lock()
+        self._looking: asyncio.Task[Report] | None = None
         self._found: tuple[float, Report] | None = None
 
     async def report(self) -> Report:
-        """Return what was found, a moment ago at most."""
-        async with self._looking:
-            now = self._timer()
-            if self._found is None or now >= self._found[0] + self._remember:
-                self._found = (now, await self._look())
-            return self._found[1]
+        """Return what was found a moment ago, or what the look finds that is under way or begins now."""
+        if self._looking is None:
+            if self._found is not None and self._timer() < self._found[0] + self._remember:
+                return self._found[1]
+            self._looking = asyncio.create_task(self._look(), name="health")
+        # Others wait for the same look, so one who leaves does not end it.
+        return await asyncio.shield(self._looking)
 
     async def _look(self) -> Report:
+        try:
+            report = await self._examine()
+            # A look can take longer than what was found is remembered: that counts from its end.
+            self._found = (self._timer(), report)
+        finally:
+            self._looking = None
+        return report
+
+    async def _examine(self) -> Report:
         lag, writable = await asyncio.gather(self._lag(), self._write())
         failing = [name for name, works in (("chain", not math.isnan(lag)), ("database", writable)) if not works]
         if lag > self._service.settings.max_indexer_lag:

@@ -19,8 +19,10 @@ from app.store.keys import (
     ApiKey,
     api_key,
     api_key_by_digest,
+    api_key_made_under,
     api_keys,
     insert_api_key,
+    replace_digest,
     revoke_api_key,
     touch_api_keys,
 )
@@ -143,9 +145,22 @@ class KeyRing:
             wallet_id=wallet_id,
             name=name,
             digest=self.digest(key),
-            hint=key[-_CHECKSUM:][-4:],
+            hint=_hint(key),
             created_at=self._now(),
         )
+        return Issued(key, record)
+
+    def reissue(self, conn: Connection, org: str, idempotency_key: str, *, live: bool) -> Issued | None:
+        """Give the key that a request made under this idempotency key another text; None when it made none.
+
+        For one that a crash kept from being answered: the text before was shown to nobody and is not kept.
+        """
+        made = api_key_made_under(conn, org, idempotency_key)
+        if made is None:
+            return None
+        key = generate(live=live)
+        record = replace(made, digest=self.digest(key), hint=_hint(key))
+        replace_digest(conn, record.key_id, digest=record.digest, hint=record.hint)
         return Issued(key, record)
 
     def create(self, *, org: str, role: Role, wallet_id: str | None, name: str, live: bool) -> str:
@@ -158,14 +173,21 @@ class KeyRing:
         """All keys of an organisation, revoked ones too."""
         return self._db.read(lambda conn: api_keys(conn, org))
 
-    def revoke(self, conn: Connection, org: str, key_id: str) -> ApiKey:
-        """Revoke a key. Raises ``key_not_found`` and, for one that was revoked before, ``key_not_active``."""
-        found = _found(conn, org, key_id)
-        if not revoke_api_key(conn, org, key_id, self._now()):
-            raise BusinessError("key_not_active")
-        return replace(found, revoked_at=self._now())
+    def revoke(self, conn: Connection, org: str, key_id: str, *, again: bool = False) -> ApiKey:
+        """Revoke a key; ``again`` says that this request has done so and is only to be answered.
 
-    def rotate(self, conn: Connection, org: str, key_id: str, *, overlap: int, live: bool) -> Issued:
+        Raises ``key_not_found`` and, for one that was revoked before, ``key_not_active``.
+        """
+        found, now = _found(conn, org, key_id), self._now()
+        if revoke_api_key(conn, org, key_id, now):
+            return replace(found, revoked_at=now)
+        if again:
+            return found
+        raise BusinessError("key_not_active")
+
+    def rotate(
+        self, conn: Connection, org: str, key_id: str, *, overlap: int, live: bool, idempotency_key: str | None = None
+    ) -> Issued:
         """Store a new key for the same use, and let the old one work for ``overlap`` seconds more.
 
         Raises ``key_not_found`` and, for one that was revoked or rotated before, ``key_not_active``.
@@ -174,7 +196,7 @@ class KeyRing:
         if old.revoked_at is not None:
             raise BusinessError("key_not_active")
         made = self.issue(org=org, role=_role(old), wallet_id=old.wallet_id, name=old.name, live=live)
-        insert_api_key(conn, made.record)
+        insert_api_key(conn, made.record, idempotency_key=idempotency_key)
         revoke_api_key(conn, org, key_id, self._now() + overlap * 1000)
         return made
 
@@ -191,6 +213,10 @@ def status_of(record: ApiKey, now: int) -> KeyStatus:
     if record.revoked_at is None:
         return "active"
     return "revoked" if record.revoked_at <= now else "rotated"
+
+
+def _hint(key: str) -> str:
+    return key[-4:]
 
 
 def _role(record: ApiKey) -> Role:

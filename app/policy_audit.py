@@ -2,8 +2,10 @@
 
 import asyncio
 import base64
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
+from based58 import b58decode
 from solders.pubkey import Pubkey
 from solders.transaction import VersionedTransaction
 from sqlalchemy import Connection
@@ -16,10 +18,14 @@ from app.models.policies import AuditLog, Change
 from app.service import Service
 from app.store.policies import AuditEntry, policy, policy_audit_log, record_policy_edit
 from app.timestamps import iso_ms, now_ms
+from idl.codec import Codec
 
 _INSTRUCTION = "update_policy"
-#: Shown of a change past this service while the chain does not give its transaction.
+#: Where its accounts name the authority, and the policy.
+_AUTHORITY, _POLICY = 0, 2
+#: Shown of a change past this service while the chain does not give its transaction, or when that does not tell.
 _UNKNOWN = "on-chain"
+_MALFORMED = (KeyError, TypeError, ValueError, IndexError)
 _AT_ONCE = 10
 
 
@@ -69,21 +75,38 @@ async def _find_signers(
 
 
 async def _signer(service: Service, address: str, signature: str) -> str | None:
-    """Return the authority that signed a transaction's update of the policy at this address."""
+    """Return who signed a transaction's update of the policy at this address.
+
+    None while the chain does not give the transaction. One that does not tell is not asked for again.
+    """
     options = {"commitment": "confirmed", "encoding": "base64", "maxSupportedTransactionVersion": 0}
     try:
         landed = await service.chain.call("getTransaction", [signature, options])
-    except (ChainUnavailable, RpcError):
+        return None if not landed else _authority(landed, service.codec, Pubkey.from_string(address)) or _UNKNOWN
+    except (ChainUnavailable, RpcError, *_MALFORMED):
         return None
-    if not landed:
-        return None
-    message = VersionedTransaction.from_bytes(base64.b64decode(landed["transaction"][0])).message
-    keys, program, wanted = message.account_keys, service.codec.program_id, Pubkey.from_string(address)
-    for instruction in message.instructions:
-        if keys[instruction.program_id_index] != program:
+
+
+def _authority(landed: dict[str, Any], codec: Codec, policy_address: Pubkey) -> str | None:
+    """Return the authority of a transaction's update of a policy, whether it was called by itself or by a program."""
+    for program, data, accounts in _instructions(landed):
+        if program != codec.program_id or len(accounts) <= _POLICY or accounts[_POLICY] != policy_address:
             continue
-        decoded = service.codec.decode_instruction(bytes(instruction.data))
-        # The accounts of `update_policy` begin with authority, organisation and policy.
-        if decoded and decoded[0] == _INSTRUCTION and keys[instruction.accounts[2]] == wanted:
-            return str(keys[instruction.accounts[0]])
+        decoded = codec.decode_instruction(data)
+        if decoded and decoded[0] == _INSTRUCTION:
+            return str(accounts[_AUTHORITY])
     return None
+
+
+def _instructions(landed: dict[str, Any]) -> Iterator[tuple[Pubkey, bytes, list[Pubkey]]]:
+    """Yield all instructions of a transaction with their program and accounts, then those that programs called."""
+    message = VersionedTransaction.from_bytes(base64.b64decode(landed["transaction"][0])).message
+    loaded = landed["meta"].get("loadedAddresses") or {}
+    from_tables = [Pubkey.from_string(one) for kind in ("writable", "readonly") for one in loaded.get(kind, ())]
+    keys = [*message.account_keys, *from_tables]
+    for outer in message.instructions:
+        yield keys[outer.program_id_index], bytes(outer.data), [keys[index] for index in outer.accounts]
+    for group in landed["meta"].get("innerInstructions") or ():
+        for inner in group["instructions"]:
+            accounts = [keys[index] for index in inner["accounts"]]
+            yield keys[inner["programIdIndex"]], b58decode(inner["data"].encode()), accounts

@@ -90,21 +90,28 @@ async def update(  # noqa: PLR0917
     service: Service, principal: Principal, ticket: Ticket, identifier: str, body: UpdatePolicy, expected: Expected
 ) -> PolicyAnswer:
     """Change the fields in the body, the others stay. Raises ``policy_immutable`` and ``version_conflict``."""
+    # Its key is claimed without a transaction by the last step, the name: an earlier run only could not answer.
+    done = ticket.claimed and ticket.resumed is None
     request = _Request(service, principal, ticket, identifier, expected)
     request.find_changeable()
     async with service.submitter.lock(request.lock):
-        landed = await _resumed(request)
-        if landed is None and body.model_fields_set - _OFF_CHAIN:
-            landed = await _carry_out(request, lambda before: _update(request, before, body))
-        elif landed is None:
-            expected.check(request.find())
-        if "name" in body.model_fields_set:
-            await _rename(request, body.name, landed)
+        if not done:
+            await _change(request, body)
     changed_policy = request.find()
     # Payments that remember a wallet would consult the list that was closed.
     for wallet_id in service.db.read(lambda conn: attached_wallets(conn, changed_policy.address)):
         service.wallet_cache.forget(principal.org, wallet_id)
     return policies.shown(await named(service, changed_policy))
+
+
+async def _change(request: _Request, body: UpdatePolicy) -> None:
+    landed = await _resumed(request)
+    if landed is None and body.model_fields_set - _OFF_CHAIN:
+        landed = await _carry_out(request, lambda before: _update(request, before, body))
+    elif landed is None:
+        request.expected.check(request.find())
+    if "name" in body.model_fields_set:
+        await _rename(request, body.name, landed)
 
 
 async def delete(
@@ -303,6 +310,7 @@ async def _rename(request: _Request, name: str, landed: str | None) -> None:
     found = request.find()
 
     def write(conn: Connection) -> None:
+        request.ticket.claim(conn, None)
         current = policy(conn, found.org, found.policy_id)
         if current is None or current.name == name:
             return
@@ -334,3 +342,4 @@ async def _rename(request: _Request, name: str, landed: str | None) -> None:
         )
 
     await request.service.db.write(write)
+    request.ticket.claimed = request.ticket.effective = True

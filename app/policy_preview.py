@@ -1,7 +1,9 @@
 """Previews: what the last seven days' payments would have become under a changed policy."""
 
 import asyncio
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -11,6 +13,7 @@ from sqlalchemy import Connection
 from app import policies
 from app.bootstrap import program_file
 from app.chain.rules import Rules
+from app.errors import RequestError
 from app.keys import Principal
 from app.models.payments import Violation
 from app.models.policies import PolicyPreview, PreviewedPayment, PreviewPolicy
@@ -29,6 +32,11 @@ _PERIOD, _BEFORE = 7 * 24 * _HOUR, 25 * _HOUR
 #: Payments that one preview makes again, those before the period included.
 MAX_PAYMENTS = 5_000
 _MAX_SHOWN = 100
+#: Previews of an organisation that are asked for at once; it is told to come back with more.
+MAX_AT_ONCE = 4
+_RETRY_AFTER = "2"
+
+_asked: Counter[str] = Counter()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +52,12 @@ async def preview(service: Service, principal: Principal, identifier: str, body:
     """Return what the payments of the attached wallets would have become, had the change been made before them.
 
     Balances, freezes and pauses do not count; co-signatures and approvals are those that were given, recipients what
-    is registered now, from when it was. One preview is made at a time.
+    is registered now, from when it was. Raises ``rate_limited`` while the organisation waits for several.
     """
     found = policies.find(service, principal.org, identifier)
     wanted = changed(service, principal.org, await terms_of(service, found), body)
     as_if = replace(found, rules=wanted.rules, allowed_recipients=list(wanted.entries.values()))
-    async with service.submitter.lock("preview"):
+    async with _turn(service, principal.org):
         end = now_ms()
         start = end - _PERIOD
         past = await service.db.read_async(lambda conn: _past(conn, found.address, wanted.rules, start))
@@ -71,6 +79,26 @@ async def preview(service: Service, principal: Principal, identifier: str, body:
             "changes_left_out": len(differing[_MAX_SHOWN:]),
         }
     )
+
+
+@asynccontextmanager
+async def _turn(service: Service, org: str) -> AsyncIterator[None]:
+    """Wait for the organisation's turn, in which one preview is made. Raises ``rate_limited`` when too many wait.
+
+    One is made at a time, for each takes a processor. Of every organisation only one stands in the line for that, so
+    nobody waits for more than one of each other's.
+    """
+    if _asked[org] >= MAX_AT_ONCE:
+        message = "The organisation waits for several previews already."
+        raise RequestError("rate_limited", message, headers={"Retry-After": _RETRY_AFTER})
+    _asked[org] += 1
+    try:
+        async with service.submitter.lock(f"preview/{org}"), service.submitter.lock("preview"):
+            yield
+    finally:
+        _asked[org] -= 1
+        if not _asked[org]:
+            del _asked[org]
 
 
 def _moment(one: PreviewedPayment) -> tuple[str, str]:

@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import logging
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.applications import Starlette
 
 from app import logs
+from app.chain.client import ChainClient
+from app.chain.transport import HttpTransport
 from app.health import Health
 from app.main import routes
 from tests.world import World, error_of
@@ -127,6 +130,74 @@ async def test_many_questions_look_once(world: World) -> None:
     now += 1.0
     await health.report()
     assert world.line.methods.count("getSlot") == 2
+
+
+async def test_those_who_ask_while_the_chain_hangs_wait_for_one_look_together(tmp_path: Path) -> None:
+    world, asked = World(tmp_path), 0
+
+    async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        while got := await reader.read(1 << 16):
+            asked += got.count(b"POST / ")
+        writer.close()
+        await writer.wait_closed()
+
+    # Given a chain that takes connections and requests and does not answer
+    server = await asyncio.start_server(swallow, "127.0.0.1", 0)
+    silent = HttpTransport(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    async with world, server:
+        monitored = Health(world.service, remember=0.2, patience=0.4)
+        _app(world).state.health = monitored
+        world.service.chain = ChainClient(silent, program_id=world.service.codec.program_id)
+
+        # When several ask for readiness and figures at once
+        began = time.monotonic()
+        paths = ["/readyz", "/metrics"] * 10
+        answers = await asyncio.gather(*(world.client.get(path) for path in paths))
+        took = time.monotonic() - began
+
+        # Then they waited no longer than one does
+        assert [one.status_code for one in answers] == [503, 200] * 10
+        assert asked == 1
+        assert took < len(paths) / 2 * 0.4
+        await silent.aclose()
+
+
+async def test_what_a_slow_look_found_is_remembered_from_its_end(watched: World) -> None:
+    now, line = 100.0, watched.line
+    health = Health(watched.service, remember=1.0, timer=lambda: now)
+
+    async def slowly() -> None:
+        nonlocal now
+        now += 1.5
+
+    line.hold = lambda method: slowly() if method == "getSlot" else None
+    line.methods.clear()
+
+    for _ in range(3):
+        await health.report()
+
+    assert line.methods.count("getSlot") == 1
+    now += 1.0
+    await health.report()
+    assert line.methods.count("getSlot") == 2
+
+
+async def test_look_goes_on_when_the_first_who_asked_leaves(watched: World) -> None:
+    line, go_on = watched.line, asyncio.Event()
+    line.hold = lambda method: go_on.wait() if method == "getSlot" else None
+    health = Health(watched.service, remember=60.0)
+    first, second = (asyncio.create_task(health.report()) for _ in range(2))
+    line.methods.clear()
+    while "getSlot" not in line.methods:  # noqa: ASYNC110 - the line tells nobody
+        await asyncio.sleep(0.001)
+
+    first.cancel()
+    go_on.set()
+
+    assert (await second).failing == ()
+    assert first.cancelled()
+    assert line.methods.count("getSlot") == 1
 
 
 async def test_figures_count_requests_by_route_and_payments_by_outcome(watched: World) -> None:

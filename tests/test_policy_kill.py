@@ -1,4 +1,4 @@
-"""Kill -9 of `serve` while it changes a policy: the change is made once, whole, and credited to who asked."""
+"""Kill -9 of `serve` while it changes a policy or a key: the change is made once, whole, and answered in the end."""
 
 import asyncio
 import contextlib
@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,10 @@ _ROOT = Path(__file__).resolve().parent.parent
 _RECIPIENTS = 30
 
 #: Runs `serve` and, armed by a signal, kills it at the given transaction of a policy's change: before or after the
-#: chain gets it.
+#: chain gets it. Or it kills it when a change has been made, and its answer is to be stored.
 _LAUNCHER = """
 import os, signal, sys
+from app import idempotency
 from app.submission import Submitter
 moment, number = sys.argv[1], int(sys.argv[2])
 send, seen, armed = Submitter._send, 0, False
@@ -41,6 +42,12 @@ async def deadly(self, attempt):
         os.kill(os.getpid(), signal.SIGKILL)
     return outcome
 Submitter._send = deadly
+finish = idempotency.finish
+def unanswered(*arguments):
+    if moment == "made" and armed:
+        os.kill(os.getpid(), signal.SIGKILL)
+    finish(*arguments)
+idempotency.finish = unanswered
 from app.cli import main
 main(sys.argv[3:])
 """
@@ -70,9 +77,11 @@ async def _serve(
         await process.communicate()
 
 
-async def _ask(client: httpx.AsyncClient, method: str, path: str, body: Any = None) -> Any:
+async def _ask(
+    client: httpx.AsyncClient, method: str, path: str, body: Any = None, more: Mapping[str, str] | None = None
+) -> Any:
     """Ask until there is an answer of success: what an earlier run sent may take a moment to be seen."""
-    headers = {"Idempotency-Key": f"{method} {path}"}
+    headers = {"Idempotency-Key": f"{method} {path}", **(more or {})}
     async with asyncio.timeout(_PATIENCE):
         while True:
             response = await client.request(method, path, json=body, headers=headers)
@@ -119,3 +128,39 @@ async def test_policy_change_that_is_killed_again_and_again_is_made_once_and_who
     async with _serve(tmp_path, "never", 0) as (_process, client):
         assert await _ask(client, "DELETE", path) == changed
         assert (await client.get(path)).status_code == 404
+
+
+async def test_change_that_is_killed_when_it_is_made_and_not_answered_is_answered_when_repeated(tmp_path: Path) -> None:
+    async def killed(  # noqa: PLR0917
+        process: asyncio.subprocess.Process, client: httpx.AsyncClient, method: str, path: str, body: Any, match: str
+    ) -> None:
+        process.send_signal(signal.SIGUSR1)
+        headers = {"Idempotency-Key": f"{method} {path}", "If-Match": match}
+        with contextlib.suppress(httpx.HTTPError):
+            await client.request(method, path, json=body, headers=headers)
+        async with asyncio.timeout(_PATIENCE):
+            assert await process.wait() == -9
+
+    # Given a rename, by the version that it was made from, that was killed
+    async with _serve(tmp_path, "made", 0) as (process, client):
+        policy = f"/v1/policies/{(await _ask(client, 'POST', '/v1/policies', {'name': 'Before'}))['policy_id']}"
+        old = await _ask(client, "POST", "/v1/keys", {"role": "viewer"})
+        version = (await client.get(policy)).headers["etag"]
+        await killed(process, client, "PATCH", policy, {"name": "After"}, version)
+
+    # Then its repetition is no conflict; and given that a rotation is killed
+    rotation, at_once = f"/v1/keys/{old['key_id']}/rotate", {"overlapSeconds": 0}
+    async with _serve(tmp_path, "made", 0) as (process, client):
+        assert (await _ask(client, "PATCH", policy, {"name": "After"}, {"If-Match": version}))["name"] == "After"
+        await killed(process, client, "POST", rotation, at_once, "*")
+
+    # Then its repetition gives a key, the one new one
+    async with _serve(tmp_path, "never", 0) as (_process, client):
+        new = await _ask(client, "POST", rotation, at_once)
+        listed = (await client.get("/v1/keys")).json()["data"]
+        assert [one["key_id"] for one in listed if one["role"] == "viewer"] == [new["key_id"], old["key_id"]]
+        codes = {}
+        for name, key in (("old", old), ("new", new)):
+            answer = await client.get("/v1/policies", headers={"Authorization": f"Bearer {key['key']}"})
+            codes[name] = answer.status_code
+        assert codes == {"old": 401, "new": 200}

@@ -31,8 +31,11 @@ async def create_key(call: Call, body: CreateKey) -> NewKey:
         wallets.find(service, org, body.wallet_id)
     made = service.keys.issue(org=org, role=body.role, wallet_id=body.wallet_id, name=body.name or "", live=_live(call))
 
-    await _write(call, lambda conn: insert_api_key(conn, made.record))
-    return _new(made)
+    def store(conn: Connection) -> Issued:
+        insert_api_key(conn, made.record, idempotency_key=call.ticket.key)
+        return made
+
+    return _new(await _make(call, store))
 
 
 @operation(tag="keys", roles=ADMINS, query=ListKeys, answer=KeyPage)
@@ -59,17 +62,17 @@ async def list_keys(call: Call, query: ListKeys) -> KeyPage:
 async def rotate_key(call: Call, body: RotateKey) -> NewKey:
     """Rotate an API key.
 
-    Answers a new key with the same role, wallet and name. The old one works on for `overlapSeconds`, by default a day.
+    Answers a new key with the same role, wallet and name. The old one works on for `overlapSeconds`, by default a day;
+    without an overlap the key in use cannot repeat the request should the answer get lost.
     """
     service = call.service
     overlap = service.settings.key_rotation_overlap if body.overlap_seconds is None else body.overlap_seconds
 
-    made = await _write(
-        call,
-        lambda conn: service.keys.rotate(
-            conn, call.principal.org, call.path("key_id"), overlap=overlap, live=_live(call)
-        ),
-    )
+    def store(conn: Connection) -> Issued:
+        org, key_id, under = call.principal.org, call.path("key_id"), call.ticket.key
+        return service.keys.rotate(conn, org, key_id, overlap=overlap, live=_live(call), idempotency_key=under)
+
+    made = await _make(call, store)
     service.keys.forget()
     return _new(made)
 
@@ -83,10 +86,23 @@ async def revoke_key(call: Call, _body: EmptyBody) -> Key:
     It stops working at once, on other nodes within a second. An admin may revoke the key in use; `agent-vault keys`
     makes another.
     """
-    keys = call.service.keys
-    revoked = await _write(call, lambda conn: keys.revoke(conn, call.principal.org, call.path("key_id")))
+    keys, again = call.service.keys, call.ticket.claimed
+    revoked = await _write(call, lambda conn: keys.revoke(conn, call.principal.org, call.path("key_id"), again=again))
     keys.forget()
     return _shown(revoked)
+
+
+async def _make(call: Call, store: Callable[[Connection], Issued]) -> Issued:
+    """Store a new key; when an earlier run of the request did and could not answer, give that record another key."""
+    again, under = call.ticket.claimed, call.ticket.key
+
+    def made(conn: Connection) -> Issued:
+        earlier = None
+        if again and under is not None:
+            earlier = call.service.keys.reissue(conn, call.principal.org, under, live=_live(call))
+        return earlier or store(conn)
+
+    return await _write(call, made)
 
 
 async def _write(call: Call, work: Callable[[Connection], T]) -> T:

@@ -2,12 +2,17 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from sqlalchemy import Connection, delete, update
 
 from app.cli import main
 from app.housekeeping import Housekeeping
+from app.store.keys import made_keys
+from app.store.migrations import applied_migrations, migrate
+from app.store.state_tables import idempotency
 from tests.world import Json, World, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -160,6 +165,82 @@ async def test_repetition_gets_the_same_key_which_is_stored_encrypted_only(world
     assert first == again
     stored = b"".join(file.read_bytes() for file in world.settings.data_dir.rglob("*.db*"))
     assert first["key"].encode() not in stored
+
+
+async def _set_claim(world: World, key: str, **values: Any) -> None:
+    """Change what is stored of an idempotency key."""
+
+    def work(connection: Connection) -> None:
+        connection.execute(update(idempotency).where(idempotency.c.key == key).values(values))
+
+    await world.service.db.write(work)
+
+
+async def _ask_and_lose(world: World, method: str, path: str, body: Json, key: str) -> Json:
+    """Ask, and leave things as a process does that dies before it has stored its answer."""
+    answer = await world.ok(method, path, body, headers={"Idempotency-Key": key})
+    lost: Json = {"state": "running", "response": None, "status_code": None}
+    await _set_claim(world, key, **lost)
+    return answer
+
+
+async def test_creation_whose_answer_a_crash_lost_gives_the_same_record_a_key(world: World) -> None:
+    body = {"role": "viewer", "name": "lost-create"}
+    unseen = await _ask_and_lose(world, "POST", "/v1/keys", body, "lost-create")
+
+    made = await world.ok("POST", "/v1/keys", body, headers={"Idempotency-Key": "lost-create"})
+
+    assert await world.ok("POST", "/v1/keys", body, headers={"Idempotency-Key": "lost-create"}) == made
+    named = [one for one in (await world.ok("GET", "/v1/keys?limit=100"))["data"] if one["name"] == "lost-create"]
+    assert [one["key_id"] for one in named] == [made["key_id"]] == [unseen["key_id"]]
+    assert named[0]["hint"] == made["hint"] == made["key"][-4:]
+    assert await _works(world, made["key"])
+    assert not await _works(world, unseen["key"])
+
+
+async def test_rotation_whose_answer_a_crash_lost_is_answered_with_a_key_that_works(world: World) -> None:
+    old = await _make(world, "operator", name="lost-rotate")
+    path, body = f"/v1/keys/{old['key_id']}/rotate", {"overlapSeconds": 0}
+    unseen = await _ask_and_lose(world, "POST", path, body, "lost-rotate")
+
+    new = await world.ok("POST", path, body, headers={"Idempotency-Key": "lost-rotate"})
+
+    assert (new["key_id"], new["role"], new["status"]) == (unseen["key_id"], "operator", "active")
+    assert [await _works(world, one["key"]) for one in (new, unseen, old)] == [True, False, False]
+
+
+async def test_revocation_whose_answer_a_crash_lost_is_answered_as_done(world: World) -> None:
+    made = await _make(world)
+    path = f"/v1/keys/{made['key_id']}"
+    revoked = await _ask_and_lose(world, "DELETE", path, {}, "lost-revoke")
+
+    assert await world.ok("DELETE", path, headers={"Idempotency-Key": "lost-revoke"}) == revoked
+    error_of(await world.call("DELETE", path, headers={"Idempotency-Key": "another"}), 422, "key_not_active")
+
+
+async def test_idempotency_key_that_is_used_anew_after_its_time_makes_another_key(world: World) -> None:
+    headers, body = {"Idempotency-Key": "used-anew"}, {"role": "viewer", "name": "used-anew"}
+    first = await world.ok("POST", "/v1/keys", body, headers=headers)
+    await _set_claim(world, "used-anew", expires_at=1)
+
+    await _ask_and_lose(world, "POST", "/v1/keys", body, "used-anew")
+    second = await world.ok("POST", "/v1/keys", body, headers=headers)
+
+    assert second["key_id"] != first["key_id"]
+    assert await _works(world, first["key"])
+    assert await _works(world, second["key"])
+
+
+async def test_database_from_before_keys_were_remembered_by_their_request_makes_them(own_world: World) -> None:
+    def forget(connection: Connection) -> None:
+        made_keys.drop(connection)
+        connection.execute(delete(applied_migrations).where(applied_migrations.c.name == made_keys.name))
+
+    own_world.service.db.write_now(forget)
+    assert own_world.service.db.write_now(migrate) == [made_keys.name]
+
+    made = await own_world.ok("POST", "/v1/keys", {"role": "viewer", "idempotencyKey": "after"})
+    assert await _works(own_world, made["key"])
 
 
 async def test_list_is_paged_newest_first(world: World) -> None:

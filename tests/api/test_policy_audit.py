@@ -1,16 +1,26 @@
 """The audit log of policies: every change with who made it, from the chain and from the API key that asked."""
 
 import asyncio
+import base64
+import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from based58 import b58encode
+from solders.address_lookup_table_account import AddressLookupTableAccount
+from solders.instruction import AccountMeta, CompiledInstruction, Instruction
 from solders.keypair import Keypair
+from solders.message import MessageV0
 from solders.pubkey import Pubkey
+from solders.transaction import VersionedTransaction
 
 from app.chain.rules import Rules
 from app.store.policies import policy
 from app.timestamps import parse_iso_ms
 from tests.world import Json, World, error_of
+
+_LOOKUP_TABLES = Pubkey.from_string("AddressLookupTab1e1111111111111111111111111")
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -30,18 +40,69 @@ async def _log(world: World, made: Json, **options: Any) -> list[Json]:
     return data
 
 
-async def _change_past(world: World, made: Json, signer: Keypair, rules: Rules) -> None:
-    """Change a policy, which has no list, without the service."""
+def _change(world: World, made: Json, signer: Keypair, rules: Rules) -> Instruction:
+    """Return a change of a policy, which has no list."""
     found = world.service.db.read(lambda conn: policy(conn, world.org, made["policy_id"]))
     assert found is not None
-    change = world.service.instructions(world.org).update_policy(
+    return world.service.instructions(world.org).update_policy(
         authority=signer.pubkey(),
         policy=Pubkey.from_string(found.address),
         expected_version=found.version,
         rules=rules,
     )
-    assert (await world.land([change], signer)).err is None
+
+
+async def _change_past(world: World, made: Json, signer: Keypair, rules: Rules) -> None:
+    """Change a policy, which has no list, without the service."""
+    assert (await world.land([_change(world, made, signer, rules)], signer)).err is None
     await world.catch_up()
+
+
+async def _lookup_table(world: World, addresses: list[Pubkey]) -> AddressLookupTableAccount:
+    """Make a lookup table on the chain that holds these addresses."""
+    payer = world.service.signers.fee_payer
+    await world.later(4)
+    slot = world.localnet.chain.slot()
+    table, bump = Pubkey.find_program_address([bytes(payer.pubkey()), slot.to_bytes(8, "little")], _LOOKUP_TABLES)
+    signing = AccountMeta(payer.pubkey(), is_signer=True, is_writable=True)
+    accounts = [AccountMeta(table, is_signer=False, is_writable=True), signing, signing]
+    accounts.append(AccountMeta(Pubkey.default(), is_signer=False, is_writable=False))
+    create = bytes(4) + slot.to_bytes(8, "little") + bytes([bump])
+    extend = (2).to_bytes(4, "little") + len(addresses).to_bytes(8, "little") + b"".join(map(bytes, addresses))
+    await world.later(4)
+    for data in (create, extend):
+        assert (await world.land([Instruction(_LOOKUP_TABLES, data, accounts)])).err is None
+    await world.later(4)
+    return AddressLookupTableAccount(table, addresses)
+
+
+def _called_by_a_program(landed: Json, program: Pubkey) -> None:
+    """Make a transaction look as if another program had called the program's instructions."""
+    sent = VersionedTransaction.from_bytes(base64.b64decode(landed["transaction"][0]))
+    old, keys = sent.message, list(sent.message.account_keys)
+    inner = {group["index"]: group["instructions"] for group in landed["meta"]["innerInstructions"]}
+    outer = list(old.instructions)
+    for index, one in enumerate(outer):
+        if keys[one.program_id_index] == program:
+            data = b58encode(bytes(one.data)).decode()
+            call = {"programIdIndex": one.program_id_index, "accounts": list(one.accounts), "data": data}
+            inner[index].insert(0, call)
+            outer[index] = CompiledInstruction(len(keys), b"", bytes(one.accounts))
+    message = MessageV0(old.header, [*keys, Pubkey.new_unique()], old.recent_blockhash, outer, [])
+    landed["transaction"][0] = base64.b64encode(bytes(VersionedTransaction.populate(message, sent.signatures))).decode()
+
+
+def _alter_transactions(world: World, alter: Callable[[Json], None]) -> None:
+    """Have the node give transactions as `alter` leaves them."""
+    through = world.line._through
+
+    async def altered(body: bytes) -> bytes:
+        answer = json.loads(await through(body))
+        if json.loads(body)["method"] == "getTransaction":
+            alter(answer["result"])
+        return json.dumps(answer).encode()
+
+    world.line._through = altered
 
 
 async def test_changes_stand_in_their_order_with_the_keys_that_asked(world: World) -> None:
@@ -104,6 +165,67 @@ async def test_change_past_the_service_shows_the_authority_of_its_time(own_world
     assert entries[1]["changes"] == {"max_per_tx": {"from": "6.00", "to": "7.00"}}
     assert await _log(world, made) == entries
     assert world.line.methods.count("getTransaction") == asked
+
+
+async def test_change_past_the_service_is_found_when_its_accounts_stand_in_a_lookup_table(own_world: World) -> None:
+    world, signer = own_world, own_world.service.signers.require_authority()
+    made = await world.policy(maxPerTx="5")
+    change = _change(world, made, signer, Rules(max_per_tx=6_000_000))
+    table = await _lookup_table(world, [one.pubkey for one in change.accounts if not one.is_signer])
+    payer, blockhash = world.service.signers.fee_payer, (await world.service.chain.blockhash(fresh=True)).hash
+    message = MessageV0.try_compile(payer.pubkey(), [change], [table], blockhash)
+    assert change.accounts[2].pubkey not in message.account_keys
+
+    signature = await world.service.chain.send(bytes(VersionedTransaction(message, [payer, signer])))
+    status = await world.service.chain.confirm(signature, timeout=5)
+    assert status is not None
+    assert status.err is None
+    await world.catch_up()
+
+    assert [entry["changed_by"] for entry in await _log(world, made)] == [str(signer.pubkey())]
+
+
+async def test_change_through_another_program_names_the_authority_that_it_was_made_with(own_world: World) -> None:
+    world, signer = own_world, own_world.service.signers.require_authority()
+    made = await world.policy(maxPerTx="5")
+    await _change_past(world, made, signer, Rules(max_per_tx=6_000_000))
+    _alter_transactions(world, lambda landed: _called_by_a_program(landed, world.service.codec.program_id))
+
+    assert [entry["changed_by"] for entry in await _log(world, made)] == [str(signer.pubkey())]
+
+
+async def test_transaction_that_does_not_tell_who_signed_is_asked_for_once(own_world: World) -> None:
+    world, signer = own_world, own_world.service.signers.require_authority()
+    made = await world.policy(maxPerTx="5")
+    await _change_past(world, made, signer, Rules(max_per_tx=6_000_000))
+
+    def call_and_tell_nothing(landed: Json) -> None:
+        _called_by_a_program(landed, world.service.codec.program_id)
+        landed["meta"]["innerInstructions"] = None
+
+    _alter_transactions(world, call_and_tell_nothing)
+    asked = world.line.methods.count("getTransaction")
+
+    for _ in range(3):
+        assert [entry["changed_by"] for entry in await _log(world, made)] == ["on-chain"]
+    assert world.line.methods.count("getTransaction") == asked + 1
+
+
+@pytest.mark.parametrize("nonsense", [{}, {"meta": {}, "transaction": ["AAAA", "base64"]}, {"meta": None}])
+async def test_answer_of_a_node_that_is_no_transaction_leaves_the_log_readable(
+    own_world: World, nonsense: Json
+) -> None:
+    world, signer = own_world, own_world.service.signers.require_authority()
+    made = await world.policy(maxPerTx="5")
+    await _change_past(world, made, signer, Rules(max_per_tx=6_000_000))
+
+    def replace(landed: Json) -> None:
+        landed.clear()
+        landed.update(nonsense)
+
+    _alter_transactions(world, replace)
+
+    assert [entry["changed_by"] for entry in await _log(world, made)] == ["on-chain"]
 
 
 async def test_change_that_lost_to_another_one_is_not_credited_with_it(own_world: World) -> None:

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
+from sqlalchemy import Connection, update
 
 from app.chain.addresses import domain_hash
 from app.chain.rules import Rules
 from app.store.attempts import pending_attempts
 from app.store.policies import Policy, policy
+from app.store.state_tables import idempotency
 from tests.world import Json, World, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -333,6 +335,34 @@ async def test_editor_who_read_an_older_version_is_told(world: World) -> None:
         refused = await world.call("PATCH", _path(made), {"name": "Odd"}, headers={"If-Match": malformed})
         error_of(refused, 400, "invalid_request")
     assert (await world.call("DELETE", _path(made), headers={"If-Match": tag})).status_code == 200
+
+
+@pytest.mark.parametrize("change", [{"name": "After"}, {"name": "After", "maxPerTx": "5"}])
+async def test_rename_whose_answer_a_crash_lost_is_no_conflict_with_itself(world: World, change: Json) -> None:
+    # Given a rename by If-Match, and a process that died before it had stored its answer
+    made = await world.policy(maxPerTx="5")
+    headers = {"If-Match": (await world.call("GET", _path(made))).headers["etag"], "Idempotency-Key": made["policy_id"]}
+    first = await world.call("PATCH", _path(made), change, headers=headers)
+    assert first.status_code == 200
+
+    def lose_answer(connection: Connection) -> None:
+        mine = update(idempotency).where(idempotency.c.key == made["policy_id"])
+        connection.execute(mine.values(state="running", response=None, status_code=None))
+
+    await world.service.db.write(lose_answer)
+    # And somebody's change after it
+    await world.ok("PATCH", _path(made), {"maxPerTx": "7"})
+
+    # When it is repeated
+    again = await world.call("PATCH", _path(made), change, headers=headers)
+
+    # Then it is answered with the policy as it is, and undoes nothing
+    assert (again.status_code, again.json()["name"], again.json()["max_per_tx"]) == (200, "After", "7.00")
+    entries = (await world.ok("GET", f"{_path(made)}/audit-log"))["data"]
+    assert [list(entry["changes"]) for entry in entries] == [["name"], ["max_per_tx"]]
+    # And one that asks anew is told of the other version
+    stale = {"If-Match": headers["If-Match"]}
+    error_of(await world.call("PATCH", _path(made), change, headers=stale), 409, "version_conflict")
 
 
 async def test_changes_of_different_fields_at_once_all_take_effect(world: World) -> None:

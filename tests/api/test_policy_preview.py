@@ -1,10 +1,12 @@
 """Previews of policies: what they say of the past is what the chain would have done."""
 
+import asyncio
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import pytest_asyncio
 from solders.instruction import Instruction
@@ -268,6 +270,41 @@ async def test_what_is_too_much_is_left_out_by_whole_wallets(world: World, monke
 
     assert (found["wallets"], found["wallets_left_out"], found["payments"]) == (2, 1, 3)
     assert {one["wallet_id"] for one in found["changes"]} == {wallets[0]["wallet_id"], wallets[2]["wallet_id"]}
+
+
+async def test_organisation_that_asks_for_many_is_refused_some_and_keeps_nobody_else_waiting(own_world: World) -> None:
+    world, go_on = own_world, asyncio.Event()
+    policy, other = await world.policy(), world.key("operator", org=await world.organisation("previews-elsewhere"))
+    world.line.hold = lambda method: go_on.wait() if method == "getMultipleAccounts" else None
+    ended: list[str] = []
+
+    async def ask(name: str, path: str, **options: Any) -> httpx.Response:
+        response = await world.call("POST", path, {"maxPerTx": "2"}, **options)
+        ended.append(name)
+        return response
+
+    # Given an organisation that asks for more than may wait, while the first is being made
+    many = [asyncio.create_task(ask("many", _path(policy))) for _ in range(policy_preview.MAX_AT_ONCE + 3)]
+    while len(ended) < 3:  # noqa: ASYNC110 - those that are refused end
+        await asyncio.sleep(0.001)
+    ended.clear()
+
+    # When another organisation asks, and the chain answers
+    elsewhere = asyncio.create_task(ask("elsewhere", "/v1/policies/pol_moderate/preview", key=other))
+    while len(policy_preview._asked) < 2:  # noqa: ASYNC110 - it waits
+        await asyncio.sleep(0.001)
+    go_on.set()
+
+    # Then it waits for the one preview that was being made, and what was too much can be asked for again
+    assert (await elsewhere).status_code == 200
+    answers = await asyncio.gather(*many)
+    assert ended == ["many", "elsewhere", *["many"] * (policy_preview.MAX_AT_ONCE - 1)]
+    refused = [one for one in answers if one.status_code != 200]
+    assert len(refused) == 3
+    for one in refused:
+        error_of(one, 429, "rate_limited")
+        assert int(one.headers["retry-after"]) > 0
+    assert (await ask("again", _path(policy))).status_code == 200
 
 
 async def test_preview_is_for_operators_and_refuses_what_a_change_would(world: World) -> None:

@@ -55,7 +55,7 @@ def _config(*, full: bool) -> str:
 def _fixture_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Webhooks and domains that are made up may lead anywhere; here they lead nowhere."""
 
-    async def nowhere(_self: Outbound, _host: str, _port: int) -> str:
+    async def nowhere(*_: object) -> str:
         raise OSError("no network")
 
     monkeypatch.setattr(Outbound, "_address", nowhere)
