@@ -46,6 +46,7 @@ TABLES = {
 }
 INDEXES = (
     "CREATE INDEX IF NOT EXISTS transactions_to_finalize ON transactions (slot) WHERE finalized = 0",
+    "CREATE INDEX IF NOT EXISTS transactions_final ON transactions (slot) WHERE finalized = 1",
     "CREATE INDEX IF NOT EXISTS token_accounts_by_vault ON token_accounts (vault)",
     "CREATE INDEX IF NOT EXISTS token_accounts_by_org ON token_accounts (org)",
     "CREATE INDEX IF NOT EXISTS token_accounts_suspect ON token_accounts (address) WHERE suspect",

@@ -170,6 +170,21 @@ def test_finality_is_marked_and_only_final_slots_are_asked_about(store: EventSto
     assert store.last_finalized() == "signature-2"
 
 
+def test_final_and_unfinal_transactions_are_found_without_going_through_all(store: EventStore, tmp_path: Path) -> None:
+    store.record([transaction(slot, org_created()) for slot in range(1, 4)])
+    store.finalize(["signature-1", "signature-2"])
+    asked: list[str] = []
+    store._db.conn.set_trace_callback(asked.append)
+
+    assert store.last_finalized() == "signature-2"
+    assert store.unfinalized(3, 10) == ["signature-3"]
+
+    with contextlib.closing(sqlite3.connect(tmp_path / "chain.db")) as reader:
+        plans = [row[3] for query in asked for row in reader.execute(f"EXPLAIN QUERY PLAN {query}")]
+    assert len(plans) == 2
+    assert all("USING INDEX" in plan or "USING COVERING INDEX" in plan for plan in plans), plans
+
+
 def test_unknown_signatures_keep_their_order(store: EventStore) -> None:
     store.record([transaction(1), transaction(3)])
     asked = [f"signature-{n}" for n in range(1200)]
