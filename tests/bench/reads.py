@@ -32,6 +32,8 @@ KEYS = 4
 _ROUNDS = 3
 _WARM_UP = 200
 _ESCROWS = 20
+_FINAL = 20.0
+"""Seconds until what was made is final on the embedded chain, and marked so: that is work of writes, not of reads."""
 _SAMPLE = 200
 """Transactions whose pages are read: drawn from everywhere in the history."""
 
@@ -160,6 +162,7 @@ async def run(empty: Served, filled: Served, *, fill: int, seconds: float) -> No
             await _prepare(payers, payments=fill if name == "many" else 0, served=served)
             readers[name] = await stack.enter_async_context(Readers(served))
             await readers[name].find_paths()
+        await asyncio.sleep(_FINAL)
         for round_ in range(_ROUNDS + 1):
             for name, one in readers.items():
                 for title, kinds in _mixes(one):
