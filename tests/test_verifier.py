@@ -244,7 +244,8 @@ async def test_rows_that_landed_long_before_the_export_was_made_are_missing_what
     )
 
     assert (older.problems, older.verified) == ([], 0)
-    assert older.later >= len(confirmed)
+    # In the last slot more may have landed after the service looked.
+    assert older.later + len(older.unsure) >= len(confirmed)
     end = "further rows of the chain landed after slot 0, which the export ends with."
     assert any(line.endswith(end) for line in older.lines())
     assert len(false.problems) >= len(confirmed)

@@ -184,26 +184,33 @@ def _status() -> ColumnElement[str]:
 
 _EXPIRES_AT = func.coalesce(approvals.c.expires_at * 1000, table.c.created_at + LIFETIME)
 _STATUS = _status()
-# Leaves `org` and `now` open.
-_REQUESTS: Select[Any] = (
-    select(
-        *(table.c[field.name] for field in fields(NewRequest)),
-        table.c.decided_by,
-        table.c.decided_at,
-        approvals.c.state.label("on_chain"),
-        _EXPIRES_AT.label("expires_at"),
-        _STATUS.label("status"),
+
+
+def _query(*, sought_by_org: bool = True) -> Select[Any]:
+    """Leaves `org` and `now` open."""
+    return (
+        select(
+            *(table.c[field.name] for field in fields(NewRequest)),
+            table.c.decided_by,
+            table.c.decided_at,
+            approvals.c.state.label("on_chain"),
+            _EXPIRES_AT.label("expires_at"),
+            _STATUS.label("status"),
+        )
+        .outerjoin(approvals, approvals.c.address == table.c.address)
+        .where(sought(table.c.org, there=sought_by_org) == bindparam("org"))
     )
-    .outerjoin(approvals, approvals.c.address == table.c.address)
-    .where(table.c.org == bindparam("org"))
-)
+
+
+_REQUESTS = _query()
+# What has a wallet's index is not to be sought among all of the organisation's.
+_OF_WALLET = _query(sought_by_org=False).where(table.c.wallet_id == bindparam("wallet_id"))
 
 
 # A wallet's undecided requests behind the newest that it may have, a few at a time. What is being decided stays.
 _surplus = (
-    _REQUESTS.with_only_columns(table.c.approval_id)
+    _OF_WALLET.with_only_columns(table.c.approval_id)
     .where(
-        table.c.wallet_id == bindparam("wallet_id"),
         table.c.created_at > bindparam("now", type_=BigInteger) - LIFETIME,
         table.c.decided_at.is_(None),
         _STATUS == "pending",
@@ -217,9 +224,7 @@ _FORGET_SURPLUS = delete(table).where(table.c.approval_id.in_(_surplus))
 
 @cache
 def _listing(*, of_wallet: bool, with_status: bool, window: int | None) -> Listing:
-    query = _REQUESTS
-    if of_wallet:
-        query = query.where(table.c.wallet_id == bindparam("wallet_id"))
+    query = _OF_WALLET if of_wallet else _REQUESTS
     if with_status:
         query = query.where(bindparam("status") == _STATUS)
     if window is not None:
