@@ -7,6 +7,7 @@ from collections.abc import Callable
 import structlog
 
 from app.keys import KeyRing
+from app.store import exports
 from app.store.database import Database
 from app.store.retention import delete_events, delete_undecided_requests
 
@@ -21,7 +22,7 @@ class Housekeeping:
     """Does a round every ``interval`` seconds, and notes the keys' use at the end.
 
     Events are kept for ``days`` by ``clock``, which gives the Unix time, and so are requests for approvals that nobody
-    decided on.
+    decided on. Exports without a file are forgotten here, too.
     """
 
     def __init__(
@@ -48,8 +49,15 @@ class Housekeeping:
     async def tick(self) -> int:
         """Do one round; returns how many records were deleted."""
         await self._keys.note_use()
-        before = int(self._clock() * 1000) - self._kept_ms
-        return await self._delete(delete_events, before) + await self._delete(delete_undecided_requests, before)
+        now = int(self._clock() * 1000)
+        deleted = 0
+        for delete, kept_ms in (
+            (delete_events, self._kept_ms),
+            (delete_undecided_requests, self._kept_ms),
+            (exports.forget, exports.KEPT_MS),
+        ):
+            deleted += await self._delete(delete, now - kept_ms)
+        return deleted
 
     async def _delete(self, delete: Callable[..., int], before: int) -> int:
         deleted = 0

@@ -8,7 +8,8 @@ import pytest
 from sqlalchemy import event, inspect
 from sqlalchemy.engine import Connection, Engine
 
-from app.exports.exporter import Exporter
+from app.housekeeping import Housekeeping
+from app.keys import KeyRing
 from app.store.database import Database
 from app.store.exports import Export, expire, export, forget, insert_export, live, over, with_status
 from app.timestamps import now_ms
@@ -84,7 +85,7 @@ def test_what_an_organisation_has_is_counted_without_that_of_others(db: Database
 
 
 @pytest.mark.asyncio
-async def test_exports_are_forgotten_90_days_after_their_request(db: Database, tmp_path: Path) -> None:
+async def test_exports_are_forgotten_90_days_after_their_request(db: Database) -> None:
     now = now_ms()
     old, new = now - 91 * _DAY, now - 89 * _DAY
     _store(
@@ -95,12 +96,8 @@ async def test_exports_are_forgotten_90_days_after_their_request(db: Database, t
         replace(_MADE, export_id="exp_live", created_at=old, expires_at=now + _DAY),
     )
 
-    async def no_chain() -> int:
-        return 0
-
-    exporter = Exporter(db=db, folder=tmp_path, program_id="", lifetime=60, show=lambda _row: {}, catch_up=no_chain)
-    await exporter.tick()
-    await exporter.stop()
+    keys = KeyRing(db, bytes(32))
+    await Housekeeping(db, keys, interval=60, days=90, clock=lambda: now / 1000).tick()
 
     assert [one.export_id for one in db.read(lambda conn: with_status(conn, "expired"))] == ["exp_new"]
     assert db.read(lambda conn: with_status(conn, "failed")) == []

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from app.exports.files import PART, Show, write
 from app.identifiers import EVENT_PREFIX, derived_id
 from app.store.database import Database
-from app.store.exports import Export, expire, finish, forget, over, with_status
+from app.store.exports import Export, expire, finish, over, with_status
 from app.store.feed import append_event
 from app.timestamps import iso_ms, now_ms
 
@@ -24,10 +24,6 @@ _INTERVAL = 5.0
 """Seconds between two looks for what is over, and for what another process was asked for."""
 _BATCH = 100
 """Exports that are removed in one transaction, so that payments do not wait for many."""
-_KEPT_MS = 90 * 86_400_000
-"""For how long after its request an export is remembered whose file is gone."""
-_FORGET_INTERVAL_MS = 3_600_000
-"""Between two looks for those."""
 
 
 class Exporter:
@@ -62,7 +58,6 @@ class Exporter:
         self._stop = threading.Event()
         self._lock: IO[str] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._forget_at = 0
 
     def path(self, export: Export) -> Path:
         """Return where an export's file lies once it is ready."""
@@ -104,10 +99,6 @@ class Exporter:
         while old := self._db.read(lambda conn: over(conn, now, most=_BATCH)):
             await asyncio.to_thread(self._unlink, old)
             await self._db.write(lambda conn: expire(conn, [one.export_id for one in old]))
-        if now >= self._forget_at:
-            while await self._db.write(lambda conn: forget(conn, now - _KEPT_MS, most=_BATCH)):
-                pass
-            self._forget_at = now + _FORGET_INTERVAL_MS
 
     def _unlink(self, old: Sequence[Export]) -> None:
         for one in old:

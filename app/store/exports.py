@@ -23,6 +23,8 @@ from sqlalchemy import (
 from app.store.columns import columns_of, metadata
 from app.store.read_tables import transactions
 
+KEPT_MS = 90 * 86_400_000
+"""For how long after its request an export is remembered whose file is gone."""
 Status = Literal["processing", "ready", "expired", "failed"]
 Format = Literal["csv", "json"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from based58 import b58encode
 from solders.address_lookup_table_account import AddressLookupTableAccount
-from solders.instruction import AccountMeta, CompiledInstruction, Instruction
+from solders.instruction import CompiledInstruction, Instruction
 from solders.keypair import Keypair
 from solders.message import MessageV0
 from solders.pubkey import Pubkey
@@ -18,9 +18,8 @@ from solders.transaction import VersionedTransaction
 from app.chain.rules import Rules
 from app.store.policies import policy
 from app.timestamps import parse_iso_ms
+from tests.lookup_tables import lookup_table
 from tests.world import Json, World, error_of
-
-_LOOKUP_TABLES = Pubkey.from_string("AddressLookupTab1e1111111111111111111111111")
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -62,18 +61,12 @@ async def _lookup_table(world: World, addresses: list[Pubkey]) -> AddressLookupT
     """Make a lookup table on the chain that holds these addresses."""
     payer = world.service.signers.fee_payer
     await world.later(4)
-    slot = world.localnet.chain.slot()
-    table, bump = Pubkey.find_program_address([bytes(payer.pubkey()), slot.to_bytes(8, "little")], _LOOKUP_TABLES)
-    signing = AccountMeta(payer.pubkey(), is_signer=True, is_writable=True)
-    accounts = [AccountMeta(table, is_signer=False, is_writable=True), signing, signing]
-    accounts.append(AccountMeta(Pubkey.default(), is_signer=False, is_writable=False))
-    create = bytes(4) + slot.to_bytes(8, "little") + bytes([bump])
-    extend = (2).to_bytes(4, "little") + len(addresses).to_bytes(8, "little") + b"".join(map(bytes, addresses))
+    table, making = lookup_table(payer.pubkey(), world.localnet.chain.slot(), addresses)
     await world.later(4)
-    for data in (create, extend):
-        assert (await world.land([Instruction(_LOOKUP_TABLES, data, accounts)])).err is None
+    for instruction in making:
+        assert (await world.land([instruction])).err is None
     await world.later(4)
-    return AddressLookupTableAccount(table, addresses)
+    return table
 
 
 def _called_by_a_program(landed: Json, program: Pubkey) -> None:

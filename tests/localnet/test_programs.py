@@ -6,19 +6,18 @@ from pathlib import Path
 import pytest
 from solana.rpc.commitment import Confirmed
 from solana.rpc.core import RPCException
-from solders.address_lookup_table_account import AddressLookupTableAccount
-from solders.instruction import AccountMeta, Instruction
+from solders.instruction import Instruction
 from solders.keypair import Keypair
 from solders.message import MessageV0
 from solders.pubkey import Pubkey
 from solders.transaction import VersionedTransaction
 
 from app.localnet import Localnet
+from tests.lookup_tables import lookup_table
 
 from .support import CONFIRMED, SOL, Client, ManualClock, client, distinct, pay
 
 MEMO = Pubkey.from_string("MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgDLGmfcHr")
-LOOKUP_TABLES = Pubkey.from_string("AddressLookupTab1e1111111111111111111111111")
 VERSIONED = {"maxSupportedTransactionVersion": 0, **CONFIRMED}
 
 
@@ -50,19 +49,12 @@ async def test_addresses_from_a_lookup_table_are_resolved_and_found_in_the_histo
     # Given a lookup table with one address
     clock.advance_slots(10)
     sender, receiver = await rpc.wallet(), Keypair().pubkey()
-    slot = rpc.localnet.chain.slot()
-    table, bump = Pubkey.find_program_address([bytes(sender.pubkey()), slot.to_bytes(8, "little")], LOOKUP_TABLES)
-    payer = AccountMeta(sender.pubkey(), is_signer=True, is_writable=True)
-    accounts = [AccountMeta(table, is_signer=False, is_writable=True), payer, payer]
-    accounts.append(AccountMeta(Pubkey.default(), is_signer=False, is_writable=False))
-    create = bytes(4) + slot.to_bytes(8, "little") + bytes([bump])
-    extend = (2).to_bytes(4, "little") + (1).to_bytes(8, "little") + bytes(receiver)
+    lookup, making = lookup_table(sender.pubkey(), rpc.localnet.chain.slot(), [receiver])
     clock.advance_slots(1)
-    for data in (create, extend):
-        await rpc.send(rpc.signed(sender, Instruction(LOOKUP_TABLES, data, accounts)))
+    for instruction in making:
+        await rpc.send(rpc.signed(sender, instruction))
     clock.advance_slots(1)
     # When a payment takes its receiver from the table
-    lookup = AddressLookupTableAccount(table, [receiver])
     message = MessageV0.try_compile(sender.pubkey(), [pay(sender, receiver, SOL // 2)], [lookup], rpc.blockhash())
     assert receiver not in message.account_keys
     signature = await rpc.send(VersionedTransaction(message, [sender]))
@@ -71,7 +63,7 @@ async def test_addresses_from_a_lookup_table_are_resolved_and_found_in_the_histo
     shown = await rpc("getTransaction", signature, VERSIONED)
     assert shown["meta"]["loadedAddresses"] == {"writable": [str(receiver)], "readonly": []}
     assert shown["meta"]["postBalances"][2] == SOL // 2
-    assert shown["transaction"]["message"]["addressTableLookups"][0]["accountKey"] == str(table)
+    assert shown["transaction"]["message"]["addressTableLookups"][0]["accountKey"] == str(lookup.key)
     parsed = await rpc("getTransaction", signature, {"encoding": "jsonParsed", **VERSIONED})
     assert parsed["transaction"]["message"]["accountKeys"][-1] == {
         "pubkey": str(receiver),
