@@ -171,7 +171,7 @@ def _target(name: str, body: PutRecipient) -> tuple[str | None, Pubkey]:
     address = parse_address(name)
     if address is not None:
         if body.address not in (None, name):
-            raise RequestError("invalid_request", "address: must be absent or the address in the path.")
+            raise RequestError("invalid_recipient", "address: must be absent or the address in the path.")
         return None, address
     domain = normalise(name)
     if domain is None:

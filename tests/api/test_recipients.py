@@ -56,6 +56,15 @@ async def test_domain_needs_an_address(world: World) -> None:
     error_of(await world.call("PUT", "/v1/recipients/localhost", {}), 400, "invalid_recipient")
 
 
+async def test_address_in_the_body_is_that_in_the_path(world: World) -> None:
+    address, other = str(Keypair().pubkey()), str(Keypair().pubkey())
+
+    for wrong in (other, "nonsense"):
+        error_of(await world.call("PUT", f"/v1/recipients/{address}", {"address": wrong}), 400, "invalid_recipient")
+    put = await world.ok("PUT", f"/v1/recipients/{address}", {"address": address, "category": "marketplace"})
+    assert put["address"] == address
+
+
 async def test_same_registration_again_changes_nothing(world: World) -> None:
     address, operator = str(Keypair().pubkey()), world.key("operator")
     first = await world.ok("PUT", f"/v1/recipients/{address}", {"category": "nft"}, key=operator)

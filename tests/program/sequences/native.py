@@ -4,11 +4,20 @@ Its input and output are described at the top of `programs/agent-vault/policy/ex
 """
 
 import json
+import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 PROGRAMS = Path(__file__).parents[3] / "programs"
+
+
+def find_cargo() -> str | None:
+    """Return cargo's path where it works: rustup's answers to the name also where no toolchain was chosen."""
+    cargo = shutil.which("cargo")
+    if cargo is None or subprocess.run([cargo, "--version"], capture_output=True, check=False).returncode:
+        return None
+    return cargo
 
 
 def build(cargo: str) -> Path:

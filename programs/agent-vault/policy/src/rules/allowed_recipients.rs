@@ -97,6 +97,22 @@ mod tests {
     }
 
     #[test]
+    fn tells_entries_apart_that_begin_alike() {
+        for differs in 8..32 {
+            let entry = |last: u8| {
+                let mut entry = [7; 32];
+                entry[differs] = last;
+                entry
+            };
+            let entries: Vec<[u8; 32]> = (0..9u8).map(|n| entry(n.wrapping_mul(2))).collect();
+            for last in 0..=18u8 {
+                let expected = last % 2 == 0 && last < 18;
+                assert_eq!(contains(&entries, &entry(last)), expected, "{last} at {differs}");
+            }
+        }
+    }
+
+    #[test]
     fn compares_as_bytes_do() {
         let mut low = [0u8; 32];
         let mut high = [0u8; 32];
