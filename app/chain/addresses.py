@@ -85,20 +85,28 @@ class Addresses:
 
     def escrow(self, vault: Pubkey, counter: int) -> Pubkey:
         """Return the address of the escrow that the vault made as its `counter`-th, from zero."""
-        return _derive(self.program_id, b"escrow", bytes(vault), counter.to_bytes(8, "little"))
+        return self.escrow_with_bump(vault, counter)[0]
+
+    def escrow_with_bump(self, vault: Pubkey, counter: int) -> tuple[Pubkey, int]:
+        """Return the address of an escrow and the bump with which it is derived."""
+        return _find(self.program_id, b"escrow", bytes(vault), counter.to_bytes(8, "little"))
 
     def escrow_tokens(self, escrow: Pubkey) -> Pubkey:
-        """Return the address of an escrow's token account."""
-        return _derive(self.program_id, b"escrow_tokens", bytes(escrow))
+        """Return the address of an escrow's token account, which is derived with a seed from the escrow's."""
+        return Pubkey.create_with_seed(escrow, "escrow_tokens", self.token_program)
 
     def token_account(self, owner: Pubkey) -> Pubkey:
         """Return the owner's associated token account for the mint."""
         return _derive(ASSOCIATED_TOKEN_PROGRAM, bytes(owner), bytes(self.token_program), bytes(self.mint))
 
 
-@lru_cache(maxsize=_CACHE_SIZE)
 def _derive(program_id: Pubkey, *seeds: bytes) -> Pubkey:
-    return Pubkey.find_program_address(list(seeds), program_id)[0]
+    return _find(program_id, *seeds)[0]
+
+
+@lru_cache(maxsize=_CACHE_SIZE)
+def _find(program_id: Pubkey, *seeds: bytes) -> tuple[Pubkey, int]:
+    return Pubkey.find_program_address(list(seeds), program_id)
 
 
 def _sha256(text: str) -> bytes:

@@ -63,7 +63,7 @@ class EscrowInstructions(Builder):
         `proof_kinds` is a bit set over the codes of `PROOF_KINDS`. Of `expected_output`, the hash that the output must
         have, only the SHA-256 goes on the chain. The optional accounts are those of a payment to the receiver.
         """
-        escrow = self._addresses.escrow(vault, counter)
+        escrow, bump = self._addresses.escrow_with_bump(vault, counter)
         terms = {
             "amount": amount,
             "reference": reference,
@@ -74,7 +74,7 @@ class EscrowInstructions(Builder):
         }
         return self._build(
             "create_escrow",
-            {"terms": terms},
+            {"terms": terms, "bump": bump},
             payer=payer,
             signer=signer,
             policy=policy,

@@ -153,10 +153,31 @@ struct SbpfAbi : PassInfoMixin<SbpfAbi> {
           if (Call->getIntrinsicID() == Intrinsic::trap)
             Traps.push_back(Call);
     for (IntrinsicInst *Trap : Traps) {
-      IRBuilder<> B(Trap);
-      B.CreateCall(M.getOrInsertFunction("abort", FunctionType::get(B.getVoidTy(), false)));
+      Function *Abort = syscall(M, "abort", {});
+      Abort->addFnAttr(Attribute::Cold);
+      Abort->addFnAttr(Attribute::NoReturn);
+      IRBuilder<>(Trap).CreateCall(Abort)->setDoesNotReturn();
       Trap->eraseFromParent();
     }
+  }
+
+  // A function that calls the syscall. Each call of a syscall itself has an entry in the relocation table.
+  static Function *syscall(Module &M, StringRef Name, ArrayRef<Type *> Params) {
+    std::string Wrapper = ("sbpf." + Name).str();
+    if (Function *F = M.getFunction(Wrapper))
+      return F;
+    LLVMContext &C = M.getContext();
+    FunctionType *FT = FunctionType::get(Type::getVoidTy(C), Params, false);
+    Function *F = Function::Create(FT, GlobalValue::InternalLinkage, Wrapper, &M);
+    for (auto A : {Attribute::NoInline, Attribute::NoUnwind})
+      F->addFnAttr(A);
+    IRBuilder<> B(BasicBlock::Create(C, "", F));
+    SmallVector<Value *> Arguments;
+    for (Argument &A : F->args())
+      Arguments.push_back(&A);
+    B.CreateCall(M.getOrInsertFunction(Name, FT), Arguments);
+    B.CreateRetVoid();
+    return F;
   }
 
   // Whether the call asks memcmp only if two short blocks are equal.
@@ -220,9 +241,12 @@ struct SbpfAbi : PassInfoMixin<SbpfAbi> {
       Type *Ptr = B.getPtrTy(), *I64 = B.getInt64Ty();
       auto *Set = dyn_cast<MemSetInst>(MI);
       Value *Second = Set ? B.CreateZExt(Set->getValue(), I64) : cast<MemTransferInst>(MI)->getRawSource();
-      FunctionCallee Syscall =
-          M.getOrInsertFunction(Set ? "sol_memset_" : "sol_memmove_",
-                                FunctionType::get(B.getVoidTy(), {Ptr, Set ? I64 : Ptr, I64}, false));
+      StringRef Name = Set ? "sol_memset_" : "sol_memmove_";
+      SmallVector<Type *> Params = {Ptr, Set ? I64 : Ptr, I64};
+      FunctionCallee Syscall = M.getOrInsertFunction(Name, FunctionType::get(B.getVoidTy(), Params, false));
+      // Through a function where size counts more.
+      if (MI->getFunction()->hasMinSize())
+        Syscall = syscall(M, Name, Params);
       B.CreateCall(Syscall, {MI->getRawDest(), Second, B.CreateZExtOrTrunc(MI->getLength(), I64)});
       MI->eraseFromParent();
     }

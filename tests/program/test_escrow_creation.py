@@ -3,19 +3,24 @@
 from typing import Any
 
 import pytest
+from solders.instruction import Instruction
 from solders.pubkey import Pubkey
 from solders.system_program import TransferParams, transfer
 
 from app.chain.addresses import domain_hash
+from app.chain.escrow_instructions import OpenEscrow
 from app.chain.rules import Rules, category_bits
+from tests.program.bumps import below_canonical
 from tests.program.escrows import (
     AMOUNT,
     FUNDS,
     HOUR,
     THIRTY_DAYS,
     close_wallet,
+    completion,
     creation,
     held,
+    is_gone,
     lock,
     next_escrow,
     replaced,
@@ -27,6 +32,8 @@ from tests.program.world import SESSION_ENDS, Payee, World
 
 SUM = 2 * AMOUNT
 """What two escrows come to."""
+ADDRESS_WITH_SEED_MISMATCH = "System:5"
+"""What the system program says of an address that is not derived with the seed."""
 
 
 @pytest.mark.parametrize(
@@ -234,10 +241,35 @@ def test_only_the_vaults_next_escrow_is_made(world: World) -> None:
         world.vm.refuse("InvalidSeeds", creation(world, vault, receiver.vault, counter=counter))
     create, others = (creation(world, one, receiver.vault) for one in (vault, other))
     escrow = world.addresses.escrow(vault, 1)
-    for mine in (escrow, world.addresses.escrow_tokens(escrow)):
+    wrong = {escrow: "InvalidSeeds", world.addresses.escrow_tokens(escrow): ADDRESS_WITH_SEED_MISMATCH}
+    for mine, error in wrong.items():
         at = [meta.pubkey for meta in create.accounts].index(mine)
-        world.vm.refuse("InvalidSeeds", replaced(create, at, others.accounts[at].pubkey))
+        world.vm.refuse(error, replaced(create, at, others.accounts[at].pubkey))
     assert held(world, first) == AMOUNT
+
+
+def test_bump_is_that_of_the_escrows_address_and_need_not_be_the_canonical_one(world: World) -> None:
+    vault, receiver, tokens = world.wallet(), worker(world), world.addresses.escrow_tokens
+    canonical = world.addresses.escrow(vault, 0)
+    address, lower = below_canonical(b"escrow", bytes(vault), bytes(8))
+    create = creation(world, vault, receiver.vault)
+    given = [meta.pubkey for meta in create.accounts]
+    moved = replaced(create, given.index(canonical), address)
+    moved = replaced(moved, given.index(tokens(canonical)), tokens(address))
+
+    for wrong in (_with_bump(create, lower), _with_bump(create, 0), moved):
+        world.vm.refuse("InvalidSeeds", wrong)
+    world.vm.succeed(_with_bump(moved, lower))
+
+    escrow = OpenEscrow(address, vault, receiver.vault, world.payer)
+    assert held(world, escrow) == AMOUNT
+    world.vm.succeed(completion(world, escrow))
+    assert (world.balance(receiver.tokens), is_gone(world, escrow)) == (AMOUNT, True)
+
+
+def _with_bump(create: Instruction, bump: int) -> Instruction:
+    """Return a creation with another bump, which is its last byte."""
+    return Instruction(create.program_id, create.data[:-1] + bytes([bump]), create.accounts)
 
 
 @pytest.mark.parametrize("lamports", [1, 10**6, 10**9])

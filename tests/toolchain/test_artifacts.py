@@ -13,8 +13,8 @@ from solders.transaction_status import InstructionErrorFieldless, TransactionErr
 from tests.toolchain.paths import IDL, PROGRAM, ROOT
 from tests.toolchain.vm import Vm
 
-#: 150,000 were kept without the escrow, whose five instructions took 48,000 more.
-MAX_SIZE = 200_000
+#: The limit: a program's bytes are rented.
+MAX_SIZE = 150_000
 # Without accounts: the errors of an instruction that the program has, and of one that it does not have.
 NO_ACCOUNTS = InstructionErrorFieldless.NotEnoughAccountKeys
 UNKNOWN = InstructionErrorFieldless.InvalidInstructionData

@@ -5,14 +5,18 @@
 //! to a vault, the organisation's otherwise. A gap in the numbers is a lost event.
 //! [`PolicyViolation`] alone is a log line: a refused transaction leaves nothing else behind.
 
-use crate::{state::PolicyRules, ID};
+use crate::{
+    cpi::invoke,
+    state::{self, PolicyRules},
+    ID,
+};
 use alloc::vec::Vec;
 use anchor_lang::{
     bytemuck::{bytes_of, Pod},
     event::EVENT_IX_TAG_LE,
     pinocchio::instruction::InstructionAccount,
     prelude::*,
-    unchecked_invoke_signed_fixed, Discriminator,
+    Discriminator,
 };
 
 /// Emits an event from inside an instruction whose accounts have `#[event_cpi]`, given its context.
@@ -41,10 +45,10 @@ macro_rules! emit_borsh_event {
 }
 pub(crate) use emit_borsh_event;
 
-/// The discriminator of an event's type.
+/// The discriminator of an event.
 #[inline(always)]
-pub fn discriminator_of<E: Discriminator>(_event: &E) -> &'static [u8] {
-    E::DISCRIMINATOR
+pub fn discriminator_of<E: Discriminator>(_event: &E) -> [u8; 8] {
+    const { state::discriminator_of::<E>() }
 }
 
 /// An event that is plain old data, as it is sent.
@@ -82,15 +86,13 @@ const BUMP: u8 = include!(concat!(env!("OUT_DIR"), "/event_authority_bump.rs"));
 /// Invokes this program with an event. There only the event authority is accepted, which nobody but this program can
 /// sign for.
 #[inline(never)]
-pub fn send(event_authority: &AccountView, discriminator: &[u8], body: &[u8]) {
+pub fn send(event_authority: &AccountView, discriminator: [u8; 8], body: &[u8]) {
     let mut data = Vec::with_capacity(CAPACITY);
     data.extend_from_slice(EVENT_IX_TAG_LE);
-    data.extend_from_slice(discriminator);
+    data.extend_from_slice(&discriminator);
     data.extend_from_slice(body);
-    let handle = event_authority.to_cpi_handle();
     let metas = [InstructionAccount::readonly_signer(event_authority.address())];
-    let seeds: [&[u8]; 2] = [b"__event_authority", &[BUMP]];
-    unchecked_invoke_signed_fixed(&ID, &data, &metas, &[handle], &[&seeds]);
+    invoke(&ID, &data, &metas, &[event_authority], &[b"__event_authority", &[BUMP]]);
 }
 
 /// An organisation was created. Its four presets follow as [`PolicyCreated`].

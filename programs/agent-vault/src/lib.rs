@@ -10,6 +10,7 @@ extern crate alloc;
 
 use anchor_lang::prelude::*;
 
+mod cpi;
 #[cfg(target_os = "solana")]
 mod entrypoint;
 pub mod errors;
@@ -158,9 +159,10 @@ pub mod agent_vault {
         execute_payment::handler(ctx, amount, reference)
     }
 
-    /// Locks money of a vault for a task, if the vault's policy allows a payment of it to the receiver.
-    pub fn create_escrow(ctx: &mut Context<CreateEscrow>, terms: EscrowTerms) -> Result<()> {
-        create_escrow::handler(ctx, &terms)
+    /// Locks money of a vault for a task, if the vault's policy allows a payment of it to the receiver. `bump` is that of
+    /// the escrow's address, so that it need not be searched for.
+    pub fn create_escrow(ctx: &mut Context<CreateEscrow>, terms: EscrowTerms, bump: u8) -> Result<()> {
+        create_escrow::handler(ctx, &terms, bump)
     }
 
     /// Releases an escrow to its receiver upon a proof of completion, before its deadline.

@@ -1,12 +1,12 @@
 //! Token accounts: what the program reads of them, how it makes them, and the only transfer.
 
-use crate::errors::VaultError;
+use crate::{cpi::invoke, errors::VaultError};
 use anchor_lang::{
     address_eq, find_and_verify_program_address,
     pinocchio::instruction::InstructionAccount,
     prelude::*,
     programs::{Token, Token2022},
-    unchecked_invoke_signed_fixed, Id,
+    Id,
 };
 use anchor_spl::associated_token;
 
@@ -83,13 +83,13 @@ pub struct Transfer<'a> {
     /// The organisation's token program.
     pub token_program: &'a Address,
     /// Token account that pays.
-    pub from: CpiHandleMut<'a>,
+    pub from: &'a AccountView,
     /// The mint.
-    pub mint: CpiHandle<'a>,
+    pub mint: &'a AccountView,
     /// Token account that is paid.
-    pub to: CpiHandleMut<'a>,
+    pub to: &'a AccountView,
     /// Owner of `from`: a program-derived address.
-    pub owner: CpiHandle<'a>,
+    pub owner: &'a AccountView,
     /// Micro-USDC.
     pub amount: u64,
     /// Decimals of the mint.
@@ -101,7 +101,7 @@ pub struct Transfer<'a> {
 /// The metas are fixed and the token program is the one in the Org, so that no caller can put another program in its
 /// place. A refusal of the token program aborts the transaction.
 #[inline(never)]
-pub fn transfer<'a>(transfer: Transfer<'a>, seeds: &'a [&'a [u8]]) {
+pub fn transfer(transfer: Transfer, seeds: &[&[u8]; 4]) {
     const TRANSFER_CHECKED: u8 = 12;
     let Transfer { token_program, from, mint, to, owner, amount, decimals } = transfer;
     let amount = amount.to_le_bytes();
@@ -117,15 +117,13 @@ pub fn transfer<'a>(transfer: Transfer<'a>, seeds: &'a [&'a [u8]]) {
         amount[7],
         decimals,
     ];
-    let (from, to) = (CpiHandle::from(from), CpiHandle::from(to));
-    let handles = [from, mint, to, owner];
     let metas = [
         InstructionAccount::writable(from.address()),
         InstructionAccount::readonly(mint.address()),
         InstructionAccount::writable(to.address()),
         InstructionAccount::readonly_signer(owner.address()),
     ];
-    unchecked_invoke_signed_fixed(token_program, &data, &metas, &handles, &[seeds]);
+    invoke(token_program, &data, &metas, &[from, mint, to, owner], seeds);
 }
 
 /// Bytes of a token account without extensions; the mints that [`accepted_mint`] accepts ask for none.
@@ -134,35 +132,32 @@ pub const ACCOUNT_SPACE: usize = layout::LENGTH;
 /// Makes a token account out of an account that was just created for `owner`.
 pub fn initialize<'a>(
     token_program: &'a Address,
-    account: CpiHandleMut<'a>,
-    mint: CpiHandle<'a>,
+    account: &'a AccountView,
+    mint: &'a AccountView,
     owner: &Address,
 ) {
     const INITIALIZE_ACCOUNT_3: u8 = 18;
     let mut data = [INITIALIZE_ACCOUNT_3; 33];
     data[1..].copy_from_slice(owner.as_ref());
-    let account = CpiHandle::from(account);
     let metas =
         [InstructionAccount::writable(account.address()), InstructionAccount::readonly(mint.address())];
-    unchecked_invoke_signed_fixed(token_program, &data, &metas, &[account, mint], &[]);
+    invoke(token_program, &data, &metas, &[account, mint], &[]);
 }
 
 /// Closes an empty token account; its rent goes to its owner.
 pub fn close<'a>(
     token_program: &'a Address,
-    account: CpiHandleMut<'a>,
-    owner: CpiHandle<'a>,
-    seeds: &'a [&'a [u8]],
+    account: &'a AccountView,
+    owner: &'a AccountView,
+    seeds: &[&[u8]; 4],
 ) {
     const CLOSE_ACCOUNT: u8 = 9;
-    let account = CpiHandle::from(account);
     let metas = [
         InstructionAccount::writable(account.address()),
         InstructionAccount::writable(owner.address()),
         InstructionAccount::readonly_signer(owner.address()),
     ];
-    let handles = [account, owner, owner];
-    unchecked_invoke_signed_fixed(token_program, &[CLOSE_ACCOUNT], &metas, &handles, &[seeds]);
+    invoke(token_program, &[CLOSE_ACCOUNT], &metas, &[account, owner, owner], seeds);
 }
 
 /// Decimals of a mint that vaults may hold.
@@ -215,19 +210,19 @@ fn only_describing(extensions: &[u8]) -> bool {
 /// Accounts of the making of an associated token account.
 pub struct Association<'a> {
     /// Pays the rent.
-    pub payer: CpiHandleMut<'a>,
+    pub payer: &'a AccountView,
     /// The account to be.
-    pub tokens: &'a mut UncheckedAccount,
+    pub tokens: &'a AccountView,
     /// Its owner.
-    pub owner: CpiHandle<'a>,
+    pub owner: &'a AccountView,
     /// The mint.
-    pub mint: CpiHandle<'a>,
+    pub mint: &'a AccountView,
     /// The mint's program.
-    pub token_program: CpiHandle<'a>,
+    pub token_program: &'a AccountView,
     /// The associated token program.
     pub associated_token_program: &'a Address,
     /// The system program.
-    pub system_program: CpiHandle<'a>,
+    pub system_program: &'a AccountView,
 }
 
 /// Makes an associated token account unless it exists, and then checks it whoever made it: anyone may make one first,
@@ -239,26 +234,23 @@ pub fn associate(association: Association<'_>) -> Result<()> {
     const CREATE_IDEMPOTENT: u8 = 1;
     let Association { payer, tokens, owner, mint, token_program, associated_token_program, system_program } =
         association;
-    let made = CpiHandle::from(tokens.try_cpi_handle_mut()?);
-    let payer = CpiHandle::from(payer);
     let metas = [
         InstructionAccount::writable_signer(payer.address()),
-        InstructionAccount::writable(made.address()),
+        InstructionAccount::writable(tokens.address()),
         InstructionAccount::readonly(owner.address()),
         InstructionAccount::readonly(mint.address()),
         InstructionAccount::readonly(system_program.address()),
         InstructionAccount::readonly(token_program.address()),
     ];
-    let handles = [payer, made, owner, mint, system_program, token_program];
-    unchecked_invoke_signed_fixed(associated_token_program, &[CREATE_IDEMPOTENT], &metas, &handles, &[]);
+    let accounts = [payer, tokens, owner, mint, system_program, token_program];
+    invoke(associated_token_program, &[CREATE_IDEMPOTENT], &metas, &accounts, &[]);
 
     let seeds: [&[u8]; 3] =
         [owner.address().as_ref(), token_program.address().as_ref(), mint.address().as_ref()];
     find_and_verify_program_address(&seeds, &associated_token::ID, tokens.address())
         .map_err(|_| VaultError::WrongTokenAccount)?;
-    let account = tokens.account();
-    let state = read(account, token_program.address())?;
-    let data = account.try_borrow()?;
+    let state = read(tokens, token_program.address())?;
+    let data = tokens.try_borrow()?;
     let zero_tag = |at: usize| data.get(at..).and_then(|rest| rest.first_chunk::<4>()) == Some(&[0; 4]);
     const INITIALIZED: u8 = 1;
     let sound = address_eq(&state.owner, owner.address())

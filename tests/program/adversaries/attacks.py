@@ -1,6 +1,5 @@
 """Turns a valid call into its attacks, by what the IDL and the chain say about its accounts."""
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,6 +15,7 @@ from app.chain.addresses import (
 )
 from tests.program.adversaries.stage import Stage
 from tests.program.adversaries.ways import Call, Slot, Way, slots
+from tests.program.bumps import below_canonical
 from tests.program.tokens import ACCOUNT_SIZE, place_token_account
 from tests.program.vm import PROGRAM_ID
 
@@ -122,16 +122,8 @@ def _replacements(
 def _new_addresses(stage: Stage, slot: Slot, valid: Call) -> Iterator[tuple[str, Pubkey]]:
     """Yield addresses at which an account must not be created."""
     yield "another address", stage.vm.key()
-    if slot.name not in valid.seeds:
-        return
-    seeds = valid.seeds[slot.name]
-    canonical = Pubkey.find_program_address(list(seeds), PROGRAM_ID)[1]
-    for bump in reversed(range(canonical)):
-        preimage = b"".join([*seeds, bytes([bump]), bytes(PROGRAM_ID), b"ProgramDerivedAddress"])
-        address = Pubkey.from_bytes(hashlib.sha256(preimage).digest())
-        if not address.is_on_curve():
-            yield "non-canonical bump", address
-            return
+    if slot.name in valid.seeds:
+        yield "non-canonical bump", below_canonical(*valid.seeds[slot.name])[0]
 
 
 def _token_accounts(stage: Stage, address: Pubkey, account: Account | None) -> Iterator[tuple[str, Pubkey]]:

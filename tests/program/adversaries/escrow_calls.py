@@ -36,12 +36,7 @@ def _without(instruction: Instruction, name: str, *left_out: str) -> Instruction
 def _created(party: Party, receiver: Pubkey, amount: int, **options: Any) -> Call:
     counter = party.fields(party.vault)["escrow_counter"]
     instruction = creation(party, party.vault, receiver, amount, reference=REFERENCE, **options)
-    escrow = party.addresses.escrow(party.vault, counter)
-    seeds = {
-        "escrow": (b"escrow", bytes(party.vault), counter.to_bytes(8, "little")),
-        "escrow_tokens": (b"escrow_tokens", bytes(escrow)),
-    }
-    return Call(instruction, seeds)
+    return Call(instruction, {"escrow": (b"escrow", bytes(party.vault), counter.to_bytes(8, "little"))})
 
 
 @way("create_escrow plain")

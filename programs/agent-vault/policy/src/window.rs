@@ -55,22 +55,7 @@ impl<const SLOTS: usize, const SECONDS: u64> Window<SLOTS, SECONDS> {
         if slot <= self.newest {
             return Ok(self.total);
         }
-        self.total_at_slot(slot)
-    }
-
-    /// [`Window::total_at`] for a slot after the newest: the sum of the slots that stay, or the total without those
-    /// that leave, whichever are fewer.
-    #[inline(never)]
-    fn total_at_slot(&self, slot: u64) -> Result<u64, Overflow> {
-        let leaving = slot.saturating_sub(self.newest);
-        let staying = (SLOTS as u64).saturating_sub(leaving);
-        if staying < leaving {
-            let (older, newer) = Self::halves(slot.saturating_add(1), staying);
-            return self.sum(older)?.checked_add(self.sum(newer)?).ok_or(Overflow);
-        }
-        let (older, newer) = Self::halves(self.newest.saturating_add(1), leaving);
-        let gone = self.sum(older)?.checked_add(self.sum(newer)?).ok_or(Overflow)?;
-        self.total.checked_sub(gone).ok_or(Overflow)
+        self.ring().total_at_slot(slot)
     }
 
     /// Adds `value` to the slot of `now`, after letting go of the slots that have left the window.
@@ -89,7 +74,7 @@ impl<const SLOTS: usize, const SECONDS: u64> Window<SLOTS, SECONDS> {
         if slot > self.newest {
             self.advance(slot);
         }
-        let entry = self.slots.get_mut(Self::index(self.newest)).ok_or(Overflow)?;
+        let entry = self.slots.get_mut(index(self.newest, SLOTS)).ok_or(Overflow)?;
         *entry = entry.checked_add(value).ok_or(Overflow)?;
         self.total = held.checked_add(value).ok_or(Overflow)?;
         Ok(())
@@ -100,7 +85,7 @@ impl<const SLOTS: usize, const SECONDS: u64> Window<SLOTS, SECONDS> {
         if slot > self.newest || self.newest.saturating_sub(slot) >= SLOTS as u64 {
             return;
         }
-        if let Some(entry) = self.slots.get_mut(Self::index(slot)) {
+        if let Some(entry) = self.slots.get_mut(index(slot, SLOTS)) {
             let taken = value.min(*entry).min(self.total);
             *entry = entry.saturating_sub(taken);
             self.total = self.total.saturating_sub(taken);
@@ -111,7 +96,7 @@ impl<const SLOTS: usize, const SECONDS: u64> Window<SLOTS, SECONDS> {
     /// empties it whole.
     fn advance(&mut self, slot: u64) {
         let leaving = slot.saturating_sub(self.newest).min(SLOTS as u64);
-        let (older, newer) = Self::halves(self.newest.saturating_add(1), leaving);
+        let (older, newer) = halves(self.newest.saturating_add(1), leaving, SLOTS);
         for half in [older, newer] {
             if let Some(slots) = self.slots.get_mut(half) {
                 slots.fill(0);
@@ -120,16 +105,72 @@ impl<const SLOTS: usize, const SECONDS: u64> Window<SLOTS, SECONDS> {
         self.newest = slot;
     }
 
-    /// Where `count` slots from the one numbered `first` on are kept: up to the end of the ring, and from its start.
-    fn halves(first: u64, count: u64) -> (Range<usize>, Range<usize>) {
-        let start = Self::index(first);
-        let end = start.saturating_add(usize::try_from(count).unwrap_or(SLOTS));
-        (start..end.min(SLOTS), 0..end.saturating_sub(SLOTS))
+    /// The first time from `now` on at which `value` more fits under `limit`, if nothing else is added until then.
+    /// `None` when it never fits.
+    ///
+    /// # Errors
+    /// [`Overflow`] when the stored total contradicts its slots.
+    pub fn fits_from(&self, now: UnixTime, value: u64, limit: u64) -> Result<Option<UnixTime>, Overflow> {
+        let Some(room) = limit.checked_sub(value) else {
+            return Ok(None);
+        };
+        if self.total_at(now)? <= room {
+            return Ok(Some(now));
+        }
+        let slot = self.ring().fits_after(Self::slot_at(now).max(self.newest), room)?;
+        let seconds = slot.saturating_mul(SECONDS);
+        Ok(Some(UnixTime(i64::try_from(seconds).unwrap_or(i64::MAX))))
+    }
+
+    fn ring(&self) -> Ring<'_> {
+        Ring { newest: self.newest, total: self.total, slots: &self.slots }
+    }
+}
+
+/// A window of any length, to be read: its methods are compiled once for all windows.
+struct Ring<'a> {
+    newest: u64,
+    total: u64,
+    slots: &'a [u64],
+}
+
+impl Ring<'_> {
+    /// What the window holds at a slot after the newest: the sum of the slots that stay, or the total without those
+    /// that leave, whichever are fewer.
+    #[inline(never)]
+    fn total_at_slot(&self, slot: u64) -> Result<u64, Overflow> {
+        let leaving = slot.saturating_sub(self.newest);
+        let staying = (self.slots.len() as u64).saturating_sub(leaving);
+        if staying < leaving {
+            return self.sum(slot.saturating_add(1), staying);
+        }
+        let gone = self.sum(self.newest.saturating_add(1), leaving)?;
+        self.total.checked_sub(gone).ok_or(Overflow)
+    }
+
+    /// The first slot after `slot` at which no more than `room` is held.
+    #[inline(never)]
+    fn fits_after(&self, mut slot: u64, room: u64) -> Result<u64, Overflow> {
+        let end = self.newest.saturating_add(self.slots.len() as u64);
+        while slot < end {
+            slot = slot.saturating_add(1);
+            if self.total_at_slot(slot)? <= room {
+                break;
+            }
+        }
+        Ok(slot)
+    }
+
+    /// Sum of `count` slots from the one numbered `first` on.
+    #[inline(always)]
+    fn sum(&self, first: u64, count: u64) -> Result<u64, Overflow> {
+        let (older, newer) = halves(first, count, self.slots.len());
+        self.sum_of(older)?.checked_add(self.sum_of(newer)?).ok_or(Overflow)
     }
 
     /// Sum of a part of the ring.
     #[inline(never)]
-    fn sum(&self, part: Range<usize>) -> Result<u64, Overflow> {
+    fn sum_of(&self, part: Range<usize>) -> Result<u64, Overflow> {
         // In fours, because the build for the chain does not unroll loops.
         let (fours, rest) = self.slots.get(part).ok_or(Overflow)?.as_chunks::<4>();
         let mut sum = 0u64;
@@ -141,40 +182,23 @@ impl<const SLOTS: usize, const SECONDS: u64> Window<SLOTS, SECONDS> {
         }
         rest.iter().try_fold(sum, |sum, slot| sum.checked_add(*slot)).ok_or(Overflow)
     }
+}
 
-    /// The first time from `now` on at which `value` more fits under `limit`, if nothing else is added until then.
-    /// `None` when it never fits.
-    ///
-    /// # Errors
-    /// [`Overflow`] when the stored total contradicts its slots.
-    #[inline(never)]
-    pub fn fits_from(&self, now: UnixTime, value: u64, limit: u64) -> Result<Option<UnixTime>, Overflow> {
-        let Some(room) = limit.checked_sub(value) else {
-            return Ok(None);
-        };
-        let mut slot = Self::slot_at(now).max(self.newest);
-        if self.total_at(now)? <= room {
-            return Ok(Some(now));
-        }
-        let end = self.newest.saturating_add(SLOTS as u64);
-        while slot < end {
-            slot = slot.saturating_add(1);
-            if self.total_at_slot(slot)? <= room {
-                break;
-            }
-        }
-        let seconds = slot.saturating_mul(SECONDS);
-        Ok(Some(UnixTime(i64::try_from(seconds).unwrap_or(i64::MAX))))
-    }
+/// Where `count` slots from the one numbered `first` on are kept in a ring of `length`: up to its end, and from its start.
+#[inline(always)]
+fn halves(first: u64, count: u64, length: usize) -> (Range<usize>, Range<usize>) {
+    let start = index(first, length);
+    let end = start.saturating_add(usize::try_from(count).unwrap_or(length));
+    (start..end.min(length), 0..end.saturating_sub(length))
+}
 
-    /// Where the slot of this absolute number is kept.
-    #[inline(always)]
-    fn index(slot: u64) -> usize {
-        // The remainder is below SLOTS, which is a usize.
-        #[allow(clippy::cast_possible_truncation, clippy::arithmetic_side_effects)]
-        {
-            (slot % SLOTS as u64) as usize
-        }
+/// Where the slot of this absolute number is kept in a ring of `length`.
+#[inline(always)]
+fn index(slot: u64, length: usize) -> usize {
+    // The remainder is below `length`, which is a usize and never zero.
+    #[allow(clippy::cast_possible_truncation, clippy::arithmetic_side_effects)]
+    {
+        (slot % length as u64) as usize
     }
 }
 

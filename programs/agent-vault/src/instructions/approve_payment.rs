@@ -53,11 +53,11 @@ pub fn handler(
     let latest = now.saturating_add(MAX_APPROVAL_SECONDS);
     require!(now < expires_at && expires_at <= latest, VaultError::InvalidTime);
     let a = &mut ctx.accounts;
-    let vault = *a.vault.address();
-    let seeds: [&[u8]; 3] = [seeds::APPROVAL, vault.as_ref(), &reference];
+    let vault = *a.vault.account();
+    let seeds: [&[u8]; 3] = [seeds::APPROVAL, vault.address().as_ref(), &reference];
     let (mut approval, bump) =
         Outlined::<Account<Approval>>::create(a.payer.account(), a.approval.account(), &seeds)?;
-    approval.vault = vault;
+    approval.vault = *vault.address();
     approval.policy = *a.policy.address();
     approval.operator = *a.operator.address();
     approval.recipient = recipient;
@@ -70,7 +70,7 @@ pub fn handler(
     approval.for_escrow = u8::from(for_escrow);
     let event = PaymentApproved {
         org: a.vault.org,
-        vault,
+        vault: approval.vault,
         policy: approval.policy,
         approval: *approval.address(),
         recipient,

@@ -4,7 +4,7 @@ use super::recipient_standing::recipient_standing;
 use crate::{
     errors::VaultError,
     instructions::clock,
-    state::{same_address, AllowlistAccount, Org, Outlined, Policy, Vault},
+    state::{same_address, AllowlistAccount, Org, Outlined, Policy, Unloaded, Vault},
 };
 use agent_vault_policy::{assess, Payment, Standing, UnixTime, Usdc};
 use alloc::vec::Vec;
@@ -52,7 +52,7 @@ pub struct CheckPayment {
     #[account(constraint = same_address(&vault.org, org.address()) @ VaultError::WrongOrg, constraint = same_address(&vault.policy, policy.address()) @ VaultError::WrongPolicy)]
     pub vault: Outlined<Account<Vault>>,
     /// The policy's allowlist, when it has one.
-    pub allowlist: Option<Outlined<AllowlistAccount>>,
+    pub allowlist: Option<Unloaded<AllowlistAccount>>,
     /// The recipient's Recipient account: needed when the policy blocks categories, or for an attested domain.
     pub recipient_account: Option<UncheckedAccount>,
 }
@@ -72,7 +72,7 @@ pub fn handler(
     let now = ledger.time(clock()?);
     let standing = recipient_standing(
         &a.policy,
-        a.allowlist.as_ref().map(Outlined::typed),
+        a.allowlist.as_ref(),
         a.recipient_account.as_ref(),
         a.org.address(),
         &recipient,

@@ -6,8 +6,8 @@ use crate::{
     errors::VaultError,
     events::{emit_event, with_event_accounts, EscrowCreated},
     state::{
-        create_owned, frozen, is_archived, live_or_archived, proof, same_address, seeds, AllowlistAccount,
-        Approval, Escrow, Org, Outlined, Policy, Vault, MAX_OPEN_ESCROWS, NONE,
+        create_seeded, frozen, is_archived, live_or_archived, proof, same_address, seeds, AllowlistAccount,
+        Approval, Escrow, Org, Outlined, Policy, Seeded, Unloaded, Vault, MAX_OPEN_ESCROWS, NONE,
     },
     token::{self, Transfer},
     ID,
@@ -64,7 +64,6 @@ with_event_accounts! {
         pub escrow: UncheckedAccount,
         /// Its token account to be.
         #[account(mut)]
-        #[cfg_attr(feature = "idl-build", account(seeds = [seeds::ESCROW_TOKENS, escrow.address().as_ref()], bump))]
         pub escrow_tokens: UncheckedAccount,
         /// The organisation's mint.
         #[account(address = org.mint @ VaultError::WrongMint)]
@@ -73,7 +72,7 @@ with_event_accounts! {
         #[account(address = org.token_program @ VaultError::WrongTokenProgram)]
         pub token_program: UncheckedAccount,
         /// The policy's allowlist, when it has one.
-        pub allowlist: Option<Outlined<AllowlistAccount>>,
+        pub allowlist: Option<Unloaded<AllowlistAccount>>,
         /// The receiver's Recipient account: needed when the policy blocks categories, or for an attested domain.
         pub recipient: Option<UncheckedAccount>,
         /// The operator, co-signing above the policy's threshold.
@@ -96,33 +95,33 @@ with_event_accounts! {
 /// Those of [`judge`]; [`VaultError::ReceiverFrozen`], [`VaultError::ReceiverArchived`], [`VaultError::WrongOrg`],
 /// [`VaultError::WrongTokenAccount`], [`VaultError::InvalidProof`], [`VaultError::InvalidTime`],
 /// [`VaultError::TooManyEscrows`], [`VaultError::InsufficientBalance`]; `InvalidSeeds` when another escrow was made before.
-pub fn handler(ctx: &mut Context<CreateEscrow>, terms: &EscrowTerms) -> Result<()> {
+pub fn handler(ctx: &mut Context<CreateEscrow>, terms: &EscrowTerms, bump: u8) -> Result<()> {
     let a = &mut ctx.accounts;
-    let org = *a.org.address();
-    let token_program = a.org.token_program;
-    let vault_address = *a.vault.address();
-    let receiver = *a.receiver.address();
+    let org = a.org.address();
+    let token_program = &a.org.token_program;
+    let vault = *a.vault.account();
+    let receiver = a.receiver.address();
     let allowed = judge(&Spending {
         signer: a.signer.address(),
         org: &a.org,
         policy: &a.policy,
         vault: &a.vault,
-        address: &vault_address,
-        recipient: &receiver,
+        address: vault.address(),
+        recipient: receiver,
         amount: terms.amount,
         escrow: true,
-        allowlist: a.allowlist.as_ref().map(Outlined::typed),
+        allowlist: a.allowlist.as_ref(),
         about: a.recipient.as_ref(),
         co_signer: a.co_signer.is_some(),
         approval: a.approval.as_deref(),
         approval_rent_receiver: a.approval_rent_receiver.as_ref(),
     })?;
-    let receiver_is_vault = check_receiver(a.receiver.account(), a.receiver_tokens.address(), &a.org, &org)?;
+    let receiver_is_vault = check_receiver(a.receiver.account(), a.receiver_tokens.address(), &a.org, org)?;
     require!(terms.proof_kinds != 0 && terms.proof_kinds & !proof::ALL == 0, VaultError::InvalidProof);
     let now = allowed.charge.at;
     let deadline = escrow::Escrow::deadline(now, terms.timeout).ok_or(VaultError::InvalidTime)?;
     require!(a.vault.open_escrows < MAX_OPEN_ESCROWS, VaultError::TooManyEscrows);
-    let balance = token::balance(a.vault_tokens.account(), &token_program)?;
+    let balance = token::balance(a.vault_tokens.account(), token_program)?;
     let balance = balance.checked_sub(terms.amount).ok_or(VaultError::InsufficientBalance)?;
 
     a.vault.ledger.as_policy_mut().charge(&allowed.charge).map_err(|_| VaultError::Overflow)?;
@@ -133,21 +132,27 @@ pub fn handler(ctx: &mut Context<CreateEscrow>, terms: &EscrowTerms) -> Result<(
     let sequence = a.vault.next_sequence()?;
 
     let index = counter.to_le_bytes();
-    let seeds: [&[u8]; 3] = [seeds::ESCROW, vault_address.as_ref(), &index];
-    let (mut escrow, bump) =
-        Outlined::<Account<Escrow>>::create(a.payer.account(), a.escrow.account(), &seeds)?;
-    let address = *escrow.address();
-    let seeds: [&[u8]; 2] = [seeds::ESCROW_TOKENS, address.as_ref()];
-    create_owned(a.payer.account(), a.escrow_tokens.account(), &seeds, token::ACCOUNT_SPACE, &token_program)?;
-    token::initialize(&token_program, a.escrow_tokens.try_cpi_handle_mut()?, a.mint.cpi_handle(), &address);
+    let bump_seed = [bump];
+    let seeds: [&[u8]; 4] = [seeds::ESCROW, vault.address().as_ref(), &index, &bump_seed];
+    let mut escrow = Outlined::<Account<Escrow>>::create_at(a.payer.account(), a.escrow.account(), &seeds)?;
+    create_seeded(&Seeded {
+        payer: a.payer.account(),
+        account: a.escrow_tokens.account(),
+        base: escrow.account(),
+        base_seeds: &seeds,
+        seed: seeds::ESCROW_TOKENS,
+        space: token::ACCOUNT_SPACE,
+        owner: token_program,
+    })?;
+    token::initialize(token_program, a.escrow_tokens.account(), a.mint.account(), a.escrow.address());
     let vault_bump = [a.vault.bump];
     token::transfer(
         Transfer {
-            token_program: &token_program,
-            from: a.vault_tokens.try_cpi_handle_mut()?,
-            mint: a.mint.cpi_handle(),
-            to: a.escrow_tokens.try_cpi_handle_mut()?,
-            owner: a.vault.cpi_handle(),
+            token_program,
+            from: a.vault_tokens.account(),
+            mint: a.mint.account(),
+            to: a.escrow_tokens.account(),
+            owner: a.vault.account(),
             amount: terms.amount,
             decimals: a.org.decimals,
         },
@@ -160,9 +165,9 @@ pub fn handler(ctx: &mut Context<CreateEscrow>, terms: &EscrowTerms) -> Result<(
         approval.close(*receiver.account())?;
     }
 
-    escrow.org = org;
-    escrow.vault = vault_address;
-    escrow.receiver = receiver;
+    escrow.org = *org;
+    escrow.vault = *vault.address();
+    escrow.receiver = *receiver;
     escrow.receiver_tokens = *a.receiver_tokens.address();
     escrow.tokens = *a.escrow_tokens.address();
     escrow.payer = *a.payer.address();
@@ -183,11 +188,11 @@ pub fn handler(ctx: &mut Context<CreateEscrow>, terms: &EscrowTerms) -> Result<(
     escrow.bump = bump;
 
     let event = EscrowCreated {
-        org,
-        vault: vault_address,
+        org: *org,
+        vault: *vault.address(),
         policy: a.vault.policy,
-        escrow: address,
-        receiver,
+        escrow: *a.escrow.address(),
+        receiver: *receiver,
         signer: *a.signer.address(),
         approval: approval_used,
         payer: escrow.payer,

@@ -55,20 +55,20 @@ pub fn handler(
     session: Option<Session>,
 ) -> Result<()> {
     let a = &mut ctx.accounts;
-    let org = *a.org.address();
+    let org = a.org.address();
     let seeds: [&[u8]; 3] = [seeds::VAULT, org.as_ref(), &agent_hash];
     let (mut vault, bump) = Outlined::<Account<Vault>>::create(a.payer.account(), a.vault.account(), &seeds)?;
     token::associate(token::Association {
-        payer: a.payer.try_cpi_handle_mut()?,
-        tokens: &mut a.vault_tokens,
-        owner: vault.cpi_handle(),
-        mint: a.mint.cpi_handle(),
-        token_program: a.token_program.cpi_handle(),
+        payer: a.payer.account(),
+        tokens: a.vault_tokens.account(),
+        owner: vault.account(),
+        mint: a.mint.account(),
+        token_program: a.token_program.account(),
         associated_token_program: a.associated_token_program.address(),
-        system_program: a.system_program.cpi_handle(),
+        system_program: a.system_program.account(),
     })?;
     a.policy.attach()?;
-    vault.org = org;
+    vault.org = *org;
     vault.agent_hash = agent_hash;
     vault.policy = *a.policy.address();
     vault.tokens = *a.vault_tokens.address();

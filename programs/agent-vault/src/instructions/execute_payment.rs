@@ -4,7 +4,7 @@ use super::spending::{judge, Allowed, Spending};
 use crate::{
     errors::VaultError,
     events::{emit_event, with_event_accounts, PaymentExecuted},
-    state::{AllowlistAccount, Approval, Org, Policy, Vault, NONE},
+    state::{AllowlistAccount, Approval, Org, Outlined, Policy, Unloaded, Vault, NONE},
     token::{self, Transfer},
 };
 use anchor_lang::{address_eq, prelude::*};
@@ -39,7 +39,7 @@ with_event_accounts! {
         #[account(address = org.token_program @ VaultError::WrongTokenProgram)]
         pub token_program: UncheckedAccount,
         /// The policy's allowlist, when it has one.
-        pub allowlist: Option<AllowlistAccount>,
+        pub allowlist: Option<Unloaded<AllowlistAccount>>,
         /// The recipient's Recipient account: needed when the policy blocks categories, or for an attested domain.
         pub recipient: Option<UncheckedAccount>,
         /// The operator, co-signing above the policy's threshold.
@@ -47,7 +47,7 @@ with_event_accounts! {
         pub co_signer: Option<Signer>,
         /// The operator's approval in place of its signature; the payment closes it.
         #[account(mut, constraint = address_eq(&approval.vault, vault.address()) @ VaultError::WrongApproval)]
-        pub approval: Option<Account<Approval>>,
+        pub approval: Option<Outlined<Account<Approval>>>,
         /// Paid the approval's rent.
         #[account(mut, unsafe(dup))]
         pub approval_rent_receiver: Option<UncheckedAccount>,
@@ -88,10 +88,10 @@ pub fn handler(ctx: &mut Context<ExecutePayment>, amount: u64, reference: [u8; 1
     token::transfer(
         Transfer {
             token_program,
-            from: a.vault_tokens.try_cpi_handle_mut()?,
-            mint: a.mint.cpi_handle(),
-            to: a.destination.try_cpi_handle_mut()?,
-            owner: a.vault.cpi_handle(),
+            from: a.vault_tokens.account(),
+            mint: a.mint.account(),
+            to: a.destination.account(),
+            owner: a.vault.account(),
             amount,
             decimals: a.org.decimals,
         },

@@ -47,8 +47,8 @@ pub fn handler(ctx: &mut Context<FreezeWallet>, action: FreezeAction) -> Result<
     let FreezeWallet { signer, org, vault, policy, .. } = &mut ctx.accounts;
     let now = vault.ledger.as_policy().time(clock()?);
     let expired = expiry::has_passed(&policy.rules(), now);
-    let signer = *signer.address();
-    let (operator, authority) = (org.is_operator(&signer), org.is_authority(&signer));
+    let signer = signer.address();
+    let (operator, authority) = (org.is_operator(signer), org.is_authority(signer));
     let before = vault.frozen;
     vault.frozen = match action {
         FreezeAction::Freeze => {
@@ -69,11 +69,13 @@ pub fn handler(ctx: &mut Context<FreezeWallet>, action: FreezeAction) -> Result<
         }
     };
     let sequence = vault.next_sequence()?;
-    let (org, vault, reason) = (vault.org, *vault.address(), vault.frozen);
-    if reason == frozen::NO {
-        emit_event!(ctx, WalletUnfrozen { org, vault, signer, sequence, reason: before, reserved: [0; 7] });
+    let (org, address, signer, reserved) = (vault.org, *vault.address(), *signer, [0; 7]);
+    if vault.frozen == frozen::NO {
+        let event = WalletUnfrozen { org, vault: address, signer, sequence, reason: before, reserved };
+        emit_event!(ctx, event);
     } else {
-        emit_event!(ctx, WalletFrozen { org, vault, signer, sequence, reason, reserved: [0; 7] });
+        let event = WalletFrozen { org, vault: address, signer, sequence, reason: vault.frozen, reserved };
+        emit_event!(ctx, event);
     }
     Ok(())
 }

@@ -68,10 +68,10 @@ pub fn handler(
     token::transfer(
         Transfer {
             token_program: &token_program,
-            from: a.reserve_tokens.try_cpi_handle_mut()?,
-            mint: a.mint.cpi_handle(),
-            to: a.vault_tokens.try_cpi_handle_mut()?,
-            owner: a.org.cpi_handle(),
+            from: a.reserve_tokens.account(),
+            mint: a.mint.account(),
+            to: a.vault_tokens.account(),
+            owner: a.org.account(),
             amount,
             decimals,
         },

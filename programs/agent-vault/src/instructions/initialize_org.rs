@@ -72,22 +72,22 @@ with_event_accounts! {
 /// Those of [`token::accepted_mint`] and [`token::associate`].
 pub fn handler(ctx: &mut Context<InitializeOrg>, args: OrgSettings) -> Result<()> {
     let a = &mut ctx.accounts;
-    let creator = *a.creator.address();
+    let creator = a.creator.address();
     let decimals = token::accepted_mint(a.mint.account(), a.token_program.address())?;
     let seeds: [&[u8]; 3] = [seeds::ORG, creator.as_ref(), &args.org_hash];
     let (mut org, bump) = Outlined::<Account<Org>>::create(a.payer.account(), a.org.account(), &seeds)?;
     token::associate(token::Association {
-        payer: a.payer.try_cpi_handle_mut()?,
-        tokens: &mut a.reserve_tokens,
-        owner: org.cpi_handle(),
-        mint: a.mint.cpi_handle(),
-        token_program: a.token_program.cpi_handle(),
+        payer: a.payer.account(),
+        tokens: a.reserve_tokens.account(),
+        owner: org.account(),
+        mint: a.mint.account(),
+        token_program: a.token_program.account(),
         associated_token_program: a.associated_token_program.address(),
-        system_program: a.system_program.cpi_handle(),
+        system_program: a.system_program.account(),
     })?;
-    org.creator = creator;
+    org.creator = *creator;
     org.org_hash = args.org_hash;
-    org.authority = creator;
+    org.authority = *creator;
     org.operator = args.operator;
     org.arbiter = args.arbiter;
     org.verifier = args.verifier;

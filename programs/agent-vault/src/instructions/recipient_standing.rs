@@ -2,7 +2,7 @@
 
 use crate::{
     errors::VaultError,
-    state::{attestation, AllowlistAccount, Policy, NONE},
+    state::{attestation, AllowlistAccount, Policy, Unloaded, NONE},
 };
 use agent_vault_policy::{rules::allowed_recipients::contains, Category, UnixTime};
 use anchor_lang::{address_eq, prelude::*};
@@ -25,7 +25,7 @@ pub struct RecipientStanding {
 #[inline(never)]
 pub fn recipient_standing(
     policy: &Policy,
-    allowlist: Option<&AllowlistAccount>,
+    allowlist: Option<&Unloaded<AllowlistAccount>>,
     recipient: Option<&UncheckedAccount>,
     org: &Address,
     address: &Address,
@@ -46,7 +46,7 @@ pub fn recipient_standing(
     };
     let mut listed = false;
     if policy.is_restricted() && !address_eq(&policy.allowlist, &NONE) {
-        let list = allowlist.ok_or(VaultError::WrongAllowlist)?;
+        let list = AllowlistAccount::load(*allowlist.ok_or(VaultError::WrongAllowlist)?.account())?;
         require!(address_eq(list.address(), &policy.allowlist), VaultError::WrongAllowlist);
         let entries = list.as_slice();
         listed = contains(entries, address.as_array())

@@ -44,23 +44,21 @@ pub fn handler(
     category: u8,
 ) -> Result<()> {
     require!(category < CATEGORIES, VaultError::UnknownCategory);
-    let org = *ctx.accounts.org.address();
-    let signer = *ctx.accounts.signer.address();
+    let signer = ctx.accounts.signer.address();
     let view = *ctx.accounts.recipient.account();
     let is_new = !view.owned_by(&ID);
-    let is_authority = ctx.accounts.org.is_authority(&signer);
-    let may = is_authority || (is_new && ctx.accounts.org.is_operator(&signer));
+    let is_authority = ctx.accounts.org.is_authority(signer);
+    let may = is_authority || (is_new && ctx.accounts.org.is_operator(signer));
     require!(may, VaultError::Unauthorized);
     if is_new {
         let a = &mut ctx.accounts;
         let bump = [a.org.bump];
         create_recipient(
-            a.payer.try_cpi_handle_mut()?,
-            &mut a.recipient,
-            a.org.cpi_handle(),
-            a.system_program.address(),
-            &address,
+            a.payer.account(),
+            a.recipient.account(),
+            a.org.account(),
             &a.org.signer_seeds(&bump),
+            &address,
         )?;
     }
 
@@ -70,11 +68,12 @@ pub fn handler(
     // SAFETY: the dispatcher has refused a second mutable reference to the account.
     let mut recipient = unsafe { Outlined::<Account<Recipient>>::load_mut(view) }?;
     if is_new {
-        recipient.org = org;
+        recipient.org = *ctx.accounts.org.address();
         recipient.address = address;
     }
     // The program makes these accounts only at their addresses: one that names both is the right one.
-    let right = same_address(&recipient.org, &org) && same_address(&recipient.address, &address);
+    let right = same_address(&recipient.org, ctx.accounts.org.address())
+        && same_address(&recipient.address, &address);
     require!(right, VaultError::WrongRecipientAccount);
     recipient.domain_hash = [0; 32];
     if let Some(digest) = &domain_digest {
@@ -89,9 +88,9 @@ pub fn handler(
     emit_event!(
         ctx,
         RecipientRegistered {
-            org,
+            org: recipient.org,
             address,
-            signer,
+            signer: *ctx.accounts.signer.address(),
             domain_hash: recipient.domain_hash,
             sequence,
             effective_at,

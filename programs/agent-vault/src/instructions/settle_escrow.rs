@@ -116,12 +116,7 @@ pub fn settle(a: &mut SettleEscrow, settlement: &Settlement, now: UnixTime) -> R
         reserved: [0; 5],
     };
     let end = a.escrow.seed_end();
-    token::close(
-        &token_program,
-        a.escrow_tokens.try_cpi_handle_mut()?,
-        a.escrow.cpi_handle(),
-        &a.escrow.signer_seeds(&end),
-    );
+    token::close(&token_program, a.escrow_tokens.account(), a.escrow.account(), &a.escrow.signer_seeds(&end));
     // An address that became a program's, or a program, may be unable to take money; then the vault takes it.
     let payer_can = a.rent_receiver.account().owned_by(&System::id());
     let destination = if payer_can { *a.rent_receiver.account() } else { *a.vault.account() };
@@ -131,10 +126,10 @@ pub fn settle(a: &mut SettleEscrow, settlement: &Settlement, now: UnixTime) -> R
 
 /// Makes the receiver's token account where it is missing, at the caller's cost, and checks that it is the receiver's.
 fn prepare_receiver(a: &mut SettleEscrow) -> Result<()> {
-    let tokens = a.receiver_tokens.as_mut().ok_or(VaultError::WrongReceiver)?;
+    let tokens = a.receiver_tokens.as_ref().ok_or(VaultError::WrongReceiver)?;
     require!(same_address(&a.escrow.receiver_tokens, tokens.address()), VaultError::WrongTokenAccount);
     if tokens.account().owned_by(&System::id()) {
-        let (Some(payer), Some(receiver)) = (&mut a.payer, &a.receiver) else {
+        let (Some(payer), Some(receiver)) = (&a.payer, &a.receiver) else {
             return Err(VaultError::WrongReceiver.into());
         };
         require!(same_address(&a.escrow.receiver, receiver.address()), VaultError::WrongReceiver);
@@ -142,13 +137,13 @@ fn prepare_receiver(a: &mut SettleEscrow) -> Result<()> {
             return Err(VaultError::WrongTokenProgram.into());
         };
         token::associate(Association {
-            payer: payer.try_cpi_handle_mut()?,
-            tokens,
-            owner: receiver.cpi_handle(),
-            mint: a.mint.cpi_handle(),
-            token_program: a.token_program.cpi_handle(),
+            payer: payer.account(),
+            tokens: tokens.account(),
+            owner: receiver.account(),
+            mint: a.mint.account(),
+            token_program: a.token_program.account(),
             associated_token_program: program.address(),
-            system_program: system.cpi_handle(),
+            system_program: system.account(),
         })?;
     }
     let owner = token::read(tokens.account(), &a.org.token_program)?.owner;
@@ -160,17 +155,17 @@ fn prepare_receiver(a: &mut SettleEscrow) -> Result<()> {
 #[inline(never)]
 fn pay(a: &mut SettleEscrow, amount: u64, to_receiver: bool) -> Result<()> {
     let end = a.escrow.seed_end();
-    let to = match &mut a.receiver_tokens {
+    let to = match &a.receiver_tokens {
         Some(tokens) if to_receiver => tokens,
-        _ => &mut a.vault_tokens,
+        _ => &a.vault_tokens,
     };
     token::transfer(
         Transfer {
             token_program: &a.org.token_program,
-            from: a.escrow_tokens.try_cpi_handle_mut()?,
-            mint: a.mint.cpi_handle(),
-            to: to.try_cpi_handle_mut()?,
-            owner: a.escrow.cpi_handle(),
+            from: a.escrow_tokens.account(),
+            mint: a.mint.account(),
+            to: to.account(),
+            owner: a.escrow.account(),
             amount,
             decimals: a.org.decimals,
         },

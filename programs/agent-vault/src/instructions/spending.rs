@@ -5,7 +5,7 @@ use crate::{
     errors::VaultError,
     events::PolicyViolation,
     instructions::clock,
-    state::{AllowlistAccount, Approval, Org, Policy, Vault},
+    state::{AllowlistAccount, Approval, Org, Policy, Unloaded, Vault},
 };
 use agent_vault_policy::{authorize, Charge, Payment, Refusal, Rule, Standing, UnixTime, Usdc};
 use anchor_lang::{address_eq, prelude::*};
@@ -30,7 +30,7 @@ pub struct Spending<'a> {
     /// It is locked in an escrow, not paid.
     pub escrow: bool,
     /// The policy's allowlist.
-    pub allowlist: Option<&'a AllowlistAccount>,
+    pub allowlist: Option<&'a Unloaded<AllowlistAccount>>,
     /// The recipient's Recipient account.
     pub about: Option<&'a UncheckedAccount>,
     /// The operator signs, too.

@@ -56,9 +56,9 @@ with_event_accounts! {
 /// # Errors
 /// [`VaultError::Unauthorized`].
 pub fn handler(ctx: &mut Context<UpdateOrg>, changes: OrgChanges) -> Result<()> {
-    let signer = *ctx.accounts.signer.address();
+    let signer = ctx.accounts.signer.address();
     let org = &mut ctx.accounts.org;
-    let may = org.is_authority(&signer) || (org.is_operator(&signer) && changes.only_pauses());
+    let may = org.is_authority(signer) || (org.is_operator(signer) && changes.only_pauses());
     require!(may, VaultError::Unauthorized);
     replace(&mut org.pending_authority, &changes.pending_authority);
     replace(&mut org.operator, &changes.operator);
@@ -68,7 +68,6 @@ pub fn handler(ctx: &mut Context<UpdateOrg>, changes: OrgChanges) -> Result<()> 
     org.attestation_delay = changes.attestation_delay.unwrap_or(org.attestation_delay);
     org.paused = changes.paused.map_or(org.paused, u8::from);
     let sequence = org.next_sequence()?;
-    let org = &ctx.accounts.org;
     emit_event!(
         ctx,
         OrgUpdated {
@@ -78,7 +77,7 @@ pub fn handler(ctx: &mut Context<UpdateOrg>, changes: OrgChanges) -> Result<()> 
             operator: org.operator,
             arbiter: org.arbiter,
             verifier: org.verifier,
-            signer,
+            signer: *signer,
             sequence,
             operator_daily_limit: org.operator_daily_limit,
             attestation_delay: org.attestation_delay,

@@ -56,10 +56,10 @@ pub fn handler(ctx: &mut Context<Withdraw>, amount: Option<u64>, reference: [u8;
     token::transfer(
         Transfer {
             token_program: &token_program,
-            from: a.vault_tokens.try_cpi_handle_mut()?,
-            mint: a.mint.cpi_handle(),
-            to: a.reserve_tokens.try_cpi_handle_mut()?,
-            owner: a.vault.cpi_handle(),
+            from: a.vault_tokens.account(),
+            mint: a.mint.account(),
+            to: a.reserve_tokens.account(),
+            owner: a.vault.account(),
             amount,
             decimals: a.org.decimals,
         },

@@ -51,10 +51,10 @@ pub fn handler(ctx: &mut Context<WithdrawReserve>, amount: Option<u64>, referenc
     token::transfer(
         Transfer {
             token_program: &token_program,
-            from: a.reserve_tokens.try_cpi_handle_mut()?,
-            mint: a.mint.cpi_handle(),
-            to: a.destination.try_cpi_handle_mut()?,
-            owner: a.org.cpi_handle(),
+            from: a.reserve_tokens.account(),
+            mint: a.mint.account(),
+            to: a.destination.account(),
+            owner: a.org.account(),
             amount,
             decimals,
         },

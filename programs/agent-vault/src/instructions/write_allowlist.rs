@@ -4,14 +4,14 @@ use crate::{
     errors::VaultError,
     events::{emit_event, with_event_accounts, AllowlistWritten},
     state::{
-        create_pda, same_address, seeds, Allowlist, AllowlistAccount, Entry, Org, Outlined, Policy,
-        MAX_ENTRIES,
+        create_pda, discriminator_of, same_address, seeds, Allowlist, AllowlistAccount, Entry, Org, Outlined,
+        Policy, MAX_ENTRIES,
     },
     ID,
 };
 use agent_vault_policy::rules::allowed_recipients::follows;
 use alloc::vec::Vec;
-use anchor_lang::{prelude::*, realloc_account, Discriminator};
+use anchor_lang::{prelude::*, realloc_account};
 
 with_event_accounts! {
     /// Accounts of `write_allowlist`.
@@ -51,7 +51,7 @@ pub fn handler(
     seal: bool,
 ) -> Result<()> {
     let version = ctx.accounts.policy.allowlist_version.checked_add(1).ok_or(VaultError::Overflow)?;
-    let policy = *ctx.accounts.policy.address();
+    let policy = ctx.accounts.policy.address();
     let mut view = *ctx.accounts.allowlist.account();
     let version_seed = version.to_le_bytes();
     let list_seeds: [&[u8]; 3] = [seeds::ALLOWLIST, policy.as_ref(), &version_seed];
@@ -63,11 +63,11 @@ pub fn handler(
     let space = AllowlistAccount::space_for(count);
     if !view.owned_by(&ID) {
         require!(offset == 0, VaultError::AllowlistGap);
-        let bump = create_pda(&payer, &view, &list_seeds, space, Allowlist::DISCRIMINATOR)
+        let bump = create_pda(&payer, &view, &list_seeds, space, discriminator_of::<Allowlist>())
             .map_err(|_| VaultError::WrongAllowlist)?;
         // SAFETY: the dispatcher has refused a second mutable reference to the account.
         let mut list = unsafe { Outlined::<AllowlistAccount>::load_mut(view) }?;
-        list.policy = policy;
+        list.policy = *policy;
         list.version = version;
         list.payer = *payer.address();
         list.bump = bump;
@@ -78,7 +78,7 @@ pub fn handler(
     // SAFETY: the dispatcher has refused a second mutable reference to the account.
     let mut list = unsafe { AllowlistAccount::load_mut(view) }?;
     // The program makes lists only at their addresses: one that names policy and version is the right one.
-    let right = same_address(&list.policy, &policy) && list.version == version;
+    let right = same_address(&list.policy, policy) && list.version == version;
     require!(right, VaultError::WrongAllowlist);
     if offset == 0 {
         // The first chunk starts the list again. The one in force has an older version, so it is never this one.
@@ -95,7 +95,7 @@ pub fn handler(
 
     let event = AllowlistWritten {
         org: *ctx.accounts.org.address(),
-        policy,
+        policy: *policy,
         allowlist: *list.address(),
         sequence: ctx.accounts.org.next_sequence()?,
         version,

@@ -10,6 +10,7 @@ pub mod org;
 pub mod outlined;
 pub mod policy;
 pub mod recipient;
+pub mod seeded;
 pub mod seeds;
 pub mod unloaded;
 pub mod vault;
@@ -22,11 +23,15 @@ pub use org::*;
 pub use outlined::*;
 pub use policy::*;
 pub use recipient::*;
+pub use seeded::*;
 pub use unloaded::*;
 pub use vault::*;
 
 use crate::{errors::VaultError, ID};
-use anchor_lang::{address_eq, create_account_signed, find_and_verify_program_address, prelude::*};
+use alloc::vec::Vec;
+use anchor_lang::{
+    address_eq, create_account_signed, find_and_verify_program_address, prelude::*, Discriminator,
+};
 use core::mem::size_of;
 
 /// The address that stands for "none" in an account field. Nobody can sign for it.
@@ -48,44 +53,59 @@ pub fn next_sequence(sequence: &mut u64) -> Result<u64> {
     Ok(*sequence)
 }
 
-/// Makes an account of `space` zero bytes for the program `owner` at the address of `seeds`, and returns the canonical
-/// bump. For accounts that not every call makes, which `init` cannot describe.
+/// Makes an account of this program at the canonical address of `seeds`, zero but for its discriminator, and returns
+/// the bump. For accounts that not every call makes, which `init` cannot describe.
 ///
 /// # Errors
 /// `InvalidSeeds` when the account is at another address; the system program's error when it exists.
-#[inline(never)]
-pub fn create_owned(
-    payer: &AccountView,
-    account: &AccountView,
-    seeds: &[&[u8]],
-    space: usize,
-    owner: &Address,
-) -> Result<u8> {
-    let bump = [find_and_verify_program_address(seeds, &ID, account.address())?];
-    let mut signed: [&[u8]; 4] = [&bump; 4];
-    signed.get_mut(..seeds.len()).ok_or(VaultError::Overflow)?.copy_from_slice(seeds);
-    let signed = signed.get(..seeds.len().saturating_add(1)).ok_or(VaultError::Overflow)?;
-    create_account_signed(payer, account, space, owner, signed)?;
-    Ok(bump[0])
-}
-
-/// [`create_owned`] for an account of this program: zero but for its discriminator.
-///
-/// # Errors
-/// See [`create_owned`].
 #[inline(never)]
 pub fn create_pda(
     payer: &AccountView,
     account: &AccountView,
     seeds: &[&[u8]; 3],
     space: usize,
-    discriminator: &[u8],
+    discriminator: [u8; 8],
 ) -> Result<u8> {
-    let bump = create_owned(payer, account, seeds, space, &ID)?;
+    let bump = find_and_verify_program_address(seeds, &ID, account.address())?;
+    create_pda_at(payer, account, &[seeds[0], seeds[1], seeds[2], &[bump]], space, discriminator)?;
+    Ok(bump)
+}
+
+/// [`create_pda`] for seeds that end with their bump, which need not be the canonical one: nothing is searched for.
+///
+/// # Errors
+/// See [`create_pda`].
+#[inline(never)]
+pub fn create_pda_at(
+    payer: &AccountView,
+    account: &AccountView,
+    seeds: &[&[u8]; 4],
+    space: usize,
+    discriminator: [u8; 8],
+) -> Result<()> {
+    require!(same_address(&derived(seeds), account.address()), ProgramError::InvalidSeeds);
+    create_account_signed(payer, account, space, &ID, seeds)?;
     let mut view = *account;
     let mut data = view.try_borrow_mut()?;
-    data.get_mut(..discriminator.len()).ok_or(VaultError::Overflow)?.copy_from_slice(discriminator);
-    Ok(bump)
+    data.get_mut(..discriminator.len()).ok_or(VaultError::Overflow)?.copy_from_slice(&discriminator);
+    Ok(())
+}
+
+/// The address of `seeds`, which end with their bump. That it is on no curve shows when they sign.
+fn derived(seeds: &[&[u8]; 4]) -> Address {
+    let mut preimage = Vec::with_capacity(128);
+    for part in [seeds[0], seeds[1], seeds[2], seeds[3], ID.as_ref(), b"ProgramDerivedAddress"] {
+        preimage.extend_from_slice(part);
+    }
+    Address::new_from_array(sha256(&preimage))
+}
+
+/// The discriminator of an account's or an event's type, by value: a constant in memory takes a relocation at each use.
+pub const fn discriminator_of<T: Discriminator>() -> [u8; 8] {
+    match T::DISCRIMINATOR.first_chunk() {
+        Some(discriminator) => *discriminator,
+        None => panic!("a discriminator has 8 bytes"),
+    }
 }
 
 /// Bytes of an account that holds a `T` behind its discriminator.

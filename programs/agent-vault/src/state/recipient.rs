@@ -1,11 +1,8 @@
 //! What the organisation attests about an address that may be paid.
 
-use super::{space_of, Unloaded};
+use super::{create_seeded, space_of, Seeded};
 use crate::{errors::VaultError, ID};
-use anchor_lang::{
-    address_eq, bytemuck, cpi::rent_exempt_lamports, pinocchio::instruction::InstructionAccount, prelude::*,
-    unchecked_invoke_signed_fixed, Discriminator,
-};
+use anchor_lang::{address_eq, bytemuck, prelude::*, Discriminator};
 
 /// Category and domain of a recipient, as the operator attests them. Never closed.
 #[account]
@@ -49,46 +46,30 @@ pub fn recipient_address(org: &Address, address: &Address) -> Address {
 }
 
 /// Makes the Recipient account of `address`, zero but for its discriminator. `org_seeds` sign for the organisation, from
-/// whose address it is derived: so only this program can make it. Lamports that are there already do not stop it.
+/// whose address it is derived: so only this program can make it.
 ///
 /// # Errors
 /// [`VaultError::WrongRecipientAccount`] when `account` is at another address.
-pub fn create_recipient<'a>(
-    payer: CpiHandleMut<'a>,
-    account: &'a mut Unloaded<Recipient>,
-    org: CpiHandle<'a>,
-    system_program: &'a Address,
+pub fn create_recipient(
+    payer: &AccountView,
+    account: &AccountView,
+    org: &AccountView,
+    org_seeds: &[&[u8]; 4],
     address: &Address,
-    org_seeds: &'a [&'a [u8]],
 ) -> Result<()> {
-    const TRANSFER: u32 = 2;
-    const ALLOCATE_WITH_SEED: u32 = 9;
     let expected = recipient_address(org.address(), address);
     require!(address_eq(&expected, account.address()), VaultError::WrongRecipientAccount);
-    let space = space_of::<Recipient>();
-    let missing = rent_exempt_lamports(space)?.saturating_sub(account.lamports());
-    let (payer, made) = (CpiHandle::from(payer), account.account().to_cpi_handle());
-    if missing > 0 {
-        let mut data = [0; 12];
-        data[..4].copy_from_slice(&TRANSFER.to_le_bytes());
-        data[4..].copy_from_slice(&missing.to_le_bytes());
-        let metas = [
-            InstructionAccount::writable_signer(payer.address()),
-            InstructionAccount::writable(made.address()),
-        ];
-        unchecked_invoke_signed_fixed(system_program, &data, &metas, &[payer, made], &[]);
-    }
-    let mut data = alloc::vec::Vec::with_capacity(116);
-    data.extend_from_slice(&ALLOCATE_WITH_SEED.to_le_bytes());
-    data.extend_from_slice(org.address().as_ref());
-    data.extend_from_slice(&32u64.to_le_bytes());
-    data.extend_from_slice(&seed_of(address));
-    data.extend_from_slice(&(space as u64).to_le_bytes());
-    data.extend_from_slice(ID.as_ref());
-    let metas =
-        [InstructionAccount::writable(made.address()), InstructionAccount::readonly_signer(org.address())];
-    unchecked_invoke_signed_fixed(system_program, &data, &metas, &[made, org], &[org_seeds]);
-    let mut view = *account.account();
+    let (seed, space) = (seed_of(address), space_of::<Recipient>());
+    create_seeded(&Seeded {
+        payer,
+        account,
+        base: org,
+        base_seeds: org_seeds,
+        seed: &seed,
+        space,
+        owner: &ID,
+    })?;
+    let mut view = *account;
     let mut data = view.try_borrow_mut()?;
     data.get_mut(..8).ok_or(VaultError::WrongRecipientAccount)?.copy_from_slice(Recipient::DISCRIMINATOR);
     Ok(())

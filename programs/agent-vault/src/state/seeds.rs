@@ -1,5 +1,5 @@
-//! The first seed of every program-derived address. (The address of a Recipient account is none: see
-//! [`super::recipient_address`].)
+//! The first seed of every program-derived address, and the seed of the token accounts of escrows. (For that of a
+//! Recipient account see [`super::recipient_address`].)
 
 use anchor_lang::prelude::*;
 
@@ -21,6 +21,6 @@ pub const APPROVAL: &[u8] = b"approval";
 /// Escrow: `escrow`, the vault that pays, the vault's escrow counter (u64, little endian).
 #[constant]
 pub const ESCROW: &[u8] = b"escrow";
-/// Token account of an escrow: `escrow_tokens`, escrow.
+/// Seed with which the address of an escrow's token account is derived from the escrow's: see [`super::create_seeded`].
 #[constant]
 pub const ESCROW_TOKENS: &[u8] = b"escrow_tokens";
