@@ -6,7 +6,7 @@
 //! [`PolicyViolation`] alone is a log line: a refused transaction leaves nothing else behind.
 
 use crate::{
-    cpi::invoke,
+    invoke::invoke,
     state::{self, PolicyRules},
     ID,
 };

@@ -10,12 +10,12 @@ extern crate alloc;
 
 use anchor_lang::prelude::*;
 
-mod cpi;
 #[cfg(target_os = "solana")]
 mod entrypoint;
 pub mod errors;
 pub mod events;
 pub mod instructions;
+mod invoke;
 mod security;
 pub mod state;
 pub mod token;

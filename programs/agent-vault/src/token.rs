@@ -1,6 +1,6 @@
 //! Token accounts: what the program reads of them, how it makes them, and the only transfer.
 
-use crate::{cpi::invoke, errors::VaultError};
+use crate::{errors::VaultError, invoke::invoke};
 use anchor_lang::{
     address_eq, find_and_verify_program_address,
     pinocchio::instruction::InstructionAccount,

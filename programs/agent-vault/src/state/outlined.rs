@@ -17,8 +17,9 @@ use core::{
 /// function for all types, and nothing kept but where the account is. Some hundred bytes of program less at each use
 /// for a few compute units more. [`crate::instructions::execute_payment`], which runs often, uses the type itself.
 ///
-/// Writing needs `#[account(mut)]`, as it does there. What forgets it fails wherever a client follows the IDL: the
-/// runtime refuses the change of an account that was passed read-only.
+/// Writing needs `#[account(mut)]`, which is also what the dispatcher's check for accounts given twice goes by. Here nothing
+/// panics where that was forgotten; but clients and tests pass accounts as the IDL says, so that every use of such an
+/// instruction fails: the runtime refuses the change of an account that was passed read-only.
 ///
 /// The account stays marked as borrowed to the end of the instruction, which is as long as an instruction's accounts live
 /// anyway; so nothing needs to be done on the many ways out of an instruction.

@@ -3,7 +3,7 @@
 //! Unlike a program-derived address such a one is computed with one hash: nothing is searched for, which costs hundreds
 //! of compute units more for some addresses than for others. Only who signs for the other account can make it.
 
-use crate::cpi::invoke;
+use crate::invoke::invoke;
 use alloc::vec::Vec;
 use anchor_lang::{
     cpi::rent_exempt_lamports, pinocchio::instruction::InstructionAccount, prelude::*, programs::System, Id,
