@@ -56,10 +56,10 @@ class Runtime:
         self._process.stdin.flush()
         return self._answer()
 
-    def account(self, address: Pubkey, owner: Pubkey, data: bytes) -> None:
+    def account(self, address: Pubkey, owner: Pubkey, data: bytes, lamports: int = 10**9) -> None:
         """Puts an account into the VM."""
         encoded = base64.b64encode(data).decode()
-        self.do("account", address=str(address), owner=str(owner), lamports=10**9, data=encoded)
+        self.do("account", address=str(address), owner=str(owner), lamports=lamports, data=encoded)
 
     def units(self, payer: Keypair, *instructions: Instruction, signers: tuple[Keypair, ...] = ()) -> int:
         """Sends a transaction and says what its instructions took."""
