@@ -25,10 +25,11 @@ PRESET_POLICY_IDS = ("pol_conservative", "pol_moderate", "pol_permissive", "pol_
 
 EVENT_INNER_INDEX = 1
 """Index of the event among the inner instructions of funding, withdrawal and payment: it follows the transfer."""
-ESCROW_EVENT_INNER_INDEX = 4
-"""The same of an escrow's creation: two accounts are made, the second is initialised, the money moves.
+ESCROW_EVENT_INNER_INDEX = 5
+"""The same of an escrow's creation: an account is made, another gets its rent and its space and is initialised, the
+money moves.
 
-More comes before it when somebody has sent lamports to one of the addresses.
+It stands elsewhere when somebody has sent lamports to one of the addresses.
 """
 
 _PRESET_KEYS = {name.encode().ljust(SIZE, b"\0"): name for name in PRESET_POLICY_IDS}
