@@ -108,7 +108,8 @@ class Indexer:
         if late:
             await self._reconciler.catch_late()
             await self._reconciler.fill_gaps()
-        await self._reconciler.check_balances()
+        if await self._reconciler.check_balances():
+            self._tell()
 
     async def _follow(self) -> None:
         loop = asyncio.get_running_loop()

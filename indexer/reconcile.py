@@ -60,7 +60,7 @@ class Reconciler:
         return stored
 
     async def check_balances(self) -> int:
-        """Compare balances with the chain and read the histories of the accounts that differ; returns rows stored."""
+        """Compare balances with the chain and settle those that differ; return how many were set as read there."""
         accounts = self._store.accounts
         reserves = accounts.reserves()
         for start in range(0, len(reserves), ACCOUNT_BATCH):
@@ -71,10 +71,10 @@ class Reconciler:
             self._compared = batch[-1].address if len(batch) == ACCOUNT_BATCH else ""
             if not self._compared:
                 break
-        stored = 0
+        observed = 0
         for address in accounts.suspects():
-            stored += await self._read_history(address)
-        return stored
+            observed += await self._read_history(address)
+        return observed
 
     async def _compare(self, accounts: Sequence[FollowedAccount]) -> None:
         if not accounts:
@@ -85,16 +85,18 @@ class Reconciler:
             if current is not None and current.slot <= seen.slot and current.balance != (amount or 0):
                 self._store.doubt(one.address)
 
-    async def _read_history(self, address: str) -> int:
+    async def _read_history(self, address: str) -> bool:
+        """Store what an account's history has; tell whether its balance had to be set beside it."""
         name = _ACCOUNT_PREFIX + address
         history = await self._source.history(address, self._store.cursor(name))
-        stored = await self._ingest_unknown([one.signature for one in history if not one.failed])
+        await self._ingest_unknown([one.signature for one in history if not one.failed])
         seen = await self._source.balances([address])
-        # With the whole history stored, a balance that still differs is one that no order of events explains.
-        self._store.observe(address, seen.amounts[0] or 0, seen.slot)
+        # With the whole history stored, what is read now holds, in whatever order its parts were stored.
+        observed = self._store.observe(address, seen.amounts[0] or 0, seen.slot)
         self._store.record((), cursor=(name, history[-1].signature) if history else None)
-        self._store.clear(address)
-        return stored
+        if observed:
+            self._store.clear(address)
+        return observed
 
     async def _ingest_unknown(self, signatures: Sequence[str]) -> int:
         unknown = self._store.unknown(signatures)

@@ -151,16 +151,21 @@ class EventStore:
             self._recount()
             self.accounts.doubt_all()
 
-    def observe(self, account: str, balance: int, slot: int) -> None:
-        """Note a followed account's balance as read from the chain."""
+    def observe(self, account: str, balance: int, slot: int) -> bool:
+        """Note a followed account's balance as read from the chain and return `True`, unless something newer is stored.
+
+        It is news also when it is the balance known here: of transactions of one slot that were stored in another order
+        than they landed in, readers may have come to another one.
+        """
         with self._db.atomic():
             found = self.accounts.get(account)
-            if found is None or found.slot > slot or found.balance == balance:
-                return
+            if found is None or found.slot > slot:
+                return False
             self.accounts.set_balance(account, balance, slot)
             data = {"token_account": account, "vault": found.vault, "balance": balance}
             # There is no transaction to name, so the account stands in its place.
             self._insert((account, NOT_AN_EVENT, slot), slot, BALANCE_OBSERVED, found.org, data)
+            return True
 
     def doubt(self, account: str) -> None:
         """Note that a followed account moved in a transaction that is not stored."""

@@ -111,6 +111,24 @@ async def test_hinted_payment_is_stored_at_once_and_subscribers_hear_of_it(stage
     await indexer.stop()
 
 
+async def test_subscribers_hear_of_a_balance_that_was_set_right(stage: Stage, tmp_path: Path) -> None:
+    vault = await stage.wallet("agent-1", funds=20 * USDC)
+    indexer = indexer_of(stage, tmp_path)
+    await indexer.catch_up()
+    await indexer.check()
+    tokens = str(stage.addresses.token_account(vault))
+    heard: list[str] = []
+    indexer.subscribe(lambda: heard.append(names(indexer.store)[-1]))
+
+    indexer.store.doubt(tokens)
+    await indexer.check()
+    await indexer.check()
+
+    assert heard == ["BalanceObserved"]
+    assert indexer.store.changes(0, 100)[-1].data["balance"] == 20 * USDC
+    await indexer.stop()
+
+
 async def test_hint_that_the_node_cannot_serve_yet_is_tried_again(stage: Stage, tmp_path: Path) -> None:
     vault = await stage.wallet("agent-1", funds=20 * USDC)
     node = Altered(stage.transport)
