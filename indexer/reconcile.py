@@ -60,7 +60,7 @@ class Reconciler:
         return stored
 
     async def check_balances(self) -> int:
-        """Compare balances with the chain and settle those that differ; return how many were set as read there."""
+        """Compare balances with the chain, and set those in doubt as they are read there; return how many were set."""
         accounts = self._store.accounts
         reserves = accounts.reserves()
         for start in range(0, len(reserves), ACCOUNT_BATCH):
@@ -86,7 +86,7 @@ class Reconciler:
                 self._store.doubt(one.address)
 
     async def _read_history(self, address: str) -> bool:
-        """Store what an account's history has; tell whether its balance had to be set beside it."""
+        """Store what an account's history has, and its balance as read now; tell whether that was set."""
         name = _ACCOUNT_PREFIX + address
         history = await self._source.history(address, self._store.cursor(name))
         await self._ingest_unknown([one.signature for one in history if not one.failed])
