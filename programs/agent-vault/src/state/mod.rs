@@ -67,7 +67,7 @@ pub fn create_pda(
     discriminator: [u8; 8],
 ) -> Result<u8> {
     let bump = find_and_verify_program_address(seeds, &ID, account.address())?;
-    create_pda_at(payer, account, &[seeds[0], seeds[1], seeds[2], &[bump]], space, discriminator)?;
+    make_pda(payer, account, &[seeds[0], seeds[1], seeds[2], &[bump]], space, discriminator)?;
     Ok(bump)
 }
 
@@ -84,6 +84,19 @@ pub fn create_pda_at(
     discriminator: [u8; 8],
 ) -> Result<()> {
     require!(same_address(&derived(seeds), account.address()), ProgramError::InvalidSeeds);
+    make_pda(payer, account, seeds, space, discriminator)
+}
+
+/// What the two ways to an address have in common. `account` has been found to be at the address of `seeds`: one that
+/// signed for itself would be made at any other.
+#[inline(never)]
+fn make_pda(
+    payer: &AccountView,
+    account: &AccountView,
+    seeds: &[&[u8]; 4],
+    space: usize,
+    discriminator: [u8; 8],
+) -> Result<()> {
     create_account_signed(payer, account, space, &ID, seeds)?;
     let mut view = *account;
     let mut data = view.try_borrow_mut()?;
