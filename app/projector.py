@@ -56,6 +56,8 @@ class Projector:
 
     Every organisation of this service has a cursor of its own, so that a new one gets its past, too; events of others
     are passed over. A row applied twice, or after a later one of the same vault, does no harm.
+
+    Other processes may apply rows to the same database: who waits or watches in this one is told of those, too.
     """
 
     def __init__(self, db: Database, changes: Changes) -> None:
@@ -64,6 +66,7 @@ class Projector:
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._applying = asyncio.Lock()
+        self._told: int | None = None
         self._applied: OrderedDict[str, None] = OrderedDict()
         self._waiting: dict[str, list[asyncio.Future[bool]]] = {}
         self._watchers: list[Watcher] = []
@@ -149,14 +152,19 @@ class Projector:
         changed: set[str] = set()
         cursors = self._db.read(_cursors)
         while cursors:
-            rows = self._changes(min(cursors.values()), _BATCH)
+            first = min(cursors.values())
+            told = first if self._told is None else self._told
+            rows = self._changes(min(first, told), _BATCH)
+            self._told = max(told, rows[-1].id) if rows else told
             if not rows:
                 break
             read += len(rows)
             mine = [row for row in rows if row.org is None or row.id > cursors.get(row.org, row.id)]
-            await self._db.write(lambda connection: _apply(connection, mine, cursors, rows[-1].id))  # noqa: B023 - awaited at once
+            # Otherwise another process has applied them all.
+            if mine or rows[-1].id > first:
+                await self._db.write(lambda connection: _apply(connection, mine, cursors, rows[-1].id))  # noqa: B023 - awaited at once
             self._tell(rows)
-            changed |= vaults_of(mine)
+            changed |= vaults_of([row for row in rows if row in mine or (row.id > told and row.org in cursors)])
             if changed and len(rows) < _BATCH:
                 for watcher in self._watchers:
                     await watcher(changed)
