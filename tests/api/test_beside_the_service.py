@@ -40,6 +40,7 @@ async def test_funding_beyond_the_operators_daily_limit_is_refused(world: World)
     await _update_org(world, operator_daily_limit=1)
 
     error_of(await world.call("POST", path, {"amount": "1"}), 422, "operator_limit_exceeded")
+    error_of(await world.call("POST", path, {"amount": "99999999"}), 422, "org_insufficient_balance")
 
     await _update_org(world, operator_daily_limit=UNLIMITED)
     assert (await world.ok("POST", path, {"amount": "1"}))["usdc_balance"] == "1.00"

@@ -66,6 +66,12 @@ def test_operator_funds_up_to_its_limit_over_all_vaults(limited: World) -> None:
     limited.vm.refuse("OperatorLimitExceeded", limited.funding(second, 1))
 
 
+def test_reserve_that_does_not_suffice_is_named_before_the_limit(limited: World) -> None:
+    vault, reserve = limited.wallet(funds=0), limited.balance(limited.reserve)
+    limited.vm.refuse("OperatorLimitExceeded", limited.funding(vault, reserve))
+    limited.vm.refuse("ReserveInsufficient", limited.funding(vault, reserve + 1))
+
+
 def test_limit_counts_any_24_hours(limited: World) -> None:
     vault = limited.wallet(funds=0)
     limited.vm.now = START + SLOT - 1

@@ -41,7 +41,7 @@ with_event_accounts! {
 ///
 /// # Errors
 /// [`VaultError::OrgPaused`], [`VaultError::ZeroAmount`], [`VaultError::BalanceNotBelow`],
-/// [`VaultError::OperatorLimitExceeded`], [`VaultError::ReserveInsufficient`].
+/// [`VaultError::ReserveInsufficient`], [`VaultError::OperatorLimitExceeded`], in this order.
 pub fn handler(
     ctx: &mut Context<FundWallet>,
     amount: u64,
@@ -51,7 +51,6 @@ pub fn handler(
     let a = &mut ctx.accounts;
     require!(!a.org.is_paused(), VaultError::OrgPaused);
     require!(amount > 0, VaultError::ZeroAmount);
-    a.org.charge_funding(clock()?, amount)?;
     let token_program = a.org.token_program;
     if let Some(threshold) = only_below {
         // So that two who fill up the same vault do not both do it.
@@ -60,6 +59,8 @@ pub fn handler(
     }
     let reserve = token::balance(a.reserve_tokens.account(), &token_program)?;
     require!(amount <= reserve, VaultError::ReserveInsufficient);
+    // After the reserve, which the operator cannot overdraw whatever the limit.
+    a.org.charge_funding(clock()?, amount)?;
     let sequence = a.vault.next_sequence()?;
     let org_sequence = a.org.next_sequence()?;
 
