@@ -21,6 +21,7 @@ from app.keys import KeyRing, Role, status_of
 from app.localnet import DataDirInUseError
 from app.localnet.genesis import USDC_MINT
 from app.models.keys import MAX_OVERLAP
+from app.projector import Projector
 from app.serve import serve as serve_forever
 from app.settings import Settings
 from app.signers import KeyFileError
@@ -31,9 +32,14 @@ from app.store.wallets import wallet
 from app.timestamps import iso_ms, now_ms
 from app.verifier.history import IncompleteError
 from app.verifier.verify import Report, verify
+from indexer import EventStore
 
 _data_dir = click.option(
     "--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Databases and keys.  [default: ./data]"
+)
+_EMBEDDED_CHAIN = "http://127.0.0.1:8899"
+_chain_url = click.option(
+    "--rpc-url", help=f"JSON-RPC address of the chain.  [default: the embedded chain's, {_EMBEDDED_CHAIN}]"
 )
 
 
@@ -117,12 +123,12 @@ def localnet(**given: Any) -> None:
 
 @main.command()
 @_data_dir
-@click.option("--rpc-url", default="http://127.0.0.1:8899", show_default=True, help="JSON-RPC address of the chain.")
+@_chain_url
 @click.option("--usdc-mint", help="Mint of USDC there; by default the cluster's, or the embedded chain's.")
 def keeper(**given: Any) -> None:
     """Run the keeper alone, on the service's data: refunds, freezes of expired policies, top-ups."""
     with _errors():
-        settings = _on_chain(_settings(**given), keeper=True, webhooks=False)
+        settings = beside_the_service(_settings(**given), keeper=True)
 
     async def run() -> None:
         async with running(settings):
@@ -133,11 +139,38 @@ def keeper(**given: Any) -> None:
         asyncio.run(run())
 
 
-def _on_chain(settings: Settings, **changes: Any) -> Settings:
-    """Return the settings for a chain reached by address, with the embedded chain's mint where none is given."""
+def beside_the_service(settings: Settings, *, keeper: bool) -> Settings:
+    """Return the settings of a process that works on a service's data, whether that runs or not.
+
+    Webhooks and alerts stay the service's, which alone may send them. The chain is reached by address, that of the
+    service's embedded chain where none is set.
+    """
+    changes: dict[str, Any] = {"keeper": keeper, "webhooks": False, "alerts": False}
+    if settings.rpc_url is None:
+        changes["rpc_url"] = _EMBEDDED_CHAIN
     if settings.usdc_mint is None and settings.cluster == "localnet":
         changes["usdc_mint"] = str(USDC_MINT)
     return settings.model_copy(update=changes)
+
+
+@main.command()
+@_data_dir
+def rebuild(data_dir: Path | None) -> None:
+    """Make the read models anew from the stored events of the chain.
+
+    The service may run meanwhile; until the end it shows only what has been made so far.
+    """
+    with _errors():
+        paths = prepare(_settings(data_dir=data_dir))
+        if not paths.events.is_file():
+            raise click.ClickException(f"there is no data of a service in {paths.root}")
+        db, events = Database(paths.database), EventStore(paths.events)
+        try:
+            asyncio.run(Projector(db, events.changes).rebuild())
+        finally:
+            events.close()
+            db.close()
+    _say("Rebuilt.")
 
 
 class _UndecidedError(click.ClickException):
@@ -182,7 +215,7 @@ def orgs() -> None:
 @orgs.command("create")
 @click.argument("org_id")
 @_data_dir
-@click.option("--rpc-url", default="http://127.0.0.1:8899", show_default=True, help="JSON-RPC address of the chain.")
+@_chain_url
 @click.option("--usdc-mint", help="Mint of USDC there; by default the cluster's, or the embedded chain's.")
 @click.option(
     "--operator-daily-limit", help="Most USDC that its operator moves into vaults in 24 hours.  [default: 250000]"
@@ -191,7 +224,7 @@ def orgs() -> None:
 def create_org(org_id: str, **given: Any) -> None:
     """Make an organisation on the chain and an admin's key for it."""
     with _errors():
-        settings = _on_chain(_settings(**given), keeper=False, webhooks=False)
+        settings = beside_the_service(_settings(**given), keeper=False)
 
     async def run() -> None:
         async with running(settings) as service:

@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from app.bootstrap import prepare
-from app.cli import main
+from app.cli import beside_the_service, main
 from app.settings import Settings
 
 _COMMAND = [sys.executable, "-c", "from app.cli import main; main()"]
@@ -169,8 +169,8 @@ def test_keys_are_made_listed_and_revoked_while_the_service_runs(tmp_path: Path)
 
 def test_organisation_made_while_the_service_runs_is_served(tmp_path: Path) -> None:
     with _serve(tmp_path) as serving:
-        options = ["--data-dir", str(tmp_path), "--rpc-url", f"http://127.0.0.1:{serving.rpc_port}"]
-        made = CliRunner().invoke(main, ["orgs", "create", "second", *options])
+        environment = {"AGENT_VAULT_RPC_URL": f"http://127.0.0.1:{serving.rpc_port}"}
+        made = CliRunner().invoke(main, ["orgs", "create", "second", "--data-dir", str(tmp_path)], env=environment)
         assert made.exit_code == 0, made.output
         key = made.output.rpartition(" ")[2].strip()
         url, headers = f"http://127.0.0.1:{serving.port}/v1/policies", {"Authorization": f"Bearer {key}"}
@@ -183,6 +183,34 @@ def test_organisation_made_while_the_service_runs_is_served(tmp_path: Path) -> N
             "pol_permissive",
             "pol_locked",
         ]
+
+
+def test_what_works_beside_the_service_leaves_webhooks_and_alerts_to_it() -> None:
+    settings = beside_the_service(Settings(smtp_host="mail.example.com", smtp_from="vault@example.com"), keeper=True)
+
+    assert (settings.keeper, settings.webhooks, settings.alerts) == (True, False, False)
+    assert settings.rpc_url == "http://127.0.0.1:8899"
+
+
+def test_rebuilding_leaves_everything_as_it_was(tmp_path: Path) -> None:
+    with _serve(tmp_path) as serving:
+        serving.pay()
+        before = [serving.get(path) for path in ("/v1/wallets", "/v1/policies", "/v1/transactions", "/v1/events")]
+
+        made = CliRunner().invoke(main, ["rebuild", "--data-dir", str(tmp_path)])
+
+        assert made.exit_code == 0, made.output
+        after = [serving.get(path) for path in ("/v1/wallets", "/v1/policies", "/v1/transactions", "/v1/events")]
+        assert after == before
+        assert serving.pay()["status"] == "confirmed"
+
+
+def test_rebuilding_needs_the_data_of_a_service(tmp_path: Path) -> None:
+    refused = CliRunner().invoke(main, ["rebuild", "--data-dir", str(tmp_path)])
+
+    assert refused.exit_code == 1
+    assert refused.output.startswith("Error: ")
+    assert not list(tmp_path.iterdir())
 
 
 def test_demo_tells_the_whole_story() -> None:
@@ -216,7 +244,9 @@ def test_key_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
     assert "chmod 600" in refused.output
 
 
-@pytest.mark.parametrize("command", [[], ["serve"], ["demo"], ["localnet"], ["orgs", "create"], ["keys", "create"]])
+@pytest.mark.parametrize(
+    "command", [[], ["serve"], ["demo"], ["localnet"], ["orgs", "create"], ["keys", "create"], ["rebuild"]]
+)
 def test_help_is_there_for_every_command(command: list[str]) -> None:
     shown = CliRunner().invoke(main, [*command, "--help"])
 

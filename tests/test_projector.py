@@ -418,6 +418,32 @@ async def test_waiting_for_a_signature_ends_when_it_is_projected(line: Line) -> 
     assert await line.projector.wait(signature, 0)
 
 
+async def test_what_another_process_applied_is_told_to_those_who_wait_and_watch_here(line: Line) -> None:
+    # Given two processes that have read everything so far
+    vault = await line.stage.wallet("agent-1", funds=20 * USDC)
+    await line.seen()
+    other, told = Projector(line.db, line.indexer.store.changes), set[str]()
+
+    async def note(vaults: set[str]) -> None:
+        told.update(vaults)
+
+    other.subscribe(note)
+    await other.catch_up()
+    assert not told
+
+    # When one applies a payment that the other waits for
+    signature = await line.stage.pay(vault, USDC)
+    await line.seen()
+    await other.catch_up()
+
+    # Then the other has heard of it, once
+    assert await other.wait(signature, 0)
+    assert told == {str(vault)}
+    told.clear()
+    await other.catch_up()
+    assert not told
+
+
 async def test_rebuilding_gives_the_same_read_models(line: Line) -> None:
     stage = line.stage
     vault = await stage.wallet("agent-1", funds=20 * USDC)
