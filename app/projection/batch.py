@@ -31,12 +31,7 @@ _VAULTS = ("vault", "receiver")
 _WALLETS = select(wallets).where(wallets.c.vault.in_(bindparam("keys", expanding=True)))
 _RESERVES = select(reserves).where(reserves.c.org.in_(bindparam("keys", expanding=True)))
 _ESCROWS = select(escrows).where(escrows.c.address.in_(bindparam("keys", expanding=True)))
-_ATTEMPTS = select(attempts).where(attempts.c.tx_id.in_(bindparam("keys", expanding=True)))
-_SIGNED = select(attempts).where(
-    attempts.c.signature.in_(bindparam("keys", expanding=True)),
-    attempts.c.type.in_(set(ATTEMPT_TYPES.values())),
-    attempts.c.reference.is_not(None),
-)
+_ATTEMPTS = select(attempts).where(attempts.c.signature.in_(bindparam("keys", expanding=True)))
 _POLICY_ID = select(policies.c.policy_id).where(policies.c.address == bindparam("key"))
 _SETTLE = (
     update(attempts)
@@ -53,7 +48,8 @@ class Batch:
         self._wallets = self._load(_WALLETS, "vault", vaults_of(rows))
         self._reserves = self._load(_RESERVES, "org", {row.org for row in rows if row.org is not None})
         self._escrows = self._load(_ESCROWS, "address", {row.data["escrow"] for row in rows if "escrow" in row.data})
-        self._attempts = self._load_attempts([row for row in rows if row.name in ATTEMPT_TYPES])
+        signatures = list({row.signature for row in rows})
+        self._attempts = {one.signature: one for one in connection.execute(_ATTEMPTS, {"keys": signatures})}
         self._policy_ids: dict[str, str | None] = {}
         self._changed: dict[str, Values] = {}
         self._changed_reserves: dict[str, Values] = {}
@@ -93,11 +89,27 @@ class Batch:
         self._changed_escrows[address] = escrow
 
     def attempt(self, row: ChainRow) -> Row[Any] | None:
-        """Return the service's own attempt at what an event reports."""
-        if row.name not in ATTEMPT_TYPES:
+        """Return the service's own attempt at what an event reports, also when it is not in the place foreseen."""
+        attempt = self._attempts.get(row.signature)
+        if attempt is None or row.name not in ATTEMPT_TYPES or attempt.type not in ATTEMPT_TYPES.values():
             return None
-        known = self._attempts.get(transaction_of(row, ATTEMPT_TYPES[row.name]))
-        return known or self._attempts.get(row.signature + row.data["reference"])
+        is_it = attempt.tx_id == transaction_of(row, ATTEMPT_TYPES[row.name]) or (
+            attempt.reference is not None and attempt.reference.hex() == row.data["reference"]
+        )
+        return attempt if is_it else None
+
+    def cause(self, row: ChainRow) -> str | None:
+        """Return the type of the service's attempt that led to a row; `None` when others did."""
+        attempt = self._attempts.get(row.signature)
+        return None if attempt is None else str(attempt.type)
+
+    def moment(self, row: ChainRow) -> int:
+        """Return when a row happened, in Unix milliseconds.
+
+        The chain's clock gives the second of its block; within that the service knows when it was asked for its own.
+        """
+        attempt = self._attempts.get(row.signature)
+        return max(row.block_time * 1000, 0 if attempt is None else attempt.created_at)
 
     def settle(self, tx_id: str, slot: int, moment: int) -> None:
         """Mark an attempt as confirmed."""
@@ -132,16 +144,6 @@ class Batch:
         upsert_all(self.connection, feed, list(self._feed.values()), keys=["event_id"], replace=False)
         if self._settled:
             self.connection.execute(_SETTLE, self._settled)
-
-    def _load_attempts(self, rows: Sequence[ChainRow]) -> dict[str, Row[Any]]:
-        """Return attempts by their ids, or by signature and reference where an event is not in the place foreseen."""
-        ids = {transaction_of(row, ATTEMPT_TYPES[row.name]): row for row in rows}
-        if not ids:
-            return {}
-        found = {one.tx_id: one for one in self.connection.execute(_ATTEMPTS, {"keys": list(ids)})}
-        others = {row.signature for tx_id, row in ids.items() if tx_id not in found}
-        signed = self.connection.execute(_SIGNED, {"keys": list(others)}) if others else ()
-        return found | {one.signature + one.reference.hex(): one for one in signed}
 
     def _load(self, query: Any, key: str, keys: set[str]) -> dict[str, Values]:
         if not keys:

@@ -6,7 +6,7 @@ from app.identifiers import escrow_id, event_id, wallet_id
 from app.money import format_usdc
 from app.projection import orphans
 from app.projection.batch import Batch, Values
-from app.projection.rows import ChainRow, milliseconds
+from app.projection.rows import ChainRow
 from app.projection.transfers import confirm, receive, set_balance, spent, use_approval
 from app.projection.wallets import change
 from app.store.escrows import DISPUTED, FROM_LATER_EVENTS, LOCKED, PENDING, REFUNDED, RELEASED, SETTLED, UNDECIDED_AFTER
@@ -87,7 +87,7 @@ def settled(batch: Batch, row: ChainRow) -> bool:
     """Add what each side got, mark the escrow as settled and report it."""
     data = row.data
     escrow = _known(batch, row)
-    moment = milliseconds(row) if escrow is None else _moment(row, escrow)
+    moment = batch.moment(row) if escrow is None else _moment(batch, row, escrow)
     if data["released"] and data["receiver_is_vault"]:
         known = {
             "wallet_id": wallet_id(data["receiver"]),
@@ -150,10 +150,10 @@ def _status(data: dict[str, Any]) -> str:
     return REFUNDED if data["refunded"] else RELEASED
 
 
-def _moment(row: ChainRow, escrow: Values) -> int:
-    """Return the time of a later event: of one second of the chain's clock the service knows when it was asked."""
+def _moment(batch: Batch, row: ChainRow, escrow: Values) -> int:
+    """Return the time of a later event, which never shows as the earlier one."""
     after = escrow["created_at"] + (row.signature != escrow["signature"])
-    return max(milliseconds(row), int(after))
+    return max(batch.moment(row), int(after))
 
 
 def _to(escrow: Values) -> str:
@@ -181,7 +181,7 @@ def _report(  # noqa: PLR0917
 ) -> None:
     escrow = batch.escrow(row.data["escrow"])
     assert escrow is not None
-    moment = _moment(row, escrow)
+    moment = _moment(batch, row, escrow)
     batch.report(
         event_id=event_id(row.signature, row.instruction, row.inner, name),
         org=str(row.org),

@@ -6,7 +6,7 @@ from app.identifiers import event_id
 from app.money import format_usdc
 from app.projection import orphans
 from app.projection.batch import Batch
-from app.projection.rows import ChainRow, milliseconds
+from app.projection.rows import ChainRow
 from app.store.read_tables import recipients
 from app.timestamps import iso_ms
 
@@ -56,7 +56,7 @@ def deposited(batch: Batch, row: ChainRow) -> bool:
         event_id=event_id(row.signature, 0, row.inner, "org.deposit_confirmed"),
         org=str(row.org),
         type="org.deposit_confirmed",
-        timestamp=milliseconds(row),
+        timestamp=batch.moment(row),
         signature=row.signature,
         summary=f"{format_usdc(data['amount'])} USDC arrived in the reserve",
         payload={
@@ -64,7 +64,7 @@ def deposited(batch: Batch, row: ChainRow) -> bool:
             "org_balance": format_usdc(data["balance"]),
             "tx_signature": row.signature,
             "on_chain_slot": row.slot,
-            "timestamp": iso_ms(milliseconds(row)),
+            "timestamp": iso_ms(batch.moment(row)),
         },
     )
     return False
@@ -83,7 +83,7 @@ def recipient_registered(batch: Batch, row: ChainRow) -> bool:
             "category": data["category"],
             "effective_at": data["effective_at"],
             "sequence": data["sequence"],
-            "updated_at": milliseconds(row),
+            "updated_at": batch.moment(row),
         }
         batch.put(recipients, values, keys=["org", "address"])
     return False

@@ -9,8 +9,8 @@ from app.identifiers import event_id, policy_id
 from app.projection import orphans
 from app.projection.batch import Batch
 from app.projection.differences import difference, shown
-from app.projection.rows import ChainRow, address_or_none, milliseconds
-from app.store.policies import allowlist_entries
+from app.projection.rows import ChainRow, address_or_none
+from app.store.policies import allowlist_entries, is_change
 from app.store.read_tables import policies, policy_versions
 from app.store.state_tables import policy_details
 from app.timestamps import iso_ms
@@ -35,14 +35,14 @@ def created(batch: Batch, row: ChainRow) -> bool:
         "version": _FIRST_VERSION,
         "immutable": data["immutable"],
         "closed": False,
-        "created_at": milliseconds(row) if made is None else made,
+        "created_at": batch.moment(row) if made is None else made,
     }
     batch.put(policies, values, keys=["address"], replace=False)
     return orphans.adopt(batch, data["policy"])
 
 
 def updated(batch: Batch, row: ChainRow) -> bool:
-    """Set the rules and add an audit entry and a feed event that say what changed."""
+    """Set the rules and add an audit entry and, for a change, a feed event that say what changed."""
     data, connection = row.data, batch.connection
     identifier = batch.policy_id(data["policy"])
     if identifier is None:
@@ -60,22 +60,24 @@ def updated(batch: Batch, row: ChainRow) -> bool:
         "address": data["policy"],
         "version": data["version"],
         "changes": changes,
-        "timestamp": milliseconds(row),
+        "timestamp": batch.moment(row),
         "signature": row.signature,
     }
     batch.put(policy_versions, version, keys=["address", "version"])
+    if not is_change(batch.cause(row)):
+        return False
     batch.report(
         event_id=event_id(row.signature, row.instruction, row.inner, "policy.updated"),
         org=str(row.org),
         type="policy.updated",
-        timestamp=milliseconds(row),
+        timestamp=batch.moment(row),
         signature=row.signature,
         summary=f"Policy {identifier}: {', '.join(changes) or 'no rule'} changed",
         payload={
             "policy_id": identifier,
             "version": data["version"],
             "changes": changes,
-            "timestamp": iso_ms(milliseconds(row)),
+            "timestamp": iso_ms(batch.moment(row)),
         },
     )
     return False

@@ -58,8 +58,3 @@ NO_ADDRESS = "11111111111111111111111111111111"
 def address_or_none(text: str) -> str | None:
     """Return the address, or `None` for the program's way to say that there is none."""
     return None if text == NO_ADDRESS else text
-
-
-def milliseconds(row: ChainRow) -> int:
-    """Return the time of the row's block in Unix milliseconds."""
-    return row.block_time * 1000

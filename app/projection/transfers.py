@@ -9,7 +9,7 @@ from app.money import format_usdc
 from app.projection import orphans
 from app.projection.batch import Batch, Values, transaction_of
 from app.projection.organisations import set_reserve
-from app.projection.rows import ChainRow, address_or_none, milliseconds
+from app.projection.rows import ChainRow, address_or_none
 from app.projection.wallets import change, spend_approval
 from app.store.transactions import FUNDING, PAYMENT, WITHDRAWAL
 from app.timestamps import iso_ms
@@ -97,7 +97,7 @@ def confirm(batch: Batch, row: ChainRow, row_type: str, known: Values) -> Values
         "attestation_hash": None,
         "violation": None,
         "error": None,
-        "timestamp": milliseconds(row),
+        "timestamp": batch.moment(row),
         **known,
     }
     attempt = batch.attempt(row)
@@ -106,7 +106,7 @@ def confirm(batch: Batch, row: ChainRow, row_type: str, known: Values) -> Values
         if attempt.type == row_type:
             # The event may stand in another place than the attempt's id was made of; that id was given out.
             values["tx_id"] = attempt.tx_id
-            batch.settle(attempt.tx_id, row.slot, milliseconds(row))
+            batch.settle(attempt.tx_id, row.slot, batch.moment(row))
     # Only what a policy judges shows one; what a vault's policy was at a funding does not follow from its event.
     if values["policy_id"] is None and "policy" in data:
         values["policy_id"] = batch.policy_id(data["policy"])
@@ -147,7 +147,7 @@ def receive(batch: Batch, row: ChainRow, vault: str, balance: int, moment: int) 
         return
     changes: Values = {
         "last_transaction_at": max(wallet["last_transaction_at"] or 0, moment),
-        "updated_at": max(wallet["updated_at"], milliseconds(row)),
+        "updated_at": max(wallet["updated_at"], batch.moment(row)),
         "funded": True,
     }
     if wallet["balance_slot"] <= row.slot:
@@ -163,8 +163,7 @@ def _report(  # noqa: PLR0917
         event_id=event_id(row.signature, row.instruction, row.inner, name),
         org=str(row.org),
         type=name,
-        # Of one second of the chain's clock the service knows more: when it was asked.
-        timestamp=max(milliseconds(row), shown["timestamp"]),
+        timestamp=batch.moment(row),
         wallet_id=shown["wallet_id"],
         signature=row.signature,
         summary=f"{amount} USDC {what}",

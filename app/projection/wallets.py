@@ -7,7 +7,7 @@ from sqlalchemy import select, update
 from app.identifiers import event_id, wallet_id
 from app.projection import orphans
 from app.projection.batch import Batch, Values
-from app.projection.rows import ChainRow, address_or_none, milliseconds
+from app.projection.rows import ChainRow, address_or_none
 from app.store.attempts import last_blocked
 from app.store.read_tables import approvals
 from app.store.state_tables import wallet_details
@@ -21,7 +21,7 @@ def created(batch: Batch, row: ChainRow) -> bool:
     data, connection = row.data, batch.connection
     identifier = wallet_id(data["vault"])
     details = connection.execute(select(wallet_details).where(wallet_details.c.wallet_id == identifier)).one_or_none()
-    moment = milliseconds(row) if details is None else details.created_at
+    moment = batch.moment(row) if details is None else details.created_at
     if batch.wallet(data["vault"]) is None:
         values = {
             "wallet_id": identifier,
@@ -136,7 +136,7 @@ def change(batch: Batch, row: ChainRow, counter: str | None, values: Values) -> 
         return None
     changes: Values = {
         "sequence": max(wallet["sequence"], sequence),
-        "updated_at": max(wallet["updated_at"], milliseconds(row)),
+        "updated_at": max(wallet["updated_at"], batch.moment(row)),
     }
     if counter is None:
         changes |= values
@@ -153,9 +153,9 @@ def _report(  # noqa: PLR0917
         event_id=event_id(row.signature, row.instruction, row.inner, name),
         org=str(row.org),
         type=name,
-        timestamp=milliseconds(row),
+        timestamp=batch.moment(row),
         wallet_id=wallet,
         signature=row.signature,
         summary=summary,
-        payload={"wallet_id": wallet, **fields, "timestamp": iso_ms(milliseconds(row))},
+        payload={"wallet_id": wallet, **fields, "timestamp": iso_ms(batch.moment(row))},
     )

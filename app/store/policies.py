@@ -150,18 +150,26 @@ def recipients_before(connection: Connection, address: str, signature: str) -> l
     return next((one["allowed_recipients"]["to"] for one in changes if "allowed_recipients" in one), [])
 
 
+def is_change(attempt_type: str | None) -> bool:
+    """Whether an update of a policy is a change of it, by the type of the service's attempt; of none: by others.
+
+    The steps of a creation or deletion are no changes.
+    """
+    return attempt_type in {None, UPDATE}
+
+
 def policy_audit_log(connection: Connection, org: str, policy_id: str) -> list[AuditEntry]:
     """Return the changes of a policy, oldest first.
 
     Changes of rules come from the chain; who asked for them comes from the service's attempts, in whose memo it
-    stands, or from a note. The steps of a creation or deletion are no changes.
+    stands, or from a note.
     """
     mine = (policy_edits.c.org == org, policy_edits.c.policy_id == policy_id)
     edits = list(connection.execute(select(policy_edits).where(*mine).order_by(policy_edits.c.id)))
     notes = {edit.version: edit for edit in edits if edit.version is not None}
     entries = [AuditEntry(e.created_at, e.changed_by, e.changes) for e in edits if e.version is None]
     versions = (
-        select(policy_versions, attempts.c.type, attempts.c.memo, attempts.c.created_at)
+        select(policy_versions, attempts.c.type, attempts.c.memo)
         .join(table, table.c.address == policy_versions.c.address)
         .outerjoin(attempts, attempts.c.signature == policy_versions.c.signature)
         .where(table.c.org == org, table.c.policy_id == policy_id)
@@ -169,10 +177,9 @@ def policy_audit_log(connection: Connection, org: str, policy_id: str) -> list[A
     )
     latest = 0
     for row in connection.execute(versions):
-        if row.type not in {None, UPDATE}:
+        if not is_change(row.type):
             continue
-        # The chain's clock has seconds; of its own changes the service knows when they were asked for.
-        latest = max(latest, row.timestamp, row.created_at or 0)
+        latest = max(latest, row.timestamp)
         note = notes.get(row.version)
         changed_by = row.memo or (None if note is None else note.changed_by)
         changes = {**row.changes, **({} if note is None else note.changes)}

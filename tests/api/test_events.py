@@ -37,6 +37,14 @@ async def _append(world: World, event_id: str, timestamp: int, type: str = "wall
     )
 
 
+def _payment(wallet: Json, to: str) -> Json:
+    return {"walletId": wallet["wallet_id"], "to": to, "amount": "1", "currency": "USDC"}
+
+
+def _batch(wallet: Json) -> Json:
+    return {"allocations": [{"walletId": wallet["wallet_id"], "amount": "2"}], "currency": "USDC"}
+
+
 async def test_filters_narrow_and_combine(world: World) -> None:
     policy = await world.policy(maxPerTx="5")
     wallet, other, to = await world.wallet(policy["policy_id"]), await world.wallet(), await world.payee()
@@ -62,6 +70,50 @@ async def test_filters_narrow_and_combine(world: World) -> None:
     ]
     created = await _events(world, "type=wallet.created")
     assert {one["wallet_id"] for one in created} >= {wallet["wallet_id"], other["wallet_id"]}
+
+
+async def test_what_follows_within_a_second_stands_and_is_found_in_its_order(world: World) -> None:
+    to, started = await world.payee(), (await _events(world))[0]["timestamp"]
+    wallet = await world.wallet(funds=None)
+    mine, path = f"walletId={wallet['wallet_id']}", f"/v1/wallets/{wallet['wallet_id']}"
+    steps: list[tuple[str, str, Json, list[str]]] = [
+        ("POST", f"{path}/fund", {"amount": "5"}, ["wallet.funded"]),
+        ("PATCH", path, {"status": "frozen"}, ["wallet.frozen"]),
+        ("PATCH", path, {"status": "active"}, ["wallet.unfrozen"]),
+        ("POST", "/v1/payments", _payment(wallet, to), ["transaction.completed", "transaction.pending"]),
+        ("POST", "/v1/wallets/fund-batch", _batch(wallet), ["wallet.funded"]),
+    ]
+    happened = ["wallet.created"]
+    for method, where, body, events in steps:
+        last = (await _events(world, mine))[0]["timestamp"]
+        await world.ok(method, where, body)
+        happened[:0] = events
+        # Whoever asks from the time of the last event that it has misses none.
+        assert (await _names(world, f"{mine}&from={last}"))[: len(events)] == events
+    assert await _names(world, f"{mine}&from={started}") == happened
+
+    rows = (await world.ok("GET", f"{path}/transactions"))["data"]
+    assert [(row["type"], row["amount"]) for row in rows] == [
+        ("funding", "2.00"),
+        ("payment", "1.00"),
+        ("funding", "5.00"),
+    ]
+    assert (await world.ok("GET", path))["updated_at"] >= rows[0]["timestamp"]
+
+
+async def test_making_or_deleting_a_policy_with_a_list_is_no_change_of_it(world: World) -> None:
+    made = await world.policy(allowedRecipients=[await world.payee()])
+    clone = await world.ok("POST", f"/v1/policies/{made['policy_id']}/clone", {"name": "Copy"})
+    await world.ok("PATCH", f"/v1/policies/{made['policy_id']}", {"maxPerTx": "1"})
+    await world.ok("DELETE", f"/v1/policies/{clone['policy_id']}")
+    await world.ok("DELETE", f"/v1/policies/{made['policy_id']}")
+
+    told = [one for one in await _events(world, "type=policy.updated") if "policy_id" in one]
+
+    ours = {made["policy_id"], clone["policy_id"]}
+    assert [(one["policy_id"], list(one["changes"])) for one in told if one["policy_id"] in ours] == [
+        (made["policy_id"], ["max_per_tx"])
+    ]
 
 
 async def test_time_bounds_are_exact_and_combine_with_the_others(world: World) -> None:
