@@ -18,6 +18,7 @@ from app.errors import ConflictError
 from app.store.attempts import Attempt, attempt
 from app.store.database import Database
 from app.store.idempotency import (
+    LIFETIME,
     IdempotencyRecord,
     attach_transaction,
     claim,
@@ -26,9 +27,6 @@ from app.store.idempotency import (
     release,
 )
 from app.timestamps import now_ms
-
-#: How long an answer is repeated, in milliseconds.
-LIFETIME_MS = 24 * 3600 * 1000
 
 
 class Seal(Protocol):
@@ -100,7 +98,7 @@ class Ticket:
                 state="running",
                 tx_id=tx_id,
                 created_at=now,
-                expires_at=now + LIFETIME_MS,
+                expires_at=now + LIFETIME,
             )
             if claim(conn, record) is not None:
                 raise ConflictError("idempotency_in_progress")

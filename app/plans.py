@@ -1,6 +1,5 @@
 """Transactions before and after they are sent: what is to be done, and what became of it."""
 
-import hashlib
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,14 +9,11 @@ from solders.instruction import Instruction
 from solders.keypair import Keypair
 from sqlalchemy import Connection
 
-from app.chain.instructions import compute_unit_limit
+from app.chain.instructions import MAX_UNITS, compute_unit_limit
 from app.chain.records import Simulation
 from app.identifiers import EVENT_INNER_INDEX
 from app.store.attempts import Attempt
 from app.store.escrows import Escrow
-
-#: The most compute units that a transaction may ask for.
-_MAX_UNITS = 1_400_000
 
 
 def nothing(_conn: Connection) -> None:
@@ -57,7 +53,7 @@ def distinct(instructions: Sequence[Instruction]) -> list[Instruction]:
 
     Two equal transactions under one blockhash would be one; payments and their like carry a random reference instead.
     """
-    return [compute_unit_limit(_MAX_UNITS - secrets.randbelow(_MAX_UNITS // 4)), *instructions]
+    return [compute_unit_limit(MAX_UNITS - secrets.randbelow(MAX_UNITS // 4)), *instructions]
 
 
 class RefusedError(Exception):
@@ -86,11 +82,3 @@ class Outcome:
     def confirmed(self) -> bool:
         """Whether the chain has confirmed it."""
         return self.status == "confirmed"
-
-
-def message_hash(raw: bytes) -> str:
-    """Digest of the message that was signed, as ``sha256:<hex>``.
-
-    A serialised transaction starts with the number of its signatures (below 128, so one byte), 64 bytes each.
-    """
-    return f"sha256:{hashlib.sha256(raw[1 + 64 * raw[0] :]).hexdigest()}"

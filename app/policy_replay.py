@@ -23,23 +23,22 @@ from solders.transaction_metadata import FailedTransactionMetadata
 
 from app.chain.addresses import SYSTEM_PROGRAM, Addresses
 from app.chain.escrow_instructions import OpenEscrow
-from app.chain.instructions import Instructions, compute_unit_limit
+from app.chain.instructions import MAX_UNITS, Instructions, compute_unit_limit
 from app.chain.logs import policy_violation
 from app.chain.records import RawAccount
 from app.chain.rules import Rules
 from app.identifiers import new_reference
+from app.models.escrows import MAX_TIMEOUT
 from app.policy_lists import writes
 from app.policy_terms import Terms
 from app.store.policy_history import PastPayment
 from idl.codec import Codec
 
-_UNITS = compute_unit_limit(1_400_000)
+_UNITS = compute_unit_limit(MAX_UNITS)
 _LAMPORTS = 10**17
 #: Micro-USDC of each vault.
 _PLENTY = 2**62
 _FOREVER = 2**62
-#: Seconds: the longest that an escrow may stay open.
-_TIMEOUT = 30 * 24 * 60 * 60
 #: Where a token account keeps its owner and amount, for the SPL token program and for Token-2022.
 _OWNER, _AMOUNT = slice(32, 64), slice(64, 72)
 _NO_RULES_KEY, _NEW_RULES_KEY = b"as it was".ljust(16), b"as it would be".ljust(16)
@@ -202,7 +201,7 @@ class Replay:
             reference=new_reference(),
             task_hash=_ANY_HASH,
             proof_kinds=_ANY_PROOF,
-            timeout=_TIMEOUT,
+            timeout=MAX_TIMEOUT,
         )
 
     def _dispute(self, escrow: OpenEscrow) -> None:

@@ -79,7 +79,7 @@ class Settings(BaseSettings):
     key_rotation_overlap: int = Field(default=86_400, ge=0)
     """How long an API key works on after its rotation, unless the rotation says otherwise."""
     event_retention_days: int = Field(default=90, ge=1)
-    """Days for which events are kept."""
+    """Days for which events are kept, and requests for approvals that nobody decided on."""
     housekeeping_interval: float = Field(default=60.0, gt=0)
     """Pause between two rounds of housekeeping: noting when keys were last used, deleting old events."""
     max_indexer_lag: int = Field(default=150, ge=0)

@@ -24,6 +24,7 @@ from app.store.transactions import A2A_SEND
 from app.store.wallets import Wallet
 from app.timestamps import iso_ms, now_ms
 from app.token_accounts import may_create
+from idl.transactions import OPTIONS
 
 _CO_SIGN = "require_co_sign"
 #: Errors that say that the read models lag behind the chain; by `InvalidSeeds` the next escrow has another address.
@@ -230,10 +231,7 @@ async def landed_refused(service: Service, paying: Wallet, outcome: Outcome) -> 
         return business_error(service.codec, outcome)
     landed = await service.chain.call(
         "getTransaction",
-        [
-            outcome.attempt.signature,
-            {"commitment": "confirmed", "encoding": "base64", "maxSupportedTransactionVersion": 0},
-        ],
+        [outcome.attempt.signature, OPTIONS],
     )
     policy = policies.find(service, paying.org, paying.policy.policy_id)
     found = violation(service.codec, landed["meta"]["logMessages"], policy) if landed else None

@@ -22,7 +22,7 @@ from app.errors import UnavailableError
 from app.idempotency import Ticket
 from app.identifiers import derived_id, transaction_id
 from app.money import format_usdc
-from app.plans import Outcome, Plan, RefusedError, distinct, message_hash
+from app.plans import Outcome, Plan, RefusedError, distinct
 from app.projector import Projector
 from app.store.attempts import Attempt, insert_attempt, settle_attempt
 from app.store.attempts import attempt as attempt_of
@@ -31,6 +31,7 @@ from app.store.escrows import delete_pending_escrow, insert_pending_escrow
 from app.store.feed import append_event
 from app.store.wallets import delete_wallet_details
 from app.timestamps import iso_ms, now_ms
+from idl.transactions import message_hash
 from indexer import Indexer
 
 _log = structlog.get_logger(__name__)
@@ -227,8 +228,7 @@ class Submitter:
             signature=signed.signature,
             raw=signed.raw,
             last_valid_block_height=last_height,
-            attestation_hash=message_hash(signed.raw) if plan.attested else None,
-            idempotency_key=ticket.key,
+            attestation_hash=f"sha256:{message_hash(signed.raw)}" if plan.attested else None,
             created_at=now,
         )
 

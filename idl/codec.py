@@ -89,7 +89,6 @@ class Codec:
         self.program_id = program_id or Pubkey.from_string(idl["address"])
         self.event_authority = Pubkey.find_program_address([b"__event_authority"], self.program_id)[0]
         self.errors: dict[int, str] = {error["code"]: error["name"] for error in idl.get("errors", [])}
-        self.error_messages: dict[int, str] = {e["code"]: e.get("msg", e["name"]) for e in idl.get("errors", [])}
         self.constants = {constant["name"]: _constant(constant) for constant in idl.get("constants", [])}
         self._types = TypeTable(idl.get("types", []))
         with warnings.catch_warnings():

@@ -1,9 +1,8 @@
 """What the indexer reads from the chain."""
 
 from dataclasses import dataclass
-from typing import Any
 
-from idl.codec import Event
+from idl.transactions import ChainEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,15 +12,6 @@ class SignatureInfo:
     signature: str
     slot: int
     failed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ChainEvent:
-    """An event of the program and where it stands: `inner` counts the inner instructions of `instruction`."""
-
-    instruction: int
-    inner: int
-    event: Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +38,3 @@ class ChainTransaction:
     message_hash: str
     events: tuple[ChainEvent, ...]
     moves: tuple[TokenMove, ...]
-
-
-RawTransaction = dict[str, Any]
-"""A result of `getTransaction`, in base64."""

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from indexer.records import RawTransaction, SignatureInfo
+from idl.transactions import OPTIONS, RawTransaction
+from indexer.records import SignatureInfo
 from indexer.rpc import Rpc
 
 COMMITMENT = "confirmed"
@@ -19,7 +20,6 @@ STATUS_BATCH = 256
 ACCOUNT_BATCH = 100
 _FETCH_BATCH = 100
 _AMOUNT = slice(64, 72)
-_TRANSACTION_OPTIONS = {"encoding": "base64", "commitment": COMMITMENT, "maxSupportedTransactionVersion": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Source:
         found: list[RawTransaction | None] = []
         for start in range(0, len(signatures), _FETCH_BATCH):
             chunk = signatures[start : start + _FETCH_BATCH]
-            found += await self._rpc.batch([("getTransaction", [one, _TRANSACTION_OPTIONS]) for one in chunk])
+            found += await self._rpc.batch([("getTransaction", [one, OPTIONS]) for one in chunk])
         return found
 
     async def finalized_slot(self) -> int:

@@ -10,8 +10,9 @@ from typing import Any
 from solders.pubkey import Pubkey
 from sqlite_utils import Database
 
+from idl.transactions import ChainEvent
 from indexer.accounts import TokenAccounts
-from indexer.records import ChainEvent, ChainTransaction
+from indexer.records import ChainTransaction
 from indexer.schema import prepare
 
 NOT_AN_EVENT = -1

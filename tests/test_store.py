@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 
 from app.store import Database, InvalidCursorError
 from app.store.approval_requests import NewRequest, add_request, approval_requests_of
-from app.store.attempts import Attempt, attempt, attempt_by_signature, insert_attempt, pending_attempts, settle_attempt
+from app.store.attempts import Attempt, attempt, insert_attempt, pending_attempts, settle_attempt
 from app.store.escrows import EscrowFilter, escrows
 from app.store.feed import FeedFilter, append_event, feed, feed_after
 from app.store.idempotency import (
@@ -26,10 +26,8 @@ from app.store.idempotency import (
     claim,
     find,
     finish,
-    mark_unknown,
     purge,
     release,
-    unfinished,
 )
 from app.store.keys import ApiKey, api_key_by_digest, api_keys, insert_api_key, revoke_api_key, touch_api_keys
 from app.store.migrations import MIGRATIONS, applied_migrations, migrate
@@ -217,7 +215,7 @@ def test_attempt_is_shown_as_a_transaction_at_once_and_settled_once(db: Database
     assert db.write_now(lambda c: settle_attempt(c, "tx_00001", "failed", now=5, slot=7, error="expired"))
     assert not db.write_now(lambda c: settle_attempt(c, "tx_00001", "confirmed", now=6, slot=8))
     shown = db.read(lambda c: transaction(c, ORG, "tx_00001"))
-    kept = db.read(lambda c: attempt_by_signature(c, "signature-1"))
+    kept = db.read(lambda c: attempt(c, "tx_00001"))
     assert shown is not None
     assert kept is not None
     assert (shown.status, shown.on_chain_slot, shown.error) == ("failed", 7, "expired")
@@ -485,11 +483,9 @@ def test_key_is_held_until_it_is_freed_or_its_answer_is_old(db: Database) -> Non
     assert db.write_now(lambda c: claim(c, replace(RECORD, created_at=100 + LIFETIME))) is None
 
 
-def test_key_of_unknown_outcome_is_kept_and_found_after_a_restart(db: Database) -> None:
+def test_running_key_is_kept_until_it_is_answered_and_its_time_is_up(db: Database) -> None:
     db.write_now(lambda c: claim(c, RECORD))
-    db.write_now(lambda c: mark_unknown(c, ORG, "k"))
     assert db.write_now(lambda c: purge(c, 10**15)) == 0
-    assert [one.key for one in db.read(unfinished)] == ["k"]
     db.write_now(lambda c: finish(c, ORG, "k", 200, "{}", 0))
     assert db.write_now(lambda c: purge(c, LIFETIME)) == 1
 

@@ -117,16 +117,6 @@ class ChainClient:
         """Wait until the signature is confirmed, successful or failed; `None` when unknown after `timeout` seconds."""
         return await self._confirmations.wait(signature, timeout)
 
-    async def has_expired(self, signature: str, last_valid_block_height: int) -> bool:
-        """Whether the transaction can never land any more.
-
-        True only when its last valid block height has passed at finalized commitment and it is not on the chain: the
-        height is read first, so that a block between the two questions cannot hide it.
-        """
-        if await self.block_height("finalized") <= last_valid_block_height:
-            return False
-        return (await self.statuses([signature], search_history=True))[0] is None
-
     async def account(self, address: Pubkey, commitment: str = COMMITMENT) -> RawAccount | None:
         """Return an account, or `None` when there is none."""
         return (await self.accounts([address], commitment))[0]
@@ -162,10 +152,6 @@ class ChainClient:
         """Whether a transaction with this blockhash can still land."""
         answer = await self.call("isBlockhashValid", [str(blockhash), {"commitment": COMMITMENT}])
         return isinstance(answer, dict) and answer.get("value") is True
-
-    async def minimum_balance(self, size: int) -> int:
-        """Return the lamports that make an account of `size` bytes exempt from rent."""
-        return await self._integer("getMinimumBalanceForRentExemption", [size])
 
     async def airdrop(self, address: Pubkey, lamports: int) -> str:
         """Ask a test network for lamports and return the transaction's signature."""

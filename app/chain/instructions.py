@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from solders.compute_budget import set_compute_unit_limit, set_compute_unit_price
+from solders.compute_budget import set_compute_unit_limit
 from solders.instruction import AccountMeta, Instruction
 from solders.pubkey import Pubkey
 
@@ -18,6 +18,9 @@ Session = tuple[Pubkey, int]
 
 UNLIMITED = MAX_MICRO
 """As `operator_daily_limit`: the operator may fund without limit."""
+
+MAX_UNITS = 1_400_000
+"""The most compute units that a transaction may ask for."""
 
 _ORG_CHANGES = (
     "pending_authority",
@@ -381,11 +384,6 @@ class Instructions(EscrowInstructions):
 def compute_unit_limit(units: int) -> Instruction:
     """Limit the transaction's compute units."""
     return set_compute_unit_limit(units)
-
-
-def compute_unit_price(micro_lamports: int) -> Instruction:
-    """Offer a priority fee, in micro-lamports a compute unit."""
-    return set_compute_unit_price(micro_lamports)
 
 
 def _session(session: Session | None) -> dict[str, Any] | None:

@@ -30,7 +30,8 @@ GUIDES: Mapping[str, str] = {
 _REQUEST_ID = "req_NaLTW5KRAT7GNcwLfd2Mhr"
 _ABOUT_EVENTS = (
     "`GET /v1/events` lists events, webhooks deliver them. Each has `event_id`, `event` (its type) and `timestamp`, "
-    "and in the list `severity` and `summary`; beside these it has the fields of its type. Events are kept for 90 days."
+    "and in the list `severity` and `summary`; beside these it has the fields of its type. Events are kept for 90 days,"
+    " unless the operator of the service has set another time."
 )
 _HOME = '<p><a href="/docs">Agent Vault Payment Service</a></p>'
 

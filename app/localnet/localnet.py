@@ -10,8 +10,6 @@ from types import TracebackType
 from typing import IO, Self
 
 import uvicorn
-from solana.rpc.async_api import AsyncClient
-from solana.rpc.commitment import Commitment
 from solders.compute_budget import set_compute_unit_limit
 from solders.hash import Hash
 from solders.instruction import AccountMeta, Instruction
@@ -27,8 +25,6 @@ from app.localnet import genesis, server, tokens
 from app.localnet.bank import Bank
 from app.localnet.chain import Chain
 from app.localnet.context import Node
-from app.localnet.dispatch import answer
-from app.localnet.provider import in_process_client
 from app.localnet.storage import Storage
 from app.localnet.subscriptions import Subscriptions
 from app.localnet.timeline import Timeline
@@ -105,14 +101,6 @@ class Localnet:
             if self._lock is not None:
                 self._lock.close()
 
-    async def answer(self, request: bytes) -> str:
-        """Answer a JSON-RPC request or batch as the HTTP application would, without HTTP."""
-        return await answer(self._node, request)
-
-    def solana_client(self, commitment: Commitment | None = None) -> AsyncClient:
-        """Return a solana-py client of this chain that needs neither sockets nor HTTP."""
-        return in_process_client(self.answer, commitment)
-
     async def confirmation(self, signature: Signature) -> object:
         """Wait until a transaction is confirmed and return its error in JSON form, None for success.
 
@@ -182,11 +170,6 @@ class Localnet:
             for one in servers:
                 one.should_exit = True
             await asyncio.gather(*tasks)
-
-    async def serve(self, host: str, port: int) -> None:
-        """Serve as `serving` does until cancelled."""
-        async with self.serving(host, port):
-            await asyncio.Event().wait()
 
 
 class _Server(uvicorn.Server):

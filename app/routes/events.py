@@ -12,8 +12,9 @@ from app.routes._operation import Call, operation
 async def list_events(call: Call, query: ListEvents) -> EventPage:
     """Query events.
 
-    Newest first, kept for 90 days. The filters combine; `type` takes several names, separated by commas. A wallet's
-    events include those of escrows that it receives. `/docs/events` tells what each type means.
+    Newest first, kept for 90 days unless the operator of the service has set another time. The filters combine; `type`
+    takes several names, separated by commas. A wallet's events include those of escrows that it receives.
+    `/docs/events` tells what each type means.
     """
     return events.page(call.service, call.principal, query)
 

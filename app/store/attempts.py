@@ -20,7 +20,6 @@ Status = Literal["pending", "confirmed", "blocked", "failed"]
 # Built once: to build a statement takes longer than to execute it.
 _INSERT = insert(table)
 _BY_ID = select(table).where(table.c.tx_id == bindparam("key"))
-_BY_SIGNATURE = select(table).where(table.c.signature == bindparam("key"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,6 @@ class Attempt:
     attestation_hash: str | None = None
     violation: dict[str, Any] | None = None
     error: str | None = None
-    idempotency_key: str | None = None
     slot: int | None = None
     settled_at: int | None = None
 
@@ -65,11 +63,6 @@ def insert_attempt(connection: Connection, attempt: Attempt) -> None:
 def attempt(connection: Connection, tx_id: str) -> Attempt | None:
     """Return the attempt with this id."""
     return _one(connection, _BY_ID, tx_id)
-
-
-def attempt_by_signature(connection: Connection, signature: str) -> Attempt | None:
-    """Return the attempt whose transaction has this signature."""
-    return _one(connection, _BY_SIGNATURE, signature)
 
 
 def pending_attempts(connection: Connection, *, created_before: int | None = None) -> list[Attempt]:

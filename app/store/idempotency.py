@@ -12,8 +12,8 @@ from app.store.state_tables import idempotency as table
 LIFETIME = 24 * 60 * 60 * 1000
 """Milliseconds for which an answer is repeated."""
 
-State = Literal["running", "done", "unknown"]
-"""`running`: being worked on; `done`: answered with success; `unknown`: sent, with an outcome not known yet."""
+State = Literal["running", "done"]
+"""`running`: being worked on, or of unknown outcome; `done`: answered."""
 
 # Built once: to build a statement takes longer than to execute it.
 _BY_KEY = select(table).where(table.c.org == bindparam("org"), table.c.key == bindparam("key"))
@@ -40,7 +40,7 @@ class IdempotencyRecord:
 def claim(connection: Connection, record: IdempotencyRecord) -> IdempotencyRecord | None:
     """Take a key for a request; return `None` when taken, else the record that holds it.
 
-    An answered record whose time is up gives way; one whose outcome is unknown does not.
+    An answered record whose time is up gives way; a running one does not.
     """
     values, keys = columns_of(record), ["org", "key"]
     if upsert(connection, table, values, keys=keys, replace=False):
@@ -70,20 +70,9 @@ def finish(  # noqa: PLR0917
     _update(connection, org, key, state="done", status_code=status_code, response=response, expires_at=now + LIFETIME)
 
 
-def mark_unknown(connection: Connection, org: str, key: str) -> None:
-    """Keep the key held: something was sent, and its outcome is not known."""
-    _update(connection, org, key, state="unknown")
-
-
 def release(connection: Connection, org: str, key: str) -> None:
     """Free the key of a request that failed and changed nothing."""
     connection.execute(delete(table).where(table.c.org == org, table.c.key == key, table.c.state != "done"))
-
-
-def unfinished(connection: Connection) -> list[IdempotencyRecord]:
-    """Return the records without an answer, for a restart to settle."""
-    query = select(table).where(table.c.state != "done").order_by(table.c.created_at)
-    return [IdempotencyRecord(**row._mapping) for row in connection.execute(query)]  # noqa: SLF001
 
 
 def purge(connection: Connection, now: int) -> int:

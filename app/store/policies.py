@@ -96,12 +96,6 @@ def policy(connection: Connection, org: str, policy_id: str) -> Policy | None:
     return None if row is None else _record(row)
 
 
-def policy_by_address(connection: Connection, org: str, address: str) -> Policy | None:
-    """Return the organisation's policy at this address, closed or not."""
-    row = connection.execute(_BY_ADDRESS, {"org": org, "key": address}).one_or_none()
-    return None if row is None else _record(row)
-
-
 def policies(connection: Connection, org: str) -> list[Policy]:
     """Return the organisation's open policies: the presets, then the others, oldest first."""
     found = [_record(row) for row in connection.execute(_POLICIES.where(~table.c.closed), {"org": org})]
@@ -224,7 +218,6 @@ def _query() -> Select[Any]:
 # Built once: to build a statement takes longer than to execute it.
 _POLICIES = _query()
 _BY_ID = _POLICIES.where(table.c.policy_id == bindparam("key"))
-_BY_ADDRESS = _POLICIES.where(table.c.address == bindparam("key"))
 
 
 def _record(row: Row[Any]) -> Policy:

@@ -128,7 +128,6 @@ attempts = Table(
     Column("attestation_hash", String),
     Column("violation", JSON),
     Column("error", String),
-    Column("idempotency_key", String),
     Column("slot", BigInteger),
     Column("created_at", BigInteger, nullable=False),
     Column("settled_at", BigInteger),

@@ -1,46 +1,27 @@
-"""What the chain knows of an address: its transactions, and in them the program's events.
-
-Only inner instructions count that the program sent to itself: their data begins with the event tag and their only
-account is the program's event authority, an address that nobody else can sign for.
-"""
+"""What the chain knows of an address: its transactions, and in them the program's events."""
 
 import asyncio
-import base64
-import hashlib
 from binascii import Error as BinasciiError
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from based58 import b58decode
-from solders.pubkey import Pubkey
-from solders.transaction import VersionedTransaction
-
 from app.chain.errors import ChainUnavailable
 from app.chain.rpc import Rpc
 from app.chain.transport import Transport
-from idl.codec import Codec, Event
+from idl.codec import Codec
+from idl.transactions import OPTIONS, ChainEvent, accounts, events, message_hash, signed
 
 _COMMITMENT = "confirmed"
 _PAGE = 1000
 _AT_ONCE = 16
 _TRIES, _FIRST_PAUSE = 6, 0.25
 """How often a node is asked that does not answer, and seconds before the second time; they double."""
-_OPTIONS = {"encoding": "base64", "commitment": _COMMITMENT, "maxSupportedTransactionVersion": 0}
 _MALFORMED = (KeyError, TypeError, ValueError, IndexError, BinasciiError)
 
 
 class IncompleteError(Exception):
     """The node does not have the whole history, or gives answers that are none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """An event and where it stands: `inner` counts the inner instructions of `instruction`."""
-
-    instruction: int
-    inner: int
-    event: Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +36,7 @@ class Landed:
     block_time: int | None
     message_hash: str
     owners: dict[str, str]
-    events: tuple[Place, ...]
+    events: tuple[ChainEvent, ...]
 
 
 class History:
@@ -120,7 +101,7 @@ class History:
         return await asyncio.gather(*(self._transaction(one) for one in signatures))
 
     async def _transaction(self, signature: str) -> Landed:
-        raw = await self._call("getTransaction", [signature, _OPTIONS])
+        raw = await self._call("getTransaction", [signature, OPTIONS])
         if raw is None:
             raise IncompleteError(f"the node lists the transaction {signature} but does not have it: ask another")
         try:
@@ -153,31 +134,13 @@ def _creates(landed: Landed, address: str) -> bool:
 
 def _decode(raw: dict[str, Any], codec: Codec) -> Landed:
     meta = raw["meta"]
-    transaction = VersionedTransaction.from_bytes(base64.b64decode(raw["transaction"][0]))
-    keys = list(transaction.message.account_keys)
-    loaded = meta.get("loadedAddresses") or {}
-    keys += [Pubkey.from_string(key) for key in (*loaded.get("writable", ()), *loaded.get("readonly", ()))]
+    transaction = signed(raw)
+    keys = accounts(raw, transaction)
     return Landed(
         signature=str(transaction.signatures[0]),
         slot=int(raw["slot"]),
         block_time=raw.get("blockTime"),
-        # A transaction is the signatures, counted by one byte as there are fewer than 128, and then the message.
-        message_hash=hashlib.sha256(bytes(transaction)[1 + 64 * len(transaction.signatures) :]).hexdigest(),
+        message_hash=message_hash(bytes(transaction)),
         owners={str(keys[one["accountIndex"]]): one["owner"] for one in meta.get("postTokenBalances") or ()},
-        events=() if meta["err"] is not None else tuple(_events(meta, keys, codec)),
+        events=() if meta["err"] is not None else tuple(events(raw, keys, codec)),
     )
-
-
-def _events(meta: dict[str, Any], keys: list[Pubkey], codec: Codec) -> list[Place]:
-    found = []
-    for group in meta.get("innerInstructions") or ():
-        for inner, instruction in enumerate(group["instructions"]):
-            accounts = instruction["accounts"]
-            if keys[instruction["programIdIndex"]] != codec.program_id:
-                continue
-            if len(accounts) != 1 or keys[accounts[0]] != codec.event_authority:
-                continue
-            event = codec.decode_event(b58decode(instruction["data"].encode()))
-            if event is not None:
-                found.append(Place(group["index"], inner, event))
-    return found

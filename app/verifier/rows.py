@@ -16,7 +16,8 @@ from app.identifiers import (
 from app.money import format_usdc
 from app.timestamps import iso, parse_iso_ms
 from app.verifier.document import Row
-from app.verifier.history import Landed, Place
+from app.verifier.history import Landed
+from idl.transactions import ChainEvent
 
 TOLERANCE = 300
 """Seconds between a row's `timestamp`, when the service was asked, and the time of its block; never so many."""
@@ -84,7 +85,7 @@ def rows_of(landed: Landed) -> Iterator[ChainRow]:
 
 
 def _row(  # noqa: PLR0917
-    landed: Landed, place: Place, type_: str, vault: Pubkey, recipient: Pubkey, amount: int
+    landed: Landed, place: ChainEvent, type_: str, vault: Pubkey, recipient: Pubkey, amount: int
 ) -> ChainRow:
     data = place.event.data
     names = {str(recipient), wallet_id(recipient)}

@@ -187,15 +187,6 @@ async def test_unknown_outcome_is_none_and_does_not_disturb_others() -> None:
     await chain.aclose()
 
 
-@pytest.mark.parametrize(
-    ("height", "found", "expired"), [(150, None, False), (151, None, True), (151, status("processed"), False)]
-)
-async def test_transaction_expires_only_past_its_height_and_when_absent(height: int, found: Any, expired: bool) -> None:
-    node = Node(getBlockHeight=height, getSignatureStatuses={"value": [found]})
-    assert await client(node).has_expired(SIGNATURE, 150) is expired
-    assert node.calls[0] == ("getBlockHeight", [{"commitment": "finalized"}])
-
-
 async def test_many_accounts_are_asked_a_hundred_at_a_time() -> None:
     node = Node(getMultipleAccounts=lambda params: {"context": {"slot": 1}, "value": [None] * len(params[0])})
     assert await client(node).accounts([Pubkey.new_unique() for _ in range(250)]) == [None] * 250

@@ -9,7 +9,7 @@ from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
 from app.chain.addresses import Addresses, domain_hash
-from app.chain.instructions import compute_unit_limit, compute_unit_price
+from app.chain.instructions import compute_unit_limit
 from app.chain.rules import CATEGORIES, RULES, Rules, category_bits, category_names
 from app.chain.transactions import MAX_SIZE, sign, unsigned
 from app.identifiers import policy_key
@@ -39,7 +39,7 @@ def test_domains_are_one_in_upper_and_lower_case() -> None:
 
 def test_transaction_needs_every_signer_and_ignores_others() -> None:
     payer, other = Keypair(), Keypair()
-    instructions = [compute_unit_limit(1000), compute_unit_price(1)]
+    instructions = [compute_unit_limit(1000)]
     signed = sign(instructions, payer=payer, signers=[other], blockhash=Hash.default())
     assert signed.raw[0] == 1
     assert len(signed.raw) == len(unsigned(instructions, payer=payer.pubkey()))

@@ -5,7 +5,8 @@ from typing import Any
 from solders.pubkey import Pubkey
 
 from idl.codec import Event
-from indexer.records import ChainEvent, ChainTransaction, TokenMove
+from idl.transactions import ChainEvent
+from indexer.records import ChainTransaction, TokenMove
 
 ORG, RESERVE = Pubkey(bytes([1]) * 32), Pubkey(bytes([2]) * 32)
 VAULT, TOKENS = Pubkey(bytes([3]) * 32), Pubkey(bytes([4]) * 32)

@@ -1,11 +1,7 @@
-"""Programs given as files, address lookup tables, and the solana-py client within the process."""
+"""Programs given as files, and address lookup tables."""
 
-import asyncio
 from pathlib import Path
 
-import pytest
-from solana.rpc.commitment import Confirmed
-from solana.rpc.core import RPCException
 from solders.instruction import Instruction
 from solders.keypair import Keypair
 from solders.message import MessageV0
@@ -15,7 +11,7 @@ from solders.transaction import VersionedTransaction
 from app.localnet import Localnet
 from tests.lookup_tables import lookup_table
 
-from .support import CONFIRMED, SOL, Client, ManualClock, client, distinct, pay
+from .support import CONFIRMED, SOL, Client, ManualClock, client, pay
 
 MEMO = Pubkey.from_string("MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgDLGmfcHr")
 VERSIONED = {"maxSupportedTransactionVersion": 0, **CONFIRMED}
@@ -73,16 +69,3 @@ async def test_addresses_from_a_lookup_table_are_resolved_and_found_in_the_histo
     }
     (line,) = await rpc("getSignaturesForAddress", str(receiver), CONFIRMED)
     assert line["signature"] == signature
-
-
-async def test_solana_py_works_without_sockets(rpc: Client) -> None:
-    sender, receiver = await rpc.wallet(), Keypair().pubkey()
-    async with rpc.localnet.solana_client(Confirmed) as solana:
-        sent = (await solana.send_transaction(rpc.signed(sender, pay(sender, receiver, SOL // 2)))).value
-        async with asyncio.timeout(5):
-            await rpc.localnet.confirmation(sent)
-        assert (await solana.get_balance(receiver)).value == SOL // 2
-        with pytest.raises(RPCException, match="Blockhash not found"):
-            await solana.send_transaction(
-                rpc.signed(sender, distinct(), blockhash=rpc.localnet.chain.timeline.blockhash(10**6))
-            )

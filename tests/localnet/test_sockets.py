@@ -66,14 +66,6 @@ async def test_a_taken_port_is_an_error(rpc: Client, ports: tuple[int, int]) -> 
             pass
 
 
-async def test_serve_runs_until_cancelled(rpc: Client) -> None:
-    task = asyncio.create_task(rpc.localnet.serve("127.0.0.1", 0))
-    await asyncio.sleep(0)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-
-
 async def test_solana_py_pays_and_waits_for_the_confirmation(ports: tuple[int, int]) -> None:
     async with AsyncClient(f"http://127.0.0.1:{ports[0]}", Confirmed) as solana:
         assert await solana.is_connected()

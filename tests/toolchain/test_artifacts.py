@@ -2,11 +2,13 @@
 
 import hashlib
 import json
+import re
 import tomllib
 from typing import Any
 
 import pytest
 from solders.pubkey import Pubkey
+from solders.rent import Rent
 from solders.transaction_metadata import FailedTransactionMetadata
 from solders.transaction_status import InstructionErrorFieldless, TransactionErrorInstructionError
 
@@ -47,8 +49,19 @@ def contains(code: bytes, number: bytes) -> bool:
     return number in code or number[:4] + bytes(4) + number[4:] in code
 
 
-def test_the_program_is_at_most_200_kb(code: bytes) -> None:
+def test_the_program_is_at_most_150_kb_and_the_readme_says_how_large(code: bytes) -> None:
     assert len(code) <= MAX_SIZE
+    assert f" {round(len(code) / 1000)} kB," in (ROOT / "README.md").read_text()
+
+
+def test_the_rent_that_a_deployment_needs_is_what_the_guide_says(code: bytes) -> None:
+    # The program's bytes and the loader's 45 stand in one account, 36 in another.
+    lamports = sum(Rent.default().minimum_balance(size) for size in (len(code) + 45, 36))
+    guide = (ROOT / "app" / "docs" / "guides" / "clusters.md").read_text()
+
+    [said] = re.findall(r"About ([\d.]+) SOL of rent", guide)
+
+    assert 0 <= float(said) - lamports / 10**9 < 0.05
 
 
 def test_the_program_contains_the_address_of_the_idl(code: bytes) -> None:
