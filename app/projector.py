@@ -27,6 +27,7 @@ from app.store.read_tables import (
 )
 from app.store.state_tables import attempts, organisations
 from app.store.transactions import ROW_TYPES
+from app.waiters import Waiters
 
 logger = structlog.get_logger(__name__)
 
@@ -68,7 +69,7 @@ class Projector:
         self._applying = asyncio.Lock()
         self._told: int | None = None
         self._applied: OrderedDict[str, None] = OrderedDict()
-        self._waiting: dict[str, list[asyncio.Future[bool]]] = {}
+        self._waiting: Waiters[bool] = Waiters()
         self._watchers: list[Watcher] = []
 
     def subscribe(self, watcher: Watcher) -> None:
@@ -93,7 +94,7 @@ class Projector:
     async def start(self) -> None:
         """Apply rows from now on, in a task of its own."""
         self._news.set()
-        self._task = asyncio.create_task(self._run())
+        self._task = asyncio.create_task(self._run(), name="projector")
 
     async def stop(self) -> None:
         """Stop applying rows."""
@@ -106,19 +107,7 @@ class Projector:
         """Wait until the events of a transaction are in the read models; false when they are not in time."""
         if signature in self._applied:
             return True
-        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(signature, []).append(future)
-        try:
-            async with asyncio.timeout(timeout):
-                return await future
-        except TimeoutError:
-            return False
-        finally:
-            waiters = self._waiting.get(signature, [])
-            if future in waiters:
-                waiters.remove(future)
-            if not waiters:
-                self._waiting.pop(signature, None)
+        return await self._waiting.wait(signature, timeout) is True
 
     async def catch_up(self) -> int:
         """Apply all rows there are; returns how many were read."""
@@ -175,9 +164,7 @@ class Projector:
     def _tell(self, rows: Sequence[ChainRow]) -> None:
         for row in rows:
             self._applied[row.signature] = None
-            for future in self._waiting.pop(row.signature, []):
-                if not future.done():
-                    future.set_result(True)
+            self._waiting.tell(row.signature, True)
         while len(self._applied) > _REMEMBERED:
             self._applied.popitem(last=False)
 

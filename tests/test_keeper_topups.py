@@ -133,7 +133,7 @@ async def test_topup_that_was_lost_and_turns_up_after_another_is_refused_by_the_
     wallet = await world.wallet(funds="1")
     await set_rule(world, wallet, "10", "25")
     lost: list[bytes] = []
-    through = world.line._through
+    through = world.line.through
 
     async def lose(body: bytes) -> bytes:
         if b"sendTransaction" not in body:
@@ -141,10 +141,10 @@ async def test_topup_that_was_lost_and_turns_up_after_another_is_refused_by_the_
         lost.append(body)
         raise ChainUnavailable("cut by the test")
 
-    world.line._through = lose
+    world.line.through = lose
     with pytest.raises(ChainUnavailable):
         await world.keeper().tick()
-    world.line._through = through
+    world.line.through = through
     assert await world.keeper().tick() == 1
 
     assert b"custom program error" in await through(lost[0])

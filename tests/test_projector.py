@@ -590,5 +590,5 @@ async def test_waiters_that_give_up_leave_nothing_behind(db: Database) -> None:
     signature = str(Signature.new_unique())
     results = await asyncio.gather(*(projector.wait(signature, 0.01) for _ in range(5)))
     assert results == [False] * 5
-    assert projector._waiting == {}
+    assert not projector._waiting
     assert db.read(lambda c: reserve(c, "nobody")) is None

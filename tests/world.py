@@ -46,11 +46,12 @@ class Clock:
 class Line:
     """The way to the chain, which a test can break: for requests (`lose_requests`) or for answers (`lose_answers`).
 
-    What `hold` returns for a method is awaited before its request passes.
+    What `hold` returns for a method is awaited before its request passes. `through` takes a request's body to the
+    chain; a test may put in its place what alters answers.
     """
 
     def __init__(self, through: Callable[[bytes], Awaitable[bytes]]) -> None:
-        self._through = through
+        self.through = through
         self.lose_requests: Callable[[str], bool] = lambda _method: False
         self.lose_answers: Callable[[str], bool] = lambda _method: False
         self.hold: Callable[[str], Awaitable[object] | None] = lambda _method: None
@@ -65,7 +66,7 @@ class Line:
                 await held
         if any(self.lose_requests(method) for method in methods):
             raise ChainUnavailable("cut by the test")
-        answer = await self._through(body)
+        answer = await self.through(body)
         if any(self.lose_answers(method) for method in methods):
             raise ChainUnavailable("cut by the test")
         return answer

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from app.chain.errors import ChainUnavailable, RpcError
 from app.chain.records import SignatureStatus
+from app.waiters import Waiters
 
 Statuses = Callable[[Sequence[str]], Awaitable[list[SignatureStatus | None]]]
 
@@ -23,28 +24,16 @@ class Confirmations:
 
     def __init__(self, statuses: Statuses) -> None:
         self._statuses = statuses
-        self._waiting: dict[str, list[asyncio.Future[SignatureStatus]]] = {}
+        self._waiting: Waiters[SignatureStatus] = Waiters()
         self._news = asyncio.Event()
         self._poller: asyncio.Task[None] | None = None
 
     async def wait(self, signature: str, timeout: float) -> SignatureStatus | None:  # noqa: ASYNC109 - None is a result
         """Return the confirmed status, or `None` when it is still unknown after `timeout` seconds."""
-        future: asyncio.Future[SignatureStatus] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(signature, []).append(future)
         self._news.set()
         if self._poller is None or self._poller.done():
             self._poller = asyncio.create_task(self._poll())
-        try:
-            async with asyncio.timeout(timeout):
-                return await future
-        except TimeoutError:
-            return None
-        finally:
-            waiters = self._waiting.get(signature, [])
-            if future in waiters:
-                waiters.remove(future)
-            if not waiters:
-                self._waiting.pop(signature, None)
+        return await self._waiting.wait(signature, timeout)
 
     async def aclose(self) -> None:
         """Stop polling."""
@@ -77,6 +66,4 @@ class Confirmations:
             return  # the node may be back before the time of those who wait is up
         for signature, status in zip(signatures, found, strict=True):
             if status is not None and status.is_confirmed:
-                for future in self._waiting.pop(signature, []):
-                    if not future.done():
-                        future.set_result(status)
+                self._waiting.tell(signature, status)

@@ -167,12 +167,12 @@ async def _address(world: World, policy: Json) -> Pubkey:
 
 def _just_before_sending(world: World, instructions: list[Instruction], *signers: Any) -> None:
     """Have a transaction land between the next payment's rehearsal and its sending."""
-    through = world.line._through
+    through = world.line.through
 
     async def overtaken(body: bytes) -> bytes:
         if b"sendTransaction" in body:
-            world.line._through = through
+            world.line.through = through
             assert (await world.land(instructions, *signers)).err is None
         return await through(body)
 
-    world.line._through = overtaken
+    world.line.through = overtaken

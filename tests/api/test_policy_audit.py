@@ -87,7 +87,7 @@ def _called_by_a_program(landed: Json, program: Pubkey) -> None:
 
 def _alter_transactions(world: World, alter: Callable[[Json], None]) -> None:
     """Have the node give transactions as `alter` leaves them."""
-    through = world.line._through
+    through = world.line.through
 
     async def altered(body: bytes) -> bytes:
         answer = json.loads(await through(body))
@@ -95,7 +95,7 @@ def _alter_transactions(world: World, alter: Callable[[Json], None]) -> None:
             alter(answer["result"])
         return json.dumps(answer).encode()
 
-    world.line._through = altered
+    world.line.through = altered
 
 
 async def test_changes_stand_in_their_order_with_the_keys_that_asked(world: World) -> None:
