@@ -4,21 +4,24 @@ import asyncio
 import re
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from functools import partial
+from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from sqlalchemy import Connection, delete, event, func, insert, inspect, select, text
 from sqlalchemy.exc import IntegrityError
 
+from app.event_catalogue import EVENTS
+from app.models.payments import TransactionStatus, TransactionType
 from app.store import Database, InvalidCursorError
 from app.store.approval_requests import NewRequest, add_request, approval_requests_of
 from app.store.attempts import Attempt, attempt, insert_attempt, pending_attempts, settle_attempt
 from app.store.escrows import EscrowFilter, escrows
-from app.store.feed import FeedFilter, append_event, feed, feed_after
+from app.store.feed import EXCEPTIONS, SEVERITIES, FeedFilter, append_event, feed, feed_after
 from app.store.idempotency import (
     LIFETIME,
     IdempotencyRecord,
@@ -31,14 +34,16 @@ from app.store.idempotency import (
 )
 from app.store.keys import ApiKey, api_key_by_digest, api_keys, insert_api_key, revoke_api_key, touch_api_keys
 from app.store.migrations import MIGRATIONS, applied_migrations, migrate
+from app.store.paging import Page
+from app.store.read_tables import feed as feed_table
 from app.store.read_tables import transactions as rows
 from app.store.retention import delete_undecided_requests
 from app.store.state_tables import setting_values
-from app.store.transactions import TransactionFilter, transaction, transactions
+from app.store.transactions import STATUSES, TYPES, TransactionFilter, transaction, transactions
 from app.store.values import get_value, put_value
 
 ORG, OTHER = "org-1", "org-2"
-_INDEXED = ("approval_requests", "escrows")
+_INDEXED = ("approval_requests", "escrows", "transactions", "feed")
 
 
 @pytest.fixture(name="db")
@@ -154,6 +159,7 @@ def test_database_from_before_an_index_gets_it(db: Database) -> None:
     newer = {
         "undecided_requests": {"approval_requests_undecided"},
         "escrows_by_wallet_and_status": {"escrows_by_wallet_status", "escrows_by_receiver_status"},
+        "merged_lists": {index.name for table in (rows, feed_table) for index in table.indexes},
     }
 
     def forget(conn: Connection) -> None:
@@ -251,7 +257,7 @@ def fill(connection: Connection, count: int) -> None:
             "org": ORG,
             "wallet_id": f"wal_{n % 20}",
             "type": "funding" if n % 10 == 0 else "payment",
-            "recipient": f"shop-{n % 50}.example",
+            "recipient": f"Address{n % 50}" if n % 50 == 7 else f"shop-{n % 50}.example",
             "recipient_address": f"Address{n % 50}",
             "amount": n,
             "status": "blocked" if n % 97 == 0 else "confirmed",
@@ -263,6 +269,10 @@ def fill(connection: Connection, count: int) -> None:
     connection.execute(insert(rows), values)
 
 
+def _seven(n: int) -> bool:
+    return n % 100 == 7 and n % 97 != 0
+
+
 @pytest.mark.parametrize(
     ("narrowed", "expected"),
     [
@@ -272,6 +282,7 @@ def fill(connection: Connection, count: int) -> None:
         (TransactionFilter(type="funding", wallet_id="wal_10"), lambda n: n % 20 == 10),
         (TransactionFilter(recipient="shop-3.example"), lambda n: n % 50 == 3),
         (TransactionFilter(recipient="Address3"), lambda n: n % 50 == 3),
+        (TransactionFilter(recipient="Address7", wallet_id="wal_7", status="confirmed"), _seven),
         (TransactionFilter(start=100, end=200), lambda n: 100 <= n // 3 < 200),
     ],
 )
@@ -313,22 +324,32 @@ def test_no_list_reads_the_whole_table(db: Database, narrowed: TransactionFilter
 @pytest.mark.parametrize(
     ("read", "indexes"),
     [
-        (TransactionFilter(wallet_id="wal_7", type="payment", status="confirmed"), ["by_wallet"]),
-        (TransactionFilter(wallet_id="wal_7", type="payment"), ["by_wallet"]),
-        (TransactionFilter(wallet_id="wal_7", type="funding"), ["by_type"]),
-        (TransactionFilter(type="payment", status="blocked"), ["by_status"]),
-        (TransactionFilter(type="payment", status="confirmed"), ["newest"]),
-        (TransactionFilter(recipient="Address3"), ["by_recipient", "by_recipient_address"]),
-        (FeedFilter(wallet_id="wal_7", severity="info"), ["by_wallet", "by_other_wallet"]),
-        (FeedFilter(wallet_id="wal_7", types=["transaction.completed"]), ["by_wallet", "by_other_wallet"]),
-        (FeedFilter(severity="critical"), ["by_severity"]),
+        (TransactionFilter(), ["newest"]),
+        (TransactionFilter(wallet_id="wal_7"), ["by_wallet"]),
+        (TransactionFilter(wallet_id="wal_7", type="payment", status="confirmed"), ["by_wallet_kind"]),
+        (TransactionFilter(wallet_id="wal_7", type="payment"), ["by_wallet_kind"]),
+        (TransactionFilter(wallet_id="wal_7", status="failed"), ["by_wallet_kind"]),
+        (TransactionFilter(type="payment", status="blocked"), ["by_kind"]),
+        (TransactionFilter(status="confirmed", start=5), ["by_kind"]),
+        (TransactionFilter(recipient="Address3"), ["by_address", "by_recipient"]),
+        (TransactionFilter(recipient="Address3", status="failed"), ["by_address", "by_recipient"]),
+        (
+            TransactionFilter(recipient="Address3", wallet_id="wal_7", type="payment"),
+            ["by_wallet_address", "by_wallet_recipient"],
+        ),
+        (FeedFilter(), ["newest"]),
+        (FeedFilter(wallet_id="wal_7"), ["by_wallet", "by_other"]),
+        (FeedFilter(wallet_id="wal_7", severity="info"), ["by_wallet_kind", "by_other_kind"]),
+        (FeedFilter(wallet_id="wal_7", types=["transaction.completed"]), ["by_wallet_kind", "by_other_kind"]),
+        (FeedFilter(severity="critical"), ["by_kind"]),
+        (FeedFilter(types=["wallet.frozen", "escrow.refunded"], end=9), ["by_kind"]),
         (EscrowFilter(wallet_id="wal_7", status="released"), ["by_wallet_status", "by_receiver_status"]),
         (EscrowFilter(wallet_id="wal_7", status="locked"), ["by_wallet_status", "by_receiver_status"]),
         (EscrowFilter(wallet_id="wal_7"), ["by_wallet", "by_receiver"]),
         (EscrowFilter(status="locked"), ["by_status"]),
     ],
 )
-def test_lists_use_the_index_of_what_is_rare_and_in_its_order(
+def test_lists_use_the_indexes_of_their_filter_and_in_their_order(
     db: Database, read: TransactionFilter | FeedFilter | EscrowFilter, indexes: list[str]
 ) -> None:
     def found(connection: Connection) -> object:
@@ -341,9 +362,94 @@ def test_lists_use_the_index_of_what_is_rare_and_in_its_order(
 
     plans = [plan for plan in _plans(db, found) if plan.startswith("SEARCH") and "details" not in plan]
 
-    assert [re.search(r"USING INDEX [a-z]+_(\w+)", plan)[1] for plan in plans] == indexes  # type: ignore[index]
+    assert {re.search(r"USING INDEX [a-z]+_(\w+)", plan)[1] for plan in plans} == set(indexes)  # type: ignore[index]
     # An order that the index does not give would have the database read everything that the filter lets through.
     assert len([plan for plan in _plans(db, found) if "TEMP B-TREE" in plan]) == 0
+
+
+def _combinations(names: Sequence[str]) -> list[tuple[str, ...]]:
+    return [some for count in range(1, len(names) + 1) for some in combinations(names, count)]
+
+
+@pytest.mark.parametrize("given", _combinations(["wallet_id", "status", "type", "recipient"]))
+def test_no_combination_of_filters_goes_through_transactions_that_meet_all_of_them_but_one(
+    db: Database, given: tuple[str, ...]
+) -> None:
+    wanted = {"wallet_id": "wal_quiet", "status": "failed", "type": "escrow_lock", "recipient": "shop.example"}
+    narrowed = TransactionFilter(**{name: wanted[name] for name in given})
+    found = {"wallet_id": "wal_noisy", "status": "confirmed", "type": "payment", "recipient": "Address"}
+
+    def crowd(connection: Connection, numbers: range) -> None:
+        base = {"org": ORG, "amount": 1, "policy_triggered": False, "recipient_address": "Address"}
+        near = [found | {name: wanted[name] for name in given if name != missed} for missed in given]
+        values = [
+            base | one | {"tx_id": f"{place}-{n}", "timestamp": n} for n in numbers for place, one in enumerate(near)
+        ]
+        connection.execute(insert(rows), values)
+
+    db.write_now(lambda c: crowd(c, range(10)))
+    among_few = _steps(db, lambda c: transactions(c, ORG, narrowed))
+    db.write_now(lambda c: crowd(c, range(10, 1000)))
+
+    assert _steps(db, lambda c: transactions(c, ORG, narrowed)) < 1.5 * among_few
+
+
+@pytest.mark.parametrize("given", _combinations(["wallet_id", "types", "severity"]))
+def test_no_combination_of_filters_goes_through_events_that_meet_all_of_them_but_one(
+    db: Database, given: tuple[str, ...]
+) -> None:
+    wanted = {"wallet_id": "wal_quiet", "types": "escrow.refunded", "severity": "critical"}
+    others = {"wallet_id": "wal_noisy", "types": "wallet.created", "severity": "info"}
+    narrowed = FeedFilter(
+        **{name: [value] if name == "types" else value for name, value in wanted.items() if name in given}
+    )  # type: ignore[arg-type]
+
+    def crowd(connection: Connection, numbers: range) -> None:
+        for missed in given:
+            one = others | {name: wanted[name] for name in given if name != missed}
+            for n in numbers:
+                append_event(
+                    connection,
+                    event_id=f"{missed}-{n}",
+                    org=ORG,
+                    type=one["types"],
+                    timestamp=n,
+                    payload={},
+                    wallet_id=one["wallet_id"],
+                    severity=one["severity"],
+                )
+
+    db.write_now(lambda c: crowd(c, range(10)))
+    among_few = _steps(db, lambda c: feed(c, ORG, narrowed))
+    db.write_now(lambda c: crowd(c, range(10, 1000)))
+
+    assert _steps(db, lambda c: feed(c, ORG, narrowed)) < 1.5 * among_few
+
+
+def _steps(db: Database, read: Callable[[Connection], Page[Any]]) -> int:
+    """How many instructions SQLite's virtual machine runs to find that there is nothing."""
+    count = 0
+
+    def step() -> None:
+        nonlocal count
+        count += 1
+
+    def counted(connection: Connection) -> Page[Any]:
+        driver: Any = connection.connection.dbapi_connection
+        driver.set_progress_handler(step, 1)
+        found = read(connection)
+        driver.set_progress_handler(None, 1)
+        return found
+
+    assert db.read(counted).data == []
+    return count
+
+
+def test_lists_know_every_status_type_and_severity() -> None:
+    assert set(STATUSES) == set(get_args(TransactionStatus))
+    assert set(TYPES) == set(get_args(TransactionType))
+    assert set(SEVERITIES) == set(EVENTS) - {"ping"}
+    assert set(EXCEPTIONS) == {kind.type for kind in EVENTS.values() if kind.exception}
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,8 @@ def test_database_from_before_escrows_gets_them(db: Database) -> None:
             "DROP TABLE escrows",
             "DROP TABLE escrow_details",
             "ALTER TABLE wallets DROP COLUMN escrow_counter",
-            "DROP INDEX feed_by_other_wallet",
+            "DROP INDEX feed_by_other",
+            "DROP INDEX feed_by_other_kind",
             "ALTER TABLE feed DROP COLUMN other_wallet_id",
             "DELETE FROM applied_migrations WHERE name = 'escrows'",
         ):

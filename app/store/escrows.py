@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Row, Select, bindparam, delete, or_, select, update
+from sqlalchemy import BigInteger, Connection, Row, Select, and_, bindparam, delete, or_, select, update
 
 from app.chain.escrow_instructions import output_commitment
 from app.store.columns import upsert
@@ -192,7 +192,7 @@ def _listing(given: frozenset[str]) -> Listing:
     query = _query(sought_by_org=not of_wallet)
     if "status" in given:
         query = query.where(table.c.status == bindparam("status"))
-    either = [table.c[name] == bindparam("wallet_id") for name in ("wallet_id", "to_wallet")] if of_wallet else ()
+    either = _WALLETS if of_wallet else ()
     return listing(query, time=table.c.created_at, key=table.c.escrow_id, either=either)
 
 
@@ -206,6 +206,11 @@ _DUE = (
     .order_by(table.c.due_at, table.c.escrow_id)
 )
 _COLUMNS = [column.name for column in table.columns]
+# An escrow is found by its receiver only where that is another wallet than the one that pays: so it is found once.
+_WALLETS = (
+    table.c.wallet_id == bindparam("wallet_id"),
+    and_(table.c.to_wallet == bindparam("wallet_id"), table.c.to_wallet != table.c.wallet_id),
+)
 FROM_LATER_EVENTS = (
     *("due_at", "disputed_at", "disputed_by", "reason_hash", "evidence_hash", "dispute_signature", "released"),
     *("refunded", "output_hash", "proof_kind", "settled_at", "settlement_signature"),

@@ -3,15 +3,25 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cache
+from itertools import product
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, select
+from sqlalchemy import ColumnElement, Connection, Row, and_, bindparam, literal_column, select, true
 
 from app.store.columns import upsert
 from app.store.paging import Listing, Page, fetch_page, listing, sought
+from app.store.read_tables import BETWEEN_TWO
 from app.store.read_tables import feed as table
 
 SEVERITIES = {
+    **dict.fromkeys(
+        (
+            *("transaction.pending", "transaction.completed", "wallet.created", "wallet.funded", "wallet.unfrozen"),
+            *("policy.updated", "escrow.created", "escrow.completed", "escrow.released", "escrow.refunded"),
+            *("org.deposit_confirmed", "export.ready"),
+        ),
+        "info",
+    ),
     "balance.low": "warning",
     "transaction.blocked": "warning",
     "escrow.disputed": "warning",
@@ -21,9 +31,9 @@ SEVERITIES = {
     "alert.large_transaction": "warning",
     "wallet.frozen": "critical",
 }
-"""Severity of each type of event that is not `info`."""
-#: What most events are is no help in finding the others.
-_USUAL = frozenset({"transaction.pending", "transaction.completed"})
+"""Severity of each type of event, but for `EXCEPTIONS`: an event with another would be missing from lists."""
+EXCEPTIONS = {"escrow.refunded": "critical"}
+"""The other severity that events of a type may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +136,10 @@ def feed(
     """Return the organisation's events, newest first. Raises `InvalidCursorError`."""
     wanted = narrowed or FeedFilter()
     values = {name: value for name in _FILTERS if (value := getattr(wanted, name)) is not None}
-    rare = []
-    if wanted.types and not set(wanted.types) & _USUAL:
-        rare.append("types")
-    if wanted.severity not in {None, "info"}:
-        rare.append("severity")
-    chosen = _listing(frozenset(values), frozenset(rare))
+    kinds = _kinds(values.pop("types", None), values.pop("severity", None))
+    for number, (kind, severity) in enumerate(kinds):
+        values |= {f"type_{number}": kind, f"severity_{number}": severity}
+    chosen = _listing(frozenset(values) & _OPEN, len(kinds))
     rows, more, following = fetch_page(connection, chosen, {"org": org, **values}, limit=limit, cursor=cursor)
     return Page([_record(row) for row in rows], more, following)
 
@@ -143,26 +151,47 @@ def feed_after(connection: Connection, position: int, limit: int) -> list[FeedEv
 
 
 _FILTERS = [field.name for field in fields(FeedFilter)]
+_OPEN = frozenset({"wallet_id", "start", "end"})
 _PERIOD = {
     "start": table.c.timestamp >= bindparam("start"),
     "end": table.c.timestamp < bindparam("end"),
 }
-_WALLETS = [table.c[name] == bindparam("wallet_id") for name in ("wallet_id", "other_wallet_id")]
+# An event is found by its other wallet only where that is another: so it is found once.
+_WALLETS = (
+    table.c.wallet_id == bindparam("wallet_id"),
+    and_(table.c.other_wallet_id == bindparam("wallet_id"), literal_column(BETWEEN_TWO)),
+)
+
+
+def _kinds(types: Sequence[str] | None, severity: str | None) -> list[tuple[str, str]]:
+    """Return the types with the severities that a filter lets through; none when it lets all through."""
+    if severity is not None:
+        chosen = types or [kind for kind in SEVERITIES if severity in _severities(kind)]
+        return [(kind, severity) for kind in dict.fromkeys(chosen)]
+    return [(kind, one) for kind in dict.fromkeys(types or ()) for one in _severities(kind)]
+
+
+def _severities(kind: str) -> set[str]:
+    """Return the severities that events of a type may have."""
+    usual = SEVERITIES.get(kind, "info")
+    return {usual, EXCEPTIONS.get(kind, usual)}
 
 
 @cache
-def _listing(given: frozenset[str], rare: frozenset[str]) -> Listing:
-    """Return the list for the members of the filter that are given; those in `rare` have values that few rows have."""
+def _listing(given: frozenset[str], kinds: int) -> Listing:
+    """Return the list for the members of the filter that are given, narrowed to so many pairs of type and severity."""
     query = select(table).where(
-        sought(table.c.org, there="wallet_id" not in given or bool(rare)) == bindparam("org"),
+        sought(table.c.org, there="wallet_id" not in given) == bindparam("org"),
         *(condition for name, condition in _PERIOD.items() if name in given),
     )
-    if "types" in given:
-        query = query.where(sought(table.c.type, there="types" in rare).in_(bindparam("types", expanding=True)))
-    if "severity" in given:
-        query = query.where(sought(table.c.severity, there="severity" in rare) == bindparam("severity"))
-    either = _WALLETS if "wallet_id" in given else ()
+    wallets = _WALLETS if "wallet_id" in given else (true(),)
+    pairs = [_of_kind(number) for number in range(kinds)] or [true()]
+    either = [and_(*conditions) for conditions in product(wallets, pairs)]
     return listing(query, time=table.c.timestamp, key=table.c.position, either=either)
+
+
+def _of_kind(number: int) -> ColumnElement[bool]:
+    return and_(table.c.type == bindparam(f"type_{number}"), table.c.severity == bindparam(f"severity_{number}"))
 
 
 def _record(row: Row[Any]) -> FeedEvent:

@@ -39,21 +39,22 @@ def _add_columns(connection: Connection, *columns: Column[Any]) -> None:
             connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {definition}")
 
 
+def _add_indexes(connection: Connection, table: Table) -> None:
+    """Add a table's indexes that are not there yet."""
+    for index in table.indexes:
+        index.create(connection, checkfirst=True)
+
+
 def _escrows(connection: Connection) -> None:
     read_tables.escrows.create(connection)
     state_tables.escrow_details.create(connection)
     _add_columns(connection, read_tables.wallets.c.escrow_counter, read_tables.feed.c.other_wallet_id)
-    next(index for index in read_tables.feed.indexes if index.name == "feed_by_other_wallet").create(connection)
+    _add_indexes(connection, read_tables.feed)
 
 
 def _webhooks(connection: Connection) -> None:
     for table in (webhooks.table, deliveries.table, deliveries.attempts):
         table.create(connection)
-
-
-def _feed_by_severity(connection: Connection) -> None:
-    (index,) = (one for one in read_tables.feed.indexes if one.name == "feed_by_severity")
-    index.create(connection)
 
 
 def _alerts(connection: Connection) -> None:
@@ -71,8 +72,7 @@ def _output_commitments(connection: Connection) -> None:
 
 def _exports_by_end(connection: Connection) -> None:
     _add_columns(connection, exports.exports.c.created_under)
-    for index in exports.exports.indexes:
-        index.create(connection, checkfirst=True)
+    _add_indexes(connection, exports.exports)
 
 
 def _undecided_requests(connection: Connection) -> None:
@@ -89,8 +89,19 @@ def _escrows_by_wallet_and_status(connection: Connection) -> None:
 def _mails_by_organisation(connection: Connection) -> None:
     _add_columns(connection, alert_mails.table.c.org, alert_mails.table.c.type)
     connection.exec_driver_sql("DROP INDEX IF EXISTS alert_mails_by_recipient")
-    for index in alert_mails.table.indexes:
-        index.create(connection, checkfirst=True)
+    _add_indexes(connection, alert_mails.table)
+
+
+def _merged_lists(connection: Connection) -> None:
+    # `transactions_by_recipient` is another one now, of the same name.
+    replaced = (
+        *(f"transactions_by_{name}" for name in ("status", "type", "recipient", "recipient_address")),
+        *(f"feed_by_{name}" for name in ("type", "severity", "other_wallet")),
+    )
+    for name in replaced:
+        connection.exec_driver_sql(f"DROP INDEX IF EXISTS {name}")
+    for table in (read_tables.transactions, read_tables.feed):
+        _add_indexes(connection, table)
 
 
 MIGRATIONS: dict[str, Migration] = {
@@ -99,7 +110,6 @@ MIGRATIONS: dict[str, Migration] = {
     "escrows": _escrows,
     "exports": exports.exports.create,
     "webhooks": _webhooks,
-    "feed_by_severity": _feed_by_severity,
     "alerts": _alerts,
     "made_keys": keys.made_keys.create,
     "undecided_requests": _undecided_requests,
@@ -108,6 +118,7 @@ MIGRATIONS: dict[str, Migration] = {
     "output_commitments": _output_commitments,
     "exports_by_end": _exports_by_end,
     "mails_by_organisation": _mails_by_organisation,
+    "merged_lists": _merged_lists,
 }
 """Changes since the first schema, oldest first. Each runs once, in the transaction that records it."""
 

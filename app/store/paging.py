@@ -18,9 +18,10 @@ from sqlalchemy import (
     Select,
     and_,
     bindparam,
+    desc,
     func,
+    literal_column,
     or_,
-    select,
     union_all,
 )
 
@@ -54,7 +55,6 @@ class Listing:
     time: str
     key: str
     key_type: type
-    alternatives: int
 
 
 def listing(
@@ -62,14 +62,15 @@ def listing(
 ) -> Listing:
     """Return the statements of a list in the order `time`, then `key`, both falling.
 
-    Of the conditions `either` one must hold; each is to have an index in the order of the list, for the page is put
-    together from the pages of each. No parameter of `query` may begin with `page_`.
+    Of the conditions `either` one must hold, and no two may hold for one row. Each is to have an index in the order of
+    the list: the database merges their rows, and reads hardly more of them than the page has. No parameter of `query`
+    may begin with `page_`.
     """
     moment, last = bindparam("page_moment", type_=time.type), bindparam("page_last", type_=key.type)
     # The second condition follows from the first, and is one that an index can begin at.
     after = query.where(or_(time < moment, and_(time == moment, key < last)), time <= moment)
     first, following = (_page(one, time, key, either) for one in (query, after))
-    return Listing(first, following, time.name, key.name, key.type.python_type, max(1, len(either)))
+    return Listing(first, following, time.name, key.name, key.type.python_type)
 
 
 def fetch_page(
@@ -85,11 +86,6 @@ def fetch_page(
         values["page_moment"], values["page_last"] = _decode(cursor, found_by.key_type)
     rows = list(connection.execute(found_by.first if cursor is None else found_by.following, values))
     time, key = found_by.time, found_by.key
-    if found_by.alternatives > 1:
-        # A row for which several conditions hold is in the page of each.
-        found = {getattr(row, key): row for row in rows}
-        rows = sorted(found.values(), key=lambda row: (getattr(row, time), getattr(row, key)), reverse=True)
-        rows = rows[: limit + 1]
     if len(rows) <= limit:
         return rows, False, None
     rows = rows[:limit]
@@ -108,13 +104,13 @@ def sought(column: Column[Any], *, there: bool) -> ColumnElement[Any]:
 def _page(
     query: Select[Any], time: Column[Any], key: Column[Any], either: Sequence[ColumnElement[bool]]
 ) -> Select[Any] | CompoundSelect[Any]:
-    parts = [query.where(one) for one in either] or [query]
     most = bindparam("page_limit", type_=Integer)
-    pages = [part.order_by(time.desc(), key.desc()).limit(most) for part in parts]
-    if len(pages) == 1:
-        return pages[0]
-    # SQLite takes no order and limit in parts of a union unless they are selected from.
-    return union_all(*(select(page.subquery()) for page in pages))
+    if len(either) <= 1:
+        return query.where(*either).order_by(time.desc(), key.desc()).limit(most)
+    # By their places: of the parts of a union SQLite does not tell columns of the same name in two tables apart.
+    names = [column.name for column in query.selected_columns]
+    order = [desc(literal_column(str(names.index(column.name) + 1))) for column in (time, key)]
+    return union_all(*(query.where(one) for one in either)).order_by(*order).limit(most)
 
 
 def _encode(moment: int, key: Any) -> str:

@@ -17,6 +17,7 @@ from sqlalchemy import (
     Table,
     UniqueConstraint,
     false,
+    text,
 )
 
 from app.store.columns import U64, metadata
@@ -110,6 +111,9 @@ recipients = Table(
     Index("recipients_by_domain", "org", "domain_hash"),
 )
 
+RECIPIENT_GIVEN = "recipient IS NOT recipient_address"
+"""Holds for a transaction whose recipient was given as something else than the address."""
+
 transactions = Table(
     "transactions",
     metadata,
@@ -130,15 +134,24 @@ transactions = Table(
     Column("violation", JSON),
     Column("error", String),
     Column("timestamp", BigInteger, nullable=False),
-    # One index per filter that alone can be rare among many rows; further filters are checked on the rows it gives.
+    # Every combination of filters is read in the order of one of these, or of several that are merged: where an index
+    # has a column that the filter leaves open, once for each of its few values.
     Index("transactions_newest", "org", "timestamp", "tx_id"),
     Index("transactions_by_wallet", "wallet_id", "timestamp", "tx_id"),
-    Index("transactions_by_status", "org", "status", "timestamp", "tx_id"),
-    Index("transactions_by_type", "org", "type", "timestamp", "tx_id"),
-    Index("transactions_by_recipient", "org", "recipient", "timestamp", "tx_id"),
-    Index("transactions_by_recipient_address", "org", "recipient_address", "timestamp", "tx_id"),
+    Index("transactions_by_kind", "org", "status", "type", "timestamp", "tx_id"),
+    Index("transactions_by_wallet_kind", "wallet_id", "status", "type", "timestamp", "tx_id"),
+    Index("transactions_by_address", "org", "recipient_address", "status", "type", "timestamp", "tx_id"),
+    Index("transactions_by_wallet_address", "wallet_id", "recipient_address", "status", "type", "timestamp", "tx_id"),
+    # What was given is mostly the address, and then the indexes of that have the row.
+    *(
+        Index(name, scope, "recipient", "status", "type", "timestamp", "tx_id", sqlite_where=text(RECIPIENT_GIVEN))
+        for name, scope in (("transactions_by_recipient", "org"), ("transactions_by_wallet_recipient", "wallet_id"))
+    ),
     Index("transactions_by_signature", "signature"),
 )
+
+BETWEEN_TWO = "other_wallet_id <> wallet_id"
+"""Holds for an event of what happened between two wallets."""
 
 feed = Table(
     "feed",
@@ -154,11 +167,18 @@ feed = Table(
     Column("payload", JSON, nullable=False),
     Column("signature", String, comment="of the transaction it reports, if any"),
     Column("other_wallet_id", String, comment="of the wallet on the other side, if any"),
+    # As with transactions: each list is read in the order of one index, or of several that are merged.
     Index("feed_newest", "org", "timestamp", "position"),
-    Index("feed_by_type", "org", "type", "timestamp", "position"),
+    Index("feed_by_kind", "org", "type", "severity", "timestamp", "position"),
     Index("feed_by_wallet", "wallet_id", "timestamp", "position"),
-    Index("feed_by_severity", "org", "severity", "timestamp", "position"),
-    Index("feed_by_other_wallet", "other_wallet_id", "timestamp", "position"),
+    Index("feed_by_wallet_kind", "wallet_id", "type", "severity", "timestamp", "position"),
+    # Most events have no other wallet.
+    Index("feed_by_other", "other_wallet_id", "timestamp", "position", sqlite_where=text(BETWEEN_TWO)),
+    Index(
+        "feed_by_other_kind",
+        *("other_wallet_id", "type", "severity", "timestamp", "position"),
+        sqlite_where=text(BETWEEN_TWO),
+    ),
     Index("feed_by_signature", "signature"),
     sqlite_autoincrement=True,
 )

@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cache
+from itertools import product
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Column, ColumnElement, Connection, and_, bindparam, literal_column, select, true
 
 from app.store.paging import Listing, Page, fetch_page, listing, sought
+from app.store.read_tables import RECIPIENT_GIVEN
 from app.store.read_tables import transactions as table
 
 PAYMENT = "payment"
@@ -58,20 +60,23 @@ class TransactionFilter:
     end: int | None = None
 
 
-#: What most rows have is no help in finding the others.
-_USUAL = ("confirmed", PAYMENT)
+STATUSES = ("pending", "confirmed", "blocked", "failed")
+TYPES = (PAYMENT, FUNDING, WITHDRAWAL, ESCROW_LOCK, ESCROW_RELEASE, ESCROW_REFUND, A2A_SEND, A2A_RECEIVE)
+"""All that a row may have: one with another status or type would be missing from lists."""
 _RENAMED = {"tx_signature": "signature", "on_chain_slot": "slot"}
 _COLUMNS = [table.c[_RENAMED.get(field.name, field.name)].label(field.name) for field in fields(Transaction)]
 # Built once: to build a statement takes longer than to execute it.
 _BY_ID = select(*_COLUMNS).where(table.c.tx_id == bindparam("tx_id"), table.c.org == bindparam("org"))
 _FILTERS = [field.name for field in fields(TransactionFilter)]
-_CONDITIONS = {
-    "wallet_id": table.c.wallet_id == bindparam("wallet_id"),
+_PERIOD = {
     "start": table.c.timestamp >= bindparam("start"),
     "end": table.c.timestamp < bindparam("end"),
 }
-_SHARED = {"status": table.c.status, "type": table.c.type}
-_RECIPIENT = [table.c[name] == bindparam("recipient") for name in ("recipient", "recipient_address")]
+# A row is found by what was given as its recipient only where that is not the address: so it is found once.
+_RECIPIENT = (
+    table.c.recipient_address == bindparam("recipient"),
+    and_(table.c.recipient == bindparam("recipient"), literal_column(RECIPIENT_GIVEN)),
+)
 
 
 def transaction(connection: Connection, org: str, tx_id: str) -> Transaction | None:
@@ -91,23 +96,33 @@ def transactions(
     """Return the organisation's transactions, newest first. Raises `InvalidCursorError`."""
     wanted = narrowed or TransactionFilter()
     values = {name: value for name in _FILTERS if (value := getattr(wanted, name)) is not None}
-    rare = frozenset(name for name in _SHARED if values.get(name, PAYMENT) not in _USUAL)
-    rows, more, following = fetch_page(
-        connection, _listing(frozenset(values), rare), {"org": org, **values}, limit=limit, cursor=cursor
-    )
+    chosen = _listing(frozenset(values))
+    rows, more, following = fetch_page(connection, chosen, {"org": org, **values}, limit=limit, cursor=cursor)
     return Page([_record(row) for row in rows], more, following)
 
 
 @cache
-def _listing(given: frozenset[str], rare: frozenset[str]) -> Listing:
-    """Return the list for the members of the filter that are given; those in `rare` have a value that few rows have."""
+def _listing(given: frozenset[str]) -> Listing:
+    """Return the list for the members of the filter that are given."""
+    of_wallet = "wallet_id" in given
     query = select(*_COLUMNS).where(
-        sought(table.c.org, there="wallet_id" not in given or bool(rare)) == bindparam("org"),
-        *(condition for name, condition in _CONDITIONS.items() if name in given),
-        *(sought(_SHARED[name], there=name in rare) == bindparam(name) for name in _SHARED if name in given),
+        sought(table.c.org, there=not of_wallet) == bindparam("org"),
+        *(condition for name, condition in _PERIOD.items() if name in given),
     )
-    either = _RECIPIENT if "recipient" in given else ()
+    if of_wallet:
+        query = query.where(table.c.wallet_id == bindparam("wallet_id"))
+    either: list[ColumnElement[bool]] = []
+    if given & {"status", "type", "recipient"}:
+        of_status = _each(table.c.status, STATUSES, given)
+        of_type = _each(table.c.type, TYPES, given)
+        recipients = _RECIPIENT if "recipient" in given else (true(),)
+        either = [and_(*conditions) for conditions in product(recipients, of_status, of_type)]
     return listing(query, time=table.c.timestamp, key=table.c.tx_id, either=either)
+
+
+def _each(column: Column[Any], values: Sequence[str], given: frozenset[str]) -> list[ColumnElement[bool]]:
+    """Return the condition that gives a column its value, or one for each that it may have when the filter has none."""
+    return [column == bindparam(column.name)] if column.name in given else [column == value for value in values]
 
 
 def _record(row: Sequence[Any]) -> Transaction:
