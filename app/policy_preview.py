@@ -1,9 +1,7 @@
 """Previews: what the last seven days' payments would have become under a changed policy."""
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -13,7 +11,6 @@ from sqlalchemy import Connection
 from app import policies
 from app.bootstrap import program_file
 from app.chain.rules import Rules
-from app.errors import RequestError
 from app.keys import Principal
 from app.models.payments import Violation
 from app.models.policies import PolicyPreview, PreviewedPayment, PreviewPolicy
@@ -25,6 +22,7 @@ from app.service import Service
 from app.store.policies import Policy, attached_wallets
 from app.store.policy_history import PastPayment, past_payments
 from app.timestamps import iso_ms, now_ms
+from app.turns import Turns
 
 _HOUR = 60 * 60 * 1000
 #: Milliseconds that are looked at, and those before them that the rolling windows of their beginning reach back to.
@@ -34,9 +32,8 @@ MAX_PAYMENTS = 5_000
 _MAX_SHOWN = 100
 #: Previews of an organisation that are asked for at once; it is told to come back with more.
 MAX_AT_ONCE = 4
-_RETRY_AFTER = "2"
 
-_asked: Counter[str] = Counter()
+_turns = Turns("preview", MAX_AT_ONCE, "The organisation waits for several previews already.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +54,7 @@ async def preview(service: Service, principal: Principal, identifier: str, body:
     found = policies.find(service, principal.org, identifier)
     wanted = changed(service, principal.org, await terms_of(service, found), body)
     as_if = replace(found, rules=wanted.rules, allowed_recipients=list(wanted.entries.values()))
-    async with _turn(service, principal.org):
+    async with _turns.turn(service, principal.org):
         end = now_ms()
         start = end - _PERIOD
         past = await service.db.read_async(lambda conn: _past(conn, found.address, wanted.rules, start))
@@ -79,26 +76,6 @@ async def preview(service: Service, principal: Principal, identifier: str, body:
             "changes_left_out": len(differing[_MAX_SHOWN:]),
         }
     )
-
-
-@asynccontextmanager
-async def _turn(service: Service, org: str) -> AsyncIterator[None]:
-    """Wait for the organisation's turn, in which one preview is made. Raises ``rate_limited`` when too many wait.
-
-    One is made at a time, for each takes a processor. Of every organisation only one stands in the line for that, so
-    nobody waits for more than one of each other's.
-    """
-    if _asked[org] >= MAX_AT_ONCE:
-        message = "The organisation waits for several previews already."
-        raise RequestError("rate_limited", message, headers={"Retry-After": _RETRY_AFTER})
-    _asked[org] += 1
-    try:
-        async with service.submitter.lock(f"preview/{org}"), service.submitter.lock("preview"):
-            yield
-    finally:
-        _asked[org] -= 1
-        if not _asked[org]:
-            del _asked[org]
 
 
 def _moment(one: PreviewedPayment) -> tuple[str, str]:

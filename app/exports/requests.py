@@ -16,6 +16,7 @@ from app.models.exports import Export as ExportAnswer
 from app.service import Service
 from app.store.exports import Export, count_rows, export, export_created_under, insert_export, live
 from app.timestamps import iso_ms, now_ms
+from app.turns import Turns
 
 _PREFIX = "exp_"
 MAX_PROCESSING, MAX_LIVE = 10, 100
@@ -25,9 +26,14 @@ MAX_ROWS = 10_000_000
 _START_MS, _MS_PER_ROW = 1_000, 0.1
 """What an export takes: to begin with, and for each row."""
 
+_turns = Turns("export", MAX_PROCESSING, "The organisation has asked for several exports that are not begun yet.")
+
 
 async def create(service: Service, principal: Principal, ticket: Ticket, body: CreateExport) -> ExportAnswer:
-    """Have transactions written into a file. Raises ``wallet_not_found`` and ``too_many_exports``."""
+    """Have transactions written into a file.
+
+    Raises ``wallet_not_found`` and ``too_many_exports``, and ``rate_limited`` while the organisation waits for several.
+    """
     org, key = principal.org, ticket.key
     if ticket.claimed and key is not None:
         # The process died after it had stored this export and before it had answered.
@@ -37,8 +43,6 @@ async def create(service: Service, principal: Principal, ticket: Ticket, body: C
     wallet_id = body.wallet_id or principal.wallet_id
     if wallet_id is not None:
         wallets.find(service, org, wallet_id)
-    # Before the transactions are counted, which takes the longer the more there are.
-    service.db.read(lambda conn: _check_room(conn, org))
     now = now_ms()
     asked = Export(
         export_id=random_id(_PREFIX),
@@ -52,15 +56,19 @@ async def create(service: Service, principal: Principal, ticket: Ticket, body: C
         estimated_at=now,
         created_under=key,
     )
-    rows = await service.db.read_async(lambda conn: count_rows(conn, asked))
-    made = replace(asked, rows=rows, estimated_at=now + _START_MS + int(rows * _MS_PER_ROW))
+    async with _turns.turn(service, org):
+        # Before the transactions are counted, which takes the longer the more there are; and once those are stored
+        # that were asked for earlier.
+        service.db.read(lambda conn: _check_room(conn, org))
+        rows = await service.db.read_async(lambda conn: count_rows(conn, asked))
+        made = replace(asked, rows=rows, estimated_at=now + _START_MS + int(rows * _MS_PER_ROW))
 
-    def store(conn: Connection) -> None:
-        ticket.claim(conn, None)
-        _check_room(conn, org, rows)
-        insert_export(conn, made)
+        def store(conn: Connection) -> None:
+            ticket.claim(conn, None)
+            _check_room(conn, org, rows)
+            insert_export(conn, made)
 
-    await service.db.write(store)
+        await service.db.write(store)
     ticket.claimed = True
     service.exporter.wake()
     return _answer(service, made)

@@ -3,7 +3,9 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,7 +33,8 @@ class Database:
 
     A commit waits for the disk, so callers share it: whatever was handed to `write` while one commit is under way
     goes into the next, each in a savepoint of its own. Statements run in the event loop's thread, where they take
-    microseconds; only the commit, which waits without the interpreter lock, runs in another.
+    microseconds; only the commit, which waits without the interpreter lock, runs in another. That thread does nothing
+    else, so no commit stands in line behind what is read.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -43,6 +46,7 @@ class Database:
         self._connection = self._writer.connect()
         # Held by whoever uses the writer's connection, across threads.
         self._lock = threading.Lock()
+        self._committer = ThreadPoolExecutor(1, thread_name_prefix="commit")
         self._jobs: list[_Job] = []
         self._flusher: asyncio.Task[None] | None = None
         self.write_now(migrate)
@@ -82,6 +86,7 @@ class Database:
         with self._lock:
             for connection in (self._connection, *self._open_readers):
                 connection.close()
+        self._committer.shutdown(wait=False)
         self._writer.dispose()
         self._readers.dispose()
 
@@ -103,9 +108,10 @@ class Database:
         return result
 
     async def _flush(self) -> None:
+        in_thread = partial(asyncio.get_running_loop().run_in_executor, self._committer)
         while self._jobs:
             if not self._lock.acquire(blocking=False):
-                await asyncio.to_thread(self._lock.acquire)
+                await in_thread(self._lock.acquire)
             batch, self._jobs = self._jobs, []
             try:
                 finished = self._run(batch)
@@ -114,7 +120,7 @@ class Database:
                 self._lock.release()
                 _answer([(job, None) for job in batch], error)
                 continue
-            await asyncio.to_thread(self._commit, finished)
+            await in_thread(self._commit, finished)
 
     def _run(self, batch: list[_Job]) -> list[tuple[_Job, Any]]:
         """Run every job in its savepoint and return those that succeeded, with their results."""

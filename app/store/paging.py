@@ -109,7 +109,9 @@ def _page(
         return query.where(*either).order_by(time.desc(), key.desc()).limit(most)
     # By their places: of the parts of a union SQLite does not tell columns of the same name in two tables apart.
     names = [column.name for column in query.selected_columns]
-    order = [desc(literal_column(str(names.index(column.name) + 1))) for column in (time, key)]
+    order: list[ColumnElement[Any]] = [
+        desc(literal_column(str(names.index(column.name) + 1))) for column in (time, key)
+    ]
     return union_all(*(query.where(one) for one in either)).order_by(*order).limit(most)
 
 

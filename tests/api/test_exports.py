@@ -3,8 +3,10 @@
 import asyncio
 import csv
 import io
+import itertools
 import json
 import stat
+import threading
 from collections.abc import Awaitable
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -16,7 +18,7 @@ from sqlalchemy import update
 from app.exports import requests
 from app.exports.exporter import Exporter
 from app.exports.layout import CHAIN_FIELDS, COLUMNS, SCOPE_COLUMN, neutralise, restore
-from app.store.exports import exports
+from app.store.exports import count_rows, exports
 from app.timestamps import now_ms
 from tests.world import Json, World, error_of
 
@@ -320,6 +322,35 @@ async def test_organisation_has_so_many_unfinished_exports_and_no_more(own_world
     await _held(own_world, 10)
 
     error_of(await own_world.call("POST", _START, {"format": "csv"}), 422, "too_many_exports")
+
+
+async def test_transactions_are_counted_for_one_export_after_the_other_and_not_for_those_that_are_refused(
+    own_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, go_on = own_world, threading.Event()
+    await _held(world, 1)
+    counted, at_once, most = 0, 0, 0
+
+    def slowly(*args: Any) -> int:
+        nonlocal counted, at_once, most
+        counted, at_once = counted + 1, at_once + 1
+        most = max(most, at_once)
+        go_on.wait(10)
+        at_once -= 1
+        return count_rows(*args)
+
+    monkeypatch.setattr(requests, "count_rows", slowly)
+    made = [asyncio.create_task(world.call("POST", _START, {"format": "csv"})) for _ in range(13)]
+    refused = [await one for one in itertools.islice(asyncio.as_completed(made), 3)]
+    go_on.set()
+    answers = await asyncio.gather(*made)
+
+    for one in refused:
+        error_of(one, 429, "rate_limited")
+        assert int(one.headers["retry-after"]) > 0
+    error_of(next(one for one in answers if one.status_code == 422), 422, "too_many_exports")
+    assert sorted(one.status_code for one in answers) == [200] * 9 + [422] + [429] * 3
+    assert (counted, most) == (9, 1)
 
 
 async def test_organisation_has_so_many_exports_that_are_not_expired(
