@@ -36,11 +36,14 @@ from app.store.keys import ApiKey, api_key_by_digest, api_keys, insert_api_key, 
 from app.store.migrations import MIGRATIONS, applied_migrations, migrate
 from app.store.paging import Page
 from app.store.read_tables import feed as feed_table
+from app.store.read_tables import policies as policy_table
 from app.store.read_tables import transactions as rows
+from app.store.read_tables import wallets as wallet_table
 from app.store.retention import delete_undecided_requests
 from app.store.state_tables import setting_values
 from app.store.transactions import STATUSES, TYPES, TransactionFilter, transaction, transactions
 from app.store.values import get_value, put_value
+from app.store.wallets import WalletDetails, insert_wallet_details, wallets
 
 ORG, OTHER = "org-1", "org-2"
 _INDEXED = ("approval_requests", "escrows", "transactions", "feed")
@@ -459,6 +462,25 @@ def _steps(db: Database, read: Callable[[Connection], Page[Any]]) -> int:
 
     assert db.read(counted).data == []
     return count
+
+
+def test_wallets_of_a_tag_are_found_without_those_of_other_organisations(db: Database) -> None:
+    def crowd(connection: Connection, numbers: range) -> None:
+        for n in numbers:
+            made = WalletDetails(f"wal_{n}", OTHER, f"vault-{n}", f"agent-{n}", "label", ("prod",), n)
+            insert_wallet_details(connection, made)
+
+    def own(connection: Connection) -> None:
+        for table in (policy_table, wallet_table):
+            given: dict[str, Any] = {column.name: 0 for column in table.columns if not column.nullable}
+            connection.execute(insert(table).values(given | {"org": ORG} | ({"key": b""} if "key" in given else {})))
+
+    db.write_now(own)
+    db.write_now(lambda c: crowd(c, range(10)))
+    among_few = _steps(db, lambda c: wallets(c, ORG, 1, tags=("prod", "live")))
+    db.write_now(lambda c: crowd(c, range(10, 1000)))
+
+    assert _steps(db, lambda c: wallets(c, ORG, 1, tags=("prod", "live"))) < 1.5 * among_few
 
 
 def test_lists_know_every_status_type_and_severity() -> None:

@@ -104,6 +104,10 @@ def _merged_lists(connection: Connection) -> None:
         _add_indexes(connection, table)
 
 
+def _tags_by_wallet(connection: Connection) -> None:
+    connection.exec_driver_sql("DROP INDEX IF EXISTS wallet_tags_by_tag")
+
+
 MIGRATIONS: dict[str, Migration] = {
     "topup_rules": topups.topup_rules.create,
     "approval_requests": approval_requests.approval_requests.create,
@@ -119,6 +123,7 @@ MIGRATIONS: dict[str, Migration] = {
     "exports_by_end": _exports_by_end,
     "mails_by_organisation": _mails_by_organisation,
     "merged_lists": _merged_lists,
+    "tags_by_wallet": _tags_by_wallet,
 }
 """Changes since the first schema, oldest first. Each runs once, in the transaction that records it."""
 

@@ -65,7 +65,6 @@ wallet_tags = Table(
     Column("wallet_id", String, ForeignKey("wallet_details.wallet_id", ondelete="CASCADE"), primary_key=True),
     Column("tag", String, primary_key=True),
     Column("position", Integer, nullable=False),
-    Index("wallet_tags_by_tag", "tag", "wallet_id"),
 )
 
 policy_details = Table(

@@ -216,11 +216,11 @@ _WALLETS = (
 _BY_ID = _WALLETS.where(table.c.wallet_id == bindparam("key"))
 _BY_VAULT = _WALLETS.where(table.c.vault == bindparam("key"))
 _BY_AGENT = _WALLETS.where(details.c.agent_id == bindparam("key"))
-_TAGGED = (
-    select(wallet_tags.c.wallet_id)
-    .where(wallet_tags.c.tag.in_(bindparam("tags", expanding=True)))
-    .group_by(wallet_tags.c.wallet_id)
-    .having(func.count() == bindparam("tag_count"))
+# Asked of each of the organisation's wallets: other organisations have wallets of the same tags.
+_TAGS_FOUND = (
+    select(func.count())
+    .where(wallet_tags.c.wallet_id == table.c.wallet_id, wallet_tags.c.tag.in_(bindparam("tags", expanding=True)))
+    .scalar_subquery()
 )
 _TAGS = (
     select(wallet_tags.c.wallet_id, wallet_tags.c.tag)
@@ -233,7 +233,7 @@ _TAGS = (
 def _listing(*, with_status: bool, tagged: bool) -> Listing:
     query = _WALLETS.where(bindparam("status") == _STATUS if with_status else ~table.c.archived)
     if tagged:
-        query = query.where(table.c.wallet_id.in_(_TAGGED))
+        query = query.where(bindparam("tag_count") == _TAGS_FOUND)
     return listing(query, time=table.c.created_at, key=table.c.wallet_id)
 
 
