@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -27,6 +28,13 @@ _AUTHORITY, _POLICY = 0, 2
 _UNKNOWN = "on-chain"
 _MALFORMED = (KeyError, TypeError, ValueError, IndexError)
 _AT_ONCE = 10
+#: Transactions that are asked for on the way to one answer; the next answers ask for the others.
+MAX_ASKED = 50
+#: Seconds for which the node is not asked again for a transaction that it does not have, and of how many that is kept.
+MISSING_FOR, _MAX_MISSING = 600.0, 10_000
+
+#: When, by the process's clock, the node was last asked for a transaction that it did not have; the oldest first.
+_missing: dict[str, float] = {}
 
 
 async def log(service: Service, principal: Principal, identifier: str) -> AuditLog:
@@ -36,11 +44,17 @@ async def log(service: Service, principal: Principal, identifier: str) -> AuditL
     if found is None:
         raise NotFoundError("policy_not_found")
     entries = await service.db.read_async(lambda conn: policy_audit_log(conn, org, identifier))
-    unsigned = [entry for entry in entries if entry.changed_by is None]
+    unsigned = [entry for entry in entries if entry.changed_by is None and _worth_asking(entry.signature or "")]
     if unsigned:
-        await _find_signers(service, org, identifier, found.address, unsigned)
+        await _find_signers(service, org, identifier, found.address, unsigned[:MAX_ASKED])
         entries = await service.db.read_async(lambda conn: policy_audit_log(conn, org, identifier))
-    return AuditLog(data=[_shown(entry) for entry in entries])
+    # Of a long list every change holds two whole ones.
+    return await asyncio.to_thread(lambda: AuditLog(data=[_shown(entry) for entry in entries]))
+
+
+def _worth_asking(signature: str) -> bool:
+    missed = _missing.get(signature)
+    return missed is None or time.monotonic() - missed >= MISSING_FOR
 
 
 def _shown(entry: AuditEntry) -> EntryAnswer:
@@ -77,14 +91,23 @@ async def _find_signers(
 async def _signer(service: Service, address: str, signature: str) -> str | None:
     """Return who signed a transaction's update of the policy at this address.
 
-    None while the chain does not give the transaction. One that does not tell is not asked for again.
+    None while the chain does not give the transaction; one that a node does not have is not asked for again for a
+    while, one that does not tell never.
     """
     options = {"commitment": "confirmed", "encoding": "base64", "maxSupportedTransactionVersion": 0}
     try:
         landed = await service.chain.call("getTransaction", [signature, options])
-        return None if not landed else _authority(landed, service.codec, Pubkey.from_string(address)) or _UNKNOWN
-    except (ChainUnavailable, RpcError, *_MALFORMED):
+        if landed:
+            return _authority(landed, service.codec, Pubkey.from_string(address)) or _UNKNOWN
+    except ChainUnavailable:
         return None
+    except (RpcError, *_MALFORMED):
+        pass
+    _missing.pop(signature, None)
+    _missing[signature] = time.monotonic()
+    if len(_missing) > _MAX_MISSING:
+        del _missing[next(iter(_missing))]
+    return None
 
 
 def _authority(landed: dict[str, Any], codec: Codec, policy_address: Pubkey) -> str | None:

@@ -15,6 +15,7 @@ from solders.message import MessageV0
 from solders.pubkey import Pubkey
 from solders.transaction import VersionedTransaction
 
+from app import policy_audit
 from app.chain.rules import Rules
 from app.store.policies import policy
 from app.timestamps import parse_iso_ms
@@ -202,6 +203,35 @@ async def test_transaction_that_does_not_tell_who_signed_is_asked_for_once(own_w
     for _ in range(3):
         assert [entry["changed_by"] for entry in await _log(world, made)] == ["on-chain"]
     assert world.line.methods.count("getTransaction") == asked + 1
+
+
+async def test_transactions_that_the_node_does_not_have_are_asked_for_some_at_a_time_and_not_again_for_a_while(
+    own_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, signer = own_world, own_world.service.signers.require_authority()
+    made = await world.policy(maxPerTx="5")
+    for amount in (6, 7, 8):
+        await _change_past(world, made, signer, Rules(max_per_tx=amount * 1_000_000))
+    monkeypatch.setattr(policy_audit, "MAX_ASKED", 2)
+    through = world.line._through
+
+    async def without(body: bytes) -> bytes:
+        answer = json.loads(await through(body))
+        if json.loads(body)["method"] == "getTransaction":
+            answer["result"] = None
+        return json.dumps(answer).encode()
+
+    world.line._through = without
+    before, asked = world.line.methods.count("getTransaction"), []
+    for _ in range(3):
+        assert [entry["changed_by"] for entry in await _log(world, made)] == ["on-chain"] * 3
+        asked.append(world.line.methods.count("getTransaction") - before)
+    world.line._through = through
+    monkeypatch.setattr(policy_audit, "MISSING_FOR", 0)
+    entries = [await _log(world, made) for _ in range(2)][1]
+
+    assert asked == [2, 3, 3]
+    assert [entry["changed_by"] for entry in entries] == [str(signer.pubkey())] * 3
 
 
 @pytest.mark.parametrize("nonsense", [{}, {"meta": {}, "transaction": ["AAAA", "base64"]}, {"meta": None}])
