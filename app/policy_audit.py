@@ -1,14 +1,10 @@
 """The audit log of a policy: what changed, when, and who asked for it or, past this service, who signed."""
 
 import asyncio
-import base64
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from based58 import b58decode
 from solders.pubkey import Pubkey
-from solders.transaction import VersionedTransaction
 from sqlalchemy import Connection
 
 from app.chain.errors import ChainUnavailable, RpcError
@@ -20,6 +16,7 @@ from app.service import Service
 from app.store.policies import AuditEntry, policy, policy_audit_log, record_policy_edit
 from app.timestamps import iso_ms, now_ms
 from idl.codec import Codec
+from idl.transactions import OPTIONS, RawTransaction, instructions
 
 _INSTRUCTION = "update_policy"
 #: Where its accounts name the authority, and the policy.
@@ -94,9 +91,8 @@ async def _signer(service: Service, address: str, signature: str) -> str | None:
     None while the chain does not give the transaction; one that a node does not have is not asked for again for a
     while, one that does not tell never.
     """
-    options = {"commitment": "confirmed", "encoding": "base64", "maxSupportedTransactionVersion": 0}
     try:
-        landed = await service.chain.call("getTransaction", [signature, options])
+        landed = await service.chain.call("getTransaction", [signature, OPTIONS])
         if landed:
             return _authority(landed, service.codec, Pubkey.from_string(address)) or _UNKNOWN
     except ChainUnavailable:
@@ -110,26 +106,12 @@ async def _signer(service: Service, address: str, signature: str) -> str | None:
     return None
 
 
-def _authority(landed: dict[str, Any], codec: Codec, policy_address: Pubkey) -> str | None:
+def _authority(landed: RawTransaction, codec: Codec, policy_address: Pubkey) -> str | None:
     """Return the authority of a transaction's update of a policy, whether it was called by itself or by a program."""
-    for program, data, accounts in _instructions(landed):
+    for program, data, accounts in instructions(landed):
         if program != codec.program_id or len(accounts) <= _POLICY or accounts[_POLICY] != policy_address:
             continue
         decoded = codec.decode_instruction(data)
         if decoded and decoded[0] == _INSTRUCTION:
             return str(accounts[_AUTHORITY])
     return None
-
-
-def _instructions(landed: dict[str, Any]) -> Iterator[tuple[Pubkey, bytes, list[Pubkey]]]:
-    """Yield all instructions of a transaction with their program and accounts, then those that programs called."""
-    message = VersionedTransaction.from_bytes(base64.b64decode(landed["transaction"][0])).message
-    loaded = landed["meta"].get("loadedAddresses") or {}
-    from_tables = [Pubkey.from_string(one) for kind in ("writable", "readonly") for one in loaded.get(kind, ())]
-    keys = [*message.account_keys, *from_tables]
-    for outer in message.instructions:
-        yield keys[outer.program_id_index], bytes(outer.data), [keys[index] for index in outer.accounts]
-    for group in landed["meta"].get("innerInstructions") or ():
-        for inner in group["instructions"]:
-            accounts = [keys[index] for index in inner["accounts"]]
-            yield keys[inner["programIdIndex"]], b58decode(inner["data"].encode()), accounts

@@ -213,7 +213,7 @@ async def test_transactions_that_the_node_does_not_have_are_asked_for_some_at_a_
     for amount in (6, 7, 8):
         await _change_past(world, made, signer, Rules(max_per_tx=amount * 1_000_000))
     monkeypatch.setattr(policy_audit, "MAX_ASKED", 2)
-    through = world.line._through
+    through = world.line.through
 
     async def without(body: bytes) -> bytes:
         answer = json.loads(await through(body))
@@ -221,12 +221,12 @@ async def test_transactions_that_the_node_does_not_have_are_asked_for_some_at_a_
             answer["result"] = None
         return json.dumps(answer).encode()
 
-    world.line._through = without
+    world.line.through = without
     before, asked = world.line.methods.count("getTransaction"), []
     for _ in range(3):
         assert [entry["changed_by"] for entry in await _log(world, made)] == ["on-chain"] * 3
         asked.append(world.line.methods.count("getTransaction") - before)
-    world.line._through = through
+    world.line.through = through
     monkeypatch.setattr(policy_audit, "MISSING_FOR", 0)
     entries = [await _log(world, made) for _ in range(2)][1]
 
