@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator
 import uvicorn
 from starlette.types import ASGIApp
 
+from app.connections import protocol
 from app.main import create_app
-from app.serve import LOCALHOST, protocol
+from app.serve import LOCALHOST
 from tests.world import World
 
 PATIENCE = 10.0
