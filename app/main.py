@@ -70,7 +70,8 @@ Lifespan = Callable[[], AbstractAsyncContextManager[Service]]
 class RequestIds:
     """Gives every request an id, answers it in `Request-Id`, and turns what nobody foresaw into `internal_error`.
 
-    Adds to the answer the headers that its state holds, counts it and logs it.
+    Adds to the answer the headers that its state holds, counts it and logs it. What the server could not read as a
+    request, and gives the error of as `refusal`, it answers itself.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -96,7 +97,9 @@ class RequestIds:
 
         with structlog.contextvars.bound_contextvars(request_id=request_id):
             try:
-                await self._app(scope, receive, send_with_id)
+                refusal = scope["state"].get("refusal")
+                answering = self._app if refusal is None else answer_error(Request(scope), refusal)
+                await answering(scope, receive, send_with_id)
             except Exception:
                 _log.exception("internal_error", method=scope["method"], path=scope["path"])
                 if status:

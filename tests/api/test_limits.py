@@ -14,6 +14,9 @@ from tests.world import World, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+#: Seconds that a connection may last where something else than time is to end it.
+_LONG = 6 * PATIENCE
+
 
 async def test_largest_allowlist_of_addresses_fits(world: World) -> None:
     # 44 characters are the longest that an address takes.
@@ -64,6 +67,14 @@ async def _answer(port: int, *parts: bytes) -> bytes:
             await writer.wait_closed()
 
 
+def _parsed(answer: bytes) -> httpx.Response:
+    """The one response that an answer consists of."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    status, *lines = head.decode().split("\r\n")
+    headers = dict(line.split(": ", 1) for line in lines)
+    return httpx.Response(int(status.split()[1]), headers=headers, content=body)
+
+
 def _head(world: World, **headers: str) -> bytes:
     given = {"Host": "service", "Authorization": f"Bearer {world.keys['admin']}", **headers}
     lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in given.items())
@@ -107,9 +118,133 @@ async def test_huge_body_is_answered_before_it_is_sent(world: World) -> None:
 
 
 async def test_headers_without_end_are_cut_off(world: World) -> None:
-    async with listening(world, PATIENCE) as port:
+    async with listening(world, _LONG) as port:
         with contextlib.suppress(ConnectionError):
-            assert await _answer(port, b"GET /docs HTTP/1.1\r\nA: ", *[b"x" * 1_000] * 1_000) == b""
+            await _answer(port, b"GET /docs HTTP/1.1\r\nA: ", *[b"x" * 1_000] * 1_000)
+
+
+async def test_head_of_64_kb_is_read_and_one_that_goes_on_is_refused(world: World) -> None:
+    head, end = b"GET /healthz HTTP/1.1\r\nHost: service\r\nConnection: close\r\nA: ", b"\r\n\r\n"
+    async with listening(world, PATIENCE) as port:
+        largest = await _answer(port, head.ljust(65_536 - len(end), b"x") + end)
+        larger = _parsed(await _answer(port, head.ljust(65_537, b"x")))
+
+    assert largest.startswith(b"HTTP/1.1 200 ")
+    assert "65,536 bytes" in error_of(larger, 400, "invalid_request")["message"]
+
+
+#: What a client can send in the course of a body that is no body, without end.
+_NO_BODY = {
+    "fields after the last chunk": (b"1\r\na\r\n0\r\n", b"a: b\r\n" * 200),
+    "one such field": (b"1\r\na\r\n0\r\na: ", b"x" * 1_000),
+    "extension of a chunk": (b"1;", b"x" * 1_000),
+}
+
+
+@pytest.mark.parametrize("kind", _NO_BODY)
+async def test_what_is_neither_head_nor_body_is_cut_off(world: World, kind: str) -> None:
+    begin, more = _NO_BODY[kind]
+    requests = [
+        b"GET /healthz HTTP/1.1\r\nHost: service\r\nTransfer-Encoding: chunked\r\n\r\n",
+        _head(world, Transfer_Encoding="chunked"),
+    ]
+    async with listening(world, _LONG) as port:
+        for request in requests:
+            with contextlib.suppress(ConnectionError):
+                await _answer(port, request, begin, *[more] * 1_000)
+
+
+async def test_body_that_stops_being_one_is_answered_once_and_in_the_envelope(world: World) -> None:
+    async with listening(world, _LONG) as port:
+        for broken in (b"nonsense\r\n", b"0\r\na: ".ljust(70_000, b"x")):
+            answer = _parsed(await _answer(port, _head(world, Transfer_Encoding="chunked"), b"2\r\n{}\r\n", broken))
+            error = error_of(answer, 400, "invalid_request")
+            assert error["message"] == "The body ended early."
+
+
+async def test_body_in_chunks_of_a_byte_is_read(world: World) -> None:
+    content = b"{}".ljust(world.settings.max_body_bytes)
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in content) + b"0\r\nChecksum: x\r\n\r\n"
+    head = _head(world, Transfer_Encoding="chunked", Connection="close")
+    async with listening(world, PATIENCE) as port:
+        answer = _parsed(await _answer(port, head, chunks))
+
+    assert "Field required" in error_of(answer, 400, "invalid_request")["message"]
+
+
+async def test_bodies_of_the_largest_size_fit_one_after_another_without_waiting(world: World) -> None:
+    content = b"{}".ljust(world.settings.max_body_bytes)
+    requests = [
+        _head(world, Content_Length=str(len(content)), Connection=connection) + content
+        for connection in ("keep-alive", "keep-alive", "close")
+    ]
+    async with listening(world, PATIENCE) as port:
+        answer = await _answer(port, b"".join(requests))
+
+    assert answer.count(b"HTTP/1.1 400 ") == answer.count(b"Field required") == len(requests)
+
+
+async def test_body_that_nobody_reads_is_cut_off(world: World) -> None:
+    request = b"POST /v1/payments HTTP/1.1\r\nHost: service\r\nContent-Length: 1000000000\r\n\r\n"
+    async with listening(world, _LONG) as port:
+        with contextlib.suppress(ConnectionError):
+            await _answer(port, request, *[b"x" * 1_000] * 1_000)
+
+
+async def test_refused_request_with_its_body_leaves_the_connection_usable(world: World) -> None:
+    content = b"{}".ljust(world.settings.max_body_bytes)
+    async with listening(world, PATIENCE) as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+        ports = set()
+        for _ in range(2):
+            response = await client.post("/v1/payments", content=content)
+            error_of(response, 401, "authentication_failed")
+            ports.add(response.extensions["network_stream"].get_extra_info("client_addr"))
+
+    assert len(ports) == 1
+
+
+async def test_field_after_the_body_is_no_header(world: World) -> None:
+    head = b"GET /v1/wallets HTTP/1.1\r\nHost: service\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+    late = f"0\r\nAuthorization: Bearer {world.keys['admin']}\r\n\r\n".encode()
+    async with listening(world, PATIENCE) as port:
+        error_of(_parsed(await _answer(port, head + late)), 401, "authentication_failed")
+
+
+_NO_REQUEST = [
+    "GET /v1/walléts HTTP/1.1\r\n\r\n".encode(),
+    b"GET /v1/wallets?cursor=\xff HTTP/1.1\r\n\r\n",
+    b"CONNECT service:80 HTTP/1.1\r\n\r\n",
+    b"GET http://service HTTP/1.1\r\n\r\n",
+    b"BREW /v1/wallets HTTP/1.1\r\n\r\n",
+    b"\x16\x03\x01",
+]
+
+
+@pytest.mark.parametrize("sent", _NO_REQUEST)
+async def test_what_is_no_request_is_answered_in_the_envelope(world: World, sent: bytes) -> None:
+    async with listening(world, PATIENCE) as port:
+        answer = _parsed(await _answer(port, sent))
+
+    error_of(answer, 400, "invalid_request")
+    assert answer.headers["connection"] == "close"
+
+
+async def test_what_is_no_request_is_counted(world: World) -> None:
+    count = b'agent_vault_http_request_seconds_count{method="other",route="unknown",status="400"} 2.0'
+    async with listening(world, PATIENCE) as port:
+        for sent in _NO_REQUEST[:2]:
+            await _answer(port, sent)
+        figures = await _answer(port, b"GET /metrics HTTP/1.1\r\nConnection: close\r\n\r\n")
+
+    assert count in figures.splitlines()
+
+
+async def test_request_is_answered_also_when_none_follows_it(world: World) -> None:
+    async with listening(world, PATIENCE) as port:
+        answer = await _answer(port, b"GET /healthz HTTP/1.1\r\nHost: service\r\n\r\n" + _NO_REQUEST[0])
+
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert answer.endswith(b'{"status":"ok"}')
 
 
 async def test_idle_connection_stays_usable(world: World) -> None:
