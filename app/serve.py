@@ -67,6 +67,7 @@ async def serve(settings: Settings, say: Callable[[str], None]) -> None:
             host=settings.host,
             port=settings.port,
             http=protocol(settings.request_timeout),
+            ws="none",
             log_config=None,
             access_log=False,
             # Longer than clients keep a connection that they do not use, so that none sends into one being closed.

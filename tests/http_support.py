@@ -43,7 +43,12 @@ async def served(world: World) -> AsyncIterator[str]:
 @contextlib.asynccontextmanager
 async def _serving(application: ASGIApp, bound: socket.socket, seconds: float) -> AsyncIterator[None]:
     config = uvicorn.Config(
-        application, http=protocol(seconds), log_config=None, timeout_graceful_shutdown=1, timeout_keep_alive=60
+        application,
+        http=protocol(seconds),
+        ws="none",
+        log_config=None,
+        timeout_graceful_shutdown=1,
+        timeout_keep_alive=60,
     )
     server = uvicorn.Server(config)
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]

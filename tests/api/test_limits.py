@@ -210,6 +210,17 @@ async def test_field_after_the_body_is_no_header(world: World) -> None:
         error_of(_parsed(await _answer(port, head + late)), 401, "authentication_failed")
 
 
+async def test_wish_for_another_protocol_is_passed_over(world: World) -> None:
+    wish = {
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "a" * 24,
+    }
+    async with listening(world, PATIENCE) as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+        error_of(await client.get("/v1/wallets", headers=wish), 401, "authentication_failed")
+
+
 _NO_REQUEST = [
     "GET /v1/walléts HTTP/1.1\r\n\r\n".encode(),
     b"GET /v1/wallets?cursor=\xff HTTP/1.1\r\n\r\n",
