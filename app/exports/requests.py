@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
+from typing import BinaryIO
 
 from sqlalchemy import Connection
 
@@ -82,15 +82,17 @@ def get(service: Service, principal: Principal, export_id: str) -> ExportAnswer:
     return _answer(service, found)
 
 
-def file_of(service: Service, export_id: str, expires: str, signature: str) -> Path:
-    """Return the file to which a link leads. Raises ``download_link_invalid`` and ``export_not_found``."""
+def open_file(service: Service, export_id: str, expires: str, signature: str) -> BinaryIO:
+    """Open the file to which a link leads. Raises ``download_link_invalid`` and ``export_not_found``."""
     if not service.download_links.good(export_id, expires, signature):
         raise AuthenticationError("download_link_invalid")
     found = service.db.read(lambda conn: export(conn, export_id))
-    path = None if found is None else service.exporter.path(found)
-    if path is None or not path.is_file():
+    if found is None:
         raise NotFoundError("export_not_found")
-    return path
+    try:
+        return service.exporter.path(found).open("rb")
+    except FileNotFoundError:
+        raise NotFoundError("export_not_found") from None
 
 
 def _check_room(connection: Connection, org: str, rows: int = 0) -> None:

@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import httpx
 import pytest
 from sqlalchemy import update
+from starlette.responses import FileResponse
 
 from app.exports import requests
 from app.exports.exporter import Exporter
@@ -203,6 +204,66 @@ async def test_link_needs_no_key_and_serves_the_file_as_a_download(world: World)
     assert response.headers["cache-control"] == "private, no-store"
     part = await world.client.get(ready["download_url"], headers={"Range": "bytes=0-9"})
     assert (part.status_code, part.content) == (206, response.content[:10])
+
+
+@pytest.mark.parametrize(
+    "range_", ["bytes=abc", "items=1-2", "bytes=5-1", "bytes=99999999-", "bytes=0-9,99999999-", "bytes", "bytes="]
+)
+async def test_range_that_the_file_does_not_have_is_passed_over(world: World, range_: str) -> None:
+    url = (await _finished(world, await world.ok("POST", _START, {"format": "json"})))["download_url"]
+    whole = await world.client.get(url)
+
+    response = await world.client.get(url, headers={"Range": range_})
+
+    assert (response.status_code, response.content) == (200, whole.content)
+
+
+@pytest.mark.parametrize(
+    ("range_", "expected"),
+    [("bytes=3-", slice(3, None)), ("bytes=-7", slice(-7, None)), ("bytes=2-99999999", slice(2, None))],
+)
+async def test_rest_of_a_file_can_be_fetched(world: World, range_: str, expected: slice) -> None:
+    url = (await _finished(world, await world.ok("POST", _START, {"format": "csv"})))["download_url"]
+    whole = await world.client.get(url)
+
+    headers = {"Range": range_, "If-Range": whole.headers["etag"]}
+    part = await world.client.get(url, headers=headers)
+    other = await world.client.get(url, headers=headers | {"If-Range": '"another"'})
+
+    assert (part.status_code, part.content) == (206, whole.content[expected])
+    assert (other.status_code, other.content) == (200, whole.content)
+
+
+async def test_head_of_a_download_tells_its_size(world: World) -> None:
+    url = (await _finished(world, await world.ok("POST", _START, {"format": "json"})))["download_url"]
+    whole = await world.client.get(url)
+
+    head = await world.client.head(url)
+
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["content-length"] == str(len(whole.content))
+
+
+async def test_file_that_is_removed_while_it_is_fetched_is_whole_or_not_found(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await world.ok("POST", _START, {"format": "json"})
+    url = (await _finished(world, made))["download_url"]
+    whole = await world.client.get(url)
+    file = world.settings.data_dir / "exports" / f"{made['export_id']}.json"
+    serve = FileResponse.__call__
+
+    async def remove_and_serve(self: FileResponse, *asgi: Any) -> None:
+        file.unlink()
+        await serve(self, *asgi)
+
+    monkeypatch.setattr(FileResponse, "__call__", remove_and_serve)
+    during = await world.client.get(url)
+    monkeypatch.undo()
+    after = await world.client.get(url)
+
+    assert (during.status_code, during.content) == (200, whole.content)
+    error_of(after, 404, "export_not_found")
 
 
 async def test_altered_and_old_links_lead_nowhere(world: World) -> None:
