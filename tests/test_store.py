@@ -568,6 +568,19 @@ def test_cursors_that_no_list_gave_are_refused(db: Database, cursor: str) -> Non
         db.read(lambda c: transactions(c, ORG, cursor=cursor))
 
 
+def test_cursor_of_another_list_is_refused(db: Database) -> None:
+    def fill_feed(connection: Connection) -> None:
+        for n in range(2):
+            append_event(connection, event_id=f"evt_{n}", org=ORG, type="wallet.frozen", timestamp=n, payload={})
+
+    db.write_now(fill_feed)
+    given = db.read(lambda c: feed(c, ORG, limit=1)).next_cursor
+    assert given is not None
+
+    with pytest.raises(InvalidCursorError):
+        db.read(lambda c: transactions(c, ORG, cursor=given))
+
+
 # Feed
 
 

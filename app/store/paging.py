@@ -31,7 +31,7 @@ _LIMIT = 2**63
 
 
 class InvalidCursorError(ValueError):
-    """A cursor that no list gave."""
+    """A cursor that the list did not give."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,7 @@ class Listing:
 
     first: Executable
     following: Executable
+    name: str
     time: str
     key: str
     key_type: type
@@ -70,7 +71,7 @@ def listing(
     # The second condition follows from the first, and is one that an index can begin at.
     after = query.where(or_(time < moment, and_(time == moment, key < last)), time <= moment)
     first, following = (_page(one, time, key, either) for one in (query, after))
-    return Listing(first, following, time.name, key.name, key.type.python_type)
+    return Listing(first, following, key.table.name, time.name, key.name, key.type.python_type)
 
 
 def fetch_page(
@@ -83,13 +84,13 @@ def fetch_page(
     """
     values = {**parameters, "page_limit": limit + 1}
     if cursor is not None:
-        values["page_moment"], values["page_last"] = _decode(cursor, found_by.key_type)
+        values["page_moment"], values["page_last"] = _decode(cursor, found_by)
     rows = list(connection.execute(found_by.first if cursor is None else found_by.following, values))
     time, key = found_by.time, found_by.key
     if len(rows) <= limit:
         return rows, False, None
     rows = rows[:limit]
-    return rows, True, _encode(getattr(rows[-1], time), getattr(rows[-1], key))
+    return rows, True, _encode(found_by.name, getattr(rows[-1], time), getattr(rows[-1], key))
 
 
 def sought(column: Column[Any], *, there: bool) -> ColumnElement[Any]:
@@ -115,11 +116,13 @@ def _page(
     return union_all(*(query.where(one) for one in either)).order_by(*order).limit(most)
 
 
-def _encode(moment: int, key: Any) -> str:
-    return base64.urlsafe_b64encode(json.dumps([moment, key], separators=(",", ":")).encode()).decode().rstrip("=")
+def _encode(name: str, moment: int, key: Any) -> str:
+    # The name of the list keeps its cursors out of others, where they would begin at rows that nobody asked for.
+    text = json.dumps([name, moment, key], separators=(",", ":"))
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
-def _decode(cursor: str, kind: type) -> tuple[int, Any]:
+def _decode(cursor: str, found_by: Listing) -> tuple[int, Any]:
     try:
         if len(cursor) > _MAX_CURSOR:
             raise InvalidCursorError("the cursor is too long")
@@ -128,8 +131,9 @@ def _decode(cursor: str, kind: type) -> tuple[int, Any]:
     except (ValueError, BinasciiError, RecursionError) as error:
         raise InvalidCursorError("the cursor is malformed") from error
     match value:
-        case [moment, last] if type(moment) is int and type(last) is kind and _fits(moment) and _fits(last):
-            return moment, last
+        case [found_by.name, moment, last] if type(moment) is int and type(last) is found_by.key_type:
+            if _fits(moment) and _fits(last):
+                return moment, last
     raise InvalidCursorError("the cursor is malformed")
 
 

@@ -62,6 +62,23 @@ async def test_page_holds_20_unless_asked_for_up_to_100(world: World, crowd: Jso
         error_of(await world.call("GET", f"{path}?limit={limit}"), 400, "invalid_request")
 
 
+async def test_cursor_is_good_for_its_own_list_only(world: World, crowd: Json) -> None:
+    wallet = crowd["wallet_id"]
+    lists = ["/v1/wallets", "/v1/transactions", A2A, "/v1/events"]
+    cursors = {path: (await world.ok("GET", f"{path}?limit=1"))["next_cursor"] for path in lists}
+
+    for given_by, cursor in cursors.items():
+        for path in lists:
+            response = await world.call("GET", f"{path}?limit=1&cursor={cursor}")
+            if path == given_by:
+                assert response.status_code == 200, path
+            else:
+                error = error_of(response, 400, "invalid_request")
+                assert error["message"] == "cursor: is not one that this list gave."
+    narrowed = f"/v1/wallets/{wallet}/transactions?limit=1&cursor={cursors['/v1/transactions']}"
+    assert (await world.ok("GET", narrowed))["data"]
+
+
 async def _in_every_status(world: World, tags: list[str]) -> dict[str, str]:
     """Wallets with these tags, one in each status; returns their ids."""
     strict = await world.policy(maxPerTx="1")
