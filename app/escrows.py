@@ -17,7 +17,7 @@ from app.errors import BusinessError, NotFoundError, RequestError, UnavailableEr
 from app.idempotency import Ticket
 from app.identifiers import ESCROW_EVENT_INNER_INDEX, escrow_id, is_id, new_reference
 from app.keys import Principal
-from app.models.escrows import CreateEscrow, Dispute, EscrowPage, EscrowStatus, ListEscrows, ProofType
+from app.models.escrows import MAX_TIMEOUT, CreateEscrow, Dispute, EscrowPage, EscrowStatus, ListEscrows, ProofType
 from app.models.escrows import Escrow as EscrowAnswer
 from app.money import format_usdc
 from app.plans import Outcome, Plan
@@ -122,6 +122,8 @@ def _plan(service: Service, terms: _Terms, order: Order, form: Form) -> Plan:
     task_hash = hashlib.sha256(body.task_description.encode()).digest()
     expected = None if body.expected_output_hash is None else hash_of(body.expected_output_hash)
     kinds = sum(1 << PROOF_KINDS.index(name) for name in set(body.proof_types))
+    # The chain's clock counts whole seconds: the one that has begun is given on top, where the program takes it.
+    timeout = min(body.timeout_seconds + 1, MAX_TIMEOUT)
     reference = new_reference()
     instruction = service.instructions(paying.org).create_escrow(
         payer=payer,
@@ -134,7 +136,7 @@ def _plan(service: Service, terms: _Terms, order: Order, form: Form) -> Plan:
         reference=reference,
         task_hash=task_hash,
         proof_kinds=kinds,
-        timeout=body.timeout_seconds,
+        timeout=timeout,
         expected_output=expected,
         **form.accounts(service, order),
     )
@@ -154,7 +156,7 @@ def _plan(service: Service, terms: _Terms, order: Order, form: Form) -> Plan:
         proof_kinds=kinds,
         counter=counter,
         status=PENDING,
-        deadline=int(time.time()) + body.timeout_seconds,
+        deadline=int(time.time()) + timeout,
         created_at=now_ms(),
     )
 

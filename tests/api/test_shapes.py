@@ -1,8 +1,7 @@
 """The shapes of answers, field by field, as clients of the interface read them; and the quick start's shapes."""
 
 import re
-import time
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -216,16 +215,12 @@ async def test_escrow_says_where_the_money_is_and_its_refund_is_a_row(world: Wor
 
 async def test_lifetime_of_an_escrow_is_an_hour_unless_told(world: World) -> None:
     paying = await agent(world)
-    began = int(time.time())
+    receiver = await world.payee()
 
-    made = await paying.lock(await world.payee())
-
-    seconds = (_unix(made["expires_at"]) - began, _unix(made["expires_at"]) - int(time.time()))
-    assert seconds[1] <= 3_600 <= seconds[0] + 2
-
-
-def _unix(text: str) -> int:
-    return int(datetime.fromisoformat(text).timestamp())
+    for asked, seconds in (({}, 3_600), ({"timeoutSeconds": 60}, 60)):
+        made = await paying.lock(receiver, "1", **asked)
+        lifetime = datetime.fromisoformat(made["expires_at"]) - datetime.fromisoformat(made["created_at"])
+        assert timedelta(seconds=seconds) <= lifetime <= timedelta(seconds=seconds + 2)
 
 
 async def test_everything_else_has_its_fields(world: World) -> None:
