@@ -48,9 +48,8 @@ def authenticate(request: Request, keys: KeyRing) -> Principal:
 def authorise(principal: Principal, roles: Collection[Role]) -> None:
     """Let one of the roles pass. Raises ``insufficient_permissions``."""
     if principal.role not in roles:
-        raise AuthenticationError(
-            "insufficient_permissions", f"This needs a key with the role {' or '.join(sorted(roles))}."
-        )
+        named = " or ".join(", ".join(sorted(roles)).rsplit(", ", 1))
+        raise AuthenticationError("insufficient_permissions", f"This needs a key with the role {named}.")
 
 
 def authorise_wallet(principal: Principal, wallet_id: str) -> None:

@@ -91,7 +91,8 @@ class RateLimits:
         wait = max(1, math.ceil(reset - self._clock()))
         headers = {"RateLimit-Policy": self._policy, "RateLimit": f'"default";r={remaining};t={wait}'}
         if not passed:
-            raise RequestError("rate_limited", headers={**headers, "Retry-After": str(wait)})
+            message = "The API key made too many requests."
+            raise RequestError("rate_limited", message, headers={**headers, "Retry-After": str(wait)})
         return headers
 
     def failed(self, client: str | None) -> None:

@@ -8,7 +8,10 @@ from datetime import UTC, datetime, timedelta
 MAX_SECONDS = 253_402_300_799
 _EPOCH = datetime.fromtimestamp(0, UTC)
 #: The extended form; Python also reads week dates, dates without hyphens and other separators.
-_FORM = re.compile(r"\d{4}-\d\d-\d\d([Tt ]\d\d:\d\d(:\d\d([.,]\d{1,9})?)?([Zz]|[+-]\d\d(:?\d\d)?)?)?", re.ASCII)
+_DATE, _TIME, _OFFSET = r"\d{4}-\d\d-\d\d", r"[Tt ]\d\d:\d\d(:\d\d([.,]\d{1,9})?)?", r"\d\d(:?\d\d)?"
+_FORM = re.compile(f"{_DATE}({_TIME}([Zz]|[+-]{_OFFSET})?)?", re.ASCII)
+#: What becomes of it in a query where the `+` before the offset is not encoded.
+_SPACED = re.compile(f"{_DATE}{_TIME} {_OFFSET}", re.ASCII)
 
 
 def now_ms() -> int:
@@ -19,19 +22,21 @@ def now_ms() -> int:
 def parse_iso_ms(text: str) -> int:
     """Unix milliseconds of an ISO 8601 timestamp, or of a date's beginning; without an offset it is UTC.
 
-    Raises ValueError for anything else, and outside the years 1970 to 9999.
+    Raises ValueError, which says what it must be, for anything else and outside the years 1970 to 9999.
     """
-    if not _FORM.fullmatch(text):
-        raise ValueError("not a timestamp")
-    moment = datetime.fromisoformat(text)
+    if _SPACED.fullmatch(text):
+        raise ValueError("must have a + before its offset, which in a query is written as %2B")
+    try:
+        moment = datetime.fromisoformat(text) if _FORM.fullmatch(text) else None
+    except ValueError:
+        moment = None
+    if moment is None:
+        raise ValueError("must be an ISO 8601 timestamp such as 2026-05-01T00:00:00Z")
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    try:
-        milliseconds = (moment - _EPOCH) // timedelta(milliseconds=1)
-    except OverflowError:
-        raise ValueError("out of range") from None
+    milliseconds = (moment - _EPOCH) // timedelta(milliseconds=1)
     if not 0 <= milliseconds < (MAX_SECONDS + 1) * 1000:
-        raise ValueError("out of range")
+        raise ValueError("must be in the years 1970 to 9999")
     return milliseconds
 
 

@@ -13,7 +13,12 @@ from pydantic import (
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
     StringConstraints,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
     WithJsonSchema,
+    WrapValidator,
+    model_validator,
 )
 from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
@@ -30,11 +35,10 @@ _CONTROL = r"\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f"
 _HAS_CONTROL = re.compile(f"[{_CONTROL}]")
 
 
-class Body(BaseModel):
-    """A request body: both spellings of every name, nothing else, no silent conversions."""
+class _Request(BaseModel):
+    """What a client sends: each name in one of its two spellings, and nothing else."""
 
     model_config = ConfigDict(
-        strict=True,
         extra="forbid",
         alias_generator=to_camel,
         validate_by_name=True,
@@ -43,18 +47,27 @@ class Body(BaseModel):
         frozen=True,
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _spells_names_once(cls, sent: Any) -> Any:
+        if isinstance(sent, dict):
+            for name, field in cls.model_fields.items():
+                if field.alias != name and field.alias in sent and name in sent:
+                    spellings = {"alias": field.alias, "name": name}
+                    raise PydanticCustomError(
+                        "two_spellings", "{alias} and {name} are the same; give one of them", spellings
+                    )
+        return sent
 
-class Query(BaseModel):
+
+class Body(_Request):
+    """A request body, without silent conversions."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class Query(_Request):
     """Query parameters; text is converted to the declared types."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        alias_generator=to_camel,
-        validate_by_name=True,
-        validate_by_alias=True,
-        hide_input_in_errors=True,
-        frozen=True,
-    )
 
 
 class Answer(BaseModel):
@@ -65,7 +78,8 @@ class Answer(BaseModel):
 
 def _money(value: Any) -> int:
     if not isinstance(value, str):
-        raise PydanticCustomError("invalid_amount", "must be a decimal string, not a number")
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        raise PydanticCustomError("invalid_amount", f"must be a decimal string{', not a number' if number else ''}")
     try:
         return parse_usdc(value, allow_zero=True)
     except ValueError as error:
@@ -97,15 +111,49 @@ class _Plain:
         return {**handler(schema), "pattern": f"^[^{self.but}{_CONTROL}]*$"}
 
 
+def _not_blank(value: str) -> str:
+    if not value.strip():
+        raise PydanticCustomError("string_blank", "must not be blank")
+    return value
+
+
+def _trimmed(value: str) -> str:
+    if value != value.strip():
+        raise PydanticCustomError("string_blank", "must not begin or end with a blank")
+    return value
+
+
+def _recipient(value: Any, validate: ValidatorFunctionWrapHandler) -> str:
+    try:
+        return str(validate(value))
+    except ValidationError:
+        raise PydanticCustomError(
+            "invalid_recipient", "must be a string of 1 to 253 characters, without control characters"
+        ) from None
+
+
+def _category(value: str) -> str:
+    if value not in CATEGORIES:
+        raise PydanticCustomError("category", "must be one of {names}", {"names": ", ".join(CATEGORIES)})
+    return value
+
+
 def _moment(value: Any) -> int:
     try:
         return parse_iso_ms(value if isinstance(value, str) else "")
-    except ValueError:
-        raise PydanticCustomError("timestamp", "must be an ISO 8601 timestamp such as 2026-05-01T00:00:00Z") from None
+    except ValueError as error:
+        raise PydanticCustomError("timestamp", "{reason}", {"reason": str(error)}) from None
 
 
 def _timestamp(value: Any) -> int:
     return _moment(value) // 1000
+
+
+def _after_start(value: int, info: ValidationInfo) -> int:
+    start = info.data.get("from_")
+    if start is not None and value <= start:
+        raise PydanticCustomError("period", "must be after from")
+    return value
 
 
 def _tag(value: str) -> str:
@@ -115,7 +163,7 @@ def _tag(value: str) -> str:
 
 
 def _tag_list(value: Any) -> list[str]:
-    return [tag for tag in value.split(",") if tag] if isinstance(value, str) else []
+    return value.split(",") if isinstance(value, str) else []
 
 
 def _all_or_money(value: Any) -> int | None:
@@ -132,12 +180,29 @@ AmountOrAll = Annotated[int | None, BeforeValidator(_all_or_money), WithJsonSche
 Timestamp = Annotated[int, BeforeValidator(_timestamp), WithJsonSchema(_TIMESTAMP)]
 #: The same in Unix milliseconds.
 Moment = Annotated[int, BeforeValidator(_moment), WithJsonSchema(_TIMESTAMP)]
+#: The end of a period whose beginning is the field `from_` before it.
+End = Annotated[Moment, AfterValidator(_after_start)]
+
+
+def _text(pattern: str) -> dict[str, Any]:
+    return {"type": "string", "minLength": 1, "maxLength": 128, "pattern": pattern}
+
 
 Identifier = Annotated[str, StringConstraints(min_length=1, max_length=128), _Plain()]
-Name = Annotated[str, StringConstraints(min_length=1, max_length=128), _Plain()]
+#: An identifier that its client chooses for good: a blank at its ends would be a slip that nobody sees.
+NewIdentifier = Annotated[
+    Identifier,
+    AfterValidator(_trimmed),
+    WithJsonSchema(_text(rf"^[^\s{_CONTROL}]([^{_CONTROL}]*[^\s{_CONTROL}])?$")),
+]
+Name = Annotated[
+    Identifier,
+    AfterValidator(_not_blank),
+    WithJsonSchema(_text(rf"^[^{_CONTROL}]*[^\s{_CONTROL}][^{_CONTROL}]*$")),
+]
 Tag = Annotated[str, StringConstraints(min_length=1, max_length=64), _Plain(but=","), AfterValidator(_tag)]
 Tags = Annotated[list[Tag], Field(max_length=32)]
-_TAG_TEXT = f"[^,{_CONTROL}]{{0,64}}"
+_TAG_TEXT = f"[^,{_CONTROL}]{{1,64}}"
 #: Tags from a comma-separated text.
 TagList = Annotated[
     list[Tag],
@@ -149,9 +214,10 @@ Memo = Annotated[str, StringConstraints(max_length=512), _Plain()]
 #: What is explained: a task, a dispute's reason.
 Text = Annotated[str, StringConstraints(min_length=1, max_length=2_000), _Plain()]
 #: An address is at most 44 characters, a domain at most 253.
-Recipient = Annotated[str, StringConstraints(min_length=1, max_length=253), _Plain()]
-#: Whether there is such a category is judged with the rest of the rules.
-Category = Annotated[str, WithJsonSchema({"type": "string", "enum": list(CATEGORIES)})]
+RecipientText = Annotated[str, StringConstraints(min_length=1, max_length=253), _Plain()]
+#: The same where it is to be paid: what is no such text is an `invalid_recipient` like a text that names nobody.
+Recipient = Annotated[RecipientText, WrapValidator(_recipient)]
+Category = Annotated[str, AfterValidator(_category), WithJsonSchema({"type": "string", "enum": list(CATEGORIES)})]
 IdempotencyKey = Annotated[str, StringConstraints(min_length=1, max_length=255), _Plain()]
 Cursor = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 PageSize = Annotated[int, Field(ge=1, le=100)]

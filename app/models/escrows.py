@@ -1,8 +1,9 @@
 """Escrows: what makes, completes, disputes, resolves and shows them."""
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from app.models.base import (
@@ -28,9 +29,31 @@ MIN_TIMEOUT, MAX_TIMEOUT, DEFAULT_TIMEOUT = 60, 2_592_000, 3_600
 ProofType = Literal["output_hash", "signed_attestation", "webhook_callback"]
 EscrowStatus = Literal["pending", "locked", "completed", "released", "refunded", "disputed", "settled"]
 
+_SHA256 = r"^sha256:[0-9a-fA-F]{64}$"
+_URL = r"^[A-Za-z][A-Za-z0-9+.-]*://\S+$"
+_MAX_URL = 2_048
+
+
+def _sha256(value: str) -> str:
+    if not re.fullmatch(_SHA256, value):
+        raise PydanticCustomError("sha256", "must be sha256: and 64 hexadecimal digits")
+    return value.lower()
+
+
+def _url(value: str) -> str:
+    if not re.fullmatch(_URL, value):
+        raise PydanticCustomError("url", "must be a URL such as https://example.com/output")
+    return value
+
+
 #: A hash, in lower case as it is compared.
-Sha256 = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-fA-F]{64}$", to_lower=True)]
-Url = Annotated[str, StringConstraints(max_length=2_048, pattern=r"^[A-Za-z][A-Za-z0-9+.-]*://\S+$")]
+Sha256 = Annotated[str, AfterValidator(_sha256), WithJsonSchema({"type": "string", "pattern": _SHA256})]
+Url = Annotated[
+    str,
+    StringConstraints(max_length=_MAX_URL),
+    AfterValidator(_url),
+    WithJsonSchema({"type": "string", "maxLength": _MAX_URL, "pattern": _URL}),
+]
 #: No proof is as long; a shorter one that is malformed is an `invalid_proof`.
 Proof = Annotated[str, StringConstraints(max_length=512)]
 

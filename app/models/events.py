@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, model_v
 from pydantic_core import PydanticCustomError
 
 from app.event_catalogue import EVENTS
-from app.models.base import Answer, EventId, Identifier, Moment, Page, Time
+from app.models.base import Answer, End, EventId, Identifier, Moment, Page, Time
 
 Severity = Literal["info", "warning", "critical"]
 
@@ -42,7 +42,7 @@ class ListEvents(Page):
     wallet_id: Identifier | None = None
     severity: Severity | None = None
     from_: Annotated[Moment | None, Field(alias="from")] = None
-    to: Moment | None = None
+    to: End | None = None
 
     @model_validator(mode="after")
     def _names_types_once(self) -> "ListEvents":

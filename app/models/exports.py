@@ -2,10 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import ConfigDict, Field
 
-from app.models.base import Answer, Body, ExportId, IdempotencyKey, Identifier, Moment, Time, WalletId
+from app.models.base import Answer, Body, End, ExportId, IdempotencyKey, Identifier, Moment, Time, WalletId
 
 ExportFormat = Literal["csv", "json"]
 ExportStatus = Literal["processing", "ready", "expired", "failed"]
@@ -17,14 +16,8 @@ class CreateExport(Body):
     format: ExportFormat
     wallet_id: Identifier | None = None
     from_: Annotated[Moment | None, Field(alias="from")] = None
-    to: Moment | None = None
+    to: End | None = None
     idempotency_key: IdempotencyKey | None = None
-
-    @model_validator(mode="after")
-    def _is_a_range(self) -> "CreateExport":
-        if self.from_ is not None and self.to is not None and self.to <= self.from_:
-            raise PydanticCustomError("range", "to must be after from")
-        return self
 
 
 class Export(Answer):

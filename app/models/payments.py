@@ -9,6 +9,7 @@ from app.models.base import (
     Answer,
     ApprovalId,
     Body,
+    End,
     ErrorBody,
     IdempotencyKey,
     Identifier,
@@ -17,6 +18,7 @@ from app.models.base import (
     Page,
     PolicyId,
     Recipient,
+    RecipientText,
     Time,
     TransactionId,
     Usdc,
@@ -63,14 +65,14 @@ class ListWalletTransactions(Page):
     status: TransactionStatus | None = None
     type: TransactionType | None = None
     from_: Annotated[Moment | None, Field(alias="from")] = None
-    to: Moment | None = None
+    to: End | None = None
 
 
 class ListTransactions(ListWalletTransactions):
     """Query of the organisation's transactions."""
 
     wallet_id: Identifier | None = None
-    recipient: Recipient | None = None
+    recipient: RecipientText | None = None
 
 
 class Payment(Answer):

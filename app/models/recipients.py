@@ -1,12 +1,12 @@
 """Recipients: what the operator attests of an address or a domain."""
 
-from app.models.base import Answer, Body, Category, IdempotencyKey, Identifier, Time
+from app.models.base import Answer, Body, Category, IdempotencyKey, Recipient, Time
 
 
 class PutRecipient(Body):
     """Body of a registration; `address` is needed for a domain and must be absent or the same for an address."""
 
-    address: Identifier | None = None
+    address: Recipient | None = None
     category: Category | None = None
     idempotency_key: IdempotencyKey | None = None
 

@@ -13,6 +13,7 @@ from app.models.base import (
     IdempotencyKey,
     Identifier,
     Name,
+    NewIdentifier,
     Page,
     PolicyId,
     TagList,
@@ -36,7 +37,7 @@ MAX_ALLOCATIONS = 7
 class CreateWallet(Body):
     """Body of wallet creation."""
 
-    agent_id: Identifier
+    agent_id: NewIdentifier
     label: Name
     policy_id: Identifier
     tags: Tags = Field(default=[])

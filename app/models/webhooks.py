@@ -17,6 +17,7 @@ from app.models.base import (
     Answer,
     Body,
     DeliveryId,
+    End,
     EventId,
     IdempotencyKey,
     Moment,
@@ -89,7 +90,7 @@ class ReplayEvents(Body):
     """Body of a replay: `from` is inclusive, `to` exclusive and by default now."""
 
     from_: Annotated[Moment, Field(alias="from")]
-    to: Moment | None = None
+    to: End | None = None
     idempotency_key: IdempotencyKey | None = None
 
 

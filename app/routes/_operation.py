@@ -171,7 +171,7 @@ async def _arguments(request: Request, body: type[Body] | None, query: type[Quer
     try:
         return model.model_validate(found)
     except ValidationError as error:
-        raise refuse(error) from None
+        raise refuse(error, "body" if body else "query") from None
 
 
 _KEY: type[Body] = type("_Key", (Body,), {"__annotations__": {"key": IdempotencyKey}})

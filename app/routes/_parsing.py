@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -61,8 +62,10 @@ async def read_json(request: Request, *, empty: bool, limit: int, seconds: float
         raise RequestError("request_timeout", headers=_CLOSE) from None
     if size > limit:
         raise RequestError("request_too_large", headers=_CLOSE)
-    if not raw and empty:
-        return {}
+    if not raw:
+        if empty:
+            return {}
+        raise RequestError("invalid_request", "The body is missing. It must be a JSON object.")
     media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if media_type not in _JSON_TYPES:
         raise RequestError("invalid_request", "The body must be JSON (Content-Type: application/json).")
@@ -84,11 +87,37 @@ def query_items(request: Request) -> dict[str, Any]:
     return found
 
 
-def refuse(error: ValidationError) -> RequestError:
-    """Return the error of the contract for the first thing that pydantic found wrong."""
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+_WHOLE_NUMBER = "must be a whole number"
+
+#: What is said of pydantic's own errors, which speak of its types; those of our validators say it themselves.
+_WORDS: Mapping[str, str] = {
+    "missing": "is required",
+    "extra_forbidden": "is unknown to this request",
+    "string_type": "must be a string",
+    "string_unicode": "must be valid Unicode",
+    "string_too_short": "must have {min_length} or more characters",
+    "string_too_long": "must have at most {max_length} characters",
+    "int_type": _WHOLE_NUMBER,
+    "int_parsing": _WHOLE_NUMBER,
+    "int_parsing_size": _WHOLE_NUMBER,
+    "int_from_float": _WHOLE_NUMBER,
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
+    "bool_type": "must be true or false",
+    "literal_error": "must be {expected}",
+    "list_type": "must be an array",
+    "too_short": "must have {min_length} or more items",
+    "too_long": "must have at most {max_length} items",
+    "model_type": "must be an object",
+}
+
+
+def refuse(error: ValidationError, whole: str) -> RequestError:
+    """Return the error of the contract for the first thing that pydantic found wrong in the ``whole``."""
+    first = error.errors(include_url=False, include_input=False)[0]
     code = first["type"] if first["type"] in ("invalid_amount", "invalid_recipient") else "invalid_request"
     place = ".".join(str(part) for part in first["loc"])
     # A name that we do not know may be anything; it is shown in a form that no log or terminal stumbles over.
-    place = ascii(place)[1:-1][:80] if place else "body"
-    return RequestError(code, f"{place}: {first['msg']}.")
+    place = ascii(place)[1:-1][:80] if place else whole
+    words = _WORDS[first["type"]].format_map(first.get("ctx", {})) if first["type"] in _WORDS else first["msg"]
+    return RequestError(code, f"{place}: {words}.")

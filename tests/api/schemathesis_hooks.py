@@ -25,8 +25,7 @@ _BEYOND_SCHEMAS = (
     "must be an e-mail address",
     "walletId: is neither side's wallet",
     "allocations: must name each wallet once",
-    "body: to must be after from",
-    "body: type and event are the same",
+    "query: type and event are the same",
     "Idempotency-Key: ",
     # Its pattern is documented, but one of the phases does not keep to patterns of headers.
     "If-Match: ",

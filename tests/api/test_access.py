@@ -114,6 +114,22 @@ async def test_each_role_may_do_what_it_says_and_nothing_else(world: World) -> N
             assert refused == (response.status_code == 403)
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "named"),
+    [
+        ("POST", "/v1/payments", "admin, agent or operator"),
+        ("POST", "/v1/wallets", "admin or operator"),
+        ("GET", "/v1/keys", "admin"),
+    ],
+)
+async def test_key_of_another_role_is_told_which_roles_may(world: World, method: str, path: str, named: str) -> None:
+    response = await world.call(method, path, key=world.key("viewer"))
+
+    error = error_of(response, 403, "insufficient_permissions")
+
+    assert error["message"] == f"This needs a key with the role {named}."
+
+
 async def test_agent_sees_and_moves_its_own_wallet_only(world: World) -> None:
     own, other, to = await world.wallet(), await world.wallet(), await world.payee()
     session = await world.session(own)

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from app.errors import CATALOGUE
-from tests.world import World, error_of
+from tests.world import Json, World, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -47,7 +47,9 @@ async def _raw(world: World, content: bytes, media_type: str | None = "applicati
     ],
 )
 async def test_malformed_json_is_refused(world: World, content: bytes) -> None:
-    error_of(await _raw(world, content), 400, "invalid_request")
+    error = error_of(await _raw(world, content), 400, "invalid_request")
+
+    assert ("missing" in error["message"]) is (not content)
 
 
 @pytest.mark.parametrize("media_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
@@ -151,8 +153,6 @@ _WALLET = {"agentId": "bad", "label": "Bad", "policyId": "pol_moderate"}
         ("POST", "/v1/payments", {**_PAYMENT, "memo": "x" * 513}),
         ("POST", "/v1/payments", {**_PAYMENT, "memo": 5}),
         ("POST", "/v1/payments", {**_PAYMENT, "memo": "\x00"}),
-        ("POST", "/v1/payments", {**_PAYMENT, "to": 5}),
-        ("POST", "/v1/payments", {**_PAYMENT, "to": ""}),
         ("POST", "/v1/payments", {**_PAYMENT, "walletId": None}),
         ("POST", "/v1/payments", {**_PAYMENT, "walletId": ["wal_x"]}),
         ("POST", "/v1/payments", {**_PAYMENT, "idempotencyKey": ""}),
@@ -160,7 +160,10 @@ _WALLET = {"agentId": "bad", "label": "Bad", "policyId": "pol_moderate"}
         ("POST", "/v1/payments", {**_PAYMENT, "idempotencyKey": 7}),
         ("POST", "/v1/wallets", {**_WALLET, "agentId": "x" * 129}),
         ("POST", "/v1/wallets", {**_WALLET, "agentId": ""}),
+        ("POST", "/v1/wallets", {**_WALLET, "agentId": " bad"}),
+        ("POST", "/v1/wallets", {**_WALLET, "agentId": "bad\n"}),
         ("POST", "/v1/wallets", {**_WALLET, "label": "x" * 129}),
+        ("POST", "/v1/wallets", {**_WALLET, "label": "   "}),
         ("POST", "/v1/wallets", {**_WALLET, "tags": "a,b"}),
         ("POST", "/v1/wallets", {**_WALLET, "tags": ["x" * 65]}),
         ("POST", "/v1/wallets", {**_WALLET, "tags": ["x"] * 33}),
@@ -168,6 +171,8 @@ _WALLET = {"agentId": "bad", "label": "Bad", "policyId": "pol_moderate"}
         ("POST", "/v1/wallets", {**_WALLET, "policyId": 1}),
         ("POST", "/v1/policies", {"name": "x" * 129}),
         ("POST", "/v1/policies", {"name": ""}),
+        ("POST", "/v1/policies", {"name": " "}),
+        ("PATCH", "/v1/policies/pol_x", {"name": "\t"}),
         ("POST", "/v1/policies", {"name": "x", "velocityCap": "5"}),
         ("POST", "/v1/policies", {"name": "x", "velocityCap": 1.5}),
         ("POST", "/v1/policies", {"name": "x", "velocityCap": -1}),
@@ -181,7 +186,6 @@ _WALLET = {"agentId": "bad", "label": "Bad", "policyId": "pol_moderate"}
         ("POST", "/v1/policies", {"name": "x", "blockedCategories": "gambling"}),
         ("POST", "/v1/policies", {"name": "x", "blockedCategories": [1]}),
         ("POST", "/v1/policies", {"name": "x", "allowedRecipients": None}),
-        ("POST", "/v1/policies", {"name": "x", "allowedRecipients": ["x" * 254]}),
         ("PUT", "/v1/recipients/example.com", {"address": _ADDRESS, "category": "chess"}),
     ],
 )
@@ -193,6 +197,57 @@ async def test_bad_field_is_refused(world: World, method: str, path: str, body: 
 
     assert "Traceback" not in response.text
     assert "<script>" not in error["message"] or error["message"].count("<") <= 1
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("/v1/payments", {**_PAYMENT, "surprise": 1}, "surprise: is unknown to this request."),
+        (
+            "/v1/payments",
+            {**_PAYMENT, "wallet_id": "wal_x"},
+            "body: walletId and wallet_id are the same; give one of them.",
+        ),
+        ("/v1/payments", {**_PAYMENT, "currency": "EUR"}, "currency: must be 'USDC'."),
+        ("/v1/payments", {**_PAYMENT, "amount": 1}, "amount: must be a decimal string, not a number."),
+        ("/v1/payments", {**_PAYMENT, "amount": True}, "amount: must be a decimal string."),
+        ("/v1/payments", {"to": _ADDRESS, "amount": "1", "currency": "USDC"}, "walletId: is required."),
+        ("/v1/wallets", {**_WALLET, "label": 5}, "label: must be a string."),
+        ("/v1/wallets", {**_WALLET, "label": ""}, "label: must have 1 or more characters."),
+        ("/v1/wallets", {**_WALLET, "label": "x" * 129}, "label: must have at most 128 characters."),
+        ("/v1/wallets", {**_WALLET, "tags": "a"}, "tags: must be an array."),
+        ("/v1/wallets", {**_WALLET, "tags": ["x"] * 33}, "tags: must have at most 32 items."),
+        ("/v1/wallets/fund-batch", {"allocations": []}, "allocations: must have 1 or more items."),
+        ("/v1/wallets/fund-batch", {"allocations": [5]}, "allocations.0: must be an object."),
+        (
+            "/v1/wallets/fund-batch",
+            {"allocations": [{"walletId": "a", "wallet_id": "b", "amount": "1"}]},
+            "allocations.0: walletId and wallet_id are the same; give one of them.",
+        ),
+        ("/v1/policies", {"name": "x", "velocityCap": "5"}, "velocityCap: must be a whole number."),
+        ("/v1/policies", {"name": "x", "velocityCap": -1}, "velocityCap: must be at least 0."),
+        ("/v1/policies", {"name": "x", "expiry": "1969-12-31T23:59:59Z"}, "expiry: must be in the years 1970 to 9999."),
+        (
+            "/v1/policies",
+            {"name": "x", "expiry": "tomorrow"},
+            "expiry: must be an ISO 8601 timestamp such as 2026-05-01T00:00:00Z.",
+        ),
+        (
+            "/v1/payments/a2a/escrow_x/complete",
+            {"proofType": "output_hash", "proof": "x", "outputUrl": "example"},
+            "outputUrl: must be a URL such as https://example.com/output.",
+        ),
+        (
+            "/v1/payments/a2a/escrow_x/dispute",
+            {"reason": "late", "evidence": "abc"},
+            "evidence: must be sha256: and 64 hexadecimal digits.",
+        ),
+    ],
+)
+async def test_message_names_the_field_and_what_it_must_be(world: World, path: str, body: Json, message: str) -> None:
+    error = (await world.call("POST", path, body)).json()["error"]
+
+    assert error["message"] == message
 
 
 @pytest.mark.parametrize("name", ["label", "policyId", "tags", "status"])
@@ -256,11 +311,37 @@ async def test_bad_recipient_is_refused(world: World, to: str) -> None:
         "to=2026-13-01",
         "to=2026-W47",
         "to=20261121",
+        "from=2026-05-02&to=2026-05-01",
+        "from=2026-05-01&to=2026-05-01",
         "type=gift",
+        "recipient=",
     ],
 )
 async def test_bad_query_is_refused(world: World, query: str) -> None:
     error_of(await world.call("GET", f"/v1/transactions?{query}"), 400, "invalid_request")
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("transactions?surprise=1", "surprise: is unknown to this request."),
+        ("transactions?limit=ten", "limit: must be a whole number."),
+        (
+            "transactions?from=2026-05-01T00:00:00+02:00",
+            "from: must have a + before its offset, which in a query is written as %2B.",
+        ),
+        ("transactions?from=2026-05-02&to=2026-05-01", "to: must be after from."),
+        ("events?from=2026-05-02&to=2026-05-01", "to: must be after from."),
+        ("events?type=ping&event=ping", "query: type and event are the same; give one of them."),
+        ("transactions?walletId=a&wallet_id=b", "query: walletId and wallet_id are the same; give one of them."),
+        ("wallets?tags=", "tags.0: must have 1 or more characters."),
+        ("wallets?tags=a,,b", "tags.1: must have 1 or more characters."),
+    ],
+)
+async def test_message_names_the_parameter_and_what_it_must_be(world: World, query: str, message: str) -> None:
+    error = error_of(await world.call("GET", f"/v1/{query}"), 400, "invalid_request")
+
+    assert error["message"] == message
 
 
 async def test_query_where_none_is_taken_is_refused(world: World) -> None:

@@ -65,7 +65,8 @@ async def test_requests_beyond_the_burst_are_refused_until_the_window_moves_on(l
     # When one more is made, it is refused and told when to come again
     limited.clock.now += 0.5
     refused = await limited.get(key)
-    error_of(refused, 429, "rate_limited")
+    error = error_of(refused, 429, "rate_limited")
+    assert error["message"] == "The API key made too many requests."
     assert refused.headers["retry-after"] == "2"
     assert refused.headers["ratelimit"] == '"default";r=0;t=2'
     assert refused.headers["ratelimit-policy"] == '"default";q=6;w=2'
@@ -102,7 +103,8 @@ async def test_flood_without_a_key_is_refused_by_address(limited: _Limited) -> N
 
     refused = await limited.get("nonsense")
 
-    error_of(refused, 429, "rate_limited")
+    error = error_of(refused, 429, "rate_limited")
+    assert error["message"] == "Too many requests without a valid API key came from this address."
     assert refused.headers["retry-after"] == "60"
     # Others, and those at the same address who have a key, are not concerned.
     error_of(await limited.get("nonsense", client="192.0.2.2"), 401, "authentication_failed")
