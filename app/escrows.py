@@ -13,7 +13,7 @@ from app import wallets
 from app.auth import authorise_wallet, session_key
 from app.chain.escrow_instructions import PROOF_KINDS, output_commitment
 from app.control import settle_earlier
-from app.errors import BusinessError, NotFoundError, RequestError, UnavailableError
+from app.errors import BusinessError, NotFoundError, UnavailableError
 from app.idempotency import Ticket
 from app.identifiers import ESCROW_EVENT_INNER_INDEX, escrow_id, is_id, new_reference
 from app.keys import Principal
@@ -21,7 +21,8 @@ from app.models.escrows import MAX_TIMEOUT, CreateEscrow, Dispute, EscrowPage, E
 from app.models.escrows import Escrow as EscrowAnswer
 from app.money import format_usdc
 from app.plans import Outcome, Plan
-from app.recipients import Payee, parse_address
+from app.recipients import Payee, parse_address, receiving_wallet
+from app.refusals import invalid_recipient
 from app.service import Service
 from app.spending import Form, Order, landed_refused, order_of, send
 from app.store.escrows import (
@@ -34,7 +35,7 @@ from app.store.escrows import (
     remember_task,
 )
 from app.store.transactions import A2A_SEND, ESCROW_LOCK
-from app.store.wallets import Wallet, wallet, wallet_by_vault
+from app.store.wallets import Wallet, wallet_by_vault
 from app.timestamps import iso, iso_ms, now_ms
 from app.token_accounts import may_create
 
@@ -88,15 +89,15 @@ async def _lock(
 
 
 async def _terms(service: Service, paying: Wallet, body: CreateEscrow) -> _Terms:
-    """Find out who receives. Raises ``invalid_recipient``."""
+    """Find out who receives. Raises ``invalid_recipient`` and ``wallet_archived``."""
     receiving = _receiving(service, paying.org, body.to_wallet)
     if receiving is not None:
         if receiving.vault == paying.vault:
-            raise RequestError("invalid_recipient", "A wallet makes no escrow for itself.")
+            raise invalid_recipient("toWallet", "A wallet makes no escrow for itself.")
         return _Terms(body, Pubkey.from_string(receiving.vault), receiving.wallet_id)
     address = parse_address(body.to_wallet)
     if address is None:
-        raise RequestError("invalid_recipient", "toWallet: takes a wallet id or a chain address, and no domain.")
+        raise invalid_recipient("toWallet", "It must be a wallet id or a chain address, and no domain.")
     # Opened and counted at the release, but refused now, while the requester can still choose.
     await may_create(service, paying.wallet_id, address)
     return _Terms(body, address, None)
@@ -106,12 +107,7 @@ def _receiving(service: Service, org: str, to: str) -> Wallet | None:
     """Return the organisation's wallet that is named by its id or its address; None for another address."""
     if parse_address(to) is not None:
         return service.db.read(lambda conn: wallet_by_vault(conn, org, to, now_ms()))
-    if not is_id("wal_", to):
-        return None
-    found = service.db.read(lambda conn: wallet(conn, org, to, now_ms()))
-    if found is None:
-        raise RequestError("invalid_recipient", "There is no such wallet to pay to.")
-    return found
+    return receiving_wallet(service, org, to, "toWallet") if is_id("wal_", to) else None
 
 
 def _plan(service: Service, terms: _Terms, order: Order, form: Form) -> Plan:

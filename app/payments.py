@@ -7,7 +7,7 @@ from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
 from app.auth import session_key
-from app.errors import AuthenticationError, BusinessError, RequestError
+from app.errors import AuthenticationError, BusinessError
 from app.idempotency import Ticket
 from app.identifiers import new_reference
 from app.keys import Principal
@@ -15,6 +15,7 @@ from app.models.payments import PayFromWallet, Payment, TransactionStatus
 from app.money import format_usdc
 from app.plans import Outcome, Plan, nothing
 from app.recipients import resolve
+from app.refusals import invalid_recipient
 from app.service import Service
 from app.spending import Form, Order, landed_refused, order_of, send
 from app.store.transactions import PAYMENT
@@ -37,7 +38,7 @@ async def pay(
             raise BusinessError("wallet_archived")
         payee = await resolve(service, principal.org, body.to)
         if str(payee.owner) == paying.vault:
-            raise RequestError("invalid_recipient", "A wallet does not pay itself.")
+            raise invalid_recipient("to", "A wallet does not pay itself.")
         order = order_of(service, principal, paying, session, payee, body.amount, body.memo, row_type=PAYMENT)
         async with service.submitter.lock(wallet_id):
             outcome = await send(service, ticket, order, partial(_plan, service), opens=True)

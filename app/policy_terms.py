@@ -1,12 +1,12 @@
 """What a policy says: its name, its rules and its allowlist, and how a request changes that."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from solders.pubkey import Pubkey
 
-from app.chain.rules import CATEGORIES, Rules, category_bits
+from app.chain.rules import Rules, category_bits
 from app.errors import ConflictError, RequestError
 from app.models.policies import RuleFields
 from app.recipients import allowlist_entry
@@ -36,7 +36,7 @@ async def terms_of(service: Service, policy: Policy) -> Terms:
     if account is None:
         raise changed_meanwhile()
     entries: list[bytes] = service.codec.decode_account(account.data).data["entries"]
-    known = dict(_entry(service, policy.org, text) for text in policy.allowed_recipients)
+    known = dict(_entries(service, policy.org, policy.allowed_recipients))
     if not known:
         known = service.db.read(lambda conn: domains_of(conn, entries))
     # What is not known may be a domain's hash; it is copied as it is, and shown as an address would be.
@@ -53,14 +53,14 @@ async def named(service: Service, policy: Policy) -> Policy:
 
 
 def changed(service: Service, org: str, before: Terms, body: RuleFields) -> Terms:
-    """Return what is said once the fields in the body are set. Raises ``invalid_request`` and ``invalid_recipient``."""
+    """Return what is said once the fields in the body are set. Raises ``invalid_recipient``."""
     given = body.model_fields_set
     rules = replace(before.rules, **{name: getattr(body, name) for name in _PLAIN if name in given})
     if "blocked_categories" in given:
-        rules = replace(rules, blocked_categories=_categories(body.blocked_categories))
+        rules = replace(rules, blocked_categories=category_bits(body.blocked_categories))
     entries = before.entries
     if "allowed_recipients" in given:
-        entries = dict(sorted(_entry(service, org, one) for one in body.allowed_recipients))
+        entries = dict(sorted(_entries(service, org, body.allowed_recipients)))
         rules = replace(rules, restricted=bool(entries))
     return Terms(rules, entries)
 
@@ -97,12 +97,7 @@ def changed_meanwhile() -> ConflictError:
     return ConflictError("version_conflict", "The policy was changed at the same time. Repeat the request.")
 
 
-def _entry(service: Service, org: str, text: str) -> tuple[bytes, str]:
-    shown, raw = allowlist_entry(service, org, text)
-    return raw, shown
-
-
-def _categories(names: Sequence[str]) -> int:
-    if not set(names) <= set(CATEGORIES):
-        raise RequestError("invalid_request", f"blockedCategories: takes {', '.join(CATEGORIES)}.")
-    return category_bits(names)
+def _entries(service: Service, org: str, texts: Sequence[str]) -> Iterator[tuple[bytes, str]]:
+    for index, text in enumerate(texts):
+        shown, raw = allowlist_entry(service, org, text, f"allowedRecipients.{index}")
+        yield raw, shown

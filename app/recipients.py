@@ -8,16 +8,16 @@ from app.chain.addresses import domain_hash
 from app.chain.rules import CATEGORIES
 from app.control import settle_earlier
 from app.domains import normalise
-from app.errors import AuthenticationError, NotFoundError, RequestError, UnavailableError
+from app.errors import AuthenticationError, BusinessError, NotFoundError, RequestError, UnavailableError
 from app.idempotency import Ticket
 from app.identifiers import is_id
 from app.keys import Principal
 from app.models.recipients import PutRecipient, RegisteredRecipient
 from app.plans import Plan, RefusedError
-from app.refusals import business_error, require_confirmed
+from app.refusals import RECEIVER_ARCHIVED, business_error, invalid_recipient, require_confirmed
 from app.service import Service
 from app.store.recipients import Recipient, put_domain, recipient, recipient_by_domain
-from app.store.wallets import wallet
+from app.store.wallets import Wallet, wallet
 from app.timestamps import iso, now_ms
 
 
@@ -41,29 +41,40 @@ async def resolve(service: Service, org: str, to: str) -> Payee:
     """Return the payee that ``to`` names: an address, a wallet of the organisation or a domain.
 
     A domain is what the operator registered, else what it names itself; asking it registers nothing.
-    Raises ``invalid_recipient``.
+    Raises ``invalid_recipient`` and ``wallet_archived``.
     """
     address = parse_address(to)
     if address is not None:
         return Payee(address, to)
     if is_id("wal_", to):
-        found = service.db.read(lambda conn: wallet(conn, org, to, now_ms()))
-        if found is None or found.archived:
-            raise RequestError("invalid_recipient", "There is no such wallet to pay to.")
+        found = receiving_wallet(service, org, to, "to")
         return Payee(Pubkey.from_string(found.vault), found.vault)
     domain = normalise(to)
     if domain is None:
-        raise RequestError("invalid_recipient")
+        raise invalid_recipient("to")
     registered = service.db.read(lambda conn: recipient_by_domain(conn, org, domain))
     if registered is not None:
         return Payee(Pubkey.from_string(registered.address), domain)
-    named = parse_address(await service.domains.resolve(domain, org))
+    try:
+        named = parse_address(await service.domains.resolve(domain, org))
+    except RequestError as error:
+        raise invalid_recipient("to", error.message) from None
     if named is None:
-        raise RequestError("invalid_recipient", "The domain names something that is no chain address.")
+        raise invalid_recipient("to", "The domain names something that is no chain address.")
     return Payee(named, domain)
 
 
-def allowlist_entry(service: Service, org: str, text: str) -> tuple[str, bytes]:
+def receiving_wallet(service: Service, org: str, identifier: str, field: str) -> Wallet:
+    """Return the wallet that a ``field`` names to be paid. Raises ``invalid_recipient`` and ``wallet_archived``."""
+    found = service.db.read(lambda conn: wallet(conn, org, identifier, now_ms()))
+    if found is None:
+        raise invalid_recipient(field, "There is no such wallet to pay to.")
+    if found.archived:
+        raise BusinessError("wallet_archived", RECEIVER_ARCHIVED)
+    return found
+
+
+def allowlist_entry(service: Service, org: str, text: str, field: str) -> tuple[str, bytes]:
     """Return an allowlist's entry as it is shown and as it stands on the chain. Raises ``invalid_recipient``."""
     address = parse_address(text)
     if address is not None:
@@ -74,7 +85,7 @@ def allowlist_entry(service: Service, org: str, text: str) -> tuple[str, bytes]:
             return found.vault, bytes(Pubkey.from_string(found.vault))
     domain = normalise(text)
     if domain is None:
-        raise RequestError("invalid_recipient", "allowedRecipients: takes addresses, wallet ids and domains.")
+        raise invalid_recipient(field, "It must be a chain address, a wallet id or a domain.")
     return domain, domain_hash(domain)
 
 
@@ -87,8 +98,6 @@ async def put(
     moves to another address is taken from the old one in the same transaction.
     """
     target = _target(name, body)
-    if body.category is not None and body.category not in CATEGORIES:
-        raise RequestError("invalid_request", f"category: must be one of {', '.join(CATEGORIES)}.")
     # One after the other, so that each decides by what the one before has registered.
     async with service.submitter.lock(f"{principal.org}/recipients"):
         await _put(service, principal, ticket, target, body.category)
@@ -171,14 +180,14 @@ def _target(name: str, body: PutRecipient) -> tuple[str | None, Pubkey]:
     address = parse_address(name)
     if address is not None:
         if body.address not in (None, name):
-            raise RequestError("invalid_recipient", "address: must be absent or the address in the path.")
+            raise invalid_recipient("address", "It must be absent or the address in the path.")
         return None, address
     domain = normalise(name)
     if domain is None:
         raise RequestError("invalid_recipient")
     named = parse_address(body.address) if body.address else None
     if named is None:
-        raise RequestError("invalid_recipient", "address: a domain is registered with its chain address.")
+        raise invalid_recipient("address", "A domain is registered with its chain address.")
     return domain, named
 
 

@@ -7,7 +7,15 @@ from solders.pubkey import Pubkey
 
 from app.chain.logs import policy_violation
 from app.chain.rules import CATEGORIES, RULES, category_names
-from app.errors import ApiError, AuthenticationError, BusinessError, ConflictError, RequestError, UnavailableError
+from app.errors import (
+    CATALOGUE,
+    ApiError,
+    AuthenticationError,
+    BusinessError,
+    ConflictError,
+    RequestError,
+    UnavailableError,
+)
 from app.money import format_usdc
 from app.plans import Outcome, RefusedError
 from app.store.policies import Policy
@@ -45,10 +53,12 @@ _ERRORS: Mapping[str, tuple[type[ApiError], str]] = {
     "InvalidProof": (BusinessError, "invalid_proof"),
 }
 
+RECEIVER_ARCHIVED = "The receiving wallet was archived."
+
 #: What is said of an error where the meaning of its code would mislead.
 _MESSAGES: Mapping[str, str] = {
     "ReceiverFrozen": "The receiving wallet is frozen.",
-    "ReceiverArchived": "The receiving wallet was archived.",
+    "ReceiverArchived": RECEIVER_ARCHIVED,
     "WrongOrg": "The address is a vault of another organisation.",
     "WrongVault": "The address is an account of the program, but no vault.",
     "EscrowDisputed": "The escrow is disputed: its arbiter decides.",
@@ -72,18 +82,30 @@ def is_known(name: str | None) -> bool:
     return name in _ERRORS
 
 
+def invalid_recipient(field: str, reason: str | None = None) -> RequestError:
+    """Return the error for a field of the request that names no recipient."""
+    return RequestError("invalid_recipient", f"{field}: {reason or CATALOGUE['invalid_recipient'].meaning}")
+
+
 def business_error(
-    codec: Codec, failure: RefusedError | Outcome, *, instead: Mapping[str, str] | None = None
+    codec: Codec,
+    failure: RefusedError | Outcome,
+    *,
+    instead: Mapping[str, str] | None = None,
+    recipient: str | None = None,
 ) -> ApiError:
     """Return the error for a transaction that the program refused.
 
-    ``instead`` replaces codes where the operation has a better one. What is no refusal of the program's is an
-    internal error, or, when it landed and failed, `transaction_failed`.
+    ``instead`` replaces codes where the operation has a better one; ``recipient`` is the request's field that names
+    the recipient. What is no refusal of the program's is an internal error, or, when it landed and failed,
+    `transaction_failed`.
     """
     simulation = failure.simulation if isinstance(failure, RefusedError) else None
     name = error_name(codec, failure)
     if name is not None and name in _ERRORS:
         kind, code = _ERRORS[name]
+        if code == "invalid_recipient" and recipient is not None:
+            return invalid_recipient(recipient, _MESSAGES.get(name))
         return kind((instead or {}).get(code, code), _MESSAGES.get(name))
     if name == "PolicyExpired":
         return BusinessError("wallet_frozen", "The wallet's policy has expired. Attach another one first.")

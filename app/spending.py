@@ -55,6 +55,11 @@ class Order:
         """Whether it is locked, not paid."""
         return self.type == A2A_SEND
 
+    @property
+    def recipient_field(self) -> str:
+        """The field of the request that names the payee."""
+        return "toWallet" if self.for_escrow else "to"
+
 
 @dataclass(frozen=True, slots=True)
 class Form:
@@ -147,7 +152,7 @@ async def send(
             if missing and await may_create(service, order.wallet.wallet_id, order.payee.owner):
                 form = replace(form, creates=True)
                 continue
-            raise business_error(service.codec, refused) from None
+            raise business_error(service.codec, refused, recipient=order.recipient_field) from None
 
 
 def _runtime_error(refused: RefusedError) -> str | None:

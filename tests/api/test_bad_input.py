@@ -276,16 +276,34 @@ async def test_update_takes_no_null_and_no_nonsense(world: World, name: str) -> 
         _ADDRESS[:-1] + "0",
         _ADDRESS + _ADDRESS,
         "例え",
+        "",
+        "\x00",
+        "x" * 300,
+        5,
+        None,
+        [_ADDRESS],
     ],
 )
-async def test_bad_recipient_is_refused(world: World, to: str) -> None:
+async def test_bad_recipient_is_refused(world: World, to: object) -> None:
     wallet = await _shared_wallet(world)
-    body = {"walletId": wallet, "to": to, "amount": "1", "currency": "USDC"}
+    escrow = {"fromWallet": wallet, "toWallet": to, "amount": "1", "currency": "USDC", "taskDescription": "Work"}
+    requests = [
+        ("/v1/payments", {"walletId": wallet, "to": to, "amount": "1", "currency": "USDC"}, "to: "),
+        ("/v1/payments/simulate", {"walletId": wallet, "to": to, "amount": "1"}, "to: "),
+        ("/v1/payments/a2a", escrow, "toWallet: "),
+        ("/v1/policies", {"name": "x", "allowedRecipients": [_ADDRESS, to]}, "allowedRecipients.1: "),
+    ]
+    for path, body, field in requests:
+        error = error_of(await world.call("POST", path, body), 400, "invalid_recipient")
+        assert error["message"].startswith(field)
 
-    error_of(await world.call("POST", "/v1/payments", body), 400, "invalid_recipient")
-    error_of(
-        await world.call("POST", "/v1/policies", {"name": "x", "allowedRecipients": [to]}), 400, "invalid_recipient"
-    )
+
+async def test_unknown_category_is_named_by_its_place(world: World) -> None:
+    body = {"name": "x", "blockedCategories": ["gambling", "chess"]}
+
+    error = error_of(await world.call("POST", "/v1/policies", body), 400, "invalid_request")
+
+    assert error["message"].startswith("blockedCategories.1: must be one of uncategorized, adult, ")
 
 
 @pytest.mark.parametrize(

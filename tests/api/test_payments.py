@@ -150,10 +150,28 @@ async def test_archived_wallet_pays_nothing(world: World) -> None:
     error_of(await world.pay(wallet, await world.payee(), "1"), 422, "wallet_archived")
 
 
+async def test_archived_wallet_is_paid_nothing(world: World) -> None:
+    wallet, archived = await world.wallet(), await world.wallet(funds=None)
+    await world.ok("DELETE", f"/v1/wallets/{archived['wallet_id']}")
+    escrow = {"fromWallet": wallet["wallet_id"], "amount": "1", "currency": "USDC", "taskDescription": "Work"}
+
+    answers = [
+        await world.pay(wallet, archived["wallet_id"], "1"),
+        await world.call("POST", "/v1/payments/a2a", {**escrow, "toWallet": archived["wallet_id"]}),
+        await world.call("POST", "/v1/payments/a2a", {**escrow, "toWallet": archived["chain_address"]}),
+    ]
+
+    for answer in answers:
+        error = error_of(answer, 422, "wallet_archived")
+        assert error["message"] == "The receiving wallet was archived."
+
+
 async def test_payment_to_itself_is_refused(world: World) -> None:
     wallet = await world.wallet()
 
-    error_of(await world.pay(wallet, wallet["chain_address"], "1"), 400, "invalid_recipient")
+    error = error_of(await world.pay(wallet, wallet["chain_address"], "1"), 400, "invalid_recipient")
+
+    assert error["message"] == "to: A wallet does not pay itself."
 
 
 async def test_token_account_mint_and_program_are_no_recipients(world: World) -> None:
