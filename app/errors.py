@@ -122,7 +122,8 @@ _KINDS = (
         422,
         "Wallets",
         "The wallet is frozen and makes no payments.",
-        "Unfreeze it with `PATCH /v1/wallets/{wallet_id}`, `status` = `active`; after an expiry attach another policy.",
+        "Unfreeze it with `PATCH /v1/wallets/{wallet_id}`, `status` = `active`; after an expiry attach "
+        "another policy first, or extend the `expiry`.",
     ),
     ErrorKind(
         "wallet_archived",

@@ -54,9 +54,15 @@ _ERRORS: Mapping[str, tuple[type[ApiError], str]] = {
 }
 
 RECEIVER_ARCHIVED = "The receiving wallet was archived."
+EXPIRED = (
+    "The wallet stays frozen after the expiry of its policy. Attach another policy or extend the `expiry`, "
+    "then set the wallet's `status` to `active`."
+)
 
 #: What is said of an error where the meaning of its code would mislead.
 _MESSAGES: Mapping[str, str] = {
+    # Amounts of zero are refused before: this is `all` of a wallet that holds nothing.
+    "ZeroAmount": "There is nothing to withdraw: the balance is zero.",
     "ReceiverFrozen": "The receiving wallet is frozen.",
     "ReceiverArchived": RECEIVER_ARCHIVED,
     "WrongOrg": "The address is a vault of another organisation.",
@@ -108,7 +114,7 @@ def business_error(
             return invalid_recipient(recipient, _MESSAGES.get(name))
         return kind((instead or {}).get(code, code), _MESSAGES.get(name))
     if name == "PolicyExpired":
-        return BusinessError("wallet_frozen", "The wallet's policy has expired. Attach another one first.")
+        return BusinessError("wallet_frozen", EXPIRED)
     if name in _MEANWHILE:
         return ConflictError("idempotency_in_progress", "It was changed at the same time. Repeat the request.")
     if simulation is not None and name is None and simulation.custom_error is not None:

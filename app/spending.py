@@ -8,14 +8,14 @@ from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
 from app import approvals, policies
-from app.errors import ApiError, AuthenticationError, PolicyViolationError
+from app.errors import ApiError, AuthenticationError, BusinessError, PolicyViolationError
 from app.idempotency import Ticket
 from app.identifiers import derived_id, random_id
 from app.keys import Principal
 from app.money import format_usdc
 from app.plans import Outcome, Plan, RefusedError
 from app.recipients import Payee
-from app.refusals import business_error, error_name, is_known, rule_of, violation
+from app.refusals import EXPIRED, business_error, error_name, is_known, rule_of, violation
 from app.service import Service
 from app.store.approvals import Approval
 from app.store.attempts import Attempt, insert_attempt
@@ -24,6 +24,7 @@ from app.store.transactions import A2A_SEND
 from app.store.wallets import Wallet
 from app.timestamps import iso_ms, now_ms
 from app.token_accounts import may_create
+from app.wallets import BY_EXPIRY
 from idl.transactions import OPTIONS
 
 _CO_SIGN = "require_co_sign"
@@ -130,10 +131,7 @@ async def send(
             name = error_name(service.codec, refused)
             if not refreshed and (name or _runtime_error(refused)) in _STALE:
                 # The wallet was changed past this service, or a moment ago.
-                await service.indexer.catch_up()
-                await service.projector.catch_up()
-                order = replace(order, wallet=service.wallet_cache.fresh(order.wallet.org, order.wallet.wallet_id))
-                refreshed = True
+                order, refreshed = replace(order, wallet=await _caught_up(service, order.wallet)), True
                 continue
             if form.approval is not None and approvals.is_worthless(service, refused):
                 worthless.add(form.approval.address)
@@ -152,7 +150,24 @@ async def send(
             if missing and await may_create(service, order.wallet.wallet_id, order.payee.owner):
                 form = replace(form, creates=True)
                 continue
+            if name == "WalletFrozen" and await _expired(service, order.wallet):
+                raise BusinessError("wallet_frozen", EXPIRED) from None
             raise business_error(service.codec, refused, recipient=order.recipient_field) from None
+
+
+async def _caught_up(service: Service, wallet: Wallet) -> Wallet:
+    """Return a wallet as the chain has it now."""
+    await service.indexer.catch_up()
+    await service.projector.catch_up()
+    return service.wallet_cache.fresh(wallet.org, wallet.wallet_id)
+
+
+async def _expired(service: Service, frozen: Wallet) -> bool:
+    """Whether a wallet that the chain has as frozen is so by its policy's expiry, which is lifted in another way."""
+    found = service.wallet_cache.fresh(frozen.org, frozen.wallet_id)
+    if not found.frozen:
+        found = await _caught_up(service, frozen)
+    return found.frozen == BY_EXPIRY
 
 
 def _runtime_error(refused: RefusedError) -> str | None:

@@ -313,8 +313,8 @@ async def _submit(service: Service, ticket: Ticket, plan: Plan) -> None:
 _CHANGED_MEANWHILE = frozenset({"AlreadyFrozen", "NotFrozen", "WrongPolicy"})
 
 
-#: The reason code of a freeze that the operator or the authority made.
-_MANUAL = 1
+#: The reason codes of freezes: one that the operator or the authority made, and one by the policy's expiry.
+_MANUAL, BY_EXPIRY = 1, 2
 
 
 def attached(policy: PolicyOfWallet) -> AttachedPolicy:

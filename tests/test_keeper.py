@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 from app.chain.errors import ChainUnavailable
 from app.store.read_tables import wallets
+from app.timestamps import iso
 from tests.keeper_support import (
     HOUR,
     PATIENCE,
@@ -18,7 +19,7 @@ from tests.keeper_support import (
     path_of,
     shown,
 )
-from tests.world import Clock, World
+from tests.world import Clock, World, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -103,6 +104,26 @@ async def test_poisoned_wallet_stops_no_other(own_world: World) -> None:
     assert (await shown(world, good))[0] == "frozen"
     failed = {one["event"]: one.get("error") for one in logs if one["log_level"] != "info" or "error" in one}
     assert failed == {"job_refused": "WrongPolicy", "job_failed": None}
+
+
+async def test_wallet_that_an_expiry_froze_says_how_it_is_unfrozen(own_world: World) -> None:
+    world = own_world
+    wallet, to = await expiring(world), await world.payee()
+    escrow = {"fromWallet": wallet["wallet_id"], "toWallet": to, "amount": "1", "currency": "USDC"}
+    await world.later(HOUR + 1)
+    assert await world.keeper().tick() == 1
+
+    for answer in (
+        await world.pay(wallet, to, "1"),
+        await world.call("POST", "/v1/payments/a2a", {**escrow, "taskDescription": "Work"}),
+        await world.call("PATCH", path_of(wallet), {"status": "active"}),
+    ):
+        message = error_of(answer, 422, "wallet_frozen")["message"]
+        assert "Attach another policy or extend the `expiry`, then set the wallet's `status`" in message
+    later = {"expiry": iso(int(world.clock() + HOUR))}
+    await world.ok("PATCH", f"/v1/policies/{wallet['policy']['policy_id']}", later)
+    error_of(await world.pay(wallet, to, "1"), 422, "wallet_frozen")
+    assert (await world.ok("PATCH", path_of(wallet), {"status": "active"}))["status"] == "active"
 
 
 # The chain is away, the process dies

@@ -99,7 +99,8 @@ async def test_withdrawal_beyond_the_balance_is_refused(world: World) -> None:
 
     error_of(await world.call("POST", path, {"amount": "1.000001"}), 422, "withdrawal_exceeds_balance")
     await world.ok("POST", path, {"amount": "1"})
-    error_of(await world.call("POST", path, {"amount": "all"}), 422, "withdrawal_exceeds_balance")
+    error = error_of(await world.call("POST", path, {"amount": "all"}), 422, "withdrawal_exceeds_balance")
+    assert error["message"] == "There is nothing to withdraw: the balance is zero."
 
 
 async def test_frozen_wallet_can_be_emptied(world: World) -> None:
