@@ -119,6 +119,27 @@ async def test_writes_from_threads_and_the_event_loop_take_turns(db: Database) -
     assert db.read(lambda c: c.scalar(select(func.count()).select_from(setting_values))) == 110
 
 
+async def test_closing_waits_for_a_read_that_nobody_waits_for_any_more(tmp_path: Path) -> None:
+    db, begun, go_on, found = Database(tmp_path / "app.db"), threading.Event(), threading.Event(), list[Any]()
+
+    def read(connection: Connection) -> None:
+        begun.set()
+        go_on.wait(10)
+        found.extend(connection.execute(select(setting_values.c.name).where(setting_values.c.name == "nobody")))
+        found.append("read")
+
+    reading = asyncio.create_task(db.read_async(read))
+    assert await asyncio.to_thread(begun.wait, 10)
+    reading.cancel()
+    closing = asyncio.create_task(asyncio.to_thread(db.close))
+    done, _ = await asyncio.wait([closing], timeout=0.05)
+
+    assert not done
+    go_on.set()
+    await closing
+    assert found == ["read"]
+
+
 async def test_commit_does_not_wait_for_those_that_read(db: Database) -> None:
     go_on = threading.Event()
     waiting = [asyncio.create_task(db.read_async(lambda _: go_on.wait(10))) for _ in range(100)]

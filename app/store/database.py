@@ -1,6 +1,7 @@
 """Access to the database: one writer that commits many callers' work at once, and a reader for each thread."""
 
 import asyncio
+import contextvars
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -47,6 +48,7 @@ class Database:
         # Held by whoever uses the writer's connection, across threads.
         self._lock = threading.Lock()
         self._committer = ThreadPoolExecutor(1, thread_name_prefix="commit")
+        self._reading = ThreadPoolExecutor(thread_name_prefix="read")
         self._jobs: list[_Job] = []
         self._flusher: asyncio.Task[None] | None = None
         self.write_now(migrate)
@@ -79,10 +81,15 @@ class Database:
 
     async def read_async(self, work: Work[T]) -> T:
         """Run `work` on a snapshot of the database, in another thread; for what may take milliseconds."""
-        return await asyncio.to_thread(self.read, work)
+        context = contextvars.copy_context()
+        return await asyncio.get_running_loop().run_in_executor(self._reading, context.run, self.read, work)
 
     def close(self) -> None:
-        """Close all connections; what was not committed is lost."""
+        """Close all connections; what was not committed is lost.
+
+        Waits for what is being read, also for callers who no longer do: a connection must not be closed under it.
+        """
+        self._reading.shutdown(cancel_futures=True)
         with self._lock:
             for connection in (self._connection, *self._open_readers):
                 connection.close()
