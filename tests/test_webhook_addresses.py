@@ -14,7 +14,7 @@ from sqlalchemy import Connection, func, select
 
 from app.errors import RequestError, UnavailableError
 from app.outbound import ForbiddenAddressError, Names, Outbound
-from app.store.deliveries import attempts
+from app.store.delivery_attempts import table as attempts
 from app.store.webhooks import change_webhook
 from app.webhooks.sender import Sender
 from app.webhooks.urls import UrlRules

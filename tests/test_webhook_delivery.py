@@ -18,7 +18,10 @@ from sqlalchemy import func, select
 from standardwebhooks import Webhook as StandardWebhook
 from standardwebhooks.webhooks import WebhookVerificationError
 
-from app.store.deliveries import LIFETIME, attempts, purge, queue_again, restart, table
+from app.store.columns import columns_of
+from app.store.deliveries import LIFETIME, deliveries, queue_again, restart, table
+from app.store.delivery_attempts import table as attempts
+from app.store.delivery_retention import purge
 from app.store.feed import append_event
 from app.store.migrations import applied_migrations
 from app.store.read_tables import feed
@@ -411,6 +414,41 @@ async def test_delivery_that_is_queued_again_is_sent_with_the_same_body(post: Po
 
     first, second = receiver.received
     assert (first.body, first.headers["webhook-id"]) == (second.body, second.headers["webhook-id"])
+
+
+async def test_log_of_a_delivery_has_its_newest_twenty_attempts(post: Post) -> None:
+    async def numbered(request: Received, writer: asyncio.StreamWriter) -> None:
+        await answer(f"{200 + len(receiver.received)} Taken")(request, writer)
+
+    async with Receiver(numbered) as receiver:
+        made, _ = post.register(receiver.url)
+        [event_id] = post.happen()
+        await post.drain()
+        [delivery] = post.db.read(lambda conn: deliveries(conn, made.webhook_id)).data
+        for _ in range(24):
+            post.db.write_now(lambda conn: queue_again(conn, delivery.delivery_id, post.now))
+            await post.drain()
+
+    assert [one.status_code for one in post.log(made, event_id)] == list(range(206, 226))
+    assert post.db.read(lambda conn: conn.scalar(select(func.count()).select_from(attempts))) == 20
+
+
+async def test_longer_log_from_an_earlier_version_is_read_and_cut_to_the_newest_twenty_attempts(post: Post) -> None:
+    async with Receiver() as receiver:
+        made, _ = post.register(receiver.url)
+        long, short = post.happen(2)
+        await post.drain()
+        [attempt] = post.log(made, long)
+        older = [columns_of(attempt) | {"status_code": 500 + number} for number in range(30)]
+        post.db.write_now(lambda conn: conn.execute(attempts.insert(), older))
+        assert [one.status_code for one in post.log(made, long)] == list(range(510, 530))
+        assert [one.status_code for one in post.log(made, short)] == [200]
+
+        post.db.write_now(lambda conn: queue_again(conn, attempt.delivery_id, post.now))
+        await post.drain()
+
+    assert [one.status_code for one in post.log(made, long)] == [*range(511, 530), 200]
+    assert post.db.read(lambda conn: conn.scalar(select(func.count()).select_from(attempts))) == 21
 
 
 async def test_log_and_queue_are_kept_for_90_days(post: Post) -> None:

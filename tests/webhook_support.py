@@ -19,7 +19,9 @@ from sqlalchemy import func, select
 from app.identifiers import random_id
 from app.outbound import Lookup, Outbound, is_public_or_loopback
 from app.store.database import Database
-from app.store.deliveries import Delivery, attempts, attempts_of, deliveries, delivery_of
+from app.store.deliveries import Delivery, deliveries, delivery_of
+from app.store.delivery_attempts import attempts_of
+from app.store.delivery_attempts import table as attempts
 from app.store.feed import FeedEvent, append_event
 from app.store.webhooks import Webhook, insert_webhook, webhook
 from app.timestamps import now_ms

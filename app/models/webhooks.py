@@ -139,7 +139,7 @@ class DeliveryAttempt(Answer):
 
 
 class Delivery(Answer):
-    """An event on its way to a webhook, with all attempts, oldest first.
+    """An event on its way to a webhook, with its newest attempts, at most 20, oldest first.
 
     `attempt` in them counts from 1 each time that the delivery starts anew: sent again, replayed, or after a pause.
     """

@@ -104,9 +104,9 @@ async def rotate_webhook_secret(call: Call, _body: EmptyBody) -> WebhookWithSecr
 async def list_deliveries(call: Call, query: ListDeliveries) -> DeliveryPage:
     """List a webhook's deliveries, the newest event first.
 
-    They stay in the list for 90 days, also what was not delivered until then.
+    They stay in the list for 90 days, also what was not delivered until then. Each has its newest attempts, at most 20.
     """
-    return deliveries.page(call.service, call.principal, call.path("webhook_id"), query)
+    return await deliveries.page(call.service, call.principal, call.path("webhook_id"), query)
 
 
 @operation(

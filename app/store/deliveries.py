@@ -1,4 +1,4 @@
-"""Deliveries: the queue of every webhook, and the log of what became of it. Times are Unix milliseconds.
+"""Deliveries: the queue of every webhook, and the log of what was in it. Times are Unix milliseconds.
 
 An event is queued by the position that it has in the feed. Positions are given out in the order of commits, and the
 queue grows in the transaction that moves the webhook's own position: so the feed is the outbox. What a writer
@@ -8,7 +8,6 @@ A rebuilding of the read models adds events to the feed again, at new positions.
 what was queued has its row here; and what is older than both are kept is no news.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,10 +23,8 @@ from sqlalchemy import (
     Table,
     Text,
     bindparam,
-    delete,
     exists,
     func,
-    insert,
     select,
     union_all,
     update,
@@ -38,7 +35,6 @@ from app.store import webhooks
 from app.store.columns import columns_of, metadata, upsert_all
 from app.store.feed import FeedEvent, feed_after
 from app.store.paging import Page, fetch_page, listing
-from app.store.prepared import execute
 from app.store.read_tables import feed
 from app.store.webhooks import Webhook, listening
 
@@ -51,8 +47,6 @@ LIFETIME = 90 * 24 * 60 * 60 * 1000
 """Milliseconds for which deliveries are kept, in the queue as in the log, and events are news."""
 _TOLERANCE = 24 * 60 * 60 * 1000
 """Milliseconds by which an event may seem to have happened before a webhook was there; see `_is_for`."""
-_REMEMBERED = 24 * 60 * 60 * 1000
-"""Milliseconds for which a deleted webhook is remembered: as long as the request that deleted it may be repeated."""
 
 table = Table(
     "webhook_deliveries",
@@ -71,20 +65,6 @@ table = Table(
     Index("webhook_deliveries_by_status", "webhook_id", "status", "position", "delivery_id"),
     Index("webhook_deliveries_by_round", "webhook_id", "status", "attempts", "position", "delivery_id"),
     Index("webhook_deliveries_due", "webhook_id", "status", "due_at"),
-)
-
-attempts = Table(
-    "webhook_attempts",
-    metadata,
-    Column("id", Integer, primary_key=True, autoincrement=True),
-    Column("delivery_id", String, nullable=False),
-    Column("attempt", Integer, nullable=False),
-    Column("started_at", BigInteger, nullable=False),
-    Column("duration", BigInteger, nullable=False, comment="milliseconds"),
-    Column("status_code", Integer),
-    Column("error", String),
-    Column("excerpt", Text, nullable=False, comment="of the answer's body"),
-    Index("webhook_attempts_by_delivery", "delivery_id", "id"),
 )
 
 
@@ -110,19 +90,6 @@ class Delivery:
     attempts: int
     due_at: int
     created_at: int
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """One attempt to deliver. `duration` in milliseconds; no `status_code` when there was no answer."""
-
-    delivery_id: str
-    attempt: int
-    started_at: int
-    duration: int
-    status_code: int | None
-    error: str | None
-    excerpt: str
 
 
 def news(connection: Connection) -> bool:
@@ -203,30 +170,9 @@ def next_delivery(connection: Connection, webhook_id: str, now: int) -> Delivery
     return min(due, key=lambda head: (head.due_at, head.position), default=None)
 
 
-def record_attempt(connection: Connection, delivery: Delivery, attempt: Attempt, *, delivered: bool, now: int) -> bool:
-    """Note an attempt and what follows from it; returns whether it was the last that the webhook had.
-
-    The delivery keeps its place in the queue then, and the webhook is to be degraded. Of a delivery that was deleted
-    while it was sent nothing is noted.
-    """
-    execute(connection, _LOG, columns_of(attempt))
-    failed = delivery.attempts + (not delivered)
-    status = "delivered" if delivered else "pending"
-    due_at = now if delivered else retry_at(failed, now)
-    values = {"status": status, "attempts": failed, "due_at": due_at}
-    was = {"of_delivery": delivery.delivery_id, "status_before": "pending", "failed_before": delivery.attempts}
-    return execute(connection, _COUNT, values, **was) == 1 and failed >= MAX_ATTEMPTS
-
-
 def retry_at(failed: int, now: int) -> int:
     """Return when to try again what has failed so many times, the last time now."""
     return now + DELAYS[min(failed, len(DELAYS)) - 1]
-
-
-def insert_ping(connection: Connection, delivery: Delivery, attempt: Attempt) -> None:
-    """Store a ping, which was sent already."""
-    connection.execute(insert(table).values(columns_of(delivery)))
-    connection.execute(insert(attempts).values(columns_of(attempt)))
 
 
 def queue_again(connection: Connection, delivery_id: str, now: int) -> None:
@@ -275,34 +221,6 @@ def deliveries(
     return Page([_record(row) for row in rows], more, following)
 
 
-def attempts_of(connection: Connection, delivery_ids: Sequence[str]) -> dict[str, list[Attempt]]:
-    """Return the attempts of deliveries, oldest first."""
-    found: dict[str, list[Attempt]] = defaultdict(list)
-    columns = [attempts.c[name] for name in Attempt.__dataclass_fields__]
-    query = select(*columns).where(attempts.c.delivery_id.in_(delivery_ids)).order_by(attempts.c.id)
-    for row in connection.execute(query):
-        found[row.delivery_id].append(Attempt(**row._mapping))  # noqa: SLF001
-    return found
-
-
-def purge(connection: Connection, now: int, *, limit: int) -> bool:
-    """Delete at most `limit` deliveries that are old or whose webhook is deleted; returns whether there may be more.
-
-    Of what is queued that is what was due so long ago: it waits for a degraded webhook, whose queue would grow on.
-    """
-    gone: list[str] = []
-    for webhook_id, status in connection.execute(_WEBHOOKS).all():
-        query = _ALL if status == "deleted" else _OLD
-        parameters = {"webhook": webhook_id, "bound": now - LIFETIME, "most": limit - len(gone)}
-        gone += connection.scalars(query, parameters)
-    connection.execute(delete(attempts).where(attempts.c.delivery_id.in_(gone)))
-    connection.execute(delete(table).where(table.c.delivery_id.in_(gone)))
-    empty = ~exists().where(table.c.webhook_id == webhooks.table.c.webhook_id)
-    forgotten = webhooks.table.c.updated_at < now - _REMEMBERED
-    connection.execute(delete(webhooks.table).where(webhooks.table.c.status == "deleted", forgotten, empty))
-    return len(gone) == limit
-
-
 def _record(row: Row[Any]) -> Delivery:
     return Delivery(**row._mapping)  # noqa: SLF001
 
@@ -320,24 +238,6 @@ _DUE = select(webhooks.table.c.webhook_id).where(
         table.c.status == "pending",
         table.c.due_at <= bindparam("now"),
     ),
-)
-_WEBHOOKS = select(webhooks.table.c.webhook_id, webhooks.table.c.status)
-_ALL = select(table.c.delivery_id).where(table.c.webhook_id == bindparam("webhook")).limit(bindparam("most"))
-# All statuses there are, named for the index that begins with them.
-_OLD = _ALL.where(table.c.status.in_(("pending", "delivered", "failed")), table.c.due_at < bindparam("bound"))
-# Built once: every attempt runs them.
-_OUTCOME = [name for name in Attempt.__dataclass_fields__ if name != "delivery_id"]
-_LOG = insert(attempts).from_select(
-    ["delivery_id", *_OUTCOME],
-    select(table.c.delivery_id, *(bindparam(name, type_=attempts.c[name].type) for name in _OUTCOME)).where(
-        table.c.delivery_id == bindparam("delivery_id")
-    ),
-)
-# A delivery that was queued again in the meantime starts anew.
-_COUNT = update(table).where(
-    table.c.delivery_id == bindparam("of_delivery"),
-    table.c.status == bindparam("status_before"),
-    table.c.attempts == bindparam("failed_before"),
 )
 _HEADS = union_all(
     *(

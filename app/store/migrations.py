@@ -12,6 +12,7 @@ from app.store import (
     alerts,
     approval_requests,
     deliveries,
+    delivery_attempts,
     exports,
     keys,
     read_tables,
@@ -53,7 +54,7 @@ def _escrows(connection: Connection) -> None:
 
 
 def _webhooks(connection: Connection) -> None:
-    for table in (webhooks.table, deliveries.table, deliveries.attempts):
+    for table in (webhooks.table, deliveries.table, delivery_attempts.table):
         table.create(connection)
 
 
@@ -135,6 +136,7 @@ TABLES = (
     exports,
     webhooks,
     deliveries,
+    delivery_attempts,
     alerts,
     alert_mails,
     keys,

@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 from app.errors import RequestError
 from app.idempotency import Seal
-from app.store.deliveries import Attempt, Delivery
+from app.store.deliveries import Delivery
+from app.store.delivery_attempts import Attempt
 from app.store.webhooks import Webhook
 from app.timestamps import now_ms
 from app.webhooks.sender import Sender

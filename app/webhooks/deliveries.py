@@ -15,17 +15,15 @@ from app.service import Service
 from app.store.deliveries import (
     DELIVERY_PREFIX,
     MAX_ATTEMPTS,
-    Attempt,
     Delivery,
-    attempts_of,
     delivery,
     delivery_of,
     events_between,
-    insert_ping,
     queue_again,
 )
 from app.store.deliveries import deliveries as list_deliveries
 from app.store.deliveries import replay as replay_deliveries
+from app.store.delivery_attempts import Attempt, attempts_of, insert_ping
 from app.store.feed import FeedEvent
 from app.store.idempotency import find as find_claim
 from app.timestamps import iso_ms
@@ -38,7 +36,7 @@ _BATCH = 200
 """Events queued in one transaction, while which nothing else runs."""
 
 
-def page(service: Service, principal: Principal, webhook_id: str, query: ListDeliveries) -> DeliveryPage:
+async def page(service: Service, principal: Principal, webhook_id: str, query: ListDeliveries) -> DeliveryPage:
     """Return one page of a webhook's deliveries, the newest event first. Raises ``webhook_not_found``."""
 
     def read(conn: Connection) -> DeliveryPage:
@@ -48,7 +46,7 @@ def page(service: Service, principal: Principal, webhook_id: str, query: ListDel
         data = [_answer(one, attempts.get(one.delivery_id, ())) for one in shown.data]
         return DeliveryPage(data=data, has_more=shown.has_more, next_cursor=shown.next_cursor)
 
-    return service.db.read(read)
+    return await service.db.read_async(read)
 
 
 async def ping(service: Service, principal: Principal, webhook_id: str) -> DeliveryAnswer:

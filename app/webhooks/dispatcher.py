@@ -7,7 +7,9 @@ from sqlalchemy import Connection
 
 from app.errors import UnavailableError
 from app.store.database import Database
-from app.store.deliveries import due_webhooks, news, next_delivery, purge, queue_news, record_attempt
+from app.store.deliveries import due_webhooks, news, next_delivery, queue_news
+from app.store.delivery_attempts import record_attempt
+from app.store.delivery_retention import purge
 from app.store.webhooks import mark_degraded, webhook_to_serve
 from app.webhooks.catalogue import body_of
 from app.webhooks.courier import Courier

@@ -13,6 +13,7 @@ from sqlalchemy import update
 from standardwebhooks import Webhook as StandardWebhook
 
 from app.store.deliveries import table as deliveries
+from app.store.delivery_attempts import table as attempts
 from app.store.feed import append_event
 from app.store.state_tables import idempotency
 from app.timestamps import now_ms
@@ -327,6 +328,26 @@ async def test_log_is_filtered_and_paged(world: World, receiver: Receiver) -> No
     assert rest == await _log(world, made, status="delivered")
     assert len(rest) == 2
     error_of(await world.call("GET", f"{_path(made)}/deliveries?status=lost"), 400, "invalid_request")
+
+
+async def test_page_of_the_log_has_the_newest_twenty_attempts_of_each_delivery(
+    world: World, receiver: Receiver
+) -> None:
+    made = await _make(world, receiver.url)
+    await world.wallet()
+    await _deliver(world)
+
+    def add(conn: Any) -> None:
+        for delivery_id, count in ((long["delivery_id"], 30), (short["delivery_id"], 3)):
+            row = {"delivery_id": delivery_id, "attempt": 1, "duration": 1, "excerpt": ""}
+            conn.execute(attempts.insert(), [{**row, "started_at": number} for number in range(count)])
+
+    long, short = await _log(world, made)
+    await world.service.db.write(add)
+
+    shown = [[one["timestamp"][-4:-1] for one in delivery["attempts"]] for delivery in await _log(world, made)]
+    assert shown[0] == [f"{number:03}" for number in range(10, 30)]
+    assert shown[1][1:] == ["000", "001", "002"]
 
 
 async def test_degraded_webhook_is_sent_its_queue_in_order_once_it_is_enabled(world: World, receiver: Receiver) -> None:

@@ -1,0 +1,128 @@
+"""Attempts to deliver: what came of each, and what follows from it. Times are Unix milliseconds."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Connection,
+    Index,
+    Integer,
+    ScalarSelect,
+    String,
+    Table,
+    Text,
+    bindparam,
+    delete,
+    func,
+    insert,
+    literal_column,
+    select,
+    update,
+)
+
+from app.store.columns import columns_of, metadata
+from app.store.deliveries import MAX_ATTEMPTS, Delivery, retry_at
+from app.store.deliveries import table as deliveries
+from app.store.prepared import execute
+
+KEPT_ATTEMPTS = 20
+"""Attempts of a delivery that are kept, the newest; however often it is sent again, its log is no longer than that."""
+
+table = Table(
+    "webhook_attempts",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("delivery_id", String, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("started_at", BigInteger, nullable=False),
+    Column("duration", BigInteger, nullable=False, comment="milliseconds"),
+    Column("status_code", Integer),
+    Column("error", String),
+    Column("excerpt", Text, nullable=False, comment="of the answer's body"),
+    Index("webhook_attempts_by_delivery", "delivery_id", "id"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt to deliver. `duration` in milliseconds; no `status_code` when there was no answer."""
+
+    delivery_id: str
+    attempt: int
+    started_at: int
+    duration: int
+    status_code: int | None
+    error: str | None
+    excerpt: str
+
+
+def record_attempt(connection: Connection, delivery: Delivery, attempt: Attempt, *, delivered: bool, now: int) -> bool:
+    """Note an attempt and what follows from it; returns whether it was the last that the webhook had.
+
+    The delivery keeps its place in the queue then, and the webhook is to be degraded. Of a delivery that was deleted
+    while it was sent nothing is noted.
+    """
+    execute(connection, _LOG, columns_of(attempt))
+    execute(connection, _FORGET, {}, of_delivery=delivery.delivery_id, same_delivery=delivery.delivery_id)
+    failed = delivery.attempts + (not delivered)
+    status = "delivered" if delivered else "pending"
+    due_at = now if delivered else retry_at(failed, now)
+    values = {"status": status, "attempts": failed, "due_at": due_at}
+    was = {"of_delivery": delivery.delivery_id, "status_before": "pending", "failed_before": delivery.attempts}
+    return execute(connection, _COUNT, values, **was) == 1 and failed >= MAX_ATTEMPTS
+
+
+def insert_ping(connection: Connection, delivery: Delivery, attempt: Attempt) -> None:
+    """Store a ping, which was sent already."""
+    connection.execute(insert(deliveries).values(columns_of(delivery)))
+    connection.execute(insert(table).values(columns_of(attempt)))
+
+
+def attempts_of(connection: Connection, delivery_ids: Sequence[str]) -> dict[str, list[Attempt]]:
+    """Return the newest attempts of deliveries, oldest first, at most `KEPT_ATTEMPTS` of each."""
+    found: dict[str, list[Attempt]] = defaultdict(list)
+    for row in connection.execute(_NEWEST, {"ids": delivery_ids}):
+        found[row.delivery_id].append(Attempt(**row._mapping))  # noqa: SLF001
+    return found
+
+
+# Built once: every attempt runs them.
+_OUTCOME = [name for name in Attempt.__dataclass_fields__ if name != "delivery_id"]
+_LOG = insert(table).from_select(
+    ["delivery_id", *_OUTCOME],
+    select(deliveries.c.delivery_id, *(bindparam(name, type_=table.c[name].type) for name in _OUTCOME)).where(
+        deliveries.c.delivery_id == bindparam("delivery_id")
+    ),
+)
+# A delivery that was queued again in the meantime starts anew.
+_COUNT = update(deliveries).where(
+    deliveries.c.delivery_id == bindparam("of_delivery"),
+    deliveries.c.status == bindparam("status_before"),
+    deliveries.c.attempts == bindparam("failed_before"),
+)
+
+
+def _last_forgotten(delivery_id: ColumnElement[str]) -> ScalarSelect[int]:
+    """Return the id of the newest attempt of a delivery that is not kept, null when all are."""
+    newer = table.alias()
+    ids = select(newer.c.id).where(newer.c.delivery_id == delivery_id).order_by(newer.c.id.desc())
+    return ids.limit(literal_column("1")).offset(literal_column(str(KEPT_ATTEMPTS))).scalar_subquery()
+
+
+_FORGET = delete(table).where(
+    table.c.delivery_id == bindparam("of_delivery"), table.c.id <= _last_forgotten(bindparam("same_delivery"))
+)
+# What an earlier version kept of a delivery may be many.
+_NEWEST = (
+    select(*(table.c[name] for name in Attempt.__dataclass_fields__))
+    .join(deliveries, deliveries.c.delivery_id == table.c.delivery_id)
+    .where(
+        deliveries.c.delivery_id.in_(bindparam("ids", expanding=True)),
+        table.c.id > func.coalesce(_last_forgotten(deliveries.c.delivery_id), 0),
+    )
+    .order_by(table.c.id)
+)

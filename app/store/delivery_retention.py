@@ -1,0 +1,34 @@
+"""Deletion of deliveries that are too old, or whose webhook is deleted. Times are Unix milliseconds."""
+
+from sqlalchemy import Connection, bindparam, delete, exists, select
+
+from app.store import webhooks
+from app.store.deliveries import LIFETIME, table
+from app.store.delivery_attempts import table as attempts
+
+_REMEMBERED = 24 * 60 * 60 * 1000
+"""Milliseconds for which a deleted webhook is remembered: as long as the request that deleted it may be repeated."""
+
+
+def purge(connection: Connection, now: int, *, limit: int) -> bool:
+    """Delete at most `limit` deliveries that are old or whose webhook is deleted; returns whether there may be more.
+
+    Of what is queued that is what was due so long ago: it waits for a degraded webhook, whose queue would grow on.
+    """
+    gone: list[str] = []
+    for webhook_id, status in connection.execute(_WEBHOOKS).all():
+        query = _ALL if status == "deleted" else _OLD
+        parameters = {"webhook": webhook_id, "bound": now - LIFETIME, "most": limit - len(gone)}
+        gone += connection.scalars(query, parameters)
+    connection.execute(delete(attempts).where(attempts.c.delivery_id.in_(gone)))
+    connection.execute(delete(table).where(table.c.delivery_id.in_(gone)))
+    empty = ~exists().where(table.c.webhook_id == webhooks.table.c.webhook_id)
+    forgotten = webhooks.table.c.updated_at < now - _REMEMBERED
+    connection.execute(delete(webhooks.table).where(webhooks.table.c.status == "deleted", forgotten, empty))
+    return len(gone) == limit
+
+
+_WEBHOOKS = select(webhooks.table.c.webhook_id, webhooks.table.c.status)
+_ALL = select(table.c.delivery_id).where(table.c.webhook_id == bindparam("webhook")).limit(bindparam("most"))
+# All statuses there are, named for the index that begins with them.
+_OLD = _ALL.where(table.c.status.in_(("pending", "delivered", "failed")), table.c.due_at < bindparam("bound"))
