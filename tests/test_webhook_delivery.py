@@ -416,6 +416,58 @@ async def test_delivery_that_is_queued_again_is_sent_with_the_same_body(post: Po
     assert (first.body, first.headers["webhook-id"]) == (second.body, second.headers["webhook-id"])
 
 
+async def test_event_that_is_acknowledged_while_its_webhook_is_enabled_is_not_sent_again(post: Post) -> None:
+    async def enable(request: Received, writer: asyncio.StreamWriter) -> None:
+        _enable(post, made)
+        await ok(request, writer)
+
+    async with Receiver(broken) as receiver:
+        made, _ = post.register(receiver.url)
+        [event_id] = post.happen()
+        await post.drain()
+        receiver.behave = enable
+        post.now += MINUTE
+        await post.drain()
+
+    assert receiver.events == [event_id] * 2
+    assert post.statuses(made) == {event_id: "delivered"}
+
+
+async def test_failure_while_the_webhook_is_enabled_leaves_all_attempts_to_come(post: Post) -> None:
+    async def enable(request: Received, writer: asyncio.StreamWriter) -> None:
+        if len(receiver.received) == 2:
+            _enable(post, made)
+        await broken(request, writer)
+
+    async with Receiver(enable) as receiver:
+        made, _ = post.register(receiver.url)
+        [event_id] = post.happen()
+        await post.drain()
+        post.now += MINUTE
+        await post.drain()
+
+    assert [one.attempt for one in post.log(made, event_id)] == [1, 2, 1]
+
+
+@pytest.mark.parametrize("behave", [ok, broken])
+async def test_event_that_is_queued_again_while_it_is_sent_is_sent_again(post: Post, behave: Behaviour) -> None:
+    async def resend(request: Received, writer: asyncio.StreamWriter) -> None:
+        if len(receiver.received) == 2:
+            post.now += 1
+            [one] = post.db.read(lambda conn: deliveries(conn, made.webhook_id)).data
+            post.db.write_now(lambda conn: queue_again(conn, one.delivery_id, post.now))
+        await (broken if len(receiver.received) == 1 else behave)(request, writer)
+
+    async with Receiver(resend) as receiver:
+        made, _ = post.register(receiver.url)
+        [event_id] = post.happen()
+        await post.drain()
+        post.now += MINUTE
+        await post.drain()
+
+    assert [one.attempt for one in post.log(made, event_id)] == [1, 2, 1]
+
+
 async def test_log_of_a_delivery_has_its_newest_twenty_attempts(post: Post) -> None:
     async def numbered(request: Received, writer: asyncio.StreamWriter) -> None:
         await answer(f"{200 + len(receiver.received)} Taken")(request, writer)

@@ -64,16 +64,19 @@ def record_attempt(connection: Connection, delivery: Delivery, attempt: Attempt,
     """Note an attempt and what follows from it; returns whether it was the last that the webhook had.
 
     The delivery keeps its place in the queue then, and the webhook is to be degraded. Of a delivery that was deleted
-    while it was sent nothing is noted.
+    while it was sent nothing is noted. One that was queued again meanwhile stays queued; one that only got its attempts
+    again is done when it was acknowledged.
     """
     execute(connection, _LOG, columns_of(attempt))
     execute(connection, _FORGET, {}, of_delivery=delivery.delivery_id, same_delivery=delivery.delivery_id)
-    failed = delivery.attempts + (not delivered)
-    status = "delivered" if delivered else "pending"
-    due_at = now if delivered else retry_at(failed, now)
-    values = {"status": status, "attempts": failed, "due_at": due_at}
-    was = {"of_delivery": delivery.delivery_id, "status_before": "pending", "failed_before": delivery.attempts}
-    return execute(connection, _COUNT, values, **was) == 1 and failed >= MAX_ATTEMPTS
+    was = {"of_delivery": delivery.delivery_id, "status_before": "pending", "queued_before": delivery.created_at}
+    if delivered:
+        execute(connection, _FINISH, {"status": "delivered", "due_at": now}, **was)
+        return False
+    failed = delivery.attempts + 1
+    values = {"attempts": failed, "due_at": retry_at(failed, now)}
+    counted = execute(connection, _COUNT, values, **was, failed_before=delivery.attempts)
+    return counted == 1 and failed >= MAX_ATTEMPTS
 
 
 def insert_ping(connection: Connection, delivery: Delivery, attempt: Attempt) -> None:
@@ -98,12 +101,12 @@ _LOG = insert(table).from_select(
         deliveries.c.delivery_id == bindparam("delivery_id")
     ),
 )
-# A delivery that was queued again in the meantime starts anew.
-_COUNT = update(deliveries).where(
+_FINISH = update(deliveries).where(
     deliveries.c.delivery_id == bindparam("of_delivery"),
     deliveries.c.status == bindparam("status_before"),
-    deliveries.c.attempts == bindparam("failed_before"),
+    deliveries.c.created_at == bindparam("queued_before"),
 )
+_COUNT = _FINISH.where(deliveries.c.attempts == bindparam("failed_before"))
 
 
 def _last_forgotten(delivery_id: ColumnElement[str]) -> ScalarSelect[int]:
