@@ -339,6 +339,36 @@ async def test_outcome_that_cannot_be_noted_leaves_no_sibling_half_sent(scene: S
     assert {one.recipient: one.attempts for one in scene.mails()} == {"full@example.com": 0, OPS: 1}
 
 
+@pytest.mark.parametrize("answer", [takes, fails])
+async def test_mail_is_not_sent_again_while_its_outcome_cannot_be_noted(
+    scene: Scene, mailbox: Mailbox, answer: Any
+) -> None:
+    scene.db.write_now(
+        lambda conn: conn.exec_driver_sql(
+            "CREATE TRIGGER refuse BEFORE UPDATE ON alert_mails BEGIN SELECT RAISE(ABORT, 'no space'); END"
+        )
+    )
+    mailbox.answer = answer
+    await _blocked(scene)
+    mailer = scene.mailer()
+    for _ in range(3):
+        with pytest.raises(DatabaseError):
+            await mailer.look()
+        scene.now += MINUTE
+    assert mailbox.tried == 1
+
+    # When there is space again, what came of it is noted, and what failed follows its schedule
+    scene.db.write_now(lambda conn: conn.exec_driver_sql("DROP TRIGGER refuse"))
+    await mailer.look()
+    assert mailbox.tried == 1
+    mailbox.answer = takes
+    scene.now += MINUTE
+    await mailer.look()
+
+    assert [one.status for one in scene.mails()] == ["sent"]
+    assert len(mailbox.received) == 1
+
+
 async def test_server_that_hangs_or_is_away_is_tried_again(scene: Scene, mailbox: Mailbox) -> None:
     mailbox.answer = hangs
     await _blocked(scene)

@@ -17,6 +17,7 @@ import pytest
 from sqlalchemy import func, select
 from standardwebhooks import Webhook as StandardWebhook
 from standardwebhooks.webhooks import WebhookVerificationError
+from structlog.testing import capture_logs
 
 from app.store.columns import columns_of
 from app.store.deliveries import LIFETIME, deliveries, queue_again, restart, table
@@ -28,6 +29,8 @@ from app.store.read_tables import feed
 from app.store.retention import delete_events
 from app.store.webhooks import Webhook, change_webhook
 from app.store.webhooks import table as webhooks
+from app.webhooks import dispatcher
+from app.webhooks.dispatcher import Dispatcher
 from app.webhooks.signing import ROTATION_OVERLAP, headers, new_secret
 from tests.alert_support import Scene
 from tests.webhook_support import (
@@ -334,6 +337,66 @@ async def test_only_so_many_receivers_are_sent_to_at_once_and_each_has_its_turn(
 
 
 # Nothing is lost
+
+
+@pytest.mark.parametrize("behave", [ok, broken])
+async def test_event_is_not_sent_again_while_its_outcome_cannot_be_stored(
+    post: Post, monkeypatch: pytest.MonkeyPatch, behave: Behaviour
+) -> None:
+    def refuse(conn: Any) -> None:
+        conn.exec_driver_sql(
+            f"CREATE TRIGGER refuse BEFORE UPDATE ON webhook_deliveries WHEN old.webhook_id = '{full.webhook_id}'"
+            " BEGIN SELECT RAISE(ABORT, 'no space'); END"
+        )
+
+    monkeypatch.setattr(dispatcher, "_RETRY_PAUSE", 0.001)
+    post.dispatcher = Dispatcher(post.db, post.courier, interval=0.01, at_once=1)
+    async with Receiver(behave) as receiver, Receiver() as other:
+        full, _ = post.register(receiver.url)
+        post.register(other.url)
+        post.db.write_now(refuse)
+        first, second = post.happen(2)
+        with capture_logs() as logs:
+            await post.dispatcher.start()
+            async with asyncio.timeout(10):
+                while len(logs) < 5:  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+        # Given that nothing else was sent to this webhook, and that others had their turn
+        assert receiver.events == [first]
+        await other.wait_for(2)
+        post.db.write_now(lambda conn: conn.exec_driver_sql("DROP TRIGGER refuse"))
+        await receiver.wait_for(2)
+        await post.dispatcher.stop()
+
+    assert receiver.events == [first, second]
+    assert [one.attempt for one in post.log(full, first)] == [1]
+    assert {one["event"] for one in logs} == {"webhook_outcome_not_stored"}
+
+
+async def test_dispatcher_ends_although_an_outcome_cannot_be_stored(post: Post) -> None:
+    arrived, release = asyncio.Event(), asyncio.Event()
+
+    async def slow(request: Received, writer: asyncio.StreamWriter) -> None:
+        arrived.set()
+        await release.wait()
+        await ok(request, writer)
+
+    async with Receiver(slow) as receiver:
+        made, _ = post.register(receiver.url)
+        await post.dispatcher.start()
+        [event_id] = post.happen()
+        await asyncio.wait_for(arrived.wait(), 5)
+        post.db.write_now(
+            lambda conn: conn.exec_driver_sql(
+                "CREATE TRIGGER refuse BEFORE UPDATE ON webhook_deliveries BEGIN SELECT RAISE(ABORT, 'no space'); END"
+            )
+        )
+        stopping = asyncio.create_task(post.dispatcher.stop())
+        await asyncio.sleep(0)
+        release.set()
+        await asyncio.wait_for(stopping, 4)
+
+    assert post.statuses(made) == {event_id: "pending"}
 
 
 async def test_event_that_a_reorganisation_brings_again_is_sent_once(post: Post) -> None:

@@ -31,7 +31,8 @@ class Mailer:
     """Looks at the queue at the start and every `interval` seconds, and sends what is due.
 
     Each e-mail goes to one address, so that a wrong one holds up no other. What was sent when the process died is
-    sent again, for what came of it is not known: with the same Message-ID, by which mail programs recognise it.
+    sent again, for what came of it is not known: with the same Message-ID, by which mail programs recognise it. While
+    the process lives it remembers what came of an e-mail until the database has taken it, and does not send it again.
     """
 
     def __init__(
@@ -50,6 +51,8 @@ class Mailer:
         self._timeout = timeout
         self._tls_context = tls_context or (None if settings.smtp_tls == "none" else ssl.create_default_context())
         self._clock = clock
+        self._outcomes: dict[str, str | None] = {}
+        """Errors, None without one, of the e-mails that were sent and not yet noted, by the e-mail's id."""
         self._purge_at = 0
         self._stopping = False
         self._sending: asyncio.Task[None] | None = None
@@ -73,7 +76,7 @@ class Mailer:
         now = self._clock()
         while not self._stopping and (mails := self._db.read(lambda conn: due_mails(conn, now, _AT_ONCE))):
             # All have ended before an error of one is raised: what goes on beside the next look is sent twice.
-            ended = await asyncio.gather(*(self._send(mail) for mail in mails), return_exceptions=True)
+            ended = await asyncio.gather(*(self._settle(mail) for mail in mails), return_exceptions=True)
             for error in ended:
                 if error is not None:
                     raise error
@@ -82,9 +85,24 @@ class Mailer:
             while await self._db.write(lambda conn: purge(conn, now, limit=_PURGE_BATCH)):
                 pass
 
-    async def _send(self, mail: Mail) -> None:
-        """Make one attempt and note what came of it; whatever fails but the noting is a failed attempt."""
-        settings, error = self._settings, None
+    async def _settle(self, mail: Mail) -> None:
+        """Make one attempt, unless it was made, and note what came of it."""
+        if mail.mail_id not in self._outcomes:
+            self._outcomes[mail.mail_id] = await self._send(mail)
+        error, now = self._outcomes[mail.mail_id], self._clock()
+        if error is None:
+            await self._db.write(lambda conn: record_sent(conn, mail, now))
+            last = False
+        else:
+            last = await self._db.write(lambda conn: record_failure(conn, mail, now))
+        del self._outcomes[mail.mail_id]
+        if error is not None:
+            log = _log.error if last else _log.warning
+            log("alert_mail_given_up" if last else "alert_mail_failed", event_id=mail.event_id, error=error)
+
+    async def _send(self, mail: Mail) -> str | None:
+        """Make one attempt; returns its error, whatever failed, or None when the server took the e-mail."""
+        settings = self._settings
         try:
             async with asyncio.timeout(self._timeout):
                 await aiosmtplib.send(
@@ -104,21 +122,15 @@ class Mailer:
                     timeout=self._timeout,
                 )
         except TimeoutError:
-            error = "timeout"
+            return "timeout"
         except aiosmtplib.SMTPResponseException as refused:
-            error = f"{type(refused).__name__} {refused.code}"
+            return f"{type(refused).__name__} {refused.code}"
         except aiosmtplib.SMTPRecipientsRefused as refused:
-            error = f"{type(refused).__name__} {refused.recipients[0].code}"
+            return f"{type(refused).__name__} {refused.recipients[0].code}"
         except Exception as failed:  # noqa: BLE001 - a mail that cannot even be made must not come first for ever
             # Messages of errors may hold addresses, which do not belong into logs.
-            error = type(failed).__name__
-        now = self._clock()
-        if error is None:
-            await self._db.write(lambda conn: record_sent(conn, mail, now))
-            return
-        last = await self._db.write(lambda conn: record_failure(conn, mail, now))
-        log = _log.error if last else _log.warning
-        log("alert_mail_given_up" if last else "alert_mail_failed", event_id=mail.event_id, error=error)
+            return type(failed).__name__
+        return None
 
     async def _run(self) -> None:
         while True:

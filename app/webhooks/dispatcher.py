@@ -1,14 +1,15 @@
 """Queues what is new in the feed and sends what is due."""
 
 import asyncio
+from dataclasses import dataclass
 
 import structlog
 from sqlalchemy import Connection
 
 from app.errors import UnavailableError
 from app.store.database import Database
-from app.store.deliveries import due_webhooks, news, next_delivery, queue_news
-from app.store.delivery_attempts import record_attempt
+from app.store.deliveries import Delivery, due_webhooks, news, next_delivery, queue_news
+from app.store.delivery_attempts import Attempt, record_attempt
 from app.store.delivery_retention import purge
 from app.store.webhooks import mark_degraded, webhook_to_serve
 from app.webhooks.catalogue import body_of
@@ -20,17 +21,28 @@ _BATCH = 200
 _PURGE_BATCH = 500
 _PURGE_INTERVAL = 60 * 60 * 1000
 _RETRY_PAUSE = 5.0
+"""Seconds until a webhook with which something went wrong is looked at again, or an outcome is stored again."""
 _POSTPONEMENT = 1.0
 """Seconds until a webhook is looked at again whose name could not be looked up now."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What came of a delivery that was sent; `now` is when that was known."""
+
+    delivery: Delivery
+    attempt: Attempt
+    delivered: bool
+    now: int
 
 
 class Dispatcher:
     """Looks at the feed and the queues at the start and every `interval` seconds.
 
     A webhook gets one delivery after the other, and its turn ends with each: at most `at_once` webhooks are sent to
-    at the same time, the others follow in the order in which they began to wait. All state is in the database. What
-    was sent when the process died is sent again, for what came of it is not known; so receivers get every event at
-    least once.
+    at the same time, the others follow in the order in which they began to wait. All state is in the database, but
+    for outcomes that it does not take: they are stored before anything else is sent to their webhook. What was sent
+    when the process died is sent again, for what came of it is not known; so receivers get every event at least once.
     """
 
     def __init__(self, db: Database, courier: Courier, *, interval: float, at_once: int) -> None:
@@ -80,8 +92,10 @@ class Dispatcher:
         try:
             while not self._stopping:
                 async with self._turns:
-                    if self._stopping or not await self._send_next(webhook_id):
-                        return
+                    outcome = None if self._stopping else await self._send_next(webhook_id)
+                if outcome is None:
+                    return
+                await self._store(outcome)
         except UnavailableError as error:
             _log.warning("webhook_postponed", webhook_id=webhook_id, error=error.message)
             await asyncio.sleep(_POSTPONEMENT)
@@ -91,24 +105,36 @@ class Dispatcher:
         finally:
             del self._serving[webhook_id]
 
-    async def _send_next(self, webhook_id: str) -> bool:
-        """Make the next attempt; false when none is due."""
+    async def _send_next(self, webhook_id: str) -> _Outcome | None:
+        """Make the next attempt and return what came of it; None when none is due."""
         due = self._clock()
         delivery, webhook = self._db.read(
             lambda conn: (next_delivery(conn, webhook_id, due), webhook_to_serve(conn, webhook_id))
         )
         if delivery is None or webhook is None:
-            return False
+            return None
         attempt, delivered = await self._courier.attempt(webhook, delivery)
-        now = self._clock()
+        return _Outcome(delivery, attempt, delivered, self._clock())
+
+    async def _store(self, outcome: _Outcome) -> None:
+        """Note an outcome, as often as it takes: what the database does not know of it would send again."""
+        delivery = outcome.delivery
 
         def record(conn: Connection) -> bool:
-            last = record_attempt(conn, delivery, attempt, delivered=delivered, now=now)
-            return last and mark_degraded(conn, webhook_id, now)
+            last = record_attempt(conn, delivery, outcome.attempt, delivered=outcome.delivered, now=outcome.now)
+            return last and mark_degraded(conn, delivery.webhook_id, outcome.now)
 
-        if await self._db.write(record):
-            _log.warning("webhook_degraded", webhook_id=webhook_id, event_id=delivery.event_id)
-        return True
+        while True:
+            try:
+                degraded = await self._db.write(record)
+                break
+            except Exception:  # noqa: BLE001 - whatever it is, as a full disk, it may be over soon
+                _log.exception("webhook_outcome_not_stored", webhook_id=delivery.webhook_id)
+            if self._stopping:
+                return
+            await asyncio.sleep(_RETRY_PAUSE)
+        if degraded:
+            _log.warning("webhook_degraded", webhook_id=delivery.webhook_id, event_id=delivery.event_id)
 
     async def _run(self) -> None:
         while True:
