@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from structlog.testing import capture_logs
 from app.alerts.kinds import BALANCE_LOW, INACTIVITY, LARGE_TRANSACTION, POLICY_VIOLATION, VELOCITY_SPIKE
 from app.alerts.mailer import Mailer
 from app.settings import Settings
-from app.store.alert_mails import purge
+from app.store.alert_mails import purge, table
+from app.store.columns import columns_of
 from app.store.deliveries import LIFETIME
 from tests.alert_support import HOUR, MINUTE, OPS, USDC, Mailbox, Scene, Vault, fails, hangs, refuses, takes
 from tests.certificates import certificate
@@ -412,8 +414,27 @@ async def test_old_mails_are_deleted(scene: Scene) -> None:
     assert scene.mails() == []
 
 
+async def test_mails_are_sent_while_many_old_ones_are_deleted(scene: Scene, mailbox: Mailbox) -> None:
+    wallet = await _blocked(scene)
+    await scene.mail()
+    [sent] = scene.mails()
+    old = [columns_of(replace(sent, mail_id=f"mail_{number}")) for number in range(1199)]
+    scene.db.write_now(lambda conn: conn.execute(table.insert(), old))
+    scene.now += LIFETIME + 1
+    mailer, remaining = scene.mailer(), []
+    for _ in range(3):
+        scene.block(wallet)
+        await scene.look()
+        await mailer.look()
+        remaining.append(len(scene.mails()))
+
+    assert remaining == [700 + 1, 200 + 2, 3]
+    assert len(mailbox.received) == 4
+
+
 _DEADLY = """
 import asyncio, os, signal, sys
+from dataclasses import replace
 from pathlib import Path
 from app.alerts import mailer
 from tests.alert_support import Scene

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -593,6 +594,37 @@ async def test_log_and_queue_are_kept_for_90_days(post: Post) -> None:
         assert post.db.write_now(lambda conn: purge(conn, post.now, limit=1))
         assert not post.db.write_now(lambda conn: purge(conn, post.now, limit=1))
         assert post.db.read(lambda conn: conn.scalar(select(func.count()).select_from(table))) == 0
+
+
+async def test_events_are_sent_while_a_long_log_is_deleted(post: Post) -> None:
+    def fill(conn: Any) -> None:
+        deliveries_of = [post.delivery(deleted) for _ in range(1000)]
+        conn.execute(table.insert(), [columns_of(one) for one in deliveries_of])
+        # Some of an earlier version, which kept every attempt
+        row = {"attempt": 1, "started_at": 0, "duration": 1, "excerpt": ""}
+        log = [{**row, "delivery_id": one.delivery_id} for one in deliveries_of for _ in range(2)]
+        conn.execute(attempts.insert(), log + [{**row, "delivery_id": deliveries_of[0].delivery_id}] * 1000)
+        change_webhook(conn, deleted.webhook_id, status="deleted", updated_at=post.now)
+
+    def left() -> int:
+        counts = [select(func.count()).select_from(one) for one in (table, attempts)]
+        return post.db.read(lambda conn: sum(conn.scalar(one) or 0 for one in counts))
+
+    async with Receiver() as receiver:
+        deleted, _ = post.register("https://gone.example.com/")
+        post.db.write_now(fill)
+        post.register(receiver.url)
+        expected: list[str] = []
+        remaining = [left()]
+        # When events happen between the looks, each is sent at the next one, while the log is deleted bit by bit
+        while remaining[-1]:
+            expected += post.happen()
+            await post.dispatcher.look()
+            await post.dispatcher.idle()
+            assert receiver.events == expected
+            remaining.append(left() - 2 * len(expected))
+
+    assert all(0 < before - after <= 400 for before, after in pairwise(remaining))
 
 
 async def test_delivery_that_is_deleted_while_it_is_sent_leaves_nothing_in_the_log(post: Post) -> None:

@@ -24,6 +24,7 @@ TIMEOUT = 10.0
 _AT_ONCE = 4
 """Connections to the server at the same time."""
 _PURGE_BATCH = 500
+"""E-mails deleted at one look: what is due is sent in between."""
 _PURGE_INTERVAL = 60 * 60 * 1000
 
 
@@ -81,9 +82,10 @@ class Mailer:
                 if error is not None:
                     raise error
         if now >= self._purge_at:
+            # Set before: what fails is not tried again at every look.
             self._purge_at = now + _PURGE_INTERVAL
-            while await self._db.write(lambda conn: purge(conn, now, limit=_PURGE_BATCH)):
-                pass
+            if await self._db.write(lambda conn: purge(conn, now, limit=_PURGE_BATCH)):
+                self._purge_at = now
 
     async def _settle(self, mail: Mail) -> None:
         """Make one attempt, unless it was made, and note what came of it."""

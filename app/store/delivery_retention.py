@@ -11,21 +11,26 @@ _REMEMBERED = 24 * 60 * 60 * 1000
 
 
 def purge(connection: Connection, now: int, *, limit: int) -> bool:
-    """Delete at most `limit` deliveries that are old or whose webhook is deleted; returns whether there may be more.
+    """Delete deliveries that are old or whose webhook is deleted; returns whether there may be more.
 
-    Of what is queued that is what was due so long ago: it waits for a degraded webhook, whose queue would grow on.
+    At most `limit` are, and at most as many attempts: a delivery goes with the last of its own. Of what is queued that
+    is what was due so long ago: it waits for a degraded webhook, whose queue would grow on.
     """
     gone: list[str] = []
     for webhook_id, status in connection.execute(_WEBHOOKS).all():
         query = _ALL if status == "deleted" else _OLD
         parameters = {"webhook": webhook_id, "bound": now - LIFETIME, "most": limit - len(gone)}
         gone += connection.scalars(query, parameters)
-    connection.execute(delete(attempts).where(attempts.c.delivery_id.in_(gone)))
-    connection.execute(delete(table).where(table.c.delivery_id.in_(gone)))
+        if len(gone) == limit:
+            break
+    theirs = select(attempts.c.id).where(attempts.c.delivery_id.in_(gone)).limit(limit)
+    forgotten = connection.execute(delete(attempts).where(attempts.c.id.in_(theirs))).rowcount
+    bare = ~exists().where(attempts.c.delivery_id == table.c.delivery_id)
+    connection.execute(delete(table).where(table.c.delivery_id.in_(gone), bare))
     empty = ~exists().where(table.c.webhook_id == webhooks.table.c.webhook_id)
-    forgotten = webhooks.table.c.updated_at < now - _REMEMBERED
-    connection.execute(delete(webhooks.table).where(webhooks.table.c.status == "deleted", forgotten, empty))
-    return len(gone) == limit
+    past = webhooks.table.c.updated_at < now - _REMEMBERED
+    connection.execute(delete(webhooks.table).where(webhooks.table.c.status == "deleted", past, empty))
+    return limit in (len(gone), forgotten)
 
 
 _WEBHOOKS = select(webhooks.table.c.webhook_id, webhooks.table.c.status)

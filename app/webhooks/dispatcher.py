@@ -18,7 +18,8 @@ from app.webhooks.courier import Courier
 _log = structlog.get_logger(__name__)
 
 _BATCH = 200
-_PURGE_BATCH = 500
+_PURGE_BATCH = 200
+"""Deliveries deleted at one look, and attempts: what is new is queued and sent in between."""
 _PURGE_INTERVAL = 60 * 60 * 1000
 _RETRY_PAUSE = 5.0
 """Seconds until a webhook with which something went wrong is looked at again, or an outcome is stored again."""
@@ -79,9 +80,10 @@ class Dispatcher:
                 task = asyncio.create_task(self._serve(webhook_id))
                 self._serving[webhook_id] = task
         if now >= self._purge_at:
+            # Set before: what fails is not tried again at every look.
             self._purge_at = now + _PURGE_INTERVAL
-            while await self._db.write(lambda conn: purge(conn, now, limit=_PURGE_BATCH)):
-                pass
+            if await self._db.write(lambda conn: purge(conn, now, limit=_PURGE_BATCH)):
+                self._purge_at = now
 
     async def idle(self) -> None:
         """Wait until nothing is being sent."""
