@@ -72,7 +72,8 @@ def hasty(tmp_path: Path) -> Iterator[Post]:
 def _enable(post: Post, made: Webhook) -> None:
     def change(conn: Any) -> None:
         change_webhook(conn, made.webhook_id, status="enabled")
-        restart(conn, made.webhook_id, post.now)
+        while restart(conn, made.webhook_id, post.now, limit=100):
+            pass
 
     post.db.write_now(change)
 

@@ -19,6 +19,7 @@ from sqlalchemy import (
     Index,
     Integer,
     Row,
+    Select,
     String,
     Table,
     Text,
@@ -189,10 +190,15 @@ def replay(connection: Connection, deliveries: Sequence[Delivery], moment: int) 
     upsert_all(connection, table, rows, keys=["delivery_id"])
 
 
-def restart(connection: Connection, webhook_id: str, now: int) -> None:
-    """Give everything that is queued its attempts again, the first one now."""
-    mine = update(table).where(table.c.webhook_id == webhook_id, table.c.status == "pending", table.c.attempts > 0)
-    connection.execute(mine.values(attempts=0, due_at=now))
+def restart(connection: Connection, webhook_id: str, now: int, *, limit: int) -> bool:
+    """Give at most `limit` queued deliveries their attempts again, the first one now.
+
+    Returns whether there may be more. Those that failed most often come first, of these the oldest events: they may be
+    sent before the next ones follow.
+    """
+    failed = connection.scalars(_FAILED, {"webhook": webhook_id, "most": limit}).all()
+    connection.execute(update(table).where(table.c.delivery_id.in_(failed)).values(attempts=0, due_at=now))
+    return len(failed) == limit
 
 
 def events_between(connection: Connection, webhook: Webhook, start: int, end: int, limit: int) -> list[FeedEvent]:
@@ -239,15 +245,18 @@ _DUE = select(webhooks.table.c.webhook_id).where(
         table.c.due_at <= bindparam("now"),
     ),
 )
-_HEADS = union_all(
+
+
+def _round(failed: int) -> Select[Any]:
+    """Return the query of what is queued for a webhook after so many failed attempts, in the order of the events."""
+    mine = _OF_WEBHOOK.where(table.c.status == "pending", table.c.attempts == failed)
+    return mine.order_by(table.c.position, table.c.delivery_id)
+
+
+_HEADS = union_all(*(select(_round(failed).limit(1).subquery()) for failed in range(MAX_ATTEMPTS)))
+_FAILED = union_all(
     *(
-        select(
-            select(table)
-            .where(table.c.webhook_id == bindparam("webhook"), table.c.status == "pending", table.c.attempts == failed)
-            .order_by(table.c.position, table.c.delivery_id)
-            .limit(1)
-            .subquery()
-        )
-        for failed in range(MAX_ATTEMPTS)
+        select(_round(failed).with_only_columns(table.c.delivery_id).limit(bindparam("most")).subquery())
+        for failed in range(MAX_ATTEMPTS, 0, -1)
     )
-)
+).limit(bindparam("most"))

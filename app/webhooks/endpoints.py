@@ -28,6 +28,7 @@ from app.webhooks.urls import UrlRules
 MAX_WEBHOOKS = 50
 """Webhooks of one organisation."""
 _BATCH = 200
+"""Events or deliveries of one transaction, while which nothing else runs."""
 
 
 def find(conn: Connection, org: str, webhook_id: str) -> Webhook:
@@ -93,27 +94,43 @@ async def update(
 ) -> WebhookAnswer:
     """Change a webhook; enabled anew, its queue is sent at once and in order.
 
-    What happened before another choice of events is queued by the one before. Raises ``invalid_request`` for its URL
-    and ``webhook_not_found``.
+    What happened before another choice of events is queued by the one before. A repetition after a crash changes
+    nothing: others may have changed it since. Raises ``invalid_request`` for its URL and ``webhook_not_found``.
     """
     if body.url is not None:
         _check_url(service, body.url)
-    now = service.courier.clock()
+    now, again = service.courier.clock(), ticket.claimed
     changes = body.model_dump(include={"url", "events", "status"}, exclude_none=True)
+    if not again:
+        await _work_off(service, principal.org, webhook_id, body, now)
 
     def store(conn: Connection) -> Webhook:
         ticket.claim(conn, None)
-        find(conn, principal.org, webhook_id)
+        found = find(conn, principal.org, webhook_id)
+        if again:
+            return found
         while body.events is not None and news(conn):
             queue_news(conn, body_of, now, limit=_BATCH)
         change_webhook(conn, webhook_id, updated_at=now, **changes)
-        if body.status is not None:
-            restart(conn, webhook_id, now)
+        while body.status is not None and restart(conn, webhook_id, now, limit=_BATCH):
+            pass
         return find(conn, principal.org, webhook_id)
 
     changed = await service.db.write(store)
     ticket.claimed = True
     return _answer(service, changed)
+
+
+async def _work_off(service: Service, org: str, webhook_id: str, body: UpdateWebhook, now: int) -> None:
+    """Do in batches what a change asks for, so that its own transaction has only what came since to do.
+
+    Raises ``webhook_not_found``.
+    """
+    service.db.read(lambda conn: find(conn, org, webhook_id))
+    while body.events is not None and service.db.read(news):
+        await service.db.write(lambda conn: queue_news(conn, body_of, now, limit=_BATCH))
+    while body.status is not None and await service.db.write(lambda conn: restart(conn, webhook_id, now, limit=_BATCH)):
+        pass
 
 
 async def delete(service: Service, principal: Principal, ticket: Ticket, webhook_id: str) -> WebhookAnswer:

@@ -4,14 +4,16 @@ import asyncio
 import hashlib
 import hmac
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
-from sqlalchemy import update
+from sqlalchemy import func, select, update
 from standardwebhooks import Webhook as StandardWebhook
 
+from app.identifiers import random_id
 from app.store.deliveries import table as deliveries
 from app.store.delivery_attempts import table as attempts
 from app.store.feed import append_event
@@ -179,6 +181,43 @@ async def test_change_of_events_holds_from_the_moment_of_its_answer(world: World
     assert receiver.received[0].json["wallet_id"] == before["wallet_id"]
 
 
+async def test_change_of_a_webhook_with_a_long_queue_keeps_nobody_waiting(world: World) -> None:
+    org, count = await world.organisation("long-queue"), 1000
+    key = world.key("admin", org=org)
+    made = await _make(world, _URL, "policy.updated", key=key)
+    mine = deliveries.c.webhook_id == made["webhook_id"]
+    queued = select(func.count()).select_from(deliveries).where(mine, deliveries.c.attempts == 0)
+
+    def append(conn: Any) -> None:
+        for _ in range(count):
+            append_event(
+                conn, event_id=random_id("evt_"), org=org, type="policy.updated", timestamp=now_ms(), payload={}
+            )
+
+    def counted(conn: Any) -> int:
+        found: int = conn.scalar(queued)
+        return found
+
+    async def most_at_once(body: Json) -> int:
+        """The most deliveries that a change dealt with while somebody else's write had to wait."""
+        changing = asyncio.create_task(world.ok("PATCH", _path(made), body, key=key))
+        seen = [0]
+        while not changing.done():
+            seen.append(await world.service.db.write(counted))
+        await changing
+        seen.append(await world.service.db.write(counted))
+        assert seen[-1] == count
+        return max(after - before for before, after in pairwise(seen))
+
+    await world.service.db.write(append)
+    assert await most_at_once({"events": ["wallet.funded"]}) <= 400
+    # Given that all of them failed, some more often
+    failing = update(deliveries).where(mine).values(attempts=1 + deliveries.c.position % 5)
+    await world.service.db.write(lambda conn: conn.execute(failing))
+    assert await most_at_once({"status": "enabled"}) <= 400
+    await world.ok("DELETE", _path(made), key=key)
+
+
 async def test_deleted_webhook_is_gone_and_gets_nothing(world: World, receiver: Receiver) -> None:
     made = await _make(world, receiver.url)
     await world.wallet(funds=None)
@@ -248,15 +287,19 @@ async def test_repeated_requests_answer_the_same_and_do_nothing_twice(world: Wor
     assert await world.ok("DELETE", _path(made), headers=headers) == deleted
 
 
-async def test_request_whose_answer_a_crash_lost_is_not_done_again(world: World) -> None:
-    def lose_answer(conn: Any, key: str) -> None:
-        lost = {"state": "running", "response": None, "status_code": None}
-        conn.execute(update(idempotency).where(idempotency.c.key == key).values(lost))
+async def _lose_answer(world: World, key: str) -> None:
+    """Leave of a request's answer what a crash leaves between its effect and the answer's storing."""
+    lost = {"state": "running", "response": None, "status_code": None}
+    await world.service.db.write(
+        lambda conn: conn.execute(update(idempotency).where(idempotency.c.key == key).values(lost))
+    )
 
+
+async def test_request_whose_answer_a_crash_lost_is_not_done_again(world: World) -> None:
     async def twice(method: str, path: str, body: Json, key: str) -> tuple[Json, Json]:
         headers = {"Idempotency-Key": key}
         first = await world.ok(method, path, body, headers=headers)
-        await world.service.db.write(lambda conn: lose_answer(conn, key))
+        await _lose_answer(world, key)
         return first, await world.ok(method, path, body, headers=headers)
 
     made, again = await twice("POST", "/v1/webhooks", {"url": _URL, "events": ["*"]}, "lost-make")
@@ -265,6 +308,19 @@ async def test_request_whose_answer_a_crash_lost_is_not_done_again(world: World)
     assert again == rotated
     deleted, again = await twice("DELETE", _path(made), {}, "lost-delete")
     assert again == deleted
+
+
+async def test_change_whose_answer_a_crash_lost_does_not_undo_a_later_one(world: World) -> None:
+    made = await _make(world)
+    change, headers = {"url": "https://first.example.com/"}, {"Idempotency-Key": "lost-change"}
+    await world.ok("PATCH", _path(made), change, headers=headers)
+    await _lose_answer(world, "lost-change")
+    later = await world.ok("PATCH", _path(made), {"url": "https://second.example.com/"})
+
+    again = await world.ok("PATCH", _path(made), change, headers=headers)
+
+    assert again == later
+    assert await world.ok("GET", _path(made)) == later
 
 
 # Deliveries
