@@ -17,6 +17,7 @@ from solders.pubkey import Pubkey
 from app.alerts.mailer import Mailer
 from app.alerts.messages import Composer
 from app.alerts.watcher import Watcher
+from app.background import Background, at_work
 from app.chain.addresses import Addresses
 from app.chain.client import COMMITMENT, ChainClient
 from app.chain.transport import AsgiTransport, HttpTransport, Transport
@@ -255,33 +256,18 @@ async def running(
         )
         await indexer.start()
         stack.push_async_callback(indexer.stop)
-        await projector.start()
-        stack.push_async_callback(projector.stop)
-        await service.settlement.start()
-        stack.push_async_callback(service.settlement.stop)
-        await service.exporter.start()
-        stack.push_async_callback(service.exporter.stop)
+        works: list[Background] = [projector, service.settlement, service.exporter]
         if watcher is not None:
-            await watcher.start()
-            stack.push_async_callback(watcher.stop)
+            works.append(watcher)
         if settings.alerts and settings.smtp_host:
-            mailer = Mailer(db, settings)
-            await mailer.start()
-            stack.push_async_callback(mailer.stop)
+            works.append(Mailer(db, settings))
         if settings.webhooks:
-            dispatcher = Dispatcher(
-                db, service.courier, interval=settings.webhook_interval, at_once=settings.webhooks_at_once
-            )
-            await dispatcher.start()
-            stack.push_async_callback(dispatcher.stop)
-        housekeeping = Housekeeping(
-            db, service.keys, interval=settings.housekeeping_interval, days=settings.event_retention_days
-        )
-        await housekeeping.start()
-        stack.push_async_callback(housekeeping.stop)
+            interval, at_once = settings.webhook_interval, settings.webhooks_at_once
+            works.append(Dispatcher(db, service.courier, interval=interval, at_once=at_once))
+        interval, days = settings.housekeeping_interval, settings.event_retention_days
+        works.append(Housekeeping(db, service.keys, interval=interval, days=days))
         if settings.keeper:
             clock = localnet.chain.timeline.now if localnet else time.time
-            keeper = Keeper(service, interval=settings.keeper_interval, clock=clock)
-            await keeper.start()
-            stack.push_async_callback(keeper.stop)
+            works.append(Keeper(service, interval=settings.keeper_interval, clock=clock))
+        await at_work(stack, *works)
         yield service

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import structlog
 
+from app.background import Background
 from app.keys import KeyRing
 from app.store import exports
 from app.store.database import Database
@@ -18,12 +19,14 @@ _BATCH = 500
 _DAY_MS = 86_400_000
 
 
-class Housekeeping:
+class Housekeeping(Background):
     """Does a round every ``interval`` seconds, and notes the keys' use at the end.
 
     Events are kept for ``days`` by ``clock``, which gives the Unix time, and so are requests for approvals that nobody
     decided on. Exports without a file are forgotten here, too.
     """
+
+    name = "housekeeping"
 
     def __init__(
         self, db: Database, keys: KeyRing, *, interval: float, days: int, clock: Callable[[], float] = time.time
@@ -33,17 +36,10 @@ class Housekeeping:
         self._interval = interval
         self._kept_ms = days * _DAY_MS
         self._clock = clock
-        self._task: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        """Begin."""
-        self._task = asyncio.create_task(self._run(), name="housekeeping")
 
     async def stop(self) -> None:
         """End."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await super().stop()
         await self._keys.note_use()
 
     async def tick(self) -> int:

@@ -16,6 +16,7 @@ from solders.instruction import Instruction
 from solders.keypair import Keypair
 from sqlalchemy import Connection
 
+from app.background import Background
 from app.backoff import Backoff
 from app.chain.errors import BlockhashNotFound, ChainUnavailable, RpcError
 from app.chain.records import custom_error
@@ -32,12 +33,14 @@ _AT_ONCE = 8
 """Transactions that are on their way at the same time, so that a slow node does not hold up many of them."""
 
 
-class Keeper:
+class Keeper(Background):
     """Looks for what is due at the start and every `interval` seconds.
 
     What is due is tried one by one; one that fails is left alone for a while and stops no other. A transaction that
     was lost is not sent again but made anew, for the program lets only one of both through.
     """
+
+    name = "keeper"
 
     def __init__(
         self,
@@ -53,17 +56,6 @@ class Keeper:
         self._clock = clock
         self._backoff = Backoff(timer)
         self._short: frozenset[str] = frozenset()
-        self._task: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        """Begin."""
-        self._task = asyncio.create_task(self._run(), name="keeper")
-
-    async def stop(self) -> None:
-        """End; what was being sent may have been."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
 
     async def tick(self) -> int:
         """Look once and do what is due; returns how many transactions the chain took.

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import structlog
 from sqlalchemy import Connection, delete, insert, select, update
 
+from app.background import Background
 from app.projection.batch import Batch, vaults_of
 from app.projection.handlers import HANDLERS
 from app.projection.rows import ChainRow
@@ -52,7 +53,7 @@ _CURSORS = select(organisations.c.org, projection.c.position).outerjoin(
 _ROW_COLUMNS = [column.name for column in transactions.columns if column.name in attempts.columns]
 
 
-class Projector:
+class Projector(Background):
     """Applies rows in the order in which they were stored; each batch and its cursor are one database transaction.
 
     Every organisation of this service has a cursor of its own, so that a new one gets its past, too; events of others
@@ -61,11 +62,12 @@ class Projector:
     Other processes may apply rows to the same database: who waits or watches in this one is told of those, too.
     """
 
+    name = "projector"
+
     def __init__(self, db: Database, changes: Changes) -> None:
         self._db = db
         self._changes = changes
         self._news = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
         self._applying = asyncio.Lock()
         self._told: int | None = None
         self._applied: OrderedDict[str, None] = OrderedDict()
@@ -92,16 +94,9 @@ class Projector:
         self._news.set()
 
     async def start(self) -> None:
-        """Apply rows from now on, in a task of its own."""
+        """Apply rows from now on."""
         self._news.set()
-        self._task = asyncio.create_task(self._run(), name="projector")
-
-    async def stop(self) -> None:
-        """Stop applying rows."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await super().start()
 
     async def wait(self, signature: str, timeout: float) -> bool:  # noqa: ASYNC109 - false is a result
         """Wait until the events of a transaction are in the read models; false when they are not in time."""

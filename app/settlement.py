@@ -4,6 +4,7 @@ import asyncio
 
 import structlog
 
+from app.background import Background
 from app.chain.errors import ChainUnavailable, RpcError
 from app.errors import ApiError
 from app.store.attempts import Attempt, pending_attempts
@@ -15,7 +16,7 @@ from app.timestamps import now_ms
 _log = structlog.get_logger(__name__)
 
 
-class Settlement:
+class Settlement(Background):
     """Looks at pending attempts at the start and every ``interval`` seconds.
 
     A confirmed or failed one is settled. One that has not landed is sent again, always the same signed bytes, until
@@ -24,22 +25,13 @@ class Settlement:
     that still wait for them.
     """
 
+    name = "settlement"
+
     def __init__(self, db: Database, submitter: Submitter, *, interval: float, grace: float) -> None:
         self._db = db
         self._submitter = submitter
         self._interval = interval
         self._grace_ms = int(grace * 1000)
-        self._task: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        """Begin, with everything that an earlier process left pending."""
-        self._task = asyncio.create_task(self._run(), name="settlement")
-
-    async def stop(self) -> None:
-        """End."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
 
     async def settle(self, *, created_before: int | None = None) -> int:
         """Look once at the pending attempts that are older; returns how many are settled now.

@@ -12,6 +12,7 @@ import aiosmtplib
 import structlog
 from pydantic import SecretStr
 
+from app.background import Background
 from app.settings import Settings
 from app.store.alert_mails import Mail, due_mails, purge, record_failure, record_sent
 from app.store.database import Database
@@ -28,13 +29,15 @@ _PURGE_BATCH = 500
 _PURGE_INTERVAL = 60 * 60 * 1000
 
 
-class Mailer:
+class Mailer(Background):
     """Looks at the queue at the start and every `interval` seconds, and sends what is due.
 
     Each e-mail goes to one address, so that a wrong one holds up no other. What was sent when the process died is
     sent again, for what came of it is not known: with the same Message-ID, by which mail programs recognise it. While
     the process lives it remembers what came of an e-mail until the database has taken it, and does not send it again.
     """
+
+    name = "alert mails"
 
     def __init__(
         self,
@@ -57,18 +60,11 @@ class Mailer:
         self._purge_at = 0
         self._stopping = False
         self._sending: asyncio.Task[None] | None = None
-        self._task: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        """Begin, with everything that an earlier process left in the queue."""
-        self._task = asyncio.create_task(self._run(), name="alert mails")
 
     async def stop(self) -> None:
         """End; what is being sent has its time to be taken."""
         self._stopping = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await super().stop()
         if self._sending is not None:
             await asyncio.gather(self._sending, return_exceptions=True)
 

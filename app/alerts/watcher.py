@@ -16,6 +16,7 @@ from app.alerts.kinds import (
     AlertType,
 )
 from app.alerts.messages import Compose
+from app.background import Background
 from app.identifiers import EVENT_PREFIX, derived_id, random_id
 from app.money import format_usdc, parse_usdc
 from app.projector import Projector
@@ -45,7 +46,7 @@ _SPENDING = ("transaction.completed", "escrow.created")
 """Events of payments and escrows, which may be large ones."""
 
 
-class Watcher:
+class Watcher(Background):
     """Looks at the start, whenever rules change and every `interval` seconds.
 
     Whether an alert holds follows from the read models; that it was told is a mark, made with the event in one
@@ -53,6 +54,8 @@ class Watcher:
     velocity of the wallets that paid at the next look, and all wallets every minute. Large transactions, and the
     e-mails of all alerts, follow from the feed, by a position that moves in the transaction that adds them.
     """
+
+    name = "alerts"
 
     def __init__(
         self,
@@ -73,20 +76,18 @@ class Watcher:
         self._watches_balances: bool | None = None
         self._look_at_all_at = 0
         self._news = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Begin, with everything that changed since an earlier process ended."""
         await self._db.write(begin)
         self._projector.subscribe(self._changed)
-        self._task = asyncio.create_task(self._run(), name="alerts")
+        await super().start()
 
     async def stop(self) -> None:
         """End."""
         if self._task is not None:
             self._projector.unsubscribe(self._changed)
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await super().stop()
 
     def rules_changed(self) -> None:
         """Look at all wallets now; call it from the event loop."""

@@ -11,6 +11,7 @@ from typing import IO
 import structlog
 from sqlalchemy import Connection
 
+from app.background import Background
 from app.exports.files import PART, Show, write
 from app.identifiers import EVENT_PREFIX, derived_id
 from app.store.database import Database
@@ -26,12 +27,14 @@ _BATCH = 100
 """Exports that are removed in one transaction, so that payments do not wait for many."""
 
 
-class Exporter:
+class Exporter(Background):
     """Writes one export after the other, oldest first, each from a snapshot of the database.
 
     An export is `processing` until its file is complete: after a crash or a stop it is written anew. Of several
     processes on one data folder one writes; another takes over when that ends.
     """
+
+    name = "exporter"
 
     def __init__(
         self,
@@ -57,7 +60,6 @@ class Exporter:
         self._ticking = asyncio.Lock()
         self._stop = threading.Event()
         self._lock: IO[str] | None = None
-        self._task: asyncio.Task[None] | None = None
 
     def path(self, export: Export) -> Path:
         """Return where an export's file lies once it is ready."""
@@ -70,13 +72,11 @@ class Exporter:
     async def start(self) -> None:
         """Begin, with what an earlier process left unfinished."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        self._task = asyncio.create_task(self._run(), name="exporter")
+        await super().start()
 
     async def stop(self) -> None:
         """End; what is being written is written anew at the next start."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await super().stop()
         if self._lock is not None:
             self._lock.close()
 

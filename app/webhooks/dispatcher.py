@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import structlog
 from sqlalchemy import Connection
 
+from app.background import Background
 from app.errors import UnavailableError
 from app.store.database import Database
 from app.store.deliveries import Delivery, due_webhooks, news, next_delivery, queue_news
@@ -37,7 +38,7 @@ class _Outcome:
     now: int
 
 
-class Dispatcher:
+class Dispatcher(Background):
     """Looks at the feed and the queues at the start and every `interval` seconds.
 
     A webhook gets one delivery after the other, and its turn ends with each: at most `at_once` webhooks are sent to
@@ -45,6 +46,8 @@ class Dispatcher:
     for outcomes that it does not take: they are stored before anything else is sent to their webhook. What was sent
     when the process died is sent again, for what came of it is not known; so receivers get every event at least once.
     """
+
+    name = "webhooks"
 
     def __init__(self, db: Database, courier: Courier, *, interval: float, at_once: int) -> None:
         self._db = db
@@ -55,18 +58,11 @@ class Dispatcher:
         self._serving: dict[str, asyncio.Task[None]] = {}
         self._purge_at = 0
         self._stopping = False
-        self._task: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        """Begin, with everything that an earlier process left in the queues."""
-        self._task = asyncio.create_task(self._run(), name="webhooks")
 
     async def stop(self) -> None:
         """End; what is being sent has its time to be acknowledged."""
         self._stopping = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await super().stop()
         await self.idle()
 
     async def look(self) -> None:
