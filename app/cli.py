@@ -12,11 +12,12 @@ from pydantic import ValidationError
 from solders.pubkey import Pubkey
 
 from app import demo as demo_story
-from app import logs, organisations
-from app.bootstrap import ConfigurationError, key_ring, open_localnet, open_state, prepare, running
+from app import locks, logs, organisations
+from app.bootstrap import ConfigurationError, Paths, key_ring, open_localnet, open_state, prepare, running
 from app.chain.errors import ChainUnavailable, RpcError
 from app.chain.transport import HttpTransport
 from app.errors import ApiError
+from app.exports.exporter import LOCK
 from app.keys import KeyRing, Role, status_of
 from app.localnet import DataDirInUseError
 from app.localnet.genesis import USDC_MINT
@@ -156,20 +157,23 @@ def beside_the_service(settings: Settings, *, keeper: bool) -> Settings:
 @main.command()
 @_data_dir
 def rebuild(data_dir: Path | None) -> None:
-    """Make the read models anew from the stored events of the chain.
-
-    The service may run meanwhile; until the end it shows only what has been made so far.
-    """
+    """Make the read models anew from the stored events of the chain, while the service is stopped."""
+    settings = _settings(data_dir=data_dir)
+    paths = Paths(settings.data_dir)
     with _errors():
-        paths = prepare(_settings(data_dir=data_dir))
-        if not paths.events.is_file():
+        if not paths.exports.is_dir():
             raise click.ClickException(f"there is no data of a service in {paths.root}")
-        db, events = Database(paths.database), EventStore(paths.events)
-        try:
-            asyncio.run(Projector(db, events.changes).rebuild())
-        finally:
-            events.close()
-            db.close()
+        # The service has it from its start on: what it shows meanwhile would be incomplete.
+        lock = locks.take(paths.exports / LOCK)
+        if lock is None:
+            raise click.ClickException(f"a service is at work on {paths.root}; stop it first")
+        with lock:
+            db, events = Database(paths.database), EventStore(paths.events)
+            try:
+                asyncio.run(Projector(db, events.changes).rebuild())
+            finally:
+                events.close()
+                db.close()
     _say("Rebuilt.")
 
 

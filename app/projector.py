@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import structlog
@@ -70,6 +70,7 @@ class Projector(Background):
         self._news = asyncio.Event()
         self._applying = asyncio.Lock()
         self._told: int | None = None
+        self._changed: set[str] = set()
         self._applied: OrderedDict[str, None] = OrderedDict()
         self._waiting: Waiters[bool] = Waiters()
         self._watchers: list[Watcher] = []
@@ -133,28 +134,37 @@ class Projector(Background):
 
     async def _catch_up(self) -> int:
         read = 0
-        changed: set[str] = set()
-        cursors = self._db.read(_cursors)
-        while cursors:
+        while cursors := self._db.read(_cursors):
             first = min(cursors.values())
-            told = first if self._told is None else self._told
-            rows = self._changes(min(first, told), _BATCH)
-            self._told = max(told, rows[-1].id) if rows else told
-            if not rows:
-                break
+            if self._told is None:
+                self._told = first
+            rows = self._changes(min(first, self._told), _BATCH)
             read += len(rows)
-            mine = [row for row in rows if row.org is None or row.id > cursors.get(row.org, row.id)]
-            # Otherwise another process has applied them all.
-            if mine or rows[-1].id > first:
-                await self._db.write(lambda connection: _apply(connection, mine, cursors, rows[-1].id))  # noqa: B023 - awaited at once
-            self._tell(rows)
-            changed |= vaults_of([row for row in rows if row in mine or (row.id > told and row.org in cursors)])
-            if changed and len(rows) < _BATCH:
+            if rows and not await self._take_in(rows, cursors):
+                continue
+            if self._changed and len(rows) < _BATCH:
+                changed, self._changed = self._changed, set()
                 for watcher in self._watchers:
                     await watcher(changed)
-                changed = set()
-            cursors = self._db.read(_cursors)
+            if not rows:
+                break
         return read
+
+    async def _take_in(self, rows: Sequence[ChainRow], cursors: Mapping[str, int]) -> bool:
+        """Apply rows and tell of them; false when another process has moved the cursors meanwhile."""
+        assert self._told is not None
+        mine = [row for row in rows if row.org is None or row.id > cursors.get(row.org, row.id)]
+        last = rows[-1].id
+        # Otherwise another process has applied them all.
+        if (mine or last > min(cursors.values())) and not await self._db.write(
+            lambda connection: _apply(connection, mine, cursors, last)
+        ):
+            return False
+        self._tell(rows)
+        news = {row.id for row in mine} | {row.id for row in rows if row.id > self._told and row.org in cursors}
+        self._changed |= vaults_of([row for row in rows if row.id in news])
+        self._told = max(self._told, last)
+        return True
 
     def _tell(self, rows: Sequence[ChainRow]) -> None:
         for row in rows:
@@ -169,8 +179,14 @@ def _cursors(connection: Connection) -> dict[str, int]:
     return {org: position or 0 for org, position in connection.execute(_CURSORS)}
 
 
-def _apply(connection: Connection, rows: Sequence[ChainRow], cursors: dict[str, int], last: int) -> None:
-    """Apply rows and move the cursors to `last`, or back where rows have to be applied again."""
+def _apply(connection: Connection, rows: Sequence[ChainRow], cursors: Mapping[str, int], last: int) -> bool:
+    """Apply rows and move the cursors to `last`, or back where rows have to be applied again.
+
+    Does nothing and returns false when the cursors are others than these, by which the rows were chosen: another
+    process applied more, or began anew.
+    """
+    if _cursors(connection) != cursors:
+        return False
     again: set[str] = set()
     reverted = False
     batch = Batch(connection, rows)
@@ -185,6 +201,7 @@ def _apply(connection: Connection, rows: Sequence[ChainRow], cursors: dict[str, 
     upsert_all(connection, projection, positions, keys=["name"])
     if reverted:
         _reset(connection)
+    return True
 
 
 def _revert(connection: Connection, row: ChainRow) -> bool:

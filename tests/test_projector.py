@@ -18,7 +18,7 @@ from sqlalchemy import Connection, select
 from app.chain.addresses import domain_hash
 from app.chain.rules import Rules
 from app.identifiers import EVENT_INNER_INDEX, policy_id, transaction_id, wallet_id
-from app.projector import Projector
+from app.projector import Projector, _reset
 from app.store import Database
 from app.store.approvals import approval, open_approval
 from app.store.attempts import Attempt, attempt, insert_attempt
@@ -442,6 +442,38 @@ async def test_what_another_process_applied_is_told_to_those_who_wait_and_watch_
     told.clear()
     await other.catch_up()
     assert not told
+
+
+async def test_what_was_chosen_before_another_process_began_anew_is_not_applied(line: Line, tmp_path: Path) -> None:
+    # Given a process that has chosen rows by its cursors
+    vault = await line.stage.wallet("agent-1", funds=20 * USDC)
+    await line.seen()
+    await line.stage.pay(vault, USDC)
+    await line.indexer.catch_up()
+    other = Database(tmp_path / "app.db")
+    chosen, go_on = asyncio.Event(), asyncio.Event()
+    write = line.db.write
+
+    async def late(work: Any) -> Any:
+        chosen.set()
+        await go_on.wait()
+        return await write(work)
+
+    line.db.write = late  # type: ignore[method-assign]
+    slow = asyncio.create_task(line.projector.catch_up())
+    await chosen.wait()
+
+    # When another empties the read models and has not applied a row yet
+    await other.write(_reset)
+    go_on.set()
+    await slow
+
+    # Then nothing is missing
+    assert line.wallet(vault).balance == 19 * USDC
+    after = snapshot(line.db)
+    await Projector(other, line.indexer.store.changes).rebuild()
+    assert snapshot(line.db) == after
+    other.close()
 
 
 async def test_rebuilding_gives_the_same_read_models(line: Line) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import fcntl
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import IO
 import structlog
 from sqlalchemy import Connection
 
+from app import locks
 from app.background import Background
 from app.exports.files import PART, Show, write
 from app.identifiers import EVENT_PREFIX, derived_id
@@ -21,6 +21,8 @@ from app.timestamps import iso_ms, now_ms
 
 _log = structlog.get_logger(__name__)
 
+LOCK = "lock"
+"""Name of the file whose lock the process has that writes."""
 _INTERVAL = 5.0
 """Seconds between two looks for what is over, and for what another process was asked for."""
 _BATCH = 100
@@ -108,13 +110,9 @@ class Exporter(Background):
         """Whether this process is the one that writes here."""
         if self._lock is not None:
             return True
-        handle = (self._folder / "lock").open("w")
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            handle.close()
+        self._lock = locks.take(self._folder / LOCK)
+        if self._lock is None:
             return False
-        self._lock = handle
         for left in self._folder.glob(f"*{PART}"):
             left.unlink()
         return True

@@ -1,6 +1,5 @@
 """The first state of a chain and its keys: a faucet with lamports and the authority over a USDC mint."""
 
-import fcntl
 import json
 import os
 from pathlib import Path
@@ -11,6 +10,7 @@ from solders.hash import Hash
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
+from app import locks
 from app.localnet import tokens
 from app.localnet.storage import AccountRow, Storage
 
@@ -33,13 +33,10 @@ def lock(data_dir: Path) -> IO[str]:
     Raises DataDirInUseError: another process has it.
     """
     data_dir.mkdir(parents=True, exist_ok=True)
-    handle = (data_dir / "localnet.lock").open("w")
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        handle.close()
-        raise DataDirInUseError(f"another process runs a chain in {data_dir}") from None
-    return handle
+    taken = locks.take(data_dir / "localnet.lock")
+    if taken is None:
+        raise DataDirInUseError(f"another process runs a chain in {data_dir}")
+    return taken
 
 
 def faucet_key(data_dir: Path | None, *, create: bool) -> Keypair:

@@ -163,7 +163,7 @@ def policy_audit_log(connection: Connection, org: str, policy_id: str) -> list[A
     notes = {edit.version: edit for edit in edits if edit.version is not None}
     entries = [AuditEntry(e.created_at, e.changed_by, e.changes) for e in edits if e.version is None]
     versions = (
-        select(policy_versions, attempts.c.type, attempts.c.memo)
+        select(policy_versions, attempts.c.type, attempts.c.memo, attempts.c.created_at)
         .join(table, table.c.address == policy_versions.c.address)
         .outerjoin(attempts, attempts.c.signature == policy_versions.c.signature)
         .where(table.c.org == org, table.c.policy_id == policy_id)
@@ -173,7 +173,8 @@ def policy_audit_log(connection: Connection, org: str, policy_id: str) -> list[A
     for row in connection.execute(versions):
         if not is_change(row.type):
             continue
-        latest = max(latest, row.timestamp)
+        # What was stored before rows had the moment of the request has the second of the chain's clock.
+        latest = max(latest, row.timestamp, row.created_at or 0)
         note = notes.get(row.version)
         changed_by = row.memo or (None if note is None else note.changed_by)
         changes = {**row.changes, **({} if note is None else note.changes)}
