@@ -23,6 +23,7 @@ from app.localnet import DataDirInUseError
 from app.localnet.genesis import USDC_MINT
 from app.models.keys import MAX_OVERLAP
 from app.projector import Projector
+from app.serve import LOCALHOST
 from app.serve import serve as serve_forever
 from app.settings import Settings
 from app.signers import KeyFileError
@@ -38,10 +39,7 @@ from indexer import EventStore
 _data_dir = click.option(
     "--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Databases and keys.  [default: ./data]"
 )
-_EMBEDDED_CHAIN = "http://127.0.0.1:8899"
-_chain_url = click.option(
-    "--rpc-url", help=f"JSON-RPC address of the chain.  [default: the embedded chain's, {_EMBEDDED_CHAIN}]"
-)
+_chain_url = click.option("--rpc-url", help="JSON-RPC address of the chain.  [default: the embedded chain's]")
 
 
 def _settings(**given: Any) -> Settings:
@@ -148,7 +146,7 @@ def beside_the_service(settings: Settings, *, keeper: bool) -> Settings:
     """
     changes: dict[str, Any] = {"keeper": keeper, "webhooks": False, "alerts": False}
     if settings.rpc_url is None:
-        changes["rpc_url"] = _EMBEDDED_CHAIN
+        changes["rpc_url"] = f"http://{LOCALHOST}:{settings.localnet_port}"
     if settings.usdc_mint is None and settings.cluster == "localnet":
         changes["usdc_mint"] = str(USDC_MINT)
     return settings.model_copy(update=changes)

@@ -161,9 +161,9 @@ class Projector(Background):
         ):
             return False
         self._tell(rows)
-        news = {row.id for row in mine} | {row.id for row in rows if row.id > self._told and row.org in cursors}
-        self._changed |= vaults_of([row for row in rows if row.id in news])
-        self._told = max(self._told, last)
+        told, self._told = self._told, max(self._told, last)
+        news = [row for row in rows if row.org is None or (row.org in cursors and row.id > min(cursors[row.org], told))]
+        self._changed |= vaults_of(news)
         return True
 
     def _tell(self, rows: Sequence[ChainRow]) -> None:

@@ -40,6 +40,7 @@ from tests.webhook_support import (
     Post,
     Received,
     Receiver,
+    Slow,
     answer,
     broken,
     dripping,
@@ -301,12 +302,7 @@ async def test_event_that_fails_holds_up_none_that_follow(post: Post) -> None:
 
 
 async def test_slow_receiver_delays_no_other_and_gets_one_request_at_a_time(post: Post) -> None:
-    release = asyncio.Event()
-
-    async def slow(request: Received, writer: asyncio.StreamWriter) -> None:
-        await release.wait()
-        await ok(request, writer)
-
+    slow = Slow()
     async with Receiver(slow) as first, Receiver() as second:
         post.register(first.url)
         post.register(second.url)
@@ -316,7 +312,7 @@ async def test_slow_receiver_delays_no_other_and_gets_one_request_at_a_time(post
             while len(second.received) < len(ids):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert first.events == ids[:1]
-        release.set()
+        slow.release.set()
         await draining
 
     assert first.events == second.events == ids
@@ -376,18 +372,12 @@ async def test_event_is_not_sent_again_while_its_outcome_cannot_be_stored(
 
 
 async def test_dispatcher_ends_although_an_outcome_cannot_be_stored(post: Post) -> None:
-    arrived, release = asyncio.Event(), asyncio.Event()
-
-    async def slow(request: Received, writer: asyncio.StreamWriter) -> None:
-        arrived.set()
-        await release.wait()
-        await ok(request, writer)
-
+    slow = Slow()
     async with Receiver(slow) as receiver:
         made, _ = post.register(receiver.url)
         await post.dispatcher.start()
         [event_id] = post.happen()
-        await asyncio.wait_for(arrived.wait(), 5)
+        await asyncio.wait_for(slow.arrived.wait(), 5)
         post.db.write_now(
             lambda conn: conn.exec_driver_sql(
                 "CREATE TRIGGER refuse BEFORE UPDATE ON webhook_deliveries BEGIN SELECT RAISE(ABORT, 'no space'); END"
@@ -395,7 +385,7 @@ async def test_dispatcher_ends_although_an_outcome_cannot_be_stored(post: Post) 
         )
         stopping = asyncio.create_task(post.dispatcher.stop())
         await asyncio.sleep(0)
-        release.set()
+        slow.release.set()
         await asyncio.wait_for(stopping, 4)
 
     assert post.statuses(made) == {event_id: "pending"}
@@ -661,21 +651,15 @@ def test_older_database_gets_the_tables(post: Post, tmp_path: Path) -> None:
 
 
 async def test_running_dispatcher_sends_what_happens_and_ends_with_what_is_being_sent(post: Post) -> None:
-    arrived, release = asyncio.Event(), asyncio.Event()
-
-    async def slow(request: Received, writer: asyncio.StreamWriter) -> None:
-        arrived.set()
-        await release.wait()
-        await ok(request, writer)
-
+    slow = Slow()
     async with Receiver(slow) as receiver:
         made, _ = post.register(receiver.url)
         await post.dispatcher.start()
         first, second = post.happen(2)
-        await asyncio.wait_for(arrived.wait(), 5)
+        await asyncio.wait_for(slow.arrived.wait(), 5)
         stopping = asyncio.create_task(post.dispatcher.stop())
         await asyncio.sleep(0)
-        release.set()
+        slow.release.set()
         await asyncio.wait_for(stopping, 5)
 
     assert post.statuses(made) == {first: "delivered", second: "pending"}

@@ -91,6 +91,18 @@ async def dripping(_request: Received, writer: asyncio.StreamWriter) -> None:
             await asyncio.sleep(0.01)
 
 
+class Slow:
+    """A receiver that takes events once it is released."""
+
+    def __init__(self) -> None:
+        self.arrived, self.release = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, request: Received, writer: asyncio.StreamWriter) -> None:
+        self.arrived.set()
+        await self.release.wait()
+        await ok(request, writer)
+
+
 class Receiver:
     """A real HTTP server on this machine, with `tls` for HTTPS; `behave` answers each request, `received` has all."""
 

@@ -5,9 +5,7 @@ from sqlalchemy import Connection, bindparam, delete, exists, select
 from app.store import webhooks
 from app.store.deliveries import LIFETIME, table
 from app.store.delivery_attempts import table as attempts
-
-_REMEMBERED = 24 * 60 * 60 * 1000
-"""Milliseconds for which a deleted webhook is remembered: as long as the request that deleted it may be repeated."""
+from app.store.idempotency import LIFETIME as REPEATABLE
 
 
 def purge(connection: Connection, now: int, *, limit: int) -> bool:
@@ -28,7 +26,8 @@ def purge(connection: Connection, now: int, *, limit: int) -> bool:
     bare = ~exists().where(attempts.c.delivery_id == table.c.delivery_id)
     connection.execute(delete(table).where(table.c.delivery_id.in_(gone), bare))
     empty = ~exists().where(table.c.webhook_id == webhooks.table.c.webhook_id)
-    past = webhooks.table.c.updated_at < now - _REMEMBERED
+    # The request that deleted a webhook may be repeated so long.
+    past = webhooks.table.c.updated_at < now - REPEATABLE
     connection.execute(delete(webhooks.table).where(webhooks.table.c.status == "deleted", past, empty))
     return limit in (len(gone), forgotten)
 
