@@ -111,7 +111,7 @@ def get(service: Service, principal: Principal, approval_id: str) -> Approval:
 async def page(service: Service, principal: Principal, query: ListApprovals) -> ApprovalPage:
     """One page of approvals, newest first; an agent sees its own wallet's."""
     if query.wallet_id is not None:
-        wallets.find(service, principal.org, query.wallet_id)
+        wallets.require(service, principal.org, query.wallet_id)
 
     def read(conn: Connection) -> Page[ApprovalRequest]:
         return approval_requests_of(

@@ -197,7 +197,7 @@ def page(service: Service, principal: Principal, query: ListEscrows) -> EscrowPa
     Raises ``wallet_not_found`` when a wallet is named that the organisation does not have.
     """
     if query.wallet_id is not None:
-        wallets.find(service, principal.org, query.wallet_id)
+        wallets.require(service, principal.org, query.wallet_id)
     chosen = EscrowFilter(wallet_id=query.wallet_id or principal.wallet_id, status=query.status)
     found = service.db.read(lambda conn: escrows(conn, principal.org, chosen, limit=query.limit, cursor=query.cursor))
     return EscrowPage(

@@ -14,7 +14,7 @@ def page(service: Service, principal: Principal, query: ListEvents) -> EventPage
     Raises ``wallet_not_found`` when a wallet is named that the organisation does not have.
     """
     if query.wallet_id is not None:
-        wallets.find(service, principal.org, query.wallet_id)
+        wallets.require(service, principal.org, query.wallet_id)
     chosen = FeedFilter(
         types=query.type or query.event,
         wallet_id=query.wallet_id or principal.wallet_id,

@@ -20,7 +20,7 @@ async def put(service: Service, principal: Principal, wallet_id: str, body: PutT
 
 def get(service: Service, principal: Principal, wallet_id: str) -> RuleAnswer:
     """Return the wallet's rule; a disabled one without amounts when it was never given one."""
-    wallets.find(service, principal.org, wallet_id)
+    wallets.require(service, principal.org, wallet_id)
     rule = service.db.read(lambda conn: topup_rule(conn, wallet_id))
     return _answer(rule or TopupRule(wallet_id, enabled=False, trigger_below=None, topup_amount=None, updated_at=0))
 

@@ -43,7 +43,7 @@ def page(
     Raises ``wallet_not_found`` when a wallet is named that the organisation does not have.
     """
     if wallet_id is not None:
-        wallets.find(service, principal.org, wallet_id)
+        wallets.require(service, principal.org, wallet_id)
     chosen = TransactionFilter(
         wallet_id=wallet_id or principal.wallet_id,
         status=query.status,

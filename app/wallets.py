@@ -36,6 +36,7 @@ from app.store.wallets import (
     AgentIdTakenError,
     Wallet,
     WalletDetails,
+    has_wallet,
     insert_wallet_details,
     update_wallet_details,
     wallet,
@@ -51,6 +52,12 @@ def find(service: Service, org: str, wallet_id: str) -> Wallet:
     if found is None:
         raise NotFoundError("wallet_not_found")
     return found
+
+
+def require(service: Service, org: str, wallet_id: str) -> None:
+    """Raise ``wallet_not_found`` where the organisation has no such wallet."""
+    if not service.db.read(lambda conn: has_wallet(conn, org, wallet_id)):
+        raise NotFoundError("wallet_not_found")
 
 
 def find_living(service: Service, org: str, wallet_id: str) -> Wallet:
@@ -216,7 +223,7 @@ def _changes(
 
 async def archive(service: Service, principal: Principal, ticket: Ticket, wallet_id: str) -> WalletDetail:
     """Archive an empty wallet. Raises ``wallet_not_empty``."""
-    find(service, principal.org, wallet_id)
+    require(service, principal.org, wallet_id)
     async with service.submitter.lock(_state(wallet_id)):
         if not await _resumed(service, ticket, principal.org, wallet_id):
             await settle_earlier(service, principal.org, "close_wallet", wallet_id=wallet_id)

@@ -40,7 +40,7 @@ async def put_of_wallet(service: Service, principal: Principal, wallet_id: str, 
 
 def get_of_wallet(service: Service, principal: Principal, wallet_id: str) -> WalletAlerts:
     """Return the rules that hold for a wallet. Raises ``wallet_not_found``."""
-    wallets.find(service, principal.org, wallet_id)
+    wallets.require(service, principal.org, wallet_id)
     rules = service.db.read(lambda conn: rules_of(conn, [principal.org, wallet_id]))
     return WalletAlerts.model_validate(_answer(rules, principal.org, wallet_id))
 

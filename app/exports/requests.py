@@ -42,7 +42,7 @@ async def create(service: Service, principal: Principal, ticket: Ticket, body: C
             return _answer(service, earlier)
     wallet_id = body.wallet_id or principal.wallet_id
     if wallet_id is not None:
-        wallets.find(service, org, wallet_id)
+        wallets.require(service, org, wallet_id)
     now = now_ms()
     asked = Export(
         export_id=random_id(_PREFIX),

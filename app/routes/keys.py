@@ -28,7 +28,7 @@ async def create_key(call: Call, body: CreateKey) -> NewKey:
     """
     service, org = call.service, call.principal.org
     if body.wallet_id is not None:
-        wallets.find(service, org, body.wallet_id)
+        wallets.require(service, org, body.wallet_id)
     made = service.keys.issue(org=org, role=body.role, wallet_id=body.wallet_id, name=body.name or "", live=_live(call))
 
     def store(conn: Connection) -> Issued:

@@ -76,7 +76,7 @@ def listing(
 
 def fetch_page(
     connection: Connection, found_by: Listing, parameters: Mapping[str, Any], *, limit: int, cursor: str | None
-) -> tuple[list[Row[Any]], bool, str | None]:
+) -> tuple[Sequence[Row[Any]], bool, str | None]:
     """Return the rows of one page, whether there are more, and the cursor of the next page.
 
     `parameters` are those that the listing leaves open. A page costs the same wherever it starts. Raises
@@ -85,7 +85,7 @@ def fetch_page(
     values = {**parameters, "page_limit": limit + 1}
     if cursor is not None:
         values["page_moment"], values["page_last"] = _decode(cursor, found_by)
-    rows = list(connection.execute(found_by.first if cursor is None else found_by.following, values))
+    rows = connection.execute(found_by.first if cursor is None else found_by.following, values).all()
     time, key = found_by.time, found_by.key
     if len(rows) <= limit:
         return rows, False, None

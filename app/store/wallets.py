@@ -143,6 +143,11 @@ def labels(connection: Connection, wallet_ids: Collection[str]) -> dict[str, str
     return {row.wallet_id: row.label for row in connection.execute(query)}
 
 
+def has_wallet(connection: Connection, org: str, wallet_id: str) -> bool:
+    """Return whether the organisation has a wallet with this id, archived ones too."""
+    return connection.scalar(_OWNED, {"org": org, "key": wallet_id}) is not None
+
+
 def wallet(connection: Connection, org: str, wallet_id: str, now: int) -> Wallet | None:
     """Return the organisation's wallet with this id, archived ones too."""
     return _one(connection, _BY_ID, {"org": org, "now": now, "key": wallet_id})
@@ -213,6 +218,7 @@ _WALLETS = (
     .outerjoin(policy_details, policy_details.c.address == table.c.policy)
     .where(table.c.org == bindparam("org"))
 )
+_OWNED = select(table.c.wallet_id).where(table.c.org == bindparam("org"), table.c.wallet_id == bindparam("key"))
 _BY_ID = _WALLETS.where(table.c.wallet_id == bindparam("key"))
 _BY_VAULT = _WALLETS.where(table.c.vault == bindparam("key"))
 _BY_AGENT = _WALLETS.where(details.c.agent_id == bindparam("key"))
