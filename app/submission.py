@@ -51,7 +51,7 @@ CHANGES = frozenset(
         "close_approval",
     }
 )
-#: Blocks after the last valid one until an absent transaction counts as expired: a node may lag behind another.
+#: Blocks after the last valid one until an absent transaction counts as expired: a node may have been on another fork.
 _EXPIRY_MARGIN = 30
 
 
@@ -152,18 +152,21 @@ class Submitter:
         if attempt.status != "pending" or attempt.signature is None:
             return Outcome(attempt, attempt.status, attempt.slot, error=attempt.error)
         try:
-            # The height comes first: what is absent after it was read cannot land any more.
-            height = await self._chain.block_height("finalized")
-            [status] = await self._chain.statuses([attempt.signature], search_history=True)
+            # The block comes first: what is absent after it was read cannot land any more.
+            block = await self._chain.last_final_block()
+            seen = await self._chain.statuses([attempt.signature], search_history=True)
         except ChainUnavailable:
             raise unavailable(attempt) from None
+        [status] = seen.found
         # What has failed in a block that is not confirmed may yet succeed in another.
         if status is not None and status.err is not None and status.is_confirmed:
             return await self.fail(attempt, status.err, slot=status.slot, custom_error=status.custom_error)
         if status is not None:
             return await self._landed(attempt, status)
         last_height = attempt.last_valid_block_height
-        if last_height is not None and height > last_height + _EXPIRY_MARGIN:
+        expired = last_height is not None and block.height > last_height + _EXPIRY_MARGIN
+        # Behind one address there may be several nodes: one that has not seen the block knows nothing of an absence.
+        if expired and seen.slot >= block.slot:
             return await self.fail(attempt, "expired")
         return Outcome(attempt, "pending")
 

@@ -30,9 +30,11 @@ class Reconciler:
         slot = await self._source.finalized_slot()
         vanished: list[str] = []
         while signatures := self._store.unfinalized(slot, STATUS_BATCH):
-            found = await self._source.commitments(signatures)
-            final = [one for one, how in zip(signatures, found, strict=True) if how == "finalized"]
-            gone = [one for one, how in zip(signatures, found, strict=True) if how is None]
+            seen = await self._source.commitments(signatures)
+            final = [one for one, how in zip(signatures, seen.found, strict=True) if how == "finalized"]
+            # Behind one address there may be several nodes: one that has not seen these slots misses what they hold.
+            unknown = [one for one, how in zip(signatures, seen.found, strict=True) if how is None]
+            gone = unknown if seen.slot >= slot else []
             self._store.finalize(final)
             if gone:
                 self._store.revert(gone)

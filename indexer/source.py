@@ -30,6 +30,14 @@ class Balances:
     amounts: list[int | None]
 
 
+@dataclass(frozen=True, slots=True)
+class Commitments:
+    """How settled transactions are, `None` for one that is unknown to the node, which had seen blocks up to `slot`."""
+
+    slot: int
+    found: list[str | None]
+
+
 class Source:
     """A node, asked at commitment `confirmed`."""
 
@@ -65,11 +73,12 @@ class Source:
         """Return the newest slot that can no longer vanish."""
         return int(await self._rpc.call("getSlot", [{"commitment": "finalized"}]))
 
-    async def commitments(self, signatures: Sequence[str]) -> list[str | None]:
-        """Return how settled each of at most 256 transactions is, `None` for one that is not on the chain."""
+    async def commitments(self, signatures: Sequence[str]) -> Commitments:
+        """Return how settled each of at most 256 transactions is."""
         options = {"searchTransactionHistory": True}
         answer = await self._rpc.call("getSignatureStatuses", [list(signatures), options])
-        return [None if one is None else one.get("confirmationStatus") for one in answer["value"]]
+        found = [None if one is None else one.get("confirmationStatus") or "processed" for one in answer["value"]]
+        return Commitments(int(answer["context"]["slot"]), found)
 
     async def balances(self, accounts: Sequence[str]) -> Balances:
         """Return the amounts in at most 100 token accounts, all as of one slot."""

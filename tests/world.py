@@ -47,7 +47,7 @@ class Line:
     """The way to the chain, which a test can break: for requests (`lose_requests`) or for answers (`lose_answers`).
 
     What `hold` returns for a method is awaited before its request passes. `through` takes a request's body to the
-    chain; a test may put in its place what alters answers.
+    chain. `alter` gets a method's name and its result, and returns what is answered instead.
     """
 
     def __init__(self, through: Callable[[bytes], Awaitable[bytes]]) -> None:
@@ -55,6 +55,7 @@ class Line:
         self.lose_requests: Callable[[str], bool] = lambda _method: False
         self.lose_answers: Callable[[str], bool] = lambda _method: False
         self.hold: Callable[[str], Awaitable[object] | None] = lambda _method: None
+        self.alter: Callable[[str, Any], Any] | None = None
         self.methods: list[str] = []
 
     async def __call__(self, body: bytes) -> bytes:
@@ -69,10 +70,19 @@ class Line:
         answer = await self.through(body)
         if any(self.lose_answers(method) for method in methods):
             raise ChainUnavailable("cut by the test")
-        return answer
+        return answer if self.alter is None else _altered(methods, answer, self.alter)
 
     def mend(self) -> None:
         self.lose_requests = self.lose_answers = lambda _method: False
+        self.alter = None
+
+
+def _altered(methods: list[str], body: bytes, alter: Callable[[str, Any], Any]) -> bytes:
+    answer = json.loads(body)
+    for method, told in zip(methods, answer if isinstance(answer, list) else [answer], strict=True):
+        if "result" in told:
+            told["result"] = alter(method, told["result"])
+    return json.dumps(answer).encode()
 
 
 class World:

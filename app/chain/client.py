@@ -12,7 +12,7 @@ from solders.pubkey import Pubkey
 
 from app.chain.confirmations import Confirmations
 from app.chain.errors import BlockhashNotFound, ChainUnavailable
-from app.chain.records import Blockhash, RawAccount, SignatureStatus, Simulation
+from app.chain.records import Block, Blockhash, RawAccount, SignatureStatus, Simulation, Statuses
 from app.chain.rpc import Rpc
 from app.chain.transport import Transport
 
@@ -99,19 +99,17 @@ class ChainClient:
             raise _unusable("sendTransaction")
         return signature
 
-    async def statuses(
-        self, signatures: Sequence[str], *, search_history: bool = False
-    ) -> list[SignatureStatus | None]:
-        """Return the status of each of at most 256 signatures, `None` for one that has not landed."""
+    async def statuses(self, signatures: Sequence[str], *, search_history: bool = False) -> Statuses:
+        """Return the status of each of at most 256 signatures."""
         options = [{"searchTransactionHistory": True}] if search_history else []
         answer = await self.call("getSignatureStatuses", [list(signatures), *options])
         try:
-            found = [_status(value) for value in answer["value"]]
+            seen = Statuses(int(answer["context"]["slot"]), [_status(value) for value in answer["value"]])
         except _MALFORMED as error:
             raise _unusable("getSignatureStatuses") from error
-        if len(found) != len(signatures):
+        if len(seen.found) != len(signatures):
             raise _unusable("getSignatureStatuses")
-        return found
+        return seen
 
     async def confirm(self, signature: str, *, timeout: float) -> SignatureStatus | None:  # noqa: ASYNC109
         """Wait until the signature is confirmed, successful or failed; `None` when unknown after `timeout` seconds."""
@@ -144,14 +142,13 @@ class ChainClient:
             return None
         return int.from_bytes(account.data[_BALANCE], "little")
 
-    async def block_height(self, commitment: str = COMMITMENT) -> int:
-        """Return the number of blocks since genesis."""
-        return await self._integer("getBlockHeight", [{"commitment": commitment}])
-
-    async def is_blockhash_valid(self, blockhash: Hash) -> bool:
-        """Whether a transaction with this blockhash can still land."""
-        answer = await self.call("isBlockhashValid", [str(blockhash), {"commitment": COMMITMENT}])
-        return isinstance(answer, dict) and answer.get("value") is True
+    async def last_final_block(self) -> Block:
+        """Return the newest block that can no longer vanish."""
+        answer = await self.call("getEpochInfo", [{"commitment": "finalized"}])
+        try:
+            return Block(int(answer["absoluteSlot"]), int(answer["blockHeight"]))
+        except _MALFORMED as error:
+            raise _unusable("getEpochInfo") from error
 
     async def airdrop(self, address: Pubkey, lamports: int) -> str:
         """Ask a test network for lamports and return the transaction's signature."""
@@ -167,12 +164,6 @@ class ChainClient:
         close = getattr(self._transport, "aclose", None)
         if close is not None:
             await close()
-
-    async def _integer(self, method: str, params: list[Any]) -> int:
-        answer = await self.call(method, params)
-        if not isinstance(answer, int):
-            raise _unusable(method)
-        return answer
 
     def _return_data(self, value: Any) -> bytes | None:
         # The last program that set return data wins, so data of another program is not an answer.

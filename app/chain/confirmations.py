@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from app.chain.errors import ChainUnavailable, RpcError
-from app.chain.records import SignatureStatus
+from app.chain.records import SignatureStatus, Statuses
 from app.waiters import Waiters
 
-Statuses = Callable[[Sequence[str]], Awaitable[list[SignatureStatus | None]]]
+Ask = Callable[[Sequence[str]], Awaitable[Statuses]]
 
 _BATCH = 256
 """The most signatures that `getSignatureStatuses` takes."""
@@ -22,7 +22,7 @@ class Confirmations:
     A hundred concurrent payments ask the node once, not a hundred times, and no subscription has to be kept alive.
     """
 
-    def __init__(self, statuses: Statuses) -> None:
+    def __init__(self, statuses: Ask) -> None:
         self._statuses = statuses
         self._waiting: Waiters[SignatureStatus] = Waiters()
         self._news = asyncio.Event()
@@ -61,9 +61,9 @@ class Confirmations:
 
     async def _ask(self, signatures: list[str]) -> None:
         try:
-            found = await self._statuses(signatures)
+            seen = await self._statuses(signatures)
         except (ChainUnavailable, RpcError):
             return  # the node may be back before the time of those who wait is up
-        for signature, status in zip(signatures, found, strict=True):
+        for signature, status in zip(signatures, seen.found, strict=True):
             if status is not None and status.is_confirmed:
                 self._waiting.tell(signature, status)

@@ -59,6 +59,22 @@ class SignatureStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Statuses:
+    """What a node that had seen blocks up to a slot knew of transactions, `None` for one that it had not seen land."""
+
+    slot: int
+    found: list[SignatureStatus | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A block's slot, and its height: the number of blocks before it, slots without a block not counted."""
+
+    slot: int
+    height: int
+
+
+@dataclass(frozen=True, slots=True)
 class RawAccount:
     """An account's bytes as of a slot."""
 

@@ -8,7 +8,7 @@ import pytest
 from solders.keypair import Keypair
 
 from app.chain.errors import RpcError
-from app.chain.records import SignatureStatus
+from app.chain.records import SignatureStatus, Statuses
 from app.plans import Outcome
 from app.store.attempts import Attempt, attempt, pending_attempts
 from app.timestamps import iso, now_ms
@@ -229,8 +229,8 @@ async def test_failure_counts_once_it_is_confirmed(
 ) -> None:
     pending = await _pending_payment(own_world, await own_world.payee())
 
-    async def statuses(_signatures: object, **_options: object) -> list[SignatureStatus]:
-        return [SignatureStatus(1, {"InstructionError": [0, {"Custom": 1}]}, commitment)]
+    async def statuses(_signatures: object, **_options: object) -> Statuses:
+        return Statuses(1, [SignatureStatus(1, {"InstructionError": [0, {"Custom": 1}]}, commitment)])
 
     monkeypatch.setattr(own_world.service.chain, "statuses", statuses)
 

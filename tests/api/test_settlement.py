@@ -1,5 +1,7 @@
 """Payments whose outcome was lost on the way: neither lost nor paid twice, also over restarts."""
 
+from typing import Any
+
 import pytest
 from solders.pubkey import Pubkey
 
@@ -107,6 +109,30 @@ async def test_expired_payment_failed_and_its_key_pays_anew(own_world: World) ->
     assert paid["status"] == "confirmed"
     assert paid["tx_id"] != expired
     assert (await world.ok("GET", f"/v1/payments/{expired}"))["status"] == "failed"
+    assert await world.balance(to) == 1_000_000
+
+
+async def test_payment_is_not_repeated_when_a_node_that_is_behind_does_not_know_it(own_world: World) -> None:
+    world = own_world
+    wallet, to = await world.wallet(), await world.payee()
+    world.line.lose_answers = lambda method: method == "sendTransaction"
+    sent = error_of(await world.pay(wallet, to, "1", headers=_key("lost")), 503, "chain_unavailable")["tx_id"]
+    world.line.mend()
+    behind = await world.service.chain.call("getSlot", [{"commitment": "finalized"}])
+    world.clock.ahead += EXPIRY_SECONDS
+
+    def lag(method: str, result: Any) -> Any:
+        if method != "getSignatureStatuses":
+            return result
+        return {"context": {"slot": behind}, "value": [None for _ in result["value"]]}
+
+    world.line.alter = lag
+    await world.service.settlement.settle()
+    assert (await world.ok("GET", f"/v1/payments/{sent}"))["status"] == "pending"
+
+    world.line.mend()
+    paid = (await world.pay(wallet, to, "1", headers=_key("lost"))).json()
+    assert (paid["tx_id"], paid["status"]) == (sent, "confirmed")
     assert await world.balance(to) == 1_000_000
 
 

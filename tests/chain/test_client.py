@@ -41,6 +41,11 @@ def client(transport: Any, **options: Any) -> ChainClient:
     return ChainClient(transport, program_id=PROGRAM, **options)
 
 
+def statuses(found: list[Any]) -> dict[str, Any]:
+    """Return an answer of `getSignatureStatuses`."""
+    return {"context": {"slot": 9}, "value": found}
+
+
 def blockhash_answer(number: int = 1) -> dict[str, Any]:
     """Return a node's answer to getLatestBlockhash."""
     value = {"blockhash": str(Hash(bytes([number]) * 32)), "lastValidBlockHeight": 150 + number}
@@ -144,11 +149,11 @@ async def test_application_that_raises_is_unavailable() -> None:
         raise RuntimeError("closed")
 
     with pytest.raises(ChainUnavailable):
-        await client(AsgiTransport(broken)).block_height()
+        await client(AsgiTransport(broken)).last_final_block()
 
 
 async def test_all_who_wait_share_one_question() -> None:
-    node = Node(getSignatureStatuses=lambda params: {"value": [status() for _ in params[0]]})
+    node = Node(getSignatureStatuses=lambda params: statuses([status() for _ in params[0]]))
     chain = client(node)
     found = await asyncio.gather(*(chain.confirm(f"{n:088}", timeout=5) for n in range(50)))
     assert all(one is not None and one.slot == 7 for one in found)
@@ -157,8 +162,8 @@ async def test_all_who_wait_share_one_question() -> None:
 
 
 async def test_confirmation_waits_through_processed_and_an_absent_node() -> None:
-    answers = iter([{"value": [None]}, {"value": [status("processed")]}, {"code": -32005, "message": "behind"}])
-    node = Node(getSignatureStatuses=lambda _: next(answers, {"value": [status("finalized")]}))
+    answers = iter([statuses([None]), statuses([status("processed")]), {"code": -32005, "message": "behind"}])
+    node = Node(getSignatureStatuses=lambda _: next(answers, statuses([status("finalized")])))
     chain = client(node)
     found = await chain.confirm(SIGNATURE, timeout=5)
     assert found is not None
@@ -169,7 +174,7 @@ async def test_confirmation_waits_through_processed_and_an_absent_node() -> None
 
 async def test_failed_transaction_is_confirmed_with_its_error() -> None:
     err = {"InstructionError": [0, {"Custom": 6001}]}
-    chain = client(Node(getSignatureStatuses={"value": [status(err=err)]}))
+    chain = client(Node(getSignatureStatuses=statuses([status(err=err)])))
     found = await chain.confirm(SIGNATURE, timeout=5)
     assert found is not None
     assert found.custom_error == 6001
@@ -177,12 +182,12 @@ async def test_failed_transaction_is_confirmed_with_its_error() -> None:
 
 
 async def test_unknown_outcome_is_none_and_does_not_disturb_others() -> None:
-    node = Node(getSignatureStatuses={"value": [None]})
+    node = Node(getSignatureStatuses=statuses([None]))
     chain = client(node)
     impatient = asyncio.create_task(chain.confirm(SIGNATURE, timeout=0.02))
     patient = asyncio.create_task(chain.confirm(SIGNATURE, timeout=5))
     assert await impatient is None
-    node.answers["getSignatureStatuses"] = {"value": [status()]}
+    node.answers["getSignatureStatuses"] = statuses([status()])
     assert await patient is not None
     await chain.aclose()
 
@@ -201,9 +206,10 @@ async def test_the_embedded_chain_settles_a_payment_over_http_and_in_process() -
         remote = ChainClient(transport, program_id=stage.codec.program_id)
         signature = await stage.pay(vault, 3 * USDC)
         assert await remote.token_balance(tokens) == await stage.chain.token_balance(tokens) == 3 * USDC
-        [found] = await remote.statuses([signature], search_history=True)
+        seen = await remote.statuses([signature], search_history=True)
+        [found] = seen.found
         assert found is not None
         assert found.err is None
+        assert found.slot <= seen.slot
         assert await remote.token_balance(Pubkey.new_unique()) is None
-        assert await remote.is_blockhash_valid((await remote.blockhash()).hash)
         await remote.aclose()
