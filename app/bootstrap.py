@@ -217,7 +217,7 @@ async def running(
 
         async def catch_up() -> int:
             slot = int(await chain.call("getSlot", [{"commitment": COMMITMENT}]))
-            await indexer.catch_up()
+            await indexer.catch_up(seen=slot)
             await projector.catch_up()
             return slot
 

@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+import indexer
 from app.chain.errors import ChainUnavailable, RpcError
 from app.errors import ApiError, RequestError, UnavailableError
 from app.identifiers import random_id
@@ -153,6 +154,7 @@ ERROR_HANDLERS: Mapping[Any, Any] = {
     HTTPException: _http_error,
     ChainUnavailable: _chain_error,
     RpcError: _chain_error,
+    indexer.RpcError: _chain_error,
     InvalidCursorError: _cursor_error,
 }
 

@@ -205,6 +205,10 @@ async def _update(request: _Request, before: Policy, body: UpdatePolicy) -> Asyn
     says = await terms_of(service, before) if listed else Terms(before.rules, {})
     wanted = changed(service, before.org, says, body)
     if wanted == says:
+        # An earlier change that still lands would undo what is asked for here, and answered as done.
+        await policy_lists.settle_earlier(service, before.org, before.policy_id)
+        if policies.find(service, before.org, before.policy_id).version != before.version:
+            raise _ChangedMeanwhileError
         return
     authority = service.signers.require_authority().pubkey()
     address = Pubkey.from_string(before.address)

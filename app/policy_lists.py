@@ -71,10 +71,10 @@ async def written(service: Service, allowlist: Pubkey, entries: Sequence[bytes])
 
 
 async def settle_earlier(service: Service, org: str, policy_id: str) -> None:
-    """Return when no earlier request's chunks can get into a draft that is written now.
+    """Return when no earlier request's change of a policy, or chunk of a draft of its list, can land any more.
 
-    Raises ``chain_unavailable`` while they can. Updates of rules alone need not wait: the chain lets only the first
-    of two that start from the same version pass.
+    Raises ``chain_unavailable`` while one can. An update of rules need not wait: the chain lets only the first of two
+    that start from the same version pass.
     """
     pending = service.db.read(lambda conn: pending_changes(conn, org, (WRITING, UPDATE)))
     for attempt in pending:

@@ -14,7 +14,7 @@ import structlog
 from solders.keypair import Keypair
 from sqlalchemy import Connection
 
-from app.chain.client import ChainClient
+from app.chain.client import COMMITMENT, ChainClient
 from app.chain.errors import BlockhashNotFound, ChainUnavailable, RpcError
 from app.chain.records import SignatureStatus
 from app.chain.transactions import Signed, sign
@@ -29,7 +29,7 @@ from app.store.attempts import attempt as attempt_of
 from app.store.database import Database
 from app.store.escrows import delete_pending_escrow, insert_pending_escrow
 from app.store.feed import append_event
-from app.store.wallets import delete_wallet_details
+from app.store.wallets import delete_wallet_details, vault_of
 from app.timestamps import iso_ms, now_ms
 from idl.transactions import message_hash
 from indexer import Indexer
@@ -51,7 +51,7 @@ CHANGES = frozenset(
         "close_approval",
     }
 )
-#: Blocks after the last valid one until an absent transaction counts as expired: a node may have been on another fork.
+#: Blocks after the last valid one until an absent transaction counts as expired.
 _EXPIRY_MARGIN = 30
 
 
@@ -164,19 +164,34 @@ class Submitter:
         if status is not None:
             return await self._landed(attempt, status)
         last_height = attempt.last_valid_block_height
-        expired = last_height is not None and block.height > last_height + _EXPIRY_MARGIN
         # Behind one address there may be several nodes: one that has not seen the block knows nothing of an absence.
-        if expired and seen.slot >= block.slot:
-            return await self.fail(attempt, "expired")
-        return Outcome(attempt, "pending")
+        if last_height is None or block.height <= last_height + _EXPIRY_MARGIN or seen.slot < block.slot:
+            return Outcome(attempt, "pending")
+        # One that has lost its history does not know what landed, but the program's accounts count it.
+        whole = await self._indexer.holds_all(self._counted_by(attempt), block.slot)
+        slot = self._indexer.store.slot_of(attempt.signature)
+        if slot is not None:
+            return await self._landed(attempt, SignatureStatus(slot, None, COMMITMENT))
+        return await self.fail(attempt, "expired") if whole else Outcome(attempt, "pending")
+
+    def _counted_by(self, attempt: Attempt) -> list[str]:
+        """Return the accounts of which one counts the attempt's events, if it landed."""
+        wallet_id = attempt.wallet_id
+        vault = None if wallet_id is None else self._db.read(lambda conn: vault_of(conn, wallet_id))
+        return [attempt.org] if vault is None else [attempt.org, vault]
 
     async def _landed(self, attempt: Attempt, status: SignatureStatus) -> Outcome:
         # Its events may have been applied by an earlier process, so this does not wait for them to come.
         pending = Outcome(attempt, "pending", status.slot, landed=True)
         if not status.is_confirmed:
             return pending
+        assert attempt.signature is not None
         await self._indexer.catch_up()
         await self._projector.catch_up()
+        if self._indexer.store.slot_of(attempt.signature) is None:
+            # The read models, by which the next request decides, do not show it yet: the node knows more than it lists.
+            self._indexer.wake(attempt.signature)
+            return pending
         if attempt.type not in TRANSACTION_TYPES:
             return await self.succeed(attempt, status.slot)
         found = self._db.read(lambda conn: attempt_of(conn, attempt.tx_id))

@@ -4,6 +4,7 @@ Everything in that database can be rebuilt from the chain.
 """
 
 from indexer.follower import Indexer
+from indexer.rpc import RpcError
 from indexer.store import EventStore, StoredEvent
 
-__all__ = ["EventStore", "Indexer", "StoredEvent"]
+__all__ = ["EventStore", "Indexer", "RpcError", "StoredEvent"]

@@ -10,7 +10,7 @@ from idl.codec import Codec
 from indexer.decode import decode_transaction
 from indexer.reconcile import Reconciler
 from indexer.records import ChainTransaction
-from indexer.rpc import Rpc, Transport
+from indexer.rpc import Rpc, RpcError, Transport
 from indexer.source import Source
 from indexer.store import EventStore
 from indexer.wakeup import listen
@@ -87,9 +87,12 @@ class Indexer:
         self._tasks = []
         self.store.close()
 
-    async def catch_up(self) -> int:
-        """Store everything that the program's history holds and the store does not; return the rows added."""
-        history = await self._source.history(self._program, self.store.cursor(PROGRAM_CURSOR))
+    async def catch_up(self, *, seen: int = 0) -> int:
+        """Store everything that the program's history holds and the store does not; return the rows added.
+
+        Raises `RpcError` when the node has not seen the slot `seen`.
+        """
+        history = await self._source.history(self._program, self.store.cursor(PROGRAM_CURSOR), seen=seen)
         added = 0
         for start in range(0, len(history), _CHUNK):
             chunk = history[start : start + _CHUNK]
@@ -100,6 +103,19 @@ class Indexer:
                 return added + self._store(transactions)
             added += self._store(transactions, cursor=(PROGRAM_CURSOR, chunk[-1].signature))
         return added
+
+    async def holds_all(self, streams: Sequence[str], slot: int) -> bool:
+        """Catch up, and return whether no event of these vaults and organisations up to a slot is missing.
+
+        Their accounts count their events, so this needs no history of the node's. `False` when it cannot be told.
+        """
+        try:
+            found = await self._source.accounts(streams, seen=slot)
+            await self.catch_up(seen=slot)
+        except RpcError:
+            return False
+        counts = [0 if data is None else int(self._codec.decode_account(data).data["sequence"]) for data in found]
+        return all(self.store.holds(stream, count) for stream, count in zip(streams, counts, strict=True))
 
     async def check(self, *, late: bool = True) -> None:
         """Compare the store with the chain once."""

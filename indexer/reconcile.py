@@ -28,20 +28,27 @@ class Reconciler:
     async def settle(self) -> int:
         """Mark as final what is, and remove what vanished; return how many transactions vanished."""
         slot = await self._source.finalized_slot()
-        vanished: list[str] = []
-        while signatures := self._store.unfinalized(slot, STATUS_BATCH):
-            seen = await self._source.commitments(signatures)
-            final = [one for one, how in zip(signatures, seen.found, strict=True) if how == "finalized"]
-            # Behind one address there may be several nodes: one that has not seen these slots misses what they hold.
-            unknown = [one for one, how in zip(signatures, seen.found, strict=True) if how is None]
-            gone = unknown if seen.slot >= slot else []
+        vanished = 0
+        while signatures := self._store.unfinalized(slot, STATUS_BATCH - 1):
+            witness = self._store.last_finalized_before(signatures[0])
+            asked = [*([witness] if witness else []), *signatures]
+            seen = await self._source.commitments(asked)
+            final, gone, keeps_history = [], [], False
+            for one, how in zip(asked, seen.found, strict=True):
+                keeps_history = keeps_history or how is not None
+                if how == "finalized":
+                    final.append(one)
+                elif how is None and keeps_history and seen.slot >= slot:
+                    gone.append(one)
+            # Behind one address there may be several nodes. That one does not know a transaction counts only where it
+            # has seen these slots, and still knows an older transaction.
             self._store.finalize(final)
             if gone:
                 self._store.revert(gone)
-                vanished += gone
-            if len(final) + len(gone) < len(signatures):
-                break  # the node that answered is behind; ask again next time
-        return len(vanished)
+                vanished += len(gone)
+            if set(signatures) - {*final, *gone}:
+                break  # ask again next time
+        return vanished
 
     async def catch_late(self) -> int:
         """Store what entered the program's history behind the cursor, in slots that are not final yet."""
@@ -88,12 +95,15 @@ class Reconciler:
                 self._store.doubt(one.address)
 
     async def _read_history(self, address: str) -> bool:
-        """Store what an account's history has, and its balance as read now; tell whether that was set."""
+        """Read an account's balance, store what its history has, then the balance; tell whether that was set."""
         name = _ACCOUNT_PREFIX + address
-        history = await self._source.history(address, self._store.cursor(name))
-        await self._ingest_unknown([one.signature for one in history if not one.failed])
         seen = await self._source.balances([address])
-        # With the whole history stored, what is read now holds, in whatever order its parts were stored.
+        history = await self._source.history(address, self._store.cursor(name), seen=seen.slot)
+        successful = [one.signature for one in history if not one.failed]
+        await self._ingest_unknown(successful)
+        if self._store.unknown(successful):
+            return False  # the list knows what the node that was asked does not serve yet
+        # With the whole history stored, what was read holds, in whatever order its parts were stored.
         observed = self._store.observe(address, seen.amounts[0] or 0, seen.slot)
         self._store.record((), cursor=(name, history[-1].signature) if history else None)
         if observed:

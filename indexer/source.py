@@ -11,7 +11,7 @@ from typing import Any
 
 from idl.transactions import OPTIONS, RawTransaction
 from indexer.records import SignatureInfo
-from indexer.rpc import Rpc
+from indexer.rpc import Rpc, RpcError
 
 COMMITMENT = "confirmed"
 PAGE = 1000
@@ -44,22 +44,26 @@ class Source:
     def __init__(self, rpc: Rpc) -> None:
         self._rpc = rpc
 
-    async def history(self, address: str, until: str | None) -> list[SignatureInfo]:
+    async def history(self, address: str, until: str | None, *, seen: int = 0) -> list[SignatureInfo]:
         """Return the address's transactions after the one with the signature `until`, oldest first.
 
-        All pages are read before the first entry is returned, so that what is stored never has a hole behind it.
+        All pages are read before the first entry is returned, so that what is stored never has a hole behind it. Raises
+        `RpcError` when the node has not seen the slot `seen`, or a page does not follow the one before.
         """
         newest_first: list[SignatureInfo] = []
+        options: dict[str, Any] = {"commitment": COMMITMENT, "limit": PAGE, "minContextSlot": seen}
+        if until is not None:
+            options["until"] = until
         while True:
-            options: dict[str, Any] = {"commitment": COMMITMENT, "limit": PAGE}
-            if until is not None:
-                options["until"] = until
-            if newest_first:
-                options["before"] = newest_first[-1].signature
             page = await self._rpc.call("getSignaturesForAddress", [address, options])
-            newest_first += [SignatureInfo(one["signature"], one["slot"], one["err"] is not None) for one in page]
+            found = [SignatureInfo(one["signature"], one["slot"], one["err"] is not None) for one in page]
+            # A node that does not know `before` answers that nothing is older: so the pages overlap.
+            if newest_first and (not found or found.pop(0) != newest_first[-1]):
+                raise RpcError("the node does not know what it, or another at its address, has listed")
+            newest_first += found
             if len(page) < PAGE:
                 return newest_first[::-1]
+            options["before"] = newest_first[-2].signature
 
     async def transactions(self, signatures: Sequence[str]) -> list[RawTransaction | None]:
         """Return the transactions, `None` for one that the node does not know (yet)."""
@@ -82,13 +86,21 @@ class Source:
 
     async def balances(self, accounts: Sequence[str]) -> Balances:
         """Return the amounts in at most 100 token accounts, all as of one slot."""
-        options = {"encoding": "base64", "commitment": COMMITMENT, "dataSlice": {"offset": 0, "length": _AMOUNT.stop}}
-        answer = await self._rpc.call("getMultipleAccounts", [list(accounts), options])
-        return Balances(int(answer["context"]["slot"]), [_amount(one) for one in answer["value"]])
+        slot, found = await self._accounts(accounts, {"dataSlice": {"offset": 0, "length": _AMOUNT.stop}})
+        return Balances(slot, [None if data is None else _amount(data) for data in found])
+
+    async def accounts(self, addresses: Sequence[str], *, seen: int) -> list[bytes | None]:
+        """Return the data of at most 100 accounts. Raises `RpcError` when the node has not seen the slot `seen`."""
+        _, found = await self._accounts(addresses, {"minContextSlot": seen})
+        return found
+
+    async def _accounts(self, addresses: Sequence[str], options: dict[str, Any]) -> tuple[int, list[bytes | None]]:
+        """Return the slot of the answer, and each account's data."""
+        shared = {"encoding": "base64", "commitment": COMMITMENT}
+        answer = await self._rpc.call("getMultipleAccounts", [list(addresses), {**shared, **options}])
+        found = [None if one is None else base64.b64decode(one["data"][0]) for one in answer["value"]]
+        return int(answer["context"]["slot"]), found
 
 
-def _amount(account: Any) -> int | None:
-    if account is None:
-        return None
-    data = base64.b64decode(account["data"][0])
+def _amount(data: bytes) -> int | None:
     return int.from_bytes(data[_AMOUNT], "little") if len(data) >= _AMOUNT.stop else None

@@ -106,9 +106,29 @@ class EventStore:
         ).fetchone()
         return None if row is None else str(row[0])
 
+    def last_finalized_before(self, signature: str) -> str | None:
+        """Return the newest signature that can no longer vanish of those in no later slot than this one."""
+        row = self._db.conn.execute(
+            "SELECT signature FROM transactions WHERE finalized = 1"
+            " AND slot <= (SELECT slot FROM transactions WHERE signature = ?) ORDER BY slot DESC LIMIT 1",
+            [signature],
+        ).fetchone()
+        return None if row is None else str(row[0])
+
+    def slot_of(self, signature: str) -> int | None:
+        """Return the slot of a stored transaction."""
+        row = self._db.conn.execute("SELECT slot FROM transactions WHERE signature = ?", [signature]).fetchone()
+        return None if row is None else int(row[0])
+
     def streams_with_gaps(self) -> list[str]:
         """Return the vaults and organisations of which an event is missing: their sequence numbers have a hole."""
         return [row[0] for row in self._db.conn.execute("SELECT stream FROM streams WHERE last <> count")]
+
+    def holds(self, stream: str, sequence: int) -> bool:
+        """Return whether no event of a vault or organisation is missing up to the one with this sequence number."""
+        row = self._db.conn.execute("SELECT last, count FROM streams WHERE stream = ?", [stream]).fetchone()
+        last, count = row or (0, 0)
+        return bool(last == count and last >= sequence)
 
     def count_events(self) -> int:
         """Return the number of stored events of the program."""

@@ -15,6 +15,7 @@ import pytest_asyncio
 from click.testing import CliRunner, Result
 from solders.pubkey import Pubkey
 
+from app.chain.errors import RpcError
 from app.chain.transport import AsgiTransport
 from app.cli import main
 from app.exports.layout import COLUMNS
@@ -414,6 +415,21 @@ async def test_history_that_the_node_has_cut_is_no_verdict(story: Story) -> None
 
     with pytest.raises(IncompleteError, match="does not reach back"):
         await verify(story.changed(lambda _rows: None), forgetful)
+
+
+async def test_history_of_a_node_that_is_behind_the_export_is_no_verdict(story: Story) -> None:
+    through = AsgiTransport(story.world.localnet.rpc_app)
+
+    async def behind(body: bytes) -> bytes:
+        request = json.loads(body)
+        if request["method"] == "getSignaturesForAddress":
+            assert request["params"][1]["minContextSlot"] == story.document["export"]["slot"]
+            error = {"code": -32016, "message": "Minimum context slot has not been reached"}
+            return json.dumps({"jsonrpc": "2.0", "id": request["id"], "error": error}).encode()
+        return await through(body)
+
+    with pytest.raises(RpcError, match="Minimum context slot"):
+        await verify(story.changed(lambda _rows: None), behind)
 
 
 async def test_node_that_gives_short_pages_is_asked_to_the_end(story: Story) -> None:

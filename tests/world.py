@@ -29,6 +29,7 @@ from app.main import create_app
 from app.service import Service
 from app.settings import Settings
 from app.store.organisations import insert_organisation, organisation
+from tests.chain.support import altered
 
 Json = dict[str, Any]
 
@@ -70,19 +71,11 @@ class Line:
         answer = await self.through(body)
         if any(self.lose_answers(method) for method in methods):
             raise ChainUnavailable("cut by the test")
-        return answer if self.alter is None else _altered(methods, answer, self.alter)
+        return answer if self.alter is None else altered(methods, answer, self.alter)
 
     def mend(self) -> None:
         self.lose_requests = self.lose_answers = lambda _method: False
         self.alter = None
-
-
-def _altered(methods: list[str], body: bytes, alter: Callable[[str, Any], Any]) -> bytes:
-    answer = json.loads(body)
-    for method, told in zip(methods, answer if isinstance(answer, list) else [answer], strict=True):
-        if "result" in told:
-            told["result"] = alter(method, told["result"])
-    return json.dumps(answer).encode()
 
 
 class World:

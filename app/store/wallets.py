@@ -19,6 +19,7 @@ from sqlalchemy import (
     insert,
     literal,
     select,
+    union,
     update,
 )
 from sqlalchemy.exc import IntegrityError
@@ -148,6 +149,12 @@ def has_wallet(connection: Connection, org: str, wallet_id: str) -> bool:
     return connection.scalar(_OWNED, {"org": org, "key": wallet_id}) is not None
 
 
+def vault_of(connection: Connection, wallet_id: str) -> str | None:
+    """Return the address of a wallet's vault, also while its creation has not been seen on the chain."""
+    found: str | None = connection.scalar(_VAULT, {"key": wallet_id})
+    return found
+
+
 def wallet(connection: Connection, org: str, wallet_id: str, now: int) -> Wallet | None:
     """Return the organisation's wallet with this id, archived ones too."""
     return _one(connection, _BY_ID, {"org": org, "now": now, "key": wallet_id})
@@ -219,6 +226,7 @@ _WALLETS = (
     .where(table.c.org == bindparam("org"))
 )
 _OWNED = select(table.c.wallet_id).where(table.c.org == bindparam("org"), table.c.wallet_id == bindparam("key"))
+_VAULT = union(*(select(one.c.vault).where(one.c.wallet_id == bindparam("key")) for one in (table, details)))
 _BY_ID = _WALLETS.where(table.c.wallet_id == bindparam("key"))
 _BY_VAULT = _WALLETS.where(table.c.vault == bindparam("key"))
 _BY_AGENT = _WALLETS.where(details.c.agent_id == bindparam("key"))

@@ -53,16 +53,17 @@ class History:
             raise IncompleteError("the node's answer to getSlot is malformed")
         return found
 
-    async def walk(self, address: str, start: int | None, end: int | None) -> AsyncIterator[Landed]:
+    async def walk(self, address: str, start: int | None, end: int | None, *, seen: int) -> AsyncIterator[Landed]:
         """Give the transactions that name an organisation or a vault, newest first, between two Unix seconds.
 
-        Raises `IncompleteError` when the node's list does not reach back to `start` or to the address's creation.
+        Raises `IncompleteError` when the node's list does not reach back to `start` or to the address's creation, and
+        RpcError when the node has not seen the slot `seen`.
         """
         born = False
         newer: list[str] = []
         before: str | None = None
         while True:
-            page = await self._page(address, before)
+            page = await self._page(address, before, seen)
             wanted: list[str] = []
             for entry in page:
                 before, moment = entry["signature"], entry["blockTime"]
@@ -84,8 +85,8 @@ class History:
             [landed] = await self._fetch([newer.pop()])
             born = _creates(landed, address)
 
-    async def _page(self, address: str, before: str | None) -> list[dict[str, Any]]:
-        options: dict[str, Any] = {"commitment": _COMMITMENT, "limit": _PAGE}
+    async def _page(self, address: str, before: str | None, seen: int) -> list[dict[str, Any]]:
+        options: dict[str, Any] = {"commitment": _COMMITMENT, "limit": _PAGE, "minContextSlot": seen}
         if before is not None:
             options["before"] = before
         answer = await self._call("getSignaturesForAddress", [address, options])

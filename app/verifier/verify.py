@@ -92,7 +92,7 @@ async def verify(path: Path, transport: Transport, program_id: Pubkey | None = N
             raise IncompleteError(
                 f"the node is at slot {newest}, the export ends with {document.scope.slot}: ask another"
             )
-        async for landed in history.walk(checker.address(), *checker.seconds()):
+        async for landed in history.walk(checker.address(), *checker.seconds(), seen=document.scope.slot):
             for row in rows_of(landed):
                 checker.compare(row)
         checker.finish()

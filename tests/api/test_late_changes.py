@@ -66,6 +66,22 @@ async def test_freeze_beside_an_unfreeze_that_gets_lost_is_not_acknowledged(own_
     assert [answer.status_code for answer in answers] == [503, 503]
 
 
+async def test_freeze_is_not_acknowledged_by_what_was_before_an_unfreeze_that_landed(own_world: World) -> None:
+    world = own_world
+    wallet, to = await world.wallet(), await world.payee()
+    await world.ok("PATCH", _path(wallet), {"status": "frozen"})
+    world.line.alter = {"getSignaturesForAddress": [], "getTransaction": None}.get
+    world.line.lose_answers = lambda name: name == "sendTransaction"
+    error_of(await world.call("PATCH", _path(wallet), {"status": "active"}), 503, "chain_unavailable")
+    world.line.lose_answers = lambda _name: False
+
+    error_of(await world.call("PATCH", _path(wallet), {"status": "frozen"}), 503, "chain_unavailable")
+
+    world.line.mend()
+    assert (await world.ok("PATCH", _path(wallet), {"status": "frozen"}))["status"] == "frozen"
+    error_of(await world.pay(wallet, to, "1"), 422, "wallet_frozen")
+
+
 async def test_unfreeze_that_did_land_is_followed_by_the_freeze(own_world: World) -> None:
     world = own_world
     wallet, to = await world.wallet(), await world.payee()

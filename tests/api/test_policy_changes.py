@@ -11,7 +11,7 @@ from sqlalchemy import Connection, update
 
 from app.chain.addresses import domain_hash
 from app.chain.rules import Rules
-from app.store.attempts import pending_attempts
+from app.store.attempts import attempt, pending_attempts
 from app.store.policies import Policy, policy
 from app.store.state_tables import idempotency
 from tests.world import Json, World, error_of
@@ -556,3 +556,45 @@ async def test_without_the_authority_key_only_names_change(tmp_path: Path) -> No
         ):
             error_of(await world.call(method, path, body), 503, "authority_offline")
         assert (await world.ok("PATCH", _path(made), {"name": "Renamed"}))["name"] == "Renamed"
+
+
+async def test_limit_that_is_taken_back_is_not_raised_by_the_earlier_request(own_world: World) -> None:
+    world = own_world
+    made = await world.policy(maxPerTx="10")
+    lost = await _cut_off(world, made, {"maxPerTx": "1000"})
+
+    refused = error_of(await world.call("PATCH", _path(made), {"maxPerTx": "10"}), 503, "chain_unavailable")
+
+    assert refused["tx_id"] == lost["tx_id"]
+    await world.service.settlement.settle()
+    await world.catch_up()
+    assert (await world.ok("GET", _path(made)))["max_per_tx"] == "1000.00"
+    assert (await world.ok("PATCH", _path(made), {"maxPerTx": "10"}))["max_per_tx"] == "10.00"
+
+
+async def test_limit_that_landed_unseen_is_taken_back(own_world: World) -> None:
+    world = own_world
+    made = await world.policy(maxPerTx="10")
+    world.line.lose_answers = lambda method: method == "sendTransaction"
+    error_of(await world.call("PATCH", _path(made), {"maxPerTx": "1000"}), 503, "chain_unavailable")
+    world.line.mend()
+
+    assert (await world.ok("PATCH", _path(made), {"maxPerTx": "10"}))["max_per_tx"] == "10.00"
+
+
+async def test_limit_that_lands_while_it_is_taken_back_is_taken_back(own_world: World) -> None:
+    world, service = own_world, own_world.service
+    made = await world.policy(maxPerTx="10")
+    lost = (await _cut_off(world, made, {"maxPerTx": "1000"}))["tx_id"]
+    earlier = service.db.read(lambda conn: attempt(conn, lost))
+    assert earlier is not None
+    signature = str(earlier.signature)
+
+    async def land() -> None:
+        world.line.hold = lambda _method: None
+        await service.submitter.resend(earlier)
+        assert await service.chain.confirm(signature, timeout=5)
+
+    world.line.hold = lambda method: land() if method == "getEpochInfo" else None
+    assert (await world.ok("PATCH", _path(made), {"maxPerTx": "10"}))["max_per_tx"] == "10.00"
+    assert (await world.ok("GET", _path(made)))["version"] == made["version"] + 2

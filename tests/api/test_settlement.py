@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from solders.pubkey import Pubkey
 
-from app.store.attempts import pending_attempts
+from app.store.attempts import attempt, pending_attempts
+from tests.keeper_support import calls_of
 from tests.world import Json, World, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -134,6 +135,62 @@ async def test_payment_is_not_repeated_when_a_node_that_is_behind_does_not_know_
     paid = (await world.pay(wallet, to, "1", headers=_key("lost"))).json()
     assert (paid["tx_id"], paid["status"]) == (sent, "confirmed")
     assert await world.balance(to) == 1_000_000
+
+
+async def test_payment_is_not_repeated_when_the_node_has_lost_its_history(own_world: World) -> None:
+    world = own_world
+    wallet, to = await world.wallet(), await world.payee()
+    world.line.alter = _without_history
+    world.line.lose_answers = lambda method: method == "sendTransaction"
+    sent = error_of(await world.pay(wallet, to, "1", headers=_key("lost")), 503, "chain_unavailable")["tx_id"]
+    world.line.mend()
+    world.line.alter = _without_history
+    world.clock.ahead += EXPIRY_SECONDS
+
+    await world.service.settlement.settle()
+    assert (await world.ok("GET", f"/v1/payments/{sent}"))["status"] == "pending"
+
+    world.line.mend()
+    paid = (await world.pay(wallet, to, "1", headers=_key("lost"))).json()
+    assert (paid["tx_id"], paid["status"]) == (sent, "confirmed")
+    assert await world.balance(to) == 1_000_000
+
+
+async def test_change_that_only_the_indexer_knows_is_confirmed(own_world: World) -> None:
+    world = own_world
+    path = f"/v1/wallets/{(await world.wallet())['wallet_id']}"
+    world.line.lose_answers = lambda method: method == "sendTransaction"
+    error = error_of(await world.call("PATCH", path, {"status": "frozen"}), 503, "chain_unavailable")
+    world.line.mend()
+    await world.catch_up()
+    world.clock.ahead += EXPIRY_SECONDS
+    world.line.alter = _without_history
+
+    assert await world.service.settlement.settle() == 1
+
+    found = world.service.db.read(lambda conn: attempt(conn, error["tx_id"]))
+    assert found is not None
+    assert (found.status, found.error) == ("confirmed", None)
+
+
+def _without_history(method: str, result: Any) -> Any:
+    """Answer as a node that started from a snapshot: it has all accounts, but no transaction."""
+    if method == "getSignatureStatuses":
+        return {**result, "value": [None for _ in result["value"]]}
+    return {"getSignaturesForAddress": [], "getTransaction": None}.get(method, result)
+
+
+async def test_final_block_is_read_before_the_status_that_it_judges(own_world: World) -> None:
+    world = own_world
+    wallet, to = await world.wallet(), await world.payee()
+    world.line.lose_requests = lambda method: method == "sendTransaction"
+    error_of(await world.pay(wallet, to, "1"), 503, "chain_unavailable")
+    world.line.mend()
+
+    with calls_of(world.service) as calls:
+        await world.service.settlement.settle()
+
+    assert calls[:2] == ["getEpochInfo", "getSignatureStatuses"]
 
 
 async def test_pending_payment_is_not_failed_before_its_blockhash_expired_at_finalized(own_world: World) -> None:

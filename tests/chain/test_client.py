@@ -12,6 +12,7 @@ from solders.pubkey import Pubkey
 
 from app.chain.client import ChainClient
 from app.chain.errors import BlockhashNotFound, ChainUnavailable, RpcError
+from app.chain.records import Block
 from app.chain.transport import AsgiTransport, HttpTransport
 from tests.chain.support import USDC, Stage
 
@@ -150,6 +151,12 @@ async def test_application_that_raises_is_unavailable() -> None:
 
     with pytest.raises(ChainUnavailable):
         await client(AsgiTransport(broken)).last_final_block()
+
+
+async def test_last_final_block_has_its_slot_and_its_height() -> None:
+    node = Node(getEpochInfo={"absoluteSlot": 700, "blockHeight": 600, "epoch": 1, "slotIndex": 2})
+    assert await client(node).last_final_block() == Block(slot=700, height=600)
+    assert node.calls == [("getEpochInfo", [{"commitment": "finalized"}])]
 
 
 async def test_all_who_wait_share_one_question() -> None:

@@ -16,7 +16,7 @@ from indexer import EventStore, Indexer
 from indexer.rpc import HttpTransport, Rpc, RpcError
 from indexer.source import Source
 from indexer.store import DEPOSIT
-from tests.chain.support import USDC, Stage
+from tests.chain.support import USDC, Stage, altered
 
 
 @pytest_asyncio.fixture(name="stage")
@@ -53,12 +53,9 @@ class Altered:
 
     async def __call__(self, body: bytes) -> bytes:
         request = json.loads(body)
-        answer = json.loads(await self.transport(body))
-        several = isinstance(request, list)
-        for asked, told in zip(request if several else [request], answer if several else [answer], strict=True):
-            self.calls.append(asked["method"])
-            told["result"] = self.change(asked["method"], told["result"])
-        return json.dumps(answer).encode()
+        methods = [one["method"] for one in (request if isinstance(request, list) else [request])]
+        self.calls += methods
+        return altered(methods, await self.transport(body), self.change)
 
 
 async def test_history_is_stored_oldest_first_and_once(stage: Stage, tmp_path: Path) -> None:
@@ -237,6 +234,77 @@ async def test_what_vanishes_before_it_is_final_is_reverted_once_a_node_that_mus
     await indexer.stop()
 
 
+@pytest.mark.parametrize("known_before", [False, True])
+async def test_nothing_is_reverted_on_the_word_of_a_node_without_history(
+    stage: Stage, tmp_path: Path, *, known_before: bool
+) -> None:
+    vault = await stage.wallet("agent-1", funds=20 * USDC)
+    node = Altered(stage.transport)
+    indexer = indexer_of(stage, tmp_path, node)
+    await indexer.catch_up()
+    if known_before:
+        indexer.store.finalize(indexer.store.unfinalized(2**40, 256))
+    await stage.pay(vault, USDC)
+    await indexer.catch_up()
+    before = names(indexer.store)
+
+    def forget(method: str, result: Any) -> Any:
+        if method == "getSlot":
+            return 2**40
+        if method == "getSignatureStatuses":
+            return {"context": {"slot": 2**40}, "value": [None for _ in result["value"]]}
+        return result
+
+    node.change = forget
+    assert await indexer._reconciler.settle() == 0
+    assert names(indexer.store) == before
+    await indexer.stop()
+
+
+async def test_deposit_waits_for_a_node_that_serves_it(stage: Stage, tmp_path: Path) -> None:
+    vault = await stage.wallet("agent-1", funds=20 * USDC)
+    tokens = stage.addresses.token_account(vault)
+    node = Altered(stage.transport)
+    indexer = indexer_of(stage, tmp_path, node)
+    await indexer.catch_up()
+    await indexer.check()
+    await stage.deposit(tokens, 5 * USDC)
+    node.change = lambda method, result: None if method == "getTransaction" else result
+
+    await indexer.check()
+    assert indexer.store.accounts.suspects() == [str(tokens)]
+
+    node.change = lambda method, result: result  # noqa: ARG005
+    await indexer.check()
+    assert indexer.store.accounts.suspects() == []
+    deposits = [row.data for row in indexer.store.changes(0, 100) if row.name == DEPOSIT]
+    assert (deposits[-1]["amount"], deposits[-1]["balance"]) == (5 * USDC, 25 * USDC)
+    await indexer.stop()
+
+
+async def test_all_is_held_once_the_accounts_of_a_node_that_is_not_behind_count_no_more(
+    stage: Stage, tmp_path: Path
+) -> None:
+    vault = await stage.wallet("agent-1", funds=20 * USDC)
+    streams = [str(stage.org), str(vault)]
+    slot = await stage.chain.call("getSlot", [{"commitment": "confirmed"}])
+    node = Altered(stage.transport)
+    indexer = indexer_of(stage, tmp_path, node)
+    assert await indexer.holds_all(streams, slot)
+
+    paid = await stage.pay(vault, USDC)
+    node.change = lambda method, result: (
+        [one for one in result if one["signature"] != paid] if method == "getSignaturesForAddress" else result
+    )
+    assert not await indexer.holds_all(streams, slot)
+    assert await indexer.holds_all(streams[:1], slot)
+
+    node.change = lambda method, result: result  # noqa: ARG005
+    assert await indexer.holds_all(streams, slot)
+    assert not await indexer.holds_all(streams, slot + 10_000)
+    await indexer.stop()
+
+
 async def test_late_transaction_behind_the_cursor_is_stored(stage: Stage, tmp_path: Path) -> None:
     vault = await stage.wallet("agent-1", funds=20 * USDC)
     late = await stage.pay(vault, USDC)
@@ -294,6 +362,18 @@ async def test_history_is_read_over_all_pages() -> None:
     assert [one.slot for one in history] == list(range(2500))
     assert [one.failed for one in history[:2]] == [True, False]
     assert [one.slot for one in await source.history("address", "s2400")] == list(range(2401, 2500))
+
+
+async def test_page_of_a_node_that_does_not_know_the_page_before_is_an_error() -> None:
+    page = [{"signature": f"s{n}", "slot": n, "err": None} for n in range(1000)]
+
+    async def node(body: bytes) -> bytes:
+        request = json.loads(body)
+        known = [] if "before" in request["params"][1] else page
+        return json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": known}).encode()
+
+    with pytest.raises(RpcError, match="does not know"):
+        await Source(Rpc(node)).history("address", None)
 
 
 async def test_log_notifications_save_the_wait_for_the_next_poll(stage: Stage, tmp_path: Path) -> None:

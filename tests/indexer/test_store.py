@@ -179,12 +179,24 @@ def test_final_and_unfinal_transactions_are_found_without_going_through_all(stor
     store._db.conn.set_trace_callback(asked.append)
 
     assert store.last_finalized() == "signature-2"
+    assert store.last_finalized_before("signature-1") == "signature-1"
     assert store.unfinalized(3, 10) == ["signature-3"]
 
     with contextlib.closing(sqlite3.connect(tmp_path / "chain.db")) as reader:
         plans = [row[3] for query in asked for row in reader.execute(f"EXPLAIN QUERY PLAN {query}")]
-    assert len(plans) == 2
+    plans.remove("SCALAR SUBQUERY 1")
+    assert len(plans) == 4
     assert all("USING INDEX" in plan or "USING COVERING INDEX" in plan for plan in plans), plans
+
+
+def test_events_are_whole_up_to_a_sequence_number_without_a_hole_before(store: EventStore) -> None:
+    org, vault = str(ORG), str(VAULT)
+    store.record([transaction(1, org_created()), transaction(2, vault_created()), transaction(3, vault_event("X", 3))])
+    assert [store.holds(org, upto) for upto in (0, 1, 2)] == [True, True, False]
+    assert not store.holds(vault, 1)
+    store.record([transaction(4, vault_event("Y", 2))])
+    assert [store.holds(vault, upto) for upto in (3, 4)] == [True, False]
+    assert [store.holds("another", upto) for upto in (0, 1)] == [True, False]
 
 
 def test_unknown_signatures_keep_their_order(store: EventStore) -> None:
