@@ -1,5 +1,6 @@
 """Payments whose outcome was lost on the way: neither lost nor paid twice, also over restarts."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -113,38 +114,30 @@ async def test_expired_payment_failed_and_its_key_pays_anew(own_world: World) ->
     assert await world.balance(to) == 1_000_000
 
 
-async def test_payment_is_not_repeated_when_a_node_that_is_behind_does_not_know_it(own_world: World) -> None:
+def _behind(method: str, result: Any) -> Any:
+    """Answer for statuses as a node that has seen no block yet, beside another that has."""
+    if method == "getSignatureStatuses":
+        return {"context": {"slot": 0}, "value": [None for _ in result["value"]]}
+    return result
+
+
+def _without_history(method: str, result: Any) -> Any:
+    """Answer as a node that started from a snapshot: it has all accounts, but no transaction."""
+    if method == "getSignatureStatuses":
+        return {**result, "value": [None for _ in result["value"]]}
+    return {"getSignaturesForAddress": [], "getTransaction": None}.get(method, result)
+
+
+@pytest.mark.parametrize("alter", [_behind, _without_history])
+async def test_payment_is_not_repeated_when_a_node_does_not_know_it(
+    own_world: World, alter: Callable[[str, Any], Any]
+) -> None:
     world = own_world
     wallet, to = await world.wallet(), await world.payee()
+    world.line.alter = alter
     world.line.lose_answers = lambda method: method == "sendTransaction"
     sent = error_of(await world.pay(wallet, to, "1", headers=_key("lost")), 503, "chain_unavailable")["tx_id"]
-    world.line.mend()
-    behind = await world.service.chain.call("getSlot", [{"commitment": "finalized"}])
-    world.clock.ahead += EXPIRY_SECONDS
-
-    def lag(method: str, result: Any) -> Any:
-        if method != "getSignatureStatuses":
-            return result
-        return {"context": {"slot": behind}, "value": [None for _ in result["value"]]}
-
-    world.line.alter = lag
-    await world.service.settlement.settle()
-    assert (await world.ok("GET", f"/v1/payments/{sent}"))["status"] == "pending"
-
-    world.line.mend()
-    paid = (await world.pay(wallet, to, "1", headers=_key("lost"))).json()
-    assert (paid["tx_id"], paid["status"]) == (sent, "confirmed")
-    assert await world.balance(to) == 1_000_000
-
-
-async def test_payment_is_not_repeated_when_the_node_has_lost_its_history(own_world: World) -> None:
-    world = own_world
-    wallet, to = await world.wallet(), await world.payee()
-    world.line.alter = _without_history
-    world.line.lose_answers = lambda method: method == "sendTransaction"
-    sent = error_of(await world.pay(wallet, to, "1", headers=_key("lost")), 503, "chain_unavailable")["tx_id"]
-    world.line.mend()
-    world.line.alter = _without_history
+    world.line.lose_answers = lambda _method: False
     world.clock.ahead += EXPIRY_SECONDS
 
     await world.service.settlement.settle()
@@ -171,13 +164,6 @@ async def test_change_that_only_the_indexer_knows_is_confirmed(own_world: World)
     found = world.service.db.read(lambda conn: attempt(conn, error["tx_id"]))
     assert found is not None
     assert (found.status, found.error) == ("confirmed", None)
-
-
-def _without_history(method: str, result: Any) -> Any:
-    """Answer as a node that started from a snapshot: it has all accounts, but no transaction."""
-    if method == "getSignatureStatuses":
-        return {**result, "value": [None for _ in result["value"]]}
-    return {"getSignaturesForAddress": [], "getTransaction": None}.get(method, result)
 
 
 async def test_final_block_is_read_before_the_status_that_it_judges(own_world: World) -> None:
