@@ -35,6 +35,7 @@ from app.timestamps import iso_ms, now_ms
 from app.verifier.history import IncompleteError
 from app.verifier.verify import Report, verify
 from indexer import EventStore
+from indexer import RpcError as IndexerRpcError
 
 _data_dir = click.option(
     "--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Databases and keys.  [default: ./data]"
@@ -55,6 +56,7 @@ _FORESEEN = (
     ApiError,
     ChainUnavailable,
     RpcError,
+    IndexerRpcError,
 )
 
 

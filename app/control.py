@@ -53,7 +53,7 @@ async def settle_earlier(
 async def _settle(service: Service, attempt: Attempt) -> None:
     submitter = service.submitter
     outcome = await submitter.look(attempt)
-    if outcome.status == "pending" and not outcome.landed and attempt.type == "rotate_token":
+    if outcome.status == "pending" and outcome.sendable and attempt.type == "rotate_token":
         outcome = await submitter.wait(await submitter.resend(attempt), Ticket(None))
     if outcome.status == "pending":
         raise UnavailableError(

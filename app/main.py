@@ -14,7 +14,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-import indexer
 from app.chain.errors import ChainUnavailable, RpcError
 from app.errors import ApiError, RequestError, UnavailableError
 from app.identifiers import random_id
@@ -41,6 +40,7 @@ from app.routes import (
 from app.service import Service
 from app.settings import Settings
 from app.store.paging import InvalidCursorError
+from indexer import RpcError as IndexerRpcError
 
 _log = structlog.get_logger(__name__)
 
@@ -154,7 +154,7 @@ ERROR_HANDLERS: Mapping[Any, Any] = {
     HTTPException: _http_error,
     ChainUnavailable: _chain_error,
     RpcError: _chain_error,
-    indexer.RpcError: _chain_error,
+    IndexerRpcError: _chain_error,
     InvalidCursorError: _cursor_error,
 }
 

@@ -68,7 +68,8 @@ class RefusedError(Exception):
 class Outcome:
     """What became of an attempt: confirmed at ``slot``, still pending, or failed with the chain's ``error``.
 
-    A pending one that ``landed`` only waits for the read models; there is nothing to send again.
+    A pending one that is not ``sendable`` landed and waits for the read models, or is too old to land and waits for
+    the events that would show whether it did.
     """
 
     attempt: Attempt
@@ -76,7 +77,7 @@ class Outcome:
     slot: int | None = None
     error: Any = None
     custom_error: int | None = None
-    landed: bool = False
+    sendable: bool = True
 
     @property
     def confirmed(self) -> bool:

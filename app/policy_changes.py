@@ -206,7 +206,7 @@ async def _update(request: _Request, before: Policy, body: UpdatePolicy) -> Asyn
     wanted = changed(service, before.org, says, body)
     if wanted == says:
         # An earlier change that still lands would undo what is asked for here, and answered as done.
-        await policy_lists.settle_earlier(service, before.org, before.policy_id)
+        await policy_lists.settle_earlier(service, before.org, before.policy_id, (UPDATE,))
         if policies.find(service, before.org, before.policy_id).version != before.version:
             raise _ChangedMeanwhileError
         return

@@ -4,7 +4,7 @@ A draft has the version after the list in force. Its first chunk starts it again
 is used by the policy's next list; what it costs is given back when that one is replaced, or the policy deleted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from solders.instruction import Instruction
 from solders.pubkey import Pubkey
@@ -70,13 +70,15 @@ async def written(service: Service, allowlist: Pubkey, entries: Sequence[bytes])
     return bool(draft["sealed"]) and draft["entries"] == list(entries)
 
 
-async def settle_earlier(service: Service, org: str, policy_id: str) -> None:
+async def settle_earlier(
+    service: Service, org: str, policy_id: str, types: Collection[str] = (WRITING, UPDATE)
+) -> None:
     """Return when no earlier request's change of a policy, or chunk of a draft of its list, can land any more.
 
     Raises ``chain_unavailable`` while one can. An update of rules need not wait: the chain lets only the first of two
     that start from the same version pass.
     """
-    pending = service.db.read(lambda conn: pending_changes(conn, org, (WRITING, UPDATE)))
+    pending = service.db.read(lambda conn: pending_changes(conn, org, types))
     for attempt in pending:
         if attempt.policy_id != policy_id:
             continue

@@ -20,7 +20,8 @@ class Settlement(Background):
     """Looks at pending attempts at the start and every ``interval`` seconds.
 
     A confirmed or failed one is settled. One that has not landed is sent again, always the same signed bytes, until
-    its last valid block height has passed at finalized commitment without it: then it failed. Changes that could undo
+    its last valid block height has passed at finalized commitment; it failed once no event is missing that could be
+    its own. Changes that could undo
     a newer one are not sent again (see ``app.control``). Attempts younger than ``grace`` seconds belong to requests
     that still wait for them.
     """
@@ -54,7 +55,7 @@ class Settlement(Background):
         outcome = await self._submitter.look(attempt)
         if outcome.status != "pending":
             return True
-        if not outcome.landed and attempt.type not in CHANGES:
+        if outcome.sendable and attempt.type not in CHANGES:
             await self._submitter.resend(attempt)
         return False
 

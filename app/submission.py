@@ -33,6 +33,7 @@ from app.store.wallets import delete_wallet_details, vault_of
 from app.timestamps import iso_ms, now_ms
 from idl.transactions import message_hash
 from indexer import Indexer
+from indexer import RpcError as IndexerRpcError
 
 _log = structlog.get_logger(__name__)
 
@@ -119,7 +120,7 @@ class Submitter:
             return None
         outcome = await self.look(ticket.resumed)
         if outcome.status == "pending":
-            outcome = await self.wait(outcome if outcome.landed else await self._send(outcome.attempt), ticket)
+            outcome = await self.wait(await self._send(outcome.attempt) if outcome.sendable else outcome, ticket)
         ticket.resumed = None
         ticket.effective = outcome.status != "failed"
         return outcome if ticket.effective else None
@@ -152,11 +153,14 @@ class Submitter:
         if attempt.status != "pending" or attempt.signature is None:
             return Outcome(attempt, attempt.status, attempt.slot, error=attempt.error)
         try:
-            # The block comes first: what is absent after it was read cannot land any more.
-            block = await self._chain.last_final_block()
-            seen = await self._chain.statuses([attempt.signature], search_history=True)
-        except ChainUnavailable:
+            return await self._look(attempt, attempt.signature)
+        except (ChainUnavailable, IndexerRpcError):
             raise unavailable(attempt) from None
+
+    async def _look(self, attempt: Attempt, signature: str) -> Outcome:
+        # The block comes first: what is absent after it was read cannot land any more.
+        block = await self._chain.last_final_block()
+        seen = await self._chain.statuses([signature], search_history=True)
         [status] = seen.found
         # What has failed in a block that is not confirmed may yet succeed in another.
         if status is not None and status.err is not None and status.is_confirmed:
@@ -167,22 +171,27 @@ class Submitter:
         # Behind one address there may be several nodes: one that has not seen the block knows nothing of an absence.
         if last_height is None or block.height <= last_height + _EXPIRY_MARGIN or seen.slot < block.slot:
             return Outcome(attempt, "pending")
-        # One that has lost its history does not know what landed, but the program's accounts count it.
-        whole = await self._indexer.holds_all(self._counted_by(attempt), block.slot)
-        slot = self._indexer.store.slot_of(attempt.signature)
+        # One that has lost its history does not know what landed, but the account that it changed counts its event.
+        account = self._counted_by(attempt)
+        whole = account is not None and await self._indexer.holds_all(account, block.slot)
+        slot = self._indexer.store.slot_of(signature)
         if slot is not None:
             return await self._landed(attempt, SignatureStatus(slot, None, COMMITMENT))
-        return await self.fail(attempt, "expired") if whole else Outcome(attempt, "pending")
+        if whole:
+            return await self.fail(attempt, "expired")
+        _log.warning("expiry_waits_for_missing_events", tx_id=attempt.tx_id, account=account)
+        return Outcome(attempt, "pending", sendable=False)
 
-    def _counted_by(self, attempt: Attempt) -> list[str]:
-        """Return the accounts of which one counts the attempt's events, if it landed."""
+    def _counted_by(self, attempt: Attempt) -> str | None:
+        """Return the account that counts the attempt's event if it landed; `None` while it is not known."""
         wallet_id = attempt.wallet_id
-        vault = None if wallet_id is None else self._db.read(lambda conn: vault_of(conn, wallet_id))
-        return [attempt.org] if vault is None else [attempt.org, vault]
+        if wallet_id is None:
+            return attempt.org
+        return self._db.read(lambda conn: vault_of(conn, wallet_id))
 
     async def _landed(self, attempt: Attempt, status: SignatureStatus) -> Outcome:
         # Its events may have been applied by an earlier process, so this does not wait for them to come.
-        pending = Outcome(attempt, "pending", status.slot, landed=True)
+        pending = Outcome(attempt, "pending", status.slot, sendable=False)
         if not status.is_confirmed:
             return pending
         assert attempt.signature is not None
@@ -271,8 +280,7 @@ class Submitter:
         except ChainUnavailable:
             raise unavailable(attempt) from None
         except RpcError as error:
-            # Refused by this node now (already processed, unknown blockhash); only its absence after the last
-            # valid block height proves that a transaction did not land.
+            # Refused by this node now (already processed, unknown blockhash): that does not show that it did not land.
             _log.warning("send_refused", tx_id=attempt.tx_id, code=error.code, message=error.message)
         return Outcome(attempt, "pending")
 

@@ -87,12 +87,12 @@ class Indexer:
         self._tasks = []
         self.store.close()
 
-    async def catch_up(self, *, seen: int = 0) -> int:
+    async def catch_up(self, *, seen: int | None = None) -> int:
         """Store everything that the program's history holds and the store does not; return the rows added.
 
-        Raises `RpcError` when the node has not seen the slot `seen`.
+        With `seen` it raises `RpcError` where the node has not seen this slot, or does not serve all that it lists.
         """
-        history = await self._source.history(self._program, self.store.cursor(PROGRAM_CURSOR), seen=seen)
+        history = await self._source.history(self._program, self.store.cursor(PROGRAM_CURSOR), seen=seen or 0)
         added = 0
         for start in range(0, len(history), _CHUNK):
             chunk = history[start : start + _CHUNK]
@@ -100,22 +100,26 @@ class Indexer:
             transactions, missing = await self._fetch(wanted)
             if missing:
                 # The list knows what the node cannot serve yet: the cursor must not pass it.
-                return added + self._store(transactions)
+                added += self._store(transactions)
+                if seen is not None:
+                    raise RpcError("the node lists transactions that it, or another at its address, does not serve")
+                return added
             added += self._store(transactions, cursor=(PROGRAM_CURSOR, chunk[-1].signature))
         return added
 
-    async def holds_all(self, streams: Sequence[str], slot: int) -> bool:
-        """Catch up, and return whether no event of these vaults and organisations up to a slot is missing.
+    async def holds_all(self, account: str, slot: int) -> bool:
+        """Catch up, and return whether no event of this vault or organisation up to a slot is missing.
 
-        Their accounts count their events, so this needs no history of the node's. `False` when it cannot be told.
+        The account counts its events, so this needs no history of the node's. `False` when it cannot be told.
         """
         try:
-            found = await self._source.accounts(streams, seen=slot)
+            [data] = await self._source.accounts([account], seen=slot)
             await self.catch_up(seen=slot)
         except RpcError:
             return False
-        counts = [0 if data is None else int(self._codec.decode_account(data).data["sequence"]) for data in found]
-        return all(self.store.holds(stream, count) for stream, count in zip(streams, counts, strict=True))
+        # What was not made yet may have got lamports all the same.
+        count = int(self._codec.decode_account(data).data["sequence"]) if data else 0
+        return self.store.holds(account, count)
 
     async def check(self, *, late: bool = True) -> None:
         """Compare the store with the chain once."""

@@ -1,8 +1,10 @@
 """Slow checks that what is stored is what the chain holds: finality, late transactions, gaps and balances."""
 
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 
 from indexer.accounts import FollowedAccount
+from indexer.rpc import RpcError
 from indexer.source import ACCOUNT_BATCH, STATUS_BATCH, Source
 from indexer.store import EventStore
 
@@ -23,13 +25,15 @@ class Reconciler:
         self._program = program
         self._ingest = ingest
         self._gaps: set[str] = set()
+        # So many of the oldest transactions that are not final were asked for in vain: younger ones get their turn.
+        self._unsettled = 0
         self._compared = ""
 
     async def settle(self) -> int:
         """Mark as final what is, and remove what vanished; return how many transactions vanished."""
         slot = await self._source.finalized_slot()
         vanished = 0
-        while signatures := self._store.unfinalized(slot, STATUS_BATCH - 1):
+        while signatures := self._store.unfinalized(slot, STATUS_BATCH - 1, self._unsettled):
             witness = self._store.last_finalized_before(signatures[0])
             asked = [*([witness] if witness else []), *signatures]
             seen = await self._source.commitments(asked)
@@ -38,16 +42,19 @@ class Reconciler:
                 keeps_history = keeps_history or how is not None
                 if how == "finalized":
                     final.append(one)
+                # Behind one address there may be several nodes. That one does not know a transaction counts only where
+                # it has seen these slots, and still knows an older transaction.
                 elif how is None and keeps_history and seen.slot >= slot:
                     gone.append(one)
-            # Behind one address there may be several nodes. That one does not know a transaction counts only where it
-            # has seen these slots, and still knows an older transaction.
             self._store.finalize(final)
             if gone:
                 self._store.revert(gone)
                 vanished += len(gone)
-            if set(signatures) - {*final, *gone}:
-                break  # ask again next time
+            left = set(signatures) - {*final, *gone}
+            self._unsettled += len(left)
+            if len(left) == len(signatures):
+                return vanished  # the next check goes on behind them
+        self._unsettled = 0
         return vanished
 
     async def catch_late(self) -> int:
@@ -82,7 +89,8 @@ class Reconciler:
                 break
         observed = 0
         for address in accounts.suspects():
-            observed += await self._read_history(address)
+            with contextlib.suppress(RpcError):  # a node that is behind; the others are not to wait for another
+                observed += await self._read_history(address)
         return observed
 
     async def _compare(self, accounts: Sequence[FollowedAccount]) -> None:

@@ -91,11 +91,12 @@ class EventStore:
             known.update(row[0] for row in found)
         return [one for one in signatures if one not in known]
 
-    def unfinalized(self, up_to_slot: int, limit: int) -> list[str]:
-        """Return stored signatures that are not marked as final although their slot is, oldest first."""
+    def unfinalized(self, up_to_slot: int, limit: int, skip: int = 0) -> list[str]:
+        """Return signatures not marked as final although their slot is, oldest first, without the first `skip`."""
         rows = self._db.conn.execute(
-            "SELECT signature FROM transactions WHERE finalized = 0 AND slot <= ? ORDER BY slot LIMIT ?",
-            [up_to_slot, limit],
+            "SELECT signature FROM transactions WHERE finalized = 0 AND slot <= ?"
+            " ORDER BY slot, rowid LIMIT ? OFFSET ?",
+            [up_to_slot, limit, skip],
         )
         return [row[0] for row in rows]
 

@@ -1,6 +1,7 @@
 """Payments whose outcome was lost on the way: neither lost nor paid twice, also over restarts."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -147,6 +148,36 @@ async def test_payment_is_not_repeated_when_a_node_does_not_know_it(
     paid = (await world.pay(wallet, to, "1", headers=_key("lost"))).json()
     assert (paid["tx_id"], paid["status"]) == (sent, "confirmed")
     assert await world.balance(to) == 1_000_000
+
+
+async def test_payment_of_a_wallet_that_the_read_models_do_not_show_is_not_expired(own_world: World) -> None:
+    world = own_world
+    wallet, to = await world.wallet(), await world.payee()
+    world.line.lose_requests = lambda method: method == "sendTransaction"
+    unsent = error_of(await world.pay(wallet, to, "1"), 503, "chain_unavailable")["tx_id"]
+    world.line.mend()
+    world.clock.ahead += EXPIRY_SECONDS
+    found = world.service.db.read(lambda conn: attempt(conn, unsent))
+    assert found is not None
+
+    elsewhere = replace(found, wallet_id="wal_unknown")
+    assert (await world.service.submitter.look(elsewhere)).status == "pending"
+    assert (await world.service.submitter.look(found)).status == "failed"
+
+
+async def test_payment_too_old_to_land_is_not_sent_again_while_it_may_have_landed(own_world: World) -> None:
+    world = own_world
+    wallet, to = await world.wallet(), await world.payee()
+    world.line.alter = _without_history
+    world.line.lose_answers = lambda method: method == "sendTransaction"
+    error_of(await world.pay(wallet, to, "1"), 503, "chain_unavailable")
+    world.line.lose_answers = lambda _method: False
+    world.clock.ahead += EXPIRY_SECONDS
+
+    with calls_of(world.service) as calls:
+        await world.service.settlement.settle()
+
+    assert calls == ["getEpochInfo", "getSignatureStatuses"]
 
 
 async def test_change_that_only_the_indexer_knows_is_confirmed(own_world: World) -> None:

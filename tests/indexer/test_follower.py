@@ -49,12 +49,14 @@ class Altered:
     def __init__(self, transport: Callable[[bytes], Awaitable[bytes]]) -> None:
         self.transport = transport
         self.calls: list[str] = []
+        self.params: list[Any] = []
         self.change: Callable[[str, Any], Any] = lambda method, result: result  # noqa: ARG005
 
     async def __call__(self, body: bytes) -> bytes:
         request = json.loads(body)
         methods = [one["method"] for one in (request if isinstance(request, list) else [request])]
         self.calls += methods
+        self.params += [one["params"] for one in (request if isinstance(request, list) else [request])]
         return altered(methods, await self.transport(body), self.change)
 
 
@@ -282,26 +284,74 @@ async def test_deposit_waits_for_a_node_that_serves_it(stage: Stage, tmp_path: P
     await indexer.stop()
 
 
-async def test_all_is_held_once_the_accounts_of_a_node_that_is_not_behind_count_no_more(
+async def test_all_is_held_once_the_account_of_a_node_that_is_not_behind_counts_no_more(
     stage: Stage, tmp_path: Path
 ) -> None:
-    vault = await stage.wallet("agent-1", funds=20 * USDC)
-    streams = [str(stage.org), str(vault)]
+    org, vault = str(stage.org), str(await stage.wallet("agent-1", funds=20 * USDC))
     slot = await stage.chain.call("getSlot", [{"commitment": "confirmed"}])
     node = Altered(stage.transport)
     indexer = indexer_of(stage, tmp_path, node)
-    assert await indexer.holds_all(streams, slot)
+    assert await indexer.holds_all(vault, slot)
 
-    paid = await stage.pay(vault, USDC)
+    paid = await stage.pay(stage.addresses.vault(stage.org, "agent-1"), USDC)
     node.change = lambda method, result: (
         [one for one in result if one["signature"] != paid] if method == "getSignaturesForAddress" else result
     )
-    assert not await indexer.holds_all(streams, slot)
-    assert await indexer.holds_all(streams[:1], slot)
+    assert not await indexer.holds_all(vault, slot)
+    assert await indexer.holds_all(org, slot)
+
+    node.change = lambda method, result: None if method == "getTransaction" else result
+    assert not await indexer.holds_all(vault, slot)
+    with pytest.raises(RpcError, match="does not serve"):
+        await indexer.catch_up(seen=slot)
+    assert await indexer.catch_up() == 0
 
     node.change = lambda method, result: result  # noqa: ARG005
-    assert await indexer.holds_all(streams, slot)
-    assert not await indexer.holds_all(streams, slot + 10_000)
+    assert await indexer.holds_all(vault, slot)
+    assert not await indexer.holds_all(vault, slot + 10_000)
+    await indexer.stop()
+
+
+async def test_account_that_was_not_made_holds_nothing_also_with_lamports(stage: Stage, tmp_path: Path) -> None:
+    address = stage.addresses.vault(stage.org, "never made")
+    indexer = indexer_of(stage, tmp_path)
+    assert await indexer.holds_all(str(address), 0)
+
+    airdrop = await stage.chain.airdrop(address, 10**9)
+    assert await stage.chain.confirm(airdrop, timeout=5)
+
+    assert await indexer.holds_all(str(address), 0)
+    await indexer.stop()
+
+
+async def test_transactions_that_a_node_does_not_know_keep_none_from_becoming_final(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("indexer.reconcile.STATUS_BATCH", 3)
+    await stage.wallet("agent-1", funds=20 * USDC)
+    node = Altered(stage.transport)
+    indexer = indexer_of(stage, tmp_path, node)
+    await indexer.catch_up()
+    old = indexer.store.unfinalized(2**40, 4)
+
+    def forget(method: str, result: Any) -> Any:
+        if method == "getSlot":
+            return 2**40
+        if method == "getSignatureStatuses":
+            asked = node.params[-1][0]
+            final = {"slot": 1, "err": None, "confirmationStatus": "finalized"}
+            return {"context": {"slot": 2**40}, "value": [None if one in old else final for one in asked]}
+        return result
+
+    node.change = forget
+    for _ in range(4):
+        assert await indexer._reconciler.settle() == 0
+    assert indexer.store.unfinalized(2**40, 256) == old
+
+    old.clear()
+    for _ in range(2):
+        assert await indexer._reconciler.settle() == 0
+    assert indexer.store.unfinalized(2**40, 256) == []
     await indexer.stop()
 
 
