@@ -47,10 +47,11 @@ async def settle_earlier(
     for attempt in service.db.read(lambda conn: pending_changes(conn, org, _WAITS_FOR[change], wallet_id)):
         if recipients and not {attempt.recipient, attempt.recipient_address} & set(recipients):
             continue
-        await _settle(service, attempt)
+        await settle(service, attempt)
 
 
-async def _settle(service: Service, attempt: Attempt) -> None:
+async def settle(service: Service, attempt: Attempt) -> None:
+    """Return when an earlier change can land no more, or did. Raises ``chain_unavailable`` while it still can."""
     submitter = service.submitter
     outcome = await submitter.look(attempt)
     if outcome.status == "pending" and outcome.sendable and attempt.type == "rotate_token":

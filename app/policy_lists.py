@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from app.chain.instructions import Instructions
 from app.chain.transactions import MAX_SIZE, unsigned
-from app.errors import UnavailableError
+from app.control import settle
 from app.plans import distinct
 from app.service import Service
 from app.store.attempts import pending_changes
@@ -80,13 +80,5 @@ async def settle_earlier(
     """
     pending = service.db.read(lambda conn: pending_changes(conn, org, types))
     for attempt in pending:
-        if attempt.policy_id != policy_id:
-            continue
-        outcome = await service.submitter.look(attempt)
-        if outcome.status == "pending":
-            raise UnavailableError(
-                "chain_unavailable",
-                "An earlier change was sent to the chain and may still take effect. Repeat the request a little later.",
-                fields={"tx_id": attempt.tx_id},
-                headers={"Retry-After": "1"},
-            )
+        if attempt.policy_id == policy_id:
+            await settle(service, attempt)

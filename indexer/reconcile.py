@@ -34,7 +34,7 @@ class Reconciler:
         slot = await self._source.finalized_slot()
         vanished = 0
         while signatures := self._store.unfinalized(slot, STATUS_BATCH - 1, self._unsettled):
-            witness = self._store.last_finalized_before(signatures[0])
+            witness = self._store.last_finalized(self._store.slot_of(signatures[0]) or 0)
             asked = [*([witness] if witness else []), *signatures]
             seen = await self._source.commitments(asked)
             final, gone, keeps_history = [], [], False

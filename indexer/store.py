@@ -25,6 +25,8 @@ REVERTED = "TransactionReverted"
 """A row's name: the transaction vanished before it was final, and its rows are gone."""
 
 _CHUNK = 500
+_LAST_SLOT = 2**63 - 1
+"""The largest integer that the database takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,19 +102,11 @@ class EventStore:
         )
         return [row[0] for row in rows]
 
-    def last_finalized(self) -> str | None:
-        """Return the newest signature that can no longer vanish."""
+    def last_finalized(self, up_to_slot: int = _LAST_SLOT) -> str | None:
+        """Return the newest signature, in no later slot than this, that can no longer vanish."""
         row = self._db.conn.execute(
-            "SELECT signature FROM transactions WHERE finalized = 1 ORDER BY slot DESC LIMIT 1"
-        ).fetchone()
-        return None if row is None else str(row[0])
-
-    def last_finalized_before(self, signature: str) -> str | None:
-        """Return the newest signature that can no longer vanish of those in no later slot than this one."""
-        row = self._db.conn.execute(
-            "SELECT signature FROM transactions WHERE finalized = 1"
-            " AND slot <= (SELECT slot FROM transactions WHERE signature = ?) ORDER BY slot DESC LIMIT 1",
-            [signature],
+            "SELECT signature FROM transactions WHERE finalized = 1 AND slot <= ? ORDER BY slot DESC LIMIT 1",
+            [up_to_slot],
         ).fetchone()
         return None if row is None else str(row[0])
 
@@ -163,12 +157,12 @@ class EventStore:
         """
         with self._db.atomic():
             for signature in signatures:
-                row = self._db.conn.execute("SELECT slot FROM transactions WHERE signature = ?", [signature]).fetchone()
-                if row is None:
+                slot = self.slot_of(signature)
+                if slot is None:
                     continue
                 self._db.conn.execute("DELETE FROM events WHERE signature = ?", [signature])
                 self._db.conn.execute("DELETE FROM transactions WHERE signature = ?", [signature])
-                self._insert((signature, NOT_AN_EVENT, NOT_AN_EVENT), row[0], REVERTED, None, {})
+                self._insert((signature, NOT_AN_EVENT, NOT_AN_EVENT), slot, REVERTED, None, {})
             self._db.conn.execute("DELETE FROM cursors")
             self._recount()
             self.accounts.doubt_all()
