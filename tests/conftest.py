@@ -11,9 +11,9 @@ import pytest_asyncio
 import structlog
 
 from tests.program.adversaries.ways import CALLS
+from tests.support.service_world import ServiceWorld
 from tests.validator import node, stages, windows
 from tests.validator.service import ValidatorWorld
-from tests.world import World
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -80,17 +80,19 @@ def validator(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServiceWorld]:
     """A service that the tests of a module share; each makes wallets of its own."""
-    async with World(tmp_path_factory.mktemp("service")) as opened:
+    async with ServiceWorld(tmp_path_factory.mktemp("service")) as opened:
         yield opened
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def own_world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+async def own_world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ServiceWorld]:
     """A service for one test that stops it, breaks it or moves its clock; on a validator when asked for one."""
     on_validator = getattr(request, "param", None) == "validator"
     async with (
-        ValidatorWorld(tmp_path, request.getfixturevalue("validator")) if on_validator else World(tmp_path) as opened
+        ValidatorWorld(tmp_path, request.getfixturevalue("validator"))
+        if on_validator
+        else ServiceWorld(tmp_path) as opened
     ):
         yield opened

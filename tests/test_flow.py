@@ -8,8 +8,8 @@ import pytest
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
-from tests.http_support import served
-from tests.world import World, error_of
+from tests.support.http import served
+from tests.support.service_world import ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -21,7 +21,7 @@ def on_chains(*, smoke: bool = False) -> pytest.MarkDecorator:
 
 
 @on_chains(smoke=True)
-async def test_agent_pays_from_a_guarded_vault_and_is_stopped_where_the_policy_ends(own_world: World) -> None:
+async def test_agent_pays_from_a_guarded_vault_and_is_stopped_where_the_policy_ends(own_world: ServiceWorld) -> None:
     world = own_world
 
     async with served(world) as base:
@@ -69,7 +69,7 @@ async def test_agent_pays_from_a_guarded_vault_and_is_stopped_where_the_policy_e
 
 
 @on_chains()
-async def test_what_is_shown_follows_from_the_chain_and_the_own_records_alone(own_world: World) -> None:
+async def test_what_is_shown_follows_from_the_chain_and_the_own_records_alone(own_world: ServiceWorld) -> None:
     """Thrown away and rebuilt, the indexer's database and the read models show the same."""
     world = own_world
     policy = await world.policy(maxPerTx="5", allowedRecipients=["shop.example.com"])
@@ -95,7 +95,7 @@ async def test_what_is_shown_follows_from_the_chain_and_the_own_records_alone(ow
 
 
 @on_chains()
-async def test_money_is_neither_made_nor_lost(own_world: World) -> None:
+async def test_money_is_neither_made_nor_lost(own_world: ServiceWorld) -> None:
     world = own_world
     first, second, shop = await world.wallet(funds="30"), await world.wallet(funds="20"), await world.payee()
 

@@ -13,19 +13,19 @@ from typing import Any, get_args
 import pytest
 
 import app.docs
+from app.access.keyring import Role
+from app.alerts.models import Alerts
 from app.chain.rules import RULES
-from app.errors import CATALOGUE
-from app.event_catalogue import EVENTS
-from app.keys import Role
-from app.main import routes
-from app.models.alerts import Alerts
-from app.models.escrows import EscrowStatus, ProofType
-from app.models.exports import ExportStatus
-from app.models.payments import TransactionStatus, TransactionType
-from app.models.wallets import WalletStatus
-from app.models.webhooks import WebhookStatus
-from app.settings import Settings
-from tests.world import World
+from app.core.errors import CATALOGUE
+from app.core.settings import Settings
+from app.escrows.models import EscrowStatus, ProofType
+from app.events.catalogue import EVENTS
+from app.exports.models import ExportStatus
+from app.server.application import routes
+from app.transactions.models import TransactionStatus, TransactionType
+from app.wallets.models import WalletStatus
+from app.webhooks.models import WebhookStatus
+from tests.support.service_world import ServiceWorld
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -165,7 +165,7 @@ async def test_every_value_has_its_row(table: str, values: Collection[str]) -> N
 
 
 @pytest.mark.parametrize("name", _ANSWERS)
-async def test_every_field_of_an_answer_has_its_row(world: World, name: str) -> None:
+async def test_every_field_of_an_answer_has_its_row(world: ServiceWorld, name: str) -> None:
     document = (await world.client.get("/openapi.json")).json()
 
     fields = document["components"]["schemas"][name]["properties"]
@@ -174,7 +174,9 @@ async def test_every_field_of_an_answer_has_its_row(world: World, name: str) -> 
 
 
 @pytest.mark.parametrize("name", _REQUESTS)
-async def test_every_field_of_a_request_has_its_row_and_says_whether_it_is_required(world: World, name: str) -> None:
+async def test_every_field_of_a_request_has_its_row_and_says_whether_it_is_required(
+    world: ServiceWorld, name: str
+) -> None:
     document = (await world.client.get("/openapi.json")).json()
     method, _, path = name.partition(" ")
     if path:
@@ -199,7 +201,7 @@ async def test_limits_that_can_be_set_are_the_defaults_of_their_settings() -> No
             assert float(Settings.model_fields[name].default) in numbers, name
 
 
-async def test_page_shows_every_row_and_is_found(world: World) -> None:
+async def test_page_shows_every_row_and_is_found(world: ServiceWorld) -> None:
     assert 'href="/docs/reference"' in (await world.client.get("/docs")).text
     page = await world.client.get("/docs/reference")
 

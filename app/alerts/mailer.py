@@ -12,11 +12,11 @@ import aiosmtplib
 import structlog
 from pydantic import SecretStr
 
-from app.background import Background
-from app.settings import Settings
+from app.core.background import Background
+from app.core.settings import Settings
+from app.core.timestamps import now_ms
 from app.store.alert_mails import Mail, due_mails, purge, record_failure, record_sent
 from app.store.database import Database
-from app.timestamps import now_ms
 
 _log = structlog.get_logger(__name__)
 

@@ -9,8 +9,8 @@ from typing import Any
 import structlog
 from sqlalchemy import Connection
 
-from app.alerts.kinds import HOUR, TYPE_OF, AlertType
-from app.identifiers import derived_id
+from app.core.identifiers import derived_id
+from app.store.alert_kinds import HOUR, TYPE_OF, AlertType
 from app.store.alert_mails import Mail, count_since
 from app.store.alerts import AlertRule
 from app.store.feed import FeedEvent

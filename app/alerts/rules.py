@@ -5,14 +5,14 @@ from typing import Any, get_args
 
 from sqlalchemy import Connection
 
-from app import wallets
-from app.alerts.kinds import BALANCE_LOW, LARGE_TRANSACTION, POLICY_VIOLATION, AlertType
-from app.keys import Principal
-from app.models.alerts import Alerts, PutAlerts, WalletAlerts
-from app.money import format_usdc
-from app.service import Service
+from app.access.keyring import Principal
+from app.alerts.models import Alerts, PutAlerts, WalletAlerts
+from app.core.money import format_usdc
+from app.core.timestamps import iso_ms, now_ms
+from app.store.alert_kinds import BALANCE_LOW, LARGE_TRANSACTION, POLICY_VIOLATION, AlertType
 from app.store.alerts import AlertRule, put_rules, rules_of
-from app.timestamps import iso_ms, now_ms
+from app.submission.context import Service
+from app.wallets import service as wallets
 
 _TYPES: tuple[AlertType, ...] = get_args(AlertType)
 _IN_MONEY = (BALANCE_LOW, LARGE_TRANSACTION)

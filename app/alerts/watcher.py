@@ -7,19 +7,13 @@ from collections.abc import Callable, Collection
 import structlog
 from sqlalchemy import Connection
 
-from app.alerts.kinds import (
-    BALANCE_LOW,
-    EVENT_OF,
-    INACTIVITY,
-    LARGE_TRANSACTION,
-    VELOCITY_SPIKE,
-    AlertType,
-)
 from app.alerts.messages import Compose
-from app.background import Background
-from app.identifiers import EVENT_PREFIX, derived_id, random_id
-from app.money import format_usdc, parse_usdc
-from app.projector import Projector
+from app.core.background import Background
+from app.core.identifiers import EVENT_PREFIX, derived_id, random_id
+from app.core.money import format_usdc, parse_usdc
+from app.core.timestamps import iso_ms, now_ms
+from app.projection.projector import Projector
+from app.store.alert_kinds import BALANCE_LOW, EVENT_OF, INACTIVITY, LARGE_TRANSACTION, VELOCITY_SPIKE, AlertType
 from app.store.alert_mails import begin, queue, read_feed, unread
 from app.store.alerts import (
     AlertRule,
@@ -36,7 +30,6 @@ from app.store.alerts import (
 from app.store.database import Database
 from app.store.deliveries import is_news
 from app.store.feed import FeedEvent, append_event
-from app.timestamps import iso_ms, now_ms
 
 _log = structlog.get_logger(__name__)
 

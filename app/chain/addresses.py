@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from solders.pubkey import Pubkey
 
-from app.identifiers import policy_key
+from app.core.identifiers import policy_key
 
 SYSTEM_PROGRAM = Pubkey.from_string("11111111111111111111111111111111")
 TOKEN_PROGRAM = Pubkey.from_string("TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA")

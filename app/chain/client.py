@@ -12,7 +12,7 @@ from solders.pubkey import Pubkey
 
 from app.chain.confirmations import Confirmations
 from app.chain.errors import BlockhashNotFound, ChainUnavailable
-from app.chain.records import Block, Blockhash, RawAccount, SignatureStatus, Simulation, Statuses
+from app.chain.records import Block, Blockhash, RawAccount, SignatureStatus, SimulationResult, Statuses
 from app.chain.rpc import Rpc
 from app.chain.transport import Transport
 
@@ -64,7 +64,7 @@ class ChainClient:
 
     async def simulate(
         self, transaction: bytes, *, verify_signatures: bool = False, replace_blockhash: bool = False
-    ) -> Simulation:
+    ) -> SimulationResult:
         """Run a transaction without sending it. Raises `BlockhashNotFound` when its blockhash is too old."""
         options = {
             "encoding": "base64",
@@ -77,7 +77,7 @@ class ChainClient:
             value = answer["value"]
             if value["err"] == "BlockhashNotFound":
                 raise BlockhashNotFound(-32002, "Blockhash not found")
-            return Simulation(
+            return SimulationResult(
                 err=value["err"],
                 logs=value.get("logs") or [],
                 units=int(value.get("unitsConsumed") or 0),

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from app.chain.errors import ChainUnavailable, RpcError
 from app.chain.records import SignatureStatus, Statuses
-from app.waiters import Waiters
+from app.core.waiters import Waiters
 
 Ask = Callable[[Sequence[str]], Awaitable[Statuses]]
 

@@ -10,8 +10,8 @@ from solders.pubkey import Pubkey
 from app.chain.addresses import ASSOCIATED_TOKEN_PROGRAM, SYSTEM_PROGRAM, agent_hash, domain_digest, org_hash
 from app.chain.escrow_instructions import EscrowInstructions
 from app.chain.rules import Rules
-from app.identifiers import PRESET_POLICY_IDS
-from app.money import MAX_MICRO
+from app.core.identifiers import PRESET_POLICY_IDS
+from app.core.money import MAX_MICRO
 
 Session = tuple[Pubkey, int]
 """A session authority and the Unix second at which its right to sign ends."""

@@ -29,7 +29,7 @@ _CUT = "Log truncated"
 
 
 @dataclass(frozen=True, slots=True)
-class Violation:
+class LoggedViolation:
     """The rule that refused a payment.
 
     `limit` and `attempted` are in the rule's own unit: micro-USDC, counts, codes or Unix seconds.
@@ -47,14 +47,14 @@ class Violation:
         return RULES[self.rule]
 
 
-def policy_violation(logs: Sequence[str], codec: Codec) -> Violation | None:
+def policy_violation(logs: Sequence[str], codec: Codec) -> LoggedViolation | None:
     """Return the violation that the program itself logged when it refused a payment.
 
     `None` when it logged none, when another program wrote what looks like one, and when the logs are cut before it.
     """
     program = str(codec.program_id)
     frames: list[str] = []
-    found: Violation | None = None
+    found: LoggedViolation | None = None
     for line in logs:
         if line == _CUT:
             return None
@@ -77,7 +77,7 @@ def policy_violation(logs: Sequence[str], codec: Codec) -> Violation | None:
     return None
 
 
-def _violation(encoded: str, codec: Codec) -> Violation | None:
+def _violation(encoded: str, codec: Codec) -> LoggedViolation | None:
     try:
         event = codec.decode_log(base64.b64decode(encoded, validate=True))
     except (BinasciiError, CodecError):
@@ -85,8 +85,8 @@ def _violation(encoded: str, codec: Codec) -> Violation | None:
     if event is None or event.name != "PolicyViolation" or event.data["rule"] >= len(RULES):
         return None
     data = event.data
-    return Violation(data["rule"], data["limit"], data["attempted"], data["vault"], data["recipient"])
+    return LoggedViolation(data["rule"], data["limit"], data["attempted"], data["vault"], data["recipient"])
 
 
-def _fails_with(message: str, violation: Violation | None) -> bool:
+def _fails_with(message: str, violation: LoggedViolation | None) -> bool:
     return violation is not None and message == f"custom program error: {FIRST_ERROR_CODE + violation.rule:#x}"

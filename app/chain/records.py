@@ -16,7 +16,7 @@ class Blockhash:
 
 
 @dataclass(frozen=True, slots=True)
-class Simulation:
+class SimulationResult:
     """The outcome of a simulated transaction.
 
     `err` is the node's transaction error, `None` for success; `return_data` only what the vault program itself gave.

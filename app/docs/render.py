@@ -12,9 +12,9 @@ from markdown_it import MarkdownIt
 from pydantic_core import PydanticUndefined
 from starlette.routing import Route
 
-from app.errors import CATALOGUE, ApiError, ErrorKind, PolicyViolationError
-from app.event_catalogue import EVENTS, EventKind
-from app.settings import Settings
+from app.core.errors import CATALOGUE, ApiError, ErrorKind, PolicyViolationError
+from app.core.settings import Settings
+from app.events.catalogue import EVENTS, EventKind
 
 GUIDES: Mapping[str, str] = {
     "escrow": "Escrow",

@@ -10,14 +10,14 @@ from typing import IO
 import structlog
 from sqlalchemy import Connection
 
-from app import locks
-from app.background import Background
+from app.core import file_lock as locks
+from app.core.background import Background
+from app.core.identifiers import EVENT_PREFIX, derived_id
+from app.core.timestamps import iso_ms, now_ms
 from app.exports.files import PART, Show, write
-from app.identifiers import EVENT_PREFIX, derived_id
 from app.store.database import Database
-from app.store.exports import Export, expire, finish, over, with_status
+from app.store.exports import ExportRecord, expire, finish, over, with_status
 from app.store.feed import append_event
-from app.timestamps import iso_ms, now_ms
 
 _log = structlog.get_logger(__name__)
 
@@ -63,7 +63,7 @@ class Exporter(Background):
         self._stop = threading.Event()
         self._lock: IO[str] | None = None
 
-    def path(self, export: Export) -> Path:
+    def path(self, export: ExportRecord) -> Path:
         """Return where an export's file lies once it is ready."""
         return self._folder / f"{export.export_id}.{export.format}"
 
@@ -102,7 +102,7 @@ class Exporter(Background):
             await asyncio.to_thread(self._unlink, old)
             await self._db.write(lambda conn: expire(conn, [one.export_id for one in old]))
 
-    def _unlink(self, old: Sequence[Export]) -> None:
+    def _unlink(self, old: Sequence[ExportRecord]) -> None:
         for one in old:
             self.path(one).unlink(missing_ok=True)
 
@@ -117,7 +117,7 @@ class Exporter(Background):
             left.unlink()
         return True
 
-    async def _write(self, export: Export, began: int, slot: int) -> bool:
+    async def _write(self, export: ExportRecord, began: int, slot: int) -> bool:
         """Write an export and say so in the feed; false when that failed."""
         path = self.path(export)
 
@@ -155,7 +155,7 @@ class Exporter(Background):
                     await self._news.wait()
 
 
-def _ready(connection: Connection, export: Export, now: int, rows: int, expires_at: int) -> bool:
+def _ready(connection: Connection, export: ExportRecord, now: int, rows: int, expires_at: int) -> bool:
     if not finish(connection, export.export_id, "ready", now, rows=rows, expires_at=expires_at):
         return False
     append_event(

@@ -11,15 +11,15 @@ from typing import Any, TextIO
 from pydantic_core import to_json
 from sqlalchemy import Connection
 
+from app.core.identifiers import transaction_id
+from app.core.timestamps import iso_ms, now_ms
 from app.exports.layout import COLUMNS, SCOPE_COLUMN, Scope, neutralise
-from app.identifiers import transaction_id
-from app.store.exports import Export, count_rows
-from app.store.transactions import Transaction, TransactionFilter, transactions
+from app.store.exports import ExportRecord, count_rows
+from app.store.transactions import TransactionFilter, TransactionRecord, transactions
 from app.store.wallets import wallet
-from app.timestamps import iso_ms, now_ms
 
 Row = dict[str, Any]
-Show = Callable[[Transaction], Row]
+Show = Callable[[TransactionRecord], Row]
 Stop = Callable[[], bool]
 PART = ".part"
 """Ending of the name of a file that is being written."""
@@ -40,7 +40,7 @@ class Places:
     def __init__(self) -> None:
         self._last: dict[str, tuple[int, int]] = {}
 
-    def find(self, row: Transaction) -> tuple[int, int] | None:
+    def find(self, row: TransactionRecord) -> tuple[int, int] | None:
         """Return the indexes of the instruction and the inner instruction; `None` for a row without a signature."""
         if row.tx_signature is None:
             return None
@@ -55,7 +55,7 @@ class Places:
 
 def write(  # noqa: PLR0917
     connection: Connection,
-    export: Export,
+    export: ExportRecord,
     generated_at: int,
     slot: int,
     program_id: str,
@@ -91,14 +91,14 @@ def write(  # noqa: PLR0917
     return rows
 
 
-def _vault(connection: Connection, export: Export) -> str | None:
+def _vault(connection: Connection, export: ExportRecord) -> str | None:
     if export.wallet_id is None:
         return None
     found = wallet(connection, export.org, export.wallet_id, now_ms())
     return None if found is None else found.vault
 
 
-def _rows(connection: Connection, export: Export, slot: int, show: Show, stop: Stop) -> Iterator[Row]:
+def _rows(connection: Connection, export: ExportRecord, slot: int, show: Show, stop: Stop) -> Iterator[Row]:
     places = Places()
     for number, row in enumerate(_stored(connection, export, slot), 1):
         if number % _BREATH_EVERY == 0:
@@ -114,7 +114,7 @@ def _rows(connection: Connection, export: Export, slot: int, show: Show, stop: S
         }
 
 
-def _stored(connection: Connection, export: Export, slot: int) -> Iterator[Transaction]:
+def _stored(connection: Connection, export: ExportRecord, slot: int) -> Iterator[TransactionRecord]:
     wanted = TransactionFilter(wallet_id=export.wallet_id, start=export.start, end=export.end)
     cursor = None
     while True:

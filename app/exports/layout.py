@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.models.payments import Transaction, Violation
+from app.api.fields import Violation
+from app.transactions.models import Transaction
 
 SCOPE_COLUMN = "agent-vault-export "
 """With this, and then the scope as JSON, begins the name of a CSV file's last column."""

@@ -5,7 +5,7 @@ import hmac
 import time
 from urllib.parse import urlencode
 
-from app.settings import Settings
+from app.core.settings import Settings
 
 
 class DownloadLinks:

@@ -6,17 +6,16 @@ from typing import BinaryIO
 
 from sqlalchemy import Connection
 
-from app import wallets
-from app.errors import AuthenticationError, BusinessError, NotFoundError
-from app.idempotency import Ticket
-from app.identifiers import random_id
-from app.keys import Principal
-from app.models.exports import CreateExport
-from app.models.exports import Export as ExportAnswer
-from app.service import Service
-from app.store.exports import Export, count_rows, export, export_created_under, insert_export, live
-from app.timestamps import iso_ms, now_ms
-from app.turns import Turns
+from app.access.keyring import Principal
+from app.core.errors import AuthenticationError, BusinessError, NotFoundError
+from app.core.identifiers import random_id
+from app.core.timestamps import iso_ms, now_ms
+from app.exports.models import CreateExport, Export
+from app.store.exports import ExportRecord, count_rows, export, export_created_under, insert_export, live
+from app.submission.admission import Turns
+from app.submission.context import Service
+from app.submission.idempotency import Ticket
+from app.wallets import service as wallets
 
 _PREFIX = "exp_"
 MAX_PROCESSING, MAX_LIVE = 10, 100
@@ -29,7 +28,7 @@ _START_MS, _MS_PER_ROW = 1_000, 0.1
 _turns = Turns("export", MAX_PROCESSING, "The organisation has asked for several exports that are not begun yet.")
 
 
-async def create(service: Service, principal: Principal, ticket: Ticket, body: CreateExport) -> ExportAnswer:
+async def create(service: Service, principal: Principal, ticket: Ticket, body: CreateExport) -> Export:
     """Have transactions written into a file.
 
     Raises ``wallet_not_found`` and ``too_many_exports``, and ``rate_limited`` while the organisation waits for several.
@@ -44,7 +43,7 @@ async def create(service: Service, principal: Principal, ticket: Ticket, body: C
     if wallet_id is not None:
         wallets.require(service, org, wallet_id)
     now = now_ms()
-    asked = Export(
+    asked = ExportRecord(
         export_id=random_id(_PREFIX),
         org=org,
         wallet_id=wallet_id,
@@ -74,7 +73,7 @@ async def create(service: Service, principal: Principal, ticket: Ticket, body: C
     return _answer(service, made)
 
 
-def get(service: Service, principal: Principal, export_id: str) -> ExportAnswer:
+def get(service: Service, principal: Principal, export_id: str) -> Export:
     """Return how far an export is. Raises ``export_not_found``, for an agent also when it is not its wallet's."""
     found = service.db.read(lambda conn: export(conn, export_id))
     if found is None or found.org != principal.org or principal.wallet_id not in {None, found.wallet_id}:
@@ -108,14 +107,14 @@ def _check_room(connection: Connection, org: str, rows: int = 0) -> None:
         raise BusinessError("too_many_exports", message, headers=headers)
 
 
-def _answer(service: Service, found: Export) -> ExportAnswer:
+def _answer(service: Service, found: ExportRecord) -> Export:
     now = now_ms()
     status = "expired" if found.status == "ready" and (found.expires_at or 0) <= now else found.status
     url = None
     if status == "ready" and found.expires_at is not None:
         url = service.download_links.make(found.export_id, until=found.expires_at // 1000)
     estimated = found.finished_at or max(found.estimated_at, now)
-    return ExportAnswer(
+    return Export(
         export_id=found.export_id,
         id=found.export_id,
         status=status,

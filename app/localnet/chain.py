@@ -29,7 +29,7 @@ from app.localnet.bank import Bank, Run
 from app.localnet.errors import node_unhealthy
 from app.localnet.meta import transaction_meta
 from app.localnet.params import Commitment
-from app.localnet.storage import AccountRow, Batch, Storage, StoredStatus, StoredTransaction, to_json
+from app.localnet.storage import AccountRow, Storage, StoredStatus, StoredTransaction, WriteBatch, to_json
 from app.localnet.timeline import FINALIZED_DEPTH, MAX_BLOCKHASH_AGE, Timeline
 
 logger = logging.getLogger(__name__)
@@ -288,7 +288,7 @@ class Chain:
         try:
             if self._committer is not None:
                 await self._committer
-            self.storage.stage(Batch([], [], [], self.timeline.now()))
+            self.storage.stage(WriteBatch([], [], [], self.timeline.now()))
             self.storage.commit()
         finally:
             self._writer.shutdown()
@@ -338,11 +338,11 @@ class Chain:
         generation.written.set()
         self.on_confirmed(generation.executed, generation.before)
 
-    def _batch(self, generation: _Generation) -> Batch:
+    def _batch(self, generation: _Generation) -> WriteBatch:
         accounts = []
         for address in generation.before:
             account = self.bank.get(address)
             accounts.append(AccountRow(address, account, tokens.wallet_of(account) if account else None))
         stored = [one.stored() for one in generation.executed]
         addresses = [(bytes(key), one.seq) for one in generation.executed for key in one.keys]
-        return Batch(accounts, stored, addresses, self.timeline.now())
+        return WriteBatch(accounts, stored, addresses, self.timeline.now())

@@ -10,7 +10,7 @@ from pydantic_core import from_json
 from app.localnet import methods_accounts, methods_cluster, methods_history, methods_transactions, params
 from app.localnet.context import Method, Node
 from app.localnet.encoding import Raw
-from app.localnet.errors import INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR, RpcError, method_not_found
+from app.localnet.errors import INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR, MethodError, method_not_found
 from app.localnet.storage import to_json
 
 logger = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ def parse_json(body: bytes | str) -> Any:
     try:
         return from_json(body, allow_inf_nan=False)
     except ValueError:
-        raise RpcError(PARSE_ERROR, "Parse error") from None
+        raise MethodError(PARSE_ERROR, "Parse error") from None
 
 
 async def answer(node: Node, body: bytes) -> str:
@@ -42,7 +42,7 @@ async def answer(node: Node, body: bytes) -> str:
     await asyncio.sleep(0)
     try:
         request = parse_json(body)
-    except RpcError as error:
+    except MethodError as error:
         return response(None, error)
     if isinstance(request, list):
         answers = [await _answer_one(node, one) for one in request]
@@ -54,16 +54,16 @@ async def answer(node: Node, body: bytes) -> str:
 async def _answer_one(node: Node, request: Any) -> str:
     try:
         request_id, name, arguments = read_request(request)
-    except RpcError as error:
+    except MethodError as error:
         return response(request.get("id") if isinstance(request, dict) else None, error)
     result: Any
     try:
         result = await _call(node, name, arguments)
-    except RpcError as error:
+    except MethodError as error:
         result = error
     except Exception:
         logger.exception("%s failed", name)
-        result = RpcError(INTERNAL_ERROR, "Internal error")
+        result = MethodError(INTERNAL_ERROR, "Internal error")
     # A request without an id is a notification and is not answered.
     return response(request_id, result) if "id" in request else ""
 
@@ -74,13 +74,13 @@ def read_request(request: Any) -> tuple[Any, str, Any]:
     Raises RpcError: not a JSON-RPC 2.0 request.
     """
     if not isinstance(request, dict) or isinstance(request.get("id"), bool | float | list | dict):
-        raise RpcError(PARSE_ERROR, "Parse error")
+        raise MethodError(PARSE_ERROR, "Parse error")
     if "jsonrpc" not in request and "method" in request:
-        raise RpcError(INVALID_REQUEST, "Unsupported JSON-RPC protocol version")
+        raise MethodError(INVALID_REQUEST, "Unsupported JSON-RPC protocol version")
     name, arguments = request.get("method"), request.get("params")
     proper = request.get("jsonrpc") == "2.0" and isinstance(arguments, list | dict | None)
     if not proper or not isinstance(name, str) or not request.keys() <= _MEMBERS:
-        raise RpcError(INVALID_REQUEST, "Invalid request")
+        raise MethodError(INVALID_REQUEST, "Invalid request")
     return request.get("id"), name, arguments
 
 
@@ -94,6 +94,6 @@ async def _call(node: Node, name: str, arguments: Any) -> Any:
 
 def response(request_id: Any, result: Any) -> str:
     """Return the text of an answer; `result` may be an RpcError."""
-    name, body = ("error", result.as_json()) if isinstance(result, RpcError) else ("result", result)
+    name, body = ("error", result.as_json()) if isinstance(result, MethodError) else ("result", result)
     text = body if isinstance(body, Raw) else to_json(body)
     return f'{{"jsonrpc":"2.0","{name}":{text},"id":{to_json(request_id)}}}'

@@ -11,7 +11,7 @@ from solders.pubkey import Pubkey
 from solders.transaction import VersionedTransaction
 
 from app.localnet import base58, tokens
-from app.localnet.errors import INVALID_REQUEST, RpcError, unsupported_transaction_version
+from app.localnet.errors import INVALID_REQUEST, MethodError, unsupported_transaction_version
 from app.localnet.storage import StoredTransaction, to_json
 
 _MAX_BASE58_DATA = 128
@@ -66,7 +66,7 @@ def _encoded_data(data: bytes, encoding: str) -> Any:
     if encoding in {"binary", "base58"}:
         if len(data) > _MAX_BASE58_DATA:
             message = "Encoded binary (base 58) data should be less than 128 bytes, please use Base64 encoding."
-            raise RpcError(INVALID_REQUEST, message)
+            raise MethodError(INVALID_REQUEST, message)
         text = base58.encode(data)
         # `binary` is the oldest form: the bare text without the name of the encoding.
         return text if encoding == "binary" else [text, "base58"]

@@ -15,7 +15,7 @@ MIN_CONTEXT_SLOT_NOT_REACHED = -32016
 TRANSACTION_NOT_FOUND = -32020
 
 
-class RpcError(Exception):
+class MethodError(Exception):
     """An answer with `error` in place of `result`."""
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
@@ -33,40 +33,40 @@ class RpcError(Exception):
         return error
 
 
-def invalid_params(message: str, data: Any = None) -> RpcError:
+def invalid_params(message: str, data: Any = None) -> MethodError:
     """Return the error for parameters of the wrong form or value."""
-    return RpcError(INVALID_PARAMS, message, data)
+    return MethodError(INVALID_PARAMS, message, data)
 
 
-def method_not_found() -> RpcError:
+def method_not_found() -> MethodError:
     """Return the error for a method this node does not have."""
-    return RpcError(METHOD_NOT_FOUND, "Method not found")
+    return MethodError(METHOD_NOT_FOUND, "Method not found")
 
 
-def block_not_available(slot: int) -> RpcError:
+def block_not_available(slot: int) -> MethodError:
     """Return the error for a slot that lies in the future."""
-    return RpcError(BLOCK_NOT_AVAILABLE, f"Block not available for slot {slot}")
+    return MethodError(BLOCK_NOT_AVAILABLE, f"Block not available for slot {slot}")
 
 
-def node_unhealthy() -> RpcError:
+def node_unhealthy() -> MethodError:
     """Return the error of a node that cannot write to its disk at the moment."""
-    return RpcError(NODE_UNHEALTHY, "Node is unhealthy", {"numSlotsBehind": None})
+    return MethodError(NODE_UNHEALTHY, "Node is unhealthy", {"numSlotsBehind": None})
 
 
-def min_context_slot_not_reached(context_slot: int) -> RpcError:
+def min_context_slot_not_reached(context_slot: int) -> MethodError:
     """Return the error for a `minContextSlot` above the slot the answer would be taken from."""
     message = "Minimum context slot has not been reached"
-    return RpcError(MIN_CONTEXT_SLOT_NOT_REACHED, message, {"contextSlot": context_slot})
+    return MethodError(MIN_CONTEXT_SLOT_NOT_REACHED, message, {"contextSlot": context_slot})
 
 
-def transaction_not_found(signature: str) -> RpcError:
+def transaction_not_found(signature: str) -> MethodError:
     """Return the error for a `before` or `until` signature that is not in the history."""
-    return RpcError(TRANSACTION_NOT_FOUND, f"Transaction {signature} not found")
+    return MethodError(TRANSACTION_NOT_FOUND, f"Transaction {signature} not found")
 
 
-def unsupported_transaction_version(version: int) -> RpcError:
+def unsupported_transaction_version(version: int) -> MethodError:
     """Return the error for a versioned transaction the client did not say it can read."""
-    return RpcError(
+    return MethodError(
         UNSUPPORTED_TRANSACTION_VERSION,
         f"Transaction version ({version}) is not supported by the requesting client. Please try the request again "
         f'with the following configuration parameter: "maxSupportedTransactionVersion": {version}',

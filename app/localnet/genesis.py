@@ -10,7 +10,7 @@ from solders.hash import Hash
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
-from app import locks
+from app.core import file_lock as locks
 from app.localnet import tokens
 from app.localnet.storage import AccountRow, Storage
 

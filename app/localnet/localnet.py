@@ -158,7 +158,7 @@ class Localnet:
         Port 0 takes any free pair. Signal handlers are left to the caller. Raises OSError: a port is taken.
         """
         http_socket, ws_socket = _bind_pair(host, port)
-        servers = [_Server(_uvicorn(app)) for app in (self.rpc_app, self.ws_app)]
+        servers = [_RpcServer(_uvicorn(app)) for app in (self.rpc_app, self.ws_app)]
         tasks = [
             asyncio.create_task(one.serve(sockets=[bound]))
             for one, bound in zip(servers, (http_socket, ws_socket), strict=True)
@@ -172,7 +172,7 @@ class Localnet:
             await asyncio.gather(*tasks)
 
 
-class _Server(uvicorn.Server):
+class _RpcServer(uvicorn.Server):
     """A server that tells when it listens and leaves signals alone."""
 
     def __init__(self, config: uvicorn.Config) -> None:

@@ -12,7 +12,7 @@ from solders.pubkey import Pubkey
 from app.localnet import base58, params, tokens
 from app.localnet.context import ACCOUNT_FIELDS, Method, Node, commitment_of, context_config
 from app.localnet.encoding import account_json
-from app.localnet.errors import RpcError, invalid_params
+from app.localnet.errors import MethodError, invalid_params
 from app.localnet.params import Commitment
 
 _MAX_ACCOUNTS = 100
@@ -82,7 +82,7 @@ def _memcmp_bytes(value: Any, encoding: Any) -> bytes:
     if encoding == "base64":
         try:
             return params.base64_bytes(text)
-        except RpcError as error:
+        except MethodError as error:
             cause = error.message.removeprefix("invalid base64 encoding: ")
             raise invalid_params(f"Invalid param: Base64DecodeError({cause})") from None
     try:

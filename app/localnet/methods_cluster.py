@@ -8,7 +8,7 @@ from solders.pubkey import Pubkey
 
 from app.localnet import params, transactions
 from app.localnet.context import API_VERSION, Method, Node, context_config
-from app.localnet.errors import INVALID_REQUEST, RpcError, block_not_available, invalid_params, node_unhealthy
+from app.localnet.errors import INVALID_REQUEST, MethodError, block_not_available, invalid_params, node_unhealthy
 from app.localnet.timeline import MAX_BLOCKHASH_AGE, SLOTS_PER_EPOCH
 
 _MAX_DATA_SIZE = 10 * 1024 * 1024
@@ -107,7 +107,7 @@ def get_minimum_balance_for_rent_exemption(node: Node, size: int, config: dict[s
     """Return the lamports that keep an account of `size` bytes alive."""
     node.slot_for(config)
     if size > _MAX_DATA_SIZE:
-        raise RpcError(INVALID_REQUEST, "Invalid request")
+        raise MethodError(INVALID_REQUEST, "Invalid request")
     return node.chain.bank.rent_minimum(size)
 
 

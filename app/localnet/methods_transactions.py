@@ -11,7 +11,7 @@ from app.localnet.bank import Run
 from app.localnet.chain import TransactionRefusedError
 from app.localnet.context import COMMITMENT_FIELDS, Method, Node, account_encoding
 from app.localnet.encoding import account_json
-from app.localnet.errors import PREFLIGHT_FAILURE, RpcError, invalid_params
+from app.localnet.errors import PREFLIGHT_FAILURE, MethodError, invalid_params
 from app.localnet.params import Commitment
 from app.localnet.timeline import MAX_BLOCKHASH_AGE
 
@@ -62,7 +62,7 @@ def send_transaction(node: Node, text: str, config: dict[str, Any]) -> str:
     except TransactionRefusedError as refused:
         if preflight:
             message = f"Transaction simulation failed: {transaction_errors.describe(refused.err)}"
-            raise RpcError(PREFLIGHT_FAILURE, message, _outcome(refused.err, refused.run)) from None
+            raise MethodError(PREFLIGHT_FAILURE, message, _outcome(refused.err, refused.run)) from None
     return str(transaction.signatures[0])
 
 

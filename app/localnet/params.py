@@ -15,7 +15,7 @@ from solders.pubkey import Pubkey
 from solders.signature import Signature
 
 from app.localnet import base58
-from app.localnet.errors import RpcError, invalid_params
+from app.localnet.errors import MethodError, invalid_params
 
 Reader = Callable[[Any], Any]
 
@@ -62,7 +62,7 @@ def describe(value: Any) -> str:
             return "map"
 
 
-def wrong_type(value: Any, expected: str) -> RpcError:
+def wrong_type(value: Any, expected: str) -> MethodError:
     """Return the error for a value that is not of the `expected` type."""
     return invalid_params(f"Invalid params: invalid type: {describe(value)}, expected {expected}.")
 

@@ -84,7 +84,7 @@ class AccountRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class WriteBatch:
     """Everything one commit writes: `addresses` holds the (address, seq) pairs of the transactions."""
 
     accounts: Sequence[AccountRow]
@@ -142,7 +142,7 @@ class Storage:
             raise
         self.commit()
 
-    def stage(self, batch: Batch) -> None:
+    def stage(self, batch: WriteBatch) -> None:
         """Begin a transaction and put `batch` into it; nothing is written before `commit`.
 
         Raises sqlite3.Error: the transaction is undone.

@@ -18,7 +18,7 @@ from app.localnet.chain import Chain, Executed
 from app.localnet.context import ACCOUNT_FIELDS, API_VERSION, commitment_of
 from app.localnet.dispatch import parse_json, read_request, response
 from app.localnet.encoding import account_json
-from app.localnet.errors import RpcError, invalid_params, method_not_found
+from app.localnet.errors import MethodError, invalid_params, method_not_found
 from app.localnet.params import Commitment
 from app.localnet.storage import to_json
 from app.localnet.timeline import FINALIZED_DEPTH
@@ -147,7 +147,7 @@ class Subscriptions:
     def _answers(self, connection: _Connection, text: str | bytes) -> Iterable[str]:
         try:
             request = parse_json(text)
-        except RpcError as error:
+        except MethodError as error:
             yield response(None, error)
             return
         if not isinstance(request, list):
@@ -163,7 +163,7 @@ class Subscriptions:
         try:
             request_id, name, arguments = read_request(request)
             result = self._call(connection, name, arguments)
-        except RpcError as error:
+        except MethodError as error:
             yield response(request.get("id") if isinstance(request, dict) else None, error)
             return
         if isinstance(result, bool):
@@ -267,7 +267,7 @@ class Subscriptions:
             shown = account_json(
                 account, config.get("encoding", "binary"), config.get("dataSlice"), self._chain.decimals
             )
-        except RpcError:
+        except MethodError:
             # Too long for base58: a validator sends an error in place of the data.
             shown = account_json(account, "base64")
             shown["data"] = ["error: data too large for bs58 encoding", "base58"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Table, bindparam, select, update
 
-from app.identifiers import transaction_id
+from app.core.identifiers import transaction_id
 from app.projection.rows import ChainRow
 from app.store.columns import upsert, upsert_all
 from app.store.feed import feed_row

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from app.chain.rules import Rules, category_names
-from app.money import format_usdc
-from app.timestamps import iso
+from app.core.money import format_usdc
+from app.core.timestamps import iso
 
 Shown = dict[str, Any]
 

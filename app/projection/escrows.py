@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from app.identifiers import escrow_id, event_id, wallet_id
-from app.money import format_usdc
+from app.core.identifiers import escrow_id, event_id, wallet_id
+from app.core.money import format_usdc
+from app.core.timestamps import iso, iso_ms
 from app.projection import orphans
 from app.projection.batch import Batch, Values
 from app.projection.rows import ChainRow
@@ -11,7 +12,6 @@ from app.projection.transfers import confirm, receive, set_balance, spent, use_a
 from app.projection.wallets import change
 from app.store.escrows import DISPUTED, FROM_LATER_EVENTS, LOCKED, PENDING, REFUNDED, RELEASED, SETTLED, UNDECIDED_AFTER
 from app.store.transactions import A2A_RECEIVE, A2A_SEND, ESCROW_LOCK, ESCROW_REFUND, ESCROW_RELEASE
-from app.timestamps import iso, iso_ms
 
 _COMPLETED = 1
 _REFUND_REASONS = {2: "timeout", 4: "dispute", 5: "dispute", 6: "dispute_undecided"}

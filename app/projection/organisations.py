@@ -2,13 +2,13 @@
 
 from sqlalchemy import select
 
-from app.identifiers import event_id
-from app.money import format_usdc
+from app.core.identifiers import event_id
+from app.core.money import format_usdc
+from app.core.timestamps import iso_ms
 from app.projection import orphans
 from app.projection.batch import Batch
 from app.projection.rows import ChainRow
 from app.store.read_tables import recipients
-from app.timestamps import iso_ms
 
 
 def initialized(batch: Batch, row: ChainRow) -> bool:

@@ -5,7 +5,8 @@ from dataclasses import asdict
 from sqlalchemy import select, update
 
 from app.chain.rules import Rules
-from app.identifiers import event_id, policy_id
+from app.core.identifiers import event_id, policy_id
+from app.core.timestamps import iso_ms
 from app.projection import orphans
 from app.projection.batch import Batch
 from app.projection.differences import difference, shown
@@ -13,7 +14,6 @@ from app.projection.rows import ChainRow, address_or_none
 from app.store.policies import allowlist_entries, is_change
 from app.store.read_tables import policies, policy_versions
 from app.store.state_tables import policy_details
-from app.timestamps import iso_ms
 
 _FIRST_VERSION = 1
 

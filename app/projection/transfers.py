@@ -4,15 +4,15 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from app.identifiers import event_id, wallet_id
-from app.money import format_usdc
+from app.core.identifiers import event_id, wallet_id
+from app.core.money import format_usdc
+from app.core.timestamps import iso_ms
 from app.projection import orphans
 from app.projection.batch import Batch, Values, transaction_of
 from app.projection.organisations import set_reserve
 from app.projection.rows import ChainRow, address_or_none
 from app.projection.wallets import change, spend_approval
 from app.store.transactions import FUNDING, PAYMENT, WITHDRAWAL
-from app.timestamps import iso_ms
 
 
 def paid(batch: Batch, row: ChainRow) -> bool:

@@ -4,14 +4,14 @@ from typing import Any
 
 from sqlalchemy import select, update
 
-from app.identifiers import event_id, wallet_id
+from app.core.identifiers import event_id, wallet_id
+from app.core.timestamps import iso_ms
 from app.projection import orphans
 from app.projection.batch import Batch, Values
 from app.projection.rows import ChainRow, address_or_none
 from app.store.attempts import last_blocked
 from app.store.read_tables import approvals
 from app.store.state_tables import wallet_details
-from app.timestamps import iso_ms
 
 _FROZEN_BY_EXPIRY = 2
 

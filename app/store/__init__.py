@@ -5,6 +5,6 @@ models (wallets, policies, transactions, recipients) follow from the chain and a
 """
 
 from app.store.database import Database
-from app.store.paging import InvalidCursorError, Page
+from app.store.paging import InvalidCursorError, RecordPage
 
-__all__ = ["Database", "InvalidCursorError", "Page"]
+__all__ = ["Database", "InvalidCursorError", "RecordPage"]

@@ -23,7 +23,7 @@ from sqlalchemy import (
     update,
 )
 
-from app.alerts.kinds import AlertType
+from app.store.alert_kinds import AlertType
 from app.store.columns import columns_of, metadata, upsert_all
 from app.store.deliveries import LIFETIME, MAX_ATTEMPTS, retry_at
 from app.store.feed import FeedEvent

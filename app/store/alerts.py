@@ -30,7 +30,7 @@ from sqlalchemy import (
     select,
 )
 
-from app.alerts.kinds import BALANCE_LOW, HOUR, INACTIVITY, VELOCITY_SPIKE, AlertType
+from app.store.alert_kinds import BALANCE_LOW, HOUR, INACTIVITY, VELOCITY_SPIKE, AlertType
 from app.store.columns import columns_of, metadata, upsert_all
 from app.store.read_tables import transactions, wallets
 from app.store.transactions import ESCROW_LOCK, PAYMENT

@@ -33,7 +33,7 @@ from sqlalchemy import (
 )
 
 from app.store.columns import U64, columns_of, metadata
-from app.store.paging import Listing, Page, fetch_page, listing, sought
+from app.store.paging import Listing, RecordPage, fetch_page, listing, sought
 from app.store.read_tables import approvals
 
 LIFETIME = 24 * 60 * 60 * 1000
@@ -152,14 +152,14 @@ def approval_requests_of(
     status: str | None = None,
     limit: int = 20,
     cursor: str | None = None,
-) -> Page[ApprovalRequest]:
+) -> RecordPage[ApprovalRequest]:
     """Return the organisation's requests, newest first. Raises `InvalidCursorError`."""
     parameters = {"org": org, "now": now, "wallet_id": wallet_id, "status": status}
     chosen = _listing(
         of_wallet=wallet_id is not None, with_status=status is not None, window=_WINDOWS.get(status or "")
     )
     rows, more, following = fetch_page(connection, chosen, parameters, limit=limit, cursor=cursor)
-    return Page([_record(row) for row in rows], more, following)
+    return RecordPage([_record(row) for row in rows], more, following)
 
 
 def decide(connection: Connection, approval_id: str, *, by: str, now: int, rejected: bool) -> None:

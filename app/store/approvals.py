@@ -11,7 +11,7 @@ from app.store.read_tables import policies, wallets
 
 
 @dataclass(frozen=True, slots=True)
-class Approval:
+class OnChainApproval:
     """An approval of a payment, or an escrow, of exactly this amount (micro-USDC) from `vault` to `recipient`.
 
     Until the Unix second given.
@@ -39,7 +39,7 @@ def open_approval(  # noqa: PLR0917
     now: int,
     *,
     worthless: Collection[str] = (),
-) -> Approval | None:
+) -> OnChainApproval | None:
     """Return an unused approval that is good for this payment or escrow at the Unix second `now`; the first to expire.
 
     One given under another policy than the vault's, or another version of it, is good for nothing. Of one that was not
@@ -67,10 +67,10 @@ def open_approval(  # noqa: PLR0917
         .limit(1)
     )
     row = connection.execute(query).one_or_none()
-    return None if row is None else Approval(**row._mapping)  # noqa: SLF001
+    return None if row is None else OnChainApproval(**row._mapping)  # noqa: SLF001
 
 
-def approval(connection: Connection, org: str, address: str) -> Approval | None:
+def approval(connection: Connection, org: str, address: str) -> OnChainApproval | None:
     """Return the approval at this address, open or not."""
     row = connection.execute(select(table).where(table.c.org == org, table.c.address == address)).one_or_none()
-    return None if row is None else Approval(**row._mapping)  # noqa: SLF001
+    return None if row is None else OnChainApproval(**row._mapping)  # noqa: SLF001

@@ -31,13 +31,13 @@ from sqlalchemy import (
     update,
 )
 
-from app.identifiers import derived_id
+from app.core.identifiers import derived_id
 from app.store import webhooks
 from app.store.columns import columns_of, metadata, upsert_all
 from app.store.feed import FeedEvent, feed_after
-from app.store.paging import Page, fetch_page, listing
+from app.store.paging import RecordPage, fetch_page, listing
 from app.store.read_tables import feed
-from app.store.webhooks import Webhook, listening
+from app.store.webhooks import WebhookRecord, listening
 
 DELIVERY_PREFIX = "dlv_"
 MAX_ATTEMPTS = 5
@@ -74,7 +74,7 @@ Encode = Callable[[FeedEvent], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class DeliveryRecord:
     """An event on its way to a webhook: `pending` while queued, then `delivered`.
 
     `attempts` counts those that failed since it was queued, for the first time or again. A ping is not queued; it is
@@ -126,7 +126,7 @@ def is_news(event: FeedEvent, now: int) -> bool:
     return event.timestamp == 0 or event.timestamp >= now - LIFETIME
 
 
-def _is_for(webhook: Webhook, event: FeedEvent, now: int) -> bool:
+def _is_for(webhook: WebhookRecord, event: FeedEvent, now: int) -> bool:
     """Whether an event is to be queued for a webhook.
 
     A webhook gets what happens after its registration, however late it is indexed. Its position in the feed alone
@@ -139,9 +139,9 @@ def _is_for(webhook: Webhook, event: FeedEvent, now: int) -> bool:
     return event.timestamp == 0 or event.timestamp >= webhook.created_at - _TOLERANCE
 
 
-def delivery_of(webhook: Webhook, event: FeedEvent, body: str, now: int) -> Delivery:
+def delivery_of(webhook: WebhookRecord, event: FeedEvent, body: str, now: int) -> DeliveryRecord:
     """Return the delivery of an event to a webhook, of which there is one only."""
-    return Delivery(
+    return DeliveryRecord(
         delivery_id=derived_id(DELIVERY_PREFIX, webhook.webhook_id, event.event_id),
         webhook_id=webhook.webhook_id,
         event_id=event.event_id,
@@ -160,7 +160,7 @@ def due_webhooks(connection: Connection, now: int) -> list[str]:
     return list(connection.scalars(_DUE, {"now": now}))
 
 
-def next_delivery(connection: Connection, webhook_id: str, now: int) -> Delivery | None:
+def next_delivery(connection: Connection, webhook_id: str, now: int) -> DeliveryRecord | None:
     """Return what is to be sent to the webhook next.
 
     All deliveries with equally many failed attempts are a round, which is a queue of its own: of each only the oldest
@@ -182,7 +182,7 @@ def queue_again(connection: Connection, delivery_id: str, now: int) -> None:
     connection.execute(mine.values(status="pending", attempts=0, due_at=now, created_at=now))
 
 
-def replay(connection: Connection, deliveries: Sequence[Delivery], moment: int) -> None:
+def replay(connection: Connection, deliveries: Sequence[DeliveryRecord], moment: int) -> None:
     """Queue deliveries, again where they were queued before, but at this very moment: that is what was done already."""
     mine = table.c.delivery_id.in_([one.delivery_id for one in deliveries])
     done = set(connection.scalars(select(table.c.delivery_id).where(mine, table.c.created_at == moment)))
@@ -201,7 +201,7 @@ def restart(connection: Connection, webhook_id: str, now: int, *, limit: int) ->
     return len(failed) == limit
 
 
-def events_between(connection: Connection, webhook: Webhook, start: int, end: int, limit: int) -> list[FeedEvent]:
+def events_between(connection: Connection, webhook: WebhookRecord, start: int, end: int, limit: int) -> list[FeedEvent]:
     """Return the events of a range of time, `end` excluded, that the webhook is subscribed to; at most `limit`."""
     mine = [feed.c.org == webhook.org, feed.c.timestamp >= start, feed.c.timestamp < end]
     if webhooks.ALL_EVENTS not in webhook.events:
@@ -210,7 +210,7 @@ def events_between(connection: Connection, webhook: Webhook, start: int, end: in
     return [FeedEvent(**row._mapping) for row in rows]  # noqa: SLF001
 
 
-def delivery(connection: Connection, webhook_id: str, delivery_id: str) -> Delivery | None:
+def delivery(connection: Connection, webhook_id: str, delivery_id: str) -> DeliveryRecord | None:
     """Return one delivery of a webhook."""
     query = select(table).where(table.c.webhook_id == webhook_id, table.c.delivery_id == delivery_id)
     row = connection.execute(query).one_or_none()
@@ -219,16 +219,16 @@ def delivery(connection: Connection, webhook_id: str, delivery_id: str) -> Deliv
 
 def deliveries(
     connection: Connection, webhook_id: str, *, status: str | None = None, limit: int = 20, cursor: str | None = None
-) -> Page[Delivery]:
+) -> RecordPage[DeliveryRecord]:
     """Return a webhook's deliveries, the newest event first. Raises `InvalidCursorError`."""
     chosen = _LISTING if status is None else _LISTING_OF_STATUS
     parameters = {"webhook": webhook_id, "status": status}
     rows, more, following = fetch_page(connection, chosen, parameters, limit=limit, cursor=cursor)
-    return Page([_record(row) for row in rows], more, following)
+    return RecordPage([_record(row) for row in rows], more, following)
 
 
-def _record(row: Row[Any]) -> Delivery:
-    return Delivery(**row._mapping)  # noqa: SLF001
+def _record(row: Row[Any]) -> DeliveryRecord:
+    return DeliveryRecord(**row._mapping)  # noqa: SLF001
 
 
 _OF_WEBHOOK = select(table).where(table.c.webhook_id == bindparam("webhook"))

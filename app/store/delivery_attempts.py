@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 
 from app.store.columns import columns_of, metadata
-from app.store.deliveries import MAX_ATTEMPTS, Delivery, retry_at
+from app.store.deliveries import MAX_ATTEMPTS, DeliveryRecord, retry_at
 from app.store.deliveries import table as deliveries
 from app.store.prepared import execute
 
@@ -48,7 +48,7 @@ table = Table(
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class DeliveryAttemptRecord:
     """One attempt to deliver. `duration` in milliseconds; no `status_code` when there was no answer."""
 
     delivery_id: str
@@ -60,7 +60,9 @@ class Attempt:
     excerpt: str
 
 
-def record_attempt(connection: Connection, delivery: Delivery, attempt: Attempt, *, delivered: bool, now: int) -> bool:
+def record_attempt(
+    connection: Connection, delivery: DeliveryRecord, attempt: DeliveryAttemptRecord, *, delivered: bool, now: int
+) -> bool:
     """Note an attempt and what follows from it; returns whether it was the last that the webhook had.
 
     The delivery keeps its place in the queue then, and the webhook is to be degraded. Of a delivery that was deleted
@@ -79,22 +81,22 @@ def record_attempt(connection: Connection, delivery: Delivery, attempt: Attempt,
     return counted == 1 and failed >= MAX_ATTEMPTS
 
 
-def insert_ping(connection: Connection, delivery: Delivery, attempt: Attempt) -> None:
+def insert_ping(connection: Connection, delivery: DeliveryRecord, attempt: DeliveryAttemptRecord) -> None:
     """Store a ping, which was sent already."""
     connection.execute(insert(deliveries).values(columns_of(delivery)))
     connection.execute(insert(table).values(columns_of(attempt)))
 
 
-def attempts_of(connection: Connection, delivery_ids: Sequence[str]) -> dict[str, list[Attempt]]:
+def attempts_of(connection: Connection, delivery_ids: Sequence[str]) -> dict[str, list[DeliveryAttemptRecord]]:
     """Return the newest attempts of deliveries, oldest first, at most `KEPT_ATTEMPTS` of each."""
-    found: dict[str, list[Attempt]] = defaultdict(list)
+    found: dict[str, list[DeliveryAttemptRecord]] = defaultdict(list)
     for row in connection.execute(_NEWEST, {"ids": delivery_ids}):
-        found[row.delivery_id].append(Attempt(**row._mapping))  # noqa: SLF001
+        found[row.delivery_id].append(DeliveryAttemptRecord(**row._mapping))  # noqa: SLF001
     return found
 
 
 # Built once: every attempt runs them.
-_OUTCOME = [name for name in Attempt.__dataclass_fields__ if name != "delivery_id"]
+_OUTCOME = [name for name in DeliveryAttemptRecord.__dataclass_fields__ if name != "delivery_id"]
 _LOG = insert(table).from_select(
     ["delivery_id", *_OUTCOME],
     select(deliveries.c.delivery_id, *(bindparam(name, type_=table.c[name].type) for name in _OUTCOME)).where(
@@ -121,7 +123,7 @@ _FORGET = delete(table).where(
 )
 # What an earlier version kept of a delivery may be many.
 _NEWEST = (
-    select(*(table.c[name] for name in Attempt.__dataclass_fields__))
+    select(*(table.c[name] for name in DeliveryAttemptRecord.__dataclass_fields__))
     .join(deliveries, deliveries.c.delivery_id == table.c.delivery_id)
     .where(
         deliveries.c.delivery_id.in_(bindparam("ids", expanding=True)),

@@ -10,7 +10,7 @@ from sqlalchemy import BigInteger, Connection, Row, Select, and_, bindparam, del
 
 from app.chain.escrow_instructions import output_commitment
 from app.store.columns import upsert
-from app.store.paging import Listing, Page, fetch_page, listing, sought
+from app.store.paging import Listing, RecordPage, fetch_page, listing, sought
 from app.store.read_tables import escrows as table
 from app.store.state_tables import attempts
 from app.store.state_tables import escrow_details as details
@@ -25,7 +25,7 @@ UNDECIDED_AFTER = 30 * 24 * 60 * 60
 
 
 @dataclass(frozen=True, slots=True)
-class Escrow:
+class EscrowRecord:
     """An escrow. Amounts are micro-USDC, times Unix seconds, `created_at` milliseconds; hashes are hex.
 
     `wallet_id` pays from `vault` to `receiver`, which is the vault of `to_wallet` or an address outside.
@@ -96,12 +96,12 @@ class DueEscrow:
     payer: str
 
 
-def escrow(connection: Connection, org: str, escrow_id: str) -> Escrow | None:
+def escrow(connection: Connection, org: str, escrow_id: str) -> EscrowRecord | None:
     """Return the organisation's escrow with this id."""
     return _one(connection, _BY_ID, org, escrow_id)
 
 
-def escrow_of_transaction(connection: Connection, org: str, tx_id: str) -> Escrow | None:
+def escrow_of_transaction(connection: Connection, org: str, tx_id: str) -> EscrowRecord | None:
     """Return the escrow that this transaction locked, or will lock."""
     return _one(connection, _BY_TRANSACTION, org, tx_id)
 
@@ -113,14 +113,14 @@ def escrows(
     *,
     limit: int = 20,
     cursor: str | None = None,
-) -> Page[Escrow]:
+) -> RecordPage[EscrowRecord]:
     """Return the organisation's escrows, newest first. Raises `InvalidCursorError`."""
     wanted = narrowed or EscrowFilter()
     given = frozenset(name for name in ("wallet_id", "status") if getattr(wanted, name) is not None)
     chosen = _listing(given)
     parameters = {"org": org, "wallet_id": wanted.wallet_id, "status": wanted.status}
     rows, more, following = fetch_page(connection, chosen, parameters, limit=limit, cursor=cursor)
-    return Page([_record(row) for row in rows], more, following)
+    return RecordPage([_record(row) for row in rows], more, following)
 
 
 def due(connection: Connection, now: int) -> list[DueEscrow]:
@@ -131,7 +131,7 @@ def due(connection: Connection, now: int) -> list[DueEscrow]:
     return [DueEscrow(**row._mapping) for row in connection.execute(_DUE, {"now": now})]  # noqa: SLF001
 
 
-def insert_pending_escrow(connection: Connection, new: Escrow) -> None:
+def insert_pending_escrow(connection: Connection, new: EscrowRecord) -> None:
     """Add an escrow in the transaction that stores the attempt to make it; what the chain says of one stays."""
     vanished = (table.c.escrow_id == new.escrow_id, table.c.status == PENDING)
     connection.execute(delete(table).where(*vanished))
@@ -218,12 +218,12 @@ FROM_LATER_EVENTS = (
 _AS_PENDING = {"status": PENDING, **dict.fromkeys(FROM_LATER_EVENTS)}
 
 
-def _one(connection: Connection, query: Select[Any], org: str, key: str) -> Escrow | None:
+def _one(connection: Connection, query: Select[Any], org: str, key: str) -> EscrowRecord | None:
     row = connection.execute(query, {"org": org, "key": key}).one_or_none()
     return None if row is None else _record(row)
 
 
-def _record(row: Row[Any]) -> Escrow:
+def _record(row: Row[Any]) -> EscrowRecord:
     values = dict(row._mapping)  # noqa: SLF001
     if values.pop("output_of") != row.output_hash:
         values["output_url"] = None
@@ -233,7 +233,7 @@ def _record(row: Row[Any]) -> Escrow:
         values["expected_output"] = None
     if not _is_hash(row.reason_hash, row.dispute_reason):
         values["dispute_reason"] = values["disputed_for"] = None
-    return Escrow(**values)
+    return EscrowRecord(**values)
 
 
 def commitment_to(expected_output: str) -> str:

@@ -53,7 +53,7 @@ exports = Table(
 
 
 @dataclass(frozen=True, slots=True)
-class Export:
+class ExportRecord:
     """An export; times are Unix milliseconds."""
 
     export_id: str
@@ -85,28 +85,28 @@ class Live:
     first_end: int | None
 
 
-def insert_export(connection: Connection, export: Export) -> None:
+def insert_export(connection: Connection, export: ExportRecord) -> None:
     """Store a new export."""
     connection.execute(insert(exports).values(columns_of(export)))
 
 
-def export(connection: Connection, export_id: str) -> Export | None:
+def export(connection: Connection, export_id: str) -> ExportRecord | None:
     """Return the export with this id, of whichever organisation."""
     row = connection.execute(select(exports).where(exports.c.export_id == export_id)).one_or_none()
-    return None if row is None else Export(**row._mapping)  # noqa: SLF001
+    return None if row is None else ExportRecord(**row._mapping)  # noqa: SLF001
 
 
-def with_status(connection: Connection, status: Status) -> list[Export]:
+def with_status(connection: Connection, status: Status) -> list[ExportRecord]:
     """Return all organisations' exports in this status, oldest first."""
     query = select(exports).where(exports.c.status == status).order_by(exports.c.created_at, exports.c.export_id)
-    return [Export(**row._mapping) for row in connection.execute(query)]  # noqa: SLF001
+    return [ExportRecord(**row._mapping) for row in connection.execute(query)]  # noqa: SLF001
 
 
-def export_created_under(connection: Connection, org: str, key: str) -> Export | None:
+def export_created_under(connection: Connection, org: str, key: str) -> ExportRecord | None:
     """Return the newest export that was made by a request with this idempotency key."""
     query = select(exports).where(exports.c.org == org, exports.c.created_under == key)
     row = connection.execute(query.order_by(exports.c.created_at.desc()).limit(1)).one_or_none()
-    return None if row is None else Export(**row._mapping)  # noqa: SLF001
+    return None if row is None else ExportRecord(**row._mapping)  # noqa: SLF001
 
 
 def live(connection: Connection, org: str) -> Live:
@@ -134,10 +134,10 @@ def finish(  # noqa: PLR0917
     return connection.execute(mine.values(values)).rowcount == 1
 
 
-def over(connection: Connection, now: int, *, most: int) -> list[Export]:
+def over(connection: Connection, now: int, *, most: int) -> list[ExportRecord]:
     """Return exports whose time is over and that are not marked so yet, at most so many."""
     query = select(exports).where(exports.c.status == "ready", exports.c.expires_at <= now)
-    return [Export(**row._mapping) for row in connection.execute(query.limit(most))]  # noqa: SLF001
+    return [ExportRecord(**row._mapping) for row in connection.execute(query.limit(most))]  # noqa: SLF001
 
 
 def expire(connection: Connection, export_ids: Sequence[str]) -> None:
@@ -154,7 +154,7 @@ def forget(connection: Connection, before: int, *, most: int) -> int:
     return connection.execute(delete(exports).where(exports.c.export_id.in_(old.limit(most)))).rowcount
 
 
-def count_rows(connection: Connection, wanted: Export, slot: int | None = None) -> int:
+def count_rows(connection: Connection, wanted: ExportRecord, slot: int | None = None) -> int:
     """Return how many transactions an export is about, as of now, without those of slots after `slot`."""
     table = transactions
     query = select(func.count()).select_from(table).where(table.c.org == wanted.org)

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, and_, bindparam, literal_column, select, true
 
 from app.store.columns import upsert
-from app.store.paging import Listing, Page, fetch_page, listing, sought
+from app.store.paging import Listing, RecordPage, fetch_page, listing, sought
 from app.store.read_tables import BETWEEN_TWO
 from app.store.read_tables import feed as table
 
@@ -132,7 +132,7 @@ def feed(
     *,
     limit: int = 20,
     cursor: str | None = None,
-) -> Page[FeedEvent]:
+) -> RecordPage[FeedEvent]:
     """Return the organisation's events, newest first. Raises `InvalidCursorError`."""
     wanted = narrowed or FeedFilter()
     values = {name: value for name in _FILTERS if (value := getattr(wanted, name)) is not None}
@@ -141,7 +141,7 @@ def feed(
         values |= {f"type_{number}": kind, f"severity_{number}": severity}
     chosen = _listing(frozenset(values) & _OPEN, len(kinds))
     rows, more, following = fetch_page(connection, chosen, {"org": org, **values}, limit=limit, cursor=cursor)
-    return Page([_record(row) for row in rows], more, following)
+    return RecordPage([_record(row) for row in rows], more, following)
 
 
 def feed_after(connection: Connection, position: int, limit: int) -> list[FeedEvent]:

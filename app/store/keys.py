@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from sqlalchemy import Column, Connection, String, Table, bindparam, insert, or_, select, update
 
 from app.store.columns import metadata, upsert
-from app.store.paging import Page, fetch_page, listing
+from app.store.paging import RecordPage, fetch_page, listing
 from app.store.state_tables import api_keys as table
 
 # A request that is repeated after a crash, which nobody was answered, gets the key that it made again.
@@ -80,10 +80,10 @@ def api_key(connection: Connection, org: str, key_id: str) -> ApiKey | None:
     return None if row is None else ApiKey(**row._mapping)  # noqa: SLF001
 
 
-def api_key_page(connection: Connection, org: str, *, limit: int, cursor: str | None) -> Page[ApiKey]:
+def api_key_page(connection: Connection, org: str, *, limit: int, cursor: str | None) -> RecordPage[ApiKey]:
     """Return a page of an organisation's keys, revoked ones too, newest first. Raises `InvalidCursorError`."""
     rows, more, following = fetch_page(connection, _LISTING, {"org": org}, limit=limit, cursor=cursor)
-    return Page([ApiKey(**row._mapping) for row in rows], more, following)  # noqa: SLF001
+    return RecordPage([ApiKey(**row._mapping) for row in rows], more, following)  # noqa: SLF001
 
 
 def revoke_api_key(connection: Connection, org: str, key_id: str, until: int) -> bool:

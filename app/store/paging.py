@@ -35,7 +35,7 @@ class InvalidCursorError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Page(Generic[T]):
+class RecordPage(Generic[T]):
     """One page of a list and the cursor of the next."""
 
     data: list[T]

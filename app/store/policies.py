@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select
 
 from app.chain.rules import Rules
-from app.identifiers import PRESET_POLICY_IDS
+from app.core.identifiers import PRESET_POLICY_IDS
 from app.store.columns import upsert
 from app.store.read_tables import policies as table
 from app.store.read_tables import policy_versions, wallets
@@ -29,7 +29,7 @@ _PRESET_ORDER = {name: position for position, name in enumerate(PRESET_POLICY_ID
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class PolicyRecord:
     """A policy. `allowlist` is the address of the list that the program consults, `allowed_recipients` its texts."""
 
     policy_id: str
@@ -48,7 +48,7 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class AuditEntry:
+class AuditRecord:
     """One change of a policy: when, by whom, and what each changed field was and became.
 
     `changed_by` is null for a change past this service of which it is not known who signed; then `signature` is that
@@ -90,13 +90,13 @@ def domains_of(connection: Connection, entries: Sequence[bytes]) -> dict[bytes, 
     return {bytes.fromhex(row.domain_hash): row.domain for row in connection.execute(query)}
 
 
-def policy(connection: Connection, org: str, policy_id: str) -> Policy | None:
+def policy(connection: Connection, org: str, policy_id: str) -> PolicyRecord | None:
     """Return the organisation's policy with this id, closed or not."""
     row = connection.execute(_BY_ID, {"org": org, "key": policy_id}).one_or_none()
     return None if row is None else _record(row)
 
 
-def policies(connection: Connection, org: str) -> list[Policy]:
+def policies(connection: Connection, org: str) -> list[PolicyRecord]:
     """Return the organisation's open policies: the presets, then the others, oldest first."""
     found = [_record(row) for row in connection.execute(_POLICIES.where(~table.c.closed), {"org": org})]
     others = len(_PRESET_ORDER)
@@ -152,7 +152,7 @@ def is_change(attempt_type: str | None) -> bool:
     return attempt_type in {None, UPDATE}
 
 
-def policy_audit_log(connection: Connection, org: str, policy_id: str) -> list[AuditEntry]:
+def policy_audit_log(connection: Connection, org: str, policy_id: str) -> list[AuditRecord]:
     """Return the changes of a policy, oldest first.
 
     Changes of rules come from the chain; who asked for them comes from the service's attempts, in whose memo it
@@ -161,7 +161,7 @@ def policy_audit_log(connection: Connection, org: str, policy_id: str) -> list[A
     mine = (policy_edits.c.org == org, policy_edits.c.policy_id == policy_id)
     edits = list(connection.execute(select(policy_edits).where(*mine).order_by(policy_edits.c.id)))
     notes = {edit.version: edit for edit in edits if edit.version is not None}
-    entries = [AuditEntry(e.created_at, e.changed_by, e.changes) for e in edits if e.version is None]
+    entries = [AuditRecord(e.created_at, e.changed_by, e.changes) for e in edits if e.version is None]
     versions = (
         select(policy_versions, attempts.c.type, attempts.c.memo, attempts.c.created_at)
         .join(table, table.c.address == policy_versions.c.address)
@@ -178,7 +178,7 @@ def policy_audit_log(connection: Connection, org: str, policy_id: str) -> list[A
         note = notes.get(row.version)
         changed_by = row.memo or (None if note is None else note.changed_by)
         changes = {**row.changes, **({} if note is None else note.changes)}
-        entries.append(AuditEntry(latest, changed_by, changes, row.version, row.signature))
+        entries.append(AuditRecord(latest, changed_by, changes, row.version, row.signature))
     return sorted(entries, key=lambda entry: entry.timestamp)
 
 
@@ -221,8 +221,8 @@ _POLICIES = _query()
 _BY_ID = _POLICIES.where(table.c.policy_id == bindparam("key"))
 
 
-def _record(row: Row[Any]) -> Policy:
-    return Policy(
+def _record(row: Row[Any]) -> PolicyRecord:
+    return PolicyRecord(
         policy_id=row.policy_id,
         org=row.org,
         address=row.address,

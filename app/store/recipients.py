@@ -7,7 +7,7 @@ from sqlalchemy import Connection, Row, Select, bindparam, select
 
 from app.chain.addresses import domain_hash
 from app.store.columns import upsert
-from app.store.paging import Page, fetch_page, listing
+from app.store.paging import RecordPage, fetch_page, listing
 from app.store.read_tables import recipients as table
 from app.store.state_tables import domains
 
@@ -41,10 +41,12 @@ def recipient_by_domain(connection: Connection, org: str, domain: str) -> Recipi
     return _one(connection, _BY_DOMAIN, {"org": org, "domain_hash": domain_hash(domain).hex()})
 
 
-def recipients(connection: Connection, org: str, *, limit: int = 20, cursor: str | None = None) -> Page[Recipient]:
+def recipients(
+    connection: Connection, org: str, *, limit: int = 20, cursor: str | None = None
+) -> RecordPage[Recipient]:
     """Return the organisation's recipients, the last changed first. Raises `InvalidCursorError`."""
     rows, more, following = fetch_page(connection, _LISTING, {"org": org}, limit=limit, cursor=cursor)
-    return Page([_record(row) for row in rows], more, following)
+    return RecordPage([_record(row) for row in rows], more, following)
 
 
 # Built once: to build a statement takes longer than to execute it.

@@ -23,7 +23,7 @@ topup_rules = Table(
 
 
 @dataclass(frozen=True, slots=True)
-class TopupRule:
+class TopupRecord:
     """A wallet's rule: while `enabled`, a balance below `trigger_below` is raised by `topup_amount` (micro-USDC)."""
 
     wallet_id: str
@@ -47,15 +47,15 @@ class LowWallet:
     reserve: int
 
 
-def put_topup_rule(connection: Connection, rule: TopupRule) -> None:
+def put_topup_rule(connection: Connection, rule: TopupRecord) -> None:
     """Store a wallet's rule in place of the one it had."""
     upsert(connection, topup_rules, columns_of(rule), keys=["wallet_id"])
 
 
-def topup_rule(connection: Connection, wallet_id: str) -> TopupRule | None:
+def topup_rule(connection: Connection, wallet_id: str) -> TopupRecord | None:
     """Return the wallet's rule, if it was ever given one."""
     row = connection.execute(select(topup_rules).where(topup_rules.c.wallet_id == wallet_id)).one_or_none()
-    return None if row is None else TopupRule(**row._mapping)  # noqa: SLF001
+    return None if row is None else TopupRecord(**row._mapping)  # noqa: SLF001
 
 
 def low_wallets(connection: Connection) -> list[LowWallet]:

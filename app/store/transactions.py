@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Column, ColumnElement, Connection, and_, bindparam, literal_column, select, true
 
-from app.store.paging import Listing, Page, fetch_page, listing, sought
+from app.store.paging import Listing, RecordPage, fetch_page, listing, sought
 from app.store.read_tables import RECIPIENT_GIVEN
 from app.store.read_tables import transactions as table
 
@@ -26,7 +26,7 @@ An escrow that was refused is an `a2a_send`.
 
 
 @dataclass(frozen=True, slots=True)
-class Transaction:
+class TransactionRecord:
     """A movement of money, or the attempt at one. `amount` is in micro-USDC."""
 
     tx_id: str
@@ -64,7 +64,7 @@ STATUSES = ("pending", "confirmed", "blocked", "failed")
 TYPES = (PAYMENT, FUNDING, WITHDRAWAL, ESCROW_LOCK, ESCROW_RELEASE, ESCROW_REFUND, A2A_SEND, A2A_RECEIVE)
 """All that a row may have: one with another status or type would be missing from lists."""
 _RENAMED = {"tx_signature": "signature", "on_chain_slot": "slot"}
-_COLUMNS = [table.c[_RENAMED.get(field.name, field.name)].label(field.name) for field in fields(Transaction)]
+_COLUMNS = [table.c[_RENAMED.get(field.name, field.name)].label(field.name) for field in fields(TransactionRecord)]
 # Built once: to build a statement takes longer than to execute it.
 _BY_ID = select(*_COLUMNS).where(table.c.tx_id == bindparam("tx_id"), table.c.org == bindparam("org"))
 _FILTERS = [field.name for field in fields(TransactionFilter)]
@@ -79,7 +79,7 @@ _RECIPIENT = (
 )
 
 
-def transaction(connection: Connection, org: str, tx_id: str) -> Transaction | None:
+def transaction(connection: Connection, org: str, tx_id: str) -> TransactionRecord | None:
     """Return the organisation's transaction with this id."""
     row = connection.execute(_BY_ID, {"tx_id": tx_id, "org": org}).one_or_none()
     return None if row is None else _record(row)
@@ -92,13 +92,13 @@ def transactions(
     *,
     limit: int = 20,
     cursor: str | None = None,
-) -> Page[Transaction]:
+) -> RecordPage[TransactionRecord]:
     """Return the organisation's transactions, newest first. Raises `InvalidCursorError`."""
     wanted = narrowed or TransactionFilter()
     values = {name: value for name in _FILTERS if (value := getattr(wanted, name)) is not None}
     chosen = _listing(frozenset(values))
     rows, more, following = fetch_page(connection, chosen, {"org": org, **values}, limit=limit, cursor=cursor)
-    return Page([_record(row) for row in rows], more, following)
+    return RecordPage([_record(row) for row in rows], more, following)
 
 
 @cache
@@ -125,5 +125,5 @@ def _each(column: Column[Any], values: Sequence[str], given: frozenset[str]) -> 
     return [column == bindparam(column.name)] if column.name in given else [column == value for value in values]
 
 
-def _record(row: Sequence[Any]) -> Transaction:
-    return Transaction(*row)
+def _record(row: Sequence[Any]) -> TransactionRecord:
+    return TransactionRecord(*row)

@@ -25,7 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from app.chain.rules import Rules
-from app.store.paging import Listing, Page, fetch_page, listing
+from app.store.paging import Listing, RecordPage, fetch_page, listing
 from app.store.policies import RULE_COLUMNS, policy_name, rules_of
 from app.store.read_tables import policies
 from app.store.read_tables import wallets as table
@@ -57,7 +57,7 @@ class WalletDetails:
 
 
 @dataclass(frozen=True, slots=True)
-class AttachedPolicy:
+class WalletPolicy:
     """What a wallet shows of its policy, and what a payment needs of it."""
 
     policy_id: str
@@ -69,7 +69,7 @@ class AttachedPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Wallet:
+class WalletRecord:
     """A wallet. `balance` is in micro-USDC; `frozen` is 0 (no), 1 (manually) or 2 (its policy expired)."""
 
     wallet_id: str
@@ -79,7 +79,7 @@ class Wallet:
     agent_id: str | None
     label: str | None
     tags: tuple[str, ...]
-    policy: AttachedPolicy
+    policy: WalletPolicy
     balance: int
     status: str
     frozen: int
@@ -155,17 +155,17 @@ def vault_of(connection: Connection, wallet_id: str) -> str | None:
     return found
 
 
-def wallet(connection: Connection, org: str, wallet_id: str, now: int) -> Wallet | None:
+def wallet(connection: Connection, org: str, wallet_id: str, now: int) -> WalletRecord | None:
     """Return the organisation's wallet with this id, archived ones too."""
     return _one(connection, _BY_ID, {"org": org, "now": now, "key": wallet_id})
 
 
-def wallet_by_vault(connection: Connection, org: str, vault: str, now: int) -> Wallet | None:
+def wallet_by_vault(connection: Connection, org: str, vault: str, now: int) -> WalletRecord | None:
     """Return the organisation's wallet whose vault has this address."""
     return _one(connection, _BY_VAULT, {"org": org, "now": now, "key": vault})
 
 
-def wallet_by_agent(connection: Connection, org: str, agent_id: str, now: int) -> Wallet | None:
+def wallet_by_agent(connection: Connection, org: str, agent_id: str, now: int) -> WalletRecord | None:
     """Return the organisation's wallet of this agent."""
     return _one(connection, _BY_AGENT, {"org": org, "now": now, "key": agent_id})
 
@@ -179,7 +179,7 @@ def wallets(
     tags: Sequence[str] = (),
     limit: int = 20,
     cursor: str | None = None,
-) -> Page[Wallet]:
+) -> RecordPage[WalletRecord]:
     """Return the organisation's wallets, newest first, that have this status and all of these tags.
 
     Archived wallets are listed only when asked for by their status. Raises `InvalidCursorError`.
@@ -188,7 +188,7 @@ def wallets(
     parameters = {"org": org, "now": now, "status": status, "tags": wanted, "tag_count": len(wanted)}
     chosen = _listing(with_status=status is not None, tagged=bool(wanted))
     rows, more, following = fetch_page(connection, chosen, parameters, limit=limit, cursor=cursor)
-    return Page(_records(connection, rows), more, following)
+    return RecordPage(_records(connection, rows), more, following)
 
 
 def _status() -> ColumnElement[str]:
@@ -251,18 +251,18 @@ def _listing(*, with_status: bool, tagged: bool) -> Listing:
     return listing(query, time=table.c.created_at, key=table.c.wallet_id)
 
 
-def _one(connection: Connection, query: Select[Any], parameters: dict[str, Any]) -> Wallet | None:
+def _one(connection: Connection, query: Select[Any], parameters: dict[str, Any]) -> WalletRecord | None:
     records = _records(connection, connection.execute(query, parameters).all())
     return records[0] if records else None
 
 
-def _records(connection: Connection, rows: Sequence[Row[Any]]) -> list[Wallet]:
+def _records(connection: Connection, rows: Sequence[Row[Any]]) -> list[WalletRecord]:
     tags = _tags(connection, [row.wallet_id for row in rows])
     return [_record(row, tags.get(row.wallet_id, ())) for row in rows]
 
 
-def _record(row: Row[Any], tags: tuple[str, ...]) -> Wallet:
-    return Wallet(
+def _record(row: Row[Any], tags: tuple[str, ...]) -> WalletRecord:
+    return WalletRecord(
         wallet_id=row.wallet_id,
         org=row.org,
         vault=row.vault,
@@ -270,7 +270,7 @@ def _record(row: Row[Any], tags: tuple[str, ...]) -> Wallet:
         agent_id=row.agent_id,
         label=row.label,
         tags=tags,
-        policy=AttachedPolicy(
+        policy=WalletPolicy(
             policy_id=row.policy_id,
             address=row.policy,
             name=policy_name(row.policy_id, row.policy_name),

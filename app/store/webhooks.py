@@ -21,7 +21,7 @@ from sqlalchemy import (
 )
 
 from app.store.columns import columns_of, metadata
-from app.store.paging import Page, fetch_page, listing
+from app.store.paging import RecordPage, fetch_page, listing
 from app.store.read_tables import feed
 
 ALL_EVENTS = "*"
@@ -54,7 +54,7 @@ _LISTING = listing(
 
 
 @dataclass(frozen=True, slots=True)
-class Webhook:
+class WebhookRecord:
     """One webhook. `secret` and `old_secret` are encrypted; the old one signs, too, until `old_secret_until`."""
 
     webhook_id: str
@@ -76,33 +76,35 @@ class Webhook:
         return ALL_EVENTS in self.events or event in self.events
 
 
-def insert_webhook(connection: Connection, webhook: Webhook) -> None:
+def insert_webhook(connection: Connection, webhook: WebhookRecord) -> None:
     """Store a new webhook, which gets the events that are stored from now on."""
     last = connection.scalar(select(func.max(feed.c.position))) or 0
     connection.execute(insert(table).values(columns_of(webhook) | {"position": last}))
 
 
-def webhook(connection: Connection, org: str, webhook_id: str) -> Webhook | None:
+def webhook(connection: Connection, org: str, webhook_id: str) -> WebhookRecord | None:
     """Return the organisation's webhook with this id, a deleted one too while it is remembered."""
     return _one(connection, table.c.org == org, table.c.webhook_id == webhook_id)
 
 
-def webhook_to_serve(connection: Connection, webhook_id: str) -> Webhook | None:
+def webhook_to_serve(connection: Connection, webhook_id: str) -> WebhookRecord | None:
     """Return the webhook if events are to be sent to it now."""
     return _one(connection, table.c.webhook_id == webhook_id, table.c.status == "enabled")
 
 
-def webhook_created_under(connection: Connection, org: str, key: str) -> Webhook | None:
+def webhook_created_under(connection: Connection, org: str, key: str) -> WebhookRecord | None:
     """Return the newest webhook that was made by a request with this idempotency key."""
     query = select(table).where(table.c.org == org, table.c.created_under == key, _LIVING)
     row = connection.execute(query.order_by(table.c.created_at.desc()).limit(1)).one_or_none()
     return None if row is None else _record(row)
 
 
-def webhooks(connection: Connection, org: str, *, limit: int = 20, cursor: str | None = None) -> Page[Webhook]:
+def webhooks(
+    connection: Connection, org: str, *, limit: int = 20, cursor: str | None = None
+) -> RecordPage[WebhookRecord]:
     """Return the organisation's webhooks, newest first. Raises `InvalidCursorError`."""
     rows, more, following = fetch_page(connection, _LISTING, {"org": org}, limit=limit, cursor=cursor)
-    return Page([_record(row) for row in rows], more, following)
+    return RecordPage([_record(row) for row in rows], more, following)
 
 
 def count_webhooks(connection: Connection, org: str) -> int:
@@ -110,7 +112,7 @@ def count_webhooks(connection: Connection, org: str) -> int:
     return connection.scalar(select(func.count()).select_from(table).where(table.c.org == org, _LIVING)) or 0
 
 
-def listening(connection: Connection) -> list[Webhook]:
+def listening(connection: Connection) -> list[WebhookRecord]:
     """Return the webhooks of all organisations whose queues grow; that of a degraded one does."""
     return [_record(row) for row in connection.execute(select(table).where(_LIVING))]
 
@@ -126,10 +128,10 @@ def mark_degraded(connection: Connection, webhook_id: str, now: int) -> bool:
     return connection.execute(mine.values(status="degraded", updated_at=now)).rowcount == 1
 
 
-def _one(connection: Connection, *conditions: Any) -> Webhook | None:
+def _one(connection: Connection, *conditions: Any) -> WebhookRecord | None:
     row = connection.execute(select(table).where(*conditions)).one_or_none()
     return None if row is None else _record(row)
 
 
-def _record(row: Row[Any]) -> Webhook:
-    return Webhook(**row._mapping)  # noqa: SLF001
+def _record(row: Row[Any]) -> WebhookRecord:
+    return WebhookRecord(**row._mapping)  # noqa: SLF001

@@ -5,16 +5,10 @@ from dataclasses import dataclass
 
 from solders.pubkey import Pubkey
 
+from app.core.identifiers import ESCROW_EVENT_INNER_INDEX, EVENT_INNER_INDEX, policy_key, transaction_id, wallet_id
+from app.core.money import format_usdc
+from app.core.timestamps import iso, parse_iso_ms
 from app.exports.layout import VIOLATION_FIELDS
-from app.identifiers import (
-    ESCROW_EVENT_INNER_INDEX,
-    EVENT_INNER_INDEX,
-    policy_key,
-    transaction_id,
-    wallet_id,
-)
-from app.money import format_usdc
-from app.timestamps import iso, parse_iso_ms
 from app.verifier.document import Row
 from app.verifier.history import Landed
 from idl.transactions import ChainEvent
@@ -35,7 +29,7 @@ _ASKED = ("wallet_id", "type", "amount", "currency")
 
 
 @dataclass(frozen=True, slots=True)
-class ChainRow:
+class ExpectedRow:
     """A movement of money as the chain has it.
 
     `ids` are those that its row may have, with the inner index of each; `names` what it may show as its recipient.
@@ -62,7 +56,7 @@ class ChainRow:
         return f"{self.type} of {format_usdc(self.amount)} USDC, {self.wallet_id}, to {self.recipient}, in {where}"
 
 
-def rows_of(landed: Landed) -> Iterator[ChainRow]:
+def rows_of(landed: Landed) -> Iterator[ExpectedRow]:
     """Give the rows of a transaction."""
     for place in landed.events:
         data = place.event.data
@@ -86,14 +80,14 @@ def rows_of(landed: Landed) -> Iterator[ChainRow]:
 
 def _row(  # noqa: PLR0917
     landed: Landed, place: ChainEvent, type_: str, vault: Pubkey, recipient: Pubkey, amount: int
-) -> ChainRow:
+) -> ExpectedRow:
     data = place.event.data
     names = {str(recipient), wallet_id(recipient)}
     if type_ == "withdrawal":
         # The reserve is shown as the organisation's token account.
         names |= {account for account, owner in landed.owners.items() if owner == str(recipient)}
     inners = (place.inner, _FORESEEN.get(type_, place.inner))
-    return ChainRow(
+    return ExpectedRow(
         ids={transaction_id(landed.signature, place.instruction, inner, type_): inner for inner in inners},
         org=str(data["org"]),
         signature=landed.signature,
@@ -111,7 +105,7 @@ def _row(  # noqa: PLR0917
     )
 
 
-def differences(row: Row, chain: ChainRow, program_id: Pubkey) -> Iterator[str]:
+def differences(row: Row, chain: ExpectedRow, program_id: Pubkey) -> Iterator[str]:
     """Say in what an exported row differs from the chain's."""
     yield from _unlike(row, _expected(row, chain))
     if not is_name(row["recipient"]) and row["recipient"] not in chain.names:
@@ -122,14 +116,14 @@ def differences(row: Row, chain: ChainRow, program_id: Pubkey) -> Iterator[str]:
         yield f"timestamp is {row['timestamp'] or 'empty'} in the export, {iso(chain.block_time)} on the chain"
 
 
-def differences_before(row: Row, chain: ChainRow) -> Iterator[str]:
+def differences_before(row: Row, chain: ExpectedRow) -> Iterator[str]:
     """Say in what a row that was exported before it landed differs from the chain's."""
     expected = _expected(row, chain)
     names = _ASKED if chain.type in _UNJUDGED else (*_ASKED, "recipient_address")
     yield from _unlike(row, {name: expected[name] for name in names})
 
 
-def _expected(row: Row, chain: ChainRow) -> Row:
+def _expected(row: Row, chain: ExpectedRow) -> Row:
     return {
         "id": row["tx_id"],
         "wallet_id": chain.wallet_id,
@@ -164,7 +158,7 @@ def shows_off_chain_policy(row: Row) -> bool:
     return row["type"] in _UNJUDGED and row["policy_id"] is not None
 
 
-def _is_policy(shown: str | None, chain: ChainRow, program_id: Pubkey) -> bool:
+def _is_policy(shown: str | None, chain: ExpectedRow, program_id: Pubkey) -> bool:
     """Whether a policy's id is that of the account that the event names: its address follows from its id."""
     if shown is None or chain.policy is None:
         return shown is None and chain.policy is None

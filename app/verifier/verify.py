@@ -10,14 +10,14 @@ from pathlib import Path
 from solders.pubkey import Pubkey
 
 from app.chain.transport import Transport
+from app.core.identifiers import wallet_id
+from app.core.timestamps import parse_iso_ms
 from app.exports.layout import Scope
-from app.identifiers import wallet_id
-from app.timestamps import parse_iso_ms
 from app.verifier.document import Row, UnreadableError, opened
 from app.verifier.history import History, IncompleteError
 from app.verifier.rows import (
     TOLERANCE,
-    ChainRow,
+    ExpectedRow,
     differences,
     differences_before,
     is_name,
@@ -31,7 +31,7 @@ _OFF_CHAIN = frozenset({"blocked", "failed", "pending"})
 
 
 @dataclass(slots=True)
-class Report:
+class VerificationReport:
     """What came of it.
 
     `problems` are the differences between export and chain, a missing and an added row included. `off_chain` are rows
@@ -77,7 +77,7 @@ class Report:
             yield f"{len(self.unsure)} rows of the chain are so near an end of the export that they may be left out."
 
 
-async def verify(path: Path, transport: Transport, program_id: Pubkey | None = None) -> Report:
+async def verify(path: Path, transport: Transport, program_id: Pubkey | None = None) -> VerificationReport:
     """Check an export against the chain that `transport` leads to.
 
     `program_id` is the program that is trusted, by default the one of the IDL; what the file names is not. Raises
@@ -136,7 +136,7 @@ class _Checker:
     """Goes through the export, then through the chain, then through what is left of the export."""
 
     def __init__(self, scope: Scope, book: _Book, program_id: Pubkey) -> None:
-        self.report = Report(scope)
+        self.report = VerificationReport(scope)
         self._scope = scope
         self._book = book
         self._program_id = program_id
@@ -173,7 +173,7 @@ class _Checker:
         if count != self._scope.rows:
             self._note(f"the export has {count} rows and claims to have {self._scope.rows}")
 
-    def compare(self, chain: ChainRow) -> None:
+    def compare(self, chain: ExpectedRow) -> None:
         """Look for a row of the chain in the export."""
         if chain.org != self._scope.org or self._scope.wallet_id not in {None, chain.wallet_id}:
             return
@@ -205,12 +205,12 @@ class _Checker:
             else:
                 self._note(f"{row['tx_id']}: added: {row['type']} of {row['amount']} is not on the chain")
 
-    def _is_due(self, chain: ChainRow) -> bool:
+    def _is_due(self, chain: ExpectedRow) -> bool:
         """Whether an export made at that time, with those rows, has to have this one, too."""
         landed_before = chain.block_time is not None and (chain.block_time + TOLERANCE) * 1000 < self._made
         return chain.slot < self._last or landed_before
 
-    def _miss(self, chain: ChainRow) -> None:
+    def _miss(self, chain: ExpectedRow) -> None:
         near = False
         if chain.block_time is not None:
             # When it was asked for is not on the chain, and decides whether it is in the range.

@@ -2,9 +2,9 @@
 
 from pydantic_core import to_json
 
-from app.event_catalogue import EVENTS
+from app.core.timestamps import iso_ms
+from app.events.catalogue import EVENTS
 from app.store.feed import FeedEvent
-from app.timestamps import iso_ms
 
 PING = "ping"
 EVENT_TYPES = tuple(EVENTS)

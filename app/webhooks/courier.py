@@ -3,12 +3,12 @@
 from collections import Counter
 from collections.abc import Callable
 
-from app.errors import RequestError
-from app.idempotency import Seal
-from app.store.deliveries import Delivery
-from app.store.delivery_attempts import Attempt
-from app.store.webhooks import Webhook
-from app.timestamps import now_ms
+from app.core.errors import RequestError
+from app.core.timestamps import now_ms
+from app.store.deliveries import DeliveryRecord
+from app.store.delivery_attempts import DeliveryAttemptRecord
+from app.store.webhooks import WebhookRecord
+from app.submission.idempotency import Seal
 from app.webhooks.sender import Sender
 from app.webhooks.signing import headers
 
@@ -26,7 +26,7 @@ class Courier:
         self._pinged: set[str] = set()
         self._pings: Counter[str] = Counter()
 
-    async def ping(self, webhook: Webhook, delivery: Delivery) -> tuple[Attempt, bool]:
+    async def ping(self, webhook: WebhookRecord, delivery: DeliveryRecord) -> tuple[DeliveryAttemptRecord, bool]:
         """Make one attempt beside the queue.
 
         Raises ``chain_unavailable``, and ``rate_limited`` while another ping is sent to this webhook, or as many as
@@ -45,7 +45,9 @@ class Courier:
             if not self._pings[webhook.org]:
                 del self._pings[webhook.org]
 
-    async def attempt(self, webhook: Webhook, delivery: Delivery, *, beside: bool = False) -> tuple[Attempt, bool]:
+    async def attempt(
+        self, webhook: WebhookRecord, delivery: DeliveryRecord, *, beside: bool = False
+    ) -> tuple[DeliveryAttemptRecord, bool]:
         """Return what came of one attempt, and whether the receiver acknowledged. Raises ``chain_unavailable``."""
         started_at = self.clock()
         body = delivery.body.encode()
@@ -54,7 +56,7 @@ class Courier:
             keys.append(self._open(webhook.old_secret))
         signed = headers(body, message_id=delivery.event_id, timestamp=started_at // 1000, keys=keys)
         outcome = await self._sender.send(webhook.url, body, signed, owner=webhook.org, beside=beside)
-        attempt = Attempt(
+        attempt = DeliveryAttemptRecord(
             delivery_id=delivery.delivery_id,
             attempt=delivery.attempts + 1,
             started_at=started_at,
@@ -65,7 +67,7 @@ class Courier:
         )
         return attempt, outcome.delivered
 
-    def secret(self, webhook: Webhook) -> str:
+    def secret(self, webhook: WebhookRecord) -> str:
         """Return the signing secret."""
         return self._open(webhook.secret)
 

@@ -5,17 +5,14 @@ from dataclasses import replace
 
 from sqlalchemy import Connection
 
-from app.errors import NotFoundError, RequestError
-from app.idempotency import Ticket
-from app.identifiers import random_id
-from app.keys import Principal
-from app.models.webhooks import Delivery as DeliveryAnswer
-from app.models.webhooks import DeliveryAttempt, DeliveryPage, ListDeliveries, Replay, ReplayEvents
-from app.service import Service
+from app.access.keyring import Principal
+from app.core.errors import NotFoundError, RequestError
+from app.core.identifiers import random_id
+from app.core.timestamps import iso_ms
 from app.store.deliveries import (
     DELIVERY_PREFIX,
     MAX_ATTEMPTS,
-    Delivery,
+    DeliveryRecord,
     delivery,
     delivery_of,
     events_between,
@@ -23,12 +20,14 @@ from app.store.deliveries import (
 )
 from app.store.deliveries import deliveries as list_deliveries
 from app.store.deliveries import replay as replay_deliveries
-from app.store.delivery_attempts import Attempt, attempts_of, insert_ping
+from app.store.delivery_attempts import DeliveryAttemptRecord, attempts_of, insert_ping
 from app.store.feed import FeedEvent
 from app.store.idempotency import find as find_claim
-from app.timestamps import iso_ms
+from app.submission.context import Service
+from app.submission.idempotency import Ticket
 from app.webhooks.catalogue import PING, body_of
 from app.webhooks.endpoints import find
+from app.webhooks.models import Delivery, DeliveryAttempt, DeliveryPage, ListDeliveries, Replay, ReplayEvents
 
 MAX_REPLAY = 10_000
 """Events that one request replays."""
@@ -49,7 +48,7 @@ async def page(service: Service, principal: Principal, webhook_id: str, query: L
     return await service.db.read_async(read)
 
 
-async def ping(service: Service, principal: Principal, webhook_id: str) -> DeliveryAnswer:
+async def ping(service: Service, principal: Principal, webhook_id: str) -> Delivery:
     """Send a `ping`, once and beside the queue, and return what came of it.
 
     Raises ``webhook_not_found``, and ``rate_limited`` while another one is sent.
@@ -69,7 +68,7 @@ async def ping(service: Service, principal: Principal, webhook_id: str) -> Deliv
         signature=None,
         other_wallet_id=None,
     )
-    sent = Delivery(
+    sent = DeliveryRecord(
         delivery_id=random_id(DELIVERY_PREFIX),
         webhook_id=webhook_id,
         event_id=event.event_id,
@@ -88,13 +87,11 @@ async def ping(service: Service, principal: Principal, webhook_id: str) -> Deliv
     return _answer(logged, [attempt])
 
 
-async def resend(
-    service: Service, principal: Principal, ticket: Ticket, webhook_id: str, delivery_id: str
-) -> DeliveryAnswer:
+async def resend(service: Service, principal: Principal, ticket: Ticket, webhook_id: str, delivery_id: str) -> Delivery:
     """Queue a delivery again, whatever became of it. Raises ``webhook_not_found`` and ``delivery_not_found``."""
     now, again = service.courier.clock(), ticket.claimed
 
-    def store(conn: Connection) -> DeliveryAnswer:
+    def store(conn: Connection) -> Delivery:
         ticket.claim(conn, None)
         find(conn, principal.org, webhook_id)
         if delivery(conn, webhook_id, delivery_id) is None:
@@ -130,7 +127,7 @@ async def replay(service: Service, principal: Principal, ticket: Ticket, webhook
     ticket.claimed = True
     end = began if body.to is None else body.to
 
-    def read(conn: Connection) -> list[Delivery]:
+    def read(conn: Connection) -> list[DeliveryRecord]:
         found = find(conn, org, webhook_id)
         events = events_between(conn, found, body.from_, end, MAX_REPLAY + 1)
         return [delivery_of(found, event, body_of(event), began) for event in events]
@@ -141,7 +138,7 @@ async def replay(service: Service, principal: Principal, ticket: Ticket, webhook
     # The dispatcher sends while batches follow.
     wanted.sort(key=lambda one: one.position)
 
-    def store(conn: Connection, batch: Sequence[Delivery]) -> None:
+    def store(conn: Connection, batch: Sequence[DeliveryRecord]) -> None:
         find(conn, org, webhook_id)
         replay_deliveries(conn, batch, began)
 
@@ -151,9 +148,9 @@ async def replay(service: Service, principal: Principal, ticket: Ticket, webhook
     return Replay(webhook_id=webhook_id, queued=len(wanted))
 
 
-def _answer(found: Delivery, attempts: Sequence[Attempt]) -> DeliveryAnswer:
+def _answer(found: DeliveryRecord, attempts: Sequence[DeliveryAttemptRecord]) -> Delivery:
     waits = found.status == "pending" and found.attempts < MAX_ATTEMPTS
-    return DeliveryAnswer.model_validate(
+    return Delivery.model_validate(
         {
             "delivery_id": found.delivery_id,
             "id": found.delivery_id,

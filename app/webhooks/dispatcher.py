@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import structlog
 from sqlalchemy import Connection
 
-from app.background import Background
-from app.errors import UnavailableError
+from app.core.background import Background
+from app.core.errors import UnavailableError
 from app.store.database import Database
-from app.store.deliveries import Delivery, due_webhooks, news, next_delivery, queue_news
-from app.store.delivery_attempts import Attempt, record_attempt
+from app.store.deliveries import DeliveryRecord, due_webhooks, news, next_delivery, queue_news
+from app.store.delivery_attempts import DeliveryAttemptRecord, record_attempt
 from app.store.delivery_retention import purge
 from app.store.webhooks import mark_degraded, webhook_to_serve
 from app.webhooks.catalogue import body_of
@@ -32,8 +32,8 @@ _POSTPONEMENT = 1.0
 class _Outcome:
     """What came of a delivery that was sent; `now` is when that was known."""
 
-    delivery: Delivery
-    attempt: Attempt
+    delivery: DeliveryRecord
+    attempt: DeliveryAttemptRecord
     delivered: bool
     now: int
 

@@ -2,17 +2,14 @@
 
 from sqlalchemy import Connection
 
-from app.errors import BusinessError, NotFoundError
-from app.idempotency import Ticket
-from app.identifiers import random_id
-from app.keys import Principal
-from app.models.base import Page as PageQuery
-from app.models.webhooks import CreateWebhook, UpdateWebhook, WebhookPage, WebhookWithSecret
-from app.models.webhooks import Webhook as WebhookAnswer
-from app.service import Service
+from app.access.keyring import Principal
+from app.api.fields import Page
+from app.core.errors import BusinessError, NotFoundError
+from app.core.identifiers import random_id
+from app.core.timestamps import iso_ms
 from app.store.deliveries import news, queue_news, restart
 from app.store.webhooks import (
-    Webhook,
+    WebhookRecord,
     change_webhook,
     count_webhooks,
     insert_webhook,
@@ -20,8 +17,10 @@ from app.store.webhooks import (
     webhook_created_under,
     webhooks,
 )
-from app.timestamps import iso_ms
+from app.submission.context import Service
+from app.submission.idempotency import Ticket
 from app.webhooks.catalogue import body_of
+from app.webhooks.models import CreateWebhook, UpdateWebhook, Webhook, WebhookPage, WebhookWithSecret
 from app.webhooks.signing import ROTATION_OVERLAP, new_secret
 from app.webhooks.urls import UrlRules
 
@@ -31,7 +30,7 @@ _BATCH = 200
 """Events or deliveries of one transaction, while which nothing else runs."""
 
 
-def find(conn: Connection, org: str, webhook_id: str) -> Webhook:
+def find(conn: Connection, org: str, webhook_id: str) -> WebhookRecord:
     """Return the organisation's webhook. Raises ``webhook_not_found``."""
     found = webhook(conn, org, webhook_id)
     if found is None or found.status == "deleted":
@@ -39,12 +38,12 @@ def find(conn: Connection, org: str, webhook_id: str) -> Webhook:
     return found
 
 
-def get(service: Service, principal: Principal, webhook_id: str) -> WebhookAnswer:
+def get(service: Service, principal: Principal, webhook_id: str) -> Webhook:
     """Return a webhook. Raises ``webhook_not_found``."""
     return _answer(service, service.db.read(lambda conn: find(conn, principal.org, webhook_id)))
 
 
-def page(service: Service, principal: Principal, query: PageQuery) -> WebhookPage:
+def page(service: Service, principal: Principal, query: Page) -> WebhookPage:
     """Return one page of webhooks, newest first."""
     found = service.db.read(lambda conn: webhooks(conn, principal.org, limit=query.limit, cursor=query.cursor))
     return WebhookPage(
@@ -62,7 +61,7 @@ async def create(service: Service, principal: Principal, ticket: Ticket, body: C
         if made is not None:
             return _answer_with_secret(service, made)
     now = service.courier.clock()
-    new = Webhook(
+    new = WebhookRecord(
         webhook_id=random_id("wh_"),
         org=org,
         url=body.url,
@@ -91,7 +90,7 @@ async def create(service: Service, principal: Principal, ticket: Ticket, body: C
 
 async def update(
     service: Service, principal: Principal, ticket: Ticket, webhook_id: str, body: UpdateWebhook
-) -> WebhookAnswer:
+) -> Webhook:
     """Change a webhook; enabled anew, its queue is sent at once and in order.
 
     What happened before another choice of events is queued by the one before. A repetition after a crash changes
@@ -104,7 +103,7 @@ async def update(
     if not again:
         await _work_off(service, principal.org, webhook_id, body, now)
 
-    def store(conn: Connection) -> Webhook:
+    def store(conn: Connection) -> WebhookRecord:
         ticket.claim(conn, None)
         found = find(conn, principal.org, webhook_id)
         if again:
@@ -133,11 +132,11 @@ async def _work_off(service: Service, org: str, webhook_id: str, body: UpdateWeb
         pass
 
 
-async def delete(service: Service, principal: Principal, ticket: Ticket, webhook_id: str) -> WebhookAnswer:
+async def delete(service: Service, principal: Principal, ticket: Ticket, webhook_id: str) -> Webhook:
     """Delete a webhook with its secrets, its queue and its log. Raises ``webhook_not_found``."""
     now, again = service.courier.clock(), ticket.claimed
 
-    def store(conn: Connection) -> Webhook:
+    def store(conn: Connection) -> WebhookRecord:
         ticket.claim(conn, None)
         found = webhook(conn, principal.org, webhook_id)
         if found is not None and found.status == "deleted" and again:
@@ -159,7 +158,7 @@ async def rotate(service: Service, principal: Principal, ticket: Ticket, webhook
     now, again, key = service.courier.clock(), ticket.claimed, ticket.key
     secret = service.courier.hide(new_secret())
 
-    def store(conn: Connection) -> Webhook:
+    def store(conn: Connection) -> WebhookRecord:
         ticket.claim(conn, None)
         found = find(conn, principal.org, webhook_id)
         if again and key is not None and found.rotated_under == key:
@@ -184,10 +183,10 @@ def _check_url(service: Service, url: str) -> None:
     UrlRules(local=service.settings.cluster == "localnet").check(url)
 
 
-def _answer(service: Service, found: Webhook) -> WebhookAnswer:
+def _answer(service: Service, found: WebhookRecord) -> Webhook:
     until = found.old_secret_until
     overlaps = until is not None and service.courier.clock() < until
-    return WebhookAnswer.model_validate(
+    return Webhook.model_validate(
         {
             "webhook_id": found.webhook_id,
             "id": found.webhook_id,
@@ -201,6 +200,6 @@ def _answer(service: Service, found: Webhook) -> WebhookAnswer:
     )
 
 
-def _answer_with_secret(service: Service, found: Webhook) -> WebhookWithSecret:
+def _answer_with_secret(service: Service, found: WebhookRecord) -> WebhookWithSecret:
     shown = _answer(service, found).model_dump()
     return WebhookWithSecret(**shown, signing_secret=service.courier.secret(found))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import httpx
 
-from app.outbound import ForbiddenAddressError, Outbound
+from app.core.outbound import ForbiddenAddressError, Outbound
 
 TIMEOUT = 5.0
 """Seconds in which a receiver has to acknowledge."""
@@ -15,7 +15,7 @@ _EXCERPT_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SendOutcome:
     """What a receiver answered within its time.
 
     Without an answer there is no `status_code` and `error` says why: `timeout`, `address_not_allowed` (its name has
@@ -42,7 +42,7 @@ class Sender:
 
     async def send(
         self, url: str, body: bytes, headers: Mapping[str, str], *, owner: str = "", beside: bool = False
-    ) -> Outcome:
+    ) -> SendOutcome:
         """Send once to a URL of the organisation `owner`; `beside` what is queued, it takes nothing from that.
 
         Raises ``chain_unavailable`` when this service could not even look the name up.
@@ -73,7 +73,7 @@ class Sender:
         except (OSError, ValueError, httpx.HTTPError, httpx.InvalidURL):
             error = "connection_failed"
         # Whoever acknowledged in time has done so, even when its body did not end.
-        return Outcome(
+        return SendOutcome(
             status_code=status_code,
             error=error if status_code is None else None,
             excerpt=_text(bytes(excerpt[:_EXCERPT_BYTES])),

@@ -4,9 +4,9 @@ import ipaddress
 
 import httpx
 
-from app.domains import normalise
-from app.errors import RequestError
-from app.outbound import is_public, is_public_or_loopback
+from app.core.errors import RequestError
+from app.core.outbound import is_public, is_public_or_loopback
+from app.recipients.domains import normalise
 
 
 class UrlRules:

@@ -10,7 +10,7 @@ from typing import Any
 
 import schemathesis
 
-from app.errors import CATALOGUE
+from app.core.errors import CATALOGUE
 
 _MEMBERS = frozenset({"code", "message", "docs", "request_id"})
 

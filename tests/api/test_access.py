@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from solders.keypair import Keypair
 
-from app.auth import encode_token
-from app.keys import Role
-from app.keys import generate as generate_key
-from tests.world import World, error_of
+from app.access.auth import encode_token
+from app.access.keyring import Role
+from app.access.keyring import generate as generate_key
+from tests.support.service_world import ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
         {"Authorization": "Bearer avk_test_äöü"},
     ],
 )
-async def test_missing_or_invalid_key_is_refused(world: World, header: dict[str, str]) -> None:
+async def test_missing_or_invalid_key_is_refused(world: ServiceWorld, header: dict[str, str]) -> None:
     encoded = [(name.encode(), value.encode()) for name, value in header.items()]
     response = await world.client.get("/v1/wallets", headers=encoded)
 
@@ -40,14 +40,14 @@ async def test_missing_or_invalid_key_is_refused(world: World, header: dict[str,
     assert not key or key not in str(error)
 
 
-async def test_key_is_not_stored(world: World) -> None:
+async def test_key_is_not_stored(world: ServiceWorld) -> None:
     folder = world.service.settings.data_dir
     stored = b"".join(file.read_bytes() for file in folder.rglob("*.db*"))
 
     assert world.keys["admin"].encode() not in stored
 
 
-async def test_revoked_key_stops_working(world: World) -> None:
+async def test_revoked_key_stops_working(world: ServiceWorld) -> None:
     key = world.key("viewer")
     await world.ok("GET", "/v1/wallets", key=key)
     [found] = [one for one in world.service.keys.list(world.org) if one.hint and key.endswith(one.hint)]
@@ -92,7 +92,7 @@ _PERMISSIONS: list[tuple[str, str, str | None, set[Role]]] = [
 ]
 
 
-async def test_each_role_may_do_what_it_says_and_nothing_else(world: World) -> None:
+async def test_each_role_may_do_what_it_says_and_nothing_else(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds="1")
     keys = {
         "viewer": world.key("viewer"),
@@ -122,7 +122,9 @@ async def test_each_role_may_do_what_it_says_and_nothing_else(world: World) -> N
         ("GET", "/v1/keys", "admin"),
     ],
 )
-async def test_key_of_another_role_is_told_which_roles_may(world: World, method: str, path: str, named: str) -> None:
+async def test_key_of_another_role_is_told_which_roles_may(
+    world: ServiceWorld, method: str, path: str, named: str
+) -> None:
     response = await world.call(method, path, key=world.key("viewer"))
 
     error = error_of(response, 403, "insufficient_permissions")
@@ -130,7 +132,7 @@ async def test_key_of_another_role_is_told_which_roles_may(world: World, method:
     assert error["message"] == f"This needs a key with the role {named}."
 
 
-async def test_agent_sees_and_moves_its_own_wallet_only(world: World) -> None:
+async def test_agent_sees_and_moves_its_own_wallet_only(world: ServiceWorld) -> None:
     own, other, to = await world.wallet(), await world.wallet(), await world.payee()
     session = await world.session(own)
     agent = world.key("agent", own["wallet_id"])
@@ -150,14 +152,14 @@ async def test_agent_sees_and_moves_its_own_wallet_only(world: World) -> None:
         assert {one["wallet_id"] for one in rows} == {own["wallet_id"]}
 
 
-async def test_agent_must_send_its_session_token(world: World) -> None:
+async def test_agent_must_send_its_session_token(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(), await world.payee()
     agent = world.key("agent", wallet["wallet_id"])
 
     error_of(await world.pay(wallet, to, "1", key=agent), 401, "session_token_invalid")
 
 
-async def test_rotated_token_ends_the_old_one(world: World) -> None:
+async def test_rotated_token_ends_the_old_one(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(), await world.payee()
     path = f"/v1/wallets/{wallet['wallet_id']}/rotate-token"
     agent = world.key("agent", wallet["wallet_id"])
@@ -177,7 +179,7 @@ _OTHER_TOKEN = encode_token(Keypair.from_seed(bytes(32)))
 
 
 @pytest.mark.parametrize("token", ["avs_", "nonsense", "avs_0OIl", _OTHER_TOKEN, _OTHER_TOKEN[4:], "avs_" + "1" * 99])
-async def test_token_that_is_not_the_wallets_is_refused_whoever_sends_it(world: World, token: str) -> None:
+async def test_token_that_is_not_the_wallets_is_refused_whoever_sends_it(world: ServiceWorld, token: str) -> None:
     wallet, to = await world.wallet(), await world.payee()
     await world.session(wallet)
 
@@ -186,17 +188,17 @@ async def test_token_that_is_not_the_wallets_is_refused_whoever_sends_it(world: 
     assert token == "avs_" or token not in str(error)
 
 
-async def test_expired_token_says_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_expired_token_says_so(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     wallet, to = await world.wallet(), await world.payee()
     path = f"/v1/wallets/{wallet['wallet_id']}/rotate-token"
     token = (await world.ok("POST", path, {"ttlSeconds": 60}))["session_token"]
     later = time.time() + 61
-    monkeypatch.setattr("app.auth.time.time", lambda: later)
+    monkeypatch.setattr("app.access.auth.time.time", lambda: later)
 
     error_of(await world.pay(wallet, to, "1", session=token), 401, "session_token_expired")
 
 
-async def test_token_that_expired_on_the_chain_is_refused_there(own_world: World) -> None:
+async def test_token_that_expired_on_the_chain_is_refused_there(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, to = await world.wallet(), await world.payee()
     path = f"/v1/wallets/{wallet['wallet_id']}/rotate-token"
@@ -207,7 +209,7 @@ async def test_token_that_expired_on_the_chain_is_refused_there(own_world: World
 
 
 @pytest.mark.parametrize("ttl", [59, 2_592_001, 0, -1, "3600", 1.5, True, None])
-async def test_lifetime_out_of_bounds_is_refused(world: World, ttl: object) -> None:
+async def test_lifetime_out_of_bounds_is_refused(world: ServiceWorld, ttl: object) -> None:
     wallet = await world.wallet(funds=None)
 
     response = await world.call("POST", f"/v1/wallets/{wallet['wallet_id']}/rotate-token", {"ttlSeconds": ttl})

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from app.models.alerts import MAX_EMAILS
-from tests.alert_support import OPS, Mailbox
-from tests.webhook_support import Receiver
-from tests.world import Json, World, error_of
+from app.alerts.models import MAX_EMAILS
+from tests.support.alerts import OPS, Mailbox
+from tests.support.service_world import Json, ServiceWorld, error_of
+from tests.support.webhooks import Receiver
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -21,11 +21,11 @@ _PATIENCE = 10.0
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def alarmed(tmp_path: Path) -> AsyncIterator[tuple[World, Mailbox]]:
+async def alarmed(tmp_path: Path) -> AsyncIterator[tuple[ServiceWorld, Mailbox]]:
     """A service that looks for alerts all the time, with a mail server."""
     async with (
         Mailbox() as mailbox,
-        World(
+        ServiceWorld(
             tmp_path,
             alerts=True,
             alert_interval=0.05,
@@ -42,7 +42,7 @@ def _path(wallet: Json) -> str:
     return f"/v1/wallets/{wallet['wallet_id']}/alerts"
 
 
-async def _told(world: World, wallet: Json, event: str, count: int) -> list[Json]:
+async def _told(world: ServiceWorld, wallet: Json, event: str, count: int) -> list[Json]:
     """The events of a type about a wallet, oldest first, once there are so many."""
     query = f"/v1/events?event={event}&wallet_id={wallet['wallet_id']}"
     async with asyncio.timeout(_PATIENCE):
@@ -54,7 +54,7 @@ async def _told(world: World, wallet: Json, event: str, count: int) -> list[Json
 # Rules
 
 
-async def test_alerts_are_off_but_policy_violations_until_they_are_set(own_world: World) -> None:
+async def test_alerts_are_off_but_policy_violations_until_they_are_set(own_world: ServiceWorld) -> None:
     world = own_world
     wallet = await world.wallet(funds=None)
     expected = {
@@ -71,7 +71,7 @@ async def test_alerts_are_off_but_policy_violations_until_they_are_set(own_world
     assert await world.ok("GET", _path(wallet)) == {**expected, **identity}
 
 
-async def test_rules_are_stored_shown_inherited_and_replaced(own_world: World) -> None:
+async def test_rules_are_stored_shown_inherited_and_replaced(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, other = await world.wallet(funds=None), await world.wallet(funds=None)
     body = {
@@ -148,7 +148,7 @@ async def test_rules_are_stored_shown_inherited_and_replaced(own_world: World) -
         ),
     ],
 )
-async def test_malformed_rules_are_refused_and_the_old_ones_stay(world: World, body: Json, code: str) -> None:
+async def test_malformed_rules_are_refused_and_the_old_ones_stay(world: ServiceWorld, body: Json, code: str) -> None:
     wallet = await world.wallet(funds=None)
     before = await world.ok("PUT", _path(wallet), {"balanceLow": {"threshold": "1", "emails": [OPS]}})
 
@@ -158,7 +158,7 @@ async def test_malformed_rules_are_refused_and_the_old_ones_stay(world: World, b
     assert await world.ok("GET", _path(wallet)) == before
 
 
-async def test_unknown_wallet_is_404_and_another_organisations_too(world: World) -> None:
+async def test_unknown_wallet_is_404_and_another_organisations_too(world: ServiceWorld) -> None:
     wallet, path = await world.wallet(funds=None), "/v1/wallets/wal_1111111111111111/alerts"
     stranger = world.key("admin", org=await world.organisation("other"))
 
@@ -168,21 +168,21 @@ async def test_unknown_wallet_is_404_and_another_organisations_too(world: World)
     error_of(await world.call("GET", _path(wallet), key=stranger), 404, "wallet_not_found")
 
 
-async def test_rules_of_an_organisation_are_its_own(world: World) -> None:
+async def test_rules_of_an_organisation_are_its_own(world: ServiceWorld) -> None:
     stranger = world.key("admin", org=await world.organisation("third"))
     await world.ok("PUT", _ALL, {"inactivity": {"threshold": 5}})
 
     assert (await world.ok("GET", _ALL, key=stranger))["inactivity"] == _OFF
 
 
-async def test_archived_wallet_takes_no_rules(world: World) -> None:
+async def test_archived_wallet_takes_no_rules(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds=None)
     await world.ok("DELETE", f"/v1/wallets/{wallet['wallet_id']}")
 
     error_of(await world.call("PUT", _path(wallet), {}), 422, "wallet_archived")
 
 
-async def test_operators_set_rules_viewers_see_them_and_agents_see_their_own(world: World) -> None:
+async def test_operators_set_rules_viewers_see_them_and_agents_see_their_own(world: ServiceWorld) -> None:
     wallet, other = await world.wallet(funds=None), await world.wallet(funds=None)
     viewer, agent = world.key("viewer"), world.key("agent", wallet["wallet_id"])
 
@@ -196,7 +196,7 @@ async def test_operators_set_rules_viewers_see_them_and_agents_see_their_own(wor
     await world.ok("PUT", _path(wallet), {}, key=world.key("operator"))
 
 
-async def test_repetition_under_a_key_is_the_first_answer(world: World) -> None:
+async def test_repetition_under_a_key_is_the_first_answer(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds=None)
     body = {"inactivity": {"threshold": 3}, "idempotencyKey": "alerts"}
     first = await world.ok("PUT", _path(wallet), body)
@@ -211,7 +211,7 @@ async def test_repetition_under_a_key_is_the_first_answer(world: World) -> None:
 # What they lead to
 
 
-async def test_alerts_reach_the_events_the_webhooks_and_the_mailbox(alarmed: tuple[World, Mailbox]) -> None:
+async def test_alerts_reach_the_events_the_webhooks_and_the_mailbox(alarmed: tuple[ServiceWorld, Mailbox]) -> None:
     world, mailbox = alarmed
     policy = await world.policy(maxPerTx="60")
     wallet, to = await world.wallet(policy["policy_id"], label="Buyer"), await world.payee()
@@ -251,7 +251,7 @@ async def test_alerts_reach_the_events_the_webhooks_and_the_mailbox(alarmed: tup
     }
 
 
-async def test_low_balance_is_told_again_after_a_funding_and_a_restart(alarmed: tuple[World, Mailbox]) -> None:
+async def test_low_balance_is_told_again_after_a_funding_and_a_restart(alarmed: tuple[ServiceWorld, Mailbox]) -> None:
     world, _ = alarmed
     wallet, to = await world.wallet(), await world.payee()
     await world.ok("PUT", _path(wallet), {"balanceLow": {"threshold": "50"}})
@@ -267,7 +267,7 @@ async def test_low_balance_is_told_again_after_a_funding_and_a_restart(alarmed: 
     assert [one["current_balance"] for one in told] == ["40.00", "39.00"]
 
 
-async def test_escrow_is_a_large_transaction_too(alarmed: tuple[World, Mailbox]) -> None:
+async def test_escrow_is_a_large_transaction_too(alarmed: tuple[ServiceWorld, Mailbox]) -> None:
     world, _ = alarmed
     wallet, receiving = await world.wallet(), await world.wallet(funds=None)
     await world.ok("PUT", _path(wallet), {"largeTransaction": {"threshold": "30"}})

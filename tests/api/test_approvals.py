@@ -10,15 +10,15 @@ from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 from sqlalchemy import Connection, delete, insert, inspect, select
 
-from app import policies
 from app.chain.rules import Rules
-from app.housekeeping import Housekeeping
-from app.identifiers import approval_reference, new_reference
+from app.core.identifiers import approval_reference, new_reference
+from app.core.timestamps import now_ms, parse_iso_ms
+from app.policies import service as policies
+from app.server.housekeeping import Housekeeping
 from app.store.approval_requests import MAX_PENDING, approval_requests
 from app.store.attempts import pending_attempts
 from app.store.migrations import applied_migrations, migrate
-from app.timestamps import now_ms, parse_iso_ms
-from tests.world import Json, World, error_of
+from tests.support.service_world import Json, ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -32,7 +32,7 @@ _EXPIRY_SECONDS = 90.0
 class Agent:
     """An agent whose wallet needs a co-signature above 10 USDC, and somebody whom it pays."""
 
-    world: World
+    world: ServiceWorld
     wallet: Json
     policy: Json
     key: str
@@ -50,7 +50,7 @@ class Agent:
         return str(error["approval_id"])
 
 
-async def _agent(world: World, policy: Json | None = None, to: str | None = None, funds: str = "100") -> Agent:
+async def _agent(world: ServiceWorld, policy: Json | None = None, to: str | None = None, funds: str = "100") -> Agent:
     policy = policy or await world.policy(requireCoSign=_THRESHOLD)
     wallet = await world.wallet(policy["policy_id"], funds=funds)
     path = f"/v1/wallets/{wallet['wallet_id']}/rotate-token"
@@ -58,33 +58,33 @@ async def _agent(world: World, policy: Json | None = None, to: str | None = None
     return Agent(world, wallet, policy, world.key("agent", wallet["wallet_id"]), session, to or await world.payee())
 
 
-async def _get(world: World, approval_id: str) -> Json:
+async def _get(world: ServiceWorld, approval_id: str) -> Json:
     return await world.ok("GET", f"/v1/approvals/{approval_id}")
 
 
-async def _decide(world: World, approval_id: str, decision: str, **options: Any) -> httpx.Response:
+async def _decide(world: ServiceWorld, approval_id: str, decision: str, **options: Any) -> httpx.Response:
     return await world.call("POST", f"/v1/approvals/{approval_id}/{decision}", {}, **options)
 
 
-async def _approve(world: World, approval_id: str) -> Json:
+async def _approve(world: ServiceWorld, approval_id: str) -> Json:
     answer = await world.ok("POST", f"/v1/approvals/{approval_id}/approve", {})
     assert answer["status"] == "approved"
     return answer
 
 
-async def _lamports(world: World, address: Pubkey) -> int:
+async def _lamports(world: ServiceWorld, address: Pubkey) -> int:
     account = await world.service.chain.account(address)
     return 0 if account is None else account.lamports
 
 
-async def _fee(world: World, signature: str) -> int:
+async def _fee(world: ServiceWorld, signature: str) -> int:
     landed = await world.service.chain.call(
         "getTransaction", [signature, {"commitment": "confirmed", "encoding": "base64"}]
     )
     return int(landed["meta"]["fee"])
 
 
-async def _edit_policy(world: World, policy: Json) -> None:
+async def _edit_policy(world: ServiceWorld, policy: Json) -> None:
     """Give a policy a new version with the same threshold."""
     found = policies.find(world.service, world.org, policy["policy_id"])
     authority = world.service.signers.require_authority()
@@ -98,14 +98,14 @@ async def _edit_policy(world: World, policy: Json) -> None:
     await world.catch_up()
 
 
-async def _switch(world: World, wallet: Json, policy: Json) -> None:
+async def _switch(world: ServiceWorld, wallet: Json, policy: Json) -> None:
     await world.ok("PATCH", f"/v1/wallets/{wallet['wallet_id']}", {"policyId": policy["policy_id"]})
 
 
 # From the refusal to the payment
 
 
-async def test_refused_payment_passes_once_when_an_operator_has_approved_it(world: World) -> None:
+async def test_refused_payment_passes_once_when_an_operator_has_approved_it(world: ServiceWorld) -> None:
     # Given an agent whose payment is refused for want of a co-signature
     agent, operator = await _agent(world), world.key("operator")
     approval_id = await agent.refused()
@@ -145,7 +145,7 @@ async def test_refused_payment_passes_once_when_an_operator_has_approved_it(worl
     assert await world.balance(agent.to) == 20_000_000
 
 
-async def test_equal_payments_ask_for_one_approval_and_others_for_their_own(world: World) -> None:
+async def test_equal_payments_ask_for_one_approval_and_others_for_their_own(world: ServiceWorld) -> None:
     agent = await _agent(world)
     other = await _agent(world, agent.policy, agent.to)
 
@@ -159,7 +159,7 @@ async def test_equal_payments_ask_for_one_approval_and_others_for_their_own(worl
     assert await agent.refused("20.000001") == ids[1]
 
 
-async def test_payments_refused_at_once_ask_for_one_approval(world: World) -> None:
+async def test_payments_refused_at_once_ask_for_one_approval(world: ServiceWorld) -> None:
     agent = await _agent(world)
 
     ids = await asyncio.gather(*(agent.refused() for _ in range(5)))
@@ -167,7 +167,7 @@ async def test_payments_refused_at_once_ask_for_one_approval(world: World) -> No
     assert len(set(ids)) == 1
 
 
-async def test_approval_is_for_its_wallet_recipient_and_amount_alone(world: World) -> None:
+async def test_approval_is_for_its_wallet_recipient_and_amount_alone(world: ServiceWorld) -> None:
     agent = await _agent(world)
     other = await _agent(world, agent.policy, agent.to)
     approval_id = await agent.refused()
@@ -182,7 +182,7 @@ async def test_approval_is_for_its_wallet_recipient_and_amount_alone(world: Worl
     assert (await agent.pay()).json()["status"] == "confirmed"
 
 
-async def test_approval_of_an_escrow_lets_no_payment_pass(world: World) -> None:
+async def test_approval_of_an_escrow_lets_no_payment_pass(world: ServiceWorld) -> None:
     agent, receiving = await _agent(world), await world.wallet(funds=None)
     body = {"fromWallet": agent.wallet["wallet_id"], "toWallet": receiving["wallet_id"], "amount": "20"}
     body |= {"currency": "USDC", "taskDescription": "Work"}
@@ -202,7 +202,7 @@ async def test_approval_of_an_escrow_lets_no_payment_pass(world: World) -> None:
     await agent.refused(to=receiving["wallet_id"])
 
 
-async def test_one_approval_lets_one_of_many_equal_payments_pass(world: World) -> None:
+async def test_one_approval_lets_one_of_many_equal_payments_pass(world: ServiceWorld) -> None:
     agent = await _agent(world)
     await _approve(world, await agent.refused())
 
@@ -212,7 +212,7 @@ async def test_one_approval_lets_one_of_many_equal_payments_pass(world: World) -
     assert await world.balance(agent.to) == 20_000_000
 
 
-async def test_approved_payment_opens_an_account_for_a_recipient_without_one(world: World) -> None:
+async def test_approved_payment_opens_an_account_for_a_recipient_without_one(world: ServiceWorld) -> None:
     agent = await _agent(world, to=str(Keypair().pubkey()))
 
     await _approve(world, await agent.refused())
@@ -221,7 +221,7 @@ async def test_approved_payment_opens_an_account_for_a_recipient_without_one(wor
     assert await world.balance(agent.to) == 20_000_000
 
 
-async def test_recipient_is_shown_as_it_was_named_and_approved_as_its_address(world: World) -> None:
+async def test_recipient_is_shown_as_it_was_named_and_approved_as_its_address(world: ServiceWorld) -> None:
     agent, shop = await _agent(world), f"shop-{now_ms()}.example.com"
     await world.ok("PUT", f"/v1/recipients/{shop}", {"address": agent.to})
 
@@ -233,7 +233,7 @@ async def test_recipient_is_shown_as_it_was_named_and_approved_as_its_address(wo
     assert (await agent.pay()).json()["status"] == "confirmed"
 
 
-async def test_approval_opens_no_other_rule(world: World) -> None:
+async def test_approval_opens_no_other_rule(world: ServiceWorld) -> None:
     agent = await _agent(world, await world.policy(requireCoSign=_THRESHOLD, maxPerDay="30"))
     approval_id = await agent.refused("25")
     await _approve(world, approval_id)
@@ -246,7 +246,7 @@ async def test_approval_opens_no_other_rule(world: World) -> None:
     assert (await _get(world, approval_id))["status"] == "approved"
 
 
-async def test_event_of_the_refusal_names_the_approval(world: World) -> None:
+async def test_event_of_the_refusal_names_the_approval(world: ServiceWorld) -> None:
     agent = await _agent(world)
 
     approval_id = await agent.refused()
@@ -255,7 +255,7 @@ async def test_event_of_the_refusal_names_the_approval(world: World) -> None:
     assert [one["approval_id"] for one in (await world.ok("GET", path))["data"]] == [approval_id]
 
 
-async def test_operators_own_payment_asks_for_no_approval(world: World) -> None:
+async def test_operators_own_payment_asks_for_no_approval(world: ServiceWorld) -> None:
     agent = await _agent(world)
 
     alone = error_of(await world.pay(agent.wallet, agent.to, "20"), 402, "policy_violation")
@@ -265,7 +265,7 @@ async def test_operators_own_payment_asks_for_no_approval(world: World) -> None:
     assert (await world.ok("GET", f"/v1/approvals?walletId={agent.wallet['wallet_id']}"))["data"] == []
 
 
-async def test_simulation_counts_an_approval_for_the_agent(world: World) -> None:
+async def test_simulation_counts_an_approval_for_the_agent(world: ServiceWorld) -> None:
     agent = await _agent(world)
     body = {"walletId": agent.wallet["wallet_id"], "to": agent.to, "amount": "20"}
 
@@ -288,7 +288,7 @@ async def test_simulation_counts_an_approval_for_the_agent(world: World) -> None
 # Policies
 
 
-async def test_new_version_of_the_policy_makes_an_approval_worthless(world: World) -> None:
+async def test_new_version_of_the_policy_makes_an_approval_worthless(world: ServiceWorld) -> None:
     agent = await _agent(world)
     approved, undecided = await agent.refused(), await agent.refused("30")
     await _approve(world, approved)
@@ -305,7 +305,9 @@ async def test_new_version_of_the_policy_makes_an_approval_worthless(world: Worl
     assert await world.balance(agent.to) == 20_000_000
 
 
-async def test_approval_rests_while_another_policy_is_attached_and_counts_when_its_own_is_back(world: World) -> None:
+async def test_approval_rests_while_another_policy_is_attached_and_counts_when_its_own_is_back(
+    world: ServiceWorld,
+) -> None:
     agent, other = await _agent(world), await world.policy(requireCoSign="5")
     approved, undecided = await agent.refused(), await agent.refused("30")
     await _approve(world, approved)
@@ -322,7 +324,7 @@ async def test_approval_rests_while_another_policy_is_attached_and_counts_when_i
     assert (await agent.pay("30")).json()["status"] == "confirmed"
 
 
-async def test_approval_made_beside_the_service_for_another_policy_stands_in_nobodys_way(world: World) -> None:
+async def test_approval_made_beside_the_service_for_another_policy_stands_in_nobodys_way(world: ServiceWorld) -> None:
     agent, other = await _agent(world), await world.policy(requireCoSign="5")
     operator = world.service.signers.operator
     await _switch(world, agent.wallet, other)
@@ -348,7 +350,7 @@ async def test_approval_made_beside_the_service_for_another_policy_stands_in_nob
 # Time
 
 
-async def test_approval_ends_a_day_after_it_was_given(own_world: World) -> None:
+async def test_approval_ends_a_day_after_it_was_given(own_world: ServiceWorld) -> None:
     world = own_world
     agent = await _agent(world)
     approved = await agent.refused()
@@ -365,16 +367,16 @@ async def test_approval_ends_a_day_after_it_was_given(own_world: World) -> None:
     assert await world.balance(agent.to) == 20_000_000
 
 
-async def test_request_can_be_approved_for_a_day(own_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_request_can_be_approved_for_a_day(own_world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     world = own_world
     agent = await _agent(world)
     early, late = await agent.refused("20"), await agent.refused("30")
     asked = parse_iso_ms((await _get(world, late))["created_at"])
     assert parse_iso_ms((await _get(world, late))["expires_at"]) == asked + _DAY * 1000
 
-    monkeypatch.setattr("app.approvals.now_ms", lambda: asked + (_DAY - 60) * 1000)
+    monkeypatch.setattr("app.approvals.service.now_ms", lambda: asked + (_DAY - 60) * 1000)
     await _approve(world, late)
-    monkeypatch.setattr("app.approvals.now_ms", lambda: asked + _DAY * 1000)
+    monkeypatch.setattr("app.approvals.service.now_ms", lambda: asked + _DAY * 1000)
 
     assert (await _get(world, early))["status"] == "expired"
     for decision in ("approve", "reject"):
@@ -384,14 +386,14 @@ async def test_request_can_be_approved_for_a_day(own_world: World, monkeypatch: 
 
 
 async def test_expired_approval_is_not_approved_again_and_its_rent_comes_back(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = await _agent(world)
     approval_id = await agent.refused()
     address = Pubkey.from_string((await _approve(world, approval_id))["chain_address"])
     ends = parse_iso_ms((await _get(world, approval_id))["expires_at"])
 
-    monkeypatch.setattr("app.approvals.now_ms", lambda: ends)
+    monkeypatch.setattr("app.approvals.service.now_ms", lambda: ends)
 
     assert (await _get(world, approval_id))["status"] == "expired"
     error_of(await _decide(world, approval_id, "approve"), 422, "approval_not_pending")
@@ -403,7 +405,7 @@ async def test_expired_approval_is_not_approved_again_and_its_rent_comes_back(
 # Rejecting
 
 
-async def test_rejected_request_leaves_nothing_on_the_chain_and_asks_anew(world: World) -> None:
+async def test_rejected_request_leaves_nothing_on_the_chain_and_asks_anew(world: ServiceWorld) -> None:
     agent = await _agent(world)
     approval_id = await agent.refused()
     signatures, key = await world.signatures(agent.wallet["chain_address"]), {"Idempotency-Key": approval_id}
@@ -421,7 +423,7 @@ async def test_rejected_request_leaves_nothing_on_the_chain_and_asks_anew(world:
     assert await agent.refused() != approval_id
 
 
-async def test_rejecting_what_was_approved_closes_it_on_the_chain(world: World) -> None:
+async def test_rejecting_what_was_approved_closes_it_on_the_chain(world: ServiceWorld) -> None:
     agent, payer = await _agent(world), world.service.signers.fee_payer_address
     approval_id = await agent.refused()
     address = Pubkey.from_string((await _approve(world, approval_id))["chain_address"])
@@ -438,7 +440,7 @@ async def test_rejecting_what_was_approved_closes_it_on_the_chain(world: World) 
     assert await world.balance(agent.to) == 0
 
 
-async def test_used_approval_is_neither_approved_nor_rejected(world: World) -> None:
+async def test_used_approval_is_neither_approved_nor_rejected(world: ServiceWorld) -> None:
     agent = await _agent(world)
     approval_id = await agent.refused()
     await _approve(world, approval_id)
@@ -449,7 +451,7 @@ async def test_used_approval_is_neither_approved_nor_rejected(world: World) -> N
         assert "used" in error["message"]
 
 
-async def test_approval_of_an_archived_wallet_is_refused_and_can_be_rejected(world: World) -> None:
+async def test_approval_of_an_archived_wallet_is_refused_and_can_be_rejected(world: ServiceWorld) -> None:
     agent = await _agent(world, funds="1")
     given, asked = await agent.refused(), await agent.refused("30")
     await _approve(world, given)
@@ -466,7 +468,7 @@ async def test_approval_of_an_archived_wallet_is_refused_and_can_be_rejected(wor
 # Repetitions, and answers that got lost
 
 
-async def test_decisions_are_repeated_without_effect(world: World) -> None:
+async def test_decisions_are_repeated_without_effect(world: ServiceWorld) -> None:
     agent = await _agent(world)
     approval_id = await agent.refused()
 
@@ -483,7 +485,7 @@ async def test_decisions_are_repeated_without_effect(world: World) -> None:
     error_of(conflict, 409, "idempotency_conflict")
 
 
-async def test_approvals_at_once_make_one_on_the_chain(world: World) -> None:
+async def test_approvals_at_once_make_one_on_the_chain(world: ServiceWorld) -> None:
     agent = await _agent(world)
     approval_id = await agent.refused()
     before = len(await world.signatures(agent.wallet["chain_address"]))
@@ -494,7 +496,7 @@ async def test_approvals_at_once_make_one_on_the_chain(world: World) -> None:
     assert len(await world.signatures(agent.wallet["chain_address"])) == before + 1
 
 
-async def test_opposite_decisions_at_once_end_in_one_of_them(world: World) -> None:
+async def test_opposite_decisions_at_once_end_in_one_of_them(world: ServiceWorld) -> None:
     agent = await _agent(world)
     approval_id = await agent.refused()
 
@@ -508,7 +510,7 @@ async def test_opposite_decisions_at_once_end_in_one_of_them(world: World) -> No
 
 @pytest.mark.parametrize("lost", ["request", "answer"])
 @pytest.mark.parametrize("decision", ["approve", "reject"])
-async def test_decision_cut_off_goes_on_under_its_key(own_world: World, lost: str, decision: str) -> None:
+async def test_decision_cut_off_goes_on_under_its_key(own_world: ServiceWorld, lost: str, decision: str) -> None:
     world, key = own_world, {"Idempotency-Key": "cut"}
     agent = await _agent(world)
     approval_id = await agent.refused()
@@ -527,7 +529,7 @@ async def test_decision_cut_off_goes_on_under_its_key(own_world: World, lost: st
     assert world.service.db.read(pending_attempts) == []
 
 
-async def test_rejection_waits_until_an_approval_that_got_lost_can_no_longer_land(own_world: World) -> None:
+async def test_rejection_waits_until_an_approval_that_got_lost_can_no_longer_land(own_world: ServiceWorld) -> None:
     world = own_world
     agent = await _agent(world)
     approval_id, other = await agent.refused(), await agent.refused("30")
@@ -550,7 +552,7 @@ async def test_rejection_waits_until_an_approval_that_got_lost_can_no_longer_lan
     assert await agent.refused() != approval_id
 
 
-async def test_approvals_outlive_a_restart(own_world: World) -> None:
+async def test_approvals_outlive_a_restart(own_world: ServiceWorld) -> None:
     world = own_world
     agent = await _agent(world)
     asked, approved = await agent.refused("30"), await agent.refused()
@@ -563,7 +565,7 @@ async def test_approvals_outlive_a_restart(own_world: World) -> None:
     assert (await agent.pay()).json()["status"] == "confirmed"
 
 
-async def test_database_from_before_approvals_gets_their_table(own_world: World) -> None:
+async def test_database_from_before_approvals_gets_their_table(own_world: ServiceWorld) -> None:
     world = own_world
     name = approval_requests.name
 
@@ -579,7 +581,7 @@ async def test_database_from_before_approvals_gets_their_table(own_world: World)
     assert (await _get(world, await (await _agent(world)).refused()))["status"] == "pending"
 
 
-async def test_wallet_has_a_thousand_undecided_requests_of_which_the_oldest_gives_way(world: World) -> None:
+async def test_wallet_has_a_thousand_undecided_requests_of_which_the_oldest_gives_way(world: ServiceWorld) -> None:
     agent, other = await _agent(world), await _agent(world)
     elsewhere, approved, oldest, older = (
         await other.refused(),
@@ -613,7 +615,7 @@ async def test_wallet_has_a_thousand_undecided_requests_of_which_the_oldest_give
     assert (await agent.pay("21")).json()["status"] == "confirmed"
 
 
-async def test_requests_that_nobody_decided_on_are_forgotten_after_90_days(world: World) -> None:
+async def test_requests_that_nobody_decided_on_are_forgotten_after_90_days(world: ServiceWorld) -> None:
     agent = await _agent(world)
     approved, rejected, undecided = await agent.refused("21"), await agent.refused("22"), await agent.refused("23")
     await _approve(world, approved)
@@ -635,7 +637,7 @@ async def test_requests_that_nobody_decided_on_are_forgotten_after_90_days(world
 # Who sees and decides
 
 
-async def test_agents_and_viewers_decide_nothing(world: World) -> None:
+async def test_agents_and_viewers_decide_nothing(world: ServiceWorld) -> None:
     agent = await _agent(world)
     approval_id = await agent.refused()
 
@@ -645,7 +647,7 @@ async def test_agents_and_viewers_decide_nothing(world: World) -> None:
     assert (await _get(world, approval_id))["status"] == "pending"
 
 
-async def test_agent_sees_its_own_wallets_approvals_only(world: World) -> None:
+async def test_agent_sees_its_own_wallets_approvals_only(world: ServiceWorld) -> None:
     agent, other = await _agent(world), await _agent(world)
     own, theirs = await agent.refused(), await other.refused()
 
@@ -659,7 +661,7 @@ async def test_agent_sees_its_own_wallets_approvals_only(world: World) -> None:
     assert (await world.ok("GET", f"/v1/approvals/{theirs}", key=world.key("viewer")))["approval_id"] == theirs
 
 
-async def test_unknown_approval_and_that_of_another_organisation_are_not_found(world: World) -> None:
+async def test_unknown_approval_and_that_of_another_organisation_are_not_found(world: ServiceWorld) -> None:
     agent, neighbour = await _agent(world), await world.organisation("approvals-neighbour")
     approval_id, theirs = await agent.refused(), world.key("admin", org=neighbour)
 
@@ -670,7 +672,7 @@ async def test_unknown_approval_and_that_of_another_organisation_are_not_found(w
     assert (await world.ok("GET", "/v1/approvals", key=theirs))["data"] == []
 
 
-async def test_list_is_paged_newest_first_and_narrowed_by_status_and_wallet(world: World) -> None:
+async def test_list_is_paged_newest_first_and_narrowed_by_status_and_wallet(world: ServiceWorld) -> None:
     agent, other = await _agent(world), await _agent(world)
     ids = [await agent.refused(f"2{number}") for number in range(5)]
     elsewhere = await other.refused()

@@ -1,8 +1,8 @@
-"""The auto-topup rule over HTTP: stored, shown, replaced, refused. What it leads to is in `tests/test_keeper.py`."""
+"""The auto-topup rule over HTTP: stored, shown, replaced, refused. Its effect: `tests/keeper/test_topups.py`."""
 
 import pytest
 
-from tests.world import Json, World, error_of
+from tests.support.service_world import Json, ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -11,7 +11,7 @@ def _path(wallet: Json) -> str:
     return f"/v1/wallets/{wallet['wallet_id']}/auto-topup"
 
 
-async def test_rule_is_stored_shown_and_replaced(own_world: World) -> None:
+async def test_rule_is_stored_shown_and_replaced(own_world: ServiceWorld) -> None:
     world = own_world
     wallet = await world.wallet(funds=None)
     body = {"enabled": True, "triggerBelow": "10", "topupAmount": "25.5"}
@@ -27,7 +27,7 @@ async def test_rule_is_stored_shown_and_replaced(own_world: World) -> None:
     assert await world.ok("GET", _path(wallet)) == off
 
 
-async def test_wallet_without_a_rule_shows_a_disabled_one(world: World) -> None:
+async def test_wallet_without_a_rule_shows_a_disabled_one(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds=None)
 
     shown = await world.ok("GET", _path(wallet))
@@ -42,7 +42,7 @@ async def test_wallet_without_a_rule_shows_a_disabled_one(world: World) -> None:
     }
 
 
-async def test_both_spellings_are_accepted(world: World) -> None:
+async def test_both_spellings_are_accepted(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds=None)
 
     made = await world.ok("PUT", _path(wallet), {"enabled": True, "trigger_below": "0.000001", "topup_amount": "1"})
@@ -68,7 +68,7 @@ async def test_both_spellings_are_accepted(world: World) -> None:
         ({"enabled": True, "triggerBelow": "9300000000000", "topupAmount": "1"}, "invalid_amount"),
     ],
 )
-async def test_malformed_rule_is_refused_and_the_old_one_stays(world: World, body: Json, code: str) -> None:
+async def test_malformed_rule_is_refused_and_the_old_one_stays(world: ServiceWorld, body: Json, code: str) -> None:
     wallet = await world.wallet(funds=None)
     before = await world.ok("PUT", _path(wallet), {"enabled": True, "triggerBelow": "1", "topupAmount": "2"})
 
@@ -77,7 +77,7 @@ async def test_malformed_rule_is_refused_and_the_old_one_stays(world: World, bod
     assert await world.ok("GET", _path(wallet)) == before
 
 
-async def test_unknown_wallet_is_404_and_another_organisations_too(world: World) -> None:
+async def test_unknown_wallet_is_404_and_another_organisations_too(world: ServiceWorld) -> None:
     wallet, path = await world.wallet(funds=None), "/v1/wallets/wal_1111111111111111/auto-topup"
     stranger = world.key("admin", org=await world.organisation("other"))
     body = {"enabled": False}
@@ -88,7 +88,7 @@ async def test_unknown_wallet_is_404_and_another_organisations_too(world: World)
     error_of(await world.call("GET", _path(wallet), key=stranger), 404, "wallet_not_found")
 
 
-async def test_archived_wallet_takes_no_rule(world: World) -> None:
+async def test_archived_wallet_takes_no_rule(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds=None)
     await world.ok("DELETE", f"/v1/wallets/{wallet['wallet_id']}")
 
@@ -96,7 +96,7 @@ async def test_archived_wallet_takes_no_rule(world: World) -> None:
     error_of(await world.call("PUT", _path(wallet), body), 422, "wallet_archived")
 
 
-async def test_only_operators_set_and_see_rules(world: World) -> None:
+async def test_only_operators_set_and_see_rules(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds=None)
     body = {"enabled": True, "triggerBelow": "1", "topupAmount": "1"}
 
@@ -106,7 +106,7 @@ async def test_only_operators_set_and_see_rules(world: World) -> None:
     assert (await world.ok("PUT", _path(wallet), body, key=world.key("operator")))["enabled"] is True
 
 
-async def test_repetition_under_a_key_is_the_first_answer(world: World) -> None:
+async def test_repetition_under_a_key_is_the_first_answer(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds=None)
     body = {"enabled": True, "triggerBelow": "1", "topupAmount": "2"}
     first = await world.ok("PUT", _path(wallet), {**body, "idempotencyKey": "rule"})

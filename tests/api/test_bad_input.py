@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
-from app.errors import CATALOGUE
-from tests.world import Json, World, error_of
+from app.core.errors import CATALOGUE
+from tests.support.service_world import Json, ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -15,7 +15,7 @@ _ADDRESS = "7xKXtg2CW87d97TXJSDpbD5jBkheTqA83TZRuJosgAsU"
 _LONG = "x" * 1_000
 
 
-async def _raw(world: World, content: bytes, media_type: str | None = "application/json") -> httpx.Response:
+async def _raw(world: ServiceWorld, content: bytes, media_type: str | None = "application/json") -> httpx.Response:
     headers = {"Authorization": f"Bearer {world.keys['admin']}"}
     if media_type is not None:
         headers["Content-Type"] = media_type
@@ -46,18 +46,18 @@ async def _raw(world: World, content: bytes, media_type: str | None = "applicati
         b"{}trailing",
     ],
 )
-async def test_malformed_json_is_refused(world: World, content: bytes) -> None:
+async def test_malformed_json_is_refused(world: ServiceWorld, content: bytes) -> None:
     error = error_of(await _raw(world, content), 400, "invalid_request")
 
     assert ("missing" in error["message"]) is (not content)
 
 
 @pytest.mark.parametrize("media_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
-async def test_other_content_is_refused(world: World, media_type: str) -> None:
+async def test_other_content_is_refused(world: ServiceWorld, media_type: str) -> None:
     error_of(await _raw(world, b"{}", media_type), 400, "invalid_request")
 
 
-async def test_body_above_the_limit_is_refused(world: World) -> None:
+async def test_body_above_the_limit_is_refused(world: ServiceWorld) -> None:
     response = await _raw(world, b" " * (world.settings.max_body_bytes + 1))
 
     error_of(response, 413, "request_too_large")
@@ -101,7 +101,7 @@ _BAD_AMOUNTS: list[Any] = [
 
 
 @pytest.mark.parametrize("amount", _BAD_AMOUNTS)
-async def test_bad_amount_is_refused_wherever_money_is_named(world: World, amount: object) -> None:
+async def test_bad_amount_is_refused_wherever_money_is_named(world: ServiceWorld, amount: object) -> None:
     wallet = await _shared_wallet(world)
     path = f"/v1/wallets/{wallet}"
     requests = [
@@ -117,7 +117,7 @@ async def test_bad_amount_is_refused_wherever_money_is_named(world: World, amoun
         error_of(await world.call("POST", where, body), 400, "invalid_amount")
 
 
-async def test_largest_amount_is_an_amount(world: World) -> None:
+async def test_largest_amount_is_an_amount(world: ServiceWorld) -> None:
     wallet = await _shared_wallet(world)
     body = {"walletId": wallet, "to": await world.payee(), "amount": "18446744073709.551615", "currency": "USDC"}
 
@@ -129,7 +129,7 @@ async def test_largest_amount_is_an_amount(world: World) -> None:
 _shared: dict[int, str] = {}
 
 
-async def _shared_wallet(world: World) -> str:
+async def _shared_wallet(world: ServiceWorld) -> str:
     if id(world) not in _shared:
         _shared[id(world)] = (await world.wallet(funds="1"))["wallet_id"]
     return _shared[id(world)]
@@ -189,7 +189,7 @@ _WALLET = {"agentId": "bad", "label": "Bad", "policyId": "pol_moderate"}
         ("PUT", "/v1/recipients/example.com", {"address": _ADDRESS, "category": "chess"}),
     ],
 )
-async def test_bad_field_is_refused(world: World, method: str, path: str, body: Any) -> None:
+async def test_bad_field_is_refused(world: ServiceWorld, method: str, path: str, body: Any) -> None:
     headers = {"Authorization": f"Bearer {world.keys['admin']}", "Content-Type": "application/json"}
     response = await world.client.request(method, path, content=json.dumps(body), headers=headers)
 
@@ -244,14 +244,16 @@ async def test_bad_field_is_refused(world: World, method: str, path: str, body: 
         ),
     ],
 )
-async def test_message_names_the_field_and_what_it_must_be(world: World, path: str, body: Json, message: str) -> None:
+async def test_message_names_the_field_and_what_it_must_be(
+    world: ServiceWorld, path: str, body: Json, message: str
+) -> None:
     error = (await world.call("POST", path, body)).json()["error"]
 
     assert error["message"] == message
 
 
 @pytest.mark.parametrize("name", ["label", "policyId", "tags", "status"])
-async def test_update_takes_no_null_and_no_nonsense(world: World, name: str) -> None:
+async def test_update_takes_no_null_and_no_nonsense(world: ServiceWorld, name: str) -> None:
     path = f"/v1/wallets/{await _shared_wallet(world)}"
     for body in ({name: None}, {}, {name: 5}, {name: "x" * 129}, {"status": "archived"}, {"agentId": "new"}):
         error_of(await world.call("PATCH", path, body), 400, "invalid_request")
@@ -284,7 +286,7 @@ async def test_update_takes_no_null_and_no_nonsense(world: World, name: str) -> 
         [_ADDRESS],
     ],
 )
-async def test_bad_recipient_is_refused(world: World, to: object) -> None:
+async def test_bad_recipient_is_refused(world: ServiceWorld, to: object) -> None:
     wallet = await _shared_wallet(world)
     escrow = {"fromWallet": wallet, "toWallet": to, "amount": "1", "currency": "USDC", "taskDescription": "Work"}
     requests = [
@@ -298,7 +300,7 @@ async def test_bad_recipient_is_refused(world: World, to: object) -> None:
         assert error["message"].startswith(field)
 
 
-async def test_unknown_category_is_named_by_its_place(world: World) -> None:
+async def test_unknown_category_is_named_by_its_place(world: ServiceWorld) -> None:
     body = {"name": "x", "blockedCategories": ["gambling", "chess"]}
 
     error = error_of(await world.call("POST", "/v1/policies", body), 400, "invalid_request")
@@ -335,7 +337,7 @@ async def test_unknown_category_is_named_by_its_place(world: World) -> None:
         "recipient=",
     ],
 )
-async def test_bad_query_is_refused(world: World, query: str) -> None:
+async def test_bad_query_is_refused(world: ServiceWorld, query: str) -> None:
     error_of(await world.call("GET", f"/v1/transactions?{query}"), 400, "invalid_request")
 
 
@@ -356,13 +358,13 @@ async def test_bad_query_is_refused(world: World, query: str) -> None:
         ("wallets?tags=a,,b", "tags.1: must have 1 or more characters."),
     ],
 )
-async def test_message_names_the_parameter_and_what_it_must_be(world: World, query: str, message: str) -> None:
+async def test_message_names_the_parameter_and_what_it_must_be(world: ServiceWorld, query: str, message: str) -> None:
     error = error_of(await world.call("GET", f"/v1/{query}"), 400, "invalid_request")
 
     assert error["message"] == message
 
 
-async def test_query_where_none_is_taken_is_refused(world: World) -> None:
+async def test_query_where_none_is_taken_is_refused(world: ServiceWorld) -> None:
     error_of(await world.call("GET", "/v1/policies?limit=5"), 400, "invalid_request")
 
 
@@ -390,7 +392,7 @@ async def test_query_where_none_is_taken_is_refused(world: World) -> None:
         ("GET", "/docs/errors/unknown", "not_found"),
     ],
 )
-async def test_unknown_things_are_not_found(world: World, method: str, path: str, code: str) -> None:
+async def test_unknown_things_are_not_found(world: ServiceWorld, method: str, path: str, code: str) -> None:
     error_of(await world.call(method, path), 404, code)
 
 
@@ -406,14 +408,14 @@ async def test_unknown_things_are_not_found(world: World, method: str, path: str
         ("TRACE", "/v1/events", {"GET", "HEAD"}),
     ],
 )
-async def test_other_methods_are_not_allowed(world: World, method: str, path: str, allowed: set[str]) -> None:
+async def test_other_methods_are_not_allowed(world: ServiceWorld, method: str, path: str, allowed: set[str]) -> None:
     response = await world.call(method, path)
 
     error_of(response, 405, "method_not_allowed")
     assert set(response.headers["allow"].split(", ")) == allowed
 
 
-async def test_whole_number_may_be_written_with_a_point(world: World) -> None:
+async def test_whole_number_may_be_written_with_a_point(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds=None)
     path = f"/v1/wallets/{wallet['wallet_id']}/rotate-token"
 
@@ -426,11 +428,11 @@ async def test_whole_number_may_be_written_with_a_point(world: World) -> None:
         assert response.status_code == status, response.text
 
 
-async def test_payment_from_an_unknown_wallet_is_refused(world: World) -> None:
+async def test_payment_from_an_unknown_wallet_is_refused(world: ServiceWorld) -> None:
     error_of(await world.call("POST", "/v1/payments", _PAYMENT), 404, "wallet_not_found")
 
 
-async def test_refused_requests_leave_nothing(world: World) -> None:
+async def test_refused_requests_leave_nothing(world: ServiceWorld) -> None:
     before = await world.ok("GET", "/v1/wallets?limit=100"), await world.ok("GET", "/v1/policies")
 
     for body in ({**_WALLET, "tags": ["x" * 65]}, {**_WALLET, "surprise": 1}):
@@ -440,11 +442,13 @@ async def test_refused_requests_leave_nothing(world: World) -> None:
     assert (await world.ok("GET", "/v1/wallets?limit=100"), await world.ok("GET", "/v1/policies")) == before
 
 
-async def test_what_nobody_foresaw_is_answered_without_details(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_nobody_foresaw_is_answered_without_details(
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_arguments: object) -> None:
         raise RuntimeError("the secret plan")
 
-    monkeypatch.setattr("app.routes.wallets.wallets.page", fail)
+    monkeypatch.setattr("app.wallets.routes.wallets.page", fail)
 
     response = await world.call("GET", "/v1/wallets")
 
@@ -452,7 +456,7 @@ async def test_what_nobody_foresaw_is_answered_without_details(world: World, mon
     assert "secret plan" not in response.text
 
 
-async def test_every_code_has_its_page(world: World) -> None:
+async def test_every_code_has_its_page(world: ServiceWorld) -> None:
     for code, kind in CATALOGUE.items():
         page = await world.client.get(f"/docs/errors/{code}")
         assert page.status_code == 200

@@ -5,14 +5,14 @@ from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 from spl.token.instructions import TransferCheckedParams, transfer_checked
 
+from app.core.money import parse_usdc
 from app.localnet.tokens import TOKEN_PROGRAM
-from app.money import parse_usdc
-from tests.world import Json, World
+from tests.support.service_world import Json, ServiceWorld
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-async def _depositor(world: World, amount: int) -> Keypair:
+async def _depositor(world: ServiceWorld, amount: int) -> Keypair:
     """Somebody with a token account that holds this much micro-USDC."""
     owner = Keypair()
     build, payer = world.service.instructions(world.org), world.service.signers.fee_payer.pubkey()
@@ -21,7 +21,7 @@ async def _depositor(world: World, amount: int) -> Keypair:
     return owner
 
 
-async def _transfer(world: World, owner: Keypair, to: Pubkey, amount: int) -> None:
+async def _transfer(world: ServiceWorld, owner: Keypair, to: Pubkey, amount: int) -> None:
     addresses = world.service.addresses
     transfer = transfer_checked(
         TransferCheckedParams(
@@ -37,18 +37,18 @@ async def _transfer(world: World, owner: Keypair, to: Pubkey, amount: int) -> No
     assert (await world.land([transfer], owner)).err is None
 
 
-async def _look(world: World) -> None:
+async def _look(world: ServiceWorld) -> None:
     # The program's history does not tell of it; the round in which balances are compared does.
     await world.service.indexer.check()
     await world.catch_up()
 
 
-async def _deposits(world: World) -> list[Json]:
+async def _deposits(world: ServiceWorld) -> list[Json]:
     await _look(world)
     return list((await world.ok("GET", "/v1/events?type=org.deposit_confirmed&limit=100"))["data"])
 
 
-async def test_transfer_into_the_reserve_is_told_and_can_be_allocated(world: World) -> None:
+async def test_transfer_into_the_reserve_is_told_and_can_be_allocated(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds=None)
     path = f"/v1/wallets/{wallet['wallet_id']}/fund"
     before = (await world.ok("POST", path, {"amount": "1", "currency": "USDC"}))["org_balance_remaining"]
@@ -65,7 +65,7 @@ async def test_transfer_into_the_reserve_is_told_and_can_be_allocated(world: Wor
     assert parse_usdc(after) == parse_usdc(before) + 12_345_678 - 1_000_000
 
 
-async def test_transfer_into_a_vault_shows_in_its_balance_and_can_be_spent(world: World) -> None:
+async def test_transfer_into_a_vault_shows_in_its_balance_and_can_be_spent(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds=None)
     vault = Pubkey.from_string(wallet["chain_address"])
     depositor = await _depositor(world, 3_000_000)

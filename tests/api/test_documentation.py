@@ -7,8 +7,8 @@ import pytest
 
 import app.docs.guides
 from app.docs.render import GUIDES
-from app.main import operations
-from tests.world import World
+from app.server.application import operations
+from tests.support.service_world import ServiceWorld
 
 FOLDER = Path(app.docs.guides.__file__).parent
 README = Path(__file__).parents[2] / "README.md"
@@ -21,7 +21,7 @@ def test_every_guide_in_the_folder_has_a_page_and_stands_in_the_readme() -> None
 
 
 @pytest.mark.parametrize("name", GUIDES)
-async def test_guide_is_served_without_a_key_and_listed(world: World, name: str) -> None:
+async def test_guide_is_served_without_a_key_and_listed(world: ServiceWorld, name: str) -> None:
     listing = await world.client.get("/docs")
     assert f'href="/docs/guides/{name}"' in listing.text
     page = await world.client.get(f"/docs/guides/{name}")
@@ -31,7 +31,7 @@ async def test_guide_is_served_without_a_key_and_listed(world: World, name: str)
     assert ("<table>" in page.text) == ("\n|--" in (FOLDER / f"{name}.md").read_text())
 
 
-async def test_unknown_guide_is_answered_in_the_envelope(world: World) -> None:
+async def test_unknown_guide_is_answered_in_the_envelope(world: ServiceWorld) -> None:
     for name in ("nothing", "..%2frender", "escrow.md"):
         answer = await world.client.get(f"/docs/guides/{name}")
         assert answer.status_code == 404

@@ -4,8 +4,8 @@ import pytest
 import pytest_asyncio
 from solders.keypair import Keypair
 
-from tests.escrow_support import A2A, OUTPUT, Agent, agent, of, shows_output, signs_output, terms
-from tests.world import Json, World, error_of
+from tests.support.escrows import A2A, OUTPUT, Agent, agent, of, shows_output, signs_output, terms
+from tests.support.service_world import Json, ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -14,12 +14,12 @@ _UNKNOWN = {"escrow_id": "escrow_4vJ9JU1bJJE96FWSJKvHsm"}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", name="sides")
-async def _sides(world: World) -> tuple[Agent, Agent]:
+async def _sides(world: ServiceWorld) -> tuple[Agent, Agent]:
     """Two agents whose escrows are refused, or refused what is asked of them."""
     return await agent(world, funds="900"), await agent(world)
 
 
-async def _unchanged(world: World, escrow: Json) -> None:
+async def _unchanged(world: ServiceWorld, escrow: Json) -> None:
     assert await world.ok("GET", of(escrow)) == escrow
 
 
@@ -56,7 +56,7 @@ async def _unchanged(world: World, escrow: Json) -> None:
     ids=str,
 )
 async def test_malformed_terms_lock_nothing(
-    world: World, sides: tuple[Agent, Agent], fields: Json, status: int, code: str
+    world: ServiceWorld, sides: tuple[Agent, Agent], fields: Json, status: int, code: str
 ) -> None:
     paying, receiving = sides
 
@@ -74,7 +74,7 @@ async def test_limits_of_the_terms_are_good(sides: tuple[Agent, Agent]) -> None:
     assert longest["proof_types"] == ["output_hash"]
 
 
-async def test_receivers_that_cannot_be_paid_are_refused(world: World, sides: tuple[Agent, Agent]) -> None:
+async def test_receivers_that_cannot_be_paid_are_refused(world: ServiceWorld, sides: tuple[Agent, Agent]) -> None:
     paying, _ = sides
     other_org = await world.organisation("elsewhere")
     operator = world.key("operator", org=other_org)
@@ -100,7 +100,7 @@ async def test_receivers_that_cannot_be_paid_are_refused(world: World, sides: tu
     await refused(str(token_account), 400, "invalid_recipient")
 
 
-async def test_wallets_that_pay_nothing_make_no_escrow(world: World, sides: tuple[Agent, Agent]) -> None:
+async def test_wallets_that_pay_nothing_make_no_escrow(world: ServiceWorld, sides: tuple[Agent, Agent]) -> None:
     _, receiving = sides
     frozen, archived = await agent(world), await agent(world, funds=None)
     await world.ok("PATCH", f"/v1/wallets/{frozen.id}", {"status": "frozen"})
@@ -110,7 +110,7 @@ async def test_wallets_that_pay_nothing_make_no_escrow(world: World, sides: tupl
     error_of(await world.call("POST", A2A, terms(archived, receiving)), 422, "wallet_archived")
 
 
-async def test_wallet_with_open_escrows_is_not_archived(world: World, sides: tuple[Agent, Agent]) -> None:
+async def test_wallet_with_open_escrows_is_not_archived(world: ServiceWorld, sides: tuple[Agent, Agent]) -> None:
     _, receiving = sides
     paying = await agent(world, funds="1")
     await paying.lock(receiving, "1")
@@ -118,7 +118,7 @@ async def test_wallet_with_open_escrows_is_not_archived(world: World, sides: tup
     error_of(await world.call("DELETE", f"/v1/wallets/{paying.id}", {}), 422, "wallet_not_empty")
 
 
-async def test_wallet_has_at_most_64_open_escrows(world: World, sides: tuple[Agent, Agent]) -> None:
+async def test_wallet_has_at_most_64_open_escrows(world: ServiceWorld, sides: tuple[Agent, Agent]) -> None:
     _, receiving = sides
     paying = await agent(world)
     for _ in range(64):
@@ -134,7 +134,7 @@ async def test_wallet_has_at_most_64_open_escrows(world: World, sides: tuple[Age
 
 
 async def test_agents_spend_only_from_their_own_wallet_and_with_their_own_session(
-    world: World, sides: tuple[Agent, Agent]
+    world: ServiceWorld, sides: tuple[Agent, Agent]
 ) -> None:
     paying, receiving = sides
     body = terms(paying, receiving)
@@ -146,7 +146,7 @@ async def test_agents_spend_only_from_their_own_wallet_and_with_their_own_sessio
     error_of(await world.call("POST", A2A, body, key=world.key("viewer")), 403, "insufficient_permissions")
 
 
-async def test_escrows_of_others_are_not_found_by_an_agent(world: World, sides: tuple[Agent, Agent]) -> None:
+async def test_escrows_of_others_are_not_found_by_an_agent(world: ServiceWorld, sides: tuple[Agent, Agent]) -> None:
     paying, receiving = sides
     stranger = await agent(world)
     made = await paying.lock(receiving)
@@ -163,7 +163,7 @@ async def test_escrows_of_others_are_not_found_by_an_agent(world: World, sides: 
     await _unchanged(world, made)
 
 
-async def test_each_step_needs_its_role_and_its_session(world: World, sides: tuple[Agent, Agent]) -> None:
+async def test_each_step_needs_its_role_and_its_session(world: ServiceWorld, sides: tuple[Agent, Agent]) -> None:
     paying, receiving = sides
     made = await paying.lock(receiving)
     viewer, operator = world.key("viewer"), world.key("operator")
@@ -179,7 +179,7 @@ async def test_each_step_needs_its_role_and_its_session(world: World, sides: tup
     await _unchanged(world, made)
 
 
-async def test_unknown_escrow_is_not_found(world: World) -> None:
+async def test_unknown_escrow_is_not_found(world: ServiceWorld) -> None:
     for escrow in (_UNKNOWN, {"escrow_id": "nonsense"}):
         error_of(await world.call("GET", of(escrow)), 404, "escrow_not_found")
         error_of(await world.call("POST", of(escrow, "complete"), shows_output()), 404, "escrow_not_found")
@@ -192,7 +192,7 @@ async def test_unknown_escrow_is_not_found(world: World) -> None:
 # Wrong states
 
 
-async def test_after_the_deadline_nothing_but_the_refund_happens(own_world: World) -> None:
+async def test_after_the_deadline_nothing_but_the_refund_happens(own_world: ServiceWorld) -> None:
     world = own_world
     paying, receiving = await agent(world), await agent(world)
     made = await paying.lock(receiving, timeoutSeconds=60)
@@ -205,7 +205,9 @@ async def test_after_the_deadline_nothing_but_the_refund_happens(own_world: Worl
     await _unchanged(world, made)
 
 
-async def test_settled_and_disputed_escrows_take_no_further_step(world: World, sides: tuple[Agent, Agent]) -> None:
+async def test_settled_and_disputed_escrows_take_no_further_step(
+    world: ServiceWorld, sides: tuple[Agent, Agent]
+) -> None:
     paying, receiving = sides
     released, disputed, split = [await paying.lock(receiving) for _ in range(3)]
     await receiving.ok("POST", of(released, "complete"), shows_output())
@@ -236,7 +238,9 @@ async def test_settled_and_disputed_escrows_take_no_further_step(world: World, s
         ({"reason": "late", "walletId": "wal_4vJ9JU1bJJE96FWSJKvHsm"}, "invalid_request"),
     ],
 )
-async def test_malformed_dispute_is_refused(world: World, sides: tuple[Agent, Agent], body: Json, code: str) -> None:
+async def test_malformed_dispute_is_refused(
+    world: ServiceWorld, sides: tuple[Agent, Agent], body: Json, code: str
+) -> None:
     paying, receiving = sides
     made = await paying.lock(receiving, "0.01")
 
@@ -269,7 +273,9 @@ async def test_agent_speaks_for_no_other_side(sides: tuple[Agent, Agent]) -> Non
         ({"decision": "split", "releasedAmount": "10.000001"}, "invalid_amount"),
     ],
 )
-async def test_malformed_decision_is_refused(world: World, sides: tuple[Agent, Agent], body: Json, code: str) -> None:
+async def test_malformed_decision_is_refused(
+    world: ServiceWorld, sides: tuple[Agent, Agent], body: Json, code: str
+) -> None:
     paying, receiving = sides
     made = await paying.lock(receiving)
     now = await paying.ok("POST", of(made, "dispute"), _REASON)
@@ -279,7 +285,7 @@ async def test_malformed_decision_is_refused(world: World, sides: tuple[Agent, A
     await _unchanged(world, now)
 
 
-async def test_decision_needs_a_dispute(world: World, sides: tuple[Agent, Agent]) -> None:
+async def test_decision_needs_a_dispute(world: ServiceWorld, sides: tuple[Agent, Agent]) -> None:
     paying, receiving = sides
     made = await paying.lock(receiving)
 
@@ -288,7 +294,7 @@ async def test_decision_needs_a_dispute(world: World, sides: tuple[Agent, Agent]
     await _unchanged(world, made)
 
 
-async def test_without_the_arbiters_key_disputes_are_decided_elsewhere(own_world: World) -> None:
+async def test_without_the_arbiters_key_disputes_are_decided_elsewhere(own_world: ServiceWorld) -> None:
     world = own_world
     paying, receiving = await agent(world), await agent(world)
     made = await paying.lock(receiving)
@@ -300,7 +306,7 @@ async def test_without_the_arbiters_key_disputes_are_decided_elsewhere(own_world
     error_of(await world.call("POST", of(made, "resolve"), {"decision": "refund"}), 503, "authority_offline")
 
 
-async def test_another_arbiter_than_the_escrows_decides_nothing(own_world: World) -> None:
+async def test_another_arbiter_than_the_escrows_decides_nothing(own_world: ServiceWorld) -> None:
     world = own_world
     paying, receiving = await agent(world), await agent(world)
     made = await paying.lock(receiving)
@@ -312,7 +318,7 @@ async def test_another_arbiter_than_the_escrows_decides_nothing(own_world: World
     error_of(await world.call("POST", of(made, "resolve"), {"decision": "refund"}), 503, "authority_offline")
 
 
-async def test_release_opens_no_more_token_accounts_than_the_wallet_may(own_world: World) -> None:
+async def test_release_opens_no_more_token_accounts_than_the_wallet_may(own_world: ServiceWorld) -> None:
     world = own_world
     await world.restart(token_accounts_per_day=1)
     paying, first, second = await agent(world), Keypair().pubkey(), Keypair().pubkey()

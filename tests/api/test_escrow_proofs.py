@@ -8,26 +8,26 @@ import pytest_asyncio
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
-from tests.escrow_support import A2A, OUTPUT, Agent, agent, of, shows_output, signs_output, terms
-from tests.world import Json, World, error_of
+from tests.support.escrows import A2A, OUTPUT, Agent, agent, of, shows_output, signs_output, terms
+from tests.support.service_world import Json, ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", name="sides")
-async def _sides(world: World) -> tuple[Agent, Agent]:
+async def _sides(world: ServiceWorld) -> tuple[Agent, Agent]:
     """Two agents whose escrows are refused a completion."""
     return await agent(world, funds="900"), await agent(world)
 
 
-async def _unchanged(world: World, escrow: Json) -> None:
+async def _unchanged(world: ServiceWorld, escrow: Json) -> None:
     assert await world.ok("GET", of(escrow)) == escrow
 
 
 @pytest.mark.parametrize("kind", ["output_hash", "signed_attestation", "webhook_callback"])
 @pytest.mark.parametrize("proof", ["", "sha256:", "sha256:zz", OUTPUT, "é" * 64, base64.b64encode(bytes(95)).decode()])
 async def test_malformed_proof_is_invalid_and_changes_nothing(
-    world: World, sides: tuple[Agent, Agent], kind: str, proof: str
+    world: ServiceWorld, sides: tuple[Agent, Agent], kind: str, proof: str
 ) -> None:
     paying, receiving = sides
     made = await paying.lock(receiving, "0.01")
@@ -38,7 +38,9 @@ async def test_malformed_proof_is_invalid_and_changes_nothing(
     await _unchanged(world, made)
 
 
-async def test_proofs_that_prove_nothing_are_refused_by_the_program(world: World, sides: tuple[Agent, Agent]) -> None:
+async def test_proofs_that_prove_nothing_are_refused_by_the_program(
+    world: ServiceWorld, sides: tuple[Agent, Agent]
+) -> None:
     paying, receiving = sides
     made, other = await paying.lock(receiving), await paying.lock(receiving)
     sessions = receiving.session_key, paying.session_key
@@ -66,7 +68,7 @@ async def test_proofs_that_prove_nothing_are_refused_by_the_program(world: World
     assert (await receiving.ok("POST", of(made, "complete"), good))["status"] == "released"
 
 
-async def test_agreed_kinds_and_output_bind_every_proof(world: World, sides: tuple[Agent, Agent]) -> None:
+async def test_agreed_kinds_and_output_bind_every_proof(world: ServiceWorld, sides: tuple[Agent, Agent]) -> None:
     paying, receiving = sides
     made = await paying.lock(
         receiving, proofTypes=["signed_attestation"], expectedOutputHash=f"sha256:{OUTPUT}", amount="1"
@@ -82,7 +84,7 @@ async def test_agreed_kinds_and_output_bind_every_proof(world: World, sides: tup
 
 
 async def test_receiving_agent_learns_the_hash_that_its_output_must_have_from_nobody(
-    world: World, sides: tuple[Agent, Agent]
+    world: ServiceWorld, sides: tuple[Agent, Agent]
 ) -> None:
     paying, receiving = sides
     output = hashlib.sha256(b"Known to one side").hexdigest()
@@ -103,7 +105,7 @@ async def test_receiving_agent_learns_the_hash_that_its_output_must_have_from_no
     assert (released["status"], released["expected_output_hash"]) == ("released", expected)
 
 
-async def test_receiver_without_a_live_session_attests_nothing(own_world: World) -> None:
+async def test_receiver_without_a_live_session_attests_nothing(own_world: ServiceWorld) -> None:
     world = own_world
     paying, key = await agent(world), Keypair()
     receiving = await world.wallet(funds=None)

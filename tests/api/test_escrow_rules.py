@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.escrow_support import A2A, Agent, agent, of, shows_output, terms
-from tests.world import Json, World, error_of
+from tests.support.escrows import A2A, Agent, agent, of, shows_output, terms
+from tests.support.service_world import Json, ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -12,7 +12,7 @@ async def _refused(paying: Agent, to: Agent | str, amount: str) -> Json:
     return error_of(await paying.call("POST", A2A, terms(paying, to, amount)), 402, "policy_violation")
 
 
-async def test_blocked_escrow_is_on_record_and_changes_nothing_on_the_chain(world: World) -> None:
+async def test_blocked_escrow_is_on_record_and_changes_nothing_on_the_chain(world: ServiceWorld) -> None:
     policy = await world.policy(maxPerTx="5")
     paying, receiving = await agent(world, policy["policy_id"]), await agent(world)
     before = await world.accounts(*world.vault_accounts(paying.wallet))
@@ -31,7 +31,7 @@ async def test_blocked_escrow_is_on_record_and_changes_nothing_on_the_chain(worl
     assert (await world.ok("GET", f"/v1/wallets/{paying.id}"))["status"] == "policy_violation"
 
 
-async def test_escrows_and_payments_count_together_and_what_comes_back_is_given_back(world: World) -> None:
+async def test_escrows_and_payments_count_together_and_what_comes_back_is_given_back(world: ServiceWorld) -> None:
     policy = await world.policy(maxPerDay="10")
     paying, receiving = await agent(world, policy["policy_id"]), await agent(world)
     made = await paying.lock(receiving, "8")
@@ -44,7 +44,7 @@ async def test_escrows_and_payments_count_together_and_what_comes_back_is_given_
     assert (await paying.lock(receiving, "8"))["status"] == "locked"
 
 
-async def test_allowlist_names_the_receiving_wallet(world: World) -> None:
+async def test_allowlist_names_the_receiving_wallet(world: ServiceWorld) -> None:
     receiving, other = await agent(world), await agent(world)
     policy = await world.policy(allowedRecipients=[receiving.id])
     paying = await agent(world, policy["policy_id"])
@@ -53,7 +53,7 @@ async def test_allowlist_names_the_receiving_wallet(world: World) -> None:
     assert (await paying.lock(receiving, "1"))["status"] == "locked"
 
 
-async def test_operator_key_co_signs_what_the_session_signs(world: World) -> None:
+async def test_operator_key_co_signs_what_the_session_signs(world: ServiceWorld) -> None:
     policy = await world.policy(requireCoSign="5")
     paying, receiving = await agent(world, policy["policy_id"]), await agent(world)
     headers = {"Session-Token": paying.session}
@@ -65,7 +65,7 @@ async def test_operator_key_co_signs_what_the_session_signs(world: World) -> Non
     assert lock["agent_attestation_hash"].startswith("sha256:")
 
 
-async def test_agent_locks_above_the_threshold_once_an_operator_has_approved(world: World) -> None:
+async def test_agent_locks_above_the_threshold_once_an_operator_has_approved(world: ServiceWorld) -> None:
     policy = await world.policy(requireCoSign="5")
     paying, receiving = await agent(world, policy["policy_id"]), await agent(world)
     error = await _refused(paying, receiving, "6")

@@ -5,8 +5,8 @@ import hashlib
 import pytest
 from solders.keypair import Keypair
 
-from tests.escrow_support import A2A, OUTPUT, TASK, Agent, agent, of, shows_output, signs_output, terms
-from tests.world import Json, World
+from tests.support.escrows import A2A, OUTPUT, TASK, Agent, agent, of, shows_output, signs_output, terms
+from tests.support.service_world import Json, ServiceWorld
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -15,18 +15,18 @@ _LOCKED = [("a2a_send", "10.00", "confirmed"), ("escrow_lock", "10.00", "confirm
 _REASON = {"reason": "The summary is about another report"}
 
 
-async def _agents(world: World) -> tuple[Agent, Agent]:
+async def _agents(world: ServiceWorld) -> tuple[Agent, Agent]:
     return await agent(world), await agent(world, funds=None)
 
 
-async def _escrow(world: World, escrow: Json) -> Json:
+async def _escrow(world: ServiceWorld, escrow: Json) -> Json:
     return await world.ok("GET", of(escrow))
 
 
 # Making
 
 
-async def test_locking_takes_the_money_from_the_wallet_at_once(world: World) -> None:
+async def test_locking_takes_the_money_from_the_wallet_at_once(world: ServiceWorld) -> None:
     paying, receiving = await _agents(world)
 
     made = await paying.lock(receiving, timeoutSeconds=600, memo="report")
@@ -51,7 +51,7 @@ async def test_locking_takes_the_money_from_the_wallet_at_once(world: World) -> 
     assert await paying.events() == await receiving.events() == ["escrow.created"]
 
 
-async def test_event_of_the_creation_says_what_was_locked_for_whom(world: World) -> None:
+async def test_event_of_the_creation_says_what_was_locked_for_whom(world: ServiceWorld) -> None:
     paying, receiving = await _agents(world)
     made = await paying.lock(receiving)
 
@@ -62,7 +62,7 @@ async def test_event_of_the_creation_says_what_was_locked_for_whom(world: World)
     assert {name: event[name] for name in same} == {name: made[name] for name in same}
 
 
-async def test_terms_of_an_escrow_are_shown_as_they_were_agreed(world: World) -> None:
+async def test_terms_of_an_escrow_are_shown_as_they_were_agreed(world: ServiceWorld) -> None:
     paying, receiving = await _agents(world)
 
     made = await paying.lock(receiving, proofTypes=["webhook_callback"], expectedOutputHash=f"sha256:{OUTPUT.upper()}")
@@ -71,7 +71,7 @@ async def test_terms_of_an_escrow_are_shown_as_they_were_agreed(world: World) ->
     assert made["expected_output_hash"] == f"sha256:{OUTPUT}"
 
 
-async def test_each_escrow_of_a_wallet_gets_an_address_of_its_own(world: World) -> None:
+async def test_each_escrow_of_a_wallet_gets_an_address_of_its_own(world: ServiceWorld) -> None:
     paying, receiving = await _agents(world)
 
     first, second = await paying.lock(receiving, "1"), await paying.lock(receiving, "1")
@@ -80,7 +80,7 @@ async def test_each_escrow_of_a_wallet_gets_an_address_of_its_own(world: World) 
     assert await paying.balance() == "98.00"
 
 
-async def test_operator_key_makes_an_escrow_without_a_session(world: World) -> None:
+async def test_operator_key_makes_an_escrow_without_a_session(world: ServiceWorld) -> None:
     paying, receiving = await _agents(world)
 
     made = await world.ok("POST", A2A, terms(paying, receiving), key=world.key("operator"))
@@ -92,7 +92,7 @@ async def test_operator_key_makes_an_escrow_without_a_session(world: World) -> N
 # Completion
 
 
-async def test_output_hash_of_the_receiving_agent_releases_the_escrow(world: World) -> None:
+async def test_output_hash_of_the_receiving_agent_releases_the_escrow(world: ServiceWorld) -> None:
     paying, receiving = await _agents(world)
     made = await paying.lock(receiving)
 
@@ -110,7 +110,7 @@ async def test_output_hash_of_the_receiving_agent_releases_the_escrow(world: Wor
     assert await paying.events() == await receiving.events() == happened
 
 
-async def test_event_of_the_release_has_the_fields_of_the_interface(world: World) -> None:
+async def test_event_of_the_release_has_the_fields_of_the_interface(world: ServiceWorld) -> None:
     paying, receiving = await _agents(world)
     made = await paying.lock(receiving)
     done = await receiving.ok("POST", of(made, "complete"), shows_output())
@@ -125,7 +125,7 @@ async def test_event_of_the_release_has_the_fields_of_the_interface(world: World
 
 
 @pytest.mark.parametrize("who", ["paying", "operator", "session of the receiver by an operator"])
-async def test_output_hash_may_be_shown_by_either_side_and_the_operator(world: World, who: str) -> None:
+async def test_output_hash_may_be_shown_by_either_side_and_the_operator(world: ServiceWorld, who: str) -> None:
     paying, receiving = await _agents(world)
     made = await paying.lock(receiving)
     headers = {"Session-Token": receiving.session} if who.startswith("session") else {}
@@ -138,7 +138,7 @@ async def test_output_hash_may_be_shown_by_either_side_and_the_operator(world: W
     assert done["status"] == "released"
 
 
-async def test_expected_output_is_released_by_its_hash(world: World) -> None:
+async def test_expected_output_is_released_by_its_hash(world: ServiceWorld) -> None:
     paying, receiving = await _agents(world)
     made = await paying.lock(receiving, expectedOutputHash=f"sha256:{OUTPUT}")
 
@@ -147,7 +147,7 @@ async def test_expected_output_is_released_by_its_hash(world: World) -> None:
     assert done["output_hash"] == f"sha256:{OUTPUT}"
 
 
-async def test_attestation_of_the_receiving_session_releases_whoever_brings_it(world: World) -> None:
+async def test_attestation_of_the_receiving_session_releases_whoever_brings_it(world: ServiceWorld) -> None:
     paying, receiving = await _agents(world)
     made = await paying.lock(receiving, proofTypes=["signed_attestation"])
     proof = signs_output(world, made, "signed_attestation", receiving.session_key)
@@ -159,7 +159,7 @@ async def test_attestation_of_the_receiving_session_releases_whoever_brings_it(w
     assert await receiving.balance() == "10.00"
 
 
-async def test_attestation_with_a_session_newer_than_the_escrow_releases(world: World) -> None:
+async def test_attestation_with_a_session_newer_than_the_escrow_releases(world: ServiceWorld) -> None:
     paying, receiving = await _agents(world)
     made = await paying.lock(receiving)
     receiving.session = await world.session(receiving.wallet)
@@ -168,7 +168,7 @@ async def test_attestation_with_a_session_newer_than_the_escrow_releases(world: 
     assert (await receiving.ok("POST", of(made, "complete"), proof))["status"] == "released"
 
 
-async def test_callback_of_the_verifier_releases(world: World) -> None:
+async def test_callback_of_the_verifier_releases(world: ServiceWorld) -> None:
     paying, receiving = await _agents(world)
     made = await paying.lock(receiving)
     verifier = world.service.signers.require_arbiter()
@@ -178,7 +178,7 @@ async def test_callback_of_the_verifier_releases(world: World) -> None:
     assert (done["status"], done["proof_type"]) == ("released", "webhook_callback")
 
 
-async def test_address_outside_is_paid_and_has_no_rows(world: World) -> None:
+async def test_address_outside_is_paid_and_has_no_rows(world: ServiceWorld) -> None:
     paying, outside = await agent(world), Keypair()
     made = await paying.lock(str(outside.pubkey()))
     assert made["to_wallet"] == str(outside.pubkey())
@@ -195,7 +195,7 @@ async def test_address_outside_is_paid_and_has_no_rows(world: World) -> None:
 # Timeout
 
 
-async def test_timeout_gives_the_money_back_by_the_keeper(own_world: World) -> None:
+async def test_timeout_gives_the_money_back_by_the_keeper(own_world: ServiceWorld) -> None:
     world = own_world
     paying, receiving = await _agents(world)
     made = await paying.lock(receiving, timeoutSeconds=60)
@@ -219,7 +219,7 @@ async def test_timeout_gives_the_money_back_by_the_keeper(own_world: World) -> N
 
 
 @pytest.mark.parametrize("side", ["paying", "receiving"])
-async def test_either_agent_may_dispute(world: World, side: str) -> None:
+async def test_either_agent_may_dispute(world: ServiceWorld, side: str) -> None:
     paying, receiving = await _agents(world)
     made = await paying.lock(receiving)
     speaker = paying if side == "paying" else receiving
@@ -240,7 +240,9 @@ async def test_either_agent_may_dispute(world: World, side: str) -> None:
 
 
 @pytest.mark.parametrize("side", ["paying", "receiving", None])
-async def test_operator_disputes_for_the_side_it_names_else_for_the_paying_one(world: World, side: str | None) -> None:
+async def test_operator_disputes_for_the_side_it_names_else_for_the_paying_one(
+    world: ServiceWorld, side: str | None
+) -> None:
     paying, receiving = await _agents(world)
     made = await paying.lock(receiving)
     named = {"paying": {"walletId": paying.id}, "receiving": {"walletId": receiving.id}, None: {}}[side]
@@ -261,7 +263,7 @@ async def test_operator_disputes_for_the_side_it_names_else_for_the_paying_one(w
     ids=["release", "refund", "split"],
 )
 async def test_arbiter_divides_what_is_disputed(
-    world: World, decision: Json, status: str, released: str, refunded: str
+    world: ServiceWorld, decision: Json, status: str, released: str, refunded: str
 ) -> None:
     paying, receiving = await _agents(world)
     made = await paying.lock(receiving)
@@ -288,7 +290,7 @@ async def test_arbiter_divides_what_is_disputed(
 
 
 async def test_disputed_escrow_outlives_its_deadline_and_goes_back_after_30_days_without_a_decision(
-    own_world: World,
+    own_world: ServiceWorld,
 ) -> None:
     world = own_world
     paying, receiving = await _agents(world)
@@ -310,7 +312,7 @@ async def test_disputed_escrow_outlives_its_deadline_and_goes_back_after_30_days
 # Looking
 
 
-async def test_lists_narrow_to_a_side_and_a_status(world: World) -> None:
+async def test_lists_narrow_to_a_side_and_a_status(world: ServiceWorld) -> None:
     paying, receiving = await _agents(world)
     third = await agent(world)
     first, second = await paying.lock(receiving, "1"), await paying.lock(third, "2")
@@ -332,7 +334,7 @@ async def test_lists_narrow_to_a_side_and_a_status(world: World) -> None:
     assert await listed(f"walletId={receiving.id}&limit=1&cursor={page['next_cursor']}") == [ids[0]]
 
 
-async def test_agent_lists_only_escrows_of_its_own_wallet(world: World) -> None:
+async def test_agent_lists_only_escrows_of_its_own_wallet(world: ServiceWorld) -> None:
     paying, receiving = await _agents(world)
     third = await agent(world)
     made = await paying.lock(receiving)
@@ -343,7 +345,7 @@ async def test_agent_lists_only_escrows_of_its_own_wallet(world: World) -> None:
         assert [found["escrow_id"] for found in page["data"]] == [made["escrow_id"]]
 
 
-async def test_transactions_are_listed_by_the_types_of_escrows(world: World) -> None:
+async def test_transactions_are_listed_by_the_types_of_escrows(world: ServiceWorld) -> None:
     paying, receiving = await _agents(world)
     made = await paying.lock(receiving)
     await receiving.ok("POST", of(made, "complete"), shows_output())

@@ -7,28 +7,34 @@ from typing import Any
 
 import pytest
 
-from app.event_catalogue import EVENTS
-from app.housekeeping import Housekeeping
+from app.core.timestamps import now_ms
+from app.events.catalogue import EVENTS
+from app.server.housekeeping import Housekeeping
 from app.store.feed import append_event, feed
 from app.store.retention import delete_events
-from app.timestamps import now_ms
-from tests.escrow_support import agent, of, shows_output
-from tests.world import Json, World, error_of
+from tests.support.escrows import agent, of, shows_output
+from tests.support.service_world import Json, ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 _DAY = 86_400_000
 
 
-async def _events(world: World, query: str = "", key: str | None = None) -> list[Json]:
+async def _events(world: ServiceWorld, query: str = "", key: str | None = None) -> list[Json]:
     return list((await world.ok("GET", f"/v1/events?limit=100&{query}", key=key))["data"])
 
 
-async def _names(world: World, query: str = "") -> list[str]:
+async def _names(world: ServiceWorld, query: str = "") -> list[str]:
     return [one["event"] for one in await _events(world, query)]
 
 
-async def _append(world: World, event_id: str, timestamp: int, type: str = "wallet.funded", **fields: Any) -> None:  # noqa: A002
+async def _append(
+    world: ServiceWorld,
+    event_id: str,
+    timestamp: int,
+    type: str = "wallet.funded",  # noqa: A002
+    **fields: Any,
+) -> None:
     org = fields.pop("org", world.org)
     await world.service.db.write(
         lambda conn: append_event(
@@ -45,7 +51,7 @@ def _batch(wallet: Json) -> Json:
     return {"allocations": [{"walletId": wallet["wallet_id"], "amount": "2"}], "currency": "USDC"}
 
 
-async def test_filters_narrow_and_combine(world: World) -> None:
+async def test_filters_narrow_and_combine(world: ServiceWorld) -> None:
     policy = await world.policy(maxPerTx="5")
     wallet, other, to = await world.wallet(policy["policy_id"]), await world.wallet(), await world.payee()
     await world.pay(wallet, to, "1")
@@ -72,7 +78,7 @@ async def test_filters_narrow_and_combine(world: World) -> None:
     assert {one["wallet_id"] for one in created} >= {wallet["wallet_id"], other["wallet_id"]}
 
 
-async def test_what_follows_within_a_second_stands_and_is_found_in_its_order(world: World) -> None:
+async def test_what_follows_within_a_second_stands_and_is_found_in_its_order(world: ServiceWorld) -> None:
     to, started = await world.payee(), (await _events(world))[0]["timestamp"]
     wallet = await world.wallet(funds=None)
     mine, path = f"walletId={wallet['wallet_id']}", f"/v1/wallets/{wallet['wallet_id']}"
@@ -101,7 +107,7 @@ async def test_what_follows_within_a_second_stands_and_is_found_in_its_order(wor
     assert (await world.ok("GET", path))["updated_at"] >= rows[0]["timestamp"]
 
 
-async def test_making_or_deleting_a_policy_with_a_list_is_no_change_of_it(world: World) -> None:
+async def test_making_or_deleting_a_policy_with_a_list_is_no_change_of_it(world: ServiceWorld) -> None:
     made = await world.policy(allowedRecipients=[await world.payee()])
     clone = await world.ok("POST", f"/v1/policies/{made['policy_id']}/clone", {"name": "Copy"})
     await world.ok("PATCH", f"/v1/policies/{made['policy_id']}", {"maxPerTx": "1"})
@@ -116,7 +122,7 @@ async def test_making_or_deleting_a_policy_with_a_list_is_no_change_of_it(world:
     ]
 
 
-async def test_time_bounds_are_exact_and_combine_with_the_others(world: World) -> None:
+async def test_time_bounds_are_exact_and_combine_with_the_others(world: ServiceWorld) -> None:
     wallet = await world.wallet()
     mine = f"walletId={wallet['wallet_id']}"
     [created] = await _events(world, f"{mine}&type=wallet.created")
@@ -146,11 +152,11 @@ async def test_time_bounds_are_exact_and_combine_with_the_others(world: World) -
         "wallet=wal_x",
     ],
 )
-async def test_bad_filter_is_refused(world: World, query: str) -> None:
+async def test_bad_filter_is_refused(world: ServiceWorld, query: str) -> None:
     error_of(await world.call("GET", f"/v1/events?{query}"), 400, "invalid_request")
 
 
-async def test_severities_and_payloads_are_those_of_the_catalogue(own_world: World) -> None:
+async def test_severities_and_payloads_are_those_of_the_catalogue(own_world: ServiceWorld) -> None:
     world = own_world
     # Given everything that makes an event, but for alerts, which need rules
     policy = await world.policy(maxPerTx="50", expiry=datetime.fromtimestamp(time.time() + 9_000, UTC).isoformat())
@@ -195,7 +201,7 @@ async def test_severities_and_payloads_are_those_of_the_catalogue(own_world: Wor
     assert [one["export_id"] for one in events if one["event"] == "export.ready"] == [started["export_id"]]
 
 
-async def test_pages_hold_every_event_once_while_events_arrive(world: World) -> None:
+async def test_pages_hold_every_event_once_while_events_arrive(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds=None)
     now, identifier = now_ms(), wallet["wallet_id"]
     # Many of one millisecond, so that only their position tells them apart.
@@ -213,7 +219,7 @@ async def test_pages_hold_every_event_once_while_events_arrive(world: World) -> 
     assert seen == [f"evt_page_{number}" for number in reversed(range(7))]
 
 
-async def test_events_are_kept_for_90_days_in_every_organisation(own_world: World) -> None:
+async def test_events_are_kept_for_90_days_in_every_organisation(own_world: ServiceWorld) -> None:
     world = own_world
     other = await world.organisation("old-events")
     now = now_ms()
@@ -232,7 +238,7 @@ async def test_events_are_kept_for_90_days_in_every_organisation(own_world: Worl
     assert not [one for one in ids if one.startswith("evt_old")]
 
 
-async def test_one_transaction_deletes_a_bounded_number(own_world: World) -> None:
+async def test_one_transaction_deletes_a_bounded_number(own_world: ServiceWorld) -> None:
     now = now_ms()
     for number in range(30):
         await _append(own_world, f"evt_{number}", now - number)

@@ -16,12 +16,12 @@ import pytest
 from sqlalchemy import update
 from starlette.responses import FileResponse
 
+from app.core.timestamps import now_ms
 from app.exports import requests
 from app.exports.exporter import Exporter
 from app.exports.layout import CHAIN_FIELDS, COLUMNS, SCOPE_COLUMN, neutralise, restore
 from app.store.exports import count_rows, exports
-from app.timestamps import now_ms
-from tests.world import Json, World, error_of
+from tests.support.service_world import Json, ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -32,7 +32,7 @@ def _poll(export: Json) -> str:
     return f"/v1/transactions/exports/{export['export_id']}"
 
 
-async def _finished(world: World, export: Json, **options: Any) -> Json:
+async def _finished(world: ServiceWorld, export: Json, **options: Any) -> Json:
     """The export once the background has got round to it."""
     async with asyncio.timeout(30):
         while (found := await world.ok("GET", _poll(export), **options))["status"] == "processing":  # noqa: ASYNC110 - asks over HTTP
@@ -40,7 +40,7 @@ async def _finished(world: World, export: Json, **options: Any) -> Json:
     return found
 
 
-async def _file(world: World, form: str = "json", **body: Any) -> httpx.Response:
+async def _file(world: ServiceWorld, form: str = "json", **body: Any) -> httpx.Response:
     options = {"key": body.pop("key")} if "key" in body else {}
     made = await world.ok("POST", _START, {"format": form, **body}, **options)
     ready = await _finished(world, made, **options)
@@ -49,18 +49,18 @@ async def _file(world: World, form: str = "json", **body: Any) -> httpx.Response
     return response
 
 
-async def _rows(world: World, **body: Any) -> list[Json]:
+async def _rows(world: ServiceWorld, **body: Any) -> list[Json]:
     return list((await _file(world, **body)).json()["transactions"])
 
 
-async def _paid(world: World, memo: str | None = None, amount: str = "1") -> Json:
+async def _paid(world: ServiceWorld, memo: str | None = None, amount: str = "1") -> Json:
     """A wallet that has been funded and has paid once."""
     wallet = await world.wallet()
     await world.pay(wallet, await world.payee(), amount, body={"memo": memo})
     return wallet
 
 
-async def test_export_is_processing_and_then_ready(world: World) -> None:
+async def test_export_is_processing_and_then_ready(world: ServiceWorld) -> None:
     wallet = await _paid(world)
     held = asyncio.Event()
     world.line.hold = lambda method: held.wait() if method == "getSlot" else None
@@ -79,7 +79,7 @@ async def test_export_is_processing_and_then_ready(world: World) -> None:
     assert {name: ready[name] for name in same} == {name: made[name] for name in same}
 
 
-async def test_rows_are_those_of_the_list_with_their_places_on_the_chain(world: World) -> None:
+async def test_rows_are_those_of_the_list_with_their_places_on_the_chain(world: ServiceWorld) -> None:
     wallet = await _paid(world, "Order 7")
     await world.pay(wallet, await world.payee(), "5000")
     listed = await world.ok("GET", f"/v1/transactions?walletId={wallet['wallet_id']}&limit=100")
@@ -93,7 +93,7 @@ async def test_rows_are_those_of_the_list_with_their_places_on_the_chain(world: 
     assert (funded["recipient_address"], funded["type"]) == (wallet["chain_address"], "funding")
 
 
-async def test_csv_says_the_same_as_json(world: World) -> None:
+async def test_csv_says_the_same_as_json(world: ServiceWorld) -> None:
     wallet = await _paid(world, 'Said "yes",\nthen left')
     await world.pay(wallet, await world.payee(), "5000")
     rows = await _rows(world, walletId=wallet["wallet_id"])
@@ -112,7 +112,7 @@ async def test_csv_says_the_same_as_json(world: World) -> None:
         assert {name: "" if row[name] is None else text for name, text in texts.items()} == dict([*cells.items()][:-1])
 
 
-async def test_file_says_what_it_claims_to_hold(world: World) -> None:
+async def test_file_says_what_it_claims_to_hold(world: ServiceWorld) -> None:
     wallet = await _paid(world)
 
     body = {"walletId": wallet["wallet_id"], "from": "2026-01-01", "to": "2099-01-01T00:00:00Z"}
@@ -125,7 +125,7 @@ async def test_file_says_what_it_claims_to_hold(world: World) -> None:
     assert scope["slot"] > 0
 
 
-async def test_range_includes_its_beginning_and_not_its_end(world: World) -> None:
+async def test_range_includes_its_beginning_and_not_its_end(world: ServiceWorld) -> None:
     wallet = await _paid(world)
     paid, funded = await _rows(world, walletId=wallet["wallet_id"])
 
@@ -137,7 +137,7 @@ async def test_range_includes_its_beginning_and_not_its_end(world: World) -> Non
     assert await within(**{"from": "2020-01-01", "to": "2020-01-02"}) == []
 
 
-async def test_formulas_are_text_in_csv_and_as_they_are_in_json(world: World) -> None:
+async def test_formulas_are_text_in_csv_and_as_they_are_in_json(world: ServiceWorld) -> None:
     wallet = await world.wallet()
     memos = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "＝1", "'=1", "'quoted'", "plain"]  # noqa: RUF001
     to = await world.payee()
@@ -154,7 +154,7 @@ async def test_formulas_are_text_in_csv_and_as_they_are_in_json(world: World) ->
     assert [row["memo"] for row in rows][-2::-1] == memos
 
 
-async def test_no_cell_begins_with_a_formula_where_semicolons_or_tabs_separate(world: World) -> None:
+async def test_no_cell_begins_with_a_formula_where_semicolons_or_tabs_separate(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(), await world.payee()
     memos = [
         'hi;=HYPERLINK("http://evil");',
@@ -181,7 +181,7 @@ async def test_no_cell_begins_with_a_formula_where_semicolons_or_tabs_separate(w
     assert [restore(cell) for cell in commas] == memos
 
 
-async def test_files_are_their_owners_only_and_complete(world: World) -> None:
+async def test_files_are_their_owners_only_and_complete(world: ServiceWorld) -> None:
     await _file(world)
 
     folder = world.settings.data_dir / "exports"
@@ -191,7 +191,7 @@ async def test_files_are_their_owners_only_and_complete(world: World) -> None:
     assert ".part" not in files
 
 
-async def test_link_needs_no_key_and_serves_the_file_as_a_download(world: World) -> None:
+async def test_link_needs_no_key_and_serves_the_file_as_a_download(world: ServiceWorld) -> None:
     made = await world.ok("POST", _START, {"format": "json"})
     ready = await _finished(world, made)
     assert ready["download_url"].startswith(f"{world.settings.base_url()}{_poll(made)}/download?")
@@ -209,7 +209,7 @@ async def test_link_needs_no_key_and_serves_the_file_as_a_download(world: World)
 @pytest.mark.parametrize(
     "range_", ["bytes=abc", "items=1-2", "bytes=5-1", "bytes=99999999-", "bytes=0-9,99999999-", "bytes", "bytes="]
 )
-async def test_range_that_the_file_does_not_have_is_passed_over(world: World, range_: str) -> None:
+async def test_range_that_the_file_does_not_have_is_passed_over(world: ServiceWorld, range_: str) -> None:
     url = (await _finished(world, await world.ok("POST", _START, {"format": "json"})))["download_url"]
     whole = await world.client.get(url)
 
@@ -222,7 +222,7 @@ async def test_range_that_the_file_does_not_have_is_passed_over(world: World, ra
     ("range_", "expected"),
     [("bytes=3-", slice(3, None)), ("bytes=-7", slice(-7, None)), ("bytes=2-99999999", slice(2, None))],
 )
-async def test_rest_of_a_file_can_be_fetched(world: World, range_: str, expected: slice) -> None:
+async def test_rest_of_a_file_can_be_fetched(world: ServiceWorld, range_: str, expected: slice) -> None:
     url = (await _finished(world, await world.ok("POST", _START, {"format": "csv"})))["download_url"]
     whole = await world.client.get(url)
 
@@ -234,7 +234,7 @@ async def test_rest_of_a_file_can_be_fetched(world: World, range_: str, expected
     assert (other.status_code, other.content) == (200, whole.content)
 
 
-async def test_head_of_a_download_tells_its_size(world: World) -> None:
+async def test_head_of_a_download_tells_its_size(world: ServiceWorld) -> None:
     url = (await _finished(world, await world.ok("POST", _START, {"format": "json"})))["download_url"]
     whole = await world.client.get(url)
 
@@ -245,7 +245,7 @@ async def test_head_of_a_download_tells_its_size(world: World) -> None:
 
 
 async def test_file_that_is_removed_while_it_is_fetched_is_whole_or_not_found(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = await world.ok("POST", _START, {"format": "json"})
     url = (await _finished(world, made))["download_url"]
@@ -266,7 +266,7 @@ async def test_file_that_is_removed_while_it_is_fetched_is_whole_or_not_found(
     error_of(after, 404, "export_not_found")
 
 
-async def test_altered_and_old_links_lead_nowhere(world: World) -> None:
+async def test_altered_and_old_links_lead_nowhere(world: ServiceWorld) -> None:
     made, other = [await world.ok("POST", _START, {"format": "json"}) for _ in range(2)]
     url = (await _finished(world, made))["download_url"]
     await _finished(world, other)
@@ -288,7 +288,7 @@ async def test_altered_and_old_links_lead_nowhere(world: World) -> None:
         error_of(await world.client.get(link), 403, "download_link_invalid")
 
 
-async def test_expired_export_has_no_link_and_no_file(world: World) -> None:
+async def test_expired_export_has_no_link_and_no_file(world: ServiceWorld) -> None:
     made = await world.ok("POST", _START, {"format": "csv"})
     url = (await _finished(world, made))["download_url"]
     over = update(exports).where(exports.c.export_id == made["export_id"]).values(expires_at=now_ms() - 1)
@@ -303,7 +303,7 @@ async def test_expired_export_has_no_link_and_no_file(world: World) -> None:
     assert not list((world.settings.data_dir / "exports").glob(f"{made['export_id']}*"))
 
 
-async def test_event_says_once_that_the_export_is_ready(world: World) -> None:
+async def test_event_says_once_that_the_export_is_ready(world: ServiceWorld) -> None:
     wallet = await _paid(world)
     made = await world.ok("POST", _START, {"format": "csv", "walletId": wallet["wallet_id"]})
     ready = await _finished(world, made)
@@ -317,7 +317,7 @@ async def test_event_says_once_that_the_export_is_ready(world: World) -> None:
     assert "signature=" not in json.dumps(event)
 
 
-async def test_agent_exports_its_own_wallet_and_sees_no_other_export(world: World) -> None:
+async def test_agent_exports_its_own_wallet_and_sees_no_other_export(world: ServiceWorld) -> None:
     own, other = await _paid(world), await _paid(world)
     key = world.key("agent", own["wallet_id"])
 
@@ -331,7 +331,7 @@ async def test_agent_exports_its_own_wallet_and_sees_no_other_export(world: Worl
     error_of(await world.call("POST", _START, named, key=key), 403, "insufficient_permissions")
 
 
-async def test_viewer_may_export_and_another_organisation_sees_nothing_of_it(world: World) -> None:
+async def test_viewer_may_export_and_another_organisation_sees_nothing_of_it(world: ServiceWorld) -> None:
     await _paid(world)
     made = await world.ok("POST", _START, {"format": "json"}, key=world.key("viewer"))
     stranger = world.key("admin", org=await world.organisation("other"))
@@ -354,11 +354,11 @@ async def test_viewer_may_export_and_another_organisation_sees_nothing_of_it(wor
         ({"format": "csv", "walletId": "wal_1111111111111111"}, 404, "wallet_not_found"),
     ],
 )
-async def test_malformed_request_is_refused(world: World, body: Json, status: int, code: str) -> None:
+async def test_malformed_request_is_refused(world: ServiceWorld, body: Json, status: int, code: str) -> None:
     error_of(await world.call("POST", _START, body), status, code)
 
 
-async def test_repetition_under_a_key_starts_no_second_export(world: World) -> None:
+async def test_repetition_under_a_key_starts_no_second_export(world: ServiceWorld) -> None:
     body = {"format": "json", "idempotencyKey": "export"}
 
     first, again = [await world.ok("POST", _START, body) for _ in range(2)]
@@ -366,7 +366,7 @@ async def test_repetition_under_a_key_starts_no_second_export(world: World) -> N
     assert first == again
 
 
-async def test_file_that_cannot_be_written_fails_the_export_and_no_other(own_world: World) -> None:
+async def test_file_that_cannot_be_written_fails_the_export_and_no_other(own_world: ServiceWorld) -> None:
     world = own_world
     broken, whole = await _held(world, 2)
     (world.settings.data_dir / "exports" / f"{broken['export_id']}.csv.part").mkdir()
@@ -379,14 +379,14 @@ async def test_file_that_cannot_be_written_fails_the_export_and_no_other(own_wor
     assert (await world.ok("GET", _poll(whole)))["status"] == "ready"
 
 
-async def test_organisation_has_so_many_unfinished_exports_and_no_more(own_world: World) -> None:
+async def test_organisation_has_so_many_unfinished_exports_and_no_more(own_world: ServiceWorld) -> None:
     await _held(own_world, 10)
 
     error_of(await own_world.call("POST", _START, {"format": "csv"}), 422, "too_many_exports")
 
 
 async def test_transactions_are_counted_for_one_export_after_the_other_and_not_for_those_that_are_refused(
-    own_world: World, monkeypatch: pytest.MonkeyPatch
+    own_world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, go_on = own_world, threading.Event()
     await _held(world, 1)
@@ -415,7 +415,7 @@ async def test_transactions_are_counted_for_one_export_after_the_other_and_not_f
 
 
 async def test_organisation_has_so_many_exports_that_are_not_expired(
-    own_world: World, monkeypatch: pytest.MonkeyPatch
+    own_world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = own_world
     monkeypatch.setattr(requests, "MAX_LIVE", 2)
@@ -435,7 +435,7 @@ async def test_organisation_has_so_many_exports_that_are_not_expired(
 
 
 async def test_organisations_files_have_so_many_transactions_together(
-    own_world: World, monkeypatch: pytest.MonkeyPatch
+    own_world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = own_world
     wallet = await _paid(world)
@@ -452,7 +452,7 @@ async def test_organisations_files_have_so_many_transactions_together(
     error_of(await world.call("POST", _START, mine), 422, "too_many_exports")
 
 
-async def _end(world: World, export: Json) -> None:
+async def _end(world: ServiceWorld, export: Json) -> None:
     """Let an export's time be over."""
     over = update(exports).where(exports.c.export_id == export["export_id"]).values(expires_at=now_ms() - 1)
     await world.service.db.write(lambda conn: conn.execute(over))
@@ -460,7 +460,7 @@ async def _end(world: World, export: Json) -> None:
     assert (await world.ok("GET", _poll(export)))["status"] == "expired"
 
 
-async def test_unfinished_export_is_finished_after_a_restart(own_world: World) -> None:
+async def test_unfinished_export_is_finished_after_a_restart(own_world: ServiceWorld) -> None:
     world = own_world
     await _paid(world)
     [made] = await _held(world, 1)
@@ -472,7 +472,7 @@ async def test_unfinished_export_is_finished_after_a_restart(own_world: World) -
     assert len((await world.ok("GET", "/v1/events?event=export.ready"))["data"]) == 1
 
 
-async def test_two_processes_on_one_folder_do_not_write_the_same_export(own_world: World) -> None:
+async def test_two_processes_on_one_folder_do_not_write_the_same_export(own_world: ServiceWorld) -> None:
     world = own_world
     [made] = await _held(world, 1)
     world.line.mend()
@@ -495,7 +495,7 @@ async def test_two_processes_on_one_folder_do_not_write_the_same_export(own_worl
     assert (await world.ok("GET", _poll(made)))["status"] == "ready"
 
 
-async def _held(world: World, count: int) -> list[Json]:
+async def _held(world: ServiceWorld, count: int) -> list[Json]:
     """Exports that wait for the chain, which is away."""
     await world.service.exporter.tick()
     world.line.lose_requests = lambda method: method == "getSlot"

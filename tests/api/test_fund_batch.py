@@ -8,10 +8,10 @@ from solders.keypair import Keypair
 
 from app.chain.instructions import UNLIMITED
 from app.chain.transactions import MAX_SIZE, unsigned
-from app.identifiers import new_reference
-from app.models.wallets import MAX_ALLOCATIONS
+from app.core.identifiers import new_reference
 from app.store.attempts import pending_attempts
-from tests.world import Json, World, error_of
+from app.wallets.models import MAX_ALLOCATIONS
+from tests.support.service_world import Json, ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -25,24 +25,24 @@ def _allocate(wallets: list[Json], *amounts: str) -> Json:
     return {"allocations": allocations}
 
 
-async def _wallets(world: World, number: int) -> list[Json]:
+async def _wallets(world: ServiceWorld, number: int) -> list[Json]:
     return [await world.wallet(funds=None) for _ in range(number)]
 
 
-async def _reserve(world: World) -> int:
+async def _reserve(world: ServiceWorld) -> int:
     return await world.balance(world.org)
 
 
-async def _balances(world: World, wallets: list[Json]) -> list[str]:
+async def _balances(world: ServiceWorld, wallets: list[Json]) -> list[str]:
     return [(await world.ok("GET", f"/v1/wallets/{one['wallet_id']}"))["usdc_balance"] for one in wallets]
 
 
-async def _fundings(world: World, wallet: Json) -> list[Json]:
+async def _fundings(world: ServiceWorld, wallet: Json) -> list[Json]:
     rows = (await world.ok("GET", f"/v1/wallets/{wallet['wallet_id']}/transactions?type=funding"))["data"]
     return list(rows)
 
 
-async def test_batch_funds_every_wallet_in_one_transaction(world: World) -> None:
+async def test_batch_funds_every_wallet_in_one_transaction(world: ServiceWorld) -> None:
     wallets, before = await _wallets(world, 3), await _reserve(world)
 
     answer = await world.ok("POST", _PATH, {**_allocate(wallets, "1", "2.5", "0.000001"), "currency": "USDC"})
@@ -64,7 +64,7 @@ async def test_batch_funds_every_wallet_in_one_transaction(world: World) -> None
         assert [one["tx_id"] for one in events] == [told["tx_id"]]
 
 
-async def test_funded_wallet_of_a_batch_answers_like_a_funding(world: World) -> None:
+async def test_funded_wallet_of_a_batch_answers_like_a_funding(world: ServiceWorld) -> None:
     [wallet] = await _wallets(world, 1)
 
     batch = await world.ok("POST", _PATH, _allocate([wallet], "1"))
@@ -75,7 +75,7 @@ async def test_funded_wallet_of_a_batch_answers_like_a_funding(world: World) -> 
     assert (told["usdc_balance"], alone["usdc_balance"]) == ("1.00", "2.00")
 
 
-async def test_as_many_as_fit_into_a_transaction_are_funded_and_one_more_is_refused(world: World) -> None:
+async def test_as_many_as_fit_into_a_transaction_are_funded_and_one_more_is_refused(world: ServiceWorld) -> None:
     wallets = await _wallets(world, MAX_ALLOCATIONS + 1)
     amounts = ["1"] * len(wallets)
 
@@ -87,7 +87,7 @@ async def test_as_many_as_fit_into_a_transaction_are_funded_and_one_more_is_refu
     assert await _balances(world, wallets) == [*["1.00"] * MAX_ALLOCATIONS, "0.00"]
 
 
-async def test_maximum_is_what_the_size_of_a_transaction_allows(world: World) -> None:
+async def test_maximum_is_what_the_size_of_a_transaction_allows(world: ServiceWorld) -> None:
     def size(number: int) -> int:
         instructions = [
             world.service.instructions(world.org).fund_wallet(
@@ -119,17 +119,17 @@ async def test_maximum_is_what_the_size_of_a_transaction_allows(world: World) ->
         ([{"walletId": "wal_x", "amount": "0.0000001"}], "invalid_amount"),
     ],
 )
-async def test_malformed_allocations_are_refused(world: World, allocations: Any, code: str) -> None:
+async def test_malformed_allocations_are_refused(world: ServiceWorld, allocations: Any, code: str) -> None:
     error_of(await world.call("POST", _PATH, {"allocations": allocations}), 400, code)
 
 
-async def test_other_currency_is_refused(world: World) -> None:
+async def test_other_currency_is_refused(world: ServiceWorld) -> None:
     body = {**_allocate(await _wallets(world, 1), "1"), "currency": "EURC"}
 
     error_of(await world.call("POST", _PATH, body), 400, "invalid_request")
 
 
-async def test_one_wallet_that_cannot_be_funded_keeps_all_from_it(world: World) -> None:
+async def test_one_wallet_that_cannot_be_funded_keeps_all_from_it(world: ServiceWorld) -> None:
     wallets, before = await _wallets(world, 3), await _reserve(world)
     neighbour = await world.organisation("batch-neighbour")
     theirs = await world.ok(
@@ -153,7 +153,7 @@ async def test_one_wallet_that_cannot_be_funded_keeps_all_from_it(world: World) 
     assert await _reserve(world) == before
 
 
-async def test_reserve_too_small_for_all_together_moves_nothing(world: World) -> None:
+async def test_reserve_too_small_for_all_together_moves_nothing(world: ServiceWorld) -> None:
     wallets, before = await _wallets(world, 2), await _reserve(world)
     each = f"{before // 2 // 1_000_000 + 1}"
 
@@ -164,13 +164,13 @@ async def test_reserve_too_small_for_all_together_moves_nothing(world: World) ->
     assert [await _fundings(world, one) for one in wallets] == [[], []]
 
 
-async def _update_org(world: World, **changes: Any) -> None:
+async def _update_org(world: ServiceWorld, **changes: Any) -> None:
     authority = world.service.signers.require_authority()
     change = world.service.instructions(world.org).update_org(signer=authority.pubkey(), **changes)
     assert (await world.land([change], authority)).err is None
 
 
-async def test_batch_counts_as_a_whole_against_the_operators_daily_limit(own_world: World) -> None:
+async def test_batch_counts_as_a_whole_against_the_operators_daily_limit(own_world: ServiceWorld) -> None:
     world = own_world
     wallets = await _wallets(world, 2)
     await _update_org(world, operator_daily_limit=3_000_000)
@@ -182,7 +182,7 @@ async def test_batch_counts_as_a_whole_against_the_operators_daily_limit(own_wor
     await _update_org(world, operator_daily_limit=UNLIMITED)
 
 
-async def test_paused_organisation_funds_no_batch(own_world: World) -> None:
+async def test_paused_organisation_funds_no_batch(own_world: ServiceWorld) -> None:
     world = own_world
     wallets = await _wallets(world, 2)
     await _update_org(world, paused=True)
@@ -190,7 +190,7 @@ async def test_paused_organisation_funds_no_batch(own_world: World) -> None:
     error_of(await world.call("POST", _PATH, _allocate(wallets, "1", "1")), 422, "org_paused")
 
 
-async def test_only_operators_and_admins_fund_batches(world: World) -> None:
+async def test_only_operators_and_admins_fund_batches(world: ServiceWorld) -> None:
     [wallet] = await _wallets(world, 1)
     body = _allocate([wallet], "1")
 
@@ -199,7 +199,7 @@ async def test_only_operators_and_admins_fund_batches(world: World) -> None:
     assert (await world.ok("POST", _PATH, body, key=world.key("operator")))["status"] == "confirmed"
 
 
-async def test_batches_and_fundings_of_the_same_wallets_at_once_all_happen(world: World) -> None:
+async def test_batches_and_fundings_of_the_same_wallets_at_once_all_happen(world: ServiceWorld) -> None:
     wallets = await _wallets(world, 3)
     batches = [_allocate(list(order), "1", "2", "3") for order in (wallets, wallets[::-1], wallets[1:] + wallets[:1])]
     path = f"/v1/wallets/{wallets[0]['wallet_id']}/fund"
@@ -213,7 +213,7 @@ async def test_batches_and_fundings_of_the_same_wallets_at_once_all_happen(world
     assert await _balances(world, wallets) == ["11.00", "5.00", "6.00"]
 
 
-async def test_repetition_of_a_batch_gets_its_answer_and_moves_nothing_more(world: World) -> None:
+async def test_repetition_of_a_batch_gets_its_answer_and_moves_nothing_more(world: ServiceWorld) -> None:
     wallets, key = await _wallets(world, 2), {"Idempotency-Key": "batch"}
     body = _allocate(wallets, "1", "2")
 
@@ -228,7 +228,7 @@ async def test_repetition_of_a_batch_gets_its_answer_and_moves_nothing_more(worl
 
 
 @pytest.mark.parametrize("lost", ["request", "answer"])
-async def test_batch_cut_off_goes_on_under_its_key(own_world: World, lost: str) -> None:
+async def test_batch_cut_off_goes_on_under_its_key(own_world: ServiceWorld, lost: str) -> None:
     world = own_world
     wallets, key = await _wallets(world, 2), {"Idempotency-Key": "cut"}
     body = _allocate(wallets, "1", "2")
@@ -247,7 +247,7 @@ async def test_batch_cut_off_goes_on_under_its_key(own_world: World, lost: str) 
     assert world.service.db.read(pending_attempts) == []
 
 
-async def test_restart_settles_a_batch_that_was_stored_and_not_sent(own_world: World) -> None:
+async def test_restart_settles_a_batch_that_was_stored_and_not_sent(own_world: ServiceWorld) -> None:
     world = own_world
     wallets, key = await _wallets(world, 2), {"Idempotency-Key": "killed"}
     body = _allocate(wallets, "1", "2")

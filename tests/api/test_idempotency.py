@@ -5,10 +5,10 @@ import asyncio
 import httpx
 import pytest
 
-from app.plans import Outcome
-from app.timestamps import now_ms
-from tests.escrow_support import A2A, agent, terms
-from tests.world import Json, World, error_of
+from app.core.timestamps import now_ms
+from app.submission.plan import Outcome
+from tests.support.escrows import A2A, agent, terms
+from tests.support.service_world import Json, ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -17,7 +17,7 @@ def _key(name: str) -> dict[str, str]:
     return {"Idempotency-Key": name}
 
 
-async def test_repetition_gets_the_first_answer_and_pays_once(world: World) -> None:
+async def test_repetition_gets_the_first_answer_and_pays_once(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(), await world.payee()
 
     first = await world.pay(wallet, to, "5", body={"idempotencyKey": "again"})
@@ -30,12 +30,12 @@ async def test_repetition_gets_the_first_answer_and_pays_once(world: World) -> N
 
 
 async def test_answer_is_repeated_for_a_day_and_then_the_key_is_new(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wallet, to = await world.wallet(), await world.payee()
     first = await world.pay(wallet, to, "1", headers=_key("day"))
     began, ahead = now_ms(), 0
-    monkeypatch.setattr("app.idempotency.now_ms", lambda: began + ahead)
+    monkeypatch.setattr("app.submission.idempotency.now_ms", lambda: began + ahead)
 
     ahead = 24 * 3_600_000 - 5_000
     assert (await world.pay(wallet, to, "1", headers=_key("day"))).json() == first.json()
@@ -45,7 +45,7 @@ async def test_answer_is_repeated_for_a_day_and_then_the_key_is_new(
     assert await world.balance(to) == 3_000_000
 
 
-async def test_other_parameters_under_the_same_key_conflict(world: World) -> None:
+async def test_other_parameters_under_the_same_key_conflict(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(), await world.payee()
     assert (await world.pay(wallet, to, "5", headers=_key("conflict"))).status_code == 200
 
@@ -56,7 +56,7 @@ async def test_other_parameters_under_the_same_key_conflict(world: World) -> Non
     assert await world.balance(to) == 5_000_000
 
 
-async def test_two_keys_in_one_request_must_agree(world: World) -> None:
+async def test_two_keys_in_one_request_must_agree(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(), await world.payee()
 
     both = await world.pay(wallet, to, "1", body={"idempotencyKey": "a"}, headers=_key("b"))
@@ -66,7 +66,7 @@ async def test_two_keys_in_one_request_must_agree(world: World) -> None:
     assert same.status_code == 200
 
 
-async def test_parallel_duplicates_pay_once(world: World) -> None:
+async def test_parallel_duplicates_pay_once(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(), await world.payee()
 
     answers = await asyncio.gather(*(world.pay(wallet, to, "1", headers=_key("parallel")) for _ in range(16)))
@@ -77,7 +77,7 @@ async def test_parallel_duplicates_pay_once(world: World) -> None:
     assert await world.balance(to) == 1_000_000
 
 
-async def test_duplicate_of_a_request_that_takes_too_long_is_told_so(own_world: World) -> None:
+async def test_duplicate_of_a_request_that_takes_too_long_is_told_so(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, to = await world.wallet(), await world.payee()
     await world.restart(idempotency_wait=0.2)
@@ -96,7 +96,7 @@ async def test_duplicate_of_a_request_that_takes_too_long_is_told_so(own_world: 
     assert await world.balance(to) == 1_000_000
 
 
-async def test_refusal_frees_the_key(world: World) -> None:
+async def test_refusal_frees_the_key(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(funds=None), await world.payee()
     error_of(await world.pay(wallet, to, "1", headers=_key("free")), 422, "wallet_insufficient_balance")
     await world.ok("POST", f"/v1/wallets/{wallet['wallet_id']}/fund", {"amount": "1"})
@@ -106,7 +106,7 @@ async def test_refusal_frees_the_key(world: World) -> None:
 
 @pytest.mark.parametrize("how", ["error", "cancellation"])
 async def test_request_that_was_done_keeps_its_key_when_its_end_fails(
-    own_world: World, monkeypatch: pytest.MonkeyPatch, how: str
+    own_world: ServiceWorld, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     world, submitter = own_world, own_world.service.submitter
     wallet = await world.wallet(funds="1")
@@ -135,7 +135,7 @@ async def test_request_that_was_done_keeps_its_key_when_its_end_fails(
     assert await world.balance(wallet["chain_address"]) == 8_000_000
 
 
-async def test_agent_does_not_get_the_answer_to_another_wallets_request(world: World) -> None:
+async def test_agent_does_not_get_the_answer_to_another_wallets_request(world: ServiceWorld) -> None:
     paying, other, receiving = [await agent(world) for _ in range(3)]
     body = {**terms(paying, receiving, "3"), "idempotencyKey": "between-two"}
     made = await paying.ok("POST", A2A, body)
@@ -145,7 +145,7 @@ async def test_agent_does_not_get_the_answer_to_another_wallets_request(world: W
     assert (await paying.ok("POST", A2A, body)) == made
 
 
-async def test_organisations_do_not_share_keys(world: World) -> None:
+async def test_organisations_do_not_share_keys(world: ServiceWorld) -> None:
     other = await world.organisation("idempotency-neighbour")
     theirs = world.key("admin", org=other)
     body = {"agentId": "same", "label": "Same", "policyId": "pol_moderate"}
@@ -157,7 +157,7 @@ async def test_organisations_do_not_share_keys(world: World) -> None:
 
 
 @pytest.mark.parametrize("spelling", ["header", "camel", "snake"])
-async def test_every_change_takes_a_key(world: World, spelling: str) -> None:
+async def test_every_change_takes_a_key(world: ServiceWorld, spelling: str) -> None:
     async def twice(method: str, path: str, body: Json) -> Json:
         name = f"{spelling} {method} {path}"
         headers = _key(name) if spelling == "header" else {}
@@ -187,7 +187,7 @@ async def test_every_change_takes_a_key(world: World, spelling: str) -> None:
     assert await world.balance(to) == 2_000_000
 
 
-async def test_stored_session_token_is_not_readable_in_the_database(world: World) -> None:
+async def test_stored_session_token_is_not_readable_in_the_database(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds=None)
     path = f"/v1/wallets/{wallet['wallet_id']}/rotate-token"
     token = (await world.ok("POST", path, {}, headers=_key("secret")))["session_token"]

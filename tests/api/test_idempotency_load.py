@@ -13,8 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.http_support import listening
-from tests.world import Json, World
+from tests.support.http import listening
+from tests.support.service_world import Json, ServiceWorld
 
 _CLIENTS = 64
 _KEYS, _MANY_KEYS = 20, 100
@@ -86,7 +86,7 @@ async def test_parallel_clients_over_many_keys_have_one_effect_each(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     count = _MANY_KEYS if request.config.getoption("--full") else _KEYS
-    async with World(tmp_path, idempotency_wait=_WAIT) as world:
+    async with ServiceWorld(tmp_path, idempotency_wait=_WAIT) as world:
         wallet = (await world.wallet(funds="1000"))["wallet_id"]
         payees = [await world.payee() for _ in range(count)]
         changes = _changes(count, wallet, payees)
@@ -113,7 +113,7 @@ async def test_parallel_clients_over_many_keys_have_one_effect_each(
         await _check_effects(world, wallet, changes)
 
 
-async def _check_effects(world: World, wallet: str, changes: list[Change]) -> None:
+async def _check_effects(world: ServiceWorld, wallet: str, changes: list[Change]) -> None:
     by_path = Counter(change.path for change in changes)
     expected = {
         "payment": by_path["/v1/payments"],

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from app.errors import CATALOGUE
-from app.main import operations
-from app.openapi_examples import BODIES
-from tests.world import World
+from app.api.openapi_examples import BODIES
+from app.core.errors import CATALOGUE
+from app.server.application import operations
+from tests.support.service_world import ServiceWorld
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -75,14 +75,14 @@ _EXPECTED = {
 }
 
 
-async def _document(world: World) -> dict[str, Any]:
+async def _document(world: ServiceWorld) -> dict[str, Any]:
     response = await world.client.get("/openapi.json")
     assert response.status_code == 200
     document: dict[str, Any] = response.json()
     return document
 
 
-async def test_document_names_every_operation_and_its_errors(world: World) -> None:
+async def test_document_names_every_operation_and_its_errors(world: ServiceWorld) -> None:
     document = await _document(world)
 
     assert document["openapi"].startswith("3.1")
@@ -99,7 +99,7 @@ async def test_document_names_every_operation_and_its_errors(world: World) -> No
                 assert all(CATALOGUE[code].status == int(status) for code in codes)
 
 
-async def test_every_reference_in_the_document_resolves_and_nothing_lies_about(world: World) -> None:
+async def test_every_reference_in_the_document_resolves_and_nothing_lies_about(world: ServiceWorld) -> None:
     document = await _document(world)
 
     for kind in ("schemas", "headers"):
@@ -107,7 +107,7 @@ async def test_every_reference_in_the_document_resolves_and_nothing_lies_about(w
         assert named == set(document["components"][kind])
 
 
-async def test_document_tells_how_to_authenticate(world: World) -> None:
+async def test_document_tells_how_to_authenticate(world: ServiceWorld) -> None:
     document = await _document(world)
 
     assert document["security"] == [{"api_key": []}]
@@ -115,7 +115,7 @@ async def test_document_tells_how_to_authenticate(world: World) -> None:
     assert (scheme["type"], scheme["scheme"]) == ("http", "bearer")
 
 
-async def test_document_names_the_headers_where_they_apply(world: World) -> None:
+async def test_document_names_the_headers_where_they_apply(world: ServiceWorld) -> None:
     operations = {
         operation["operationId"]: operation
         for methods in (await _document(world))["paths"].values()
@@ -142,7 +142,7 @@ async def test_document_names_the_headers_where_they_apply(world: World) -> None
         assert answered("create_payment", status) == {*always, "Retry-After"}
 
 
-async def test_document_links_what_is_made_to_what_is_done_with_it(world: World) -> None:
+async def test_document_links_what_is_made_to_what_is_done_with_it(world: ServiceWorld) -> None:
     paths = (await _document(world))["paths"]
 
     links = paths["/v1/wallets"]["post"]["responses"]["200"]["links"]
@@ -155,7 +155,7 @@ async def test_document_links_what_is_made_to_what_is_done_with_it(world: World)
     assert set(paths["/v1/payments"]["post"]["responses"]["200"]["links"]) == {"get_payment", "get_transaction"}
 
 
-async def test_examples_stand_with_their_operations(world: World) -> None:
+async def test_examples_stand_with_their_operations(world: ServiceWorld) -> None:
     """That they are accepted shows the run of schemathesis, which sends them."""
     found = {
         operation["operationId"]: operation["requestBody"]["content"]["application/json"]["example"]
@@ -167,7 +167,7 @@ async def test_examples_stand_with_their_operations(world: World) -> None:
     assert found == BODIES
 
 
-async def test_names_in_bodies_are_camel_case_and_in_answers_snake_case(world: World) -> None:
+async def test_names_in_bodies_are_camel_case_and_in_answers_snake_case(world: ServiceWorld) -> None:
     schemas = (await _document(world))["components"]["schemas"]
 
     assert {"walletId", "to", "amount", "currency", "memo", "idempotencyKey"} == set(
@@ -177,7 +177,7 @@ async def test_names_in_bodies_are_camel_case_and_in_answers_snake_case(world: W
     assert schemas["CreatePayment"]["additionalProperties"] is False
 
 
-async def test_answers_hold_what_the_document_says(world: World) -> None:
+async def test_answers_hold_what_the_document_says(world: ServiceWorld) -> None:
     document = await _document(world)
     policy = await world.policy(maxPerTx="5")
     wallet, to = await world.wallet(policy["policy_id"]), await world.payee()
@@ -203,7 +203,7 @@ async def test_answers_hold_what_the_document_says(world: World) -> None:
         assert set(answer) <= set(schema["properties"]), name
 
 
-async def test_pages_need_nothing_from_elsewhere(world: World) -> None:
+async def test_pages_need_nothing_from_elsewhere(world: ServiceWorld) -> None:
     for path in ("/docs", "/docs/errors/policy_violation"):
         page = await world.client.get(path)
         assert page.headers["content-type"].startswith("text/html")
@@ -215,7 +215,7 @@ async def test_pages_need_nothing_from_elsewhere(world: World) -> None:
     assert all(path in listing for _method, path in _EXPECTED)
 
 
-async def test_error_points_to_a_page_that_exists(world: World) -> None:
+async def test_error_points_to_a_page_that_exists(world: ServiceWorld) -> None:
     response = await world.call("GET", "/v1/wallets/wal_unknown")
     docs = response.json()["error"]["docs"]
 
@@ -225,7 +225,7 @@ async def test_error_points_to_a_page_that_exists(world: World) -> None:
     assert "wallet_not_found" in page.text
 
 
-async def test_every_answer_has_a_request_id_of_its_own(world: World) -> None:
+async def test_every_answer_has_a_request_id_of_its_own(world: ServiceWorld) -> None:
     ids = {(await world.client.get(path)).headers["request-id"] for path in ("/docs", "/v1/wallets", "/nowhere")}
 
     assert len(ids) == 3

@@ -8,32 +8,32 @@ import pytest
 from click.testing import CliRunner
 from sqlalchemy import Connection, delete, update
 
-from app.cli import main
-from app.housekeeping import Housekeeping
+from app.server.cli import main
+from app.server.housekeeping import Housekeeping
 from app.store.keys import made_keys
 from app.store.migrations import applied_migrations, migrate
 from app.store.state_tables import idempotency
-from tests.world import Json, World, error_of
+from tests.support.service_world import Json, ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-async def _make(world: World, role: str = "viewer", **fields: object) -> Json:
+async def _make(world: ServiceWorld, role: str = "viewer", **fields: object) -> Json:
     return await world.ok("POST", "/v1/keys", {"role": role, **fields})
 
 
-async def _works(world: World, key: str) -> bool:
+async def _works(world: ServiceWorld, key: str) -> bool:
     response = await world.call("GET", "/v1/wallets", key=key)
     assert response.status_code in {200, 401}
     return response.status_code == 200
 
 
-async def _listed(world: World, key_id: str) -> Json:
+async def _listed(world: ServiceWorld, key_id: str) -> Json:
     [found] = [one for one in (await world.ok("GET", "/v1/keys?limit=100"))["data"] if one["key_id"] == key_id]
     return dict(found)
 
 
-async def test_key_is_shown_once_and_works(world: World) -> None:
+async def test_key_is_shown_once_and_works(world: ServiceWorld) -> None:
     made = await _make(world, "operator", name="ops")
 
     assert re.fullmatch(r"avk_test_[0-9A-Za-z]{36}", made["key"])
@@ -45,7 +45,7 @@ async def test_key_is_shown_once_and_works(world: World) -> None:
     assert shown == {name: value for name, value in made.items() if name != "key"}
 
 
-async def test_agents_key_belongs_to_its_wallet(world: World) -> None:
+async def test_agents_key_belongs_to_its_wallet(world: ServiceWorld) -> None:
     wallet, other = await world.wallet(), await world.wallet()
     made = await _make(world, "agent", walletId=wallet["wallet_id"])
 
@@ -67,17 +67,17 @@ async def test_agents_key_belongs_to_its_wallet(world: World) -> None:
         {"role": "viewer", "key": "avk_test_mine"},
     ],
 )
-async def test_bad_key_is_refused(world: World, body: Json) -> None:
+async def test_bad_key_is_refused(world: ServiceWorld, body: Json) -> None:
     error_of(await world.call("POST", "/v1/keys", body), 400, "invalid_request")
 
 
-async def test_agents_key_for_an_unknown_wallet_is_refused(world: World) -> None:
+async def test_agents_key_for_an_unknown_wallet_is_refused(world: ServiceWorld) -> None:
     body = {"role": "agent", "walletId": "wal_unknown"}
 
     error_of(await world.call("POST", "/v1/keys", body), 404, "wallet_not_found")
 
 
-async def test_only_admins_manage_keys(world: World) -> None:
+async def test_only_admins_manage_keys(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds=None)
     made = await _make(world)
     keys = [world.key("viewer"), world.key("operator"), world.key("agent", wallet["wallet_id"])]
@@ -93,7 +93,7 @@ async def test_only_admins_manage_keys(world: World) -> None:
     assert await _works(world, made["key"])
 
 
-async def test_keys_of_another_organisation_are_not_there(world: World) -> None:
+async def test_keys_of_another_organisation_are_not_there(world: ServiceWorld) -> None:
     elsewhere = await world.organisation("keys-elsewhere")
     admin = world.key("admin", org=elsewhere)
     made = await _make(world)
@@ -107,7 +107,7 @@ async def test_keys_of_another_organisation_are_not_there(world: World) -> None:
     assert await _works(world, made["key"])
 
 
-async def test_revoked_key_stops_at_once(world: World) -> None:
+async def test_revoked_key_stops_at_once(world: ServiceWorld) -> None:
     made = await _make(world)
     assert await _works(world, made["key"])
 
@@ -120,7 +120,7 @@ async def test_revoked_key_stops_at_once(world: World) -> None:
     error_of(await world.call("DELETE", "/v1/keys/key_unknown"), 404, "key_not_found")
 
 
-async def test_old_key_works_until_the_overlap_is_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_old_key_works_until_the_overlap_is_over(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     # Given a key that was rotated
     old = await _make(world, "operator", name="ops")
     new = await world.ok("POST", f"/v1/keys/{old['key_id']}/rotate", {"overlapSeconds": 3600})
@@ -143,7 +143,7 @@ async def test_old_key_works_until_the_overlap_is_over(world: World, monkeypatch
     assert await _works(world, new["key"])
 
 
-async def test_rotation_without_overlap_and_a_leaked_key_end_the_old_one_at_once(world: World) -> None:
+async def test_rotation_without_overlap_and_a_leaked_key_end_the_old_one_at_once(world: ServiceWorld) -> None:
     first, second = await _make(world), await _make(world)
 
     await world.ok("POST", f"/v1/keys/{first['key_id']}/rotate", {"overlapSeconds": 0})
@@ -157,7 +157,7 @@ async def test_rotation_without_overlap_and_a_leaked_key_end_the_old_one_at_once
         error_of(bad, 400, "invalid_request")
 
 
-async def test_repetition_gets_the_same_key_which_is_stored_encrypted_only(world: World) -> None:
+async def test_repetition_gets_the_same_key_which_is_stored_encrypted_only(world: ServiceWorld) -> None:
     body = {"role": "viewer", "idempotencyKey": "make-a-key"}
 
     first, again = await world.ok("POST", "/v1/keys", body), await world.ok("POST", "/v1/keys", body)
@@ -167,7 +167,7 @@ async def test_repetition_gets_the_same_key_which_is_stored_encrypted_only(world
     assert first["key"].encode() not in stored
 
 
-async def _set_claim(world: World, key: str, **values: Any) -> None:
+async def _set_claim(world: ServiceWorld, key: str, **values: Any) -> None:
     """Change what is stored of an idempotency key."""
 
     def work(connection: Connection) -> None:
@@ -176,7 +176,7 @@ async def _set_claim(world: World, key: str, **values: Any) -> None:
     await world.service.db.write(work)
 
 
-async def _ask_and_lose(world: World, method: str, path: str, body: Json, key: str) -> Json:
+async def _ask_and_lose(world: ServiceWorld, method: str, path: str, body: Json, key: str) -> Json:
     """Ask, and leave things as a process does that dies before it has stored its answer."""
     answer = await world.ok(method, path, body, headers={"Idempotency-Key": key})
     lost: Json = {"state": "running", "response": None, "status_code": None}
@@ -184,7 +184,7 @@ async def _ask_and_lose(world: World, method: str, path: str, body: Json, key: s
     return answer
 
 
-async def test_creation_whose_answer_a_crash_lost_gives_the_same_record_a_key(world: World) -> None:
+async def test_creation_whose_answer_a_crash_lost_gives_the_same_record_a_key(world: ServiceWorld) -> None:
     body = {"role": "viewer", "name": "lost-create"}
     unseen = await _ask_and_lose(world, "POST", "/v1/keys", body, "lost-create")
 
@@ -198,7 +198,7 @@ async def test_creation_whose_answer_a_crash_lost_gives_the_same_record_a_key(wo
     assert not await _works(world, unseen["key"])
 
 
-async def test_rotation_whose_answer_a_crash_lost_is_answered_with_a_key_that_works(world: World) -> None:
+async def test_rotation_whose_answer_a_crash_lost_is_answered_with_a_key_that_works(world: ServiceWorld) -> None:
     old = await _make(world, "operator", name="lost-rotate")
     path, body = f"/v1/keys/{old['key_id']}/rotate", {"overlapSeconds": 0}
     unseen = await _ask_and_lose(world, "POST", path, body, "lost-rotate")
@@ -209,7 +209,7 @@ async def test_rotation_whose_answer_a_crash_lost_is_answered_with_a_key_that_wo
     assert [await _works(world, one["key"]) for one in (new, unseen, old)] == [True, False, False]
 
 
-async def test_revocation_whose_answer_a_crash_lost_is_answered_as_done(world: World) -> None:
+async def test_revocation_whose_answer_a_crash_lost_is_answered_as_done(world: ServiceWorld) -> None:
     made = await _make(world)
     path = f"/v1/keys/{made['key_id']}"
     revoked = await _ask_and_lose(world, "DELETE", path, {}, "lost-revoke")
@@ -218,7 +218,7 @@ async def test_revocation_whose_answer_a_crash_lost_is_answered_as_done(world: W
     error_of(await world.call("DELETE", path, headers={"Idempotency-Key": "another"}), 422, "key_not_active")
 
 
-async def test_idempotency_key_that_is_used_anew_after_its_time_makes_another_key(world: World) -> None:
+async def test_idempotency_key_that_is_used_anew_after_its_time_makes_another_key(world: ServiceWorld) -> None:
     headers, body = {"Idempotency-Key": "used-anew"}, {"role": "viewer", "name": "used-anew"}
     first = await world.ok("POST", "/v1/keys", body, headers=headers)
     await _set_claim(world, "used-anew", expires_at=1)
@@ -231,7 +231,7 @@ async def test_idempotency_key_that_is_used_anew_after_its_time_makes_another_ke
     assert await _works(world, second["key"])
 
 
-async def test_database_from_before_keys_were_remembered_by_their_request_makes_them(own_world: World) -> None:
+async def test_database_from_before_keys_were_remembered_by_their_request_makes_them(own_world: ServiceWorld) -> None:
     def forget(connection: Connection) -> None:
         made_keys.drop(connection)
         connection.execute(delete(applied_migrations).where(applied_migrations.c.name == made_keys.name))
@@ -243,7 +243,7 @@ async def test_database_from_before_keys_were_remembered_by_their_request_makes_
     assert await _works(own_world, made["key"])
 
 
-async def test_list_is_paged_newest_first(world: World) -> None:
+async def test_list_is_paged_newest_first(world: ServiceWorld) -> None:
     made = [(await _make(world))["key_id"] for _ in range(3)]
     first = await world.ok("GET", "/v1/keys?limit=2")
     await _make(world)
@@ -254,7 +254,7 @@ async def test_list_is_paged_newest_first(world: World) -> None:
     assert set(made) <= set(seen)
 
 
-async def test_last_use_is_noted_by_the_round_and_not_by_the_request(world: World) -> None:
+async def test_last_use_is_noted_by_the_round_and_not_by_the_request(world: ServiceWorld) -> None:
     made = await _make(world)
     ring, rounds = world.service.keys, Housekeeping(world.service.db, world.service.keys, interval=60, days=90)
     await rounds.tick()
@@ -271,7 +271,7 @@ async def test_last_use_is_noted_by_the_round_and_not_by_the_request(world: Worl
     assert shown.endswith(f".{used % 1000:03}Z")
 
 
-async def test_last_use_is_kept_over_a_restart(own_world: World) -> None:
+async def test_last_use_is_kept_over_a_restart(own_world: ServiceWorld) -> None:
     made = await _make(own_world)
     assert await _works(own_world, made["key"])
 
@@ -280,7 +280,7 @@ async def test_last_use_is_kept_over_a_restart(own_world: World) -> None:
     assert (await _listed(own_world, made["key_id"]))["last_used_at"] is not None
 
 
-async def test_command_line_rotates_and_lists_the_same_keys(world: World) -> None:
+async def test_command_line_rotates_and_lists_the_same_keys(world: ServiceWorld) -> None:
     made = await _make(world)
     folder: Path = world.settings.data_dir
     options = ["--data-dir", str(folder), "--org", "test"]

@@ -9,8 +9,8 @@ import httpx
 import pytest
 from solders.pubkey import Pubkey
 
-from tests.http_support import PATIENCE, listening
-from tests.world import World, error_of
+from tests.support.http import PATIENCE, listening
+from tests.support.service_world import ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 _LONG = 6 * PATIENCE
 
 
-async def test_largest_allowlist_of_addresses_fits(world: World) -> None:
+async def test_largest_allowlist_of_addresses_fits(world: ServiceWorld) -> None:
     # 44 characters are the longest that an address takes.
     addresses = [str(Pubkey(b"\xff" * 28 + number.to_bytes(4))) for number in range(1_000)]
     body = {"name": "x" * 128, "allowedRecipients": addresses}
@@ -30,7 +30,7 @@ async def test_largest_allowlist_of_addresses_fits(world: World) -> None:
 
 
 @pytest.mark.parametrize("announced", [True, False])
-async def test_body_above_the_limit_is_refused_however_it_is_sent(world: World, announced: bool) -> None:
+async def test_body_above_the_limit_is_refused_however_it_is_sent(world: ServiceWorld, announced: bool) -> None:
     content = b" " * (world.settings.max_body_bytes + 1)
 
     async def chunks() -> AsyncIterator[bytes]:
@@ -45,7 +45,7 @@ async def test_body_above_the_limit_is_refused_however_it_is_sent(world: World, 
     assert response.headers["connection"] == "close"
 
 
-async def test_body_of_the_largest_size_is_read(world: World) -> None:
+async def test_body_of_the_largest_size_is_read(world: ServiceWorld) -> None:
     content = b"{}".ljust(world.settings.max_body_bytes)
     headers = {"Authorization": f"Bearer {world.keys['admin']}", "Content-Type": "application/json"}
 
@@ -75,19 +75,19 @@ def _parsed(answer: bytes) -> httpx.Response:
     return httpx.Response(int(status.split()[1]), headers=headers, content=body)
 
 
-def _head(world: World, **headers: str) -> bytes:
+def _head(world: ServiceWorld, **headers: str) -> bytes:
     given = {"Host": "service", "Authorization": f"Bearer {world.keys['admin']}", **headers}
     lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in given.items())
     return f"POST /v1/payments HTTP/1.1\r\n{lines}\r\n".encode()
 
 
-async def test_connection_that_sends_no_request_is_closed(world: World) -> None:
+async def test_connection_that_sends_no_request_is_closed(world: ServiceWorld) -> None:
     async with listening(world, 0.2) as port:
         assert await _answer(port) == b""
         assert await _answer(port, b"GET /docs HTTP/1.1\r\nHost: service\r\n") == b""
 
 
-async def test_body_that_does_not_come_is_answered_in_the_envelope(world: World) -> None:
+async def test_body_that_does_not_come_is_answered_in_the_envelope(world: ServiceWorld) -> None:
     async with listening(world, 0.2) as port:
         head, _, body = (await _answer(port, _head(world, Content_Length="100"), b"{")).partition(b"\r\n\r\n")
 
@@ -95,13 +95,13 @@ async def test_body_that_does_not_come_is_answered_in_the_envelope(world: World)
     assert json.loads(body)["error"]["code"] == "request_timeout"
 
 
-async def test_body_that_nobody_waits_for_holds_no_connection(world: World) -> None:
+async def test_body_that_nobody_waits_for_holds_no_connection(world: ServiceWorld) -> None:
     request = b"GET /docs/nothing HTTP/1.1\r\nHost: service\r\nContent-Length: 100\r\n\r\n"
     async with listening(world, 0.2) as port:
         assert (await _answer(port, request, b"{")).startswith(b"HTTP/1.1 404 ")
 
 
-async def test_one_who_sends_a_body_that_is_too_large_gets_the_answer(world: World) -> None:
+async def test_one_who_sends_a_body_that_is_too_large_gets_the_answer(world: ServiceWorld) -> None:
     """Closing a connection on which data arrives would have the client see a reset in place of the answer."""
     size = 8 * world.settings.max_body_bytes
     async with listening(world, PATIENCE) as port:
@@ -110,20 +110,20 @@ async def test_one_who_sends_a_body_that_is_too_large_gets_the_answer(world: Wor
     assert answer.startswith(b"HTTP/1.1 413 ")
 
 
-async def test_huge_body_is_answered_before_it_is_sent(world: World) -> None:
+async def test_huge_body_is_answered_before_it_is_sent(world: ServiceWorld) -> None:
     async with listening(world, PATIENCE) as port:
         answer = await _answer(port, _head(world, Content_Length="1000000000"), b"{")
 
     assert answer.startswith(b"HTTP/1.1 413 ")
 
 
-async def test_headers_without_end_are_cut_off(world: World) -> None:
+async def test_headers_without_end_are_cut_off(world: ServiceWorld) -> None:
     async with listening(world, _LONG) as port:
         with contextlib.suppress(ConnectionError):
             await _answer(port, b"GET /docs HTTP/1.1\r\nA: ", *[b"x" * 1_000] * 1_000)
 
 
-async def test_head_of_64_kb_is_read_and_one_that_goes_on_is_refused(world: World) -> None:
+async def test_head_of_64_kb_is_read_and_one_that_goes_on_is_refused(world: ServiceWorld) -> None:
     head, end = b"GET /healthz HTTP/1.1\r\nHost: service\r\nConnection: close\r\nA: ", b"\r\n\r\n"
     async with listening(world, PATIENCE) as port:
         largest = await _answer(port, head.ljust(65_536 - len(end), b"x") + end)
@@ -142,7 +142,7 @@ _NO_BODY = {
 
 
 @pytest.mark.parametrize("kind", _NO_BODY)
-async def test_what_is_neither_head_nor_body_is_cut_off(world: World, kind: str) -> None:
+async def test_what_is_neither_head_nor_body_is_cut_off(world: ServiceWorld, kind: str) -> None:
     begin, more = _NO_BODY[kind]
     requests = [
         b"GET /healthz HTTP/1.1\r\nHost: service\r\nTransfer-Encoding: chunked\r\n\r\n",
@@ -154,7 +154,7 @@ async def test_what_is_neither_head_nor_body_is_cut_off(world: World, kind: str)
                 await _answer(port, request, begin, *[more] * 1_000)
 
 
-async def test_body_that_stops_being_one_is_answered_once_and_in_the_envelope(world: World) -> None:
+async def test_body_that_stops_being_one_is_answered_once_and_in_the_envelope(world: ServiceWorld) -> None:
     async with listening(world, _LONG) as port:
         for broken in (b"nonsense\r\n", b"0\r\na: ".ljust(70_000, b"x")):
             answer = _parsed(await _answer(port, _head(world, Transfer_Encoding="chunked"), b"2\r\n{}\r\n", broken))
@@ -162,7 +162,7 @@ async def test_body_that_stops_being_one_is_answered_once_and_in_the_envelope(wo
             assert error["message"] == "The body ended early."
 
 
-async def test_body_in_chunks_of_a_byte_is_read(world: World) -> None:
+async def test_body_in_chunks_of_a_byte_is_read(world: ServiceWorld) -> None:
     content = b"{}".ljust(world.settings.max_body_bytes)
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in content) + b"0\r\nChecksum: x\r\n\r\n"
     head = _head(world, Transfer_Encoding="chunked", Connection="close")
@@ -172,7 +172,7 @@ async def test_body_in_chunks_of_a_byte_is_read(world: World) -> None:
     assert "is required" in error_of(answer, 400, "invalid_request")["message"]
 
 
-async def test_bodies_of_the_largest_size_fit_one_after_another_without_waiting(world: World) -> None:
+async def test_bodies_of_the_largest_size_fit_one_after_another_without_waiting(world: ServiceWorld) -> None:
     content = b"{}".ljust(world.settings.max_body_bytes)
     requests = [
         _head(world, Content_Length=str(len(content)), Connection=connection) + content
@@ -184,14 +184,14 @@ async def test_bodies_of_the_largest_size_fit_one_after_another_without_waiting(
     assert answer.count(b"HTTP/1.1 400 ") == answer.count(b"is required") == len(requests)
 
 
-async def test_body_that_nobody_reads_is_cut_off(world: World) -> None:
+async def test_body_that_nobody_reads_is_cut_off(world: ServiceWorld) -> None:
     request = b"POST /v1/payments HTTP/1.1\r\nHost: service\r\nContent-Length: 1000000000\r\n\r\n"
     async with listening(world, _LONG) as port:
         with contextlib.suppress(ConnectionError):
             await _answer(port, request, *[b"x" * 1_000] * 1_000)
 
 
-async def test_refused_request_with_its_body_leaves_the_connection_usable(world: World) -> None:
+async def test_refused_request_with_its_body_leaves_the_connection_usable(world: ServiceWorld) -> None:
     content = b"{}".ljust(world.settings.max_body_bytes)
     async with listening(world, PATIENCE) as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
         ports = set()
@@ -203,14 +203,14 @@ async def test_refused_request_with_its_body_leaves_the_connection_usable(world:
     assert len(ports) == 1
 
 
-async def test_field_after_the_body_is_no_header(world: World) -> None:
+async def test_field_after_the_body_is_no_header(world: ServiceWorld) -> None:
     head = b"GET /v1/wallets HTTP/1.1\r\nHost: service\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
     late = f"0\r\nAuthorization: Bearer {world.keys['admin']}\r\n\r\n".encode()
     async with listening(world, PATIENCE) as port:
         error_of(_parsed(await _answer(port, head + late)), 401, "authentication_failed")
 
 
-async def test_wish_for_another_protocol_is_passed_over(world: World) -> None:
+async def test_wish_for_another_protocol_is_passed_over(world: ServiceWorld) -> None:
     wish = {
         "Connection": "Upgrade",
         "Upgrade": "websocket",
@@ -232,7 +232,7 @@ _NO_REQUEST = [
 
 
 @pytest.mark.parametrize("sent", _NO_REQUEST)
-async def test_what_is_no_request_is_answered_in_the_envelope(world: World, sent: bytes) -> None:
+async def test_what_is_no_request_is_answered_in_the_envelope(world: ServiceWorld, sent: bytes) -> None:
     async with listening(world, PATIENCE) as port:
         answer = _parsed(await _answer(port, sent))
 
@@ -240,7 +240,7 @@ async def test_what_is_no_request_is_answered_in_the_envelope(world: World, sent
     assert answer.headers["connection"] == "close"
 
 
-async def test_what_is_no_request_is_counted(world: World) -> None:
+async def test_what_is_no_request_is_counted(world: ServiceWorld) -> None:
     count = b'agent_vault_http_request_seconds_count{method="other",route="unknown",status="400"} 2.0'
     async with listening(world, PATIENCE) as port:
         for sent in _NO_REQUEST[:2]:
@@ -250,7 +250,7 @@ async def test_what_is_no_request_is_counted(world: World) -> None:
     assert count in figures.splitlines()
 
 
-async def test_request_is_answered_also_when_none_follows_it(world: World) -> None:
+async def test_request_is_answered_also_when_none_follows_it(world: ServiceWorld) -> None:
     async with listening(world, PATIENCE) as port:
         answer = await _answer(port, b"GET /healthz HTTP/1.1\r\nHost: service\r\n\r\n" + _NO_REQUEST[0])
 
@@ -258,7 +258,7 @@ async def test_request_is_answered_also_when_none_follows_it(world: World) -> No
     assert answer.endswith(b'{"status":"ok"}')
 
 
-async def test_idle_connection_stays_usable(world: World) -> None:
+async def test_idle_connection_stays_usable(world: ServiceWorld) -> None:
     ports = set()
     async with listening(world, 0.2) as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
         for _ in range(2):

@@ -8,18 +8,18 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import update
 
+from app.core.timestamps import now_ms
 from app.store.read_tables import wallets
 from app.store.wallets import IDLE_AFTER
-from app.timestamps import now_ms
-from tests.escrow_support import A2A, agent
-from tests.world import Json, World, error_of
+from tests.support.escrows import A2A, agent
+from tests.support.service_world import Json, ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 _STATUSES = ("active", "idle", "policy_violation", "frozen", "unfunded", "archived")
 
 
-async def _pages(world: World, path: str, between: Callable[[], Awaitable[object]] | None = None) -> list[Json]:
+async def _pages(world: ServiceWorld, path: str, between: Callable[[], Awaitable[object]] | None = None) -> list[Json]:
     """All rows of a list, page by page; `between` is awaited after each."""
     rows: list[Json] = []
     cursor: str | None = None
@@ -37,7 +37,7 @@ async def _pages(world: World, path: str, between: Callable[[], Awaitable[object
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", name="crowd")
-async def _crowd(world: World) -> Json:
+async def _crowd(world: ServiceWorld) -> Json:
     """A wallet with 21 escrows, payments and events, among 21 wallets."""
     paying = await agent(world, funds="100")
     receiver = await world.payee()
@@ -51,7 +51,7 @@ async def _crowd(world: World) -> Json:
 @pytest.mark.parametrize(
     "path", ["/v1/wallets", "/v1/transactions", "/v1/wallets/{wallet}/transactions", A2A, "/v1/events"]
 )
-async def test_page_holds_20_unless_asked_for_up_to_100(world: World, crowd: Json, path: str) -> None:
+async def test_page_holds_20_unless_asked_for_up_to_100(world: ServiceWorld, crowd: Json, path: str) -> None:
     path = path.format(wallet=crowd["wallet_id"])
 
     unasked = await world.ok("GET", path)
@@ -62,7 +62,7 @@ async def test_page_holds_20_unless_asked_for_up_to_100(world: World, crowd: Jso
         error_of(await world.call("GET", f"{path}?limit={limit}"), 400, "invalid_request")
 
 
-async def test_cursor_is_good_for_its_own_list_only(world: World, crowd: Json) -> None:
+async def test_cursor_is_good_for_its_own_list_only(world: ServiceWorld, crowd: Json) -> None:
     wallet = crowd["wallet_id"]
     lists = ["/v1/wallets", "/v1/transactions", A2A, "/v1/events"]
     cursors = {path: (await world.ok("GET", f"{path}?limit=1"))["next_cursor"] for path in lists}
@@ -79,7 +79,7 @@ async def test_cursor_is_good_for_its_own_list_only(world: World, crowd: Json) -
     assert (await world.ok("GET", narrowed))["data"]
 
 
-async def _in_every_status(world: World, tags: list[str]) -> dict[str, str]:
+async def _in_every_status(world: ServiceWorld, tags: list[str]) -> dict[str, str]:
     """Wallets with these tags, one in each status; returns their ids."""
     strict = await world.policy(maxPerTx="1")
     to = await world.payee()
@@ -97,7 +97,7 @@ async def _in_every_status(world: World, tags: list[str]) -> dict[str, str]:
     return ids
 
 
-async def test_every_status_of_a_wallet_is_shown_and_combines_with_all_tags(world: World) -> None:
+async def test_every_status_of_a_wallet_is_shown_and_combines_with_all_tags(world: ServiceWorld) -> None:
     both = await _in_every_status(world, ["blue", "round"])
     one = await _in_every_status(world, ["blue"])
 
@@ -117,7 +117,7 @@ async def test_every_status_of_a_wallet_is_shown_and_combines_with_all_tags(worl
     assert {row["wallet_id"] for row in living} == {both[status] for status in _STATUSES} - {both["archived"]}
 
 
-async def test_wallet_is_active_again_once_the_reason_of_its_status_ends(world: World) -> None:
+async def test_wallet_is_active_again_once_the_reason_of_its_status_ends(world: ServiceWorld) -> None:
     ids = await _in_every_status(world, ["again"])
     to = await world.payee()
 
@@ -134,7 +134,7 @@ async def test_wallet_is_active_again_once_the_reason_of_its_status_ends(world: 
     assert (await world.ok("PATCH", f"/v1/wallets/{ids['frozen']}", {"status": "active"}))["status"] == "active"
 
 
-async def test_filters_of_transactions_combine(world: World) -> None:
+async def test_filters_of_transactions_combine(world: ServiceWorld) -> None:
     policy = await world.policy(maxPerTx="5")
     wallet, other = await world.wallet(policy["policy_id"]), await world.wallet()
     to, elsewhere = await world.payee(), await world.payee()
@@ -162,7 +162,7 @@ async def test_filters_of_transactions_combine(world: World) -> None:
     assert await amounts(f"status=blocked&from={blocked['timestamp']}&type=payment", path) == ["9.00"]
 
 
-async def test_cursors_lose_and_repeat_nothing_while_rows_arrive(world: World) -> None:
+async def test_cursors_lose_and_repeat_nothing_while_rows_arrive(world: ServiceWorld) -> None:
     paying, to = await agent(world, funds="1000"), await world.payee()
     for _ in range(4):
         await world.wallet(funds=None, tags=["paged"])
@@ -185,7 +185,7 @@ async def test_cursors_lose_and_repeat_nothing_while_rows_arrive(world: World) -
         assert [row[name] for row in await _pages(world, f"{path}&limit=5", arrive)] == there, path
 
 
-async def test_payment_that_is_confirmed_between_two_pages_is_on_one_of_them(own_world: World) -> None:
+async def test_payment_that_is_confirmed_between_two_pages_is_on_one_of_them(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, to = await world.wallet(), await world.payee()
     await world.restart(confirm_timeout=0.2)

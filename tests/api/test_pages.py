@@ -10,19 +10,19 @@ import pytest
 from starlette.routing import Route
 
 import app
-from app.errors import CATALOGUE
-from app.event_catalogue import EVENTS
-from app.main import routes
-from app.settings import Settings
+from app.core.errors import CATALOGUE
+from app.core.settings import Settings
+from app.events.catalogue import EVENTS
+from app.server.application import routes
 from app.store.feed import SEVERITIES
-from tests.world import World
+from tests.support.service_world import ServiceWorld
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 _SOURCES = [file for file in Path(app.__file__).parent.rglob("*.py") if "localnet" not in file.parts]
 
 
-async def _page(world: World, path: str) -> str:
+async def _page(world: ServiceWorld, path: str) -> str:
     response = await world.client.get(path)
     assert response.status_code == 200
     assert response.headers["content-type"].startswith("text/html")
@@ -31,7 +31,7 @@ async def _page(world: World, path: str) -> str:
 
 
 @pytest.mark.parametrize("code", CATALOGUE)
-async def test_every_code_has_a_page_with_cause_example_and_remedy(world: World, code: str) -> None:
+async def test_every_code_has_a_page_with_cause_example_and_remedy(world: ServiceWorld, code: str) -> None:
     page = await _page(world, f"/docs/errors/{code}")
 
     for title in ("Cause", "Example", "What to do"):
@@ -60,7 +60,7 @@ async def test_every_code_that_is_raised_is_in_the_catalogue() -> None:
     assert raised <= set(CATALOGUE)
 
 
-async def test_every_event_has_its_place_on_the_page(world: World) -> None:
+async def test_every_event_has_its_place_on_the_page(world: ServiceWorld) -> None:
     page = await _page(world, "/docs/events")
 
     for name, kind in EVENTS.items():
@@ -83,7 +83,7 @@ async def test_every_event_that_is_told_of_is_in_the_catalogue() -> None:
     assert set(SEVERITIES) <= set(EVENTS)
 
 
-async def test_every_route_has_its_place_on_the_page(world: World) -> None:
+async def test_every_route_has_its_place_on_the_page(world: ServiceWorld) -> None:
     page = await _page(world, "/docs")
 
     for route in routes:
@@ -92,7 +92,7 @@ async def test_every_route_has_its_place_on_the_page(world: World) -> None:
             assert re.search(rf">{method}</span> {re.escape(route.path)}</h3><p>[A-Z][^<]", page), route.path
 
 
-async def test_every_setting_has_its_place_on_the_page(world: World) -> None:
+async def test_every_setting_has_its_place_on_the_page(world: ServiceWorld) -> None:
     page = await _page(world, "/docs/settings")
 
     for name, field in Settings.model_fields.items():
@@ -101,7 +101,7 @@ async def test_every_setting_has_its_place_on_the_page(world: World) -> None:
         assert field.description.split("`")[0].strip() in page
 
 
-async def test_first_page_leads_to_the_others(world: World) -> None:
+async def test_first_page_leads_to_the_others(world: ServiceWorld) -> None:
     page = await _page(world, "/docs")
 
     for link in re.findall(r'href="(/[^"#]*)"', page):
@@ -109,7 +109,7 @@ async def test_first_page_leads_to_the_others(world: World) -> None:
     assert {'href="/docs/events"', 'href="/docs/settings"'} <= set(re.findall(r'href="[^"]+"', page))
 
 
-async def test_routes_that_need_a_key_are_those_of_the_interface(world: World) -> None:
+async def test_routes_that_need_a_key_are_those_of_the_interface(world: ServiceWorld) -> None:
     for route in routes:
         assert isinstance(route, Route)
         if "{" not in route.path and "GET" in (route.methods or ()):

@@ -10,16 +10,17 @@ from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 from solders.transaction import Transaction
 
-from app import policies, wallets
-from app.chain.records import Simulation
-from app.plans import RefusedError
-from app.refusals import business_error
-from tests.world import World, error_of
+from app.chain.records import SimulationResult
+from app.policies import service as policies
+from app.submission.plan import RefusedError
+from app.submission.refusals import business_error
+from app.wallets import service as wallets
+from tests.support.service_world import ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-async def test_payment_answers_with_the_contract_and_lands_on_the_chain(world: World) -> None:
+async def test_payment_answers_with_the_contract_and_lands_on_the_chain(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(funds="10"), await world.payee()
 
     paid = (await world.pay(wallet, to, "1.25", body={"memo": "order 7"})).json()
@@ -39,7 +40,7 @@ async def test_payment_answers_with_the_contract_and_lands_on_the_chain(world: W
     assert shown["last_transaction_at"] is not None
 
 
-async def test_payment_is_readable_as_payment_and_as_transaction(world: World) -> None:
+async def test_payment_is_readable_as_payment_and_as_transaction(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(), await world.payee()
     paid = (await world.pay(wallet, to, "1")).json()
 
@@ -55,7 +56,7 @@ async def test_payment_is_readable_as_payment_and_as_transaction(world: World) -
     assert paid["tx_signature"] in payment["explorer_url_2"]
 
 
-async def test_quick_start_shape_pays_too(world: World) -> None:
+async def test_quick_start_shape_pays_too(world: ServiceWorld) -> None:
     policy = await world.ok(
         "POST", "/v1/policies", {"name": "Quick", "max_per_tx": "5", "velocity_cap": 10, "allowed_recipients": []}
     )
@@ -75,7 +76,7 @@ async def test_quick_start_shape_pays_too(world: World) -> None:
     assert (paid["status"], type(paid["on_chain_slot"])) == ("confirmed", int)
 
 
-async def test_session_signs_and_the_attestation_is_the_digest_of_what_it_signed(world: World) -> None:
+async def test_session_signs_and_the_attestation_is_the_digest_of_what_it_signed(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(), await world.payee()
     session = await world.session(wallet)
     agent = world.key("agent", wallet["wallet_id"])
@@ -90,7 +91,7 @@ async def test_session_signs_and_the_attestation_is_the_digest_of_what_it_signed
     assert shown["agent_attestation_hash"] == f"sha256:{hashlib.sha256(bytes(message)).hexdigest()}"
 
 
-async def test_recipient_without_a_usdc_account_gets_one(world: World) -> None:
+async def test_recipient_without_a_usdc_account_gets_one(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(), str(Keypair().pubkey())
 
     paid = (await world.pay(wallet, to, "2")).json()
@@ -100,7 +101,7 @@ async def test_recipient_without_a_usdc_account_gets_one(world: World) -> None:
     assert (await world.ok("GET", f"/v1/payments/{paid['tx_id']}"))["status"] == "confirmed"
 
 
-async def test_opened_accounts_are_limited_a_wallet_and_day(world: World) -> None:
+async def test_opened_accounts_are_limited_a_wallet_and_day(world: ServiceWorld) -> None:
     limit = world.service.settings.token_accounts_per_day
     wallet = await world.wallet()
     for _ in range(limit):
@@ -111,7 +112,7 @@ async def test_opened_accounts_are_limited_a_wallet_and_day(world: World) -> Non
     assert (await world.pay(wallet, await world.payee(), "0.1")).json()["status"] == "confirmed"
 
 
-async def test_wallet_pays_a_wallet_by_its_id(world: World) -> None:
+async def test_wallet_pays_a_wallet_by_its_id(world: ServiceWorld) -> None:
     payer, payee = await world.wallet(), await world.wallet(funds=None)
 
     paid = (await world.pay(payer, payee["wallet_id"], "3")).json()
@@ -121,7 +122,7 @@ async def test_wallet_pays_a_wallet_by_its_id(world: World) -> None:
     assert await world.balance(payee["chain_address"]) == 3_000_000
 
 
-async def test_insufficient_balance_leaves_no_row(world: World) -> None:
+async def test_insufficient_balance_leaves_no_row(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds="1")
 
     error_of(await world.pay(wallet, await world.payee(), "1.000001"), 422, "wallet_insufficient_balance")
@@ -130,7 +131,7 @@ async def test_insufficient_balance_leaves_no_row(world: World) -> None:
     assert [row["type"] for row in rows] == ["funding"]
 
 
-async def test_frozen_wallet_pays_nothing_and_leaves_no_row(world: World) -> None:
+async def test_frozen_wallet_pays_nothing_and_leaves_no_row(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(), await world.payee()
     path = f"/v1/wallets/{wallet['wallet_id']}"
     assert (await world.ok("PATCH", path, {"status": "frozen"}))["status"] == "frozen"
@@ -143,14 +144,14 @@ async def test_frozen_wallet_pays_nothing_and_leaves_no_row(world: World) -> Non
     assert (await world.pay(wallet, to, "1")).json()["status"] == "confirmed"
 
 
-async def test_archived_wallet_pays_nothing(world: World) -> None:
+async def test_archived_wallet_pays_nothing(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds=None)
     await world.ok("DELETE", f"/v1/wallets/{wallet['wallet_id']}")
 
     error_of(await world.pay(wallet, await world.payee(), "1"), 422, "wallet_archived")
 
 
-async def test_archived_wallet_is_paid_nothing(world: World) -> None:
+async def test_archived_wallet_is_paid_nothing(world: ServiceWorld) -> None:
     wallet, archived = await world.wallet(), await world.wallet(funds=None)
     await world.ok("DELETE", f"/v1/wallets/{archived['wallet_id']}")
     escrow = {"fromWallet": wallet["wallet_id"], "amount": "1", "currency": "USDC", "taskDescription": "Work"}
@@ -166,7 +167,7 @@ async def test_archived_wallet_is_paid_nothing(world: World) -> None:
         assert error["message"] == "The receiving wallet was archived."
 
 
-async def test_payment_to_itself_is_refused(world: World) -> None:
+async def test_payment_to_itself_is_refused(world: ServiceWorld) -> None:
     wallet = await world.wallet()
 
     error = error_of(await world.pay(wallet, wallet["chain_address"], "1"), 400, "invalid_recipient")
@@ -174,7 +175,7 @@ async def test_payment_to_itself_is_refused(world: World) -> None:
     assert error["message"] == "to: A wallet does not pay itself."
 
 
-async def test_token_account_mint_and_program_are_no_recipients(world: World) -> None:
+async def test_token_account_mint_and_program_are_no_recipients(world: ServiceWorld) -> None:
     wallet = await world.wallet()
     addresses = world.service.addresses
     tokens = addresses.token_account(world.service.signers.fee_payer.pubkey())
@@ -185,7 +186,7 @@ async def test_token_account_mint_and_program_are_no_recipients(world: World) ->
         error_of(await world.pay(wallet, str(nobody), "1"), 400, "invalid_recipient")
 
 
-async def test_payment_under_a_policy_that_was_just_switched_uses_the_new_one(world: World) -> None:
+async def test_payment_under_a_policy_that_was_just_switched_uses_the_new_one(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(), await world.payee()
     strict = await world.policy(maxPerTx="1", allowedRecipients=[to])
     await world.ok("PATCH", f"/v1/wallets/{wallet['wallet_id']}", {"policyId": strict["policy_id"]})
@@ -196,7 +197,7 @@ async def test_payment_under_a_policy_that_was_just_switched_uses_the_new_one(wo
     assert (await world.pay(wallet, to, "1")).json()["status"] == "confirmed"
 
 
-async def test_events_tell_of_a_payment_pending_and_completed(world: World) -> None:
+async def test_events_tell_of_a_payment_pending_and_completed(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(), await world.payee()
     paid = (await world.pay(wallet, to, "1")).json()
 
@@ -218,7 +219,7 @@ async def test_events_tell_of_a_payment_pending_and_completed(world: World) -> N
     assert len({one["event_id"] for one in events}) == 4
 
 
-async def test_payments_of_one_wallet_at_once_never_break_its_policy(world: World) -> None:
+async def test_payments_of_one_wallet_at_once_never_break_its_policy(world: ServiceWorld) -> None:
     policy = await world.policy(maxPerDay="5")
     wallet, to = await world.wallet(policy["policy_id"]), await world.payee()
 
@@ -228,7 +229,7 @@ async def test_payments_of_one_wallet_at_once_never_break_its_policy(world: Worl
     assert await world.balance(to) == 5_000_000
 
 
-async def test_policy_switched_past_the_service_is_noticed(world: World) -> None:
+async def test_policy_switched_past_the_service_is_noticed(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(), await world.payee()
     strict = await world.policy(maxPerTx="1", allowedRecipients=[to], blockedCategories=["mixer"])
     found = policies.find(world.service, world.org, strict["policy_id"])
@@ -248,7 +249,7 @@ async def test_policy_switched_past_the_service_is_noticed(world: World) -> None
     assert (await world.pay(wallet, to, "1")).json()["status"] == "confirmed"
 
 
-async def test_refusal_that_says_why_asks_for_nothing_more(world: World) -> None:
+async def test_refusal_that_says_why_asks_for_nothing_more(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(funds="1"), await world.payee()
     world.line.methods.clear()
 
@@ -265,7 +266,9 @@ async def test_refusal_that_says_why_asks_for_nothing_more(world: World) -> None
         ({"InstructionError": [0, "ProgramFailedToComplete"]}, "internal_error"),
     ],
 )
-async def test_refusals_of_other_programs_and_of_the_chain_have_a_code(world: World, err: object, code: str) -> None:
-    refused = RefusedError(Simulation(err=err, logs=[], units=0, return_data=None, slot=1))
+async def test_refusals_of_other_programs_and_of_the_chain_have_a_code(
+    world: ServiceWorld, err: object, code: str
+) -> None:
+    refused = RefusedError(SimulationResult(err=err, logs=[], units=0, return_data=None, slot=1))
 
     assert business_error(world.service.codec, refused).code == code

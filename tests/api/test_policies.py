@@ -6,7 +6,7 @@ import pytest
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
-from tests.world import World, error_of
+from tests.support.service_world import ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -22,7 +22,7 @@ _EMPTY: dict[str, object] = {
 }
 
 
-async def test_policy_with_every_rule_reads_back_as_written(world: World) -> None:
+async def test_policy_with_every_rule_reads_back_as_written(world: ServiceWorld) -> None:
     friend = str(Keypair().pubkey())
     rules = {
         "maxPerTx": "5",
@@ -47,19 +47,19 @@ async def test_policy_with_every_rule_reads_back_as_written(world: World) -> Non
     assert await world.ok("GET", f"/v1/policies/{made['policy_id']}") == made
 
 
-async def test_omitted_rules_are_null_or_empty(world: World) -> None:
+async def test_omitted_rules_are_null_or_empty(world: ServiceWorld) -> None:
     made = await world.ok("POST", "/v1/policies", {"name": "Nothing"})
 
     assert _EMPTY.items() <= made.items()
 
 
-async def test_zero_is_a_limit_not_its_absence(world: World) -> None:
+async def test_zero_is_a_limit_not_its_absence(world: ServiceWorld) -> None:
     made = await world.ok("POST", "/v1/policies", {"name": "Zero", "maxPerTx": "0", "velocityCap": 0})
 
     assert (made["max_per_tx"], made["velocity_cap"]) == ("0.00", 0)
 
 
-async def test_both_spellings_make_the_same_policy(world: World) -> None:
+async def test_both_spellings_make_the_same_policy(world: ServiceWorld) -> None:
     camel = await world.ok("POST", "/v1/policies", {"name": "A", "maxPerTx": "5", "blockedCategories": ["nft"]})
     snake = await world.ok("POST", "/v1/policies", {"name": "A", "max_per_tx": "5", "blocked_categories": ["nft"]})
 
@@ -69,7 +69,7 @@ async def test_both_spellings_make_the_same_policy(world: World) -> None:
     }
 
 
-async def test_list_begins_with_the_presets(world: World) -> None:
+async def test_list_begins_with_the_presets(world: ServiceWorld) -> None:
     made = await world.policy(maxPerTx="1")
 
     found = (await world.ok("GET", "/v1/policies"))["data"]
@@ -85,7 +85,7 @@ async def test_list_begins_with_the_presets(world: World) -> None:
     assert made["policy_id"] in [one["policy_id"] for one in found]
 
 
-async def test_wallet_count_follows_the_wallets(world: World) -> None:
+async def test_wallet_count_follows_the_wallets(world: ServiceWorld) -> None:
     policy = await world.policy()
     path = f"/v1/policies/{policy['policy_id']}"
     first = await world.wallet(policy["policy_id"], funds=None)
@@ -98,7 +98,7 @@ async def test_wallet_count_follows_the_wallets(world: World) -> None:
     assert (await world.ok("GET", path))["wallet_count"] == 0
 
 
-async def test_thousand_recipients_fit(world: World) -> None:
+async def test_thousand_recipients_fit(world: ServiceWorld) -> None:
     recipients = [str(Pubkey.from_bytes((number + 1).to_bytes(32, "big"))) for number in range(1000)]
 
     made = await world.ok("POST", "/v1/policies", {"name": "Long", "allowedRecipients": recipients})
@@ -108,7 +108,7 @@ async def test_thousand_recipients_fit(world: World) -> None:
     error_of(await world.call("POST", "/v1/policies", body), 400, "invalid_request")
 
 
-async def test_recipient_given_twice_counts_once(world: World) -> None:
+async def test_recipient_given_twice_counts_once(world: ServiceWorld) -> None:
     friend = str(Keypair().pubkey())
 
     made = await world.policy(allowedRecipients=[friend, friend])
@@ -116,7 +116,7 @@ async def test_recipient_given_twice_counts_once(world: World) -> None:
     assert made["allowed_recipients"] == [friend]
 
 
-async def test_foreign_policy_does_not_exist(world: World) -> None:
+async def test_foreign_policy_does_not_exist(world: ServiceWorld) -> None:
     neighbour = await world.organisation("policy-neighbour")
     theirs = world.key("admin", org=neighbour)
     policy = await world.policy()
@@ -128,7 +128,7 @@ async def test_foreign_policy_does_not_exist(world: World) -> None:
 
 
 async def test_without_the_authority_key_policies_and_unfreezing_wait_elsewhere(tmp_path: Path) -> None:
-    async with World(tmp_path) as world:
+    async with ServiceWorld(tmp_path) as world:
         wallet, to = await world.wallet(), await world.payee()
         await world.ok("PATCH", f"/v1/wallets/{wallet['wallet_id']}", {"status": "frozen"})
         (tmp_path / "keys" / "authority.json").unlink()

@@ -15,12 +15,12 @@ from solders.message import MessageV0
 from solders.pubkey import Pubkey
 from solders.transaction import VersionedTransaction
 
-from app import policy_audit
 from app.chain.rules import Rules
+from app.core.timestamps import parse_iso_ms
+from app.policies import audit as policy_audit
 from app.store.policies import policy
-from app.timestamps import parse_iso_ms
-from tests.lookup_tables import lookup_table
-from tests.world import Json, World, error_of
+from tests.support.lookup_tables import lookup_table
+from tests.support.service_world import Json, ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -29,18 +29,18 @@ def _path(made: Json) -> str:
     return f"/v1/policies/{made['policy_id']}"
 
 
-def _id_of(world: World, key: str) -> str:
+def _id_of(world: ServiceWorld, key: str) -> str:
     principal = world.service.keys.recognise(key)
     assert principal is not None
     return principal.key_id
 
 
-async def _log(world: World, made: Json, **options: Any) -> list[Json]:
+async def _log(world: ServiceWorld, made: Json, **options: Any) -> list[Json]:
     data: list[Json] = (await world.ok("GET", f"{_path(made)}/audit-log", **options))["data"]
     return data
 
 
-def _change(world: World, made: Json, signer: Keypair, rules: Rules) -> Instruction:
+def _change(world: ServiceWorld, made: Json, signer: Keypair, rules: Rules) -> Instruction:
     """Return a change of a policy, which has no list."""
     found = world.service.db.read(lambda conn: policy(conn, world.org, made["policy_id"]))
     assert found is not None
@@ -52,13 +52,13 @@ def _change(world: World, made: Json, signer: Keypair, rules: Rules) -> Instruct
     )
 
 
-async def _change_past(world: World, made: Json, signer: Keypair, rules: Rules) -> None:
+async def _change_past(world: ServiceWorld, made: Json, signer: Keypair, rules: Rules) -> None:
     """Change a policy, which has no list, without the service."""
     assert (await world.land([_change(world, made, signer, rules)], signer)).err is None
     await world.catch_up()
 
 
-async def _lookup_table(world: World, addresses: list[Pubkey]) -> AddressLookupTableAccount:
+async def _lookup_table(world: ServiceWorld, addresses: list[Pubkey]) -> AddressLookupTableAccount:
     """Make a lookup table on the chain that holds these addresses."""
     payer = world.service.signers.fee_payer
     await world.later(4)
@@ -86,7 +86,7 @@ def _called_by_a_program(landed: Json, program: Pubkey) -> None:
     landed["transaction"][0] = base64.b64encode(bytes(VersionedTransaction.populate(message, sent.signatures))).decode()
 
 
-def _alter_transactions(world: World, alter: Callable[[Json], None]) -> None:
+def _alter_transactions(world: ServiceWorld, alter: Callable[[Json], None]) -> None:
     """Have the node give transactions as `alter` leaves them."""
 
     def altered(method: str, result: Any) -> Any:
@@ -97,7 +97,7 @@ def _alter_transactions(world: World, alter: Callable[[Json], None]) -> None:
     world.line.alter = altered
 
 
-async def test_changes_stand_in_their_order_with_the_keys_that_asked(world: World) -> None:
+async def test_changes_stand_in_their_order_with_the_keys_that_asked(world: ServiceWorld) -> None:
     first, second = world.keys["admin"], world.key("admin")
     friend = str(Keypair().pubkey())
     made = await world.policy(maxPerTx="5")
@@ -127,7 +127,7 @@ async def test_changes_stand_in_their_order_with_the_keys_that_asked(world: Worl
 
 
 @pytest.mark.parametrize("count", [2, 50])
-async def test_creation_and_cloning_are_no_changes(world: World, count: int) -> None:
+async def test_creation_and_cloning_are_no_changes(world: ServiceWorld, count: int) -> None:
     friends = [str(Keypair().pubkey()) for _ in range(count)]
     made = await world.policy(allowedRecipients=friends)
     clone = await world.ok("POST", f"{_path(made)}/clone", {"name": "Clone"})
@@ -135,7 +135,7 @@ async def test_creation_and_cloning_are_no_changes(world: World, count: int) -> 
     assert await _log(world, made) == await _log(world, clone) == []
 
 
-async def test_change_past_the_service_shows_the_authority_of_its_time(own_world: World) -> None:
+async def test_change_past_the_service_shows_the_authority_of_its_time(own_world: ServiceWorld) -> None:
     world, build = own_world, own_world.service.instructions(own_world.org)
     made = await world.policy(maxPerTx="5")
     first, second = world.service.signers.require_authority(), Keypair()
@@ -159,7 +159,9 @@ async def test_change_past_the_service_shows_the_authority_of_its_time(own_world
     assert world.line.methods.count("getTransaction") == asked
 
 
-async def test_change_past_the_service_is_found_when_its_accounts_stand_in_a_lookup_table(own_world: World) -> None:
+async def test_change_past_the_service_is_found_when_its_accounts_stand_in_a_lookup_table(
+    own_world: ServiceWorld,
+) -> None:
     world, signer = own_world, own_world.service.signers.require_authority()
     made = await world.policy(maxPerTx="5")
     change = _change(world, made, signer, Rules(max_per_tx=6_000_000))
@@ -177,7 +179,9 @@ async def test_change_past_the_service_is_found_when_its_accounts_stand_in_a_loo
     assert [entry["changed_by"] for entry in await _log(world, made)] == [str(signer.pubkey())]
 
 
-async def test_change_through_another_program_names_the_authority_that_it_was_made_with(own_world: World) -> None:
+async def test_change_through_another_program_names_the_authority_that_it_was_made_with(
+    own_world: ServiceWorld,
+) -> None:
     world, signer = own_world, own_world.service.signers.require_authority()
     made = await world.policy(maxPerTx="5")
     await _change_past(world, made, signer, Rules(max_per_tx=6_000_000))
@@ -186,7 +190,7 @@ async def test_change_through_another_program_names_the_authority_that_it_was_ma
     assert [entry["changed_by"] for entry in await _log(world, made)] == [str(signer.pubkey())]
 
 
-async def test_transaction_that_does_not_tell_who_signed_is_asked_for_once(own_world: World) -> None:
+async def test_transaction_that_does_not_tell_who_signed_is_asked_for_once(own_world: ServiceWorld) -> None:
     world, signer = own_world, own_world.service.signers.require_authority()
     made = await world.policy(maxPerTx="5")
     await _change_past(world, made, signer, Rules(max_per_tx=6_000_000))
@@ -204,7 +208,7 @@ async def test_transaction_that_does_not_tell_who_signed_is_asked_for_once(own_w
 
 
 async def test_transactions_that_the_node_does_not_have_are_asked_for_some_at_a_time_and_not_again_for_a_while(
-    own_world: World, monkeypatch: pytest.MonkeyPatch
+    own_world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, signer = own_world, own_world.service.signers.require_authority()
     made = await world.policy(maxPerTx="5")
@@ -234,7 +238,7 @@ async def test_transactions_that_the_node_does_not_have_are_asked_for_some_at_a_
 
 @pytest.mark.parametrize("nonsense", [{}, {"meta": {}, "transaction": ["AAAA", "base64"]}, {"meta": None}])
 async def test_answer_of_a_node_that_is_no_transaction_leaves_the_log_readable(
-    own_world: World, nonsense: Json
+    own_world: ServiceWorld, nonsense: Json
 ) -> None:
     world, signer = own_world, own_world.service.signers.require_authority()
     made = await world.policy(maxPerTx="5")
@@ -249,7 +253,7 @@ async def test_answer_of_a_node_that_is_no_transaction_leaves_the_log_readable(
     assert [entry["changed_by"] for entry in await _log(world, made)] == ["on-chain"]
 
 
-async def test_change_that_lost_to_another_one_is_not_credited_with_it(own_world: World) -> None:
+async def test_change_that_lost_to_another_one_is_not_credited_with_it(own_world: ServiceWorld) -> None:
     world, loser = own_world, own_world.key("admin")
     made = await world.policy(maxPerTx="5")
     world.line.lose_requests = lambda method: method == "sendTransaction"
@@ -265,7 +269,7 @@ async def test_change_that_lost_to_another_one_is_not_credited_with_it(own_world
     assert entry["changes"] == {"max_per_tx": {"from": "5.00", "to": "6.00"}}
 
 
-async def test_change_whose_request_was_cut_off_names_its_key_once_it_landed(own_world: World) -> None:
+async def test_change_whose_request_was_cut_off_names_its_key_once_it_landed(own_world: ServiceWorld) -> None:
     world = own_world
     made = await world.policy(maxPerTx="5")
     world.line.lose_answers = lambda method: method == "sendTransaction"
@@ -285,7 +289,7 @@ async def test_change_whose_request_was_cut_off_names_its_key_once_it_landed(own
     assert entries[1]["changes"] == {"name": {"from": made["name"], "to": "New"}}
 
 
-async def test_of_changes_at_once_each_is_logged_once(world: World) -> None:
+async def test_of_changes_at_once_each_is_logged_once(world: ServiceWorld) -> None:
     made = await world.policy()
     keys = [world.key("admin") for _ in range(3)]
     bodies: list[Json] = [{"maxPerTx": "1"}, {"maxPerDay": "2"}, {"velocityCap": 3}]
@@ -299,7 +303,7 @@ async def test_of_changes_at_once_each_is_logged_once(world: World) -> None:
     assert by_field == dict(zip(("max_per_tx", "max_per_day", "velocity_cap"), ids, strict=True))
 
 
-async def test_log_outlives_its_policy_and_readers_may_read_it(world: World) -> None:
+async def test_log_outlives_its_policy_and_readers_may_read_it(world: ServiceWorld) -> None:
     made = await world.policy(allowedRecipients=[str(Keypair().pubkey())])
     await world.ok("PATCH", _path(made), {"maxPerTx": "1"})
     before = await _log(world, made)

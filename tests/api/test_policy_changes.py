@@ -12,9 +12,9 @@ from sqlalchemy import Connection, update
 from app.chain.addresses import domain_hash
 from app.chain.rules import Rules
 from app.store.attempts import attempt, pending_attempts
-from app.store.policies import Policy, policy
+from app.store.policies import PolicyRecord, policy
 from app.store.state_tables import idempotency
-from tests.world import Json, World, error_of
+from tests.support.service_world import Json, ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -32,13 +32,13 @@ def _addresses(count: int) -> list[str]:
     return sorted((str(Keypair().pubkey()) for _ in range(count)), key=lambda text: bytes(Pubkey.from_string(text)))
 
 
-def _stored(world: World, made: Json) -> Policy:
+def _stored(world: ServiceWorld, made: Json) -> PolicyRecord:
     found = world.service.db.read(lambda conn: policy(conn, world.org, made["policy_id"]))
     assert found is not None
     return found
 
 
-async def _lists(world: World, made: Json, versions: int = 4) -> list[int]:
+async def _lists(world: ServiceWorld, made: Json, versions: int = 4) -> list[int]:
     """The versions of the policy's allowlists that exist on the chain, in force or as drafts."""
     address = Pubkey.from_string(_stored(world, made).address)
     addresses = [world.service.addresses.allowlist(address, version + 1) for version in range(versions)]
@@ -46,14 +46,14 @@ async def _lists(world: World, made: Json, versions: int = 4) -> list[int]:
     return [version + 1 for version, account in enumerate(found) if account is not None]
 
 
-async def _sent(world: World, method: str, path: str, body: Any) -> tuple[Json, int]:
+async def _sent(world: ServiceWorld, method: str, path: str, body: Any) -> tuple[Json, int]:
     """An answer, and how many transactions it took."""
     before = world.line.methods.count("sendTransaction")
     answer = await world.ok(method, path, body)
     return answer, world.line.methods.count("sendTransaction") - before
 
 
-async def _cut_off(world: World, made: Json, body: Json, after: int = 0, **options: Any) -> Json:
+async def _cut_off(world: ServiceWorld, made: Json, body: Json, after: int = 0, **options: Any) -> Json:
     """Have a change stop after this many transactions: the next does not reach the chain."""
     sent = 0
 
@@ -68,7 +68,7 @@ async def _cut_off(world: World, made: Json, body: Json, after: int = 0, **optio
     return error
 
 
-async def test_every_field_changes_and_the_others_stay(world: World) -> None:
+async def test_every_field_changes_and_the_others_stay(world: ServiceWorld) -> None:
     friend, other = _addresses(2)
     made = await world.ok("POST", "/v1/policies", {"name": "First", "maxPerTx": "5", "allowedRecipients": [friend]})
     fields = {
@@ -102,7 +102,7 @@ async def test_every_field_changes_and_the_others_stay(world: World) -> None:
         assert answer == expected == await world.ok("GET", _path(made)), field
 
 
-async def test_null_and_the_empty_list_clear_and_an_empty_body_changes_nothing(world: World) -> None:
+async def test_null_and_the_empty_list_clear_and_an_empty_body_changes_nothing(world: ServiceWorld) -> None:
     [friend] = _addresses(1)
     rules = {"maxPerTx": "5", "maxPerDay": "6", "velocityCap": 7, "expiry": "2031-01-01T00:00:00Z"}
     made = await world.policy(**rules, allowedRecipients=[friend], blockedCategories=["nft"], requireCoSign="1")
@@ -135,7 +135,7 @@ async def test_null_and_the_empty_list_clear_and_an_empty_body_changes_nothing(w
         ({"policyId": "pol_other"}, "invalid_request"),
     ],
 )
-async def test_wrong_change_is_refused_whole(world: World, body: Json, code: str) -> None:
+async def test_wrong_change_is_refused_whole(world: ServiceWorld, body: Json, code: str) -> None:
     made = await world.policy(maxPerTx="5")
 
     error_of(await world.call("PATCH", _path(made), {"maxPerDay": "1", **body}), 400, code)
@@ -143,7 +143,7 @@ async def test_wrong_change_is_refused_whole(world: World, body: Json, code: str
     assert await world.ok("GET", _path(made)) == made
 
 
-async def test_change_binds_every_attached_wallet_with_one_transaction(world: World) -> None:
+async def test_change_binds_every_attached_wallet_with_one_transaction(world: ServiceWorld) -> None:
     made, to = await world.policy(maxPerTx="5"), await world.payee()
     wallets = [await world.wallet(made["policy_id"]) for _ in range(2)]
     for wallet in wallets:
@@ -161,7 +161,7 @@ async def test_change_binds_every_attached_wallet_with_one_transaction(world: Wo
         assert (await world.ok("GET", f"/v1/wallets/{wallet['wallet_id']}"))["policy"]["max_per_tx"] == "1.00"
 
 
-async def test_long_allowlist_takes_effect_as_a_whole(own_world: World) -> None:
+async def test_long_allowlist_takes_effect_as_a_whole(own_world: ServiceWorld) -> None:
     world = own_world
     old, new = await world.payee(), await world.payee()
     made = await world.policy(allowedRecipients=[old])
@@ -187,7 +187,7 @@ async def test_long_allowlist_takes_effect_as_a_whole(own_world: World) -> None:
     error_of(await world.pay(wallet, old, "1"), 402, "policy_violation")
 
 
-async def test_draft_that_was_given_up_becomes_the_next_list(own_world: World) -> None:
+async def test_draft_that_was_given_up_becomes_the_next_list(own_world: ServiceWorld) -> None:
     world = own_world
     friends = _addresses(2)
     made = await world.policy(allowedRecipients=friends[:1])
@@ -208,7 +208,7 @@ async def test_draft_that_was_given_up_becomes_the_next_list(own_world: World) -
     assert world.service.db.read(pending_attempts) == []
 
 
-async def test_equal_list_in_another_order_changes_nothing(world: World) -> None:
+async def test_equal_list_in_another_order_changes_nothing(world: ServiceWorld) -> None:
     friends = _addresses(3)
     made = await world.policy(allowedRecipients=friends)
 
@@ -217,7 +217,7 @@ async def test_equal_list_in_another_order_changes_nothing(world: World) -> None
     assert (answer, sent) == (made, 0)
 
 
-async def test_preset_is_immutable(world: World) -> None:
+async def test_preset_is_immutable(world: ServiceWorld) -> None:
     path = "/v1/policies/pol_moderate"
 
     for body in ({"maxPerTx": "1"}, {"name": "Mine"}):
@@ -227,7 +227,7 @@ async def test_preset_is_immutable(world: World) -> None:
     assert (await world.ok("GET", path))["name"] == "Moderate"
 
 
-async def test_policy_in_use_is_deleted_only_when_its_wallets_have_left(world: World) -> None:
+async def test_policy_in_use_is_deleted_only_when_its_wallets_have_left(world: ServiceWorld) -> None:
     made = await world.policy(maxPerTx="5", allowedRecipients=_addresses(2))
     wallet = await world.wallet(made["policy_id"], funds=None)
     error_of(await world.call("DELETE", _path(made)), 422, "policy_in_use")
@@ -247,7 +247,7 @@ async def test_policy_in_use_is_deleted_only_when_its_wallets_have_left(world: W
     error_of(await world.call("POST", f"{_path(made)}/clone", {"name": "Ghost"}), 404, "policy_not_found")
 
 
-async def test_deletion_gives_back_what_a_draft_costs(own_world: World) -> None:
+async def test_deletion_gives_back_what_a_draft_costs(own_world: ServiceWorld) -> None:
     world = own_world
     payer = world.service.signers.fee_payer_address
     for rules in ({}, {"allowedRecipients": _addresses(1)}):
@@ -268,12 +268,12 @@ async def test_deletion_gives_back_what_a_draft_costs(own_world: World) -> None:
         assert await _lists(world, made) == []
 
 
-async def _held(world: World, made: Json) -> list[Pubkey]:
+async def _held(world: ServiceWorld, made: Json) -> list[Pubkey]:
     address = Pubkey.from_string(_stored(world, made).address)
     return [address, *(world.service.addresses.allowlist(address, version) for version in (1, 2))]
 
 
-async def test_lost_answer_of_a_deletion_is_given_under_its_key(own_world: World) -> None:
+async def test_lost_answer_of_a_deletion_is_given_under_its_key(own_world: ServiceWorld) -> None:
     world = own_world
     made, key = await world.policy(maxPerTx="5"), {"Idempotency-Key": "gone"}
     world.line.lose_answers = lambda method: method == "sendTransaction"
@@ -284,7 +284,7 @@ async def test_lost_answer_of_a_deletion_is_given_under_its_key(own_world: World
     assert await world.ok("DELETE", _path(made), headers=key) == made
 
 
-async def test_clone_of_a_preset_can_be_changed(world: World) -> None:
+async def test_clone_of_a_preset_can_be_changed(world: ServiceWorld) -> None:
     preset = await world.ok("GET", "/v1/policies/pol_conservative")
 
     made = await world.ok("POST", "/v1/policies/pol_conservative/clone", {"name": "Mine", "maxPerDay": None})
@@ -296,7 +296,7 @@ async def test_clone_of_a_preset_can_be_changed(world: World) -> None:
 
 
 @pytest.mark.parametrize("count", [2, LONG])
-async def test_clone_copies_the_allowlist_and_takes_overrides(world: World, count: int) -> None:
+async def test_clone_copies_the_allowlist_and_takes_overrides(world: ServiceWorld, count: int) -> None:
     friends = [*_addresses(count), "api.example.com"]
     source = await world.policy(maxPerTx="5", allowedRecipients=friends, blockedCategories=["nft"])
     body = {"name": "Copy", "max_per_tx": "6", "blockedCategories": [], "idempotencyKey": f"copy {count}"}
@@ -312,7 +312,7 @@ async def test_clone_copies_the_allowlist_and_takes_overrides(world: World, coun
     error_of(await world.call("POST", f"{_path(source)}/clone", {"maxPerTx": "1"}), 400, "invalid_request")
 
 
-async def test_editor_who_read_an_older_version_is_told(world: World) -> None:
+async def test_editor_who_read_an_older_version_is_told(world: ServiceWorld) -> None:
     made = await world.policy(maxPerTx="5")
     tag = (await world.call("GET", _path(made))).headers["etag"]
     first = await world.call("PATCH", _path(made), {"maxPerTx": "6"}, headers={"If-Match": tag})
@@ -338,7 +338,7 @@ async def test_editor_who_read_an_older_version_is_told(world: World) -> None:
 
 
 @pytest.mark.parametrize("change", [{"name": "After"}, {"name": "After", "maxPerTx": "5"}])
-async def test_rename_whose_answer_a_crash_lost_is_no_conflict_with_itself(world: World, change: Json) -> None:
+async def test_rename_whose_answer_a_crash_lost_is_no_conflict_with_itself(world: ServiceWorld, change: Json) -> None:
     # Given a rename by If-Match, and a process that died before it had stored its answer
     made = await world.policy(maxPerTx="5")
     headers = {"If-Match": (await world.call("GET", _path(made))).headers["etag"], "Idempotency-Key": made["policy_id"]}
@@ -365,7 +365,7 @@ async def test_rename_whose_answer_a_crash_lost_is_no_conflict_with_itself(world
     error_of(await world.call("PATCH", _path(made), change, headers=stale), 409, "version_conflict")
 
 
-async def test_changes_of_different_fields_at_once_all_take_effect(world: World) -> None:
+async def test_changes_of_different_fields_at_once_all_take_effect(world: ServiceWorld) -> None:
     made = await world.policy()
     bodies: list[Json] = [{"maxPerTx": "1"}, {"maxPerDay": "2"}, {"maxPerMonth": "3"}, {"velocityCap": 4}]
 
@@ -377,7 +377,7 @@ async def test_changes_of_different_fields_at_once_all_take_effect(world: World)
     assert (found["velocity_cap"], found["version"]) == (4, 5)
 
 
-async def _change_past(world: World, made: Json, rules: Rules) -> None:
+async def _change_past(world: ServiceWorld, made: Json, rules: Rules) -> None:
     found, authority = _stored(world, made), world.service.signers.require_authority()
     change = world.service.instructions(world.org).update_policy(
         authority=authority.pubkey(),
@@ -388,7 +388,7 @@ async def _change_past(world: World, made: Json, rules: Rules) -> None:
     assert (await world.land([change], authority)).err is None
 
 
-async def test_list_that_was_written_past_the_service_is_shown_and_kept(own_world: World) -> None:
+async def test_list_that_was_written_past_the_service_is_shown_and_kept(own_world: ServiceWorld) -> None:
     world = own_world
     made, authority = await world.policy(maxPerTx="5"), world.service.signers.require_authority()
     address = Pubkey.from_string(_stored(world, made).address)
@@ -426,7 +426,7 @@ async def test_list_that_was_written_past_the_service_is_shown_and_kept(own_worl
     assert set(entries) == {bytes(friend), domain_hash(domain), unknown}
 
 
-async def test_change_that_loses_to_another_node_is_made_anew_from_what_holds_now(own_world: World) -> None:
+async def test_change_that_loses_to_another_node_is_made_anew_from_what_holds_now(own_world: ServiceWorld) -> None:
     world = own_world
     made = await world.policy(maxPerTx="5")
     raced = False
@@ -445,7 +445,7 @@ async def test_change_that_loses_to_another_node_is_made_anew_from_what_holds_no
     assert (changed["max_per_day"], changed["velocity_cap"], changed["version"]) == ("9.00", 3, 3)
 
 
-async def test_with_a_version_the_change_that_loses_is_refused(own_world: World) -> None:
+async def test_with_a_version_the_change_that_loses_is_refused(own_world: ServiceWorld) -> None:
     world = own_world
     made = await world.policy(maxPerTx="5")
 
@@ -461,7 +461,7 @@ async def test_with_a_version_the_change_that_loses_is_refused(own_world: World)
     assert (await world.ok("GET", _path(made)))["velocity_cap"] is None
 
 
-async def test_lost_change_does_not_undo_a_newer_one(own_world: World) -> None:
+async def test_lost_change_does_not_undo_a_newer_one(own_world: ServiceWorld) -> None:
     world = own_world
     made = await world.policy(maxPerTx="5")
     await _cut_off(world, made, {"maxPerTx": "1000"})
@@ -477,7 +477,7 @@ async def test_lost_change_does_not_undo_a_newer_one(own_world: World) -> None:
     assert world.service.db.read(pending_attempts) == []
 
 
-async def test_change_whose_answer_got_lost_is_made_once(own_world: World) -> None:
+async def test_change_whose_answer_got_lost_is_made_once(own_world: ServiceWorld) -> None:
     world = own_world
     made, key = await world.policy(maxPerTx="5"), {"Idempotency-Key": "once"}
     body = {"maxPerTx": "6", "name": "Renamed"}
@@ -494,7 +494,7 @@ async def test_change_whose_answer_got_lost_is_made_once(own_world: World) -> No
     assert replayed.headers["etag"].startswith('"2-')
 
 
-async def test_key_of_another_change_is_refused_though_both_clear_something(world: World) -> None:
+async def test_key_of_another_change_is_refused_though_both_clear_something(world: ServiceWorld) -> None:
     made = await world.policy(maxPerTx="5", maxPerDay="6")
     key = {"Idempotency-Key": f"clear {made['policy_id']}"}
     await world.ok("PATCH", _path(made), {"maxPerTx": None}, headers=key)
@@ -505,7 +505,7 @@ async def test_key_of_another_change_is_refused_though_both_clear_something(worl
     assert (await world.ok("GET", _path(made)))["max_per_day"] == "6.00"
 
 
-async def test_changes_are_reported_with_what_they_changed(world: World) -> None:
+async def test_changes_are_reported_with_what_they_changed(world: ServiceWorld) -> None:
     made = await world.policy(maxPerTx="5")
     await world.ok("PATCH", _path(made), {"name": "New", "maxPerTx": None})
 
@@ -519,7 +519,7 @@ async def test_changes_are_reported_with_what_they_changed(world: World) -> None
 
 
 @pytest.mark.parametrize("role", ["viewer", "operator"])
-async def test_only_admins_write_policies(world: World, role: Any) -> None:
+async def test_only_admins_write_policies(world: ServiceWorld, role: Any) -> None:
     made, key = await world.policy(), world.key(role)
 
     for method, path, body in (
@@ -530,7 +530,7 @@ async def test_only_admins_write_policies(world: World, role: Any) -> None:
         error_of(await world.call(method, path, body, key=key), 403, "insufficient_permissions")
 
 
-async def test_other_organisation_neither_changes_nor_clones(world: World) -> None:
+async def test_other_organisation_neither_changes_nor_clones(world: ServiceWorld) -> None:
     made = await world.policy()
     theirs = world.key("admin", org=await world.organisation("changes-neighbour"))
 
@@ -544,7 +544,7 @@ async def test_other_organisation_neither_changes_nor_clones(world: World) -> No
 
 
 async def test_without_the_authority_key_only_names_change(tmp_path: Path) -> None:
-    async with World(tmp_path) as world:
+    async with ServiceWorld(tmp_path) as world:
         made = await world.policy(maxPerTx="5")
         (tmp_path / "keys" / "authority.json").unlink()
         await world.restart()
@@ -558,7 +558,7 @@ async def test_without_the_authority_key_only_names_change(tmp_path: Path) -> No
         assert (await world.ok("PATCH", _path(made), {"name": "Renamed"}))["name"] == "Renamed"
 
 
-async def test_limit_that_is_taken_back_is_not_raised_by_the_earlier_request(own_world: World) -> None:
+async def test_limit_that_is_taken_back_is_not_raised_by_the_earlier_request(own_world: ServiceWorld) -> None:
     world = own_world
     made = await world.policy(maxPerTx="10")
     lost = await _cut_off(world, made, {"maxPerTx": "1000"})
@@ -572,7 +572,7 @@ async def test_limit_that_is_taken_back_is_not_raised_by_the_earlier_request(own
     assert (await world.ok("PATCH", _path(made), {"maxPerTx": "10"}))["max_per_tx"] == "10.00"
 
 
-async def test_limit_that_landed_unseen_is_taken_back(own_world: World) -> None:
+async def test_limit_that_landed_unseen_is_taken_back(own_world: ServiceWorld) -> None:
     world = own_world
     made = await world.policy(maxPerTx="10")
     world.line.lose_answers = lambda method: method == "sendTransaction"
@@ -582,7 +582,7 @@ async def test_limit_that_landed_unseen_is_taken_back(own_world: World) -> None:
     assert (await world.ok("PATCH", _path(made), {"maxPerTx": "10"}))["max_per_tx"] == "10.00"
 
 
-async def test_limit_that_lands_while_it_is_taken_back_is_taken_back(own_world: World) -> None:
+async def test_limit_that_lands_while_it_is_taken_back_is_taken_back(own_world: ServiceWorld) -> None:
     world, service = own_world, own_world.service
     made = await world.policy(maxPerTx="10")
     lost = (await _cut_off(world, made, {"maxPerTx": "1000"}))["tx_id"]

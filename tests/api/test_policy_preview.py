@@ -13,12 +13,12 @@ from solders.instruction import Instruction
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
-from app import policy_preview
 from app.chain.escrow_instructions import OpenEscrow
-from app.identifiers import new_reference
-from app.timestamps import parse_iso_ms
-from app.wallets import find
-from tests.world import Json, World, error_of
+from app.core.identifiers import new_reference
+from app.core.timestamps import parse_iso_ms
+from app.policies import preview as policy_preview
+from app.wallets.service import find
+from tests.support.service_world import Json, ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -32,9 +32,9 @@ def _path(made: Json) -> str:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def earlier(tmp_path: Path) -> AsyncIterator[World]:
+async def earlier(tmp_path: Path) -> AsyncIterator[ServiceWorld]:
     """A service whose chain is behind."""
-    world = World(tmp_path)
+    world = ServiceWorld(tmp_path)
     world.clock.ahead = -BEHIND
     async with world:
         yield world
@@ -43,7 +43,7 @@ async def earlier(tmp_path: Path) -> AsyncIterator[World]:
 class Vault:
     """A wallet that pays past the service, signed by the operator."""
 
-    def __init__(self, world: World, made: Json) -> None:
+    def __init__(self, world: ServiceWorld, made: Json) -> None:
         found = find(world.service, world.org, made["wallet_id"])
         self.world, self.made, self.address = world, made, Pubkey.from_string(found.vault)
         self.policy, self.escrows = Pubkey.from_string(found.policy.address), 0
@@ -120,7 +120,9 @@ class Vault:
         {"velocityCap": 1, "maxPerMonth": "60", "requireCoSign": "7"},
     ],
 )
-async def test_preview_tells_what_the_chain_did_to_a_wallet_that_had_the_rules(earlier: World, rules: Json) -> None:
+async def test_preview_tells_what_the_chain_did_to_a_wallet_that_had_the_rules(
+    earlier: ServiceWorld, rules: Json
+) -> None:
     """Two wallets make the same payments and escrows; one gets the rules seven days before now."""
     world, dice = earlier, random.Random(str(rules))
     to = Pubkey.from_string(await world.payee())
@@ -170,7 +172,7 @@ async def test_preview_tells_what_the_chain_did_to_a_wallet_that_had_the_rules(e
     assert (found["newly_blocked"], found["newly_confirmed"]) == (len(refused), 0)
 
 
-async def test_preview_shows_both_ways_and_changes_nothing(world: World) -> None:
+async def test_preview_shows_both_ways_and_changes_nothing(world: ServiceWorld) -> None:
     made, to, other = await world.policy(maxPerTx="5"), await world.payee(), await world.payee()
     wallet = await world.wallet(made["policy_id"])
     paid = [(await world.pay(wallet, to, amount)).json() for amount in ("1", "2", "3")]
@@ -204,7 +206,7 @@ async def test_preview_shows_both_ways_and_changes_nothing(world: World) -> None
     assert await world.ok("GET", f"/v1/policies/{made['policy_id']}") == {**made, "wallet_count": 1}
 
 
-async def test_lists_categories_domains_and_expiry_are_judged_as_of_each_payment(world: World) -> None:
+async def test_lists_categories_domains_and_expiry_are_judged_as_of_each_payment(world: ServiceWorld) -> None:
     made = await world.policy()
     wallet = await world.wallet(made["policy_id"])
     shop, betting, stranger = await world.payee(), await world.payee(), await world.payee()
@@ -229,7 +231,7 @@ async def test_lists_categories_domains_and_expiry_are_judged_as_of_each_payment
     assert await refused({"expiry": "2100-01-01T00:00:00Z"}) == {}
 
 
-async def test_co_signed_payments_stay_co_signed(world: World) -> None:
+async def test_co_signed_payments_stay_co_signed(world: ServiceWorld) -> None:
     made, to = await world.policy(requireCoSign="5"), await world.payee()
     wallet = await world.wallet(made["policy_id"])
     token = await world.session(wallet)
@@ -241,7 +243,7 @@ async def test_co_signed_payments_stay_co_signed(world: World) -> None:
     assert [(one["amount"], one["violation"]["rule"]) for one in found["changes"]] == [("4.00", "require_co_sign")]
 
 
-async def test_paused_organisation_gets_a_preview(own_world: World) -> None:
+async def test_paused_organisation_gets_a_preview(own_world: ServiceWorld) -> None:
     world = own_world
     made, to = await world.policy(), await world.payee()
     assert (await world.pay(await world.wallet(made["policy_id"]), to, "2")).json()["status"] == "confirmed"
@@ -252,13 +254,15 @@ async def test_paused_organisation_gets_a_preview(own_world: World) -> None:
     assert (await world.ok("POST", _path(made), {"maxPerTx": "1"}))["newly_blocked"] == 1
 
 
-async def test_preset_without_payments_has_nothing_to_show(world: World) -> None:
+async def test_preset_without_payments_has_nothing_to_show(world: ServiceWorld) -> None:
     found = await world.ok("POST", "/v1/policies/pol_locked/preview", {"maxPerTx": "1"})
 
     assert (found["wallets"], found["payments"], found["changes"]) == (0, 0, [])
 
 
-async def test_what_is_too_much_is_left_out_by_whole_wallets(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_too_much_is_left_out_by_whole_wallets(
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made, to = await world.policy(), await world.payee()
     wallets = [await world.wallet(made["policy_id"]) for _ in range(3)]
     for wallet, count in zip(wallets, (1, 3, 2), strict=True):
@@ -272,7 +276,9 @@ async def test_what_is_too_much_is_left_out_by_whole_wallets(world: World, monke
     assert {one["wallet_id"] for one in found["changes"]} == {wallets[0]["wallet_id"], wallets[2]["wallet_id"]}
 
 
-async def test_organisation_that_asks_for_many_is_refused_some_and_keeps_nobody_else_waiting(own_world: World) -> None:
+async def test_organisation_that_asks_for_many_is_refused_some_and_keeps_nobody_else_waiting(
+    own_world: ServiceWorld,
+) -> None:
     world, go_on = own_world, asyncio.Event()
     policy, other = await world.policy(), world.key("operator", org=await world.organisation("previews-elsewhere"))
     world.line.hold = lambda method: go_on.wait() if method == "getMultipleAccounts" else None
@@ -307,7 +313,7 @@ async def test_organisation_that_asks_for_many_is_refused_some_and_keeps_nobody_
     assert (await ask("again", _path(policy))).status_code == 200
 
 
-async def test_preview_is_for_operators_and_refuses_what_a_change_would(world: World) -> None:
+async def test_preview_is_for_operators_and_refuses_what_a_change_would(world: ServiceWorld) -> None:
     made = await world.policy()
 
     assert (await world.call("POST", _path(made), {}, key=world.key("operator"))).status_code == 200

@@ -9,10 +9,10 @@ import pytest
 import pytest_asyncio
 from pydantic import ValidationError
 
-from app.main import create_app
-from app.rate_limit import MovingWindows, RateLimits, network_of
-from app.settings import Settings
-from tests.world import World, error_of
+from app.access.rate_limit import MovingWindows, RateLimits, network_of
+from app.core.settings import Settings
+from app.server.application import create_app
+from tests.support.service_world import ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -28,7 +28,7 @@ class _Clock:
 class _Limited:
     """The world's service behind limits of 3 a second and 6 at once, by a clock that the test moves."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ServiceWorld) -> None:
         self.world, self.clock = world, _Clock()
         settings = world.settings.model_copy(
             update={"rate_limit": 3, "rate_limit_burst": 6, "failed_authentications": 4}
@@ -44,7 +44,7 @@ class _Limited:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def limited(world: World) -> AsyncIterator[_Limited]:
+async def limited(world: ServiceWorld) -> AsyncIterator[_Limited]:
     yield _Limited(world)
 
 

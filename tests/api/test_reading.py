@@ -5,14 +5,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from app import transactions
 from app.store.transactions import transaction
-from tests.world import Json, World
+from app.transactions import service as transactions
+from tests.support.service_world import Json, ServiceWorld
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-async def _all_pages(world: World, path: str) -> list[Json]:
+async def _all_pages(world: ServiceWorld, path: str) -> list[Json]:
     rows: list[Json] = []
     cursor = ""
     while True:
@@ -23,7 +23,7 @@ async def _all_pages(world: World, path: str) -> list[Json]:
         cursor = f"&cursor={page['next_cursor']}"
 
 
-async def test_transactions_are_filtered_and_paged_newest_first(world: World) -> None:
+async def test_transactions_are_filtered_and_paged_newest_first(world: ServiceWorld) -> None:
     policy = await world.policy(maxPerTx="5")
     wallet = await world.wallet(policy["policy_id"], funds="50")
     first, second = await world.payee(), await world.payee()
@@ -48,7 +48,7 @@ async def test_transactions_are_filtered_and_paged_newest_first(world: World) ->
     assert snake == rows
 
 
-async def test_times_bound_the_lists(world: World) -> None:
+async def test_times_bound_the_lists(world: ServiceWorld) -> None:
     wallet = await world.wallet()
     path = f"/v1/wallets/{wallet['wallet_id']}/transactions"
 
@@ -64,7 +64,7 @@ async def test_times_bound_the_lists(world: World) -> None:
     assert (await world.ok("GET", f"{events}&to={at(now - 60)}"))["data"] == []
 
 
-async def test_events_are_paged_and_carry_their_payload(world: World) -> None:
+async def test_events_are_paged_and_carry_their_payload(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds="5")
     path = f"/v1/wallets/{wallet['wallet_id']}"
     await world.ok("PATCH", path, {"status": "frozen"})
@@ -87,7 +87,7 @@ async def test_events_are_paged_and_carry_their_payload(world: World) -> None:
     assert [one["event"] for one in critical] == ["wallet.frozen"]
 
 
-async def test_cursor_stays_valid_while_rows_are_added(world: World) -> None:
+async def test_cursor_stays_valid_while_rows_are_added(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(), await world.payee()
     for _ in range(3):
         await world.pay(wallet, to, "1")
@@ -101,7 +101,7 @@ async def test_cursor_stays_valid_while_rows_are_added(world: World) -> None:
     assert len(seen) == len(set(seen)) == 4
 
 
-async def test_times_bound_the_lists_to_the_millisecond(world: World) -> None:
+async def test_times_bound_the_lists_to_the_millisecond(world: ServiceWorld) -> None:
     wallet = await world.wallet()
     path = f"/v1/wallets/{wallet['wallet_id']}/transactions"
     [row] = (await world.ok("GET", path))["data"]
@@ -116,7 +116,7 @@ async def test_times_bound_the_lists_to_the_millisecond(world: World) -> None:
     assert (await world.ok("GET", f"{path}?to={at(0)}"))["data"] == []
 
 
-async def test_recipient_is_found_however_the_payment_named_it(world: World) -> None:
+async def test_recipient_is_found_however_the_payment_named_it(world: ServiceWorld) -> None:
     wallet, other = await world.wallet(), await world.wallet(funds=None)
     await world.ok("PUT", "/v1/recipients/found.example.com", {"address": await world.payee()})
 
@@ -125,7 +125,7 @@ async def test_recipient_is_found_however_the_payment_named_it(world: World) -> 
         assert len((await world.ok("GET", f"/v1/transactions?recipient={named}"))["data"]) == 1
 
 
-async def test_explorer_links_do_not_show_the_nodes_address(world: World) -> None:
+async def test_explorer_links_do_not_show_the_nodes_address(world: ServiceWorld) -> None:
     wallet = await world.wallet()
     [row] = (await world.ok("GET", f"/v1/wallets/{wallet['wallet_id']}/transactions"))["data"]
     stored = world.service.db.read(lambda conn: transaction(conn, world.org, row["tx_id"]))
@@ -138,7 +138,7 @@ async def test_explorer_links_do_not_show_the_nodes_address(world: World) -> Non
     assert links.explorer_url_2 == f"https://solscan.io/tx/{row['tx_signature']}"
 
 
-async def test_every_event_of_a_payment_has_a_summary(world: World) -> None:
+async def test_every_event_of_a_payment_has_a_summary(world: ServiceWorld) -> None:
     policy = await world.policy(maxPerTx="5")
     wallet, to = await world.wallet(policy["policy_id"]), await world.payee()
     await world.pay(wallet, to, "1")

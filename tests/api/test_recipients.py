@@ -16,15 +16,15 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from solders.keypair import Keypair
 
-from app.domains import DomainResolver, normalise
-from app.errors import RequestError, UnavailableError
-from app.outbound import Names, is_public
-from tests.world import World, error_of
+from app.core.errors import RequestError, UnavailableError
+from app.core.outbound import Names, is_public
+from app.recipients.domains import DomainResolver, normalise
+from tests.support.service_world import ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-async def test_category_of_an_address_is_registered_and_read(world: World) -> None:
+async def test_category_of_an_address_is_registered_and_read(world: ServiceWorld) -> None:
     address = str(Keypair().pubkey())
 
     put = await world.ok("PUT", f"/v1/recipients/{address}", {"category": "gambling"}, key=world.key("operator"))
@@ -39,7 +39,7 @@ async def test_category_of_an_address_is_registered_and_read(world: World) -> No
     assert await world.ok("GET", f"/v1/recipients/{address}") == put
 
 
-async def test_domain_is_registered_with_its_address(world: World) -> None:
+async def test_domain_is_registered_with_its_address(world: ServiceWorld) -> None:
     address = str(Keypair().pubkey())
 
     put = await world.ok("PUT", "/v1/recipients/Store.Example.com", {"address": address, "category": "marketplace"})
@@ -49,14 +49,14 @@ async def test_domain_is_registered_with_its_address(world: World) -> None:
     assert await world.ok("GET", f"/v1/recipients/{address}") == put
 
 
-async def test_domain_needs_an_address(world: World) -> None:
+async def test_domain_needs_an_address(world: ServiceWorld) -> None:
     error_of(await world.call("PUT", "/v1/recipients/bare.example.com", {}), 400, "invalid_recipient")
     body = {"address": "nonsense"}
     error_of(await world.call("PUT", "/v1/recipients/bare.example.com", body), 400, "invalid_recipient")
     error_of(await world.call("PUT", "/v1/recipients/localhost", {}), 400, "invalid_recipient")
 
 
-async def test_address_in_the_body_is_that_in_the_path(world: World) -> None:
+async def test_address_in_the_body_is_that_in_the_path(world: ServiceWorld) -> None:
     address, other = str(Keypair().pubkey()), str(Keypair().pubkey())
 
     for wrong in (other, "nonsense"):
@@ -65,7 +65,7 @@ async def test_address_in_the_body_is_that_in_the_path(world: World) -> None:
     assert put["address"] == address
 
 
-async def test_same_registration_again_changes_nothing(world: World) -> None:
+async def test_same_registration_again_changes_nothing(world: ServiceWorld) -> None:
     address, operator = str(Keypair().pubkey()), world.key("operator")
     first = await world.ok("PUT", f"/v1/recipients/{address}", {"category": "nft"}, key=operator)
     signatures = await world.signatures(address)
@@ -75,7 +75,7 @@ async def test_same_registration_again_changes_nothing(world: World) -> None:
     assert await world.signatures(address) == signatures
 
 
-async def test_only_an_admin_changes_what_is_registered(world: World) -> None:
+async def test_only_an_admin_changes_what_is_registered(world: ServiceWorld) -> None:
     address, operator = str(Keypair().pubkey()), world.key("operator")
     await world.ok("PUT", f"/v1/recipients/{address}", {"category": "weapons"}, key=operator)
     body = {"category": "marketplace"}
@@ -86,7 +86,7 @@ async def test_only_an_admin_changes_what_is_registered(world: World) -> None:
     assert (await world.ok("PUT", f"/v1/recipients/{address}", body))["category"] == "marketplace"
 
 
-async def test_domain_that_moves_is_taken_from_its_old_address(world: World) -> None:
+async def test_domain_that_moves_is_taken_from_its_old_address(world: ServiceWorld) -> None:
     old, new = await world.payee(), await world.payee()
     await world.ok("PUT", "/v1/recipients/moving.example.com", {"address": old})
     policy = await world.policy(allowedRecipients=["moving.example.com"])
@@ -102,7 +102,7 @@ async def test_domain_that_moves_is_taken_from_its_old_address(world: World) -> 
     assert (await world.ok("GET", f"/v1/recipients/{old}"))["domain"] is None
 
 
-async def test_organisations_register_for_themselves(world: World) -> None:
+async def test_organisations_register_for_themselves(world: ServiceWorld) -> None:
     neighbour = await world.organisation("recipient-neighbour")
     address = str(Keypair().pubkey())
     await world.ok("PUT", f"/v1/recipients/{address}", {"category": "mixer"})
@@ -262,7 +262,7 @@ def _http(body: bytes, status: str = "200 OK", extra: str = "") -> bytes:
 
 
 async def test_domain_that_names_its_address_is_paid(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: ServiceWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     to, asked = await world.payee(), list[bytes]()
     wallet = await world.wallet()
@@ -294,7 +294,7 @@ async def test_domain_that_names_its_address_is_paid(
     ],
 )
 async def test_domain_that_names_nothing_usable_is_no_recipient(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes
+    world: ServiceWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes
 ) -> None:
     wallet, asked = await world.wallet(), list[bytes]()
     async with _site(tmp_path, answer, asked) as resolver:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from solders.pubkey import Pubkey
 
-from app import wallets
-from app.identifiers import new_reference
-from tests.world import Json, World, error_of
+from app.core.identifiers import new_reference
+from app.wallets import service as wallets
+from tests.support.service_world import Json, ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -30,45 +30,45 @@ class Case:
     before_refusal: Callable[[], Awaitable[None]] | None = None
 
 
-async def _max_per_tx(world: World) -> Case:
+async def _max_per_tx(world: ServiceWorld) -> Case:
     to = await world.payee()
     return Case("max_per_tx", 6005, {"maxPerTx": "5"}, [(to, "5")], (to, "5.000001"), "5.00", "5.000001")
 
 
-async def _max_per_day(world: World) -> Case:
+async def _max_per_day(world: ServiceWorld) -> Case:
     to = await world.payee()
     return Case("max_per_day", 6007, {"maxPerDay": "10"}, [(to, "6"), (to, "4")], (to, "0.5"), "10.00", "10.50")
 
 
-async def _max_per_month(world: World) -> Case:
+async def _max_per_month(world: ServiceWorld) -> Case:
     to = await world.payee()
     return Case("max_per_month", 6008, {"maxPerMonth": "9.5"}, [(to, "9.5")], (to, "0.000001"), "9.50", "9.500001")
 
 
-async def _velocity_cap(world: World) -> Case:
+async def _velocity_cap(world: ServiceWorld) -> Case:
     to = await world.payee()
     return Case("velocity_cap", 6006, {"velocityCap": 2}, [(to, "1"), (to, "1")], (to, "1"), "2", "3")
 
 
-async def _allowed_recipients(world: World) -> Case:
+async def _allowed_recipients(world: ServiceWorld) -> Case:
     friend, stranger = await world.payee(), await world.payee()
     rules = {"allowedRecipients": [friend]}
     return Case("allowed_recipients", 6003, rules, [(friend, "1")], (stranger, "1"), "1", stranger)
 
 
-async def _blocked_categories(world: World) -> Case:
+async def _blocked_categories(world: ServiceWorld) -> Case:
     shop, casino = await world.payee(), await world.payee()
     await world.ok("PUT", f"/v1/recipients/{casino}", {"category": "gambling"})
     rules = {"blockedCategories": ["gambling", "weapons"]}
     return Case("blocked_categories", 6004, rules, [(shop, "1")], (casino, "1"), "gambling,weapons", "gambling")
 
 
-async def _require_co_sign(world: World) -> Case:
+async def _require_co_sign(world: ServiceWorld) -> Case:
     to = await world.payee()
     return Case("require_co_sign", 6009, {"requireCoSign": "10"}, [(to, "10")], (to, "10.5"), "10.00", "10.50")
 
 
-async def _expiry(world: World) -> Case:
+async def _expiry(world: ServiceWorld) -> Case:
     to = await world.payee()
     # The policy expires an hour from now, and then the chain's clock goes on by two.
     at = int(world.clock()) + 3600
@@ -94,7 +94,7 @@ async def _expiry(world: World) -> Case:
     ],
 )
 async def test_rule_allows_refuses_and_binds_those_who_go_round_the_service(
-    world: World, make: Callable[[World], Awaitable[Case]]
+    world: ServiceWorld, make: Callable[[ServiceWorld], Awaitable[Case]]
 ) -> None:
     # Given a wallet under a policy with this rule
     case = await make(world)
@@ -148,7 +148,7 @@ async def test_rule_allows_refuses_and_binds_those_who_go_round_the_service(
     assert await world.accounts(*watched) == accounts
 
 
-def _direct(world: World, wallet: Json, to: str, amount: str) -> Any:
+def _direct(world: ServiceWorld, wallet: Json, to: str, amount: str) -> Any:
     found = wallets.find(world.service, world.org, wallet["wallet_id"])
     owner = Pubkey.from_string(to)
     allowlist = found.policy.allowlist
@@ -164,7 +164,7 @@ def _direct(world: World, wallet: Json, to: str, amount: str) -> Any:
     )
 
 
-async def test_operator_co_signs_above_the_threshold_what_the_session_signs(world: World) -> None:
+async def test_operator_co_signs_above_the_threshold_what_the_session_signs(world: ServiceWorld) -> None:
     policy = await world.policy(requireCoSign="10")
     wallet = await world.wallet(policy["policy_id"])
     session, to = await world.session(wallet), await world.payee()
@@ -175,7 +175,7 @@ async def test_operator_co_signs_above_the_threshold_what_the_session_signs(worl
     assert paid["policy_triggered"] is True
 
 
-async def test_agent_alone_cannot_pay_above_the_co_sign_threshold(world: World) -> None:
+async def test_agent_alone_cannot_pay_above_the_co_sign_threshold(world: ServiceWorld) -> None:
     policy = await world.policy(requireCoSign="10")
     wallet = await world.wallet(policy["policy_id"])
     session, to = await world.session(wallet), await world.payee()
@@ -187,7 +187,7 @@ async def test_agent_alone_cannot_pay_above_the_co_sign_threshold(world: World) 
     assert error["violation"] == {"rule": "require_co_sign", "limit": "10.00", "attempted": "10.01"}
 
 
-async def test_first_rule_in_order_names_the_violation(world: World) -> None:
+async def test_first_rule_in_order_names_the_violation(world: ServiceWorld) -> None:
     policy = await world.policy(maxPerTx="1", maxPerDay="1", requireCoSign="1")
     wallet = await world.wallet(policy["policy_id"])
 
@@ -196,7 +196,7 @@ async def test_first_rule_in_order_names_the_violation(world: World) -> None:
     assert error["violation"]["rule"] == "max_per_tx"
 
 
-async def test_locked_preset_refuses_every_payment(world: World) -> None:
+async def test_locked_preset_refuses_every_payment(world: ServiceWorld) -> None:
     wallet = await world.wallet("pol_locked")
 
     error = error_of(await world.pay(wallet, await world.payee(), "0.000001"), 402, "policy_violation")
@@ -204,7 +204,7 @@ async def test_locked_preset_refuses_every_payment(world: World) -> None:
     assert error["violation"] == {"rule": "max_per_tx", "limit": "0.00", "attempted": "0.000001"}
 
 
-async def test_domain_in_the_allowlist_passes_for_the_address_registered_for_it(world: World) -> None:
+async def test_domain_in_the_allowlist_passes_for_the_address_registered_for_it(world: ServiceWorld) -> None:
     registered, other = await world.payee(), await world.payee()
     policy = await world.policy(allowedRecipients=["Shop.Example.com"])
     assert policy["allowed_recipients"] == ["shop.example.com"]
@@ -221,7 +221,7 @@ async def test_domain_in_the_allowlist_passes_for_the_address_registered_for_it(
     assert await world.balance(registered) == 2_000_000
 
 
-async def test_simulation_tells_every_rule_and_leaves_no_trace(world: World) -> None:
+async def test_simulation_tells_every_rule_and_leaves_no_trace(world: ServiceWorld) -> None:
     policy = await world.policy(maxPerTx="5", maxPerDay="8", velocityCap=3)
     wallet, to = await world.wallet(policy["policy_id"]), await world.payee()
     await world.pay(wallet, to, "5")
@@ -251,7 +251,7 @@ async def test_simulation_tells_every_rule_and_leaves_no_trace(world: World) -> 
     assert [one["status"] for one in rows if one["type"] == "payment"] == ["confirmed"]
 
 
-async def test_simulation_of_the_payments_own_body_refuses_more_than_the_balance(world: World) -> None:
+async def test_simulation_of_the_payments_own_body_refuses_more_than_the_balance(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(funds="2"), await world.payee()
     body = {"walletId": wallet["wallet_id"], "to": to, "amount": "2.000001", "currency": "USDC"}
     body |= {"memo": "rehearsed", "idempotencyKey": "rehearsed"}

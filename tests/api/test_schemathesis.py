@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from app.outbound import Outbound
-from tests.http_support import served
-from tests.world import World
+from app.core.outbound import Outbound
+from tests.support.http import served
+from tests.support.service_world import ServiceWorld
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -61,7 +61,7 @@ def _fixture_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Outbound, "_address", nowhere)
 
 
-async def _populate(world: World) -> None:
+async def _populate(world: ServiceWorld) -> None:
     """Make one of everything, with money behind it: what schemathesis finds in lists it asks for and changes."""
     policy = await world.policy(maxPerTx="20", requireCoSign="5")
     wallet, to = await world.wallet(policy["policy_id"]), await world.payee()
@@ -78,7 +78,9 @@ async def _populate(world: World) -> None:
 
 
 @pytest.mark.usefixtures("_offline")
-async def test_every_answer_is_as_documented(own_world: World, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+async def test_every_answer_is_as_documented(
+    own_world: ServiceWorld, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     """No 5xx, every answer fits its schema, every error is in the envelope, for all operations and chains of them."""
     full: bool = request.config.getoption("--full")
     # A seed of the day finds more; the short run is to say the same today as tomorrow.

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.escrow_support import agent, of, shows_output
-from tests.world import Json, World, error_of
+from tests.support.escrows import agent, of, shows_output
+from tests.support.service_world import Json, ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -98,7 +98,7 @@ def _check_values(value: Any, name: str = "") -> None:
         assert name in _INTEGERS, (name, value)
 
 
-async def test_wallet_shows_its_times_in_the_get_answer_and_not_in_lists(world: World) -> None:
+async def test_wallet_shows_its_times_in_the_get_answer_and_not_in_lists(world: ServiceWorld) -> None:
     made = await world.wallet(funds=None, tags=["shape"])
     path = f"/v1/wallets/{made['wallet_id']}"
     [listed] = (await world.ok("GET", "/v1/wallets?tags=shape"))["data"]
@@ -118,7 +118,7 @@ async def test_wallet_shows_its_times_in_the_get_answer_and_not_in_lists(world: 
     _check_values([made, got, funded, later])
 
 
-async def test_policy_says_every_rule_and_how_many_wallets_it_has(world: World) -> None:
+async def test_policy_says_every_rule_and_how_many_wallets_it_has(world: ServiceWorld) -> None:
     made = await world.policy()
     listed = (await world.ok("GET", "/v1/policies"))["data"]
 
@@ -130,7 +130,7 @@ async def test_policy_says_every_rule_and_how_many_wallets_it_has(world: World) 
     _check_values(listed)
 
 
-async def test_presets_are_what_they_are(world: World) -> None:
+async def test_presets_are_what_they_are(world: ServiceWorld) -> None:
     found = (await world.ok("GET", "/v1/policies"))["data"]
 
     limits = ("max_per_tx", "max_per_day", "max_per_month", "velocity_cap")
@@ -147,7 +147,7 @@ async def test_presets_are_what_they_are(world: World) -> None:
         error_of(await world.call("DELETE", f"/v1/policies/{one['policy_id']}"), 422, "policy_immutable")
 
 
-async def test_categories_are_the_twenty_that_are_named(world: World) -> None:
+async def test_categories_are_the_twenty_that_are_named(world: ServiceWorld) -> None:
     named = [
         "uncategorized",
         "adult",
@@ -176,7 +176,7 @@ async def test_categories_are_the_twenty_that_are_named(world: World) -> None:
     assert sorted(made["blocked_categories"]) == sorted(named)
 
 
-async def test_payment_and_transaction_have_their_fields(world: World) -> None:
+async def test_payment_and_transaction_have_their_fields(world: ServiceWorld) -> None:
     wallet, to = await world.wallet("pol_conservative"), await world.payee()
     paid = (await world.pay(wallet, to, "1", body={"memo": "order 7"})).json()
     blocked = error_of(await world.pay(wallet, to, "11"), 402, "policy_violation")
@@ -194,7 +194,7 @@ async def test_payment_and_transaction_have_their_fields(world: World) -> None:
     _check_values([paid, shown, listed])
 
 
-async def test_escrow_says_where_the_money_is_and_its_refund_is_a_row(world: World) -> None:
+async def test_escrow_says_where_the_money_is_and_its_refund_is_a_row(world: ServiceWorld) -> None:
     paying, receiving = await agent(world), await agent(world, funds=None)
     made = await paying.lock(receiving)
     done = await receiving.ok("POST", of(made, "complete"), shows_output())
@@ -213,7 +213,7 @@ async def test_escrow_says_where_the_money_is_and_its_refund_is_a_row(world: Wor
     _check_values([made, done, listed, back])
 
 
-async def test_lifetime_of_an_escrow_is_an_hour_unless_told(world: World) -> None:
+async def test_lifetime_of_an_escrow_is_an_hour_unless_told(world: ServiceWorld) -> None:
     paying = await agent(world)
     receiver = await world.payee()
 
@@ -223,7 +223,7 @@ async def test_lifetime_of_an_escrow_is_an_hour_unless_told(world: World) -> Non
         assert timedelta(seconds=seconds) <= lifetime <= timedelta(seconds=seconds + 2)
 
 
-async def test_everything_else_has_its_fields(world: World) -> None:
+async def test_everything_else_has_its_fields(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds=None)
     path = f"/v1/wallets/{wallet['wallet_id']}"
     token = await world.ok("POST", f"{path}/rotate-token", {"ttlSeconds": 3600})
@@ -241,7 +241,7 @@ async def test_everything_else_has_its_fields(world: World) -> None:
     _check_values([token, topup, webhook, export])
 
 
-async def test_event_says_when_to_the_millisecond_and_what_of_which_wallet(world: World) -> None:
+async def test_event_says_when_to_the_millisecond_and_what_of_which_wallet(world: ServiceWorld) -> None:
     wallet = await world.wallet()
 
     events = (await world.ok("GET", f"/v1/events?walletId={wallet['wallet_id']}"))["data"]
@@ -255,7 +255,7 @@ async def test_event_says_when_to_the_millisecond_and_what_of_which_wallet(world
     _check_values(events)
 
 
-async def test_quick_start_takes_and_answers_its_own_shapes(world: World) -> None:
+async def test_quick_start_takes_and_answers_its_own_shapes(world: ServiceWorld) -> None:
     to = await world.payee()
     rules = {
         "name": "Quick start",
@@ -288,7 +288,7 @@ async def test_quick_start_takes_and_answers_its_own_shapes(world: World) -> Non
     assert error_of(refused, 402, "policy_violation")["violation"]["rule"] == "allowed_recipients"
 
 
-async def test_wallet_is_archived_from_every_status_once_it_is_empty(world: World) -> None:
+async def test_wallet_is_archived_from_every_status_once_it_is_empty(world: ServiceWorld) -> None:
     frozen, emptied, refused = [await world.wallet("pol_conservative", funds=None) for _ in range(3)]
     to = await world.payee()
     await world.ok("PATCH", f"/v1/wallets/{frozen['wallet_id']}", {"status": "frozen"})
@@ -317,14 +317,14 @@ async def test_wallet_is_archived_from_every_status_once_it_is_empty(world: Worl
         ("/v1/payments/a2a/escrow_x/complete", shows_output()),
     ],
 )
-async def test_required_field_left_out_is_refused(world: World, path: str, body: Json) -> None:
+async def test_required_field_left_out_is_refused(world: ServiceWorld, path: str, body: Json) -> None:
     for left in body:
         given = {name: value for name, value in body.items() if name != left}
         error = error_of(await world.call("POST", path, given), 400, "invalid_request")
         assert left in error["message"]
 
 
-async def test_withdrawal_takes_the_currency_too_and_no_other(world: World) -> None:
+async def test_withdrawal_takes_the_currency_too_and_no_other(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds="2")
     path = f"/v1/wallets/{wallet['wallet_id']}/withdraw"
 
@@ -332,7 +332,7 @@ async def test_withdrawal_takes_the_currency_too_and_no_other(world: World) -> N
     error_of(await world.call("POST", path, {"amount": "1", "currency": "EURC"}), 400, "invalid_request")
 
 
-async def test_every_path_names_its_version_and_success_is_200(world: World) -> None:
+async def test_every_path_names_its_version_and_success_is_200(world: ServiceWorld) -> None:
     document: Json = (await world.client.get("/openapi.json")).json()
 
     for path, methods in document["paths"].items():

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from solders.pubkey import Pubkey
 
-from tests.world import World, error_of
+from tests.support.service_world import ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-async def test_new_wallet_answers_with_the_contract(world: World) -> None:
+async def test_new_wallet_answers_with_the_contract(world: ServiceWorld) -> None:
     made = await world.ok(
         "POST",
         "/v1/wallets",
@@ -37,13 +37,13 @@ async def test_new_wallet_answers_with_the_contract(world: World) -> None:
     assert set(shown) - set(made) == {"updated_at", "last_transaction_at"}
 
 
-async def test_address_follows_from_organisation_and_agent(world: World) -> None:
+async def test_address_follows_from_organisation_and_agent(world: ServiceWorld) -> None:
     made = await world.wallet(agentId="derived", funds=None)
 
     assert made["chain_address"] == str(world.service.addresses.vault(Pubkey.from_string(world.org), "derived"))
 
 
-async def test_agent_id_is_given_once_also_after_archiving(world: World) -> None:
+async def test_agent_id_is_given_once_also_after_archiving(world: ServiceWorld) -> None:
     made = await world.wallet(agentId="single", funds=None)
     body = {"agentId": "single", "label": "Again", "policyId": "pol_moderate"}
     error_of(await world.call("POST", "/v1/wallets", body), 409, "wallet_agent_id_conflict")
@@ -54,7 +54,7 @@ async def test_agent_id_is_given_once_also_after_archiving(world: World) -> None
     error_of(await world.call("POST", "/v1/wallets", body), 409, "wallet_agent_id_conflict")
 
 
-async def test_unknown_policy_creates_nothing(world: World) -> None:
+async def test_unknown_policy_creates_nothing(world: ServiceWorld) -> None:
     body = {"agentId": "nobody", "label": "Nobody", "policyId": "pol_unknown"}
 
     error_of(await world.call("POST", "/v1/wallets", body), 404, "policy_not_found")
@@ -62,7 +62,7 @@ async def test_unknown_policy_creates_nothing(world: World) -> None:
     assert (await world.wallet(agentId="nobody", funds=None))["agent_id"] == "nobody"
 
 
-async def test_funding_and_withdrawal_move_money_between_reserve_and_wallet(world: World) -> None:
+async def test_funding_and_withdrawal_move_money_between_reserve_and_wallet(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds=None)
     path = f"/v1/wallets/{wallet['wallet_id']}"
 
@@ -84,7 +84,7 @@ async def test_funding_and_withdrawal_move_money_between_reserve_and_wallet(worl
     ]
 
 
-async def test_funding_beyond_the_reserve_is_refused(world: World) -> None:
+async def test_funding_beyond_the_reserve_is_refused(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds=None)
     path = f"/v1/wallets/{wallet['wallet_id']}"
 
@@ -93,7 +93,7 @@ async def test_funding_beyond_the_reserve_is_refused(world: World) -> None:
     assert (await world.ok("GET", path))["usdc_balance"] == "0.00"
 
 
-async def test_withdrawal_beyond_the_balance_is_refused(world: World) -> None:
+async def test_withdrawal_beyond_the_balance_is_refused(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds="1")
     path = f"/v1/wallets/{wallet['wallet_id']}/withdraw"
 
@@ -103,7 +103,7 @@ async def test_withdrawal_beyond_the_balance_is_refused(world: World) -> None:
     assert error["message"] == "There is nothing to withdraw: the balance is zero."
 
 
-async def test_frozen_wallet_can_be_emptied(world: World) -> None:
+async def test_frozen_wallet_can_be_emptied(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds="2")
     path = f"/v1/wallets/{wallet['wallet_id']}"
     await world.ok("PATCH", path, {"status": "frozen"})
@@ -113,7 +113,7 @@ async def test_frozen_wallet_can_be_emptied(world: World) -> None:
     assert (emptied["usdc_balance"], emptied["status"]) == ("0.00", "frozen")
 
 
-async def test_update_changes_what_is_given_and_nothing_else(world: World) -> None:
+async def test_update_changes_what_is_given_and_nothing_else(world: ServiceWorld) -> None:
     wallet = await world.wallet(tags=["old"], funds=None)
     path = f"/v1/wallets/{wallet['wallet_id']}"
 
@@ -126,7 +126,7 @@ async def test_update_changes_what_is_given_and_nothing_else(world: World) -> No
     assert moved["updated_at"] >= renamed["updated_at"]
 
 
-async def test_freezing_a_frozen_wallet_changes_nothing(world: World) -> None:
+async def test_freezing_a_frozen_wallet_changes_nothing(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds=None)
     path = f"/v1/wallets/{wallet['wallet_id']}"
     await world.ok("PATCH", path, {"status": "frozen"})
@@ -137,7 +137,7 @@ async def test_freezing_a_frozen_wallet_changes_nothing(world: World) -> None:
     assert await world.signatures(wallet["chain_address"]) == signatures
 
 
-async def test_only_an_admin_lifts_a_freeze(world: World) -> None:
+async def test_only_an_admin_lifts_a_freeze(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds=None)
     path, operator = f"/v1/wallets/{wallet['wallet_id']}", world.key("operator")
     await world.ok("PATCH", path, {"status": "frozen"}, key=operator)
@@ -147,7 +147,7 @@ async def test_only_an_admin_lifts_a_freeze(world: World) -> None:
     assert (await world.ok("PATCH", path, {"status": "active"}))["status"] == "active"
 
 
-async def test_wallet_with_money_is_not_archived(world: World) -> None:
+async def test_wallet_with_money_is_not_archived(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds="0.000001")
     path = f"/v1/wallets/{wallet['wallet_id']}"
 
@@ -166,7 +166,7 @@ async def test_wallet_with_money_is_not_archived(world: World) -> None:
     assert len((await world.ok("GET", f"{path}/transactions"))["data"]) == 2
 
 
-async def test_list_filters_by_tags_and_status_and_pages(world: World) -> None:
+async def test_list_filters_by_tags_and_status_and_pages(world: ServiceWorld) -> None:
     for number in range(5):
         await world.wallet(tags=["fleet", f"n{number % 2}"], funds=None, label=f"Fleet {number}")
     archived = await world.wallet(tags=["fleet"], funds=None)
@@ -190,7 +190,7 @@ async def test_list_filters_by_tags_and_status_and_pages(world: World) -> None:
     assert [one["wallet_id"] for one in gone] == [archived["wallet_id"]]
 
 
-async def test_foreign_wallet_does_not_exist(world: World) -> None:
+async def test_foreign_wallet_does_not_exist(world: ServiceWorld) -> None:
     neighbour = await world.organisation("neighbour")
     theirs = world.key("admin", org=neighbour)
     wallet, to = await world.wallet(), await world.payee()
@@ -214,7 +214,7 @@ async def test_foreign_wallet_does_not_exist(world: World) -> None:
     assert (await world.ok("GET", "/v1/wallets", key=theirs))["data"] == []
 
 
-async def test_provisioning_takes_less_than_a_second(world: World) -> None:
+async def test_provisioning_takes_less_than_a_second(world: ServiceWorld) -> None:
     began = time.monotonic()
     await world.wallet(funds=None)
 
@@ -222,7 +222,7 @@ async def test_provisioning_takes_less_than_a_second(world: World) -> None:
 
 
 async def test_funding_beyond_the_operators_daily_limit_is_refused(tmp_path: Path) -> None:
-    async with World(tmp_path, operator_daily_limit="10.00") as world:
+    async with ServiceWorld(tmp_path, operator_daily_limit="10.00") as world:
         wallet = await world.wallet(funds="10")
         path = f"/v1/wallets/{wallet['wallet_id']}"
 
@@ -231,7 +231,7 @@ async def test_funding_beyond_the_operators_daily_limit_is_refused(tmp_path: Pat
         assert (await world.ok("GET", path))["usdc_balance"] == "10.00"
 
 
-async def test_withdrawal_that_is_not_confirmed_in_time_says_so(own_world: World) -> None:
+async def test_withdrawal_that_is_not_confirmed_in_time_says_so(own_world: ServiceWorld) -> None:
     world = own_world
     wallet = await world.wallet(funds="5")
     await world.restart(confirm_timeout=0.3)
@@ -247,7 +247,7 @@ async def test_withdrawal_that_is_not_confirmed_in_time_says_so(own_world: World
     assert (done["transaction_status"], done["withdrawn_amount"]) == ("confirmed", "3.00")
 
 
-async def test_owner_is_the_organisation_of_the_key_or_refused(world: World) -> None:
+async def test_owner_is_the_organisation_of_the_key_or_refused(world: ServiceWorld) -> None:
     for number, owner in enumerate(("test", world.org)):
         await world.wallet(agentId=f"owned-{number}", owner_org=owner, funds=None)
     body = {"agentId": "foreign", "label": "Foreign", "policyId": "pol_moderate", "ownerOrg": "somebody-else"}
@@ -257,7 +257,7 @@ async def test_owner_is_the_organisation_of_the_key_or_refused(world: World) -> 
     assert (await world.wallet(agentId="foreign", funds=None))["agent_id"] == "foreign"
 
 
-async def test_tags_are_few_short_and_without_commas(world: World) -> None:
+async def test_tags_are_few_short_and_without_commas(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds=None)
     many = ",".join(str(number) for number in range(33))
 

@@ -13,16 +13,16 @@ import pytest_asyncio
 from sqlalchemy import func, select, update
 from standardwebhooks import Webhook as StandardWebhook
 
-from app.identifiers import random_id
+from app.core.identifiers import random_id
+from app.core.timestamps import now_ms
 from app.store.deliveries import table as deliveries
 from app.store.delivery_attempts import table as attempts
 from app.store.feed import append_event
 from app.store.state_tables import idempotency
-from app.timestamps import now_ms
 from app.webhooks.dispatcher import Dispatcher
 from app.webhooks.endpoints import MAX_WEBHOOKS
-from tests.webhook_support import Receiver, SilentNames, broken, ok
-from tests.world import Json, World, error_of
+from tests.support.service_world import Json, ServiceWorld, error_of
+from tests.support.webhooks import Receiver, SilentNames, broken, ok
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -30,9 +30,9 @@ _URL = "https://hooks.example.com/agent-vault"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServiceWorld]:
     """A service whose events are sent when a test says so."""
-    async with World(tmp_path_factory.mktemp("webhooks"), webhooks=False) as opened:
+    async with ServiceWorld(tmp_path_factory.mktemp("webhooks"), webhooks=False) as opened:
         yield opened
 
 
@@ -42,7 +42,7 @@ async def receiver() -> AsyncIterator[Receiver]:
         yield opened
 
 
-async def _make(world: World, url: str = _URL, *events: str, **options: Any) -> Json:
+async def _make(world: ServiceWorld, url: str = _URL, *events: str, **options: Any) -> Json:
     return await world.ok("POST", "/v1/webhooks", {"url": url, "events": list(events or ("*",))}, **options)
 
 
@@ -50,7 +50,7 @@ def _path(made: Json) -> str:
     return f"/v1/webhooks/{made['webhook_id']}"
 
 
-async def _deliver(world: World) -> None:
+async def _deliver(world: ServiceWorld) -> None:
     """Send everything that is due."""
     await world.catch_up()
     dispatcher = Dispatcher(world.service.db, world.service.courier, interval=1, at_once=8)
@@ -58,7 +58,7 @@ async def _deliver(world: World) -> None:
     await dispatcher.idle()
 
 
-async def _log(world: World, made: Json, key: str | None = None, **query: str) -> list[Json]:
+async def _log(world: ServiceWorld, made: Json, key: str | None = None, **query: str) -> list[Json]:
     query_string = "&".join(f"{name}={value}" for name, value in query.items())
     found: list[Json] = (await world.ok("GET", f"{_path(made)}/deliveries?{query_string}", key=key))["data"]
     return found
@@ -67,7 +67,7 @@ async def _log(world: World, made: Json, key: str | None = None, **query: str) -
 # Registration
 
 
-async def test_registration_answers_the_secret_this_once(world: World) -> None:
+async def test_registration_answers_the_secret_this_once(world: ServiceWorld) -> None:
     made = await _make(world, _URL, "wallet.created", "wallet.funded", "wallet.created")
 
     assert made["webhook_id"].startswith("wh_")
@@ -78,7 +78,7 @@ async def test_registration_answers_the_secret_this_once(world: World) -> None:
     assert (await world.ok("GET", "/v1/webhooks", key=world.key("viewer")))["data"][0] == shown
 
 
-async def test_secrets_are_not_readable_in_the_database(world: World) -> None:
+async def test_secrets_are_not_readable_in_the_database(world: ServiceWorld) -> None:
     made = await _make(world, headers={"Idempotency-Key": "secret-webhook"})
     rotated = await world.ok("POST", f"{_path(made)}/rotate-secret", {}, headers={"Idempotency-Key": "secret-rotation"})
 
@@ -90,7 +90,7 @@ async def test_secrets_are_not_readable_in_the_database(world: World) -> None:
         assert answer["signing_secret"].removeprefix("whsec_").encode() not in stored
 
 
-async def test_list_is_paged_newest_first(world: World) -> None:
+async def test_list_is_paged_newest_first(world: ServiceWorld) -> None:
     org = await world.organisation("paged-webhooks")
     key = world.key("admin", org=org)
     made = [(await _make(world, key=key))["webhook_id"] for _ in range(3)]
@@ -103,7 +103,7 @@ async def test_list_is_paged_newest_first(world: World) -> None:
     assert all("signing_secret" not in one for one in first["data"])
 
 
-async def test_organisation_has_a_limited_number_of_webhooks(world: World) -> None:
+async def test_organisation_has_a_limited_number_of_webhooks(world: ServiceWorld) -> None:
     key = world.key("admin", org=await world.organisation("many-webhooks"))
     made = [await _make(world, key=key) for _ in range(MAX_WEBHOOKS)]
     body = {"url": _URL, "events": ["*"]}
@@ -135,11 +135,11 @@ async def test_organisation_has_a_limited_number_of_webhooks(world: World) -> No
         {"url": "example.com", "events": ["*"]},
     ],
 )
-async def test_registration_that_is_not_understood_is_refused(world: World, body: Json) -> None:
+async def test_registration_that_is_not_understood_is_refused(world: ServiceWorld, body: Json) -> None:
     error_of(await world.call("POST", "/v1/webhooks", body), 400, "invalid_request")
 
 
-async def test_refusal_of_an_event_lists_those_there_are(world: World) -> None:
+async def test_refusal_of_an_event_lists_those_there_are(world: ServiceWorld) -> None:
     refused = await world.call("POST", "/v1/webhooks", {"url": _URL, "events": ["wallet.exploded"]})
 
     message = error_of(refused, 400, "invalid_request")["message"]
@@ -147,7 +147,7 @@ async def test_refusal_of_an_event_lists_those_there_are(world: World) -> None:
     assert "exploded" not in message
 
 
-async def test_longest_url_is_taken(world: World) -> None:
+async def test_longest_url_is_taken(world: ServiceWorld) -> None:
     url = "https://example.com/" + "x" * 2028
 
     assert (await _make(world, url))["url"] == url
@@ -156,7 +156,7 @@ async def test_longest_url_is_taken(world: World) -> None:
 # Changes
 
 
-async def test_update_changes_what_it_names(world: World) -> None:
+async def test_update_changes_what_it_names(world: ServiceWorld) -> None:
     made = await _make(world)
     other = "https://other.example.com/"
 
@@ -169,7 +169,7 @@ async def test_update_changes_what_it_names(world: World) -> None:
         error_of(await world.call("PATCH", _path(made), body), 400, "invalid_request")
 
 
-async def test_change_of_events_holds_from_the_moment_of_its_answer(world: World, receiver: Receiver) -> None:
+async def test_change_of_events_holds_from_the_moment_of_its_answer(world: ServiceWorld, receiver: Receiver) -> None:
     made = await _make(world, receiver.url, "wallet.created")
     before = await world.wallet(funds=None)
     await world.catch_up()
@@ -181,7 +181,7 @@ async def test_change_of_events_holds_from_the_moment_of_its_answer(world: World
     assert receiver.received[0].json["wallet_id"] == before["wallet_id"]
 
 
-async def test_change_of_a_webhook_with_a_long_queue_keeps_nobody_waiting(world: World) -> None:
+async def test_change_of_a_webhook_with_a_long_queue_keeps_nobody_waiting(world: ServiceWorld) -> None:
     org, count = await world.organisation("long-queue"), 1000
     key = world.key("admin", org=org)
     made = await _make(world, _URL, "policy.updated", key=key)
@@ -218,7 +218,7 @@ async def test_change_of_a_webhook_with_a_long_queue_keeps_nobody_waiting(world:
     await world.ok("DELETE", _path(made), key=key)
 
 
-async def test_deleted_webhook_is_gone_and_gets_nothing(world: World, receiver: Receiver) -> None:
+async def test_deleted_webhook_is_gone_and_gets_nothing(world: ServiceWorld, receiver: Receiver) -> None:
     made = await _make(world, receiver.url)
     await world.wallet(funds=None)
 
@@ -241,7 +241,7 @@ async def test_deleted_webhook_is_gone_and_gets_nothing(world: World, receiver: 
         error_of(await world.call(method, _path(made) + suffix, body), 404, "webhook_not_found")
 
 
-async def test_webhooks_of_others_are_not_found(world: World) -> None:
+async def test_webhooks_of_others_are_not_found(world: ServiceWorld) -> None:
     made = await _make(world)
     stranger = world.key("admin", org=await world.organisation("webhook-stranger"))
 
@@ -250,7 +250,7 @@ async def test_webhooks_of_others_are_not_found(world: World) -> None:
     assert (await world.ok("GET", "/v1/webhooks", key=stranger))["data"] == []
 
 
-async def test_viewers_read_and_agents_do_not_even_that(world: World) -> None:
+async def test_viewers_read_and_agents_do_not_even_that(world: ServiceWorld) -> None:
     made, wallet = await _make(world), await world.wallet(funds=None)
     viewer, agent = world.key("viewer"), world.key("agent", wallet["wallet_id"])
     reads = [("GET", "/v1/webhooks"), ("GET", _path(made)), ("GET", f"{_path(made)}/deliveries")]
@@ -276,7 +276,7 @@ async def test_viewers_read_and_agents_do_not_even_that(world: World) -> None:
 # Idempotency
 
 
-async def test_repeated_requests_answer_the_same_and_do_nothing_twice(world: World) -> None:
+async def test_repeated_requests_answer_the_same_and_do_nothing_twice(world: ServiceWorld) -> None:
     made = await _make(world, headers={"Idempotency-Key": "wh-make"})
     assert await _make(world, headers={"Idempotency-Key": "wh-make"}) == made
     headers = {"Idempotency-Key": "wh-rotate"}
@@ -287,7 +287,7 @@ async def test_repeated_requests_answer_the_same_and_do_nothing_twice(world: Wor
     assert await world.ok("DELETE", _path(made), headers=headers) == deleted
 
 
-async def _lose_answer(world: World, key: str) -> None:
+async def _lose_answer(world: ServiceWorld, key: str) -> None:
     """Leave of a request's answer what a crash leaves between its effect and the answer's storing."""
     lost = {"state": "running", "response": None, "status_code": None}
     await world.service.db.write(
@@ -295,7 +295,7 @@ async def _lose_answer(world: World, key: str) -> None:
     )
 
 
-async def test_request_whose_answer_a_crash_lost_is_not_done_again(world: World) -> None:
+async def test_request_whose_answer_a_crash_lost_is_not_done_again(world: ServiceWorld) -> None:
     async def twice(method: str, path: str, body: Json, key: str) -> tuple[Json, Json]:
         headers = {"Idempotency-Key": key}
         first = await world.ok(method, path, body, headers=headers)
@@ -310,7 +310,7 @@ async def test_request_whose_answer_a_crash_lost_is_not_done_again(world: World)
     assert again == deleted
 
 
-async def test_change_whose_answer_a_crash_lost_does_not_undo_a_later_one(world: World) -> None:
+async def test_change_whose_answer_a_crash_lost_does_not_undo_a_later_one(world: ServiceWorld) -> None:
     made = await _make(world)
     change, headers = {"url": "https://first.example.com/"}, {"Idempotency-Key": "lost-change"}
     await world.ok("PATCH", _path(made), change, headers=headers)
@@ -326,7 +326,9 @@ async def test_change_whose_answer_a_crash_lost_does_not_undo_a_later_one(world:
 # Deliveries
 
 
-async def test_every_kind_of_event_of_a_wallets_life_arrives_and_is_logged(world: World, receiver: Receiver) -> None:
+async def test_every_kind_of_event_of_a_wallets_life_arrives_and_is_logged(
+    world: ServiceWorld, receiver: Receiver
+) -> None:
     made = await _make(world, receiver.url)
     wallet, to = await world.wallet("pol_conservative"), await world.payee()
     await world.pay(wallet, to, "1.5")
@@ -367,7 +369,7 @@ async def test_every_kind_of_event_of_a_wallets_life_arrives_and_is_logged(world
         assert StandardWebhook(made["signing_secret"]).verify(request.body, request.headers) == one
 
 
-async def test_log_is_filtered_and_paged(world: World, receiver: Receiver) -> None:
+async def test_log_is_filtered_and_paged(world: ServiceWorld, receiver: Receiver) -> None:
     made = await _make(world, receiver.url)
     await world.wallet()
     await _deliver(world)
@@ -387,7 +389,7 @@ async def test_log_is_filtered_and_paged(world: World, receiver: Receiver) -> No
 
 
 async def test_page_of_the_log_has_the_newest_twenty_attempts_of_each_delivery(
-    world: World, receiver: Receiver
+    world: ServiceWorld, receiver: Receiver
 ) -> None:
     made = await _make(world, receiver.url)
     await world.wallet()
@@ -406,7 +408,9 @@ async def test_page_of_the_log_has_the_newest_twenty_attempts_of_each_delivery(
     assert shown[1][1:] == ["000", "001", "002"]
 
 
-async def test_degraded_webhook_is_sent_its_queue_in_order_once_it_is_enabled(world: World, receiver: Receiver) -> None:
+async def test_degraded_webhook_is_sent_its_queue_in_order_once_it_is_enabled(
+    world: ServiceWorld, receiver: Receiver
+) -> None:
     receiver.behave = broken
     made = await _make(world, receiver.url)
     await world.wallet(funds=None)
@@ -432,7 +436,7 @@ async def test_degraded_webhook_is_sent_its_queue_in_order_once_it_is_enabled(wo
     assert await _log(world, made, status="pending") == []
 
 
-async def test_ping_is_sent_at_once_and_its_outcome_answered(world: World, receiver: Receiver) -> None:
+async def test_ping_is_sent_at_once_and_its_outcome_answered(world: ServiceWorld, receiver: Receiver) -> None:
     made = await _make(world, receiver.url, "policy.updated")
 
     answer = await world.ok("POST", f"{_path(made)}/test", {})
@@ -452,7 +456,7 @@ async def test_ping_is_sent_at_once_and_its_outcome_answered(world: World, recei
 
 
 async def test_webhook_is_sent_one_ping_at_a_time_and_an_organisation_a_few(
-    world: World, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    world: ServiceWorld, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = SilentNames(monkeypatch)
     key = world.key("admin", org=await world.organisation("pinging"))
@@ -481,7 +485,7 @@ async def test_webhook_is_sent_one_ping_at_a_time_and_an_organisation_a_few(
     assert (await ping(3))["status"] == "failed"
 
 
-async def test_both_secrets_sign_after_a_rotation(world: World, receiver: Receiver) -> None:
+async def test_both_secrets_sign_after_a_rotation(world: ServiceWorld, receiver: Receiver) -> None:
     made = await _make(world, receiver.url)
     rotated = await world.ok("POST", f"{_path(made)}/rotate-secret", {})
 
@@ -496,7 +500,7 @@ async def test_both_secrets_sign_after_a_rotation(world: World, receiver: Receiv
     assert request.headers["service-signature"] == expected
 
 
-async def test_delivery_is_sent_again_on_request(world: World, receiver: Receiver) -> None:
+async def test_delivery_is_sent_again_on_request(world: ServiceWorld, receiver: Receiver) -> None:
     made = await _make(world, receiver.url)
     await world.wallet(funds=None)
     await _deliver(world)
@@ -515,7 +519,7 @@ async def test_delivery_is_sent_again_on_request(world: World, receiver: Receive
 
 
 async def test_range_of_events_is_replayed_in_order_also_from_before_the_registration(
-    world: World, receiver: Receiver
+    world: ServiceWorld, receiver: Receiver
 ) -> None:
     before = await world.wallet()
     await world.catch_up()
@@ -540,7 +544,7 @@ async def test_range_of_events_is_replayed_in_order_also_from_before_the_registr
 
 
 async def test_replay_that_an_error_or_a_crash_cut_short_goes_on_and_sends_nothing_twice(
-    world: World, receiver: Receiver
+    world: ServiceWorld, receiver: Receiver
 ) -> None:
     org = await world.organisation("replaying")
     key, count = world.key("admin", org=org), 250
@@ -585,7 +589,7 @@ async def test_replay_that_an_error_or_a_crash_cut_short_goes_on_and_sends_nothi
 
 
 async def test_running_service_sends_events_by_itself_also_over_a_restart(tmp_path: Path) -> None:
-    async with World(tmp_path) as world, Receiver() as receiver:
+    async with ServiceWorld(tmp_path) as world, Receiver() as receiver:
         await _make(world, receiver.url, "wallet.created")
         first = await world.wallet(funds=None)
         await receiver.wait_for(1)
@@ -597,7 +601,7 @@ async def test_running_service_sends_events_by_itself_also_over_a_restart(tmp_pa
 
 
 async def test_only_a_localnet_sends_to_this_machine(tmp_path: Path) -> None:
-    async with World(tmp_path, cluster="devnet", webhooks=False) as world:
+    async with ServiceWorld(tmp_path, cluster="devnet", webhooks=False) as world:
         for url in ("http://hooks.example.com/", "https://127.0.0.1/", "https://localhost/", "https://[::1]/"):
             refused = await world.call("POST", "/v1/webhooks", {"url": url, "events": ["*"]})
             error_of(refused, 400, "invalid_request")

@@ -14,7 +14,7 @@ from app.chain.client import ChainClient
 from app.chain.errors import BlockhashNotFound, ChainUnavailable, RpcError
 from app.chain.records import Block
 from app.chain.transport import AsgiTransport, HttpTransport
-from tests.chain.support import USDC, Stage
+from tests.support.chain import USDC, Stage
 
 PROGRAM = Pubkey.new_unique()
 SIGNATURE = "5" * 88

@@ -9,7 +9,7 @@ from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 from solders.signature import Signature
 
-from app.identifiers import (
+from app.core.identifiers import (
     PRESET_POLICY_IDS,
     is_id,
     new_policy_key,

@@ -12,9 +12,9 @@ from app.chain.addresses import Addresses, domain_hash
 from app.chain.instructions import compute_unit_limit
 from app.chain.rules import CATEGORIES, RULES, Rules, category_bits, category_names
 from app.chain.transactions import MAX_SIZE, sign, unsigned
-from app.identifiers import policy_key
+from app.core.identifiers import policy_key
 from idl.codec import load
-from tests.chain.support import USDC, Stage
+from tests.support.chain import USDC, Stage
 
 
 def test_rule_codes_are_the_programs_error_codes() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from solders.pubkey import Pubkey
 
-from app.chain.logs import Violation, policy_violation
+from app.chain.logs import LoggedViolation, policy_violation
 from idl.codec import EVENT_IX_TAG, Codec, Event, load
 
 VAULT, RECIPIENT, ORG = (Pubkey.from_bytes(bytes([number]) * 32) for number in (1, 2, 3))
@@ -52,7 +52,7 @@ def test_violation_in_the_programs_own_frame_is_found(
         f"Program {program} consumed 2021 of 200000 compute units",
         f"Program {program} failed: custom program error: 0x1777",
     ]
-    assert policy_violation(logs, codec) == Violation(7, 100, 150, VAULT, RECIPIENT)
+    assert policy_violation(logs, codec) == LoggedViolation(7, 100, 150, VAULT, RECIPIENT)
 
 
 def test_violation_logged_by_another_program_is_ignored(

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from tests.http_support import served
-from tests.world import World
+from tests.support.http import served
+from tests.support.service_world import ServiceWorld
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -37,14 +37,14 @@ async def _run(*command: str, **environment: str) -> tuple[str, str]:
     return out.decode(), err.decode()
 
 
-async def test_served_document_is_openapi_3_1(world: World) -> None:
+async def test_served_document_is_openapi_3_1(world: ServiceWorld) -> None:
     document = (await world.client.get("/openapi.json")).json()
 
     assert document["openapi"].startswith("3.1.")
     OpenAPIV31SpecValidator(document).validate()
 
 
-async def test_generated_client_pays_is_refused_and_freezes(world: World, tmp_path: Path) -> None:
+async def test_generated_client_pays_is_refused_and_freezes(world: ServiceWorld, tmp_path: Path) -> None:
     config, package = tmp_path / "config.yml", tmp_path / "agent_vault_client"
     # Its own formatting of the code would only take time.
     config.write_text("post_hooks: []\n")

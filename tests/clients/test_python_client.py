@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.support import check, run, vault_with_session
-from tests.world import World
+from tests.support.clients import check, run, vault_with_session
+from tests.support.service_world import ServiceWorld
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -15,7 +15,7 @@ _CLIENT = Path(__file__).parent / "python/client.py"
 
 @pytest.mark.parametrize("restricted", [False, True], ids=["anybody", "allowlist"])
 async def test_python_client_reads_pays_and_is_refused_with_the_idl_alone(
-    world: World, tmp_path: Path, restricted: bool
+    world: ServiceWorld, tmp_path: Path, restricted: bool
 ) -> None:
     vault = await vault_with_session(world, tmp_path, restricted=restricted)
 

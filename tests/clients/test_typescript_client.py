@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.clients.support import check, run, vault_with_session
-from tests.world import World
+from tests.support.clients import check, run, vault_with_session
+from tests.support.service_world import ServiceWorld
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -47,7 +47,7 @@ def _named_as_in_the_idl(said: Any) -> Any:
 
 @pytest.mark.parametrize("restricted", [False, True], ids=["anybody", "allowlist"])
 async def test_typescript_client_reads_pays_and_is_refused_with_the_idl_alone(
-    world: World, tmp_path: Path, client: list[str], restricted: bool
+    world: ServiceWorld, tmp_path: Path, client: list[str], restricted: bool
 ) -> None:
     vault = await vault_with_session(world, tmp_path, restricted=restricted)
 

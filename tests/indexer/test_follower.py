@@ -16,7 +16,7 @@ from indexer import EventStore, Indexer
 from indexer.rpc import HttpTransport, Rpc, RpcError
 from indexer.source import Source
 from indexer.store import DEPOSIT
-from tests.chain.support import USDC, Stage, altered
+from tests.support.chain import USDC, Stage, altered
 
 
 @pytest_asyncio.fixture(name="stage")

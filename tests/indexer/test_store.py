@@ -9,7 +9,7 @@ import pytest
 from solders.pubkey import Pubkey
 
 from indexer.store import BALANCE_OBSERVED, DEPOSIT, REVERTED, EventStore
-from tests.indexer.support import (
+from tests.support.indexer import (
     ORG,
     RESERVE,
     TOKENS,

@@ -5,8 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from app.localnet import Localnet
-
-from .support import Client, ManualClock, client
+from tests.support.localnet import Client, ManualClock, client
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ from spl.token.instructions import CloseAccountParams, close_account
 from app.localnet.encoding import zstd_frame
 from app.localnet.params import Commitment
 from app.localnet.tokens import TOKEN_PROGRAM
-
-from .support import CONFIRMED, SOL, Client, pay, pay_usdc
+from tests.support.localnet import CONFIRMED, SOL, Client, pay, pay_usdc
 
 PROCESSED = {"commitment": "processed"}
 SYSTEM = "11111111111111111111111111111111"

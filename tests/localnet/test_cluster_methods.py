@@ -8,8 +8,7 @@ from solders.keypair import Keypair
 from solders.message import to_bytes_versioned
 
 from app.localnet.timeline import SLOTS_PER_EPOCH
-
-from .support import CONFIRMED, Client, ManualClock, distinct, pay
+from tests.support.localnet import CONFIRMED, Client, ManualClock, distinct, pay
 
 
 async def test_health_version_identity_and_genesis_hash(rpc: Client) -> None:

@@ -20,8 +20,7 @@ from solders.signature import Signature
 from app.localnet import DataDirInUseError, Localnet, chain
 from app.localnet.params import Commitment
 from app.localnet.tokens import holding
-
-from .support import CONFIRMED, SOL, ManualClock, client, distinct, encoded, pay
+from tests.support.localnet import CONFIRMED, SOL, ManualClock, client, distinct, encoded, pay
 
 PROJECT = Path(__file__).parents[2]
 
@@ -142,7 +141,7 @@ LOAD = """
     from pathlib import Path
     from solders.keypair import Keypair
     from solders.pubkey import Pubkey
-    from tests.localnet.support import client, distinct, pay_usdc
+    from tests.support.localnet import client, distinct, pay_usdc
     from app.localnet import Localnet
 
     async def main():

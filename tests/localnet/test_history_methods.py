@@ -13,8 +13,7 @@ from spl.token.instructions import create_idempotent_associated_token_account
 from app.localnet import base58
 from app.localnet.params import Commitment
 from app.localnet.tokens import TOKEN_PROGRAM
-
-from .support import CONFIRMED, SOL, Client, ManualClock, distinct, pay, pay_usdc
+from tests.support.localnet import CONFIRMED, SOL, Client, ManualClock, distinct, pay, pay_usdc
 
 MEMO = Pubkey.from_string("MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgDLGmfcHr")
 VERSIONED = {"maxSupportedTransactionVersion": 0, **CONFIRMED}

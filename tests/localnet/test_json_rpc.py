@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from app.localnet.dispatch import METHODS
-
-from .support import Client
+from tests.support.localnet import Client
 
 ADDRESS = "11111111111111111111111111111111"
 SIGNATURE = "1" * 64

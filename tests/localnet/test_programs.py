@@ -9,9 +9,8 @@ from solders.pubkey import Pubkey
 from solders.transaction import VersionedTransaction
 
 from app.localnet import Localnet
-from tests.lookup_tables import lookup_table
-
-from .support import CONFIRMED, SOL, Client, ManualClock, client, pay
+from tests.support.localnet import CONFIRMED, SOL, Client, ManualClock, client, pay
+from tests.support.lookup_tables import lookup_table
 
 MEMO = Pubkey.from_string("MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgDLGmfcHr")
 VERSIONED = {"maxSupportedTransactionVersion": 0, **CONFIRMED}

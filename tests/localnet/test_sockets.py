@@ -20,8 +20,7 @@ from solders.transaction_status import TransactionConfirmationStatus
 from websockets.asyncio.client import connect as connect_plainly
 
 from app.localnet import Localnet, subscriptions
-
-from .support import SOL, Client, ManualClock, client, distinct, pay
+from tests.support.localnet import SOL, Client, ManualClock, client, distinct, pay
 
 with warnings.catch_warnings():
     # solana-py 0.36 uses a part of websockets that warns of its age when imported.

@@ -14,8 +14,7 @@ from spl.token.instructions import create_idempotent_associated_token_account
 
 from app.localnet import base58, transactions
 from app.localnet.tokens import TOKEN_PROGRAM
-
-from .support import CONFIRMED, SOL, Client, ManualClock, distinct, encoded, pay, pay_usdc
+from tests.support.localnet import CONFIRMED, SOL, Client, ManualClock, distinct, encoded, pay, pay_usdc
 
 BASE64 = {"encoding": "base64"}
 MEMO = Pubkey.from_string("MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgDLGmfcHr")

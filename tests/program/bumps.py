@@ -4,7 +4,7 @@ import hashlib
 
 from solders.pubkey import Pubkey
 
-from tests.program.vm import PROGRAM_ID
+from tests.support.vm import PROGRAM_ID
 
 
 def below_canonical(*seeds: bytes) -> tuple[Pubkey, int]:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.program.world import World
+from tests.support.vm_world import VmWorld
 
 
 @pytest.fixture
-def world() -> World:
+def world() -> VmWorld:
     """An organisation of its own, in a VM of its own."""
-    return World()
+    return VmWorld()

@@ -10,7 +10,7 @@ from tests.program.adversaries import table
 from tests.program.adversaries.attacks import Attack, attacks
 from tests.program.adversaries.stage import Stage
 from tests.program.adversaries.ways import CALLS, Way, slots
-from tests.program.vm import CODEC
+from tests.support.vm import CODEC
 
 REFUSALS = table.read()
 WAYS = [way.name for way in CALLS]

@@ -11,9 +11,9 @@ from solders.pubkey import Pubkey
 from app.chain.addresses import SYSTEM_PROGRAM, domain_hash
 from app.chain.rules import Rules
 from idl.codec import Event
-from tests.program.tokens import USDC
-from tests.program.vm import CODEC, LAMPORTS
-from tests.program.world import NONE, OPEN, World
+from tests.support.vm import CODEC, LAMPORTS
+from tests.support.vm_tokens import USDC
+from tests.support.vm_world import NONE, OPEN, VmWorld
 
 RESTRICTED = Rules(restricted=True)
 MAX_ENTRIES = 1_000
@@ -24,7 +24,7 @@ def some(count: int) -> list[bytes]:
     return sorted(secrets.token_bytes(32) for _ in range(count))
 
 
-def test_list_is_written_in_chunks_and_tells_each(world: World) -> None:
+def test_list_is_written_in_chunks_and_tells_each(world: VmWorld) -> None:
     policy, entries = world.policy(RESTRICTED), some(40)
     allowlist = world.next_allowlist(policy)
     for sequence, (offset, seal) in enumerate([(0, False), (20, True)], start=7):
@@ -57,7 +57,7 @@ def test_list_is_written_in_chunks_and_tells_each(world: World) -> None:
         [[5, 6], [4]],
     ],
 )
-def test_entries_must_ascend_over_all_chunks(world: World, chunks: Sequence[Sequence[int]]) -> None:
+def test_entries_must_ascend_over_all_chunks(world: VmWorld, chunks: Sequence[Sequence[int]]) -> None:
     policy, offset = world.policy(RESTRICTED), 0
     *good, bad = [[bytes([number] * 32) for number in chunk] for chunk in chunks]
     for chunk in good:
@@ -66,7 +66,7 @@ def test_entries_must_ascend_over_all_chunks(world: World, chunks: Sequence[Sequ
     world.vm.refuse("AllowlistUnsorted", world.chunk(policy, bad, offset=offset))
 
 
-def test_chunk_must_continue_the_list(world: World) -> None:
+def test_chunk_must_continue_the_list(world: VmWorld) -> None:
     policy, entries = world.policy(RESTRICTED), some(10)
     world.vm.refuse("AllowlistGap", world.chunk(policy, entries[1:], offset=1))
     world.vm.succeed(world.chunk(policy, entries[:5], seal=False))
@@ -77,7 +77,7 @@ def test_chunk_must_continue_the_list(world: World) -> None:
     world.vm.refuse("AllowlistGap", world.chunk(policy, [b"\xff" * 32], offset=10))
 
 
-def test_first_chunk_starts_the_list_again(world: World) -> None:
+def test_first_chunk_starts_the_list_again(world: VmWorld) -> None:
     policy, entries = world.policy(RESTRICTED), some(4)
     world.write_allowlist(policy, some(10))
     world.vm.succeed(world.chunk(policy, entries, seal=False))
@@ -85,7 +85,7 @@ def test_first_chunk_starts_the_list_again(world: World) -> None:
     assert (fields["entries"], fields["sealed"]) == (entries, 0)
 
 
-def test_list_holds_at_most_1000_entries(world: World) -> None:
+def test_list_holds_at_most_1000_entries(world: VmWorld) -> None:
     payee = world.payee()
     entries = [*some(MAX_ENTRIES - 1), bytes(payee.owner)]
     policy = world.policy(RESTRICTED, entries)
@@ -95,7 +95,7 @@ def test_list_holds_at_most_1000_entries(world: World) -> None:
         world.vm.refuse("AllowlistTooLong", world.chunk(policy, some(added), offset=offset))
 
 
-def test_only_listed_recipients_are_paid(world: World) -> None:
+def test_only_listed_recipients_are_paid(world: VmWorld) -> None:
     listed, other = world.payee(), world.payee()
     vault = world.wallet(world.policy(RESTRICTED, [*some(9), bytes(listed.owner)]))
     world.vm.succeed(world.payment(vault, listed))
@@ -104,18 +104,18 @@ def test_only_listed_recipients_are_paid(world: World) -> None:
     assert (refused.violation.rule, refused.violation.recipient) == (3, other.owner)
 
 
-def test_what_is_listed_is_the_owner_and_not_the_token_account(world: World) -> None:
+def test_what_is_listed_is_the_owner_and_not_the_token_account(world: VmWorld) -> None:
     payee = world.payee()
     vault = world.wallet(world.policy(RESTRICTED, [bytes(payee.tokens)]))
     world.vm.refuse("RecipientNotAllowed", world.payment(vault, payee))
 
 
-def test_restricted_policy_without_a_list_pays_nobody(world: World) -> None:
+def test_restricted_policy_without_a_list_pays_nobody(world: VmWorld) -> None:
     vault = world.wallet(RESTRICTED)
     world.vm.refuse("RecipientNotAllowed", world.payment(vault, world.payee()))
 
 
-def test_emptied_list_pays_nobody(world: World) -> None:
+def test_emptied_list_pays_nobody(world: VmWorld) -> None:
     payee = world.payee()
     policy = world.policy(RESTRICTED, [bytes(payee.owner)])
     vault, old = world.wallet(policy), world.fields(policy)["allowlist"]
@@ -125,7 +125,7 @@ def test_emptied_list_pays_nobody(world: World) -> None:
     world.vm.refuse("RecipientNotAllowed", world.payment(vault, payee))
 
 
-def test_attested_domain_on_the_list_passes(world: World) -> None:
+def test_attested_domain_on_the_list_passes(world: VmWorld) -> None:
     payee, other = world.payee(), world.payee()
     vault = world.wallet(world.policy(RESTRICTED, [*some(3), domain_hash("shop.example")]))
     world.vm.refuse("RecipientNotAllowed", world.payment(vault, payee))
@@ -137,7 +137,7 @@ def test_attested_domain_on_the_list_passes(world: World) -> None:
     world.vm.refuse("RecipientNotAllowed", world.payment(vault, payee, recipient=None))
 
 
-def test_operator_cannot_pass_an_address_off_as_the_domain_of_a_listed_one(world: World) -> None:
+def test_operator_cannot_pass_an_address_off_as_the_domain_of_a_listed_one(world: VmWorld) -> None:
     listed = world.payee()
     vault = world.wallet(world.policy(RESTRICTED, [bytes(listed.owner), domain_hash("shop.example")]))
     for digest in (bytes(listed.owner), domain_hash("shop.example")):
@@ -155,14 +155,14 @@ def test_operator_cannot_pass_an_address_off_as_the_domain_of_a_listed_one(world
         world.vm.refuse("RecipientNotAllowed", world.payment(vault, other))
 
 
-def test_recipient_without_domain_does_not_pass_by_the_hash_of_nothing(world: World) -> None:
+def test_recipient_without_domain_does_not_pass_by_the_hash_of_nothing(world: VmWorld) -> None:
     payee = world.payee()
     vault = world.wallet(world.policy(RESTRICTED, [bytes(32)]))
     world.vm.succeed(world.registration(payee.owner))
     world.vm.refuse("RecipientNotAllowed", world.payment(vault, payee))
 
 
-def test_switch_closes_the_old_list_and_returns_its_rent(world: World) -> None:
+def test_switch_closes_the_old_list_and_returns_its_rent(world: VmWorld) -> None:
     first, second = world.payee(), world.payee()
     policy = world.policy(RESTRICTED, [bytes(first.owner)])
     vault, old = world.wallet(policy), world.fields(policy)["allowlist"]
@@ -181,7 +181,7 @@ def test_switch_closes_the_old_list_and_returns_its_rent(world: World) -> None:
     world.vm.refuse("RecipientNotAllowed", world.payment(vault, first))
 
 
-def test_rules_change_while_the_list_stays(world: World) -> None:
+def test_rules_change_while_the_list_stays(world: VmWorld) -> None:
     payee = world.payee()
     policy = world.policy(RESTRICTED, [bytes(payee.owner)])
     allowlist = world.fields(policy)["allowlist"]
@@ -190,7 +190,7 @@ def test_rules_change_while_the_list_stays(world: World) -> None:
     world.vm.succeed(world.payment(world.wallet(policy), payee))
 
 
-def test_lifting_the_restriction_closes_the_list(world: World) -> None:
+def test_lifting_the_restriction_closes_the_list(world: VmWorld) -> None:
     policy = world.policy(RESTRICTED, some(3))
     vault, old = world.wallet(policy), world.fields(policy)["allowlist"]
     world.vm.refuse("WrongAllowlist", world.policy_update(policy, OPEN))
@@ -202,7 +202,7 @@ def test_lifting_the_restriction_closes_the_list(world: World) -> None:
     assert world.next_allowlist(policy) == world.addresses.allowlist(policy, 2)
 
 
-def test_list_in_force_is_not_written(world: World) -> None:
+def test_list_in_force_is_not_written(world: VmWorld) -> None:
     policy = world.policy(RESTRICTED, some(3))
     world.vm.refuse(
         "WrongAllowlist",
@@ -212,14 +212,14 @@ def test_list_in_force_is_not_written(world: World) -> None:
     )
 
 
-def test_unsealed_list_is_not_put_in_force(world: World) -> None:
+def test_unsealed_list_is_not_put_in_force(world: VmWorld) -> None:
     policy = world.policy(RESTRICTED)
     world.vm.succeed(world.chunk(policy, some(3), seal=False))
     new = world.next_allowlist(policy)
     world.vm.refuse("AllowlistNotSealed", world.policy_update(policy, RESTRICTED, new_allowlist=new))
 
 
-def test_only_the_policys_next_list_is_put_in_force(world: World) -> None:
+def test_only_the_policys_next_list_is_put_in_force(world: VmWorld) -> None:
     policy, other = world.policy(RESTRICTED, some(1)), world.policy(RESTRICTED)
     current, foreign = world.fields(policy)["allowlist"], world.write_allowlist(other, some(1))
     options = {"old_allowlist": current, "rent_receiver": world.payer}
@@ -233,7 +233,7 @@ def test_only_the_policys_next_list_is_put_in_force(world: World) -> None:
     world.update_policy(policy, RESTRICTED, new_allowlist=new, **options)
 
 
-def test_rent_of_a_list_goes_to_nobody_else(world: World) -> None:
+def test_rent_of_a_list_goes_to_nobody_else(world: VmWorld) -> None:
     policy = world.policy(RESTRICTED, some(1))
     old = world.fields(policy)["allowlist"]
     for receiver in (world.stranger, None):
@@ -242,7 +242,7 @@ def test_rent_of_a_list_goes_to_nobody_else(world: World) -> None:
         )
 
 
-def test_rent_of_a_list_goes_to_who_paid_for_its_first_chunk(world: World) -> None:
+def test_rent_of_a_list_goes_to_who_paid_for_its_first_chunk(world: VmWorld) -> None:
     policy, first = world.policy(RESTRICTED), world.vm.key(LAMPORTS)
 
     def write(payer: Pubkey, offset: int) -> Instruction:
@@ -269,7 +269,7 @@ def test_rent_of_a_list_goes_to_who_paid_for_its_first_chunk(world: World) -> No
     assert world.vm.lamports(first) > LAMPORTS
 
 
-def test_closing_a_policy_closes_its_list(world: World) -> None:
+def test_closing_a_policy_closes_its_list(world: VmWorld) -> None:
     before = world.vm.lamports(world.payer)
     policy = world.policy(RESTRICTED, some(30))
     allowlist = world.fields(policy)["allowlist"]
@@ -294,7 +294,7 @@ def test_closing_a_policy_closes_its_list(world: World) -> None:
     assert world.vm.lamports(world.payer) == before - left
 
 
-def test_payment_needs_the_very_list_of_the_policy(world: World) -> None:
+def test_payment_needs_the_very_list_of_the_policy(world: VmWorld) -> None:
     payee = world.payee()
     policy, other = (world.policy(RESTRICTED, [bytes(payee.owner)]) for _ in range(2))
     vault = world.wallet(policy)

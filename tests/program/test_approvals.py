@@ -8,9 +8,9 @@ from solders.pubkey import Pubkey
 
 from app.chain.rules import Rules
 from idl.codec import Event
-from tests.program.tokens import USDC
-from tests.program.vm import START
-from tests.program.world import World
+from tests.support.vm import START
+from tests.support.vm_tokens import USDC
+from tests.support.vm_world import VmWorld
 
 GUARDED = Rules(require_co_sign=USDC)
 AMOUNT = 2 * USDC
@@ -19,7 +19,7 @@ DAY = 86_400
 
 
 def closing(
-    world: World, vault: Pubkey, approval: Pubkey, signer: Pubkey, receiver: Pubkey | None = None
+    world: VmWorld, vault: Pubkey, approval: Pubkey, signer: Pubkey, receiver: Pubkey | None = None
 ) -> Instruction:
     """Return the instruction that withdraws an approval."""
     return world.build.close_approval(
@@ -27,7 +27,7 @@ def closing(
     )
 
 
-def test_approval_is_stored_and_told(world: World) -> None:
+def test_approval_is_stored_and_told(world: VmWorld) -> None:
     vault, payee = world.wallet(GUARDED), world.payee()
     approval = world.addresses.approval(vault, REFERENCE)
     result = world.vm.succeed(world.approving(vault, payee.owner, AMOUNT, START + 60, REFERENCE))
@@ -41,7 +41,7 @@ def test_approval_is_stored_and_told(world: World) -> None:
     assert result.event == Event("PaymentApproved", told)
 
 
-def test_approved_payment_passes_once_and_closes_the_approval(world: World) -> None:
+def test_approved_payment_passes_once_and_closes_the_approval(world: VmWorld) -> None:
     vault, payee = world.wallet(GUARDED), world.payee()
     before = world.vm.lamports(world.payer)
     approval = world.approval(vault, payee, AMOUNT)
@@ -53,7 +53,7 @@ def test_approved_payment_passes_once_and_closes_the_approval(world: World) -> N
     world.vm.refuse("AccountDataTooSmall", world.payment(vault, payee, AMOUNT, approval=approval))
 
 
-def test_approval_is_for_exactly_its_vault_recipient_and_amount(world: World) -> None:
+def test_approval_is_for_exactly_its_vault_recipient_and_amount(world: VmWorld) -> None:
     policy = world.policy(GUARDED)
     vault, other_vault = world.wallet(policy), world.wallet(policy)
     payee, other = world.payee(), world.payee()
@@ -68,7 +68,7 @@ def test_approval_is_for_exactly_its_vault_recipient_and_amount(world: World) ->
     world.vm.succeed(world.payment(vault, payee, AMOUNT, approval=approval))
 
 
-def test_approval_ends_with_the_policys_version(world: World) -> None:
+def test_approval_ends_with_the_policys_version(world: VmWorld) -> None:
     vault, payee = world.wallet(GUARDED), world.payee()
     approval = world.approval(vault, payee, AMOUNT)
     world.update_policy(world.fields(vault)["policy"], GUARDED)
@@ -77,7 +77,7 @@ def test_approval_ends_with_the_policys_version(world: World) -> None:
     world.vm.succeed(world.payment(vault, payee, AMOUNT, approval=renewed))
 
 
-def test_approval_counts_until_its_time_and_not_from_it_on(world: World) -> None:
+def test_approval_counts_until_its_time_and_not_from_it_on(world: VmWorld) -> None:
     vault, payee = world.wallet(GUARDED), world.payee()
     in_time, late = (world.approval(vault, payee, AMOUNT, expires_in=100) for _ in range(2))
     world.vm.now = START + 99
@@ -86,7 +86,7 @@ def test_approval_counts_until_its_time_and_not_from_it_on(world: World) -> None
     world.vm.refuse("WrongApproval", world.payment(vault, payee, AMOUNT, approval=late))
 
 
-def test_approval_lives_at_most_a_day(world: World) -> None:
+def test_approval_lives_at_most_a_day(world: VmWorld) -> None:
     vault, payee = world.wallet(GUARDED), world.payee()
     for expires_at in (START - 1, START, START + DAY + 1, 2**63 - 1, -(2**63)):
         world.vm.refuse("InvalidTime", world.approving(vault, payee.owner, AMOUNT, expires_at, REFERENCE))
@@ -95,7 +95,7 @@ def test_approval_lives_at_most_a_day(world: World) -> None:
         world.vm.succeed(world.approving(vault, payee.owner, AMOUNT, expires_at, reference))
 
 
-def test_nothing_is_not_approved_and_a_reference_is_used_once(world: World) -> None:
+def test_nothing_is_not_approved_and_a_reference_is_used_once(world: VmWorld) -> None:
     vault, payee = world.wallet(GUARDED), world.payee()
     world.vm.refuse("ZeroAmount", world.approving(vault, payee.owner, 0, START + 60, REFERENCE))
     approve = world.approving(vault, payee.owner, AMOUNT, START + 60, REFERENCE)
@@ -104,7 +104,7 @@ def test_nothing_is_not_approved_and_a_reference_is_used_once(world: World) -> N
 
 
 @pytest.mark.parametrize("role", ["authority", "arbiter", "verifier", "session", "stranger"])
-def test_only_the_operator_approves(world: World, role: str) -> None:
+def test_only_the_operator_approves(world: VmWorld, role: str) -> None:
     vault, payee = world.wallet(GUARDED), world.payee()
     world.vm.refuse(
         "Unauthorized",
@@ -121,7 +121,7 @@ def test_only_the_operator_approves(world: World, role: str) -> None:
     )
 
 
-def test_operator_withdraws_an_approval(world: World) -> None:
+def test_operator_withdraws_an_approval(world: VmWorld) -> None:
     vault, payee = world.wallet(GUARDED), world.payee()
     before = world.vm.lamports(world.payer)
     approval = world.approval(vault, payee, AMOUNT)
@@ -136,7 +136,7 @@ def test_operator_withdraws_an_approval(world: World) -> None:
     world.vm.refuse("AccountDataTooSmall", pay)
 
 
-def test_anyone_clears_an_approval_away_from_its_time_on(world: World) -> None:
+def test_anyone_clears_an_approval_away_from_its_time_on(world: VmWorld) -> None:
     vault, payee = world.wallet(GUARDED), world.payee()
     approval = world.approval(vault, payee, AMOUNT, expires_in=100)
     clear = closing(world, vault, approval, world.stranger)
@@ -147,7 +147,7 @@ def test_anyone_clears_an_approval_away_from_its_time_on(world: World) -> None:
     assert not world.vm.exists(approval)
 
 
-def test_rent_of_a_used_approval_goes_to_nobody_else(world: World) -> None:
+def test_rent_of_a_used_approval_goes_to_nobody_else(world: VmWorld) -> None:
     vault, payee = world.wallet(GUARDED), world.payee()
     approval = world.approval(vault, payee, AMOUNT)
     for receiver in (None, world.stranger, world.session):
@@ -155,21 +155,21 @@ def test_rent_of_a_used_approval_goes_to_nobody_else(world: World) -> None:
         world.vm.refuse("WrongRentReceiver", world.payment(vault, payee, AMOUNT, **options))
 
 
-def test_approval_of_an_agents_payment_is_no_second_signature_for_the_operators_own(world: World) -> None:
+def test_approval_of_an_agents_payment_is_no_second_signature_for_the_operators_own(world: VmWorld) -> None:
     vault, payee = world.wallet(GUARDED), world.payee()
     approval = world.approval(vault, payee, AMOUNT)
     for options in ({"approval": approval}, {"co_signer": world.operator}):
         world.vm.refuse("CoSignRequired", world.payment(vault, payee, AMOUNT, signer=world.operator, **options))
 
 
-def test_approval_opens_no_other_rule(world: World) -> None:
+def test_approval_opens_no_other_rule(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(require_co_sign=0, max_per_tx=AMOUNT - 1)), world.payee()
     approval = world.approval(vault, payee, AMOUNT)
     world.vm.refuse("MaxPerTxExceeded", world.payment(vault, payee, AMOUNT, approval=approval))
     assert world.vm.exists(approval)
 
 
-def test_approval_ends_with_the_policy_it_was_given_under(world: World) -> None:
+def test_approval_ends_with_the_policy_it_was_given_under(world: VmWorld) -> None:
     vault, payee, other = world.wallet(GUARDED), world.payee(), world.policy(GUARDED)
     approval = world.approval(vault, payee, AMOUNT)
     world.vm.succeed(
@@ -181,7 +181,7 @@ def test_approval_ends_with_the_policy_it_was_given_under(world: World) -> None:
     world.vm.refuse("WrongApproval", world.payment(vault, payee, AMOUNT, approval=approval))
 
 
-def test_approval_ends_with_the_operator_who_gave_it(world: World) -> None:
+def test_approval_ends_with_the_operator_who_gave_it(world: VmWorld) -> None:
     vault, payee, successor = world.wallet(GUARDED), world.payee(), world.vm.key()
     approval = world.approval(vault, payee, AMOUNT)
     world.vm.succeed(world.build.update_org(signer=world.authority, operator=successor))
@@ -189,7 +189,7 @@ def test_approval_ends_with_the_operator_who_gave_it(world: World) -> None:
     world.vm.succeed(closing(world, vault, approval, successor))
 
 
-def test_approval_of_an_archived_vault_is_withdrawn(world: World) -> None:
+def test_approval_of_an_archived_vault_is_withdrawn(world: VmWorld) -> None:
     vault, payee = world.wallet(GUARDED, funds=0), world.payee()
     approval = world.approval(vault, payee, AMOUNT)
     world.vm.succeed(

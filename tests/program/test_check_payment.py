@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from app.chain.rules import RULES, Rules, category_bits
-from tests.program.tokens import USDC
-from tests.program.vm import START
-from tests.program.world import OPEN, World
+from tests.support.vm import START
+from tests.support.vm_tokens import USDC
+from tests.support.vm_world import OPEN, VmWorld
 
 MINUTE, SLOT, HOUR, DAY = 60, 900, 3_600, 86_400
 FEBRUARY = 1_801_440_000
@@ -30,7 +30,7 @@ def verdict(check: dict[str, Any], rule: str) -> dict[str, Any]:
     return found
 
 
-def test_open_policy_sets_nothing_but_lets_pass(world: World) -> None:
+def test_open_policy_sets_nothing_but_lets_pass(world: VmWorld) -> None:
     check = world.check(world.wallet(), world.payee())
     assert (check["passed"], check["retry_at"]) == (True, START)
     assert [rule["rule"] for rule in check["rules"]] == list(range(10))
@@ -39,7 +39,7 @@ def test_open_policy_sets_nothing_but_lets_pass(world: World) -> None:
         assert (rule["passed"], rule["headroom"], rule["retry_at"]) == (True, NOTHING_COUNTED, START)
 
 
-def test_verdict_of_each_rule_has_limit_attempted_and_headroom(world: World) -> None:
+def test_verdict_of_each_rule_has_limit_attempted_and_headroom(world: VmWorld) -> None:
     payee = world.payee()
     vault = world.wallet(world.policy(FULL, [bytes(payee.owner)]))
     for _ in range(2):
@@ -61,7 +61,7 @@ def test_verdict_of_each_rule_has_limit_attempted_and_headroom(world: World) -> 
     ]
 
 
-def test_preview_and_payment_refuse_alike(world: World) -> None:
+def test_preview_and_payment_refuse_alike(world: VmWorld) -> None:
     payee, other = world.payee(), world.payee()
     vault = world.wallet(world.policy(FULL, [bytes(payee.owner)]))
     for target, amount, co_signed, rule in [
@@ -79,7 +79,7 @@ def test_preview_and_payment_refuse_alike(world: World) -> None:
         assert check["passed"] == (paid.error is None)
 
 
-def test_pause_and_freeze_are_verdicts_that_time_does_not_change(world: World) -> None:
+def test_pause_and_freeze_are_verdicts_that_time_does_not_change(world: VmWorld) -> None:
     vault, payee = world.wallet(), world.payee()
     world.vm.succeed(world.freeze(vault))
     world.pause()
@@ -89,7 +89,7 @@ def test_pause_and_freeze_are_verdicts_that_time_does_not_change(world: World) -
         assert (verdict(check, rule)["passed"], verdict(check, rule)["retry_at"]) == (False, None)
 
 
-def assert_passes_from(world: World, vault: Any, payee: Any, amount: int, expected: int) -> None:
+def assert_passes_from(world: VmWorld, vault: Any, payee: Any, amount: int, expected: int) -> None:
     """Check that the preview names `expected`, and that a payment passes then and not a second before."""
     check = world.check(vault, payee, amount)
     assert (check["passed"], check["retry_at"]) == (False, expected)
@@ -101,7 +101,7 @@ def assert_passes_from(world: World, vault: Any, payee: Any, amount: int, expect
     world.vm.succeed(world.payment(vault, payee, amount))
 
 
-def test_payment_passes_when_the_preview_says_by_velocity_cap(world: World) -> None:
+def test_payment_passes_when_the_preview_says_by_velocity_cap(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(velocity_cap=2)), world.payee()
     for _ in range(2):
         world.vm.succeed(world.payment(vault, payee))
@@ -111,7 +111,7 @@ def test_payment_passes_when_the_preview_says_by_velocity_cap(world: World) -> N
 
 
 @pytest.mark.parametrize(("amount", "slots"), [(1, 1), (30, 1), (31, 3), (100, 3)])
-def test_payment_passes_when_the_preview_says_by_max_per_day(world: World, amount: int, slots: int) -> None:
+def test_payment_passes_when_the_preview_says_by_max_per_day(world: VmWorld, amount: int, slots: int) -> None:
     vault, payee = world.wallet(Rules(max_per_day=100)), world.payee()
     world.vm.succeed(world.payment(vault, payee, 30))
     world.vm.now = START + 2 * SLOT + 7
@@ -119,13 +119,13 @@ def test_payment_passes_when_the_preview_says_by_max_per_day(world: World, amoun
     assert_passes_from(world, vault, payee, amount, START + slots * SLOT + DAY)
 
 
-def test_payment_passes_when_the_preview_says_by_max_per_month(world: World) -> None:
+def test_payment_passes_when_the_preview_says_by_max_per_month(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(max_per_month=100)), world.payee()
     world.vm.succeed(world.payment(vault, payee, 100))
     assert_passes_from(world, vault, payee, 100, FEBRUARY)
 
 
-def test_payment_passes_when_the_last_of_its_rules_lets_it(world: World) -> None:
+def test_payment_passes_when_the_last_of_its_rules_lets_it(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(max_per_day=100, velocity_cap=1)), world.payee()
     world.vm.succeed(world.payment(vault, payee, 100))
     check = world.check(vault, payee, 1)
@@ -146,12 +146,12 @@ def test_payment_passes_when_the_last_of_its_rules_lets_it(world: World) -> None
         Rules(blocked_categories=1),
     ],
 )
-def test_payment_that_never_passes_has_no_time(world: World, rules: Rules) -> None:
+def test_payment_that_never_passes_has_no_time(world: VmWorld, rules: Rules) -> None:
     check = world.check(world.wallet(rules), world.payee(), 2)
     assert (check["passed"], check["retry_at"]) == (False, None)
 
 
-def test_payment_that_would_pass_only_after_the_policy_has_expired_never_passes(world: World) -> None:
+def test_payment_that_would_pass_only_after_the_policy_has_expired_never_passes(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(velocity_cap=1, expiry=START + 100)), world.payee()
     world.vm.succeed(world.payment(vault, payee))
     check = world.check(vault, payee)
@@ -159,13 +159,13 @@ def test_payment_that_would_pass_only_after_the_policy_has_expired_never_passes(
     assert (check["passed"], check["retry_at"]) == (False, None)
 
 
-def test_payment_that_passes_in_the_policys_last_second_has_that_time(world: World) -> None:
+def test_payment_that_passes_in_the_policys_last_second_has_that_time(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(velocity_cap=1, expiry=START + MINUTE + HOUR)), world.payee()
     world.vm.succeed(world.payment(vault, payee))
     assert_passes_from(world, vault, payee, 1, START + MINUTE + HOUR)
 
 
-def test_clock_that_has_stepped_back_is_judged_at_the_ledgers_time(world: World) -> None:
+def test_clock_that_has_stepped_back_is_judged_at_the_ledgers_time(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(velocity_cap=2, max_per_day=USDC)), world.payee()
     world.vm.succeed(world.payment(vault, payee, 1))
     world.vm.now = START - DAY
@@ -173,7 +173,7 @@ def test_clock_that_has_stepped_back_is_judged_at_the_ledgers_time(world: World)
     assert (check["passed"], check["retry_at"]) == (True, START)
 
 
-def test_preview_needs_the_accounts_that_the_payment_needs(world: World) -> None:
+def test_preview_needs_the_accounts_that_the_payment_needs(world: VmWorld) -> None:
     payee, other = world.payee(), world.policy()
     vault = world.wallet(world.policy(FULL, [bytes(payee.owner)]))
     policy = world.fields(vault)["policy"]
@@ -191,7 +191,7 @@ def test_preview_needs_the_accounts_that_the_payment_needs(world: World) -> None
         world.vm.refuse(error, call)
 
 
-def test_preview_changes_nothing_also_when_it_is_sent(world: World) -> None:
+def test_preview_changes_nothing_also_when_it_is_sent(world: VmWorld) -> None:
     vault, payee = world.wallet(OPEN), world.payee()
     before = world.vm.state()
     result = world.vm.succeed(

@@ -7,7 +7,8 @@ import pytest
 from solders.pubkey import Pubkey
 
 from app.chain.rules import Rules
-from tests.program.escrows import (
+from tests.support.vm import PROGRAM_ID, START
+from tests.support.vm_escrows import (
     AMOUNT,
     DAY,
     HOUR,
@@ -20,9 +21,8 @@ from tests.program.escrows import (
     lock,
     worker,
 )
-from tests.program.tokens import USDC
-from tests.program.vm import PROGRAM_ID, START
-from tests.program.world import Payee, World
+from tests.support.vm_tokens import USDC
+from tests.support.vm_world import Payee, VmWorld
 
 SLOT, RING = 900, 97
 FEBRUARY = 1_801_440_000
@@ -32,7 +32,7 @@ DAY_TOTAL, DAY_SLOTS = LEDGER + 4 * 8, LEDGER + 5 * 8
 """Where a vault's account holds them."""
 
 
-def ledger(world: World, vault: Pubkey) -> dict[str, Any]:
+def ledger(world: VmWorld, vault: Pubkey) -> dict[str, Any]:
     """Return a vault's ledger, whose totals must be the sums of their slots."""
     found: dict[str, Any] = world.fields(vault)["ledger"]
     for window in (found["day"], found["hour"]):
@@ -40,14 +40,14 @@ def ledger(world: World, vault: Pubkey) -> dict[str, Any]:
     return found
 
 
-def budget(world: World, vault: Pubkey, payee: Payee) -> tuple[int, int]:
+def budget(world: VmWorld, vault: Pubkey, payee: Payee) -> tuple[int, int]:
     """Return what day and month still allow."""
     rules = world.check(vault, payee, 1)["rules"]
     return rules[7]["headroom"], rules[8]["headroom"]
 
 
 @pytest.mark.parametrize("how", ["deadline", "arbiter"])
-def test_refund_gives_back_to_the_slot_and_month_it_was_charged_to(world: World, how: str) -> None:
+def test_refund_gives_back_to_the_slot_and_month_it_was_charged_to(world: VmWorld, how: str) -> None:
     vault, payee = world.wallet(Rules(max_per_day=2 * AMOUNT, max_per_month=2 * AMOUNT)), world.payee()
     world.vm.succeed(world.payment(vault, payee, 1))
     world.vm.now = START + SLOT
@@ -68,7 +68,7 @@ def test_refund_gives_back_to_the_slot_and_month_it_was_charged_to(world: World,
     world.vm.refuse("MaxPerDayExceeded", world.payment(vault, payee, 1))
 
 
-def test_refund_gives_no_velocity_back(world: World) -> None:
+def test_refund_gives_no_velocity_back(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(velocity_cap=2)), world.payee()
     escrows = [lock(world, vault, payee.owner, timeout=60) for _ in range(2)]
     world.vm.now = START + 60
@@ -79,7 +79,7 @@ def test_refund_gives_no_velocity_back(world: World) -> None:
     world.vm.refuse("VelocityCapExceeded", creation(world, vault, payee.owner))
 
 
-def test_refund_leaves_the_time_of_the_ledger(world: World) -> None:
+def test_refund_leaves_the_time_of_the_ledger(world: VmWorld) -> None:
     vault, payee = world.wallet(), world.payee()
     escrow = lock(world, vault, payee.owner)
     world.vm.now = START + DAY
@@ -88,7 +88,7 @@ def test_refund_leaves_the_time_of_the_ledger(world: World) -> None:
 
 
 @pytest.mark.parametrize("slots_later", [1, 95, 96, 97, 98, 194])
-def test_refund_gives_back_to_the_day_while_its_slot_is_in_the_window(world: World, slots_later: int) -> None:
+def test_refund_gives_back_to_the_day_while_its_slot_is_in_the_window(world: VmWorld, slots_later: int) -> None:
     # Given an escrow, and a payment that moves the window on by so many slots
     vault, payee = world.wallet(Rules(max_per_day=2 * AMOUNT)), world.payee()
     escrow = lock(world, vault, payee.owner, timeout=60)
@@ -104,7 +104,7 @@ def test_refund_gives_back_to_the_day_while_its_slot_is_in_the_window(world: Wor
     assert budget(world, vault, payee)[0] == 2 * AMOUNT - 3
 
 
-def test_refund_while_in_the_window_moves_nothing_to_another_slot(world: World) -> None:
+def test_refund_while_in_the_window_moves_nothing_to_another_slot(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(max_per_day=AMOUNT)), world.payee()
     world.vm.succeed(world.payment(vault, payee, 2))
     world.vm.now = START + SLOT
@@ -121,7 +121,7 @@ def test_refund_while_in_the_window_moves_nothing_to_another_slot(world: World) 
 
 
 @pytest.mark.parametrize("later", [DAY, DAY + SLOT - 1, DAY + SLOT, 3 * DAY])
-def test_refund_after_days_without_a_payment_makes_no_more_room_than_there_is(world: World, later: int) -> None:
+def test_refund_after_days_without_a_payment_makes_no_more_room_than_there_is(world: VmWorld, later: int) -> None:
     vault, payee = world.wallet(Rules(max_per_day=2 * AMOUNT)), world.payee()
     world.vm.succeed(world.payment(vault, payee, AMOUNT))
     escrow = lock(world, vault, payee.owner, timeout=60)
@@ -134,7 +134,7 @@ def test_refund_after_days_without_a_payment_makes_no_more_room_than_there_is(wo
     ledger(world, vault)
 
 
-def test_refund_in_another_month_gives_nothing_back_to_it(world: World) -> None:
+def test_refund_in_another_month_gives_nothing_back_to_it(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(max_per_month=2 * AMOUNT)), world.payee()
     world.vm.now = FEBRUARY - 60
     seen, unseen = (lock(world, vault, payee.owner, timeout=60) for _ in range(2))
@@ -150,7 +150,7 @@ def test_refund_in_another_month_gives_nothing_back_to_it(world: World) -> None:
     world.vm.refuse("MaxPerMonthExceeded", world.payment(vault, payee, 2 * AMOUNT - 2))
 
 
-def test_refund_later_in_the_month_gives_back_to_the_month_alone(world: World) -> None:
+def test_refund_later_in_the_month_gives_back_to_the_month_alone(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(max_per_month=2 * AMOUNT)), world.payee()
     escrow = lock(world, vault, payee.owner, timeout=60)
     world.vm.now = FEBRUARY - 1
@@ -161,7 +161,7 @@ def test_refund_later_in_the_month_gives_back_to_the_month_alone(world: World) -
 
 
 @pytest.mark.parametrize("released", [1, 2 * USDC, AMOUNT - 1, AMOUNT])
-def test_split_gives_back_what_was_not_released(world: World, released: int) -> None:
+def test_split_gives_back_what_was_not_released(world: VmWorld, released: int) -> None:
     vault, payee = world.wallet(), world.payee()
     escrow = disputed(world, vault, payee.owner)
     world.vm.succeed(decision(world, escrow, released))
@@ -169,7 +169,7 @@ def test_split_gives_back_what_was_not_released(world: World, released: int) -> 
     assert (after["day"]["total"], after["month_spent"]) == (released, released)
 
 
-def test_nothing_is_given_back_twice(world: World) -> None:
+def test_nothing_is_given_back_twice(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(max_per_day=3 * AMOUNT)), world.payee()
     kept, first, second = (lock(world, vault, payee.owner, timeout=60) for _ in range(3))
     world.vm.succeed(completion(world, kept))
@@ -183,7 +183,7 @@ def test_nothing_is_given_back_twice(world: World) -> None:
         assert (after["day"]["total"], after["month_spent"]) == (left, left)
 
 
-def test_budgets_are_the_requesters_and_never_the_receivers(world: World) -> None:
+def test_budgets_are_the_requesters_and_never_the_receivers(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     before = world.fields(receiver.vault)
     world.vm.succeed(completion(world, lock(world, vault, receiver.vault)))
@@ -191,7 +191,7 @@ def test_budgets_are_the_requesters_and_never_the_receivers(world: World) -> Non
     assert world.fields(receiver.vault) == before
 
 
-def test_refund_takes_no_more_out_of_a_slot_than_is_in_it(world: World) -> None:
+def test_refund_takes_no_more_out_of_a_slot_than_is_in_it(world: VmWorld) -> None:
     # Given a ledger that holds less than was charged, which no instruction makes of it
     vault, payee = world.wallet(), world.payee()
     escrow = lock(world, vault, payee.owner)
@@ -207,7 +207,7 @@ def test_refund_takes_no_more_out_of_a_slot_than_is_in_it(world: World) -> None:
     assert (ledger(world, vault)["day"]["total"], ledger(world, vault)["month_spent"]) == (0, 0)
 
 
-def test_clock_that_steps_back_charges_to_the_slot_of_the_last_payment(world: World) -> None:
+def test_clock_that_steps_back_charges_to_the_slot_of_the_last_payment(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(max_per_day=2 * AMOUNT)), world.payee()
     world.vm.succeed(world.payment(vault, payee, 1))
     world.vm.now = START - 2 * DAY

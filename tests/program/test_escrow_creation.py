@@ -11,7 +11,8 @@ from app.chain.addresses import domain_hash
 from app.chain.escrow_instructions import OpenEscrow
 from app.chain.rules import Rules, category_bits
 from tests.program.bumps import below_canonical
-from tests.program.escrows import (
+from tests.support.vm import START
+from tests.support.vm_escrows import (
     AMOUNT,
     FUNDS,
     HOUR,
@@ -26,9 +27,8 @@ from tests.program.escrows import (
     replaced,
     worker,
 )
-from tests.program.tokens import USDC, place_token_account
-from tests.program.vm import START
-from tests.program.world import SESSION_ENDS, Payee, World
+from tests.support.vm_tokens import USDC, place_token_account
+from tests.support.vm_world import SESSION_ENDS, Payee, VmWorld
 
 SUM = 2 * AMOUNT
 """What two escrows come to."""
@@ -49,7 +49,9 @@ ADDRESS_WITH_SEED_MISMATCH = "System:5"
         (Rules(require_co_sign=AMOUNT - 1), "CoSignRequired", ("require_co_sign", AMOUNT - 1, AMOUNT)),
     ],
 )
-def test_each_rule_refuses_and_says_so(world: World, rules: Rules, error: str, violation: tuple[str, int, int]) -> None:
+def test_each_rule_refuses_and_says_so(
+    world: VmWorld, rules: Rules, error: str, violation: tuple[str, int, int]
+) -> None:
     vault, receiver = world.wallet(rules), worker(world)
     told = world.vm.refuse(error, creation(world, vault, receiver.vault)).violation
     assert told is not None
@@ -57,7 +59,7 @@ def test_each_rule_refuses_and_says_so(world: World, rules: Rules, error: str, v
     assert (told.vault, told.recipient) == (vault, receiver.vault)
 
 
-def test_every_rule_reaches_its_limit_and_escrows_and_payments_add_up(world: World) -> None:
+def test_every_rule_reaches_its_limit_and_escrows_and_payments_add_up(world: VmWorld) -> None:
     receiver, payee = worker(world), world.payee()
     rules = Rules(
         max_per_tx=AMOUNT,
@@ -78,7 +80,7 @@ def test_every_rule_reaches_its_limit_and_escrows_and_payments_add_up(world: Wor
     world.vm.refuse("VelocityCapExceeded", world.payment(vault, payee, 1))
 
 
-def test_pause_and_freeze_stop_creation_and_are_no_rules(world: World) -> None:
+def test_pause_and_freeze_stop_creation_and_are_no_rules(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     world.vm.succeed(world.freeze(vault))
     assert world.vm.refuse("WalletFrozen", creation(world, vault, receiver.vault)).violation is None
@@ -86,7 +88,7 @@ def test_pause_and_freeze_stop_creation_and_are_no_rules(world: World) -> None:
     assert world.vm.refuse("OrgPaused", creation(world, vault, receiver.vault)).violation is None
 
 
-def test_receiver_passes_by_its_attested_domain_and_category(world: World) -> None:
+def test_receiver_passes_by_its_attested_domain_and_category(world: VmWorld) -> None:
     receiver, other = worker(world), worker(world)
     rules = Rules(restricted=True, blocked_categories=category_bits(["uncategorized"]))
     vault = world.wallet(world.policy(rules, [domain_hash("shop.example")]))
@@ -98,7 +100,7 @@ def test_receiver_passes_by_its_attested_domain_and_category(world: World) -> No
     lock(world, vault, receiver.vault)
 
 
-def test_co_signed_escrow_passes_the_threshold(world: World) -> None:
+def test_co_signed_escrow_passes_the_threshold(world: VmWorld) -> None:
     vault, receiver = world.wallet(Rules(require_co_sign=USDC)), worker(world)
     for role in ("authority", "session", "arbiter", "verifier", "stranger"):
         world.vm.refuse("Unauthorized", creation(world, vault, receiver.vault, co_signer=getattr(world, role)))
@@ -108,7 +110,7 @@ def test_co_signed_escrow_passes_the_threshold(world: World) -> None:
     assert (result.event.data["co_signed"], result.event.data["by_session"]) == (1, 1)
 
 
-def test_approved_escrow_passes_once_and_closes_the_approval(world: World) -> None:
+def test_approved_escrow_passes_once_and_closes_the_approval(world: VmWorld) -> None:
     vault, receiver, other = world.wallet(Rules(require_co_sign=USDC)), worker(world), worker(world)
     before = world.vm.lamports(world.payer)
     approval = world.approval(vault, Payee(receiver.vault, receiver.tokens), AMOUNT, for_escrow=True)
@@ -128,7 +130,7 @@ def test_approved_escrow_passes_once_and_closes_the_approval(world: World) -> No
     world.vm.refuse("AccountDataTooSmall", creation(world, vault, receiver.vault, approval=approval))
 
 
-def test_approval_of_a_payment_and_that_of_an_escrow_do_not_stand_for_each_other(world: World) -> None:
+def test_approval_of_a_payment_and_that_of_an_escrow_do_not_stand_for_each_other(world: VmWorld) -> None:
     vault, receiver = world.wallet(Rules(require_co_sign=USDC)), worker(world)
     payee = Payee(receiver.vault, receiver.tokens)
     to_pay = world.approval(vault, payee, AMOUNT)
@@ -140,13 +142,13 @@ def test_approval_of_a_payment_and_that_of_an_escrow_do_not_stand_for_each_other
 
 
 @pytest.mark.parametrize("role", ["authority", "arbiter", "verifier", "stranger"])
-def test_nobody_but_session_authority_and_operator_creates(world: World, role: str) -> None:
+def test_nobody_but_session_authority_and_operator_creates(world: VmWorld, role: str) -> None:
     vault, receiver = world.wallet(), worker(world)
     world.vm.refuse("Unauthorized", creation(world, vault, receiver.vault, signer=getattr(world, role)))
     world.vm.refuse("Unauthorized", creation(world, vault, receiver.vault, signer=receiver.key))
 
 
-def test_session_creates_until_its_time_and_not_from_it_on(world: World) -> None:
+def test_session_creates_until_its_time_and_not_from_it_on(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     world.vm.now = SESSION_ENDS - 1
     lock(world, vault, receiver.vault)
@@ -154,9 +156,9 @@ def test_session_creates_until_its_time_and_not_from_it_on(world: World) -> None
     world.vm.refuse("SessionExpired", creation(world, vault, receiver.vault))
 
 
-def test_receiver_must_be_a_live_vault_of_the_organisation_or_an_outside_address(world: World) -> None:
+def test_receiver_must_be_a_live_vault_of_the_organisation_or_an_outside_address(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
-    elsewhere = World(world.vm, org_id="elsewhere", mint=world.mint)
+    elsewhere = VmWorld(world.vm, org_id="elsewhere", mint=world.mint)
     foreign, frozen, archived = worker(elsewhere), worker(world), worker(world)
     world.vm.succeed(world.freeze(frozen.vault))
     world.vm.succeed(close_wallet(world, archived.vault))
@@ -181,14 +183,14 @@ def test_receiver_must_be_a_live_vault_of_the_organisation_or_an_outside_address
     lock(world, vault, frozen.vault)
 
 
-def test_escrow_about_to_be_made_is_no_receiver(world: World) -> None:
+def test_escrow_about_to_be_made_is_no_receiver(world: VmWorld) -> None:
     vault = world.wallet()
     escrow = world.addresses.escrow(vault, 0)
     for receiver in (escrow, world.addresses.escrow_tokens(escrow)):
         world.vm.refuse("ConstraintDuplicateMutableAccount", creation(world, vault, receiver))
 
 
-def test_token_account_named_must_be_the_receivers_associated_one(world: World) -> None:
+def test_token_account_named_must_be_the_receivers_associated_one(world: VmWorld) -> None:
     vault, receiver, payee = world.wallet(), worker(world), world.payee()
     for address in (receiver.vault, payee.owner):
         create = creation(world, vault, address)
@@ -198,7 +200,7 @@ def test_token_account_named_must_be_the_receivers_associated_one(world: World) 
             world.vm.refuse("WrongTokenAccount", replaced(create, named, wrong))
 
 
-def test_nothing_and_more_than_the_balance_are_not_locked(world: World) -> None:
+def test_nothing_and_more_than_the_balance_are_not_locked(world: VmWorld) -> None:
     vault, receiver = world.wallet(funds=5), worker(world)
     world.vm.refuse("ZeroAmount", creation(world, vault, receiver.vault, 0))
     for amount in (6, 2**64 - 1):
@@ -208,12 +210,12 @@ def test_nothing_and_more_than_the_balance_are_not_locked(world: World) -> None:
 
 
 @pytest.mark.parametrize("kinds", [0, 0b1000, 0b1001, 0b1111, 255])
-def test_kinds_of_proof_are_some_of_the_three(world: World, kinds: int) -> None:
+def test_kinds_of_proof_are_some_of_the_three(world: VmWorld, kinds: int) -> None:
     vault, receiver = world.wallet(), worker(world)
     world.vm.refuse("InvalidProof", creation(world, vault, receiver.vault, proof_kinds=kinds))
 
 
-def test_timeout_is_from_a_minute_to_thirty_days(world: World) -> None:
+def test_timeout_is_from_a_minute_to_thirty_days(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     for timeout in (0, 1, 59, THIRTY_DAYS + 1, 2**32 - 1):
         world.vm.refuse("InvalidTime", creation(world, vault, receiver.vault, timeout=timeout))
@@ -222,7 +224,7 @@ def test_timeout_is_from_a_minute_to_thirty_days(world: World) -> None:
         assert world.fields(escrow.address)["deadline"] == START + timeout
 
 
-def test_vault_has_at_most_64_open_escrows(world: World) -> None:
+def test_vault_has_at_most_64_open_escrows(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     escrows = [lock(world, vault, receiver.vault, 1) for _ in range(64)]
     world.vm.refuse("TooManyEscrows", creation(world, vault, receiver.vault, 1))
@@ -234,7 +236,7 @@ def test_vault_has_at_most_64_open_escrows(world: World) -> None:
     assert (fields["open_escrows"], fields["escrow_counter"]) == (64, 65)
 
 
-def test_only_the_vaults_next_escrow_is_made(world: World) -> None:
+def test_only_the_vaults_next_escrow_is_made(world: VmWorld) -> None:
     vault, other, receiver = world.wallet(), world.wallet(), worker(world)
     first = lock(world, vault, receiver.vault)
     for counter in (0, 2, 2**64 - 1):
@@ -248,7 +250,7 @@ def test_only_the_vaults_next_escrow_is_made(world: World) -> None:
     assert held(world, first) == AMOUNT
 
 
-def test_bump_is_that_of_the_escrows_address_and_need_not_be_the_canonical_one(world: World) -> None:
+def test_bump_is_that_of_the_escrows_address_and_need_not_be_the_canonical_one(world: VmWorld) -> None:
     vault, receiver, tokens = world.wallet(), worker(world), world.addresses.escrow_tokens
     canonical = world.addresses.escrow(vault, 0)
     address, lower = below_canonical(b"escrow", bytes(vault), bytes(8))
@@ -273,7 +275,7 @@ def _with_bump(create: Instruction, bump: int) -> Instruction:
 
 
 @pytest.mark.parametrize("lamports", [1, 10**6, 10**9])
-def test_lamports_sent_ahead_do_not_block_creation_and_go_to_the_payer(world: World, lamports: int) -> None:
+def test_lamports_sent_ahead_do_not_block_creation_and_go_to_the_payer(world: VmWorld, lamports: int) -> None:
     vault, receiver = world.wallet(), worker(world)
     escrow = next_escrow(world, vault, receiver.vault)
     tokens = world.addresses.escrow_tokens(escrow.address)
@@ -288,7 +290,7 @@ def test_lamports_sent_ahead_do_not_block_creation_and_go_to_the_payer(world: Wo
     assert world.vm.lamports(world.payer) == before + 2 * lamports
 
 
-def test_clock_that_steps_back_does_not_change_the_time_of_a_creation(world: World) -> None:
+def test_clock_that_steps_back_does_not_change_the_time_of_a_creation(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     world.vm.succeed(world.payment(vault, world.payee()))
     world.vm.now = START - 10**6
@@ -296,7 +298,7 @@ def test_clock_that_steps_back_does_not_change_the_time_of_a_creation(world: Wor
     assert (stored["created_at"], stored["deadline"], stored["charged_slot"]) == (START, START + HOUR, START // 900)
 
 
-def test_refused_creation_takes_the_rest_of_its_transaction_back(world: World) -> None:
+def test_refused_creation_takes_the_rest_of_its_transaction_back(world: VmWorld) -> None:
     vault, receiver = world.wallet(Rules(max_per_day=AMOUNT)), worker(world)
     counter = world.fields(vault)["escrow_counter"]
     both = [creation(world, vault, receiver.vault, counter=counter + one) for one in range(2)]

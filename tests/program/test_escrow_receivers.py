@@ -5,9 +5,10 @@ from solders.instruction import AccountMeta, Instruction
 from solders.pubkey import Pubkey
 
 from app.chain.addresses import ASSOCIATED_TOKEN_PROGRAM, SYSTEM_PROGRAM
-from tests.program import nothing
 from tests.program.adversaries.ways import slots
-from tests.program.escrows import (
+from tests.support import nothing
+from tests.support.vm import PROGRAM_ID, START
+from tests.support.vm_escrows import (
     AMOUNT,
     COMPLETED,
     FUNDS,
@@ -25,12 +26,11 @@ from tests.program.escrows import (
     replaced,
     worker,
 )
-from tests.program.tokens import USDC, place_token_account, token_account_data
-from tests.program.vm import PROGRAM_ID, START
-from tests.program.world import World
+from tests.support.vm_tokens import USDC, place_token_account, token_account_data
+from tests.support.vm_world import VmWorld
 
 
-def test_outside_address_is_paid_into_its_associated_token_account(world: World) -> None:
+def test_outside_address_is_paid_into_its_associated_token_account(world: VmWorld) -> None:
     vault, payee = world.wallet(), world.payee()
     escrow = lock(world, vault, payee.owner)
     assert world.fields(escrow.address)["receiver_is_vault"] == 0
@@ -40,7 +40,7 @@ def test_outside_address_is_paid_into_its_associated_token_account(world: World)
 
 
 @pytest.mark.parametrize("ending", ["complete", "split"])
-def test_receivers_token_account_is_made_at_the_callers_cost(world: World, ending: str) -> None:
+def test_receivers_token_account_is_made_at_the_callers_cost(world: VmWorld, ending: str) -> None:
     vault, outsider, caller = world.wallet(), Pubkey.new_unique(), world.vm.key(10**9)
     escrow = (lock if ending == "complete" else disputed)(world, vault, outsider)
     settle = (
@@ -54,7 +54,7 @@ def test_receivers_token_account_is_made_at_the_callers_cost(world: World, endin
     assert 10**9 - world.vm.lamports(caller) == world.vm.lamports(tokens) == world.vm.rent(165)
 
 
-def test_receiver_that_was_archived_is_paid_into_its_token_account(world: World) -> None:
+def test_receiver_that_was_archived_is_paid_into_its_token_account(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     shown, signed = (lock(world, vault, receiver.vault) for _ in range(2))
     world.vm.succeed(close_wallet(world, receiver.vault))
@@ -67,7 +67,7 @@ def test_receiver_that_was_archived_is_paid_into_its_token_account(world: World)
     assert world.balance(receiver.tokens) == 0
 
 
-def test_receivers_closed_token_account_is_made_again(world: World) -> None:
+def test_receivers_closed_token_account_is_made_again(world: VmWorld) -> None:
     vault, payee = world.wallet(), world.payee()
     escrow = lock(world, vault, payee.owner)
     world.vm.put(payee.tokens, b"", SYSTEM_PROGRAM, 0)
@@ -75,7 +75,7 @@ def test_receivers_closed_token_account_is_made_again(world: World) -> None:
     assert world.balance(payee.tokens) == AMOUNT
 
 
-def test_lamports_sent_ahead_do_not_keep_the_receivers_token_account_from_being_made(world: World) -> None:
+def test_lamports_sent_ahead_do_not_keep_the_receivers_token_account_from_being_made(world: VmWorld) -> None:
     vault, outsider = world.wallet(), Pubkey.new_unique()
     escrow = lock(world, vault, outsider)
     world.vm.put(world.tokens_of(outsider), b"", SYSTEM_PROGRAM, 10**6)
@@ -84,7 +84,7 @@ def test_lamports_sent_ahead_do_not_keep_the_receivers_token_account_from_being_
 
 
 @pytest.mark.parametrize("trouble", ["another owner's", "frozen"])
-def test_receiver_that_cannot_be_paid_does_not_lock_the_requesters_money(world: World, trouble: str) -> None:
+def test_receiver_that_cannot_be_paid_does_not_lock_the_requesters_money(world: VmWorld, trouble: str) -> None:
     vault, payee = world.wallet(), world.payee()
     timed, argued = (lock(world, vault, payee.owner) for _ in range(2))
     owner = world.stranger if trouble == "another owner's" else payee.owner
@@ -101,7 +101,7 @@ def test_receiver_that_cannot_be_paid_does_not_lock_the_requesters_money(world: 
     assert world.balance(world.tokens_of(vault)) == FUNDS
 
 
-def test_release_goes_to_the_receivers_own_token_account_alone(world: World) -> None:
+def test_release_goes_to_the_receivers_own_token_account_alone(world: VmWorld) -> None:
     vault, receiver, payee = world.wallet(), worker(world), world.payee()
     for address in (receiver.vault, payee.owner):
         escrow = lock(world, vault, address)
@@ -124,7 +124,7 @@ def test_release_goes_to_the_receivers_own_token_account_alone(world: World) -> 
         ("system_program", "WrongTokenProgram"),
     ],
 )
-def test_token_account_is_not_made_without_what_that_takes(world: World, left_out: str, error: str) -> None:
+def test_token_account_is_not_made_without_what_that_takes(world: VmWorld, left_out: str, error: str) -> None:
     vault, outsider = world.wallet(), Pubkey.new_unique()
     escrow = lock(world, vault, outsider)
     complete = completion(world, escrow)
@@ -138,7 +138,7 @@ def test_token_account_is_not_made_without_what_that_takes(world: World, left_ou
         world.vm.refuse(error, Instruction(complete.program_id, complete.data, metas))
 
 
-def test_lookalike_of_the_associated_token_program_makes_nothing(world: World) -> None:
+def test_lookalike_of_the_associated_token_program_makes_nothing(world: VmWorld) -> None:
     vault, outsider, lookalike = world.wallet(), Pubkey.new_unique(), Pubkey.new_unique()
     world.vm.svm.add_program(lookalike, nothing.program())
     complete = completion(world, lock(world, vault, outsider))
@@ -146,7 +146,7 @@ def test_lookalike_of_the_associated_token_program_makes_nothing(world: World) -
     world.vm.refuse("IncorrectProgramId", replaced(complete, at, lookalike))
 
 
-def test_balance_that_the_token_program_added_to_is_told(world: World) -> None:
+def test_balance_that_the_token_program_added_to_is_told(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world, funds=9)
     escrow = lock(world, vault, receiver.vault)
     event = world.vm.succeed(completion(world, escrow)).event

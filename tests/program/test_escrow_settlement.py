@@ -10,7 +10,8 @@ from solders.pubkey import Pubkey
 from app.chain.addresses import SYSTEM_PROGRAM, TOKEN_2022_PROGRAM, TOKEN_PROGRAM
 from app.chain.escrow_instructions import OpenEscrow
 from app.chain.rules import Rules
-from tests.program.escrows import (
+from tests.support.vm import PROGRAM_ID, START
+from tests.support.vm_escrows import (
     AMOUNT,
     FUNDS,
     HOUR,
@@ -26,24 +27,23 @@ from tests.program.escrows import (
     replaced,
     worker,
 )
-from tests.program.tokens import USDC, place_token_account
-from tests.program.vm import PROGRAM_ID, START
-from tests.program.world import World
+from tests.support.vm_tokens import USDC, place_token_account
+from tests.support.vm_world import VmWorld
 
 LAMPORTS = 10**10
-End = Callable[[World, OpenEscrow], Instruction]
+End = Callable[[VmWorld, OpenEscrow], Instruction]
 
 
-def by_completion(world: World, escrow: OpenEscrow) -> Instruction:
+def by_completion(world: VmWorld, escrow: OpenEscrow) -> Instruction:
     return completion(world, escrow)
 
 
-def by_refund(world: World, escrow: OpenEscrow) -> Instruction:
+def by_refund(world: VmWorld, escrow: OpenEscrow) -> Instruction:
     world.vm.now = START + HOUR
     return world.build.refund_escrow(escrow)
 
 
-def by_split(world: World, escrow: OpenEscrow) -> Instruction:
+def by_split(world: VmWorld, escrow: OpenEscrow) -> Instruction:
     world.vm.succeed(dispute(world, escrow))
     return decision(world, escrow, 2 * USDC)
 
@@ -54,7 +54,7 @@ ENDS = list(RELEASED)
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_rent_of_both_accounts_goes_back_to_who_paid_it(world: World, end: End) -> None:
+def test_rent_of_both_accounts_goes_back_to_who_paid_it(world: VmWorld, end: End) -> None:
     vault, receiver, payer = world.wallet(), worker(world), world.vm.key(LAMPORTS)
     escrow = lock(world, vault, receiver.vault, payer=payer)
     rent = world.vm.lamports(escrow.address) + world.vm.lamports(world.addresses.escrow_tokens(escrow.address))
@@ -66,7 +66,7 @@ def test_rent_of_both_accounts_goes_back_to_who_paid_it(world: World, end: End) 
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_rent_goes_to_nobody_else(world: World, end: End) -> None:
+def test_rent_goes_to_nobody_else(world: VmWorld, end: End) -> None:
     vault, receiver, payer = world.wallet(), worker(world), world.vm.key(LAMPORTS)
     escrow = lock(world, vault, receiver.vault, payer=payer)
     settle = end(world, escrow)
@@ -77,7 +77,7 @@ def test_rent_goes_to_nobody_else(world: World, end: End) -> None:
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_payer_without_lamports_gets_the_rent(world: World, end: End) -> None:
+def test_payer_without_lamports_gets_the_rent(world: VmWorld, end: End) -> None:
     vault, receiver, payer = world.wallet(), worker(world), world.vm.key(LAMPORTS)
     escrow = lock(world, vault, receiver.vault, payer=payer)
     rent = LAMPORTS - world.vm.lamports(payer)
@@ -89,7 +89,7 @@ def test_payer_without_lamports_gets_the_rent(world: World, end: End) -> None:
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("writable", [True, False])
 def test_rent_goes_to_the_vault_when_the_payer_became_a_programs_account(
-    world: World, end: End, writable: bool
+    world: VmWorld, end: End, writable: bool
 ) -> None:
     vault, receiver, payer = world.wallet(), worker(world), world.vm.key(LAMPORTS)
     escrow = lock(world, vault, receiver.vault, payer=payer)
@@ -105,7 +105,7 @@ def test_rent_goes_to_the_vault_when_the_payer_became_a_programs_account(
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_donated_tokens_go_to_the_requester_and_credit_nothing(world: World, end: End) -> None:
+def test_donated_tokens_go_to_the_requester_and_credit_nothing(world: VmWorld, end: End) -> None:
     vault, receiver, gift = world.wallet(), worker(world), 7 * USDC
     escrow = lock(world, vault, receiver.vault)
     world.vm.succeed(world.payment(vault, world.payee(), 3 * USDC))
@@ -121,7 +121,7 @@ def test_donated_tokens_go_to_the_requester_and_credit_nothing(world: World, end
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_neither_pause_nor_freeze_nor_policy_stops_a_settlement(world: World, end: End) -> None:
+def test_neither_pause_nor_freeze_nor_policy_stops_a_settlement(world: VmWorld, end: End) -> None:
     # Given an escrow of a policy that then forbids everything, and is another, and expires
     vault, receiver = world.wallet(Rules(expiry=START)), worker(world)
     escrow = lock(world, vault, receiver.vault)
@@ -142,7 +142,7 @@ def test_neither_pause_nor_freeze_nor_policy_stops_a_settlement(world: World, en
     assert world.balance(world.tokens_of(vault)) == FUNDS - RELEASED[end]
 
 
-def test_vault_with_an_open_escrow_is_not_archived(world: World) -> None:
+def test_vault_with_an_open_escrow_is_not_archived(world: VmWorld) -> None:
     vault, receiver = world.wallet(funds=AMOUNT), worker(world)
     escrow = lock(world, vault, receiver.vault)
     world.vm.refuse("OpenEscrows", close_wallet(world, vault))
@@ -151,7 +151,7 @@ def test_vault_with_an_open_escrow_is_not_archived(world: World) -> None:
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_escrow_is_settled_with_its_own_tokens_and_vault_alone(world: World, end: End) -> None:
+def test_escrow_is_settled_with_its_own_tokens_and_vault_alone(world: VmWorld, end: End) -> None:
     vault, other, receiver = world.wallet(), world.wallet(), worker(world)
     escrow, twin, theirs = (lock(world, one, receiver.vault) for one in (vault, vault, other))
     settle = end(world, escrow)
@@ -170,7 +170,7 @@ def test_escrow_is_settled_with_its_own_tokens_and_vault_alone(world: World, end
     assert (held(world, escrow), held(world, twin), held(world, theirs)) == (AMOUNT,) * 3
 
 
-def test_several_settlements_in_a_transaction_each_have_their_number(world: World) -> None:
+def test_several_settlements_in_a_transaction_each_have_their_number(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     first, second = (lock(world, vault, receiver.vault, amount) for amount in (1, 2))
     third = disputed(world, vault, receiver.vault, 4)
@@ -180,7 +180,7 @@ def test_several_settlements_in_a_transaction_each_have_their_number(world: Worl
     assert world.fields(vault)["open_escrows"] == 0
 
 
-def test_creation_and_completion_in_one_transaction_pay(world: World) -> None:
+def test_creation_and_completion_in_one_transaction_pay(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     escrow = OpenEscrow(world.addresses.escrow(vault, 0), vault, receiver.vault, world.payer)
     result = world.vm.succeed(creation(world, vault, receiver.vault), completion(world, escrow))
@@ -191,7 +191,7 @@ def test_creation_and_completion_in_one_transaction_pay(world: World) -> None:
 @pytest.mark.parametrize("token_program", [TOKEN_PROGRAM, TOKEN_2022_PROGRAM])
 @pytest.mark.parametrize("end", ENDS)
 def test_both_token_programs_will_do(token_program: Pubkey, end: End) -> None:
-    world = World(token_program=token_program)
+    world = VmWorld(token_program=token_program)
     vault, outsider = world.wallet(), Pubkey.new_unique()
     escrow = lock(world, vault, outsider)
     world.vm.succeed(end(world, escrow))
@@ -201,7 +201,7 @@ def test_both_token_programs_will_do(token_program: Pubkey, end: End) -> None:
     assert is_gone(world, escrow)
 
 
-def test_one_key_in_all_roles_settles(world: World) -> None:
+def test_one_key_in_all_roles_settles(world: VmWorld) -> None:
     everybody = world.vm.key(LAMPORTS)
     for role in ("operator", "arbiter"):
         world.vm.succeed(world.build.update_org(signer=world.authority, **{role: everybody}))
@@ -222,7 +222,7 @@ def test_one_key_in_all_roles_settles(world: World) -> None:
     assert all(is_gone(world, escrow) for escrow in (first, second, third))
 
 
-def test_sequence_that_ends_is_an_error(world: World) -> None:
+def test_sequence_that_ends_is_an_error(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     escrow = lock(world, vault, receiver.vault)
     data = bytearray(world.vm.data(vault))

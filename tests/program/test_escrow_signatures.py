@@ -10,8 +10,9 @@ from solders.pubkey import Pubkey
 from solders.transaction import Transaction
 
 from app.chain.escrow_instructions import ED25519_PROGRAM, INSTRUCTIONS_SYSVAR, OpenEscrow, attestation
-from tests.program import nothing
-from tests.program.escrows import (
+from tests.support import nothing
+from tests.support.vm import PROGRAM_ID, Vm
+from tests.support.vm_escrows import (
     OUTPUT,
     SIGNED_ATTESTATION,
     TASK,
@@ -22,8 +23,7 @@ from tests.program.escrows import (
     replaced,
     worker,
 )
-from tests.program.vm import PROGRAM_ID, Vm
-from tests.program.world import World
+from tests.support.vm_world import VmWorld
 
 HERE = 0xFFFF
 KEY, SIGNATURE, MESSAGE = 16, 48, 112
@@ -33,7 +33,7 @@ KINDS = [SIGNED_ATTESTATION, WEBHOOK_CALLBACK]
 class Forgery:
     """An escrow whose receiver and verifier have signed nothing, and a forger who signs anything."""
 
-    def __init__(self, world: World, kind: int) -> None:
+    def __init__(self, world: VmWorld, kind: int) -> None:
         self.world, self.kind = world, kind
         vault, receiver = world.wallet(), worker(world)
         self.key = receiver.key if kind == SIGNED_ATTESTATION else world.verifier
@@ -73,7 +73,7 @@ def verify(*places: bytes, body: bytes, padding: int = 0) -> Instruction:
 
 
 @pytest.fixture(name="forgery", params=KINDS)
-def _forgery(world: World, request: pytest.FixtureRequest) -> Forgery:
+def _forgery(world: VmWorld, request: pytest.FixtureRequest) -> Forgery:
     return Forgery(world, request.param)
 
 
@@ -168,7 +168,7 @@ def test_no_signature_at_all_does_not_count(forgery: Forgery) -> None:
 
 
 def test_completion_that_is_the_first_instruction_has_no_proof() -> None:
-    world = World(Vm(checks_signatures=False))
+    world = VmWorld(Vm(checks_signatures=False))
     forgery = Forgery(world, SIGNED_ATTESTATION)
     message = Message.new_with_blockhash([forgery.complete], world.vm.fee_payer, Hash.default())
     world.vm.refuse_transaction("InvalidProof", Transaction.new_unsigned(message))

@@ -9,7 +9,8 @@ from solders.system_program import TransferParams, transfer
 
 from app.chain.escrow_instructions import OpenEscrow
 from idl.codec import Event
-from tests.program.escrows import (
+from tests.support.vm import START, Receipt
+from tests.support.vm_escrows import (
     ALL_KINDS,
     AMOUNT,
     COMPLETED,
@@ -40,9 +41,8 @@ from tests.program.escrows import (
     next_escrow,
     worker,
 )
-from tests.program.tokens import USDC
-from tests.program.vm import START, Receipt
-from tests.program.world import NONE, World
+from tests.support.vm_tokens import USDC
+from tests.support.vm_world import NONE, VmWorld
 
 FEBRUARY = 1_801_440_000
 """date -u -d 2027-02-01 +%s"""
@@ -50,7 +50,7 @@ GONE = "AccountDataTooSmall"
 """What names a settled escrow is refused with: its account is empty."""
 
 
-def settled(world: World, escrow: OpenEscrow, receipt: Receipt, outcome: int, released: int = 0) -> None:
+def settled(world: VmWorld, escrow: OpenEscrow, receipt: Receipt, outcome: int, released: int = 0) -> None:
     """Check balances, event and accounts after the settlement of the only escrow between its two vaults."""
     refunded = AMOUNT - released
     vault_balance, receiver_balance = FUNDS - AMOUNT + refunded, released
@@ -82,7 +82,7 @@ def settled(world: World, escrow: OpenEscrow, receipt: Receipt, outcome: int, re
     assert world.fields(escrow.vault)["open_escrows"] == 0
 
 
-def test_creation_moves_the_amount_and_tells_all_about_it(world: World) -> None:
+def test_creation_moves_the_amount_and_tells_all_about_it(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     escrow, reference = next_escrow(world, vault, receiver.vault), b"r" * 16
     result = world.vm.succeed(creation(world, vault, receiver.vault, reference=reference, expected_output=OUTPUT))
@@ -135,7 +135,7 @@ def test_creation_moves_the_amount_and_tells_all_about_it(world: World) -> None:
     )
 
 
-def test_creation_is_charged_like_a_payment(world: World) -> None:
+def test_creation_is_charged_like_a_payment(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     lock(world, vault, receiver.vault, signer=world.operator)
     fields = world.fields(vault)
@@ -146,7 +146,7 @@ def test_creation_is_charged_like_a_payment(world: World) -> None:
 
 
 @pytest.mark.parametrize("kind", [OUTPUT_HASH, SIGNED_ATTESTATION, WEBHOOK_CALLBACK])
-def test_completion_pays_the_receiver(world: World, kind: int) -> None:
+def test_completion_pays_the_receiver(world: VmWorld, kind: int) -> None:
     vault, receiver = world.wallet(), worker(world)
     escrow = lock(world, vault, receiver.vault)
     key = {SIGNED_ATTESTATION: receiver.key, WEBHOOK_CALLBACK: world.verifier}.get(kind)
@@ -160,7 +160,7 @@ def test_completion_pays_the_receiver(world: World, kind: int) -> None:
     assert (ledger["day"]["total"], ledger["month_spent"], ledger["last"]) == (AMOUNT, AMOUNT, START)
 
 
-def test_refund_from_the_deadline_on_by_anyone(world: World) -> None:
+def test_refund_from_the_deadline_on_by_anyone(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     escrow = lock(world, vault, receiver.vault)
     refund = world.build.refund_escrow(escrow)
@@ -174,7 +174,7 @@ def test_refund_from_the_deadline_on_by_anyone(world: World) -> None:
     settled(world, escrow, world.vm.succeed(refund), TIMED_OUT)
 
 
-def test_dispute_stops_everything_but_the_arbiter(world: World) -> None:
+def test_dispute_stops_everything_but_the_arbiter(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     escrow = lock(world, vault, receiver.vault)
     world.vm.now = START + HOUR - 1
@@ -197,14 +197,14 @@ def test_dispute_stops_everything_but_the_arbiter(world: World) -> None:
 @pytest.mark.parametrize(
     ("released", "outcome"), [(AMOUNT, RELEASED), (0, REFUNDED), (1, SPLIT), (2 * USDC, SPLIT), (AMOUNT - 1, SPLIT)]
 )
-def test_arbiter_decides(world: World, released: int, outcome: int) -> None:
+def test_arbiter_decides(world: VmWorld, released: int, outcome: int) -> None:
     vault, receiver = world.wallet(), worker(world)
     escrow = disputed(world, vault, receiver.vault)
     world.vm.now = START + 2 * THIRTY_DAYS
     settled(world, escrow, world.vm.succeed(decision(world, escrow, released)), outcome, released)
 
 
-def test_undecided_dispute_is_refunded_after_thirty_days_by_anyone(world: World) -> None:
+def test_undecided_dispute_is_refunded_after_thirty_days_by_anyone(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     escrow = lock(world, vault, receiver.vault)
     world.vm.now = START + 7
@@ -216,24 +216,24 @@ def test_undecided_dispute_is_refunded_after_thirty_days_by_anyone(world: World)
     settled(world, escrow, world.vm.succeed(refund), UNDECIDED)
 
 
-def _complete(world: World, escrow: OpenEscrow) -> Instruction:
+def _complete(world: VmWorld, escrow: OpenEscrow) -> Instruction:
     return completion(world, escrow)
 
 
-def _refund(world: World, escrow: OpenEscrow) -> Instruction:
+def _refund(world: VmWorld, escrow: OpenEscrow) -> Instruction:
     return world.build.refund_escrow(escrow)
 
 
-def _release(world: World, escrow: OpenEscrow) -> Instruction:
+def _release(world: VmWorld, escrow: OpenEscrow) -> Instruction:
     return decision(world, escrow, AMOUNT)
 
 
-MOVES: list[Callable[[World, OpenEscrow], Instruction]] = [_complete, _refund, _release, dispute]
+MOVES: list[Callable[[VmWorld, OpenEscrow], Instruction]] = [_complete, _refund, _release, dispute]
 
 
 @pytest.mark.parametrize("move", MOVES[:3])
 def test_settled_escrow_is_gone_whatever_is_asked_of_it(
-    world: World, move: Callable[[World, OpenEscrow], Instruction]
+    world: VmWorld, move: Callable[[VmWorld, OpenEscrow], Instruction]
 ) -> None:
     vault, receiver = world.wallet(), worker(world)
     make = disputed if move is _release else lock
@@ -250,7 +250,7 @@ def test_settled_escrow_is_gone_whatever_is_asked_of_it(
 
 @pytest.mark.parametrize("move", MOVES)
 def test_escrow_is_not_brought_back_by_sending_lamports(
-    world: World, move: Callable[[World, OpenEscrow], Instruction]
+    world: VmWorld, move: Callable[[VmWorld, OpenEscrow], Instruction]
 ) -> None:
     vault, receiver = world.wallet(), worker(world)
     escrow = lock(world, vault, receiver.vault)
@@ -258,14 +258,14 @@ def test_escrow_is_not_brought_back_by_sending_lamports(
     world.vm.refuse(GONE, completion(world, escrow), revive, move(world, escrow))
 
 
-def test_dispute_that_was_not_begun_is_not_decided(world: World) -> None:
+def test_dispute_that_was_not_begun_is_not_decided(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     escrow = lock(world, vault, receiver.vault)
     for released in (0, 1, AMOUNT):
         world.vm.refuse("EscrowNotDisputed", decision(world, escrow, released))
 
 
-def test_more_than_the_amount_is_not_released(world: World) -> None:
+def test_more_than_the_amount_is_not_released(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     lock(world, vault, receiver.vault)
     escrow = disputed(world, vault, receiver.vault)
@@ -273,7 +273,7 @@ def test_more_than_the_amount_is_not_released(world: World) -> None:
         world.vm.refuse("EscrowAmountExceeded", decision(world, escrow, released))
 
 
-def test_escrows_of_a_vault_are_numbered_and_stand_for_themselves(world: World) -> None:
+def test_escrows_of_a_vault_are_numbered_and_stand_for_themselves(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     first, second = (lock(world, vault, receiver.vault, amount) for amount in (1, 2))
     assert (first.address, second.address) == tuple(world.addresses.escrow(vault, counter) for counter in (0, 1))

@@ -4,15 +4,15 @@ import pytest
 
 from app.chain.rules import Rules
 from idl.codec import Event
-from tests.program.vm import START
-from tests.program.world import OPEN, World
+from tests.support.vm import START
+from tests.support.vm_world import OPEN, VmWorld
 
 EXPIRING = Rules(expiry=START + 100)
 NO, MANUAL, EXPIRY = range(3)
 
 
 @pytest.mark.parametrize("role", ["operator", "authority"])
-def test_frozen_vault_does_not_pay_until_the_authority_lifts_it(world: World, role: str) -> None:
+def test_frozen_vault_does_not_pay_until_the_authority_lifts_it(world: VmWorld, role: str) -> None:
     vault, payee, signer = world.wallet(), world.payee(), getattr(world, role)
     frozen = world.vm.succeed(world.freeze(vault, signer=signer))
     told = {"org": world.org, "vault": vault, "reserved": bytes(7)}
@@ -29,7 +29,7 @@ def test_frozen_vault_does_not_pay_until_the_authority_lifts_it(world: World, ro
 
 
 @pytest.mark.parametrize("role", ["session", "arbiter", "verifier", "stranger"])
-def test_others_neither_freeze_nor_lift_a_freeze(world: World, role: str) -> None:
+def test_others_neither_freeze_nor_lift_a_freeze(world: VmWorld, role: str) -> None:
     vault, signer = world.wallet(EXPIRING), getattr(world, role)
     world.vm.refuse("Unauthorized", world.freeze(vault, signer=signer))
     world.vm.now = START + 101
@@ -38,7 +38,7 @@ def test_others_neither_freeze_nor_lift_a_freeze(world: World, role: str) -> Non
     world.vm.refuse("Unauthorized", world.freeze(vault, "Unfreeze", signer=signer))
 
 
-def test_anyone_freezes_a_vault_of_an_expired_policy_once(world: World) -> None:
+def test_anyone_freezes_a_vault_of_an_expired_policy_once(world: VmWorld) -> None:
     vault, payee = world.wallet(EXPIRING), world.payee()
     expire = world.freeze(vault, "Expire", signer=world.stranger)
     world.vm.now = START + 100
@@ -53,11 +53,11 @@ def test_anyone_freezes_a_vault_of_an_expired_policy_once(world: World) -> None:
     world.vm.refuse("WalletFrozen", world.payment(vault, payee))
 
 
-def test_vault_of_a_policy_without_expiry_does_not_expire(world: World) -> None:
+def test_vault_of_a_policy_without_expiry_does_not_expire(world: VmWorld) -> None:
     world.vm.refuse("PolicyNotExpired", world.freeze(world.wallet(), "Expire"))
 
 
-def test_operator_lifts_an_expiry_freeze_once_the_policy_is_extended(world: World) -> None:
+def test_operator_lifts_an_expiry_freeze_once_the_policy_is_extended(world: VmWorld) -> None:
     vault, payee = world.wallet(EXPIRING), world.payee()
     policy = world.fields(vault)["policy"]
     world.vm.now = START + 101
@@ -70,7 +70,7 @@ def test_operator_lifts_an_expiry_freeze_once_the_policy_is_extended(world: Worl
     world.vm.succeed(world.payment(vault, payee))
 
 
-def test_operator_lifts_an_expiry_freeze_once_the_vault_has_another_policy(world: World) -> None:
+def test_operator_lifts_an_expiry_freeze_once_the_vault_has_another_policy(world: VmWorld) -> None:
     vault, other = world.wallet(EXPIRING), world.policy()
     world.vm.now = START + 101
     world.vm.succeed(world.freeze(vault, "Expire"))
@@ -83,7 +83,7 @@ def test_operator_lifts_an_expiry_freeze_once_the_vault_has_another_policy(world
     world.vm.succeed(world.freeze(vault, "Unfreeze"))
 
 
-def test_expiry_freeze_becomes_a_manual_one_that_the_operator_does_not_lift(world: World) -> None:
+def test_expiry_freeze_becomes_a_manual_one_that_the_operator_does_not_lift(world: VmWorld) -> None:
     vault = world.wallet(EXPIRING)
     world.vm.now = START + 101
     world.vm.succeed(world.freeze(vault, "Expire"))
@@ -93,14 +93,14 @@ def test_expiry_freeze_becomes_a_manual_one_that_the_operator_does_not_lift(worl
     world.vm.succeed(world.freeze(vault, "Unfreeze", signer=world.authority))
 
 
-def test_authority_lifts_a_manual_freeze_only_under_a_policy_that_has_not_expired(world: World) -> None:
+def test_authority_lifts_a_manual_freeze_only_under_a_policy_that_has_not_expired(world: VmWorld) -> None:
     vault = world.wallet(EXPIRING)
     world.vm.succeed(world.freeze(vault))
     world.vm.now = START + 101
     world.vm.refuse("PolicyExpired", world.freeze(vault, "Unfreeze", signer=world.authority))
 
 
-def test_clock_that_steps_back_does_not_undo_an_expiry(world: World) -> None:
+def test_clock_that_steps_back_does_not_undo_an_expiry(world: VmWorld) -> None:
     vault, payee = world.wallet(), world.payee()
     policy = world.fields(vault)["policy"]
     world.vm.now = START + 200

@@ -6,9 +6,9 @@ from solders.pubkey import Pubkey
 
 from app.chain.addresses import SYSTEM_PROGRAM, TOKEN_2022_PROGRAM, TOKEN_PROGRAM, Addresses
 from app.chain.instructions import Instructions
-from tests.program.tokens import extended_mint_data, mint_data, token_balance
-from tests.program.vm import CODEC, LAMPORTS, PROGRAM_ID, Vm
-from tests.program.world import World
+from tests.support.vm import CODEC, LAMPORTS, PROGRAM_ID, Vm
+from tests.support.vm_tokens import extended_mint_data, mint_data, token_balance
+from tests.support.vm_world import VmWorld
 
 HARMLESS = {
     18: ("MetadataPointer", 64),
@@ -110,7 +110,7 @@ def test_organisation_on_token_2022_funds_pays_and_withdraws(extensions: tuple[t
     vm = Vm()
     data = extended_mint_data(*extensions) if extensions else mint_data()
     mint = vm.put(Pubkey.new_unique(), data, TOKEN_2022_PROGRAM)
-    world = World(vm, mint=mint, token_program=TOKEN_2022_PROGRAM, reserve=100)
+    world = VmWorld(vm, mint=mint, token_program=TOKEN_2022_PROGRAM, reserve=100)
     vault, payee = world.wallet(funds=60), world.payee()
     own = world.tokens_of(vault)
     # Token-2022 makes associated accounts with the extension ImmutableOwner, so they are longer than SPL Token's

@@ -8,11 +8,11 @@ from solders.pubkey import Pubkey
 from app.chain.addresses import org_hash
 from app.chain.instructions import UNLIMITED, Instructions
 from app.chain.rules import Rules
-from app.identifiers import PRESET_POLICY_IDS, policy_key
+from app.core.identifiers import PRESET_POLICY_IDS, policy_key
 from idl.codec import Event
-from tests.program.tokens import USDC, token_account_data
-from tests.program.vm import CODEC
-from tests.program.world import NONE, World
+from tests.support.vm import CODEC
+from tests.support.vm_tokens import USDC, token_account_data
+from tests.support.vm_world import NONE, VmWorld
 
 PRESETS = {
     "pol_conservative": Rules(max_per_tx=10 * USDC, max_per_day=50 * USDC, max_per_month=500 * USDC, velocity_cap=10),
@@ -24,7 +24,7 @@ PRESETS = {
 }
 
 
-def test_new_organisation_has_its_roles_and_an_empty_ledger(world: World) -> None:
+def test_new_organisation_has_its_roles_and_an_empty_ledger(world: VmWorld) -> None:
     org = world.fields(world.org)
     assert org["creator"] == org["authority"] == world.authority
     assert org["org_hash"] == org_hash("acme")
@@ -36,7 +36,7 @@ def test_new_organisation_has_its_roles_and_an_empty_ledger(world: World) -> Non
     assert (org["funded"]["newest"], org["funded"]["total"], org["sequence"]) == (0, 0, 5)
 
 
-def test_creation_is_told_by_one_event_for_the_organisation_and_one_for_each_preset(world: World) -> None:
+def test_creation_is_told_by_one_event_for_the_organisation_and_one_for_each_preset(world: VmWorld) -> None:
     created, *presets = world.initialized.events
     assert created == Event(
         "OrgInitialized",
@@ -71,7 +71,7 @@ def test_creation_is_told_by_one_event_for_the_organisation_and_one_for_each_pre
 
 
 @pytest.mark.parametrize("identifier", PRESET_POLICY_IDS)
-def test_presets_cannot_be_changed_or_closed_or_given_a_list(world: World, identifier: str) -> None:
+def test_presets_cannot_be_changed_or_closed_or_given_a_list(world: VmWorld, identifier: str) -> None:
     preset = world.addresses.preset(world.org, identifier)
     assert world.fields(preset)["immutable"] == 1
     world.vm.refuse("PolicyImmutable", world.policy_update(preset, Rules()))
@@ -82,12 +82,12 @@ def test_presets_cannot_be_changed_or_closed_or_given_a_list(world: World, ident
     )
 
 
-def test_same_id_of_another_creator_is_another_organisation(world: World) -> None:
-    other = World(world.vm, org_id=world.org_id, mint=world.mint)
+def test_same_id_of_another_creator_is_another_organisation(world: VmWorld) -> None:
+    other = VmWorld(world.vm, org_id=world.org_id, mint=world.mint)
     assert other.org != world.org
 
 
-def test_authority_changes_what_it_names_and_nothing_else(world: World) -> None:
+def test_authority_changes_what_it_names_and_nothing_else(world: VmWorld) -> None:
     before = world.fields(world.org)
     new = Pubkey.new_unique()
     changes: dict[str, Any] = {
@@ -122,11 +122,11 @@ def test_authority_changes_what_it_names_and_nothing_else(world: World) -> None:
         {},
     ],
 )
-def test_operator_may_only_pause(world: World, changes: dict[str, Any]) -> None:
+def test_operator_may_only_pause(world: VmWorld, changes: dict[str, Any]) -> None:
     world.vm.refuse("Unauthorized", world.build.update_org(signer=world.operator, **changes))
 
 
-def test_operator_pauses_and_the_authority_lets_go_on(world: World) -> None:
+def test_operator_pauses_and_the_authority_lets_go_on(world: VmWorld) -> None:
     vault, payee = world.wallet(), world.payee()
     world.pause()
     assert world.fields(world.org)["paused"] == 1
@@ -139,11 +139,11 @@ def test_operator_pauses_and_the_authority_lets_go_on(world: World) -> None:
 
 
 @pytest.mark.parametrize("role", ["arbiter", "verifier", "session", "stranger"])
-def test_nobody_else_changes_an_organisation(world: World, role: str) -> None:
+def test_nobody_else_changes_an_organisation(world: VmWorld, role: str) -> None:
     world.vm.refuse("Unauthorized", world.build.update_org(signer=getattr(world, role), paused=True))
 
 
-def test_authority_passes_on_only_when_the_proposed_one_accepts(world: World) -> None:
+def test_authority_passes_on_only_when_the_proposed_one_accepts(world: VmWorld) -> None:
     heir = world.vm.key()
     # Given no proposal, or another's, nobody takes over
     world.vm.refuse("Unauthorized", world.build.accept_authority(new_authority=heir))
@@ -162,14 +162,14 @@ def test_authority_passes_on_only_when_the_proposed_one_accepts(world: World) ->
     world.vm.succeed(world.build.update_org(signer=heir, paused=True))
 
 
-def test_proposal_is_withdrawn_by_the_zero_address(world: World) -> None:
+def test_proposal_is_withdrawn_by_the_zero_address(world: VmWorld) -> None:
     heir = world.vm.key()
     world.vm.succeed(world.build.update_org(signer=world.authority, pending_authority=heir))
     world.vm.succeed(world.build.update_org(signer=world.authority, pending_authority=NONE))
     world.vm.refuse("Unauthorized", world.build.accept_authority(new_authority=heir))
 
 
-def test_replaced_operator_loses_its_rights_at_once(world: World) -> None:
+def test_replaced_operator_loses_its_rights_at_once(world: VmWorld) -> None:
     vault, payee, next_operator = world.wallet(), world.payee(), world.vm.key()
     world.vm.succeed(world.build.update_org(signer=world.authority, operator=next_operator))
     world.vm.refuse("Unauthorized", world.funding(vault, 1))
@@ -177,7 +177,7 @@ def test_replaced_operator_loses_its_rights_at_once(world: World) -> None:
     world.vm.succeed(world.payment(vault, payee, signer=next_operator))
 
 
-def test_organisations_sequence_has_no_gap(world: World) -> None:
+def test_organisations_sequence_has_no_gap(world: VmWorld) -> None:
     key, payee, vault = b"k" * 16, world.payee(), world.wallet(funds=0)
     policy, build = world.addresses.policy(world.org, key), world.build
     first = world.fields(world.org)["sequence"] + 1
@@ -211,7 +211,7 @@ def test_organisations_sequence_has_no_gap(world: World) -> None:
     ],
 )
 def test_reserve_that_somebody_has_made_is_taken_over_only_when_nobody_has_a_hand_in_it(
-    world: World, hand: dict[str, Any], error: str | None
+    world: VmWorld, hand: dict[str, Any], error: str | None
 ) -> None:
     creator = world.vm.key()
     org = world.addresses.org(creator, "prepared")

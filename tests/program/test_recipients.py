@@ -6,8 +6,8 @@ from solders.pubkey import Pubkey
 from app.chain.addresses import domain_hash
 from app.chain.rules import CATEGORIES, Rules, category_bits
 from idl.codec import Event
-from tests.program.vm import START
-from tests.program.world import World
+from tests.support.vm import START
+from tests.support.vm_world import VmWorld
 
 GAMBLING = CATEGORIES.index("gambling")
 NO_GAMBLING = Rules(blocked_categories=category_bits(["gambling"]))
@@ -16,13 +16,13 @@ DELAY = 3_600
 
 
 @pytest.fixture
-def slow() -> World:
+def slow() -> VmWorld:
     """An organisation in which the operator's attestations count after an hour."""
-    return World(attestation_delay=DELAY)
+    return VmWorld(attestation_delay=DELAY)
 
 
 @pytest.mark.parametrize("domain", [None, "Shop.Example"])
-def test_registration_is_stored_and_told(world: World, domain: str | None) -> None:
+def test_registration_is_stored_and_told(world: VmWorld, domain: str | None) -> None:
     payee = world.payee()
     result = world.vm.succeed(world.registration(payee.owner, GAMBLING, domain))
     told = {
@@ -40,11 +40,11 @@ def test_registration_is_stored_and_told(world: World, domain: str | None) -> No
 
 
 @pytest.mark.parametrize("category", [20, 32, 255])
-def test_category_must_exist(world: World, category: int) -> None:
+def test_category_must_exist(world: VmWorld, category: int) -> None:
     world.vm.refuse("UnknownCategory", world.registration(Pubkey.new_unique(), category))
 
 
-def test_operator_registers_once_and_only_the_authority_changes_it(world: World) -> None:
+def test_operator_registers_once_and_only_the_authority_changes_it(world: VmWorld) -> None:
     payee = world.payee()
     world.vm.succeed(world.registration(payee.owner, GAMBLING, "shop.example"))
     world.vm.refuse("Unauthorized", world.registration(payee.owner, GAMBLING))
@@ -54,12 +54,12 @@ def test_operator_registers_once_and_only_the_authority_changes_it(world: World)
 
 
 @pytest.mark.parametrize("role", ["arbiter", "verifier", "session", "stranger"])
-def test_others_register_nobody(world: World, role: str) -> None:
+def test_others_register_nobody(world: VmWorld, role: str) -> None:
     address = Pubkey.new_unique()
     world.vm.refuse("Unauthorized", world.registration(address, signer=getattr(world, role)))
 
 
-def test_operators_word_opens_nothing_before_the_delay(slow: World) -> None:
+def test_operators_word_opens_nothing_before_the_delay(slow: VmWorld) -> None:
     payee, vault = slow.payee(), slow.wallet(NOT_UNKNOWN)
     slow.vm.succeed(slow.registration(payee.owner, GAMBLING))
     slow.vm.now = START + DELAY - 1
@@ -68,7 +68,7 @@ def test_operators_word_opens_nothing_before_the_delay(slow: World) -> None:
     slow.vm.succeed(slow.payment(vault, payee))
 
 
-def test_operators_word_closes_at_once_and_also_under_a_clock_that_steps_back(slow: World) -> None:
+def test_operators_word_closes_at_once_and_also_under_a_clock_that_steps_back(slow: VmWorld) -> None:
     payee, vault = slow.payee(), slow.wallet(NO_GAMBLING)
     slow.vm.succeed(slow.registration(payee.owner, GAMBLING))
     for now in (START, START - 1, START + DELAY - 1, START + DELAY):
@@ -76,20 +76,20 @@ def test_operators_word_closes_at_once_and_also_under_a_clock_that_steps_back(sl
         slow.vm.refuse("CategoryBlocked", slow.payment(vault, payee))
 
 
-def test_authoritys_word_counts_at_once(slow: World) -> None:
+def test_authoritys_word_counts_at_once(slow: VmWorld) -> None:
     payee, vault = slow.payee(), slow.wallet(NO_GAMBLING)
     slow.vm.succeed(slow.registration(payee.owner, GAMBLING, signer=slow.authority))
     slow.vm.refuse("CategoryBlocked", slow.payment(vault, payee))
 
 
-def test_authority_corrects_an_attestation_before_it_counts(slow: World) -> None:
+def test_authority_corrects_an_attestation_before_it_counts(slow: VmWorld) -> None:
     payee, vault = slow.payee(), slow.wallet(NO_GAMBLING)
     slow.vm.succeed(slow.registration(payee.owner, 1))
     slow.vm.succeed(slow.registration(payee.owner, GAMBLING, signer=slow.authority))
     slow.vm.refuse("CategoryBlocked", slow.payment(vault, payee))
 
 
-def test_unregistered_recipient_is_uncategorized_which_can_be_blocked(slow: World) -> None:
+def test_unregistered_recipient_is_uncategorized_which_can_be_blocked(slow: VmWorld) -> None:
     payee, open_vault, closed_vault = slow.payee(), slow.wallet(NO_GAMBLING), slow.wallet(NOT_UNKNOWN)
     slow.vm.succeed(slow.payment(open_vault, payee))
     slow.vm.refuse("CategoryBlocked", slow.payment(closed_vault, payee))
@@ -101,19 +101,19 @@ def test_unregistered_recipient_is_uncategorized_which_can_be_blocked(slow: Worl
 
 
 def test_longest_delay_never_opens_and_does_not_wrap() -> None:
-    world = World(attestation_delay=2**64 - 1)
+    world = VmWorld(attestation_delay=2**64 - 1)
     payee, vault = world.payee(), world.wallet(NOT_UNKNOWN)
     result = world.vm.succeed(world.registration(payee.owner, GAMBLING))
     assert result.event.data["effective_at"] == 2**63 - 1
     world.vm.refuse("CategoryBlocked", world.payment(vault, payee))
 
 
-def test_policy_that_blocks_needs_the_recipients_own_account(world: World) -> None:
+def test_policy_that_blocks_needs_the_recipients_own_account(world: VmWorld) -> None:
     payee, other, vault = world.payee(), world.payee(), world.wallet(NO_GAMBLING)
     world.vm.succeed(world.registration(payee.owner, GAMBLING))
     world.vm.succeed(world.registration(other.owner, 1))
     world.vm.refuse("RecipientAccountRequired", world.payment(vault, payee, recipient=None))
-    elsewhere = World(world.vm, org_id="other", mint=world.mint)
+    elsewhere = VmWorld(world.vm, org_id="other", mint=world.mint)
     elsewhere.vm.succeed(elsewhere.registration(payee.owner, 1))
     evasions = [
         world.addresses.recipient(world.org, other.owner),
@@ -130,7 +130,7 @@ def test_policy_that_blocks_needs_the_recipients_own_account(world: World) -> No
 
 
 @pytest.mark.parametrize("code", range(len(CATEGORIES)))
-def test_each_category_is_blocked_by_its_bit_alone(world: World, code: int) -> None:
+def test_each_category_is_blocked_by_its_bit_alone(world: VmWorld, code: int) -> None:
     payee = world.payee()
     world.vm.succeed(world.registration(payee.owner, code))
     everything = (1 << len(CATEGORIES)) - 1

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from app.chain.rules import RULES, Rules
-from tests.program.tokens import USDC
-from tests.program.vm import START, Receipt
-from tests.program.world import OPEN, World
+from tests.support.vm import START, Receipt
+from tests.support.vm_tokens import USDC
+from tests.support.vm_world import OPEN, VmWorld
 
 MINUTE, SLOT, HOUR, DAY = 60, 900, 3_600, 86_400
 FEBRUARY = 1_801_440_000
@@ -23,7 +23,7 @@ def assert_violation(refused: Receipt, rule: str, limit: int, attempted: int) ->
     assert (violation.rule_name, violation.limit, violation.attempted) == (rule, limit, attempted)
 
 
-def test_expiry_pays_in_its_second_and_not_after(world: World) -> None:
+def test_expiry_pays_in_its_second_and_not_after(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(expiry=START + 9)), world.payee()
     world.vm.now = START + 9
     world.vm.succeed(world.payment(vault, payee))
@@ -31,28 +31,28 @@ def test_expiry_pays_in_its_second_and_not_after(world: World) -> None:
     assert_violation(world.vm.refuse("PolicyExpired", world.payment(vault, payee)), "expiry", START + 9, START + 10)
 
 
-def test_violation_names_vault_and_recipient(world: World) -> None:
+def test_violation_names_vault_and_recipient(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(max_per_tx=0)), world.payee()
     violation = world.vm.refuse("MaxPerTxExceeded", world.payment(vault, payee)).violation
     assert violation is not None
     assert (violation.vault, violation.recipient) == (vault, payee.owner)
 
 
-def test_allowed_recipients_has_nothing_to_count(world: World) -> None:
+def test_allowed_recipients_has_nothing_to_count(world: VmWorld) -> None:
     vault = world.wallet(Rules(restricted=True))
     refused = world.vm.refuse("RecipientNotAllowed", world.payment(vault, world.payee()))
     assert_violation(refused, "allowed_recipients", 0, 0)
 
 
 @pytest.mark.parametrize("limit", [1, USDC, 10 * USDC])
-def test_max_per_tx_reaches_its_limit_and_not_more(world: World, limit: int) -> None:
+def test_max_per_tx_reaches_its_limit_and_not_more(world: VmWorld, limit: int) -> None:
     vault, payee = world.wallet(Rules(max_per_tx=limit)), world.payee()
     refused = world.vm.refuse("MaxPerTxExceeded", world.payment(vault, payee, limit + 1))
     assert_violation(refused, "max_per_tx", limit, limit + 1)
     world.vm.succeed(world.payment(vault, payee, limit))
 
 
-def test_velocity_cap_counts_any_hour(world: World) -> None:
+def test_velocity_cap_counts_any_hour(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(velocity_cap=3)), world.payee()
     world.vm.succeed(world.payment(vault, payee, 1))
     world.vm.now = START + MINUTE - 1
@@ -65,7 +65,7 @@ def test_velocity_cap_counts_any_hour(world: World) -> None:
     world.vm.succeed(world.payment(vault, payee, 1))
 
 
-def test_max_per_day_counts_any_24_hours(world: World) -> None:
+def test_max_per_day_counts_any_24_hours(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(max_per_day=100)), world.payee()
     world.vm.succeed(world.payment(vault, payee, 10))
     world.vm.now = START + SLOT - 1
@@ -86,7 +86,7 @@ def test_max_per_day_counts_any_24_hours(world: World) -> None:
     world.vm.succeed(world.payment(vault, payee, 70))
 
 
-def test_max_per_month_counts_the_utc_calendar_month(world: World) -> None:
+def test_max_per_month_counts_the_utc_calendar_month(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(max_per_month=100)), world.payee()
     world.vm.succeed(world.payment(vault, payee, 60))
     world.vm.now = FEBRUARY - 1
@@ -101,7 +101,7 @@ def test_max_per_month_counts_the_utc_calendar_month(world: World) -> None:
         world.vm.succeed(world.payment(vault, payee, 100))
 
 
-def test_require_co_sign_asks_above_its_threshold(world: World) -> None:
+def test_require_co_sign_asks_above_its_threshold(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(require_co_sign=USDC)), world.payee()
     world.vm.succeed(world.payment(vault, payee, USDC))
     refused = world.vm.refuse("CoSignRequired", world.payment(vault, payee, USDC + 1))
@@ -111,12 +111,12 @@ def test_require_co_sign_asks_above_its_threshold(world: World) -> None:
 
 
 @pytest.mark.parametrize("role", ["authority", "session", "arbiter", "verifier", "stranger"])
-def test_nobody_but_the_operator_co_signs(world: World, role: str) -> None:
+def test_nobody_but_the_operator_co_signs(world: VmWorld, role: str) -> None:
     vault, payee = world.wallet(Rules(require_co_sign=USDC)), world.payee()
     world.vm.refuse("Unauthorized", world.payment(vault, payee, USDC + 1, co_signer=getattr(world, role)))
 
 
-def test_operator_alone_is_one_signature(world: World) -> None:
+def test_operator_alone_is_one_signature(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(require_co_sign=USDC)), world.payee()
     world.vm.succeed(world.payment(vault, payee, USDC, signer=world.operator))
     world.vm.refuse("CoSignRequired", world.payment(vault, payee, USDC + 1, signer=world.operator))
@@ -135,13 +135,13 @@ def test_operator_alone_is_one_signature(world: World) -> None:
         Rules(restricted=True),
     ],
 )
-def test_limit_of_zero_is_a_limit(world: World, rules: Rules) -> None:
+def test_limit_of_zero_is_a_limit(world: VmWorld, rules: Rules) -> None:
     refused = world.vm.send(world.payment(world.wallet(rules), world.payee(), 1))
     assert refused.violation is not None
     assert refused.violation.limit == 0
 
 
-def test_largest_limits_let_everything_pass(world: World) -> None:
+def test_largest_limits_let_everything_pass(world: VmWorld) -> None:
     whole = 2**64 - 1
     rules = Rules(
         max_per_tx=whole,
@@ -158,13 +158,13 @@ def test_largest_limits_let_everything_pass(world: World) -> None:
     assert_violation(refused, "max_per_day", whole, whole)
 
 
-def test_refusal_comes_before_a_lack_of_money(world: World) -> None:
+def test_refusal_comes_before_a_lack_of_money(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(max_per_tx=5), funds=0), world.payee()
     world.vm.refuse("MaxPerTxExceeded", world.payment(vault, payee, 6))
     world.vm.refuse("InsufficientBalance", world.payment(vault, payee, 5))
 
 
-def test_first_rule_in_order_is_the_one_reported(world: World) -> None:
+def test_first_rule_in_order_is_the_one_reported(world: VmWorld) -> None:
     # Given a payment that every rule refuses
     vault, payee = world.wallet(), world.payee()
     policy = world.fields(vault)["policy"]
@@ -215,7 +215,7 @@ CODES = {
 """The error of each rule, in the order of judgement."""
 
 
-def _unfreeze(world: World, vault: Any, rules: dict[str, Any]) -> None:
+def _unfreeze(world: VmWorld, vault: Any, rules: dict[str, Any]) -> None:
     """Lift a freeze, for which the policy must not be expired."""
     policy = world.fields(vault)["policy"]
     world.update_policy(policy, OPEN)
@@ -223,7 +223,7 @@ def _unfreeze(world: World, vault: Any, rules: dict[str, Any]) -> None:
     world.update_policy(policy, Rules(**rules))
 
 
-def test_pause_and_freeze_log_no_violation(world: World) -> None:
+def test_pause_and_freeze_log_no_violation(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(max_per_tx=0)), world.payee()
     world.vm.succeed(world.freeze(vault))
     assert world.vm.refuse("WalletFrozen", world.payment(vault, payee)).violation is None
@@ -231,7 +231,7 @@ def test_pause_and_freeze_log_no_violation(world: World) -> None:
     assert world.vm.refuse("OrgPaused", world.payment(vault, payee)).violation is None
 
 
-def test_clock_that_steps_back_opens_nothing(world: World) -> None:
+def test_clock_that_steps_back_opens_nothing(world: VmWorld) -> None:
     rules = Rules(max_per_day=10, max_per_month=15, velocity_cap=2)
     vault, payee = world.wallet(rules), world.payee()
     world.vm.now = FEBRUARY
@@ -259,7 +259,7 @@ SPENT = [
 
 
 @pytest.mark.parametrize(("error", "rules"), SPENT)
-def test_edit_of_the_policy_resets_nothing(world: World, error: str, rules: Rules) -> None:
+def test_edit_of_the_policy_resets_nothing(world: VmWorld, error: str, rules: Rules) -> None:
     vault, payee = world.wallet(), world.payee()
     policy = world.fields(vault)["policy"]
     world.vm.succeed(world.payment(vault, payee, 10))
@@ -271,7 +271,7 @@ def test_edit_of_the_policy_resets_nothing(world: World, error: str, rules: Rule
 
 
 @pytest.mark.parametrize(("error", "rules"), SPENT)
-def test_switch_of_the_policy_resets_nothing(world: World, error: str, rules: Rules) -> None:
+def test_switch_of_the_policy_resets_nothing(world: VmWorld, error: str, rules: Rules) -> None:
     vault, payee, strict = world.wallet(), world.payee(), world.policy(rules)
     world.vm.succeed(world.payment(vault, payee, 10))
     loose = world.fields(vault)["policy"]
@@ -282,14 +282,14 @@ def test_switch_of_the_policy_resets_nothing(world: World, error: str, rules: Ru
     world.vm.refuse(error, world.payment(vault, payee, 1))
 
 
-def test_vaults_under_one_policy_are_counted_each_for_itself(world: World) -> None:
+def test_vaults_under_one_policy_are_counted_each_for_itself(world: VmWorld) -> None:
     policy, payee = world.policy(Rules(max_per_day=10, velocity_cap=1)), world.payee()
     for vault in [world.wallet(policy) for _ in range(2)]:
         world.vm.succeed(world.payment(vault, payee, 10))
         world.vm.refuse("VelocityCapExceeded", world.payment(vault, payee, 10))
 
 
-def test_limit_lowered_below_what_was_spent_refuses_and_does_not_wrap(world: World) -> None:
+def test_limit_lowered_below_what_was_spent_refuses_and_does_not_wrap(world: VmWorld) -> None:
     vault, payee = world.wallet(), world.payee()
     world.vm.succeed(world.payment(vault, payee, 10))
     world.update_policy(world.fields(vault)["policy"], Rules(max_per_day=3, max_per_month=3))

@@ -31,8 +31,8 @@ from spl.token.instructions import (
 )
 
 from app.chain.addresses import SYSTEM_PROGRAM, TOKEN_2022_PROGRAM, TOKEN_PROGRAM
-from tests.program.tokens import ACCOUNT_SIZE, DECIMALS, mint_data, token_account_data
-from tests.program.vm import Receipt, State, Vm, receipt
+from tests.support.vm import Receipt, State, Vm, receipt
+from tests.support.vm_tokens import ACCOUNT_SIZE, DECIMALS, mint_data, token_account_data
 from tests.validator.node import Node
 
 CLOCK = Pubkey.from_string("SysvarC1ock11111111111111111111111111111111")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.program import world as program_world
 from tests.program.conftest import world
+from tests.support import vm_world
 from tests.validator import tests_of_the_program
 from tests.validator.chain import ValidatorVm
 from tests.validator.node import Node
@@ -26,7 +26,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 def vms_on_the_validator(request: pytest.FixtureRequest, validator: Node, stages: Stages) -> Iterator[None]:
     """Whatever makes itself a VM, or a stage, gets one on the validator."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (program_world, request.module):
+        for module in (vm_world, request.module):
             patch.setattr(module, "Vm", lambda: ValidatorVm(validator), raising=False)
         patch.setattr(request.module, "Stage", lambda: stages.next(validator), raising=False)
         yield

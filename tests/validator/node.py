@@ -23,7 +23,7 @@ from solders.account import Account
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
-from tests.program.vm import LAMPORTS, PROGRAM, PROGRAM_ID
+from tests.support.vm import LAMPORTS, PROGRAM, PROGRAM_ID
 
 VARIABLE = "SOLANA_TEST_VALIDATOR"
 TREASURY = 10**9 * LAMPORTS

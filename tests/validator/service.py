@@ -12,14 +12,14 @@ from solders.pubkey import Pubkey
 from solders.system_program import TransferParams, transfer
 from spl.token.instructions import MintToParams, mint_to
 
-from app import organisations
-from app.bootstrap import running
 from app.chain.addresses import TOKEN_PROGRAM
-from app.main import create_app
-from tests.program.tokens import mint_data
+from app.organisations import service as organisations
+from app.server.application import create_app
+from app.server.bootstrap import running
+from tests.support.service_world import ServiceWorld
+from tests.support.vm_tokens import mint_data
 from tests.validator.chain import ValidatorVm
 from tests.validator.node import Node
-from tests.world import World
 
 
 class Faucet:
@@ -44,7 +44,7 @@ class Faucet:
         await asyncio.to_thread(self._vm.succeed, instruction)
 
 
-class ValidatorWorld(World):
+class ValidatorWorld(ServiceWorld):
     """A service as `serve --rpc-url` runs it, with an organisation of its own."""
 
     localnet: Faucet  # type: ignore[assignment] # what is asked of the embedded chain beside its RPC

@@ -15,7 +15,7 @@ from tests.program.adversaries import stage as stage_module
 from tests.program.adversaries.attacks import attacks
 from tests.program.adversaries.stage import Stage
 from tests.program.adversaries.ways import CALLS
-from tests.program.vm import State, Vm
+from tests.support.vm import State, Vm
 from tests.validator.chain import ValidatorVm
 from tests.validator.node import Node
 

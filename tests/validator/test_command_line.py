@@ -17,7 +17,7 @@ import pytest
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
-from app.timestamps import iso_ms
+from app.core.timestamps import iso_ms
 from tests.validator.chain import ValidatorVm
 from tests.validator.node import Node
 from tests.validator.service import Faucet

@@ -5,10 +5,10 @@ import re
 import pytest
 
 from app.chain.rules import Rules, category_bits
-from tests.program.escrows import completion, creation, next_escrow, worker
-from tests.program.tokens import USDC
-from tests.program.vm import PROGRAM_ID, Receipt
-from tests.program.world import Payee, World
+from tests.support.vm import PROGRAM_ID, Receipt
+from tests.support.vm_escrows import completion, creation, next_escrow, worker
+from tests.support.vm_tokens import USDC
+from tests.support.vm_world import Payee, VmWorld
 from tests.validator.chain import ValidatorVm
 from tests.validator.node import Node
 
@@ -26,7 +26,7 @@ def units(receipt: Receipt) -> int:
 
 def test_payments_and_escrows_keep_to_their_limits_with_all_rules_set(validator: Node) -> None:
     # Given a vault whose policy sets every rule, and a registered recipient
-    world = World(ValidatorVm(validator))
+    world = VmWorld(ValidatorVm(validator))
     receiver = worker(world)
     world.vm.succeed(world.registration(receiver.vault, 1, "shop.example"))
     every = Rules(

@@ -7,8 +7,8 @@ import pytest
 
 from app.chain.transport import HttpTransport
 from indexer import Indexer
-from tests.program.vm import CODEC
-from tests.program.world import World
+from tests.support.vm import CODEC
+from tests.support.vm_world import VmWorld
 from tests.validator.chain import ValidatorVm
 from tests.validator.node import Node
 
@@ -20,7 +20,7 @@ _PATIENCE = 30.0
 
 async def test_payment_is_stored_as_soon_as_it_is_told(validator: Node, tmp_path: Path) -> None:
     # Given an indexer that never looks by itself after its first look
-    world = World(ValidatorVm(validator))
+    world = VmWorld(ValidatorVm(validator))
     vault, payee = world.wallet(), world.payee()
     transport = HttpTransport(validator.url)
     indexer = Indexer(

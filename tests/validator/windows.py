@@ -7,8 +7,8 @@ from solders.account import Account
 from solders.pubkey import Pubkey
 
 from app.chain.rules import Rules
-from tests.program.vm import Vm
-from tests.program.world import Payee, World
+from tests.support.vm import Vm
+from tests.support.vm_world import Payee, VmWorld
 from tests.validator.chain import ValidatorVm
 from tests.validator.node import Node
 
@@ -54,8 +54,8 @@ CASES = {
 class Windows:
     """The organisations with a past, the vaults of each case, and what one needs to go on with them on a validator."""
 
-    world: World
-    limited: World
+    world: VmWorld
+    limited: VmWorld
     """Its operator moves 100 micro-USDC into vaults in 24 hours: it has moved 60 25 hours ago and 30 an hour ago."""
     payee: Payee
     vaults: Mapping[str, Pubkey]
@@ -79,8 +79,8 @@ def make(now: int) -> Windows:
     """Return vaults of every case, as of the Unix time `now`."""
     vm = Vm()
     vm.now = now - _BEFORE
-    world = World(vm, org_id="past")
-    limited = World(vm, org_id="limited past", mint=world.mint)
+    world = VmWorld(vm, org_id="past")
+    limited = VmWorld(vm, org_id="limited past", mint=world.mint)
     payee, limited_vault = world.payee(), limited.wallet(funds=0)
     vaults = {name: world.wallet(past.rules) for name, past in CASES.items()}
     policy = world.policy(Rules(velocity_cap=1))

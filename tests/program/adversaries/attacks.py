@@ -7,17 +7,12 @@ from solders.account import Account
 from solders.instruction import AccountMeta, Instruction
 from solders.pubkey import Pubkey
 
-from app.chain.addresses import (
-    ASSOCIATED_TOKEN_PROGRAM,
-    SYSTEM_PROGRAM,
-    TOKEN_2022_PROGRAM,
-    TOKEN_PROGRAM,
-)
+from app.chain.addresses import ASSOCIATED_TOKEN_PROGRAM, SYSTEM_PROGRAM, TOKEN_2022_PROGRAM, TOKEN_PROGRAM
 from tests.program.adversaries.stage import Stage
 from tests.program.adversaries.ways import Call, Slot, Way, slots
 from tests.program.bumps import below_canonical
-from tests.program.tokens import ACCOUNT_SIZE, place_token_account
-from tests.program.vm import PROGRAM_ID
+from tests.support.vm import PROGRAM_ID
+from tests.support.vm_tokens import ACCOUNT_SIZE, place_token_account
 
 HARMLESS = {
     ("payer", "another signs"): "whoever signs as the payer may pay",

@@ -9,8 +9,8 @@ from app.chain.addresses import Addresses, org_hash
 from app.chain.instructions import Instructions
 from tests.program.adversaries.stage import APPROVED, GUARDED, Party
 from tests.program.adversaries.ways import REFERENCE, Call, Seeds, way
-from tests.program.vm import CODEC, PROGRAM_ID
-from tests.program.world import OPEN, SESSION_ENDS
+from tests.support.vm import CODEC, PROGRAM_ID
+from tests.support.vm_world import OPEN, SESSION_ENDS
 
 KEY = b"new policy's key"
 

@@ -8,7 +8,8 @@ from solders.pubkey import Pubkey
 from app.chain.escrow_instructions import OpenEscrow
 from tests.program.adversaries.stage import APPROVED, Party
 from tests.program.adversaries.ways import REFERENCE, Call, slots, way
-from tests.program.escrows import (
+from tests.support.vm import PROGRAM_ID
+from tests.support.vm_escrows import (
     OUTPUT,
     OUTPUT_HASH,
     SIGNED_ATTESTATION,
@@ -18,8 +19,7 @@ from tests.program.escrows import (
     decision,
     dispute,
 )
-from tests.program.tokens import USDC
-from tests.program.vm import PROGRAM_ID
+from tests.support.vm_tokens import USDC
 
 MAKING = ("payer", "receiver", "associated_token_program", "system_program")
 """The accounts that make the receiver's token account."""

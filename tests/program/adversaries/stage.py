@@ -5,10 +5,10 @@ from solders.pubkey import Pubkey
 from app.chain.addresses import TOKEN_PROGRAM, domain_hash
 from app.chain.escrow_instructions import OpenEscrow
 from app.chain.rules import Rules, category_bits
-from tests.program.escrows import THIRTY_DAYS, Worker, dispute, lock, worker
-from tests.program.tokens import USDC, mint_data, place_token_account
-from tests.program.vm import Vm
-from tests.program.world import OPEN, Payee, World
+from tests.support.vm import Vm
+from tests.support.vm_escrows import THIRTY_DAYS, Worker, dispute, lock, worker
+from tests.support.vm_tokens import USDC, mint_data, place_token_account
+from tests.support.vm_world import OPEN, Payee, VmWorld
 
 GUARDED = Rules(
     max_per_tx=100 * USDC,
@@ -26,7 +26,7 @@ MINUTE = 60
 """Shortest timeout of an escrow."""
 
 
-class Party(World):
+class Party(VmWorld):
     """One of the two organisations, with an object in each state that an instruction needs."""
 
     def __init__(self, vm: Vm, org_id: str, mint: Pubkey) -> None:

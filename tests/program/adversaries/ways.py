@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from solders.instruction import Instruction
 
 from tests.program.adversaries.stage import Party
-from tests.program.vm import CODEC
+from tests.support.vm import CODEC
 
 REFERENCE = b"the same one: 16"
 

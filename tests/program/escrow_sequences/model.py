@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, field
 
-from app.chain.logs import Violation
+from app.chain.logs import LoggedViolation
 from app.chain.rules import Rules
 from tests.program.escrow_sequences.steps import FORGED
-from tests.program.escrows import (
+from tests.program.sequences.steps import MINUTE, SLOT, month_of
+from tests.support.vm_escrows import (
     COMPLETED,
     DAY,
     HOUR,
@@ -16,7 +17,6 @@ from tests.program.escrows import (
     TIMED_OUT,
     UNDECIDED,
 )
-from tests.program.sequences.steps import MINUTE, SLOT, month_of
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Account:
         assert _within(self.month(spent.time), self.rules.max_per_month)
         return spent
 
-    def refused(self, amount: int, clock: int, violation: Violation) -> None:
+    def refused(self, amount: int, clock: int, violation: LoggedViolation) -> None:
         """Check that a refusal is no stricter than the promise: by less than one slot of its window."""
         now, rules = self.time(clock), self.rules
         match violation.rule_name:

@@ -25,7 +25,9 @@ from tests.program.escrow_sequences.steps import (
     Ripening,
     Sequence,
 )
-from tests.program.escrows import (
+from tests.program.sequences.steps import EARLIEST, next_month
+from tests.support.vm import Receipt, Vm
+from tests.support.vm_escrows import (
     OUTPUT_HASH,
     SIGNED_ATTESTATION,
     Worker,
@@ -38,10 +40,8 @@ from tests.program.escrows import (
     next_escrow,
     worker,
 )
-from tests.program.sequences.steps import EARLIEST, next_month
-from tests.program.tokens import DECIMALS, place_token_account
-from tests.program.vm import Receipt, Vm
-from tests.program.world import Payee, World
+from tests.support.vm_tokens import DECIMALS, place_token_account
+from tests.support.vm_world import Payee, VmWorld
 
 FUNDS = 1_500
 """Micro-USDC of a vault at first."""
@@ -65,7 +65,7 @@ class Runner:
     """The organisation. Signatures of transactions are not checked, those of proofs are."""
 
     def __init__(self) -> None:
-        self.world = World(Vm(checks_signatures=False))
+        self.world = VmWorld(Vm(checks_signatures=False))
         self.world.vm.now = EARLIEST
         self.policies = [self.world.policy() for _ in range(VAULTS)]
         self.outsider = self.world.vm.key()

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 from app.chain.rules import Rules
-from tests.program.escrows import DAY, HOUR, THIRTY_DAYS
 from tests.program.sequences.steps import EARLIEST, JUMPS, LATEST, NUDGES, SLOT, Jump
+from tests.support.vm_escrows import DAY, HOUR, THIRTY_DAYS
 
 VAULTS = 2
 OUTSIDER = VAULTS

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from app.chain.logs import Violation
+from app.chain.logs import LoggedViolation
 from app.chain.rules import Rules
 from tests.program.sequences.steps import DAY, HOUR, MINUTE, PAYEES, SLOT, Payment, month_of
 
@@ -32,7 +32,7 @@ class Checker:
         assert _within(sum(self._since(now - DAY)), rules.max_per_day)
         assert _within(self._month(now), rules.max_per_month)
 
-    def refused(self, rules: Rules, payment: Payment, clock: int, violation: Violation) -> None:
+    def refused(self, rules: Rules, payment: Payment, clock: int, violation: LoggedViolation) -> None:
         """Check that a refusal is no stricter than the promise: by less than one slot of its window."""
         now = self.time(clock)
         listed, category = PAYEES[payment.payee]

@@ -12,13 +12,13 @@ from solders.pubkey import Pubkey
 from solders.transaction import Transaction
 from solders.transaction_metadata import FailedTransactionMetadata
 
-from app.chain.logs import FIRST_ERROR_CODE, Violation, policy_violation
+from app.chain.logs import FIRST_ERROR_CODE, LoggedViolation, policy_violation
 from app.chain.rules import RULES, Rules
 from tests.program.sequences.checker import Checker
 from tests.program.sequences.steps import EARLIEST, PAYEES, Edit, Payment, Sequence, Switch
-from tests.program.tokens import SUPPLY
-from tests.program.vm import CODEC, PROGRAM_ID, Vm, error_name
-from tests.program.world import World
+from tests.support.vm import CODEC, PROGRAM_ID, Vm, error_name
+from tests.support.vm_tokens import SUPPLY
+from tests.support.vm_world import VmWorld
 
 _REFERENCE = 16
 _references: Iterator[int] = count()
@@ -36,7 +36,7 @@ class Runner:
     """The organisation. Signatures are not checked, which takes most of a payment's time and none of its meaning."""
 
     def __init__(self) -> None:
-        self.world = World(Vm(checks_signatures=False))
+        self.world = VmWorld(Vm(checks_signatures=False))
         world = self.world
         self.payees = [world.payee() for _ in PAYEES]
         world.vm.now = EARLIEST
@@ -106,7 +106,7 @@ class Runner:
             vault, self.payees[payee], 1, policy=policy, co_signer=world.operator if co_signed else None
         )
 
-    def _pay(self, payment: Instruction, amount: int) -> Violation | None:
+    def _pay(self, payment: Instruction, amount: int) -> LoggedViolation | None:
         """Pay, with the amount and a reference of its own put into the instruction."""
         data = payment.data[:8] + struct.pack("<Q", amount) + next(_references).to_bytes(_REFERENCE, "little")
         instruction = Instruction(PROGRAM_ID, data, payment.accounts)

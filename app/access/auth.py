@@ -1,0 +1,92 @@
+"""Who asks and what they may: API keys from the Authorization header, session tokens from Session-Token."""
+
+import time
+from collections.abc import Collection
+
+from based58 import b58decode, b58encode
+from solders.keypair import Keypair
+from starlette.requests import Request
+
+from app.access.keyring import KeyRing, Principal, Role
+from app.access.rate_limit import RateLimits
+from app.core.errors import AuthenticationError
+from app.store.wallets import WalletRecord
+
+READERS: frozenset[Role] = frozenset({"viewer", "operator", "admin"})
+READERS_AND_AGENT: frozenset[Role] = READERS | {"agent"}
+PAYERS: frozenset[Role] = frozenset({"agent", "operator", "admin"})
+OPERATORS: frozenset[Role] = frozenset({"operator", "admin"})
+ADMINS: frozenset[Role] = frozenset({"admin"})
+
+_TOKEN_PREFIX = "avs_"  # noqa: S105 - a prefix
+_SEED_BYTES = 32
+
+
+def admit(request: Request, keys: KeyRing, limits: RateLimits) -> Principal:
+    """Return the key's owner, and count the request; the answer will tell what the limit leaves.
+
+    Raises ``authentication_failed`` and ``rate_limited``.
+    """
+    try:
+        principal = authenticate(request, keys)
+    except AuthenticationError:
+        limits.failed(request.client.host if request.client else None)
+        raise
+    request.state.headers = limits.count(principal.key_id)
+    return principal
+
+
+def authenticate(request: Request, keys: KeyRing) -> Principal:
+    """Return the key's owner. Raises ``authentication_failed``."""
+    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    principal = keys.recognise(key.strip()) if scheme.lower() == "bearer" else None
+    if principal is None:
+        raise AuthenticationError("authentication_failed", headers={"WWW-Authenticate": "Bearer"})
+    return principal
+
+
+def authorise(principal: Principal, roles: Collection[Role]) -> None:
+    """Let one of the roles pass. Raises ``insufficient_permissions``."""
+    if principal.role not in roles:
+        named = " or ".join(", ".join(sorted(roles)).rsplit(", ", 1))
+        raise AuthenticationError("insufficient_permissions", f"This needs a key with the role {named}.")
+
+
+def authorise_wallet(principal: Principal, wallet_id: str) -> None:
+    """Let all but an agent of another wallet pass. Raises ``insufficient_permissions``."""
+    if principal.wallet_id is not None and principal.wallet_id != wallet_id:
+        raise AuthenticationError("insufficient_permissions", "The key is bound to another wallet.")
+
+
+def encode_token(session: Keypair) -> str:
+    """Return the session token of a session key: its holder can sign on-chain, with or without this service."""
+    return _TOKEN_PREFIX + b58encode(session.secret()).decode()
+
+
+def decode_token(token: str) -> Keypair:
+    """Return the session key in a token. Raises ``session_token_invalid``."""
+    try:
+        seed = b58decode(token.removeprefix(_TOKEN_PREFIX).encode("ascii")) if len(token) <= 64 else b""
+    except ValueError:
+        seed = b""
+    if not token.startswith(_TOKEN_PREFIX) or len(seed) != _SEED_BYTES:
+        raise AuthenticationError("session_token_invalid")
+    return Keypair.from_seed(seed)
+
+
+def session_key(principal: Principal, token: str | None, wallet: WalletRecord) -> Keypair | None:
+    """Return the key that signs for the session; None when the operator signs instead.
+
+    Agents must send a token; other roles may. A token that is sent is always checked against the wallet.
+    Raises ``session_token_invalid`` and ``session_token_expired``.
+    """
+    if token is None:
+        if principal.role == "agent":
+            raise AuthenticationError("session_token_invalid", "An agent's key needs the header Session-Token.")
+        return None
+    session = decode_token(token)
+    if wallet.session_authority is None or str(session.pubkey()) != wallet.session_authority:
+        raise AuthenticationError("session_token_invalid")
+    if wallet.session_expires_at <= time.time():
+        raise AuthenticationError("session_token_expired")
+    return session

@@ -1,0 +1,230 @@
+"""API keys: their form, how they are recognised and what is stored of them."""
+
+import hashlib
+import hmac
+import secrets
+import string
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from sqlalchemy import Connection
+
+from app.core.errors import BusinessError, NotFoundError
+from app.core.identifiers import random_id
+from app.store.database import Database
+from app.store.keys import (
+    ApiKey,
+    api_key,
+    api_key_by_digest,
+    api_key_made_under,
+    api_keys,
+    insert_api_key,
+    replace_digest,
+    revoke_api_key,
+    touch_api_keys,
+)
+
+Role = Literal["viewer", "agent", "operator", "admin"]
+ROLES: tuple[Role, ...] = get_args(Role)
+KeyStatus = Literal["active", "rotated", "revoked"]
+
+_ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
+_RANDOM, _CHECKSUM = 30, 6
+_PREFIXES = ("avk_live_", "avk_test_")
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who asks: the organisation, the role and, for agents, the one wallet."""
+
+    key_id: str
+    org: str
+    role: Role
+    wallet_id: str | None
+
+
+def _checksum(text: str) -> str:
+    number = zlib.crc32(text.encode())
+    digits = ""
+    for _ in range(_CHECKSUM):
+        number, digit = divmod(number, len(_ALPHABET))
+        digits = _ALPHABET[digit] + digits
+    return digits
+
+
+def generate(*, live: bool) -> str:
+    """Return a new key: prefix, 30 random base62 characters (178 bits) and a checksum against typing errors."""
+    body = _PREFIXES[0 if live else 1] + "".join(secrets.choice(_ALPHABET) for _ in range(_RANDOM))
+    return body + _checksum(body)
+
+
+def well_formed(key: str) -> bool:
+    """Whether a text has the form of a key, checksum included."""
+    if not key.isascii() or not key.startswith(_PREFIXES):
+        return False
+    body, checksum = key[:-_CHECKSUM], key[-_CHECKSUM:]
+    return len(key) == len(_PREFIXES[0]) + _RANDOM + _CHECKSUM and hmac.compare_digest(checksum, _checksum(body))
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A new key, shown once, and what is stored of it."""
+
+    key: str
+    record: ApiKey
+
+
+class KeyRing:
+    """API keys of a database, recognised by their HMAC-SHA256 under ``secret``.
+
+    A recognised key is remembered for ``cache_seconds``, so that not every request asks the database; one that is
+    revoked by another process stops working within that time. When keys were used is kept in memory until
+    ``note_use``. ``clock`` gives the Unix time, ``timer`` the seconds for which keys are remembered.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        secret: bytes,
+        *,
+        cache_seconds: float = 0.0,
+        clock: Callable[[], float] = time.time,
+        timer: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._db = db
+        self._secret = secret
+        self._cache_seconds = cache_seconds
+        self._clock = clock
+        self._timer = timer
+        self._cache: dict[str, tuple[float, ApiKey, Principal]] = {}
+        self._used: dict[str, int] = {}
+
+    def digest(self, key: str) -> str:
+        """Return what is stored of a key."""
+        return hmac.new(self._secret, key.encode(), hashlib.sha256).hexdigest()
+
+    def recognise(self, key: str) -> Principal | None:
+        """Whose key this is; None for a malformed, unknown or revoked one."""
+        digest = self.digest(key)
+        remembered = self._cache.get(digest)
+        if remembered is None or self._timer() >= remembered[0]:
+            self._cache.pop(digest, None)
+            found = self._db.read(lambda conn: api_key_by_digest(conn, digest)) if well_formed(key) else None
+            if found is None or not hmac.compare_digest(found.digest, digest):
+                return None
+            principal = Principal(found.key_id, found.org, _role(found), found.wallet_id)
+            remembered = self._cache[digest] = (self._timer() + self._cache_seconds, found, principal)
+        _, record, principal = remembered
+        now = self._now()
+        if record.revoked_at is not None and record.revoked_at <= now:
+            return None
+        self._used[principal.key_id] = now
+        return principal
+
+    async def note_use(self) -> None:
+        """Store when keys were last used, of those that were since the last call."""
+        used, self._used = self._used, {}
+        if used:
+            await self._db.write(lambda conn: touch_api_keys(conn, used))
+
+    def issue(self, *, org: str, role: Role, wallet_id: str | None, name: str, live: bool) -> Issued:
+        """Make a key; it works once its record is stored.
+
+        Raises ValueError when an agent's key names no wallet, or another role's key names one.
+        """
+        if (role == "agent") != (wallet_id is not None):
+            raise ValueError("an agent key belongs to one wallet, other keys to none")
+        key = generate(live=live)
+        record = ApiKey(
+            key_id=random_id("key_"),
+            org=org,
+            role=role,
+            wallet_id=wallet_id,
+            name=name,
+            digest=self.digest(key),
+            hint=_hint(key),
+            created_at=self._now(),
+        )
+        return Issued(key, record)
+
+    def reissue(self, conn: Connection, org: str, idempotency_key: str, *, live: bool) -> Issued | None:
+        """Give the key that a request made under this idempotency key another text; None when it made none.
+
+        For one that a crash kept from being answered: the text before was shown to nobody and is not kept.
+        """
+        made = api_key_made_under(conn, org, idempotency_key)
+        if made is None:
+            return None
+        key = generate(live=live)
+        record = replace(made, digest=self.digest(key), hint=_hint(key))
+        replace_digest(conn, record.key_id, digest=record.digest, hint=record.hint)
+        return Issued(key, record)
+
+    def create(self, *, org: str, role: Role, wallet_id: str | None, name: str, live: bool) -> str:
+        """Make a key and store its record; returns the key, which is not kept. Raises ValueError as ``issue``."""
+        made = self.issue(org=org, role=role, wallet_id=wallet_id, name=name, live=live)
+        self._db.write_now(lambda conn: insert_api_key(conn, made.record))
+        return made.key
+
+    def list(self, org: str) -> list[ApiKey]:
+        """All keys of an organisation, revoked ones too."""
+        return self._db.read(lambda conn: api_keys(conn, org))
+
+    def revoke(self, conn: Connection, org: str, key_id: str, *, again: bool = False) -> ApiKey:
+        """Revoke a key; ``again`` says that this request has done so and is only to be answered.
+
+        Raises ``key_not_found`` and, for one that was revoked before, ``key_not_active``.
+        """
+        found, now = _found(conn, org, key_id), self._now()
+        if revoke_api_key(conn, org, key_id, now):
+            return replace(found, revoked_at=now)
+        if again:
+            return found
+        raise BusinessError("key_not_active")
+
+    def rotate(
+        self, conn: Connection, org: str, key_id: str, *, overlap: int, live: bool, idempotency_key: str | None = None
+    ) -> Issued:
+        """Store a new key for the same use, and let the old one work for ``overlap`` seconds more.
+
+        Raises ``key_not_found`` and, for one that was revoked or rotated before, ``key_not_active``.
+        """
+        old = _found(conn, org, key_id)
+        if old.revoked_at is not None:
+            raise BusinessError("key_not_active")
+        made = self.issue(org=org, role=_role(old), wallet_id=old.wallet_id, name=old.name, live=live)
+        insert_api_key(conn, made.record, idempotency_key=idempotency_key)
+        revoke_api_key(conn, org, key_id, self._now() + overlap * 1000)
+        return made
+
+    def forget(self) -> None:
+        """Ask the database about every key when it comes next; to be called after a change was committed."""
+        self._cache.clear()
+
+    def _now(self) -> int:
+        return int(self._clock() * 1000)
+
+
+def status_of(record: ApiKey, now: int) -> KeyStatus:
+    """Return whether a key works at the Unix millisecond ``now``; a rotated one does until its `revoked_at`."""
+    if record.revoked_at is None:
+        return "active"
+    return "revoked" if record.revoked_at <= now else "rotated"
+
+
+def _hint(key: str) -> str:
+    return key[-4:]
+
+
+def _role(record: ApiKey) -> Role:
+    return next(role for role in ROLES if role == record.role)
+
+
+def _found(conn: Connection, org: str, key_id: str) -> ApiKey:
+    found = api_key(conn, org, key_id)
+    if found is None:
+        raise NotFoundError("key_not_found")
+    return found

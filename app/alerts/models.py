@@ -1,0 +1,122 @@
+"""Alerts: what is told about wallets, from which thresholds on and to which addresses."""
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from app.api.fields import Amount, Answer, Body, IdempotencyKey, Time, Usdc, WalletId
+from app.core.email_address import parse_address
+from app.store.alerts import MAX_THRESHOLD
+
+MAX_EMAILS = 10
+"""Addresses of one type of alert."""
+_MAX_HOURS = 365 * 24
+_MAX_PER_HOUR = 1_000_000
+
+
+def _address(value: str) -> str:
+    try:
+        return parse_address(value)
+    except ValueError:
+        raise PydanticCustomError("email", "must be an e-mail address such as ops@example.com") from None
+
+
+def _once(addresses: list[str]) -> list[str]:
+    return list(dict.fromkeys(addresses))
+
+
+def _storable(value: int) -> int:
+    if value > MAX_THRESHOLD:
+        raise PydanticCustomError("invalid_amount", "the amount is too large")
+    return value
+
+
+Address = Annotated[
+    str,
+    StringConstraints(min_length=3, max_length=254),
+    AfterValidator(_address),
+    WithJsonSchema({"type": "string", "format": "email", "maxLength": 254, "examples": ["ops@example.com"]}),
+]
+Addresses = Annotated[list[Address], Field(max_length=MAX_EMAILS), AfterValidator(_once)]
+Money = Annotated[Amount, AfterValidator(_storable)]
+
+
+class _PutAlert(Body):
+    emails: Addresses | None = None
+
+
+class PutMoneyAlert(_PutAlert):
+    """An alert with an amount as its threshold; null switches it off."""
+
+    threshold: Money | None
+
+
+class PutInactivityAlert(_PutAlert):
+    """An alert after `threshold` hours without a transaction; null switches it off."""
+
+    threshold: Annotated[int, Field(ge=1, le=_MAX_HOURS)] | None
+
+
+class PutVelocityAlert(_PutAlert):
+    """An alert above `threshold` payments and escrows within an hour; null switches it off."""
+
+    threshold: Annotated[int, Field(ge=1, le=_MAX_PER_HOUR)] | None
+
+
+class PutViolationAlert(_PutAlert):
+    """E-mails about refused payments and escrows. Their event `transaction.blocked` is there in any case."""
+
+    enabled: bool
+
+
+class PutAlerts(Body):
+    """Body of alert rules: they replace all that were set before."""
+
+    balance_low: PutMoneyAlert | None = None
+    policy_violation: PutViolationAlert | None = None
+    inactivity: PutInactivityAlert | None = None
+    velocity_spike: PutVelocityAlert | None = None
+    large_transaction: PutMoneyAlert | None = None
+    idempotency_key: IdempotencyKey | None = None
+
+
+class _Alert(Answer):
+    emails: list[str]
+    inherited: bool
+
+
+class MoneyAlert(_Alert):
+    """An alert with an amount as its threshold; null when it is off."""
+
+    threshold: Usdc | None
+
+
+class CountAlert(_Alert):
+    """An alert with a number of hours, or of transactions an hour, as its threshold; null when it is off."""
+
+    threshold: int | None
+
+
+class ViolationAlert(_Alert):
+    """Whether refused payments and escrows are mailed."""
+
+    enabled: bool
+
+
+class Alerts(Answer):
+    """The alerts of an organisation's wallets, unless a wallet has its own. `inherited` is what was never set."""
+
+    balance_low: MoneyAlert
+    policy_violation: ViolationAlert
+    inactivity: CountAlert
+    velocity_spike: CountAlert
+    large_transaction: MoneyAlert
+    updated_at: Time | None
+
+
+class WalletAlerts(Alerts):
+    """The alerts of a wallet; `inherited` are the organisation's."""
+
+    wallet_id: WalletId
+    id: WalletId

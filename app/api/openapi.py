@@ -1,0 +1,181 @@
+"""The OpenAPI 3.1 document, from the operations that the routes declare.
+
+What the validation of requests and the making of answers cannot tell is added here: headers, links and examples.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+from app.api.openapi_examples import BODIES, POLICY_VIOLATION
+from app.api.operation import Headers, api
+
+Json = dict[str, Any]
+
+_JSON = "application/json"
+_REFERENCE = re.compile(r"#/components/schemas/(\w+)")
+
+_REQUEST_HEADERS: Mapping[str, Json] = {
+    "Idempotency-Key": {
+        "description": "Instead of the field idempotencyKey: a repetition within 24 hours gets the first answer.",
+        "schema": {"type": "string", "minLength": 1, "maxLength": 255, "examples": ["order-1024"]},
+    },
+    "Session-Token": {
+        "description": "The wallet's session token, as `rotate-token` answered it. A key with the role agent needs it; "
+        "with other keys it may be left out, and is checked when it is not.",
+        "schema": {"type": "string", "examples": ["avs_7mVwGKnUZuVnbH2WuJbSyRhZ2HrYVXpXRvMQqsQqWk3Z"]},
+    },
+    "If-Match": {
+        "description": "The `ETag` of the policy as it was read: the request fails with `version_conflict` when it has "
+        "changed since. Several, separated by commas, or `*` for any.",
+        "schema": {
+            "type": "string",
+            "pattern": r'^(\*|"[!#-~]+"(, ?"[!#-~]+")*)$',
+            "examples": ['"3-5d41402a"'],
+        },
+    },
+}
+
+_RESPONSE_HEADERS: Mapping[str, Json] = {
+    "Request-Id": {
+        "description": "The request's id, to be quoted to support; errors hold it as `request_id`, too.",
+        "required": True,
+        "schema": {"type": "string", "pattern": "^req_[0-9A-Za-z]+$"},
+    },
+    "RateLimit-Policy": {
+        "description": "How many requests (`q`) of the API key any window of so many seconds (`w`) may hold. Absent "
+        "where the service does not limit them.",
+        "schema": {"type": "string", "examples": ['"default";q=200;w=2']},
+    },
+    "RateLimit": {
+        "description": "How many requests remain (`r`), and in how many seconds one more does (`t`).",
+        "schema": {"type": "string", "examples": ['"default";r=199;t=2']},
+    },
+    "Retry-After": {
+        "description": "Seconds after which the request may be sent again.",
+        "schema": {"type": "integer", "minimum": 1},
+    },
+    "WWW-Authenticate": {
+        "description": "`Bearer`, when it is the API key that was not accepted.",
+        "schema": {"type": "string"},
+    },
+    "ETag": {
+        "description": "The policy's version and name, for `If-Match`.",
+        "required": True,
+        "schema": {"type": "string", "pattern": '^"[!#-~]+"$'},
+    },
+    "Idempotent-Replayed": {
+        "description": "`true` when this is the answer to an earlier request with the same idempotency key.",
+        "schema": {"type": "string", "const": "true"},
+    },
+}
+
+#: Answers that may tell when to ask again.
+_RETRIED = frozenset({"409", "429", "503"})
+
+
+def document(routes: Sequence[Route], base_url: str) -> Json:
+    """Return what `/openapi.json` answers for these routes."""
+    api.app = Starlette(routes=list(routes))
+    # Generated once a process: making it takes the nested models out of what it is made from.
+    found: Json = deepcopy(api.spec)
+    found["servers"] = [{"url": base_url}]
+    components = found["components"]
+    components["headers"] = deepcopy(dict(_RESPONSE_HEADERS))
+    for path, method, operation, headers in _operations(found["paths"], routes):
+        _complete(operation, headers, components["schemas"])
+        if method == "post" and "{" not in path:
+            _link(operation, found["paths"], components["schemas"])
+    components["schemas"] = _used(found["paths"], components["schemas"])
+    return found
+
+
+def _operations(paths: Json, routes: Sequence[Route]) -> Iterator[tuple[str, str, Json, Headers]]:
+    for route in routes:
+        for method in (route.methods or set()) - {"HEAD"}:
+            headers: Headers = route.endpoint.__dict__["headers"]
+            yield route.path, method.lower(), paths[route.path][method.lower()], headers
+
+
+def _complete(operation: Json, headers: Headers, schemas: Json) -> None:
+    for parameter in operation["parameters"]:
+        _without_null(parameter["schema"])
+        if parameter["in"] == "path":
+            parameter["schema"] = {"type": "string", "minLength": 1, "pattern": "^[^/]+$"}
+    body = operation.get("requestBody")
+    if body is not None:
+        media = body["content"][_JSON]
+        schema = _named(media["schema"], schemas)
+        body["required"] = "required" in schema or "minProperties" in schema.get("else", ())
+        if operation["operationId"] in BODIES:
+            media["example"] = deepcopy(BODIES[operation["operationId"]])
+    taken = {"Idempotency-Key": headers.repeats, "Session-Token": headers.session, "If-Match": headers.version}
+    operation["parameters"] += [
+        {"name": name, "in": "header", "required": False, **deepcopy(header)}
+        for name, header in _REQUEST_HEADERS.items()
+        if taken[name]
+    ]
+    for status, response in operation["responses"].items():
+        if status == "402":
+            response["content"][_JSON]["example"] = deepcopy(POLICY_VIOLATION)
+        answered = {
+            "Request-Id": True,
+            "RateLimit-Policy": True,
+            "RateLimit": True,
+            "Retry-After": status in _RETRIED,
+            "WWW-Authenticate": status == "401",
+            "ETag": status == "200" and headers.tag,
+            "Idempotent-Replayed": status == "200" and headers.repeats,
+        }
+        response["headers"] = {
+            name: {"$ref": f"#/components/headers/{name}"} for name, applies in answered.items() if applies
+        }
+
+
+def _without_null(schema: Json) -> None:
+    """Keep what a path, a query or a header can hold: `null` there means a parameter that is not sent."""
+    kinds = [kind for kind in schema.pop("anyOf", ()) if kind != {"type": "null"}]
+    if kinds:
+        (kind,) = kinds
+        schema.update(kind)
+    if schema.get("default", "") in (None, []):
+        del schema["default"]
+
+
+def _link(operation: Json, paths: Json, schemas: Json) -> None:
+    """Link what makes an object to what is done with it: all operations that take its id alone from their path."""
+    answer = operation["responses"]["200"]
+    fields = list(_named(answer["content"][_JSON]["schema"], schemas)["properties"])
+    # An object's own id comes first, and again as `id`.
+    if "id" not in fields:
+        return
+    links = {
+        other["operationId"]: {
+            "operationId": other["operationId"],
+            "parameters": {fields[0]: f"$response.body#/{fields[0]}"},
+        }
+        for path, methods in paths.items()
+        if path.count("{") == 1 and f"{{{fields[0]}}}" in path
+        for other in methods.values()
+    }
+    answer["links"] = links
+
+
+def _used(paths: Json, schemas: Json) -> Json:
+    """Return the schemas that operations refer to; a query is described by its parameters and needs none."""
+    used: set[str] = set()
+    found = set(_REFERENCE.findall(json.dumps(paths)))
+    while found:
+        used |= found
+        found = {name for one in found for name in _REFERENCE.findall(json.dumps(schemas[one]))} - used
+    return {name: schema for name, schema in schemas.items() if name in used}
+
+
+def _named(reference: Json, schemas: Json) -> Json:
+    schema: Json = schemas[reference["$ref"].rpartition("/")[2]]
+    return schema

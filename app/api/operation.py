@@ -1,0 +1,205 @@
+"""What every route shares: authentication, parsing, idempotency, and its place in the OpenAPI document."""
+
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+from pydantic import BaseModel, ValidationError
+from spectree import Response as Responses
+from spectree import SecurityScheme, SpecTree
+from spectree.models import SecureType, SecuritySchemeData
+from starlette.requests import Request
+from starlette.responses import Response
+
+from app.access.auth import admit, authorise, authorise_wallet
+from app.access.keyring import Principal, Role
+from app.api.fields import Body, ErrorEnvelope, IdempotencyKey, PolicyViolationEnvelope, Query
+from app.api.parsing import query_items, read_json, refuse
+from app.core.errors import CATALOGUE, ApiError, RequestError
+from app.submission.context import Service
+from app.submission.idempotency import Fingerprint, Ticket, body_hash
+from app.transactions.models import Payment
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+Handler = TypeVar("Handler", bound=Callable[..., Awaitable[BaseModel]])
+
+_ALWAYS = ("invalid_request", "authentication_failed", "rate_limited", "internal_error")
+_BODIES = ("request_too_large", "request_timeout")
+_CHANGES = ("idempotency_conflict", "idempotency_in_progress", "chain_unavailable")
+
+#: Collects the operations as their routes are imported; ``app.server.application`` makes `/openapi.json` of it.
+api = SpecTree(
+    "starlette",
+    annotations=False,
+    mode="strict",
+    title="Agent Vault Payment Service",
+    version="v1",
+    description=(
+        "Vaults from which agents pay USDC, each guarded by a policy that the on-chain program enforces. "
+        "Request fields are accepted in camelCase and in snake_case; answers are in snake_case. "
+        "Amounts are decimal strings, times ISO 8601 in UTC."
+    ),
+    security_schemes=[
+        SecurityScheme(
+            name="api_key", data=SecuritySchemeData(type=SecureType.HTTP, scheme="bearer", bearer_format="API key")
+        )
+    ],
+    security={"api_key": []},
+    naming_strategy=lambda model: model.__name__,
+    nested_naming_strategy=lambda _parent, child: child,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Headers:
+    """Which headers an operation takes and answers beside those that every operation has."""
+
+    session: bool
+    version: bool
+    tag: bool
+    repeats: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request that was authenticated: who asks for what."""
+
+    service: Service
+    principal: Principal
+    request: Request
+    ticket: Ticket
+
+    def path(self, name: str) -> str:
+        """Return a parameter of the path."""
+        return str(self.request.path_params[name])
+
+    @property
+    def session_token(self) -> str | None:
+        """The header Session-Token."""
+        return self.request.headers.get("session-token")
+
+
+def operation(
+    *,
+    tag: str,
+    roles: Collection[Role],
+    answer: type[BaseModel],
+    body: type[Body] | None = None,
+    query: type[Query] | None = None,
+    errors: Collection[str] = (),
+    changes: bool = False,
+    session: bool = False,
+    version: bool = False,
+    tagged: bool = False,
+    secret: bool = False,
+) -> Callable[[Handler], Endpoint]:
+    """Make an endpoint of ``handler(call, body or query)``.
+
+    ``changes`` gives it idempotency keys, ``session`` documents the header Session-Token, ``version`` If-Match and
+    ``tagged`` the answer's ETag, ``secret`` keeps the answer encrypted while it can be repeated. ``errors`` are the
+    codes beside those that every operation has.
+    """
+    pays = changes and issubclass(answer, Payment)
+
+    def decorate(handler: Handler) -> Endpoint:
+        async def endpoint(request: Request) -> Response:
+            service: Service = request.app.state.service
+            principal = admit(request, service.keys, request.app.state.rate_limits)
+            authorise(principal, roles)
+            arguments = await _arguments(request, body, query)
+            wallet_id = request.path_params.get("wallet_id") or getattr(arguments, "wallet_id", None)
+            if wallet_id is not None:
+                authorise_wallet(principal, wallet_id)
+
+            async def work(ticket: Ticket) -> bytes:
+                call = Call(service, principal, request, ticket)
+                try:
+                    result = await (handler(call) if arguments is None else handler(call, arguments))
+                except ApiError as error:
+                    if pays:
+                        request.app.state.metrics.not_paid(error)
+                    raise
+                if pays:
+                    request.app.state.metrics.paid(cast(Payment, result).status)
+                return result.model_dump_json().encode()
+
+            fingerprint = _fingerprint(request, principal, arguments) if changes else None
+            content, replayed = await service.idempotency.run(fingerprint, work, secret=secret)
+            headers = {"Idempotent-Replayed": "true"} if replayed else None
+            return Response(content, media_type="application/json", headers=headers)
+
+        endpoint.__name__ = endpoint.__qualname__ = handler.__name__
+        endpoint.__doc__ = handler.__doc__
+        endpoint.__module__ = handler.__module__
+        codes = {
+            *_ALWAYS,
+            "insufficient_permissions",
+            *(_CHANGES if changes else ()),
+            *(_BODIES if body else ()),
+            *errors,
+        }
+        documented = api.validate(
+            query=query,
+            json=body,
+            resp=_responses(answer, codes),
+            tags=(tag,),
+            skip_validation=True,
+            operation_id=handler.__name__,
+            validation_error_status=400,
+        )
+        documented_endpoint: Endpoint = documented(endpoint)
+        headers = Headers(session=session, version=version, tag=tagged, repeats=changes)
+        documented_endpoint.__dict__["headers"] = headers
+        return documented_endpoint
+
+    return decorate
+
+
+async def _arguments(request: Request, body: type[Body] | None, query: type[Query] | None) -> Body | Query | None:
+    """Return the validated body or query. Raises ``invalid_request``, ``invalid_amount`` and ``invalid_recipient``."""
+    if query is None and request.url.query:
+        raise RequestError("invalid_request", "This request takes no query parameters.")
+    model = body or query
+    if model is None:
+        return None
+    if body:
+        settings = request.app.state.service.settings
+        empty = not any(field.is_required() for field in body.model_fields.values())
+        found = await read_json(request, empty=empty, limit=settings.max_body_bytes, seconds=settings.request_timeout)
+    else:
+        found = query_items(request)
+    try:
+        return model.model_validate(found)
+    except ValidationError as error:
+        raise refuse(error, "body" if body else "query") from None
+
+
+_KEY: type[Body] = type("_Key", (Body,), {"__annotations__": {"key": IdempotencyKey}})
+
+
+def _fingerprint(request: Request, principal: Principal, arguments: Body | Query | None) -> Fingerprint | None:
+    sent: str | None = getattr(arguments, "idempotency_key", None)
+    header = request.headers.get("idempotency-key")
+    if sent is not None and header is not None and sent != header:
+        raise RequestError("invalid_request", "The idempotency keys in the body and in the header differ.")
+    key = sent or header
+    if key is None:
+        return None
+    if sent is None:
+        try:
+            _KEY.model_validate({"key": key})
+        except ValidationError:
+            raise RequestError("invalid_request", "Idempotency-Key: must have 1 to 255 characters.") from None
+    parsed: dict[str, Any] = arguments.model_dump(exclude={"idempotency_key"}) if arguments is not None else {}
+    return Fingerprint(principal.org, key, request.method, request.url.path, body_hash(parsed, principal.wallet_id))
+
+
+def _responses(answer: type[BaseModel], codes: Collection[str]) -> Responses:
+    by_status: dict[int, list[str]] = {}
+    for code in sorted(codes):
+        by_status.setdefault(CATALOGUE[code].status, []).append(code)
+    models: dict[str, Any] = {"HTTP_200": (answer, "Success.")}
+    for status, names in sorted(by_status.items()):
+        envelope = PolicyViolationEnvelope if names == ["policy_violation"] else ErrorEnvelope
+        models[f"HTTP_{status}"] = (envelope, ", ".join(names))
+    return Responses(**models)

@@ -1,0 +1,123 @@
+"""From raw requests to values: JSON bodies and query strings, refused with a message that echoes no input."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+from starlette.requests import ClientDisconnect, Request
+
+from app.core.errors import RequestError
+
+_JSON_TYPES = ("application/json",)
+
+
+def _refuse_constant(_name: str) -> Any:
+    raise ValueError("not JSON")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise RequestError("invalid_request", "The body gives a name twice.")
+    return found
+
+
+def _number(text: str) -> float:
+    """JSON has one kind of number: `60.0` is the integer 60 as well."""
+    found = float(text)
+    return int(found) if found.is_integer() else found
+
+
+_DECODER = json.JSONDecoder(parse_float=_number, parse_constant=_refuse_constant, object_pairs_hook=_unique)
+
+
+#: Of a body that is too large so many times the limit is read and dropped: one who still sends may miss the answer.
+_DROPPED = 16
+#: Tells the client, and the server, not to go on with a body of which the rest is not wanted.
+_CLOSE = {"Connection": "close"}
+
+
+async def read_json(request: Request, *, empty: bool, limit: int, seconds: float) -> dict[str, Any]:
+    """Return the body, of at most ``limit`` bytes, as a JSON object; with ``empty`` no body counts as an empty one.
+
+    Raises ``invalid_request``, ``request_too_large`` and, when it takes longer than that, ``request_timeout``.
+    """
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced[:20]) > limit * _DROPPED:
+        raise RequestError("request_too_large", headers=_CLOSE)
+    raw, size = bytearray(), 0
+    try:
+        async with asyncio.timeout(seconds):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > limit * _DROPPED:
+                    break
+                if size <= limit:
+                    raw += chunk
+    except ClientDisconnect:
+        raise RequestError("invalid_request", "The body ended early.") from None
+    except TimeoutError:
+        raise RequestError("request_timeout", headers=_CLOSE) from None
+    if size > limit:
+        raise RequestError("request_too_large", headers=_CLOSE)
+    if not raw:
+        if empty:
+            return {}
+        raise RequestError("invalid_request", "The body is missing. It must be a JSON object.")
+    media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if media_type not in _JSON_TYPES:
+        raise RequestError("invalid_request", "The body must be JSON (Content-Type: application/json).")
+    try:
+        found = _DECODER.decode(raw.decode())
+    except (ValueError, RecursionError):
+        raise RequestError("invalid_request", "The body is not valid JSON.") from None
+    if not isinstance(found, dict):
+        raise RequestError("invalid_request", "The body must be a JSON object.")
+    return found
+
+
+def query_items(request: Request) -> dict[str, Any]:
+    """Return the query parameters. Raises ``invalid_request`` when one is given twice."""
+    items = request.query_params.multi_items()
+    found = dict(items)
+    if len(found) != len(items):
+        raise RequestError("invalid_request", "A query parameter is given twice.")
+    return found
+
+
+_WHOLE_NUMBER = "must be a whole number"
+
+#: What is said of pydantic's own errors, which speak of its types; those of our validators say it themselves.
+_WORDS: Mapping[str, str] = {
+    "missing": "is required",
+    "extra_forbidden": "is unknown to this request",
+    "string_type": "must be a string",
+    "string_unicode": "must be valid Unicode",
+    "string_too_short": "must have {min_length} or more characters",
+    "string_too_long": "must have at most {max_length} characters",
+    "int_type": _WHOLE_NUMBER,
+    "int_parsing": _WHOLE_NUMBER,
+    "int_parsing_size": _WHOLE_NUMBER,
+    "int_from_float": _WHOLE_NUMBER,
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
+    "bool_type": "must be true or false",
+    "literal_error": "must be {expected}",
+    "list_type": "must be an array",
+    "too_short": "must have {min_length} or more items",
+    "too_long": "must have at most {max_length} items",
+    "model_type": "must be an object",
+}
+
+
+def refuse(error: ValidationError, whole: str) -> RequestError:
+    """Return the error of the contract for the first thing that pydantic found wrong in the ``whole``."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    code = first["type"] if first["type"] in ("invalid_amount", "invalid_recipient") else "invalid_request"
+    place = ".".join(str(part) for part in first["loc"])
+    # A name that we do not know may be anything; it is shown in a form that no log or terminal stumbles over.
+    place = ascii(place)[1:-1][:80] if place else whole
+    words = _WORDS[first["type"]].format_map(first.get("ctx", {})) if first["type"] in _WORDS else first["msg"]
+    return RequestError(code, f"{place}: {words}.")

@@ -1,0 +1,47 @@
+"""Approvals of payments and escrows above a policy's threshold for a co-signature."""
+
+from typing import Literal
+
+from app.api.fields import Answer, ApprovalId, Identifier, Page, PolicyId, Time, Usdc, WalletId
+
+ApprovalStatus = Literal["pending", "approved", "rejected", "used", "expired"]
+
+
+class ListApprovals(Page):
+    """Query of the approvals."""
+
+    status: ApprovalStatus | None = None
+    wallet_id: Identifier | None = None
+
+
+class Approval(Answer):
+    """The approval of one payment, or of one escrow, as its `type` says.
+
+    While it is pending `expires_at` ends the time to decide, then the time to pay. `chain_address` is where it stands
+    on the chain once it is approved; `decided_by` is the id of an API key.
+    """
+
+    approval_id: ApprovalId
+    id: ApprovalId
+    type: Literal["payment", "escrow"]
+    wallet_id: WalletId
+    recipient: str
+    recipient_address: str
+    amount: Usdc
+    currency: str
+    policy_id: PolicyId
+    policy_version: int
+    status: ApprovalStatus
+    chain_address: str
+    created_at: Time
+    expires_at: Time
+    decided_by: str | None
+    decided_at: Time | None
+
+
+class ApprovalPage(Answer):
+    """One page of approvals, newest first."""
+
+    data: list[Approval]
+    has_more: bool
+    next_cursor: str | None

@@ -1,0 +1,74 @@
+"""Approvals: the operator's word on payments above a policy's threshold for a co-signature."""
+
+from starlette.routing import Route
+
+from app.access.auth import OPERATORS, READERS_AND_AGENT
+from app.api.fields import EmptyBody
+from app.api.operation import Call, operation
+from app.approvals import service as approvals
+from app.approvals.models import Approval, ApprovalPage, ListApprovals
+
+
+@operation(
+    tag="approvals",
+    roles=READERS_AND_AGENT,
+    query=ListApprovals,
+    answer=ApprovalPage,
+    errors=("wallet_not_found",),
+)
+async def list_approvals(call: Call, query: ListApprovals) -> ApprovalPage:
+    """List approvals, newest first."""
+    return await approvals.page(call.service, call.principal, query)
+
+
+@operation(tag="approvals", roles=READERS_AND_AGENT, answer=Approval, errors=("approval_not_found",))
+async def get_approval(call: Call) -> Approval:
+    """Get an approval."""
+    return approvals.get(call.service, call.principal, call.path("approval_id"))
+
+
+@operation(
+    tag="approvals",
+    roles=OPERATORS,
+    body=EmptyBody,
+    answer=Approval,
+    errors=(
+        "approval_not_found",
+        "approval_not_pending",
+        "approval_outdated",
+        "wallet_archived",
+        "transaction_failed",
+    ),
+    changes=True,
+)
+async def approve_payment(call: Call, _body: EmptyBody) -> Approval:
+    """Approve a payment.
+
+    Leaves the approval on the chain. For 24 hours it lets the agent make this payment once, while the wallet's policy
+    is the one that refused it, unchanged. Other rules bind it all the same.
+    """
+    return await approvals.approve(call.service, call.principal, call.ticket, call.path("approval_id"))
+
+
+@operation(
+    tag="approvals",
+    roles=OPERATORS,
+    body=EmptyBody,
+    answer=Approval,
+    errors=("approval_not_found", "approval_not_pending", "transaction_failed"),
+    changes=True,
+)
+async def reject_payment(call: Call, _body: EmptyBody) -> Approval:
+    """Reject a payment.
+
+    Withdraws an approval that was given and not used, expired ones too: the rent of its account comes back.
+    """
+    return await approvals.reject(call.service, call.principal, call.ticket, call.path("approval_id"))
+
+
+routes = [
+    Route("/v1/approvals", list_approvals, methods=["GET"]),
+    Route("/v1/approvals/{approval_id}", get_approval, methods=["GET"]),
+    Route("/v1/approvals/{approval_id}/approve", approve_payment, methods=["POST"]),
+    Route("/v1/approvals/{approval_id}/reject", reject_payment, methods=["POST"]),
+]

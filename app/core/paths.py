@@ -1,0 +1,58 @@
+"""Where things lie on the disk."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class ConfigurationError(Exception):
+    """The settings do not fit together, or a file that they name is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Where things lie in the data folder."""
+
+    root: Path
+
+    @property
+    def database(self) -> Path:
+        """The service's own state and its read models."""
+        return self.root / "agent-vault.db"
+
+    @property
+    def events(self) -> Path:
+        """The decoded events of the chain."""
+        return self.root / "chain.db"
+
+    @property
+    def localnet(self) -> Path:
+        """The embedded chain."""
+        return self.root / "localnet"
+
+    @property
+    def exports(self) -> Path:
+        """The files of exports."""
+        return self.root / "exports"
+
+    @property
+    def keys(self) -> Path:
+        """The signing keys."""
+        return self.root / "keys"
+
+    @property
+    def secret(self) -> Path:
+        """The secret under which API keys are recognised and secret answers encrypted."""
+        return self.root / "keys" / "service-secret"
+
+    @property
+    def admin_key(self) -> Path:
+        """The admin's API key of the first start."""
+        return self.root / "admin-api-key"
+
+
+def program_file() -> Path:
+    """Return the built program. Raises ConfigurationError when it is not there."""
+    path = Path(__file__).resolve().parent.parent.parent / "programs" / "agent_vault.so"
+    if not path.is_file():
+        raise ConfigurationError(f"{path} is missing; build it with programs/toolchain/build")
+    return path

@@ -1,0 +1,112 @@
+"""The keys with which the service signs: files of mode 600 in the format of the Solana command line."""
+
+import json
+import os
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from solders.keypair import Keypair
+from solders.pubkey import Pubkey
+
+from app.core.errors import UnavailableError
+
+
+class KeyFileError(Exception):
+    """A key file is missing, readable by others, or not a key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signers:
+    """Keys of the roles; without the authority policies are written and freezes lifted elsewhere.
+
+    Without the arbiter disputes are decided elsewhere.
+    The addresses of those that sign every payment are kept, for they cost a curve multiplication each time.
+    """
+
+    fee_payer: Keypair
+    operator: Keypair
+    authority: Keypair | None
+    arbiter: Keypair | None
+    fee_payer_address: Pubkey = field(init=False)
+    operator_address: Pubkey = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fee_payer_address", self.fee_payer.pubkey())
+        object.__setattr__(self, "operator_address", self.operator.pubkey())
+
+    def require_authority(self) -> Keypair:
+        """Return the authority's key. Raises ``authority_offline`` where the service runs without it."""
+        if self.authority is None:
+            raise UnavailableError("authority_offline")
+        return self.authority
+
+    def require_arbiter(self) -> Keypair:
+        """Return the arbiter's key. Raises ``authority_offline`` where the service runs without it."""
+        if self.arbiter is None:
+            raise UnavailableError(
+                "authority_offline", "The service runs without the arbiter's key: disputes are decided elsewhere."
+            )
+        return self.arbiter
+
+
+def read_secret(path: Path) -> str:
+    """Return what a file holds that only this user may read. Raises KeyFileError."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError as error:
+        raise KeyFileError(f"{path}: {error.strerror}") from None
+    with os.fdopen(descriptor) as file:
+        found = os.fstat(file.fileno())
+        if stat.S_IMODE(found.st_mode) != 0o600 or found.st_uid != os.geteuid():
+            raise KeyFileError(f"{path}: must belong to this user and have mode 600 (chmod 600 {path})")
+        return file.read()
+
+
+def read_key(path: Path) -> Keypair:
+    """Return the key in a file. Raises KeyFileError; the message never shows what the file holds."""
+    try:
+        return Keypair.from_bytes(bytes(json.loads(read_secret(path))))
+    except (ValueError, TypeError):
+        raise KeyFileError(f"{path}: not a key file (a JSON array of 64 numbers)") from None
+
+
+def write_secret(path: Path, text: str) -> None:
+    """Write a new file that only this user can read; it is complete or absent, whenever the process dies."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    draft = path.with_name(f"{path.name}.new")
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+def create_key(path: Path) -> Keypair:
+    """Make a key and its file."""
+    key = Keypair()
+    write_secret(path, json.dumps(list(bytes(key))))
+    return key
+
+
+def load_or_create(folder: Path, *, create: bool) -> Signers:
+    """Return the signers in ``folder``; on a first start (``create``) the missing ones are made.
+
+    Later a missing authority or arbiter means that it was taken offline; a missing fee payer or operator is a
+    KeyFileError.
+    """
+
+    def key(name: str) -> Keypair:
+        path = folder / f"{name}.json"
+        return create_key(path) if create and not path.exists() else read_key(path)
+
+    def optional(name: str) -> Keypair | None:
+        return key(name) if create or (folder / f"{name}.json").exists() else None
+
+    return Signers(
+        fee_payer=key("fee-payer"),
+        operator=key("operator"),
+        authority=optional("authority"),
+        arbiter=optional("arbiter"),
+    )

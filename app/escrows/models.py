@@ -1,0 +1,173 @@
+"""Escrows: what makes, completes, disputes, resolves and shows them."""
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, WithJsonSchema, model_validator
+from pydantic_core import PydanticCustomError
+
+from app.api.fields import (
+    Amount,
+    Answer,
+    Body,
+    EscrowId,
+    IdempotencyKey,
+    Identifier,
+    Memo,
+    Page,
+    Recipient,
+    Text,
+    Time,
+    TransactionId,
+    Usdc,
+    WalletId,
+)
+
+#: Bounds of the time that a receiver gets, in seconds; the program's own.
+MIN_TIMEOUT, MAX_TIMEOUT, DEFAULT_TIMEOUT = 60, 2_592_000, 3_600
+
+ProofType = Literal["output_hash", "signed_attestation", "webhook_callback"]
+EscrowStatus = Literal["pending", "locked", "completed", "released", "refunded", "disputed", "settled"]
+
+_SHA256 = r"^sha256:[0-9a-fA-F]{64}$"
+_URL = r"^[A-Za-z][A-Za-z0-9+.-]*://\S+$"
+_MAX_URL = 2_048
+
+
+def _sha256(value: str) -> str:
+    if not re.fullmatch(_SHA256, value):
+        raise PydanticCustomError("sha256", "must be sha256: and 64 hexadecimal digits")
+    return value.lower()
+
+
+def _url(value: str) -> str:
+    if not re.fullmatch(_URL, value):
+        raise PydanticCustomError("url", "must be a URL such as https://example.com/output")
+    return value
+
+
+#: A hash, in lower case as it is compared.
+Sha256 = Annotated[str, AfterValidator(_sha256), WithJsonSchema({"type": "string", "pattern": _SHA256})]
+Url = Annotated[
+    str,
+    StringConstraints(max_length=_MAX_URL),
+    AfterValidator(_url),
+    WithJsonSchema({"type": "string", "maxLength": _MAX_URL, "pattern": _URL}),
+]
+#: No proof is as long; a shorter one that is malformed is an `invalid_proof`.
+Proof = Annotated[str, StringConstraints(max_length=512)]
+
+
+class CreateEscrow(Body):
+    """Body of an escrow; `toWallet` is a wallet of the organisation or a chain address, and no domain."""
+
+    from_wallet: Identifier
+    to_wallet: Recipient
+    amount: Amount
+    currency: Literal["USDC"]
+    task_description: Text
+    timeout_seconds: Annotated[int, Field(ge=MIN_TIMEOUT, le=MAX_TIMEOUT)] = DEFAULT_TIMEOUT
+    expected_output_hash: Sha256 | None = None
+    proof_types: Annotated[list[ProofType], Field(min_length=1, max_length=3)] = Field(
+        default=["output_hash", "signed_attestation", "webhook_callback"]
+    )
+    memo: Memo | None = None
+    idempotency_key: IdempotencyKey | None = None
+
+
+class CompleteEscrow(Body):
+    """Body of a completion.
+
+    `proof` is `sha256:<hex>` of the output for `output_hash`, otherwise base64 of the 64-byte signature followed by the
+    32-byte hash of the output.
+    """
+
+    proof_type: ProofType
+    proof: Proof
+    output_url: Url | None = None
+    idempotency_key: IdempotencyKey | None = None
+
+
+class DisputeEscrow(Body):
+    """Body of a dispute; `walletId` names the side that an operator's key speaks for, the requesting one if absent."""
+
+    reason: Text
+    evidence: Sha256 | None = None
+    wallet_id: Identifier | None = None
+    idempotency_key: IdempotencyKey | None = None
+
+
+class ResolveDispute(Body):
+    """Body of the arbiter's decision; `releasedAmount` is the receiver's part of a split."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "if": {"properties": {"decision": {"const": "split"}}},
+            "then": {"required": ["releasedAmount"], "properties": {"releasedAmount": {"type": "string"}}},
+            "else": {"properties": {"releasedAmount": {"type": "null"}}},
+        }
+    )
+
+    decision: Literal["release", "refund", "split"]
+    released_amount: Amount | None = None
+    idempotency_key: IdempotencyKey | None = None
+
+    @model_validator(mode="after")
+    def _splits_with_an_amount(self) -> "ResolveDispute":
+        if (self.decision == "split") != (self.released_amount is not None):
+            raise PydanticCustomError("released_amount", "releasedAmount belongs to the decision split, and only there")
+        return self
+
+
+class ListEscrows(Page):
+    """Query of the escrows; `walletId` pays or receives."""
+
+    wallet_id: Identifier | None = None
+    status: EscrowStatus | None = None
+
+
+class Dispute(Answer):
+    """A dispute: by which side, or which address when it was raised past the service, and why."""
+
+    reason: str | None
+    evidence: str | None
+    raised_by: str | None
+    raised_at: Time
+    tx_signature: str
+
+
+class Escrow(Answer):
+    """An escrow with all that is known of it."""
+
+    escrow_id: EscrowId
+    id: EscrowId
+    from_wallet: WalletId
+    to_wallet: str
+    amount: Usdc
+    currency: str
+    status: EscrowStatus
+    chain_address: str
+    expires_at: Time
+    created_at: Time
+    tx_id: TransactionId | None
+    tx_signature: str | None
+    task_hash: str
+    task_description: str | None
+    expected_output_hash: str | None
+    proof_types: list[ProofType]
+    released_amount: Usdc | None
+    refunded_amount: Usdc | None
+    proof_type: ProofType | None
+    output_hash: str | None
+    output_url: str | None
+    dispute: Dispute | None
+    settled_at: Time | None
+    settlement_signature: str | None
+
+
+class EscrowPage(Answer):
+    """One page of escrows, newest first."""
+
+    data: list[Escrow]
+    has_more: bool
+    next_cursor: str | None

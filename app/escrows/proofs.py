@@ -1,0 +1,104 @@
+"""Completion proofs: read from requests, handed to the program, and explained where it refuses them."""
+
+import base64
+import re
+from binascii import Error as BinasciiError
+from dataclasses import dataclass
+
+from solders.instruction import Instruction
+from solders.pubkey import Pubkey
+
+from app.chain.escrow_instructions import PROOF_KINDS, attestation, output_commitment
+from app.chain.records import failed_instruction
+from app.core.errors import ApiError, BusinessError
+from app.escrows.models import CompleteEscrow
+from app.escrows.service import hash_of
+from app.store.escrows import EscrowRecord
+from app.submission.context import Service
+from app.submission.plan import Outcome, RefusedError
+from app.submission.refusals import error_name
+
+_HASH = re.compile(r"sha256:[0-9a-fA-F]{64}", re.ASCII)
+_OUTPUT_HASH = PROOF_KINDS.index("output_hash")
+_SIGNED_ATTESTATION = PROOF_KINDS.index("signed_attestation")
+_SIGNATURE_BYTES, _HASH_BYTES = 64, 32
+#: Index of the signature's instruction: before it stands the compute limit, after it the completion.
+_ATTESTATION_INDEX = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A well-formed proof: the code of its kind, the hash of the output, and the signature of the signed kinds."""
+
+    kind: int
+    output_hash: bytes
+    signature: bytes | None
+
+
+def parse(body: CompleteEscrow) -> Proof:
+    """Return the parts of a proof. Raises ``invalid_proof``."""
+    kind = PROOF_KINDS.index(body.proof_type)
+    if kind == _OUTPUT_HASH:
+        if not _HASH.fullmatch(body.proof):
+            raise BusinessError("invalid_proof", "proof: must have the form sha256:<64 hex digits>.")
+        return Proof(kind, hash_of(body.proof), None)
+    try:
+        raw = base64.b64decode(body.proof.encode("ascii"), validate=True)
+    except (UnicodeEncodeError, BinasciiError):
+        raw = b""
+    if len(raw) != _SIGNATURE_BYTES + _HASH_BYTES:
+        raise BusinessError(
+            "invalid_proof", "proof: must be base64 of the 64-byte signature followed by the 32-byte output hash."
+        )
+    return Proof(kind, raw[_SIGNATURE_BYTES:], raw[:_SIGNATURE_BYTES])
+
+
+async def instructions(service: Service, found: EscrowRecord, proof: Proof) -> list[Instruction]:
+    """Return what has to stand before the completion: the runtime's check of a signature, by the key that counts.
+
+    Raises ``invalid_proof`` when there is no such key, and ``escrow_already_settled``.
+    """
+    if proof.signature is None:
+        return []
+    address, receiver = Pubkey.from_string(found.address), Pubkey.from_string(found.receiver)
+    escrow, vault = await service.chain.accounts([address, receiver])
+    if escrow is None or escrow.owner != service.codec.program_id:
+        raise BusinessError("escrow_already_settled")
+    if proof.kind != _SIGNED_ATTESTATION:
+        key = service.codec.decode_account(escrow.data).data["verifier"]
+    elif found.to_wallet is not None and vault is not None:
+        key = service.codec.decode_account(vault.data).data["session_authority"]
+    else:
+        key = receiver
+    if key == Pubkey.default():
+        missing = "the receiving wallet has no session" if proof.kind == _SIGNED_ATTESTATION else "there is no verifier"
+        raise BusinessError("invalid_proof", f"Nobody can sign such a proof: {missing}.")
+    message = service.instructions(found.org).attested_message(
+        address, proof.kind, bytes.fromhex(found.task_hash), proof.output_hash
+    )
+    return [attestation(key, proof.signature, message)]
+
+
+def explain(service: Service, failure: RefusedError | Outcome, found: EscrowRecord, proof: Proof) -> ApiError | None:
+    """Return the error for a proof that was refused; None when the refusal has another reason."""
+    name = error_name(service.codec, failure)
+    if name == "InvalidProof":
+        return BusinessError("invalid_proof", _what_is_wrong(found, proof))
+    if proof.signature is None:
+        return None
+    if name == "SessionExpired":
+        return BusinessError(
+            "invalid_proof", "The session of the receiving wallet, whose key has to sign, has expired."
+        )
+    err = failure.simulation.err if isinstance(failure, RefusedError) else failure.error
+    if failed_instruction(err) == _ATTESTATION_INDEX:
+        return BusinessError("invalid_proof", "The signature is not the expected key's over this escrow and output.")
+    return None
+
+
+def _what_is_wrong(found: EscrowRecord, proof: Proof) -> str | None:
+    if not found.proof_kinds >> proof.kind & 1:
+        return f"The escrow does not accept proofs of the kind {PROOF_KINDS[proof.kind]}."
+    if found.output_commitment not in (None, output_commitment(proof.output_hash).hex()):
+        return "The output's hash is not the one that the escrow expects."
+    return None

@@ -1,0 +1,134 @@
+"""Escrows: payments between agents that wait for a proof of the work."""
+
+from starlette.routing import Route
+
+from app.access.auth import ADMINS, PAYERS, READERS_AND_AGENT
+from app.api.operation import Call, operation
+from app.escrows import outcomes as escrow_outcomes
+from app.escrows import service as escrows
+from app.escrows.models import (
+    CompleteEscrow,
+    CreateEscrow,
+    DisputeEscrow,
+    Escrow,
+    EscrowPage,
+    ListEscrows,
+    ResolveDispute,
+)
+
+_SESSION = ("session_token_invalid", "session_token_expired")
+_CHANGE = ("escrow_not_found", "escrow_already_settled", "transaction_failed")
+
+
+@operation(
+    tag="escrows",
+    roles=PAYERS,
+    body=CreateEscrow,
+    answer=Escrow,
+    errors=(
+        *_SESSION,
+        "invalid_amount",
+        "invalid_recipient",
+        "wallet_not_found",
+        "policy_violation",
+        "wallet_frozen",
+        "wallet_archived",
+        "wallet_insufficient_balance",
+        "too_many_escrows",
+        "org_paused",
+        "transaction_failed",
+    ),
+    changes=True,
+    session=True,
+)
+async def create_escrow(call: Call, body: CreateEscrow) -> Escrow:
+    """Create an escrow.
+
+    Locks money of the wallet for a task, as its policy allows; nobody but the program can move it then. It is released
+    upon a proof that the work is done, and goes back when there was none until `expires_at`. Answers when it is locked,
+    or with the status `pending` when that takes too long.
+    """
+    return await escrows.create(call.service, call.principal, call.ticket, body, call.session_token)
+
+
+@operation(
+    tag="escrows",
+    roles=PAYERS,
+    body=CompleteEscrow,
+    answer=Escrow,
+    errors=(*_SESSION, *_CHANGE, "invalid_proof", "invalid_recipient", "escrow_expired"),
+    changes=True,
+    session=True,
+)
+async def complete_escrow(call: Call, body: CompleteEscrow) -> Escrow:
+    """Submit a completion proof.
+
+    A valid one releases the escrow. An `output_hash` is any hash, or the expected one where the escrow names it; the
+    other proofs are signatures of `agent-vault:v1:` and the kind of proof, followed by the program's address, the
+    escrow's, the task's hash and the output's hash as raw bytes: by the receiving wallet's session key (or the
+    receiving address), or by the organisation's verifier.
+    """
+    return await escrow_outcomes.complete(
+        call.service, call.principal, call.ticket, call.path("escrow_id"), body, call.session_token
+    )
+
+
+@operation(
+    tag="escrows",
+    roles=PAYERS,
+    body=DisputeEscrow,
+    answer=Escrow,
+    errors=(*_SESSION, *_CHANGE, "escrow_expired"),
+    changes=True,
+    session=True,
+)
+async def dispute_escrow(call: Call, body: DisputeEscrow) -> Escrow:
+    """Raise a dispute.
+
+    Either side may before the deadline; then the escrow waits for the arbiter, and goes back after 30 days without a
+    decision. `reason` is required, `evidence` is not; the chain keeps the hashes of both.
+    """
+    return await escrow_outcomes.dispute(
+        call.service, call.principal, call.ticket, call.path("escrow_id"), body, call.session_token
+    )
+
+
+@operation(
+    tag="escrows",
+    roles=ADMINS,
+    body=ResolveDispute,
+    answer=Escrow,
+    errors=(*_CHANGE, "escrow_not_disputed", "invalid_amount", "authority_offline"),
+    changes=True,
+)
+async def resolve_dispute(call: Call, body: ResolveDispute) -> Escrow:
+    """Decide a dispute.
+
+    Releases, refunds or splits what is locked; after a split the status is `settled`. Signed by the arbiter.
+    """
+    return await escrow_outcomes.resolve(call.service, call.principal, call.ticket, call.path("escrow_id"), body)
+
+
+@operation(tag="escrows", roles=READERS_AND_AGENT, answer=Escrow, errors=("escrow_not_found",))
+async def get_escrow(call: Call) -> Escrow:
+    """Get an escrow."""
+    return escrows.get(call.service, call.principal, call.path("escrow_id"))
+
+
+@operation(tag="escrows", roles=READERS_AND_AGENT, query=ListEscrows, answer=EscrowPage, errors=("wallet_not_found",))
+async def list_escrows(call: Call, query: ListEscrows) -> EscrowPage:
+    """List escrows, newest first.
+
+    `walletId` pays or receives. A completion proof releases at once, so no escrow is ever listed as `completed`.
+    """
+    return escrows.page(call.service, call.principal, query)
+
+
+routes = [
+    Route("/v1/payments/a2a", list_escrows, methods=["GET"]),
+    Route("/v1/payments/a2a", create_escrow, methods=["POST"]),
+    Route("/v1/payments/a2a/{escrow_id}", get_escrow, methods=["GET"]),
+    Route("/v1/payments/a2a/{escrow_id}/complete", complete_escrow, methods=["POST"]),
+    Route("/v1/payments/a2a/{escrow_id}/dispute", dispute_escrow, methods=["POST"]),
+    Route("/v1/payments/a2a/{escrow_id}/resolve", resolve_dispute, methods=["POST"]),
+]

@@ -1,0 +1,39 @@
+"""Events as they are read."""
+
+from app.access.keyring import Principal
+from app.core.timestamps import iso_ms
+from app.events.models import Event, EventPage, ListEvents
+from app.store.feed import FeedEvent, FeedFilter, feed
+from app.submission.context import Service
+from app.wallets import service as wallets
+
+
+def page(service: Service, principal: Principal, query: ListEvents) -> EventPage:
+    """One page of events, newest first; an agent sees its own wallet's.
+
+    Raises ``wallet_not_found`` when a wallet is named that the organisation does not have.
+    """
+    if query.wallet_id is not None:
+        wallets.require(service, principal.org, query.wallet_id)
+    chosen = FeedFilter(
+        types=query.type or query.event,
+        wallet_id=query.wallet_id or principal.wallet_id,
+        severity=query.severity,
+        start=query.from_,
+        end=query.to,
+    )
+    found = service.db.read(lambda conn: feed(conn, principal.org, chosen, limit=query.limit, cursor=query.cursor))
+    return EventPage(data=[_shown(one) for one in found.data], has_more=found.has_more, next_cursor=found.next_cursor)
+
+
+def _shown(found: FeedEvent) -> Event:
+    return Event.model_validate(
+        {
+            **found.payload,
+            "event_id": found.event_id,
+            "event": found.type,
+            "severity": found.severity,
+            "summary": found.summary,
+            "timestamp": iso_ms(found.timestamp),
+        }
+    )

@@ -1,0 +1,40 @@
+"""Exports: what is asked for, and how far it is."""
+
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+
+from app.api.fields import Answer, Body, End, ExportId, IdempotencyKey, Identifier, Moment, Time, WalletId
+
+ExportFormat = Literal["csv", "json"]
+ExportStatus = Literal["processing", "ready", "expired", "failed"]
+
+
+class CreateExport(Body):
+    """Body of an export; `from` is inclusive, `to` exclusive."""
+
+    format: ExportFormat
+    wallet_id: Identifier | None = None
+    from_: Annotated[Moment | None, Field(alias="from")] = None
+    to: End | None = None
+    idempotency_key: IdempotencyKey | None = None
+
+
+class Export(Answer):
+    """An export. `download_url` is null unless it is ready, and each answer's is good for some minutes."""
+
+    model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
+
+    export_id: ExportId
+    id: ExportId
+    status: ExportStatus
+    format: ExportFormat
+    wallet_id: WalletId | None
+    from_: Annotated[Time | None, Field(alias="from")]
+    to: Time | None
+    rows: int | None
+    download_url: str | None
+    estimated_ready_at: Time
+    expires_at: Time | None
+    failure_reason: str | None
+    created_at: Time

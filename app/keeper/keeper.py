@@ -1,0 +1,163 @@
+"""Does what is due without anybody asking: see ``app.keeper.jobs``.
+
+What is due follows from the read models, anew each time: a restart loses nothing, and what landed is no longer due
+once the indexer has seen it. Whether it really is due is the program's decision, in the preflight, which costs no fee.
+Thus several keepers do no harm, nor does a clock that is ahead of the chain's.
+"""
+
+import asyncio
+import base64
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import structlog
+from solders.instruction import Instruction
+from solders.keypair import Keypair
+from sqlalchemy import Connection
+
+from app.chain.errors import BlockhashNotFound, ChainUnavailable, RpcError
+from app.chain.records import custom_error
+from app.chain.transactions import sign
+from app.core.background import Background
+from app.core.backoff import Backoff
+from app.keeper.jobs import Freeze, Job, Refund, Topup
+from app.store.escrows import due as due_escrows
+from app.store.expiries import expired_wallets
+from app.store.topups import LowWallet, low_wallets
+from app.submission.context import Service
+
+_log = structlog.get_logger(__name__)
+
+_AT_ONCE = 8
+"""Transactions that are on their way at the same time, so that a slow node does not hold up many of them."""
+
+
+class Keeper(Background):
+    """Looks for what is due at the start and every `interval` seconds.
+
+    What is due is tried one by one; one that fails is left alone for a while and stops no other. A transaction that
+    was lost is not sent again but made anew, for the program lets only one of both through.
+    """
+
+    name = "keeper"
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        interval: float = 1.0,
+        clock: Callable[[], float] = time.time,
+        timer: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`clock` gives the Unix time by which things become due, `timer` the seconds between attempts."""
+        self._service = service
+        self._interval = interval
+        self._clock = clock
+        self._backoff = Backoff(timer)
+        self._short: frozenset[str] = frozenset()
+
+    async def tick(self) -> int:
+        """Look once and do what is due; returns how many transactions the chain took.
+
+        Costs one query for each kind of job, and of the chain one call for each that is due, two for a top-up. When
+        the chain does not answer, the rest waits and ChainUnavailable is raised.
+        """
+        due = await self._due()
+        self._backoff.forget_others({job.key for job in due})
+        queue = deque(job for job in due if self._backoff.may(job.key))
+        workers = [self._work(queue) for _ in range(min(_AT_ONCE, len(queue)))]
+        results = await asyncio.gather(*workers, return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        return sum(result for result in results if isinstance(result, int))
+
+    async def _due(self) -> list[Job]:
+        now = int(self._clock())
+
+        def find(conn: Connection) -> tuple[list[LowWallet], list[Job]]:
+            freezes = [Freeze(wallet) for wallet in expired_wallets(conn, now)]
+            refunds = [Refund(escrow) for escrow in due_escrows(conn, now)]
+            return low_wallets(conn), [*freezes, *refunds]
+
+        low, others = await self._service.db.read_async(find)
+        # Top-ups first: a payment may be waiting for one.
+        return [*(Topup(wallet) for wallet in self._payable(low)), *others]
+
+    def _payable(self, low: Sequence[LowWallet]) -> list[LowWallet]:
+        """Return the wallets that the reserve can fill up, and warn once of each that it cannot."""
+        short = frozenset(wallet.wallet_id for wallet in low if wallet.topup_amount > wallet.reserve)
+        for wallet_id in sorted(short - self._short):
+            _log.warning("reserve_too_low_for_topup", wallet_id=wallet_id)
+        self._short = short
+        return [wallet for wallet in low if wallet.wallet_id not in short]
+
+    async def _work(self, queue: deque[Job]) -> int:
+        """Do jobs until there are no more; returns how many were sent."""
+        sent = 0
+        while queue:
+            job = queue.popleft()
+            try:
+                sent += await self._do(job)
+            except ChainUnavailable:
+                self._backoff.undecided(job.key)
+                queue.clear()
+                raise
+            # The embedded chain answers without letting anybody else run in between.
+            await asyncio.sleep(0)
+        return sent
+
+    async def _do(self, job: Job) -> bool:
+        attempts = self._backoff.tried(job.key)
+        # That others were faster, or the local clock is ahead, is normal, but not again and again.
+        log = _log.info if attempts == 1 else _log.warning
+        try:
+            instruction = await job.instruction(self._service)
+            if instruction is None:
+                return False
+            signature = await self._send(instruction, job.signers(self._service))
+        except RpcError as error:
+            log("job_refused", job=job.key, attempts=attempts, error=self._reason(error))
+            return False
+        except ChainUnavailable:
+            raise
+        except Exception:  # noqa: BLE001 - whatever is wrong with this one, the others are not to wait
+            _log.exception("job_failed", job=job.key, attempts=attempts)
+            return False
+        log("job_sent", job=job.key, attempts=attempts, signature=signature)
+        return True
+
+    def _reason(self, error: RpcError) -> str:
+        """Return the program's name of the error, else the node's message."""
+        code = custom_error(error.data.get("err")) if isinstance(error.data, dict) else None
+        return (None if code is None else self._service.codec.error_name(code)) or error.message
+
+    async def _send(self, instruction: Instruction, signers: Sequence[Keypair]) -> str:
+        try:
+            return await self._send_with(instruction, signers, fresh=False)
+        except BlockhashNotFound:
+            return await self._send_with(instruction, signers, fresh=True)
+
+    async def _send_with(self, instruction: Instruction, signers: Sequence[Keypair], *, fresh: bool) -> str:
+        chain = self._service.chain
+        blockhash = await chain.blockhash(fresh=fresh)
+        signed = sign([instruction], payer=self._service.signers.fee_payer, signers=signers, blockhash=blockhash.hash)
+        # The newest state there is: it shows what another keeper has just done.
+        options = {"encoding": "base64", "preflightCommitment": "processed"}
+        await chain.call("sendTransaction", [base64.b64encode(signed.raw).decode(), options])
+        return signed.signature
+
+    async def _run(self) -> None:
+        waiting = False
+        while True:
+            try:
+                await self.tick()
+                waiting = False
+            except ChainUnavailable as error:
+                if not waiting:
+                    _log.warning("keeper_waits_for_the_chain", error=str(error))
+                waiting = True
+            except Exception:  # noqa: BLE001 - whatever it is, the next look may succeed
+                _log.exception("keeper_failed")
+            await asyncio.sleep(self._interval)

@@ -1,0 +1,75 @@
+"""API keys: asked for, shown once, listed."""
+
+from typing import Annotated
+
+from pydantic import ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from app.access.keyring import KeyStatus, Role
+from app.api.fields import Answer, Body, IdempotencyKey, Identifier, KeyId, Name, Page, Time, WalletId
+
+#: The longest time for which a rotated key works on, in seconds.
+MAX_OVERLAP = 30 * 86_400
+
+
+class CreateKey(Body):
+    """Body of an API key's creation; an agent's key, and no other, names its wallet."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "if": {"properties": {"role": {"const": "agent"}}},
+            "then": {"required": ["walletId"], "properties": {"walletId": {"type": "string"}}},
+            "else": {"properties": {"walletId": {"type": "null"}}},
+        }
+    )
+
+    role: Role
+    wallet_id: Identifier | None = None
+    name: Name | None = None
+    idempotency_key: IdempotencyKey | None = None
+
+    @model_validator(mode="after")
+    def _names_a_wallet(self) -> "CreateKey":
+        if (self.role == "agent") != (self.wallet_id is not None):
+            raise PydanticCustomError("wallet_of_key", "an agent's key needs walletId, other keys take none")
+        return self
+
+
+class RotateKey(Body):
+    """Body of a rotation: the seconds for which the old key works on."""
+
+    overlap_seconds: Annotated[int, Field(ge=0, le=MAX_OVERLAP)] | None = None
+    idempotency_key: IdempotencyKey | None = None
+
+
+class ListKeys(Page):
+    """Query of the API keys."""
+
+
+class Key(Answer):
+    """An API key without the key itself; `hint` is its end. `rotated`: it works until `revoked_at`."""
+
+    key_id: KeyId
+    id: KeyId
+    role: Role
+    wallet_id: WalletId | None
+    name: str
+    hint: str
+    status: KeyStatus
+    created_at: Time
+    last_used_at: Time | None
+    revoked_at: Time | None
+
+
+class NewKey(Key):
+    """An API key, shown this once."""
+
+    key: str
+
+
+class KeyPage(Answer):
+    """One page of API keys, newest first."""
+
+    data: list[Key]
+    has_more: bool
+    next_cursor: str | None

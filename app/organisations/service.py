@@ -1,0 +1,81 @@
+"""Organisations: made on the chain, funded where the chain has a faucet, and made known to the service."""
+
+from app.chain.errors import RpcError
+from app.chain.instructions import Instructions
+from app.core.money import parse_usdc
+from app.core.paths import ConfigurationError
+from app.core.timestamps import now_ms
+from app.store.organisations import Organisation, insert_organisation, organisation
+from app.submission.context import Service
+from app.submission.idempotency import Ticket
+from app.submission.plan import Plan, RefusedError
+from app.submission.refusals import business_error, require_confirmed
+
+#: What a faucet is asked for, in lamports.
+_AIRDROP = 10**9
+
+
+async def ensure_fees(service: Service) -> None:
+    """Have lamports on the fee payer's account, from a test network's faucet where it has none.
+
+    Raises ConfigurationError with the address to fund when there is no faucet.
+    """
+    address = service.signers.fee_payer_address
+    if await service.chain.account(address) is not None:
+        return
+    if service.settings.cluster == "mainnet-beta":
+        raise ConfigurationError(f"the fee payer {address} has no SOL; send some to it first")
+    try:
+        signature = await service.chain.airdrop(address, _AIRDROP)
+    except RpcError as error:
+        raise ConfigurationError(f"the fee payer {address} has no SOL and the faucet gives none: {error}") from None
+    await service.chain.confirm(signature, timeout=30)
+
+
+async def create(service: Service, org_id: str) -> Organisation:
+    """Make an organisation with this id, or find it: the same call again changes nothing.
+
+    The service's authority key becomes its creator and authority. The database knows it before the chain does, so
+    that none of its events is passed over.
+    """
+    authority = service.signers.require_authority()
+    payer, operator = service.signers.fee_payer_address, service.signers.operator_address
+    address = service.addresses.org(authority.pubkey(), org_id)
+    build = Instructions(service.codec, service.addresses, address)
+    new = Organisation(
+        org=str(address),
+        org_id=org_id,
+        name=org_id,
+        creator=str(authority.pubkey()),
+        mint=str(service.addresses.mint),
+        reserve=str(build.reserve_tokens),
+        created_at=now_ms(),
+    )
+    known = service.db.read(lambda conn: organisation(conn, new.org))
+    if known is None:
+        await service.db.write(lambda conn: insert_organisation(conn, new))
+    if await service.chain.account(address) is None:
+        arbiter = (service.signers.arbiter or authority).pubkey()
+        plan = Plan(
+            org=new.org,
+            type="initialize_org",
+            instructions=[
+                build.initialize_org(
+                    payer=payer,
+                    creator=authority.pubkey(),
+                    org_id=org_id,
+                    operator=operator,
+                    arbiter=arbiter,
+                    verifier=arbiter,
+                    operator_daily_limit=parse_usdc(service.settings.operator_daily_limit, allow_zero=True),
+                    attestation_delay=service.settings.attestation_delay,
+                )
+            ],
+            signers=[authority],
+        )
+        try:
+            outcome = await service.submitter.submit(plan, Ticket(None))
+        except RefusedError as refused:
+            raise business_error(service.codec, refused) from None
+        require_confirmed(service.codec, outcome)
+    return known or new

@@ -1,0 +1,75 @@
+"""Payments and transactions."""
+
+from typing import Literal
+
+from app.api.fields import (
+    Amount,
+    Answer,
+    Body,
+    IdempotencyKey,
+    Identifier,
+    Memo,
+    Recipient,
+    Time,
+    Usdc,
+    WalletId,
+)
+from app.transactions.models import Payment
+
+
+class PayFromWallet(Body):
+    """Body of a payment whose wallet stands in the path."""
+
+    to: Recipient
+    amount: Amount
+    currency: Literal["USDC"]
+    memo: Memo | None = None
+    idempotency_key: IdempotencyKey | None = None
+
+
+class CreatePayment(PayFromWallet):
+    """Body of a payment."""
+
+    wallet_id: Identifier
+
+
+class SimulatePayment(Body):
+    """Body of a payment's rehearsal: that of the payment, whose memo and idempotency key have no effect here."""
+
+    wallet_id: Identifier
+    to: Recipient
+    amount: Amount
+    currency: Literal["USDC"] = "USDC"
+    memo: Memo | None = None
+    idempotency_key: IdempotencyKey | None = None
+
+
+class QuickPayment(Payment):
+    """The same with the quick start's name of the signature."""
+
+    signature: str | None
+
+
+class RuleVerdict(Answer):
+    """What one rule says; money as decimal strings, counts and codes as their digits."""
+
+    rule: str
+    set: bool
+    passed: bool
+    limit: str | None
+    attempted: str | None
+    headroom: str | None
+    retry_at: Time | None
+
+
+class Simulation(Answer):
+    """The verdict of every rule on a payment that is not made."""
+
+    wallet_id: WalletId
+    recipient: str
+    amount: Usdc
+    currency: str
+    allowed: bool
+    usdc_balance: Usdc
+    retry_at: Time | None
+    rules: list[RuleVerdict]

@@ -1,0 +1,88 @@
+"""Payments: made, rehearsed and looked up."""
+
+from starlette.routing import Route
+
+from app.access.auth import PAYERS, READERS_AND_AGENT
+from app.api.operation import Call, operation
+from app.payments import service as payments
+from app.payments import simulation
+from app.payments.models import CreatePayment, PayFromWallet, QuickPayment, SimulatePayment, Simulation
+from app.transactions import service as transactions
+from app.transactions.models import Payment, Transaction
+
+_ERRORS = (
+    "invalid_amount",
+    "invalid_recipient",
+    "wallet_not_found",
+    "session_token_invalid",
+    "session_token_expired",
+    "policy_violation",
+    "wallet_frozen",
+    "wallet_archived",
+    "wallet_insufficient_balance",
+    "org_paused",
+    "transaction_failed",
+)
+
+
+@operation(tag="payments", roles=PAYERS, body=CreatePayment, answer=Payment, errors=_ERRORS, changes=True, session=True)
+async def create_payment(call: Call, body: CreatePayment) -> Payment:
+    """Send a payment.
+
+    The program judges it against the wallet's policy first; what it refuses is answered with 402 and never sent.
+    Answers when the chain has confirmed the payment, or with the status `pending` when that takes too long.
+    """
+    return await payments.pay(
+        call.service, call.principal, call.ticket, wallet_id=body.wallet_id, body=body, token=call.session_token
+    )
+
+
+@operation(
+    tag="payments", roles=PAYERS, body=PayFromWallet, answer=QuickPayment, errors=_ERRORS, changes=True, session=True
+)
+async def pay_from_wallet(call: Call, body: PayFromWallet) -> QuickPayment:
+    """Send a payment from the wallet in the path."""
+    wallet_id = call.path("wallet_id")
+    paid = await payments.pay(
+        call.service, call.principal, call.ticket, wallet_id=wallet_id, body=body, token=call.session_token
+    )
+    return QuickPayment(**paid.model_dump(), signature=paid.tx_signature)
+
+
+@operation(
+    tag="payments",
+    roles=READERS_AND_AGENT,
+    body=SimulatePayment,
+    answer=Simulation,
+    errors=(
+        "invalid_amount",
+        "invalid_recipient",
+        "wallet_not_found",
+        "wallet_archived",
+        "session_token_invalid",
+        "session_token_expired",
+        "chain_unavailable",
+    ),
+    session=True,
+)
+async def simulate_payment(call: Call, body: SimulatePayment) -> Simulation:
+    """Rehearse a payment.
+
+    Asks the program for the verdict of every rule, with its limit, what was attempted, what is left and when the
+    same payment would pass. Nothing is recorded.
+    """
+    return await simulation.simulate(call.service, call.principal, body, call.session_token)
+
+
+@operation(tag="payments", roles=READERS_AND_AGENT, answer=Transaction, errors=("transaction_not_found",))
+async def get_payment(call: Call) -> Transaction:
+    """Get a payment."""
+    return transactions.get(call.service, call.principal, call.path("tx_id"))
+
+
+routes = [
+    Route("/v1/payments", create_payment, methods=["POST"]),
+    Route("/v1/payments/simulate", simulate_payment, methods=["POST"]),
+    Route("/v1/payments/{tx_id}", get_payment, methods=["GET"]),
+    Route("/v1/wallets/{wallet_id}/pay", pay_from_wallet, methods=["POST"]),
+]

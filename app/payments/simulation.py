@@ -1,0 +1,82 @@
+"""Rehearsals that a client asks for: what every rule says of a payment that is not made."""
+
+from solders.pubkey import Pubkey
+
+from app.access.auth import session_key
+from app.access.keyring import Principal
+from app.approvals import service as approvals
+from app.chain.rules import RULES
+from app.chain.transactions import unsigned
+from app.core.errors import BusinessError
+from app.core.money import format_usdc
+from app.core.timestamps import iso
+from app.payments.models import RuleVerdict, SimulatePayment, Simulation
+from app.policies import service as policies
+from app.recipients.service import resolve
+from app.store.policies import PolicyRecord
+from app.submission.context import Service
+from app.submission.plan import RefusedError
+from app.submission.refusals import attempted_text, business_error, headroom_text, limit_text
+from app.wallets import service as wallets
+
+
+async def simulate(service: Service, principal: Principal, body: SimulatePayment, token: str | None) -> Simulation:
+    """Return the verdict of every rule on a payment that is not made; asks the program and leaves no trace."""
+    paying = wallets.find(service, principal.org, body.wallet_id)
+    session = session_key(principal, token, paying) if token is not None else None
+    if paying.archived:
+        raise BusinessError("wallet_archived")
+    payee = await resolve(service, principal.org, body.to)
+    # An operator's key co-signs a payment that the session authority signs; for an agent an approval stands in.
+    co_signed = session is not None
+    if principal.role == "agent":
+        co_signed = approvals.given(service, paying, payee.owner, body.amount, for_escrow=False) is not None
+    org = Pubkey.from_string(paying.org)
+    allowlist = paying.policy.allowlist
+    check = service.instructions(paying.org).check_payment(
+        policy=Pubkey.from_string(paying.policy.address),
+        vault=Pubkey.from_string(paying.vault),
+        amount=body.amount,
+        recipient=payee.owner,
+        co_signed=co_signed,
+        allowlist=Pubkey.from_string(allowlist) if allowlist else None,
+        recipient_account=service.addresses.recipient(org, payee.owner),
+    )
+    raw = unsigned([check], payer=service.signers.fee_payer_address)
+    rehearsal = await service.chain.simulate(raw, replace_blockhash=True)
+    if rehearsal.err is not None or rehearsal.return_data is None:
+        raise business_error(service.codec, RefusedError(rehearsal))
+    vault_tokens = service.addresses.token_account(Pubkey.from_string(paying.vault))
+    balance = await service.chain.token_balance(vault_tokens) or 0
+    enough = body.amount <= balance
+    policy = policies.find(service, paying.org, paying.policy.policy_id)
+    verdict = service.codec.decode_return("PaymentCheck", rehearsal.return_data)
+    return Simulation(
+        wallet_id=paying.wallet_id,
+        recipient=payee.name,
+        amount=format_usdc(body.amount),
+        currency="USDC",
+        allowed=verdict["passed"] and enough,
+        usdc_balance=format_usdc(balance),
+        retry_at=_time(verdict["retry_at"]) if enough else None,
+        rules=[_rule(rule, policy, payee.owner) for rule in verdict["rules"]],
+    )
+
+
+def _rule(verdict: dict[str, int | None], policy: PolicyRecord, recipient: Pubkey) -> RuleVerdict:
+    name = RULES[int(verdict["rule"] or 0)]
+    is_set = bool(verdict["set"])
+    limit, attempted, headroom = (int(verdict[key] or 0) for key in ("limit", "attempted", "headroom"))
+    return RuleVerdict(
+        rule=name,
+        set=is_set,
+        passed=bool(verdict["passed"]),
+        limit=limit_text(name, limit, policy) if is_set else None,
+        attempted=attempted_text(name, attempted, recipient) if is_set else None,
+        headroom=headroom_text(name, headroom) if is_set else None,
+        retry_at=_time(verdict["retry_at"]),
+    )
+
+
+def _time(seconds: int | None) -> str | None:
+    return None if seconds is None else iso(seconds)

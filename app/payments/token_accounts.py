@@ -1,0 +1,60 @@
+"""Token accounts of recipients that have none: the service opens them at its own cost, within bounds."""
+
+import json
+
+from solders.pubkey import Pubkey
+from sqlalchemy import Connection
+
+from app.chain.addresses import TOKEN_2022_PROGRAM, TOKEN_PROGRAM
+from app.core.errors import RequestError
+from app.core.timestamps import now_ms
+from app.store.values import get_value, put_value
+from app.submission.context import Service
+
+_DAY_MS = 24 * 3600 * 1000
+#: Owners of accounts that can never sign for USDC sent to them.
+_NOT_OWNERS = frozenset(
+    {
+        TOKEN_PROGRAM,
+        TOKEN_2022_PROGRAM,
+        Pubkey.from_string("NativeLoader1111111111111111111111111111111"),
+        Pubkey.from_string("BPFLoader2111111111111111111111111111111111"),
+        Pubkey.from_string("BPFLoaderUpgradeab1e11111111111111111111111"),
+        Pubkey.from_string("LoaderV411111111111111111111111111111111111"),
+        Pubkey.from_string("Sysvar1111111111111111111111111111111111111"),
+    }
+)
+
+
+async def may_create(service: Service, wallet_id: str, owner: Pubkey) -> bool:
+    """Whether ``owner`` lacks a token account and one may be opened; False when there is one already.
+
+    Raises ``invalid_recipient`` for an address that cannot own one (a token account, a mint, a program) and when
+    the wallet has used up its number for 24 hours.
+    """
+    tokens, account = await service.chain.accounts([service.addresses.token_account(owner), owner])
+    if tokens is not None:
+        return False
+    if account is not None and account.owner in _NOT_OWNERS:
+        raise RequestError("invalid_recipient", "This address cannot own USDC. Give the address of its owner.")
+    opened = service.db.read(lambda conn: _opened(conn, wallet_id))
+    if len(opened) >= service.settings.token_accounts_per_day:
+        raise RequestError(
+            "invalid_recipient",
+            "The recipient has no USDC account, and the wallet has used up what it may open in 24 hours.",
+        )
+    return True
+
+
+def count_creation(conn: Connection, wallet_id: str) -> None:
+    """Count one opened account, in the transaction that stores the payment."""
+    put_value(conn, _name(wallet_id), json.dumps([*_opened(conn, wallet_id), now_ms()]))
+
+
+def _opened(conn: Connection, wallet_id: str) -> list[int]:
+    times: list[int] = json.loads(get_value(conn, _name(wallet_id)) or "[]")
+    return [time for time in times if time > now_ms() - _DAY_MS]
+
+
+def _name(wallet_id: str) -> str:
+    return f"token_accounts_opened:{wallet_id}"

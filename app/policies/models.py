@@ -1,0 +1,159 @@
+"""Policies: the eight rules as a client writes and reads them."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+
+from app.api.fields import (
+    Answer,
+    Body,
+    Category,
+    IdempotencyKey,
+    Limit,
+    Name,
+    PolicyId,
+    Recipient,
+    Time,
+    Timestamp,
+    TransactionId,
+    Usdc,
+    Violation,
+    WalletId,
+    without_defaults,
+)
+
+#: Entries that an on-chain allowlist holds.
+MAX_RECIPIENTS = 1_000
+
+
+class RuleFields(Body):
+    """The rules; which of them are in a body tells ``model_fields_set``, so that `null` differs from absence."""
+
+    model_config = ConfigDict(json_schema_extra=without_defaults)
+
+    max_per_tx: Limit | None = None
+    max_per_day: Limit | None = None
+    max_per_month: Limit | None = None
+    velocity_cap: Annotated[int, Field(ge=0, le=2**32 - 1)] | None = None
+    allowed_recipients: Annotated[list[Recipient], Field(max_length=MAX_RECIPIENTS)] = Field(default=[])
+    blocked_categories: Annotated[list[Category], Field(max_length=32)] = Field(default=[])
+    require_co_sign: Limit | None = None
+    expiry: Timestamp | None = None
+
+    @model_serializer(mode="wrap")
+    def _as_sent(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Two bodies under one idempotency key are the same when they give the same fields, not the same defaults.
+        return {name: value for name, value in serialize(self).items() if name in self.model_fields_set}
+
+
+class CreatePolicy(RuleFields):
+    """Body of policy creation; an absent rule is not set, an empty allowlist allows every recipient."""
+
+    name: Name
+    idempotency_key: IdempotencyKey | None = None
+
+
+class UpdatePolicy(RuleFields):
+    """Body of a policy's change; an absent field stays, `null` or an empty list clears a rule."""
+
+    name: Name = Field(default="")
+    idempotency_key: IdempotencyKey | None = None
+
+
+class ClonePolicy(RuleFields):
+    """Body of cloning; an absent rule is the cloned policy's, `null` or an empty list clears it."""
+
+    name: Name
+    idempotency_key: IdempotencyKey | None = None
+
+
+class PreviewPolicy(UpdatePolicy):
+    """Body of a preview: that of the change, whose name and idempotency key have no effect here."""
+
+
+class Policy(Answer):
+    """A policy. `version` rises with every change of its rules; a new policy with an allowlist starts at 2."""
+
+    policy_id: PolicyId
+    id: PolicyId
+    name: str
+    max_per_tx: Usdc | None
+    max_per_day: Usdc | None
+    max_per_month: Usdc | None
+    velocity_cap: int | None
+    allowed_recipients: list[str]
+    blocked_categories: list[str]
+    require_co_sign: Usdc | None
+    expiry: Time | None
+    wallet_count: int
+    version: int
+    created_at: Time
+
+
+class PolicyList(Answer):
+    """All policies of the organisation, presets first."""
+
+    data: list[Policy]
+    has_more: bool = False
+    next_cursor: str | None = None
+
+
+class Change(Answer):
+    """What a field was and became, in the form in which policies are shown."""
+
+    model_config = ConfigDict(frozen=True, serialize_by_alias=True)
+
+    before: str | int | list[str] | None = Field(alias="from")
+    after: str | int | list[str] | None = Field(alias="to")
+
+
+class AuditEntry(Answer):
+    """A change of a policy: when, by whom, and of which fields.
+
+    `changed_by` is the id of the API key that asked, or the address that signed a change past this service.
+    """
+
+    timestamp: Time
+    changed_by: str
+    changes: dict[str, Change]
+
+
+class AuditLog(Answer):
+    """All changes of a policy, oldest first."""
+
+    data: list[AuditEntry]
+
+
+class PreviewedPayment(Answer):
+    """A payment or escrow that would have become something else than it did."""
+
+    tx_id: TransactionId
+    wallet_id: WalletId
+    type: str
+    recipient: str
+    amount: Usdc
+    status: Literal["confirmed", "blocked"]
+    would_be: Literal["confirmed", "blocked"]
+    violation: Violation | None
+    timestamp: Time
+
+
+class PolicyPreview(Answer):
+    """What payments and escrows of the last seven days would have become.
+
+    Counted are those of the `wallets` that were looked at; `wallets_left_out` made more than one preview takes.
+    `changes` are the newest that differ; `changes_left_out` is the number of the others.
+    """
+
+    model_config = ConfigDict(frozen=True, serialize_by_alias=True)
+
+    policy_id: PolicyId
+    start: Time = Field(alias="from")
+    end: Time = Field(alias="to")
+    wallets: int
+    wallets_left_out: int
+    payments: int
+    newly_blocked: int
+    newly_confirmed: int
+    changes: list[PreviewedPayment]
+    changes_left_out: int

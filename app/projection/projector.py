@@ -1,0 +1,229 @@
+"""Carries what the indexer stored into the read models and the feed."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+import structlog
+from sqlalchemy import Connection, delete, insert, select, update
+
+from app.core.background import Background
+from app.core.waiters import Waiters
+from app.projection.batch import Batch, vaults_of
+from app.projection.handlers import HANDLERS
+from app.projection.rows import ChainRow
+from app.store.columns import upsert, upsert_all
+from app.store.database import Database
+from app.store.escrows import reset_escrows
+from app.store.read_tables import (
+    approvals,
+    feed,
+    policies,
+    policy_versions,
+    projection,
+    recipients,
+    reserves,
+    transactions,
+    wallets,
+)
+from app.store.state_tables import attempts, organisations
+from app.store.transactions import ROW_TYPES
+
+logger = structlog.get_logger(__name__)
+
+Changes = Callable[[int, int], Sequence[ChainRow]]
+"""`changes(after, limit)`: at most `limit` rows that were stored after the one with the id `after`, in order."""
+
+Watcher = Callable[[set[str]], Awaitable[None]]
+"""Is told the addresses of the vaults that have changed, when all rows that there were are applied; must not raise."""
+
+_BATCH = 200
+_REMEMBERED = 20_000
+"""Signatures of which it is remembered that they have been applied."""
+_REVERTED = "TransactionReverted"
+_CURSOR = "org:"
+_REVERTS = "reverts"
+"""Under this name stands the id of the last row whose news of a vanished transaction was taken in."""
+_RETRY_PAUSE = 0.5
+_READ_MODELS = (approvals, policies, policy_versions, recipients, reserves, transactions, wallets)
+_CURSORS = select(organisations.c.org, projection.c.position).outerjoin(
+    projection, projection.c.name == _CURSOR + organisations.c.org
+)
+_ROW_COLUMNS = [column.name for column in transactions.columns if column.name in attempts.columns]
+
+
+class Projector(Background):
+    """Applies rows in the order in which they were stored; each batch and its cursor are one database transaction.
+
+    Every organisation of this service has a cursor of its own, so that a new one gets its past, too; events of others
+    are passed over. A row applied twice, or after a later one of the same vault, does no harm.
+
+    Other processes may apply rows to the same database: who waits or watches in this one is told of those, too.
+    """
+
+    name = "projector"
+
+    def __init__(self, db: Database, changes: Changes) -> None:
+        self._db = db
+        self._changes = changes
+        self._news = asyncio.Event()
+        self._applying = asyncio.Lock()
+        self._told: int | None = None
+        self._changed: set[str] = set()
+        self._applied: OrderedDict[str, None] = OrderedDict()
+        self._waiting: Waiters[bool] = Waiters()
+        self._watchers: list[Watcher] = []
+
+    def subscribe(self, watcher: Watcher) -> None:
+        """Call `watcher` after every change, before the next is applied; not with what a rebuilding passes through."""
+        self._watchers.append(watcher)
+
+    def unsubscribe(self, watcher: Watcher) -> None:
+        """Do not call it any more."""
+        self._watchers.remove(watcher)
+
+    @asynccontextmanager
+    async def at_rest(self) -> AsyncIterator[None]:
+        """Apply all rows there are, and no further ones until the context ends."""
+        async with self._applying:
+            await self._catch_up()
+            yield
+
+    def notify(self) -> None:
+        """Say that rows were stored; call it from the event loop."""
+        self._news.set()
+
+    async def start(self) -> None:
+        """Apply rows from now on."""
+        self._news.set()
+        await super().start()
+
+    async def wait(self, signature: str, timeout: float) -> bool:  # noqa: ASYNC109 - false is a result
+        """Wait until the events of a transaction are in the read models; false when they are not in time."""
+        if signature in self._applied:
+            return True
+        return await self._waiting.wait(signature, timeout) is True
+
+    async def catch_up(self) -> int:
+        """Apply all rows there are; returns how many were read."""
+        async with self._applying:
+            return await self._catch_up()
+
+    async def rebuild(self) -> None:
+        """Make the read models anew from the chain's rows and the service's own attempts.
+
+        Answers are incomplete meanwhile. The feed keeps its entries, and gets those that it lacks.
+        """
+        async with self._applying:
+            await self._db.write(_reset)
+            await self._catch_up()
+
+    async def _run(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            try:
+                await self.catch_up()
+            except asyncio.CancelledError:
+                raise
+            except Exception:
+                logger.exception("projection_failed")
+                await asyncio.sleep(_RETRY_PAUSE)
+                self._news.set()
+
+    async def _catch_up(self) -> int:
+        read = 0
+        while cursors := self._db.read(_cursors):
+            first = min(cursors.values())
+            if self._told is None:
+                self._told = first
+            rows = self._changes(min(first, self._told), _BATCH)
+            read += len(rows)
+            if rows and not await self._take_in(rows, cursors):
+                continue
+            if self._changed and len(rows) < _BATCH:
+                changed, self._changed = self._changed, set()
+                for watcher in self._watchers:
+                    await watcher(changed)
+            if not rows:
+                break
+        return read
+
+    async def _take_in(self, rows: Sequence[ChainRow], cursors: Mapping[str, int]) -> bool:
+        """Apply rows and tell of them; false when another process has moved the cursors meanwhile."""
+        assert self._told is not None
+        mine = [row for row in rows if row.org is None or row.id > cursors.get(row.org, row.id)]
+        last = rows[-1].id
+        # Otherwise another process has applied them all.
+        if (mine or last > min(cursors.values())) and not await self._db.write(
+            lambda connection: _apply(connection, mine, cursors, last)
+        ):
+            return False
+        self._tell(rows)
+        told, self._told = self._told, max(self._told, last)
+        news = [row for row in rows if row.org is None or (row.org in cursors and row.id > min(cursors[row.org], told))]
+        self._changed |= vaults_of(news)
+        return True
+
+    def _tell(self, rows: Sequence[ChainRow]) -> None:
+        for row in rows:
+            self._applied[row.signature] = None
+            self._waiting.tell(row.signature, True)
+        while len(self._applied) > _REMEMBERED:
+            self._applied.popitem(last=False)
+
+
+def _cursors(connection: Connection) -> dict[str, int]:
+    """Return up to which row each organisation of this service is projected."""
+    return {org: position or 0 for org, position in connection.execute(_CURSORS)}
+
+
+def _apply(connection: Connection, rows: Sequence[ChainRow], cursors: Mapping[str, int], last: int) -> bool:
+    """Apply rows and move the cursors to `last`, or back where rows have to be applied again.
+
+    Does nothing and returns false when the cursors are others than these, by which the rows were chosen: another
+    process applied more, or began anew.
+    """
+    if _cursors(connection) != cursors:
+        return False
+    again: set[str] = set()
+    reverted = False
+    batch = Batch(connection, rows)
+    for row in rows:
+        if row.name == _REVERTED:
+            reverted = _revert(connection, row) or reverted
+        elif row.org is not None and (handler := HANDLERS.get(row.name)) is not None and handler(batch, row):
+            again.add(row.org)
+    batch.flush()
+    moved = {org: 0 if org in again else max(position, last) for org, position in cursors.items()}
+    positions = [{"name": _CURSOR + org, "position": position} for org, position in moved.items()]
+    upsert_all(connection, projection, positions, keys=["name"])
+    if reverted:
+        _reset(connection)
+    return True
+
+
+def _revert(connection: Connection, row: ChainRow) -> bool:
+    """Take back what a transaction that vanished led to; its attempt is pending again. False when that was done."""
+    last = connection.scalar(select(projection.c.position).where(projection.c.name == _REVERTS))
+    if last is not None and row.id <= last:
+        return False
+    upsert(connection, projection, {"name": _REVERTS, "position": row.id}, keys=["name"])
+    signature = row.signature
+    connection.execute(delete(feed).where(feed.c.signature == signature))
+    again = update(attempts).where(attempts.c.signature == signature, attempts.c.status == "confirmed")
+    connection.execute(again.values(status="pending", slot=None, settled_at=None))
+    return True
+
+
+def _reset(connection: Connection) -> None:
+    """Empty the read models but for what the service's own attempts give, and go back to the first row."""
+    for table in _READ_MODELS:
+        connection.execute(delete(table))
+    reset_escrows(connection)
+    connection.execute(delete(projection).where(projection.c.name != _REVERTS))
+    kept = select(*(attempts.c[name] for name in _ROW_COLUMNS), attempts.c.created_at).where(
+        attempts.c.type.in_(ROW_TYPES), attempts.c.wallet_id.is_not(None)
+    )
+    connection.execute(insert(transactions).from_select([*_ROW_COLUMNS, "timestamp"], kept))

@@ -1,0 +1,79 @@
+"""Domains as recipients: how a domain names its address."""
+
+import asyncio
+import json
+import re
+import ssl
+from collections.abc import Callable
+
+import httpx
+
+from app.core.errors import RequestError
+from app.core.outbound import Lookup, Outbound, is_public
+
+PATH = "/.well-known/agent-vault.json"
+_MAX_BYTES = 16_384
+_LABEL = re.compile(r"(?!-)[a-z0-9-]{1,63}(?<!-)")
+_MAX_LENGTH = 253
+
+
+def normalise(text: str) -> str | None:
+    """Return the domain in lower-case ASCII, or None when the text is none; IP addresses and bare names are none."""
+    try:
+        domain = text.rstrip(".").encode("idna").decode().lower()
+    except UnicodeError:
+        return None
+    labels = domain.split(".")
+    if len(domain) > _MAX_LENGTH or len(labels) < 2 or not all(_LABEL.fullmatch(label) for label in labels):
+        return None
+    return None if labels[-1].isdigit() or labels[-1] == "localhost" else domain
+
+
+class DomainResolver:
+    """Asks ``https://DOMAIN/.well-known/agent-vault.json`` for ``{"solana": {"usdc": "ADDRESS"}}``."""
+
+    def __init__(
+        self,
+        *,
+        timeout: float,
+        lookup: Lookup | None = None,
+        allowed: Callable[[str], bool] = is_public,
+        tls: ssl.SSLContext | None = None,
+        port: int = 443,
+    ) -> None:
+        self._timeout = timeout
+        self._outbound = Outbound(lookup=lookup, allowed=allowed, tls=tls)
+        self._port = port
+
+    def close(self) -> None:
+        """Start no more look-ups."""
+        self._outbound.close()
+
+    async def resolve(self, domain: str, owner: str = "") -> str:
+        """Return the address that a normalised domain names, for the organisation that asks.
+
+        Raises ``invalid_recipient``, and ``chain_unavailable`` while too many look-ups wait for an answer.
+        """
+        try:
+            async with asyncio.timeout(self._timeout):
+                document = json.loads(await self._fetch(domain, owner))
+        except (OSError, TimeoutError, ValueError, RecursionError, httpx.HTTPError):
+            raise RequestError("invalid_recipient", f"The domain names no address at https://{domain}{PATH}.") from None
+        chain = document.get("solana") if isinstance(document, dict) else None
+        address = chain.get("usdc") if isinstance(chain, dict) else None
+        if not isinstance(address, str):
+            raise RequestError("invalid_recipient", f"https://{domain}{PATH} does not hold an address at solana.usdc.")
+        return address
+
+    async def _fetch(self, domain: str, owner: str) -> bytes:
+        url = httpx.URL(scheme="https", host=domain, port=self._port, path=PATH)
+        headers = {"Accept": "application/json"}
+        async with self._outbound.request("GET", url, headers=headers, owner=owner) as response:
+            if response.status_code != 200:
+                raise ValueError("not found")
+            body = bytearray()
+            async for chunk in response.aiter_raw():
+                body += chunk
+                if len(body) > _MAX_BYTES:
+                    raise ValueError("too large")
+            return bytes(body)

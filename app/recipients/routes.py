@@ -1,0 +1,36 @@
+"""Recipients: the category of an address and the address of a domain, as the operator attests them."""
+
+from starlette.routing import Route
+
+from app.access.auth import OPERATORS, READERS_AND_AGENT
+from app.api.operation import Call, operation
+from app.recipients import service as recipients
+from app.recipients.models import PutRecipient, RegisteredRecipient
+
+
+@operation(
+    tag="recipients",
+    roles=OPERATORS,
+    body=PutRecipient,
+    answer=RegisteredRecipient,
+    errors=("invalid_recipient", "authority_offline", "transaction_failed"),
+    changes=True,
+)
+async def put_recipient(call: Call, body: PutRecipient) -> RegisteredRecipient:
+    """Register a recipient.
+
+    For a domain `address` is needed. Changing what is registered needs an admin's key.
+    """
+    return await recipients.put(call.service, call.principal, call.ticket, call.path("recipient"), body)
+
+
+@operation(tag="recipients", roles=READERS_AND_AGENT, answer=RegisteredRecipient, errors=("recipient_not_found",))
+async def get_recipient(call: Call) -> RegisteredRecipient:
+    """Get what is registered for an address or a domain."""
+    return recipients.get(call.service, call.principal, call.path("recipient"))
+
+
+routes = [
+    Route("/v1/recipients/{recipient}", get_recipient, methods=["GET"]),
+    Route("/v1/recipients/{recipient}", put_recipient, methods=["PUT"]),
+]

@@ -1,0 +1,180 @@
+"""The HTTP application."""
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import structlog
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Match, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.access.rate_limit import RateLimits
+from app.alerts import routes as alerts
+from app.api.metrics import Metrics
+from app.api.openapi import document
+from app.approvals import routes as approvals
+from app.chain.errors import ChainUnavailable, RpcError
+from app.core.errors import ApiError, RequestError, UnavailableError
+from app.core.identifiers import random_id
+from app.core.settings import Settings
+from app.escrows import routes as escrows
+from app.events import routes as events
+from app.exports import routes as exports
+from app.keys import routes as keys
+from app.payments import routes as payments
+from app.policies import routes as policies
+from app.recipients import routes as recipients
+from app.server import docs_routes as documentation
+from app.server import monitoring_routes as monitoring
+from app.store.paging import InvalidCursorError
+from app.submission.context import Service
+from app.topups import routes as topups
+from app.transactions import routes as transactions
+from app.wallets import routes as wallets
+from app.webhooks import routes as webhooks
+from indexer import RpcError as IndexerRpcError
+
+_log = structlog.get_logger(__name__)
+
+operations: list[Route] = [
+    # `/v1/payments/a2a` is no payment's id.
+    *escrows.routes,
+    *payments.routes,
+    *approvals.routes,
+    *wallets.routes,
+    *topups.routes,
+    *policies.routes,
+    *transactions.routes,
+    *exports.routes,
+    *events.routes,
+    *alerts.routes,
+    *recipients.routes,
+    *webhooks.routes,
+    *keys.routes,
+]
+routes: list[Route] = [*operations, *exports.downloads, *documentation.routes, *monitoring.routes]
+
+#: JSON-RPC errors that say that the request itself was wrong.
+_OUR_FAULT = frozenset({-32600, -32601, -32602})
+
+Lifespan = Callable[[], AbstractAsyncContextManager[Service]]
+
+
+class RequestIds:
+    """Gives every request an id, answers it in `Request-Id`, and turns what nobody foresaw into `internal_error`.
+
+    Adds to the answer the headers that its state holds, counts it and logs it. What the server could not read as a
+    request, and gives the error of as `refusal`, it answers itself.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = random_id("req_")
+        scope.setdefault("state", {})["request_id"] = request_id
+        status, began = 0, time.monotonic()
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                further = {"request-id": request_id, **scope["state"].get("headers", {})}
+                encoded = [(name.lower().encode(), value.encode()) for name, value in further.items()]
+                message = {**message, "headers": [*message["headers"], *encoded]}
+            await send(message)
+
+        with structlog.contextvars.bound_contextvars(request_id=request_id):
+            try:
+                refusal = scope["state"].get("refusal")
+                answering = self._app if refusal is None else answer_error(Request(scope), refusal)
+                await answering(scope, receive, send_with_id)
+            except Exception:
+                _log.exception("internal_error", method=scope["method"], path=scope["path"])
+                if status:
+                    raise
+                response = answer_error(Request(scope), ApiError("internal_error"))
+                await response(scope, receive, send_with_id)
+            seconds = time.monotonic() - began
+            scope["app"].state.metrics.answered(scope, status, seconds)
+            _log.info("request", method=scope["method"], path=scope["path"], status=status, seconds=round(seconds, 6))
+
+
+def answer_error(request: Request, error: ApiError) -> Response:
+    """Return the envelope of an error."""
+    base: str = request.app.state.base_url
+    body = error.envelope(docs=f"{base}/docs/errors/{error.code}", request_id=request.state.request_id)
+    return JSONResponse(body, error.status, headers=error.headers)
+
+
+async def _api_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return answer_error(request, error)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 405:
+        # Of several paths that match the plainest is meant: `/v1/payments/a2a` is no payment's id.
+        scope = {**request.scope, "method": request.method}
+        matching = [route for route in routes if route.matches(scope)[0] is not Match.NONE]
+        meant = min(matching, key=lambda route: len(route.param_convertors)).path
+        allowed = {method for route in routes if route.path == meant for method in route.methods or ()}
+        return answer_error(request, RequestError("method_not_allowed", headers={"Allow": ", ".join(sorted(allowed))}))
+    return answer_error(request, RequestError("not_found" if error.status_code == 404 else "invalid_request"))
+
+
+async def _chain_error(request: Request, error: Exception) -> Response:
+    if isinstance(error, RpcError) and error.code in _OUR_FAULT:
+        _log.error("internal_error", error=str(error))
+        return answer_error(request, ApiError("internal_error"))
+    _log.warning("chain_unavailable", error=str(error))
+    return answer_error(request, UnavailableError("chain_unavailable"))
+
+
+async def _cursor_error(request: Request, _error: Exception) -> Response:
+    return answer_error(request, RequestError("invalid_request", "cursor: is not one that this list gave."))
+
+
+#: How what is raised anywhere below a route is answered.
+ERROR_HANDLERS: Mapping[Any, Any] = {
+    ApiError: _api_error,
+    HTTPException: _http_error,
+    ChainUnavailable: _chain_error,
+    RpcError: _chain_error,
+    IndexerRpcError: _chain_error,
+    InvalidCursorError: _cursor_error,
+}
+
+
+def create_app(settings: Settings, lifespan: Lifespan) -> Starlette:
+    """Return the application; ``lifespan`` gives the running service and stops it at the end."""
+
+    async def run(app: Starlette) -> Any:
+        async with lifespan() as service:
+            app.state.service = service
+            yield
+
+    app = Starlette(
+        routes=routes,
+        middleware=[Middleware(RequestIds)],
+        exception_handlers=dict(ERROR_HANDLERS),
+        lifespan=asynccontextmanager(run),
+    )
+    # A redirection would lead to whatever host the request names.
+    app.router.redirect_slashes = False
+    app.state.base_url = settings.base_url()
+    app.state.metrics = Metrics()
+    app.state.rate_limits = RateLimits(settings)
+    app.state.openapi = document(operations, settings.base_url())
+    return app

@@ -1,0 +1,218 @@
+"""Puts a service together from its settings, and takes it apart again."""
+
+import base64
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from urllib.parse import urlsplit, urlunsplit
+
+from cryptography.fernet import Fernet
+from solders.pubkey import Pubkey
+
+from app.access.keyring import KeyRing
+from app.alerts.mailer import Mailer
+from app.alerts.messages import Composer
+from app.alerts.watcher import Watcher
+from app.chain.addresses import Addresses
+from app.chain.client import COMMITMENT, ChainClient
+from app.chain.transport import AsgiTransport, HttpTransport, Transport
+from app.core.background import Background, at_work
+from app.core.outbound import Outbound
+from app.core.paths import ConfigurationError, Paths, program_file
+from app.core.settings import Settings
+from app.core.signers import Signers, load_or_create, read_secret, write_secret
+from app.exports.exporter import Exporter
+from app.exports.links import DownloadLinks
+from app.keeper.keeper import Keeper
+from app.localnet import Localnet
+from app.projection.projector import Projector
+from app.recipients.domains import DomainResolver
+from app.server.housekeeping import Housekeeping
+from app.store.database import Database
+from app.submission.context import Service
+from app.submission.idempotency import Idempotency
+from app.submission.recovery import Settlement
+from app.submission.submitter import Submitter
+from app.submission.wallet_cache import WalletCache
+from app.transactions.service import shown
+from app.webhooks.courier import Courier
+from app.webhooks.dispatcher import Dispatcher
+from app.webhooks.sender import Sender
+from app.webhooks.urls import UrlRules
+from idl.codec import Codec, load
+from indexer import Indexer
+
+#: Mints of USDC by Circle.
+_MINTS: Mapping[str, str] = {
+    "mainnet-beta": "EPjFWdd5AufqSSqeM2qN1xzybapC8G4wEGGkZwyTDt1v",
+    "devnet": "4zMMC9srt5Ri5X14GAgXhaHii3GnPAEERYPJgZJDncDU",
+}
+
+
+def codec_of(settings: Settings) -> Codec:
+    """Return the program's codec, at the address that is set or the IDL's."""
+    return load(Pubkey.from_string(settings.program_id)) if settings.program_id else load()
+
+
+def open_localnet(settings: Settings) -> Localnet:
+    """Return the embedded chain with the program and, in the data folder, its state."""
+    program = codec_of(settings).program_id
+    return Localnet.open(Paths(settings.data_dir).localnet, {program: program_file()})
+
+
+def prepare(settings: Settings) -> Paths:
+    """Make the data folder, or take the one that is there, for its owner only, and give its paths.
+
+    Raises ConfigurationError when the folder is somebody else's.
+    """
+    settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        if settings.data_dir.stat().st_mode & 0o077:
+            settings.data_dir.chmod(0o700)
+    except PermissionError:
+        raise ConfigurationError(f"{settings.data_dir} is open to others and belongs to another user") from None
+    return Paths(settings.data_dir)
+
+
+def open_state(paths: Paths) -> tuple[Database, Signers, bytes]:
+    """Return the database, the signing keys and the service's secret; on the first start they are made."""
+    first = not paths.secret.exists()
+    signers = load_or_create(paths.keys, create=first)
+    if first:
+        # Written last: while it is missing, the keys are not complete.
+        write_secret(paths.secret, secrets.token_hex(32))
+    return Database(paths.database), signers, bytes.fromhex(read_secret(paths.secret))
+
+
+def key_ring(db: Database, secret: bytes, *, cache_seconds: float = 0.0) -> KeyRing:
+    """Return the API keys of a database."""
+    return KeyRing(db, _derive(secret, b"api keys"), cache_seconds=cache_seconds)
+
+
+def _derive(secret: bytes, purpose: bytes) -> bytes:
+    return hmac.new(secret, purpose, hashlib.sha256).digest()
+
+
+def _seal(secret: bytes, purpose: bytes) -> Fernet:
+    return Fernet(base64.urlsafe_b64encode(_derive(secret, purpose)))
+
+
+def _mint(settings: Settings, localnet: Localnet | None) -> Pubkey:
+    if localnet is not None:
+        return localnet.usdc_mint
+    named = settings.usdc_mint or _MINTS.get(settings.cluster)
+    if named is None:
+        raise ConfigurationError("with --rpc-url on this cluster the mint is needed: AGENT_VAULT_USDC_MINT")
+    return Pubkey.from_string(named)
+
+
+def _ws_url(settings: Settings) -> str | None:
+    if settings.ws_url or settings.rpc_url is None:
+        return settings.ws_url
+    parts = urlsplit(settings.rpc_url)
+    host = parts.hostname or ""
+    place = f"{host}:{parts.port + 1}" if parts.port else host
+    return urlunsplit(("wss" if parts.scheme == "https" else "ws", place, parts.path, parts.query, ""))
+
+
+@asynccontextmanager
+async def running(
+    settings: Settings, localnet: Localnet | None = None, *, transport: Transport | None = None
+) -> AsyncIterator[Service]:
+    """Run a service: indexer, projector, settlement and keeper at work until the context ends.
+
+    ``localnet`` is the embedded chain, reached without a socket; without it ``settings.rpc_url`` is. ``transport``
+    takes the place of both ways. Raises ConfigurationError and KeyFileError.
+    """
+    paths = prepare(settings)
+    async with AsyncExitStack() as stack:
+        db, signers, secret = open_state(paths)
+        stack.callback(db.close)
+        codec = codec_of(settings)
+        if transport is None:
+            if localnet is not None:
+                transport = AsgiTransport(localnet.rpc_app)
+            else:
+                assert settings.rpc_url is not None
+                transport = HttpTransport(settings.rpc_url)
+        chain = ChainClient(transport, program_id=codec.program_id)
+        stack.push_async_callback(chain.aclose)
+        indexer = Indexer(
+            transport=transport, codec=codec, db_path=paths.events, ws_url=None if localnet else _ws_url(settings)
+        )
+        projector = Projector(db, indexer.store.changes)
+        indexer.subscribe(projector.notify)
+        submitter = Submitter(
+            db=db,
+            chain=chain,
+            indexer=indexer,
+            projector=projector,
+            fee_payer=signers.fee_payer,
+            confirm_timeout=settings.confirm_timeout,
+        )
+        seal = _seal(secret, b"secret answers")
+        domains = DomainResolver(timeout=settings.domain_timeout)
+        stack.callback(domains.close)
+        allowed = UrlRules(local=settings.cluster == "localnet").allowed
+        receivers = Outbound(allowed=allowed, lookups=settings.webhooks_at_once)
+        stack.callback(receivers.close)
+
+        async def catch_up() -> int:
+            slot = int(await chain.call("getSlot", [{"commitment": COMMITMENT}]))
+            await indexer.catch_up(seen=slot)
+            await projector.catch_up()
+            return slot
+
+        watcher = None
+        if settings.alerts:
+            compose = Composer(hourly=settings.alert_emails_per_hour) if settings.smtp_host else None
+            watcher = Watcher(db, projector, interval=settings.alert_interval, compose=compose)
+        service = Service(
+            settings=settings,
+            db=db,
+            codec=codec,
+            addresses=Addresses(codec.program_id, _mint(settings, localnet)),
+            chain=chain,
+            indexer=indexer,
+            projector=projector,
+            signers=signers,
+            keys=key_ring(db, secret, cache_seconds=settings.key_cache_seconds),
+            idempotency=Idempotency(db, seal, wait=settings.idempotency_wait),
+            submitter=submitter,
+            domains=domains,
+            settlement=Settlement(
+                db, submitter, interval=settings.settlement_interval, grace=2 * settings.confirm_timeout
+            ),
+            wallet_cache=WalletCache(db, settings.wallet_cache_seconds),
+            exporter=Exporter(
+                db=db,
+                folder=paths.exports,
+                program_id=str(codec.program_id),
+                lifetime=settings.export_lifetime,
+                show=lambda row: shown(settings, row).model_dump(),
+                catch_up=catch_up,
+            ),
+            download_links=DownloadLinks(settings, _derive(secret, b"download links")),
+            courier=Courier(Sender(receivers), _seal(secret, b"webhook secrets")),
+            watcher=watcher,
+        )
+        await indexer.start()
+        stack.push_async_callback(indexer.stop)
+        works: list[Background] = [projector, service.settlement, service.exporter]
+        if watcher is not None:
+            works.append(watcher)
+        if settings.alerts and settings.smtp_host:
+            works.append(Mailer(db, settings))
+        if settings.webhooks:
+            interval, at_once = settings.webhook_interval, settings.webhooks_at_once
+            works.append(Dispatcher(db, service.courier, interval=interval, at_once=at_once))
+        interval, days = settings.housekeeping_interval, settings.event_retention_days
+        works.append(Housekeeping(db, service.keys, interval=interval, days=days))
+        if settings.keeper:
+            clock = localnet.chain.timeline.now if localnet else time.time
+            works.append(Keeper(service, interval=settings.keeper_interval, clock=clock))
+        await at_work(stack, *works)
+        yield service

@@ -1,0 +1,100 @@
+"""What makes the service usable at once: an organisation with a reserve, an admin's key and two wallets to try."""
+
+import shlex
+from dataclasses import dataclass
+
+from app.access.keyring import Principal
+from app.core.money import MICRO_PER_USDC
+from app.core.paths import Paths
+from app.core.signers import write_secret
+from app.core.timestamps import now_ms
+from app.localnet import Localnet
+from app.organisations import service as organisations
+from app.store.organisations import reserve
+from app.store.values import get_value, put_value
+from app.store.wallets import WalletRecord, wallet_by_agent
+from app.submission.context import Service
+from app.submission.idempotency import Ticket
+from app.wallets import funding
+from app.wallets import service as wallets
+from app.wallets.models import CreateWallet, FundWallet
+
+ORG_ID = "default"
+#: What the embedded chain's faucet gives: micro-USDC for the reserve, lamports for fees.
+RESERVE = 1_000_000 * MICRO_PER_USDC
+LAMPORTS = 1_000 * 10**9
+_LOW_LAMPORTS = 10**9
+_DEMO_FUNDS = "100"
+_DONE = "first_start"
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What there is to try: the organisation and two wallets; the admin's key only when it is new."""
+
+    org: str
+    payer: WalletRecord
+    payee: WalletRecord
+    new_key: str | None
+
+    def curl(self, base_url: str, paths: Paths) -> str:
+        """Return a command line that makes a payment."""
+        key_file = shlex.quote(str(paths.admin_key.resolve()))
+        body = (
+            f'{{"walletId":"{self.payer.wallet_id}","to":"{self.payee.vault}",'
+            '"amount":"1.25","currency":"USDC","memo":"first payment"}'
+        )
+        return (
+            f'curl -sS {shlex.quote(base_url + "/v1/payments")} -H "Authorization: Bearer $(cat {key_file})" '
+            f"-H 'Content-Type: application/json' -d {shlex.quote(body)}"
+        )
+
+
+async def prepare(service: Service, localnet: Localnet | None, paths: Paths) -> Ready | None:
+    """Make what is missing; every step can be repeated, so that a start that was interrupted goes on at the next.
+
+    None when the service runs on a cluster whose organisation is not made by itself (see ``orgs create``).
+    """
+    if localnet is None:
+        return None
+    await fill_fee_payer(service, localnet)
+    if service.signers.authority is None:
+        return None
+    organisation = await organisations.create(service, ORG_ID)
+    org = organisation.org
+    done = service.db.read(lambda conn: get_value(conn, _DONE)) is not None
+    found = service.db.read(lambda conn: reserve(conn, org))
+    if not done and (found is None or found.balance == 0):
+        await localnet.mint_usdc(service.instructions(org).reserve_tokens, RESERVE)
+        await service.indexer.catch_up()
+        await service.projector.catch_up()
+    admin = Principal("first-start", org, "admin", None)
+    new_key = None
+    if not paths.admin_key.exists():
+        new_key = service.keys.create(org=org, role="admin", wallet_id=None, name="first start", live=False)
+        write_secret(paths.admin_key, new_key + "\n")
+    payer = await _wallet(service, admin, "demo-agent", "Demo agent")
+    payee = await _wallet(service, admin, "demo-merchant", "Demo merchant")
+    if not done:
+        if payer.balance == 0:
+            body = FundWallet.model_validate({"amount": _DEMO_FUNDS})
+            await funding.fund(service, admin, Ticket(None), payer.wallet_id, body)
+        await service.db.write(lambda conn: put_value(conn, _DONE, str(now_ms())))
+    return Ready(org, payer, payee, new_key)
+
+
+async def fill_fee_payer(service: Service, localnet: Localnet) -> None:
+    """Give the fee payer lamports from the embedded chain's faucet when it has few."""
+    address = service.signers.fee_payer_address
+    account = await service.chain.account(address)
+    if account is None or account.lamports < _LOW_LAMPORTS:
+        await localnet.airdrop(address, LAMPORTS)
+
+
+async def _wallet(service: Service, admin: Principal, agent_id: str, label: str) -> WalletRecord:
+    found = service.db.read(lambda conn: wallet_by_agent(conn, admin.org, agent_id, now_ms()))
+    if found is None:
+        body = CreateWallet(agent_id=agent_id, label=label, policy_id="pol_moderate", tags=["demo"])
+        made = await wallets.create(service, admin, Ticket(None), body)
+        found = wallets.find(service, admin.org, made.wallet_id)
+    return found

@@ -1,0 +1,310 @@
+"""How a transaction leaves the service: rehearsed, stored, sent, confirmed, seen in the read models.
+
+The signed transaction is stored before it is sent, and only these stored bytes are ever sent again. What
+was sent and is neither confirmed nor impossible stays `pending`; nothing else is signed in its place.
+"""
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import Any
+from weakref import WeakValueDictionary
+
+import structlog
+from solders.keypair import Keypair
+from sqlalchemy import Connection
+
+from app.chain.client import COMMITMENT, ChainClient
+from app.chain.errors import BlockhashNotFound, ChainUnavailable, RpcError
+from app.chain.records import SignatureStatus
+from app.chain.transactions import Signed, sign
+from app.core.errors import UnavailableError
+from app.core.identifiers import derived_id, transaction_id
+from app.core.money import format_usdc
+from app.core.timestamps import iso_ms, now_ms
+from app.projection.projector import Projector
+from app.store.attempts import Attempt, insert_attempt, settle_attempt
+from app.store.attempts import attempt as attempt_of
+from app.store.database import Database
+from app.store.escrows import delete_pending_escrow, insert_pending_escrow
+from app.store.feed import append_event
+from app.store.wallets import delete_wallet_details, vault_of
+from app.submission.idempotency import Ticket
+from app.submission.plan import Outcome, Plan, RefusedError, distinct
+from idl.transactions import message_hash
+from indexer import Indexer
+from indexer import RpcError as IndexerRpcError
+
+_log = structlog.get_logger(__name__)
+
+#: Types of attempts that are transactions of the interface; their rows are settled by their events.
+TRANSACTION_TYPES = frozenset({"payment", "funding", "withdrawal", "escrow_lock"})
+#: Types of attempts that only their own request, repeated under its key, sends again: they could undo newer ones.
+CHANGES = frozenset(
+    {
+        "update_wallet",
+        "freeze_wallet",
+        "unfreeze_wallet",
+        "close_wallet",
+        "rotate_token",
+        "register_recipient",
+        "approve_payment",
+        "close_approval",
+    }
+)
+#: Blocks after the last valid one until an absent transaction counts as expired.
+_EXPIRY_MARGIN = 30
+
+
+class Submitter:
+    """Sends transactions and finds out what became of them."""
+
+    def __init__(
+        self,
+        *,
+        db: Database,
+        chain: ChainClient,
+        indexer: Indexer,
+        projector: Projector,
+        fee_payer: Keypair,
+        confirm_timeout: float,
+    ) -> None:
+        self._db = db
+        self._chain = chain
+        self._indexer = indexer
+        self._projector = projector
+        self._fee_payer = fee_payer
+        self._confirm_timeout = confirm_timeout
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def lock(self, wallet_id: str) -> asyncio.Lock:
+        """Return the lock under which a wallet's transactions are rehearsed and sent."""
+        lock = self._locks.get(wallet_id)
+        if lock is None:
+            lock = self._locks[wallet_id] = asyncio.Lock()
+        return lock
+
+    async def _sign(self, plan: Plan, *, fresh: bool) -> tuple[Signed, int]:
+        blockhash = await self._chain.blockhash(fresh=fresh)
+        instructions = plan.instructions if plan.reference else distinct(plan.instructions)
+        signed = sign(instructions, payer=self._fee_payer, signers=plan.signers, blockhash=blockhash.hash)
+        return signed, blockhash.last_valid_block_height
+
+    async def send(self, plan: Plan, ticket: Ticket) -> Outcome:
+        """Rehearse, store and send; does not wait for the confirmation.
+
+        Raises RefusedError when the rehearsal fails: then nothing is stored. Raises ``chain_unavailable`` when
+        the chain does not answer; after the transaction was stored, the error names its id.
+        """
+        signed, last_height = await self._sign(plan, fresh=False)
+        try:
+            simulation = await self._chain.simulate(signed.raw)
+        except BlockhashNotFound:
+            signed, last_height = await self._sign(plan, fresh=True)
+            simulation = await self._chain.simulate(signed.raw)
+        if simulation.err is not None:
+            raise RefusedError(simulation)
+        attempt = await self._store(plan, signed, last_height, ticket)
+        return await self._send(attempt)
+
+    async def submit(self, plan: Plan, ticket: Ticket) -> Outcome:
+        """Send and wait for the outcome; see ``send`` and ``wait``."""
+        return await self.wait(await self.send(plan, ticket), ticket)
+
+    async def resume(self, ticket: Ticket) -> Outcome | None:
+        """Return the outcome of the attempt that an earlier run of the same request left, sent again if need be.
+
+        None when there is none, or when it can no longer land: then the request starts anew.
+        """
+        if ticket.resumed is None:
+            return None
+        outcome = await self.look(ticket.resumed)
+        if outcome.status == "pending":
+            outcome = await self.wait(await self._send(outcome.attempt) if outcome.sendable else outcome, ticket)
+        ticket.resumed = None
+        ticket.effective = outcome.status != "failed"
+        return outcome if ticket.effective else None
+
+    async def wait(self, outcome: Outcome, ticket: Ticket) -> Outcome:
+        """Wait until the transaction is confirmed and seen in the read models, or the time for it is up."""
+        if outcome.status != "pending":
+            return outcome
+        attempt = outcome.attempt
+        assert attempt.signature is not None
+        deadline = time.monotonic() + self._confirm_timeout
+        try:
+            status = await self._chain.confirm(attempt.signature, timeout=self._confirm_timeout)
+        except ChainUnavailable:
+            raise unavailable(attempt) from None
+        if status is None:
+            return outcome
+        if status.err is not None:
+            failed = await self.fail(attempt, status.err, slot=status.slot, custom_error=status.custom_error)
+            ticket.effective = failed.status != "failed"
+            return failed
+        self._indexer.wake(attempt.signature)
+        seen = await self._projector.wait(attempt.signature, max(0.05, deadline - time.monotonic()))
+        if not seen:
+            return outcome
+        return await self.succeed(attempt, status.slot)
+
+    async def look(self, attempt: Attempt) -> Outcome:
+        """Return what the chain says now of an attempt of unknown outcome; a decision is recorded."""
+        if attempt.status != "pending" or attempt.signature is None:
+            return Outcome(attempt, attempt.status, attempt.slot, error=attempt.error)
+        try:
+            return await self._look(attempt, attempt.signature)
+        except (ChainUnavailable, IndexerRpcError):
+            raise unavailable(attempt) from None
+
+    async def _look(self, attempt: Attempt, signature: str) -> Outcome:
+        # The block comes first: what is absent after it was read cannot land any more.
+        block = await self._chain.last_final_block()
+        seen = await self._chain.statuses([signature], search_history=True)
+        [status] = seen.found
+        # What has failed in a block that is not confirmed may yet succeed in another.
+        if status is not None and status.err is not None and status.is_confirmed:
+            return await self.fail(attempt, status.err, slot=status.slot, custom_error=status.custom_error)
+        if status is not None:
+            return await self._landed(attempt, status)
+        last_height = attempt.last_valid_block_height
+        # Behind one address there may be several nodes: one that has not seen the block knows nothing of an absence.
+        if last_height is None or block.height <= last_height + _EXPIRY_MARGIN or seen.slot < block.slot:
+            return Outcome(attempt, "pending")
+        # One that has lost its history does not know what landed, but the account that it changed counts its event.
+        account = self._counted_by(attempt)
+        whole = account is not None and await self._indexer.holds_all(account, block.slot)
+        slot = self._indexer.store.slot_of(signature)
+        if slot is not None:
+            return await self._landed(attempt, SignatureStatus(slot, None, COMMITMENT))
+        if whole:
+            return await self.fail(attempt, "expired")
+        _log.warning("expiry_waits_for_missing_events", tx_id=attempt.tx_id, account=account)
+        return Outcome(attempt, "pending", sendable=False)
+
+    def _counted_by(self, attempt: Attempt) -> str | None:
+        """Return the account that counts the attempt's event if it landed; `None` while it is not known."""
+        wallet_id = attempt.wallet_id
+        if wallet_id is None:
+            return attempt.org
+        return self._db.read(lambda conn: vault_of(conn, wallet_id))
+
+    async def _landed(self, attempt: Attempt, status: SignatureStatus) -> Outcome:
+        # Its events may have been applied by an earlier process, so this does not wait for them to come.
+        pending = Outcome(attempt, "pending", status.slot, sendable=False)
+        if not status.is_confirmed:
+            return pending
+        assert attempt.signature is not None
+        await self._indexer.catch_up()
+        await self._projector.catch_up()
+        if self._indexer.store.slot_of(attempt.signature) is None:
+            # The read models, by which the next request decides, do not show it yet: the node knows more than it lists.
+            self._indexer.wake(attempt.signature)
+            return pending
+        if attempt.type not in TRANSACTION_TYPES:
+            return await self.succeed(attempt, status.slot)
+        found = self._db.read(lambda conn: attempt_of(conn, attempt.tx_id))
+        return Outcome(found, found.status, found.slot) if found and found.status != "pending" else pending
+
+    async def resend(self, attempt: Attempt) -> Outcome:
+        """Send the stored bytes of a pending attempt once more."""
+        return await self._send(attempt)
+
+    async def succeed(self, attempt: Attempt, slot: int) -> Outcome:
+        """Record that an attempt is confirmed; those of ``TRANSACTION_TYPES`` are recorded by their events."""
+        if attempt.type not in TRANSACTION_TYPES:
+            await self._db.write(lambda conn: settle_attempt(conn, attempt.tx_id, "confirmed", now=now_ms(), slot=slot))
+        return Outcome(attempt, "confirmed", slot)
+
+    async def fail(
+        self, attempt: Attempt, error: Any, *, slot: int | None = None, custom_error: int | None = None
+    ) -> Outcome:
+        """Record that an attempt failed for good, and return so; or what was recorded of it before."""
+        text = str(error)
+
+        def settle(conn: Connection) -> Attempt | None:
+            if not settle_attempt(conn, attempt.tx_id, "failed", now=now_ms(), slot=slot, error=text):
+                return attempt_of(conn, attempt.tx_id)
+            if attempt.type == "create_wallet" and attempt.wallet_id is not None:
+                delete_wallet_details(conn, attempt.wallet_id)
+            delete_pending_escrow(conn, attempt.tx_id)
+            return None
+
+        known = await self._db.write(settle)
+        if known is not None and known.status != "failed":
+            return Outcome(known, known.status, known.slot)
+        _log.info("transaction_failed", tx_id=attempt.tx_id, type=attempt.type, error=text)
+        return Outcome(replace(attempt, status="failed", error=text), "failed", slot, error, custom_error)
+
+    async def _store(self, plan: Plan, signed: Signed, last_height: int, ticket: Ticket) -> Attempt:
+        now = now_ms()
+        tx_id = transaction_id(signed.signature, plan.event_instruction, plan.event_inner, plan.type)
+        attempt = Attempt(
+            tx_id=tx_id,
+            org=plan.org,
+            wallet_id=plan.wallet_id,
+            type=plan.type,
+            status="pending",
+            recipient=plan.recipient,
+            recipient_address=plan.recipient_address,
+            amount=plan.amount,
+            policy_id=plan.policy_id,
+            policy_triggered=plan.policy_triggered,
+            memo=plan.memo,
+            reference=plan.reference,
+            signature=signed.signature,
+            raw=signed.raw,
+            last_valid_block_height=last_height,
+            attestation_hash=f"sha256:{message_hash(signed.raw)}" if plan.attested else None,
+            created_at=now,
+        )
+
+        def store(conn: Connection) -> None:
+            ticket.claim(conn, tx_id)
+            plan.also(conn)
+            insert_attempt(conn, attempt)
+            if plan.escrow is not None:
+                made = replace(plan.escrow, tx_id=tx_id, signature=signed.signature, created_at=now)
+                insert_pending_escrow(conn, made)
+            if plan.type == "payment":
+                _append_pending(conn, attempt)
+
+        await self._db.write(store)
+        ticket.claimed = ticket.effective = True
+        return attempt
+
+    async def _send(self, attempt: Attempt) -> Outcome:
+        assert attempt.raw is not None
+        try:
+            await self._chain.send(attempt.raw)
+        except ChainUnavailable:
+            raise unavailable(attempt) from None
+        except RpcError as error:
+            # Refused by this node now (already processed, unknown blockhash): that does not show that it did not land.
+            _log.warning("send_refused", tx_id=attempt.tx_id, code=error.code, message=error.message)
+        return Outcome(attempt, "pending")
+
+
+def unavailable(attempt: Attempt) -> UnavailableError:
+    """Return the error for a transaction whose outcome is unknown because the chain does not answer."""
+    return UnavailableError("chain_unavailable", fields={"tx_id": attempt.tx_id})
+
+
+def _append_pending(conn: Connection, attempt: Attempt) -> None:
+    append_event(
+        conn,
+        event_id=derived_id("evt_", attempt.tx_id, "transaction.pending"),
+        org=attempt.org,
+        type="transaction.pending",
+        timestamp=attempt.created_at,
+        wallet_id=attempt.wallet_id,
+        summary=f"{format_usdc(attempt.amount)} USDC to {attempt.recipient} sent",
+        payload={
+            "wallet_id": attempt.wallet_id,
+            "tx_id": attempt.tx_id,
+            "tx_signature": attempt.signature,
+            "amount": format_usdc(attempt.amount),
+            "recipient": attempt.recipient,
+            "timestamp": iso_ms(attempt.created_at),
+        },
+    )

@@ -1,0 +1,1 @@
+"""Auto-topup rules: fill a wallet from the reserve when its balance is low."""

@@ -1,0 +1,39 @@
+"""Auto-topup: the rule by which a wallet is filled up from the reserve."""
+
+from starlette.routing import Route
+
+from app.access.auth import OPERATORS
+from app.api.operation import Call, operation
+from app.topups import service as topups
+from app.topups.models import PutTopupRule, TopupRule
+
+
+@operation(
+    tag="wallets",
+    roles=OPERATORS,
+    body=PutTopupRule,
+    answer=TopupRule,
+    errors=("invalid_amount", "wallet_not_found", "wallet_archived"),
+    changes=True,
+)
+async def put_topup_rule(call: Call, body: PutTopupRule) -> TopupRule:
+    """Set the auto-topup rule.
+
+    While it is enabled, a balance below `triggerBelow` is raised by `topupAmount` from the reserve, again and again
+    until it is not below any more. Each top-up is a `funding` like any other. There is none while the wallet is
+    frozen, the organisation is paused, or the reserve holds less than `topupAmount`; it follows when that is over.
+    The rule replaces the one before.
+    """
+    return await topups.put(call.service, call.principal, call.path("wallet_id"), body)
+
+
+@operation(tag="wallets", roles=OPERATORS, answer=TopupRule, errors=("wallet_not_found",))
+async def get_topup_rule(call: Call) -> TopupRule:
+    """Get the auto-topup rule."""
+    return topups.get(call.service, call.principal, call.path("wallet_id"))
+
+
+routes = [
+    Route("/v1/wallets/{wallet_id}/auto-topup", get_topup_rule, methods=["GET"]),
+    Route("/v1/wallets/{wallet_id}/auto-topup", put_topup_rule, methods=["PUT"]),
+]

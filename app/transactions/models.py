@@ -1,0 +1,79 @@
+"""Transactions as requests and answers."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from app.api.fields import (
+    Answer,
+    End,
+    Identifier,
+    Moment,
+    Page,
+    PolicyId,
+    RecipientText,
+    Time,
+    TransactionId,
+    Usdc,
+    Violation,
+    WalletId,
+)
+
+TransactionStatus = Literal["pending", "confirmed", "blocked", "failed"]
+
+
+TransactionType = Literal[
+    "payment", "funding", "withdrawal", "a2a_send", "a2a_receive", "escrow_lock", "escrow_release", "escrow_refund"
+]
+
+
+class ListWalletTransactions(Page):
+    """Query of a wallet's transactions; `from` is inclusive, `to` exclusive."""
+
+    status: TransactionStatus | None = None
+    type: TransactionType | None = None
+    from_: Annotated[Moment | None, Field(alias="from")] = None
+    to: End | None = None
+
+
+class ListTransactions(ListWalletTransactions):
+    """Query of the organisation's transactions."""
+
+    wallet_id: Identifier | None = None
+    recipient: RecipientText | None = None
+
+
+class Payment(Answer):
+    """A payment as its request answers it."""
+
+    tx_id: TransactionId
+    id: TransactionId
+    wallet_id: WalletId
+    recipient: str
+    amount: Usdc
+    currency: str
+    status: TransactionStatus
+    tx_signature: str | None
+    on_chain_slot: int | None
+    policy_triggered: bool
+    memo: str | None
+    timestamp: Time
+
+
+class Transaction(Payment):
+    """A transaction with all that is known of it."""
+
+    type: TransactionType
+    policy_id: PolicyId | None
+    agent_attestation_hash: str | None
+    explorer_url_1: str | None
+    explorer_url_2: str | None
+    violation: Violation | None
+
+
+class TransactionPage(Answer):
+    """One page of transactions, newest first."""
+
+    data: list[Transaction]
+    has_more: bool
+    next_cursor: str | None

@@ -1,0 +1,180 @@
+"""Money between the organisation's reserve and its wallets."""
+
+from contextlib import AsyncExitStack
+
+from solders.instruction import Instruction
+from solders.pubkey import Pubkey
+
+from app.access.keyring import Principal
+from app.core.errors import ApiError
+from app.core.identifiers import EVENT_INNER_INDEX, new_reference, transaction_id
+from app.core.money import format_usdc
+from app.store.organisations import reserve_balance
+from app.store.transactions import FUNDING, WITHDRAWAL, transaction
+from app.store.wallets import WalletRecord
+from app.submission.context import Service
+from app.submission.idempotency import Ticket
+from app.submission.plan import Outcome, Plan, RefusedError
+from app.submission.refusals import business_error
+from app.wallets import service as wallets
+from app.wallets.models import Funded, FundedBatch, FundWallet, FundWallets, WithdrawFromWallet, Withdrawn
+
+
+async def fund(service: Service, principal: Principal, ticket: Ticket, wallet_id: str, body: FundWallet) -> Funded:
+    """Move USDC from the reserve into a wallet. Raises ``org_insufficient_balance``."""
+    receiving = wallets.find_living(service, principal.org, wallet_id)
+    reference = new_reference()
+    plan = Plan(
+        org=principal.org,
+        type=FUNDING,
+        instructions=[_funding(service, receiving, body.amount, reference)],
+        signers=[service.signers.operator],
+        wallet_id=wallet_id,
+        recipient=receiving.vault,
+        amount=body.amount,
+        policy_id=receiving.policy.policy_id,
+        reference=reference,
+    )
+    outcome = await _move(service, ticket, plan, wallet_id)
+    return _funded(service, outcome, wallet_id, outcome.attempt.tx_id, outcome.attempt.amount)
+
+
+async def fund_batch(service: Service, principal: Principal, ticket: Ticket, body: FundWallets) -> FundedBatch:
+    """Move USDC from the reserve into several wallets in one transaction: into all of them, or into none.
+
+    The attempt is the transaction's; the rows of the wallets follow from its events. Raises
+    ``org_insufficient_balance``.
+    """
+    receiving = [_living(service, principal.org, one.wallet_id) for one in body.allocations]
+    references = [new_reference() for _ in receiving]
+    plan = Plan(
+        org=principal.org,
+        type="fund_batch",
+        instructions=[
+            _funding(service, wallet, one.amount, reference)
+            for wallet, one, reference in zip(receiving, body.allocations, references, strict=True)
+        ],
+        signers=[service.signers.operator],
+        amount=sum(one.amount for one in body.allocations),
+        reference=references[0],
+    )
+    outcome = await _move(service, ticket, plan, *(wallet.wallet_id for wallet in receiving))
+    signature = outcome.attempt.signature or ""
+    return FundedBatch(
+        funded=[
+            _funded(
+                service,
+                outcome,
+                one.wallet_id,
+                transaction_id(signature, instruction, EVENT_INNER_INDEX, FUNDING),
+                one.amount,
+            )
+            for instruction, one in enumerate(body.allocations)
+        ],
+        org_balance_remaining=_reserve(service, principal.org),
+        tx_signature=signature,
+        status=outcome.status,
+    )
+
+
+async def withdraw(
+    service: Service, principal: Principal, ticket: Ticket, wallet_id: str, body: WithdrawFromWallet
+) -> Withdrawn:
+    """Move USDC from a wallet back into the reserve; works for frozen and archived wallets too.
+
+    Raises ``withdrawal_exceeds_balance``.
+    """
+    source = wallets.find(service, principal.org, wallet_id)
+    build = service.instructions(principal.org)
+    reference = new_reference()
+    instruction = build.withdraw(
+        operator=service.signers.operator_address,
+        vault=Pubkey.from_string(source.vault),
+        amount=body.amount,
+        reference=reference,
+    )
+    plan = Plan(
+        org=principal.org,
+        type=WITHDRAWAL,
+        instructions=[instruction],
+        signers=[service.signers.operator],
+        wallet_id=wallet_id,
+        recipient=str(build.reserve_tokens),
+        amount=source.balance if body.amount is None else body.amount,
+        policy_id=source.policy.policy_id,
+        reference=reference,
+    )
+    outcome = await _move(service, ticket, plan, wallet_id)
+    moved = outcome.attempt
+    # `all` is what the wallet turned out to hold, which its event tells.
+    row = service.db.read(lambda conn: transaction(conn, moved.org, moved.tx_id))
+    after = wallets.find(service, principal.org, wallet_id)
+    return Withdrawn(
+        **wallets.detail(after).model_dump(),
+        transaction_status=outcome.status,
+        tx_id=moved.tx_id,
+        tx_signature=moved.signature or "",
+        withdrawn_amount=format_usdc(moved.amount if row is None else row.amount),
+        org_balance_remaining=_reserve(service, principal.org),
+    )
+
+
+def _living(service: Service, org: str, wallet_id: str) -> WalletRecord:
+    """Return one of several wallets; the error says which of them it is about."""
+    try:
+        return wallets.find_living(service, org, wallet_id)
+    except ApiError as error:
+        error.fields["wallet_id"] = wallet_id
+        raise
+
+
+def _funding(service: Service, receiving: WalletRecord, amount: int, reference: bytes) -> Instruction:
+    return service.instructions(receiving.org).fund_wallet(
+        operator=service.signers.operator_address,
+        vault=Pubkey.from_string(receiving.vault),
+        amount=amount,
+        reference=reference,
+    )
+
+
+#: Errors that have a better code when it is a wallet that money leaves.
+_INSTEAD = {
+    "wallet_insufficient_balance": "withdrawal_exceeds_balance",
+    # Nothing to withdraw: `all` of an empty wallet is refused like any amount above its balance.
+    "invalid_amount": "withdrawal_exceeds_balance",
+}
+
+
+async def _move(service: Service, ticket: Ticket, plan: Plan, *wallet_ids: str) -> Outcome:
+    try:
+        outcome = await service.submitter.resume(ticket)
+        if outcome is None:
+            async with AsyncExitStack() as locks:
+                # In one order for everybody, so that no two requests wait for each other.
+                for wallet_id in sorted(wallet_ids):
+                    await locks.enter_async_context(service.submitter.lock(wallet_id))
+                outcome = await service.submitter.send(plan, ticket)
+            outcome = await service.submitter.wait(outcome, ticket)
+    except RefusedError as refused:
+        raise business_error(service.codec, refused, instead=_INSTEAD) from None
+    if outcome.status == "failed":
+        raise business_error(service.codec, outcome, instead=_INSTEAD)
+    return outcome
+
+
+def _funded(service: Service, outcome: Outcome, wallet_id: str, tx_id: str, amount: int) -> Funded:
+    after = wallets.find(service, outcome.attempt.org, wallet_id)
+    return Funded(
+        wallet_id=wallet_id,
+        id=wallet_id,
+        tx_id=tx_id,
+        tx_signature=outcome.attempt.signature or "",
+        status=outcome.status,
+        funded_amount=format_usdc(amount),
+        usdc_balance=format_usdc(after.balance),
+        org_balance_remaining=_reserve(service, outcome.attempt.org),
+    )
+
+
+def _reserve(service: Service, org: str) -> str:
+    return format_usdc(service.db.read(lambda conn: reserve_balance(conn, org)))

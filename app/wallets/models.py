@@ -1,0 +1,205 @@
+"""Wallets: what creates, changes, funds and shows them."""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from app.api.fields import (
+    Amount,
+    AmountOrAll,
+    Answer,
+    Body,
+    IdempotencyKey,
+    Identifier,
+    Name,
+    NewIdentifier,
+    Page,
+    PolicyId,
+    TagList,
+    Tags,
+    Time,
+    TransactionId,
+    Usdc,
+    WalletId,
+    at_least_one_change,
+)
+
+WalletStatus = Literal["active", "idle", "policy_violation", "frozen", "unfunded", "archived"]
+
+#: Bounds of a session token's life, in seconds.
+MIN_TTL, MAX_TTL, DEFAULT_TTL = 60, 2_592_000, 86_400
+
+#: Wallets that one transaction funds: an eighth would make it larger than the 1,232 bytes that the chain takes.
+MAX_ALLOCATIONS = 7
+
+
+class CreateWallet(Body):
+    """Body of wallet creation."""
+
+    agent_id: NewIdentifier
+    label: Name
+    policy_id: Identifier
+    tags: Tags = Field(default=[])
+    owner_org: Identifier | None = None
+    idempotency_key: IdempotencyKey | None = None
+
+
+class UpdateWallet(Body):
+    """Body of a wallet's update; what is absent stays as it is."""
+
+    model_config = ConfigDict(json_schema_extra=at_least_one_change)
+
+    label: Name | None = None
+    policy_id: Identifier | None = None
+    tags: Tags | None = None
+    status: Literal["frozen", "active"] | None = None
+    idempotency_key: IdempotencyKey | None = None
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> "UpdateWallet":
+        if not self.model_fields_set - {"idempotency_key"}:
+            raise PydanticCustomError("empty_update", "give at least one of label, policyId, tags, status")
+        return self
+
+    @field_validator("label", "policy_id", "tags", "status", mode="before")
+    @classmethod
+    def _not_null(cls, value: object) -> object:
+        if value is None:
+            raise PydanticCustomError("null_update", "must not be null; leave the field out to keep its value")
+        return value
+
+
+class FundWallet(Body):
+    """Body of funding from the reserve."""
+
+    amount: Amount
+    currency: Literal["USDC"] = "USDC"
+    idempotency_key: IdempotencyKey | None = None
+
+
+class Allocation(Body):
+    """What one wallet of a batch gets."""
+
+    wallet_id: Identifier
+    amount: Amount
+
+
+def _wallets_differ(allocations: list[Allocation]) -> list[Allocation]:
+    if len({one.wallet_id for one in allocations}) < len(allocations):
+        raise PydanticCustomError("repeated_wallet", "must name each wallet once")
+    return allocations
+
+
+class FundWallets(Body):
+    """Body of funding several wallets from the reserve at once."""
+
+    allocations: Annotated[
+        list[Allocation], Field(min_length=1, max_length=MAX_ALLOCATIONS), AfterValidator(_wallets_differ)
+    ]
+    currency: Literal["USDC"] = "USDC"
+    idempotency_key: IdempotencyKey | None = None
+
+
+class WithdrawFromWallet(Body):
+    """Body of a withdrawal to the reserve."""
+
+    amount: AmountOrAll
+    currency: Literal["USDC"] = "USDC"
+    idempotency_key: IdempotencyKey | None = None
+
+
+class RotateToken(Body):
+    """Body of a new session token."""
+
+    ttl_seconds: Annotated[int, Field(ge=MIN_TTL, le=MAX_TTL)] = DEFAULT_TTL
+    idempotency_key: IdempotencyKey | None = None
+
+
+class ListWallets(Page):
+    """Query of the wallet list; `tags` is comma-separated and matches wallets that have all of them."""
+
+    status: WalletStatus | None = None
+    tags: TagList = Field(default=[])
+
+
+class AttachedPolicy(Answer):
+    """The policy as a wallet shows it."""
+
+    policy_id: PolicyId
+    id: PolicyId
+    name: str
+    max_per_tx: Usdc | None
+    max_per_day: Usdc | None
+    max_per_month: Usdc | None
+
+
+class Wallet(Answer):
+    """A wallet as lists and changes answer it."""
+
+    wallet_id: WalletId
+    id: WalletId
+    chain_address: str
+    agent_id: str
+    label: str
+    usdc_balance: Usdc
+    policy: AttachedPolicy
+    status: WalletStatus
+    tags: list[str]
+    created_at: Time
+
+
+class WalletDetail(Wallet):
+    """A wallet as the get request answers it."""
+
+    updated_at: Time
+    last_transaction_at: Time | None
+
+
+class WalletPage(Answer):
+    """One page of wallets."""
+
+    data: list[Wallet]
+    has_more: bool
+    next_cursor: str | None
+
+
+class Funded(Answer):
+    """Answer of a funding."""
+
+    wallet_id: WalletId
+    id: WalletId
+    tx_id: TransactionId
+    tx_signature: str
+    status: str
+    funded_amount: Usdc
+    usdc_balance: Usdc
+    org_balance_remaining: Usdc
+
+
+class FundedBatch(Answer):
+    """Answer of a funding of several wallets, in the order of its allocations."""
+
+    funded: list[Funded]
+    org_balance_remaining: Usdc
+    tx_signature: str
+    status: str
+
+
+class Withdrawn(WalletDetail):
+    """Answer of a withdrawal: the wallet, and what moved, or while `transaction_status` is `pending` what will."""
+
+    transaction_status: str
+    tx_id: TransactionId
+    tx_signature: str
+    withdrawn_amount: Usdc
+    org_balance_remaining: Usdc
+
+
+class SessionToken(Answer):
+    """A new session token; it is shown this once."""
+
+    wallet_id: WalletId
+    id: WalletId
+    session_token: str
+    expires_at: Time

@@ -1,0 +1,167 @@
+"""Wallets: provisioning, changes, money in and out, session tokens."""
+
+from starlette.routing import Route
+
+from app.access.auth import OPERATORS, PAYERS, READERS_AND_AGENT
+from app.api.fields import EmptyBody
+from app.api.operation import Call, operation
+from app.wallets import funding
+from app.wallets import service as wallets
+from app.wallets.models import (
+    CreateWallet,
+    Funded,
+    FundedBatch,
+    FundWallet,
+    FundWallets,
+    ListWallets,
+    RotateToken,
+    SessionToken,
+    UpdateWallet,
+    Wallet,
+    WalletDetail,
+    WalletPage,
+    WithdrawFromWallet,
+    Withdrawn,
+)
+
+_FUNDING = (
+    "invalid_amount",
+    "wallet_not_found",
+    "wallet_archived",
+    "org_insufficient_balance",
+    "org_paused",
+    "operator_limit_exceeded",
+    "transaction_failed",
+)
+
+
+@operation(
+    tag="wallets",
+    roles=OPERATORS,
+    body=CreateWallet,
+    answer=Wallet,
+    errors=("policy_not_found", "wallet_agent_id_conflict", "transaction_failed"),
+    changes=True,
+)
+async def create_wallet(call: Call, body: CreateWallet) -> Wallet:
+    """Create a wallet.
+
+    An agent has one wallet in an organisation; its address follows from the two ids.
+    """
+    return await wallets.create(call.service, call.principal, call.ticket, body)
+
+
+@operation(tag="wallets", roles=READERS_AND_AGENT, query=ListWallets, answer=WalletPage)
+async def list_wallets(call: Call, query: ListWallets) -> WalletPage:
+    """List wallets.
+
+    Newest first; archived ones only with `status=archived`.
+    """
+    return wallets.page(call.service, call.principal, query)
+
+
+@operation(tag="wallets", roles=READERS_AND_AGENT, answer=WalletDetail, errors=("wallet_not_found",))
+async def get_wallet(call: Call) -> WalletDetail:
+    """Get a wallet."""
+    return wallets.detail(wallets.find(call.service, call.principal.org, call.path("wallet_id")))
+
+
+@operation(
+    tag="wallets",
+    roles=OPERATORS,
+    body=UpdateWallet,
+    answer=WalletDetail,
+    errors=(
+        "wallet_not_found",
+        "policy_not_found",
+        "wallet_archived",
+        "wallet_frozen",
+        "authority_offline",
+        "transaction_failed",
+    ),
+    changes=True,
+)
+async def update_wallet(call: Call, body: UpdateWallet) -> WalletDetail:
+    """Update a wallet.
+
+    Changes label, tags and policy; `status` freezes with `frozen` and unfreezes with `active`. Lifting a freeze
+    that was made by hand needs an admin's key.
+    """
+    return await wallets.update(call.service, call.principal, call.ticket, call.path("wallet_id"), body)
+
+
+@operation(
+    tag="wallets",
+    roles=OPERATORS,
+    body=EmptyBody,
+    answer=WalletDetail,
+    errors=("wallet_not_found", "wallet_archived", "wallet_not_empty", "transaction_failed"),
+    changes=True,
+)
+async def archive_wallet(call: Call, _body: EmptyBody) -> WalletDetail:
+    """Archive a wallet.
+
+    It must be empty. Its history stays, and its agent id is not given again.
+    """
+    return await wallets.archive(call.service, call.principal, call.ticket, call.path("wallet_id"))
+
+
+@operation(tag="wallets", roles=OPERATORS, body=FundWallet, answer=Funded, errors=_FUNDING, changes=True)
+async def fund_wallet(call: Call, body: FundWallet) -> Funded:
+    """Fund a wallet from the reserve."""
+    return await funding.fund(call.service, call.principal, call.ticket, call.path("wallet_id"), body)
+
+
+@operation(tag="wallets", roles=OPERATORS, body=FundWallets, answer=FundedBatch, errors=_FUNDING, changes=True)
+async def fund_wallets(call: Call, body: FundWallets) -> FundedBatch:
+    """Fund several wallets from the reserve at once.
+
+    All of them are funded, or none: it is one transaction, and takes as many allocations as fit into it.
+    """
+    return await funding.fund_batch(call.service, call.principal, call.ticket, body)
+
+
+@operation(
+    tag="wallets",
+    roles=OPERATORS,
+    body=WithdrawFromWallet,
+    answer=Withdrawn,
+    errors=("invalid_amount", "wallet_not_found", "withdrawal_exceeds_balance", "transaction_failed"),
+    changes=True,
+)
+async def withdraw_from_wallet(call: Call, body: WithdrawFromWallet) -> Withdrawn:
+    """Return USDC to the reserve.
+
+    `amount` is a decimal string or `all`. Works for frozen and archived wallets too.
+    """
+    return await funding.withdraw(call.service, call.principal, call.ticket, call.path("wallet_id"), body)
+
+
+@operation(
+    tag="wallets",
+    roles=PAYERS,
+    body=RotateToken,
+    answer=SessionToken,
+    errors=("wallet_not_found", "wallet_archived", "transaction_failed"),
+    changes=True,
+    secret=True,
+)
+async def rotate_session_token(call: Call, body: RotateToken) -> SessionToken:
+    """Rotate the session token.
+
+    Revokes the current token and issues a new one. It holds the session's signing key and is shown this once.
+    """
+    return await wallets.rotate_token(call.service, call.principal, call.ticket, call.path("wallet_id"), body)
+
+
+routes = [
+    Route("/v1/wallets", list_wallets, methods=["GET"]),
+    Route("/v1/wallets", create_wallet, methods=["POST"]),
+    Route("/v1/wallets/fund-batch", fund_wallets, methods=["POST"]),
+    Route("/v1/wallets/{wallet_id}", get_wallet, methods=["GET"]),
+    Route("/v1/wallets/{wallet_id}", update_wallet, methods=["PATCH"]),
+    Route("/v1/wallets/{wallet_id}", archive_wallet, methods=["DELETE"]),
+    Route("/v1/wallets/{wallet_id}/fund", fund_wallet, methods=["POST"]),
+    Route("/v1/wallets/{wallet_id}/withdraw", withdraw_from_wallet, methods=["POST"]),
+    Route("/v1/wallets/{wallet_id}/rotate-token", rotate_session_token, methods=["POST"]),
+]

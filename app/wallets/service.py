@@ -1,0 +1,363 @@
+"""Wallets: creation, changes, freezing, archiving and session tokens."""
+
+import time
+from typing import cast
+
+from solders.instruction import Instruction
+from solders.keypair import Keypair
+from solders.pubkey import Pubkey
+from sqlalchemy import Connection
+
+from app.access.auth import encode_token
+from app.access.keyring import Principal
+from app.core.errors import AuthenticationError, BusinessError, ConflictError, NotFoundError, RequestError
+from app.core.identifiers import wallet_id as id_of_wallet
+from app.core.money import format_usdc
+from app.core.timestamps import iso, iso_ms, now_ms
+from app.policies import service as policies
+from app.store.organisations import organisation
+from app.store.wallets import (
+    AgentIdTakenError,
+    WalletDetails,
+    WalletPolicy,
+    WalletRecord,
+    has_wallet,
+    insert_wallet_details,
+    update_wallet_details,
+    wallet,
+    wallets,
+)
+from app.submission.context import Service
+from app.submission.idempotency import Ticket
+from app.submission.ordering import settle_earlier
+from app.submission.plan import Plan, RefusedError
+from app.submission.refusals import business_error, error_name, require_confirmed
+from app.wallets.models import (
+    AttachedPolicy,
+    CreateWallet,
+    ListWallets,
+    RotateToken,
+    SessionToken,
+    UpdateWallet,
+    Wallet,
+    WalletDetail,
+    WalletPage,
+    WalletStatus,
+)
+
+
+def find(service: Service, org: str, wallet_id: str) -> WalletRecord:
+    """Return a wallet of the organisation. Raises ``wallet_not_found``."""
+    found = service.db.read(lambda conn: wallet(conn, org, wallet_id, now_ms()))
+    if found is None:
+        raise NotFoundError("wallet_not_found")
+    return found
+
+
+def require(service: Service, org: str, wallet_id: str) -> None:
+    """Raise ``wallet_not_found`` where the organisation has no such wallet."""
+    if not service.db.read(lambda conn: has_wallet(conn, org, wallet_id)):
+        raise NotFoundError("wallet_not_found")
+
+
+def find_living(service: Service, org: str, wallet_id: str) -> WalletRecord:
+    """Return the same, but not an archived one. Raises ``wallet_archived`` too."""
+    found = find(service, org, wallet_id)
+    if found.archived:
+        raise BusinessError("wallet_archived")
+    return found
+
+
+def page(service: Service, principal: Principal, query: ListWallets) -> WalletPage:
+    """One page of the organisation's wallets, newest first; an agent sees its own."""
+    tags = tuple(query.tags)
+    if principal.wallet_id is not None:
+        own = find(service, principal.org, principal.wallet_id)
+        shown = query.status in (None, own.status) and set(tags) <= set(own.tags)
+        return WalletPage(data=[summary(own)] if shown else [], has_more=False, next_cursor=None)
+    found = service.db.read(
+        lambda conn: wallets(
+            conn, principal.org, now_ms(), status=query.status, tags=tags, limit=query.limit, cursor=query.cursor
+        )
+    )
+    return WalletPage(data=[summary(one) for one in found.data], has_more=found.has_more, next_cursor=found.next_cursor)
+
+
+async def create(service: Service, principal: Principal, ticket: Ticket, body: CreateWallet) -> Wallet:
+    """Create an agent's wallet in one transaction.
+
+    Raises ``policy_not_found`` and ``wallet_agent_id_conflict``; an agent id is never given twice.
+    """
+    org = principal.org
+    _check_owner(service, org, body.owner_org)
+    attached = policies.find(service, org, body.policy_id)
+    address = service.addresses.vault(Pubkey.from_string(org), body.agent_id)
+    new = WalletDetails(
+        wallet_id=id_of_wallet(address),
+        org=org,
+        vault=str(address),
+        agent_id=body.agent_id,
+        label=body.label,
+        tags=tuple(body.tags),
+        created_at=now_ms(),
+    )
+    operator = service.signers.operator
+    plan = Plan(
+        org=org,
+        type="create_wallet",
+        instructions=[
+            service.instructions(org).create_wallet(
+                payer=service.signers.fee_payer_address,
+                operator=operator.pubkey(),
+                agent_id=body.agent_id,
+                policy=Pubkey.from_string(attached.address),
+            )
+        ],
+        signers=[operator],
+        wallet_id=new.wallet_id,
+        policy_id=attached.policy_id,
+        also=lambda conn: insert_wallet_details(conn, new),
+    )
+    outcome = await service.submitter.resume(ticket)
+    if outcome is None:
+        taken = service.db.read(lambda conn: wallet(conn, org, new.wallet_id, now_ms()))
+        if taken is not None:
+            raise ConflictError("wallet_agent_id_conflict")
+        try:
+            outcome = await service.submitter.submit(plan, ticket)
+        except AgentIdTakenError:
+            raise ConflictError("wallet_agent_id_conflict") from None
+        except RefusedError as refused:
+            raise business_error(service.codec, refused) from None
+    require_confirmed(service.codec, outcome)
+    return summary(find(service, org, new.wallet_id))
+
+
+def _check_owner(service: Service, org: str, named: str | None) -> None:
+    """Refuse a body that names another organisation than the API key's, to which the wallet will belong."""
+    if named is None or named == org:
+        return
+    own = service.db.read(lambda conn: organisation(conn, org))
+    if own is None or named != own.org_id:
+        raise RequestError("invalid_request", "owner_org: must be the organisation that the API key belongs to.")
+
+
+async def update(
+    service: Service, principal: Principal, ticket: Ticket, wallet_id: str, body: UpdateWallet
+) -> WalletDetail:
+    """Change a wallet: label and tags at once, policy and status in one transaction on the chain.
+
+    Lifting a manual freeze needs an admin's key and the authority.
+    """
+    find_living(service, principal.org, wallet_id)
+
+    def write(conn: Connection) -> None:
+        if body.label is not None or body.tags is not None:
+            tags = tuple(body.tags) if body.tags is not None else None
+            update_wallet_details(conn, wallet_id, now=now_ms(), label=body.label, tags=tags)
+
+    if body.policy_id is not None or body.status is not None:
+        async with service.submitter.lock(_state(wallet_id)):
+            await _update(service, principal, ticket, wallet_id, body)
+    await service.db.write(write)
+    return detail(find(service, principal.org, wallet_id))
+
+
+def _state(wallet_id: str) -> str:
+    """Name the lock under which a wallet's policy and status are changed, one request after the other."""
+    return f"{wallet_id}/state"
+
+
+async def _update(service: Service, principal: Principal, ticket: Ticket, wallet_id: str, body: UpdateWallet) -> None:
+    """Change policy and status, as far as they differ from what the chain has now."""
+    if await _resumed(service, ticket, principal.org, wallet_id):
+        return
+    change = "update_wallet" if body.policy_id is not None else "freeze_wallet"
+    if body.status == "active":
+        change = "unfreeze_wallet"
+    await settle_earlier(service, principal.org, change, wallet_id=wallet_id)
+    for again in (True, False):
+        await service.indexer.catch_up()
+        await service.projector.catch_up()
+        before = find_living(service, principal.org, wallet_id)
+        instructions, signers = _changes(service, principal, before, body)
+        if not instructions:
+            return
+        plan = Plan(org=principal.org, type=change, instructions=instructions, signers=signers, wallet_id=wallet_id)
+        try:
+            await _submit(service, ticket, plan)
+        except RefusedError as refused:
+            if again and error_name(service.codec, refused) in _CHANGED_MEANWHILE:
+                continue
+            raise business_error(service.codec, refused) from None
+        return
+
+
+def _changes(
+    service: Service, principal: Principal, before: WalletRecord, body: UpdateWallet
+) -> tuple[list[Instruction], list[Keypair]]:
+    build, operator = service.instructions(principal.org), service.signers.operator
+    vault, policy = Pubkey.from_string(before.vault), Pubkey.from_string(before.policy.address)
+    instructions: list[Instruction] = []
+    signers: list[Keypair] = []
+    if body.policy_id is not None and body.policy_id != before.policy.policy_id:
+        new_policy = Pubkey.from_string(policies.find(service, principal.org, body.policy_id).address)
+        instructions.append(
+            build.update_wallet(operator=operator.pubkey(), vault=vault, policy=policy, new_policy=new_policy)
+        )
+        signers.append(operator)
+        policy = new_policy
+    if body.status == "frozen" and before.frozen != _MANUAL:
+        instructions.append(build.freeze_wallet(signer=operator.pubkey(), vault=vault, policy=policy, action="Freeze"))
+        signers.append(operator)
+    if body.status == "active" and before.frozen:
+        signer = operator
+        if before.frozen == _MANUAL:
+            if principal.role != "admin":
+                raise AuthenticationError("insufficient_permissions", "Lifting a freeze needs an admin's key.")
+            signer = service.signers.require_authority()
+        instructions.append(build.freeze_wallet(signer=signer.pubkey(), vault=vault, policy=policy, action="Unfreeze"))
+        signers.append(signer)
+    return instructions, list({signer.pubkey(): signer for signer in signers}.values())
+
+
+async def archive(service: Service, principal: Principal, ticket: Ticket, wallet_id: str) -> WalletDetail:
+    """Archive an empty wallet. Raises ``wallet_not_empty``."""
+    require(service, principal.org, wallet_id)
+    async with service.submitter.lock(_state(wallet_id)):
+        if not await _resumed(service, ticket, principal.org, wallet_id):
+            await settle_earlier(service, principal.org, "close_wallet", wallet_id=wallet_id)
+            await _archive(service, ticket, find_living(service, principal.org, wallet_id))
+    return detail(find(service, principal.org, wallet_id))
+
+
+async def _archive(service: Service, ticket: Ticket, before: WalletRecord) -> None:
+    vault = await service.chain.account(Pubkey.from_string(before.vault))
+    if vault is None:
+        raise NotFoundError("wallet_not_found")
+    operator = service.signers.operator
+    plan = Plan(
+        org=before.org,
+        type="close_wallet",
+        instructions=[
+            service.instructions(before.org).close_wallet(
+                operator=operator.pubkey(),
+                vault=Pubkey.from_string(before.vault),
+                policy=Pubkey.from_string(before.policy.address),
+                rent_receiver=service.codec.decode_account(vault.data).data["payer"],
+            )
+        ],
+        signers=[operator],
+        wallet_id=before.wallet_id,
+    )
+    await _change(service, ticket, plan)
+
+
+async def rotate_token(
+    service: Service, principal: Principal, ticket: Ticket, wallet_id: str, body: RotateToken
+) -> SessionToken:
+    """Make a new session key the wallet's session authority; the service keeps its public key only.
+
+    A run whose answer got lost lost the token with it, so a repetition makes another one.
+    """
+    before = find_living(service, principal.org, wallet_id)
+    # It is an earlier rotation like any other.
+    ticket.resumed, ticket.effective = None, False
+    session = Keypair()
+    expires_at = int(time.time()) + body.ttl_seconds
+    operator = service.signers.operator
+    plan = Plan(
+        org=principal.org,
+        type="rotate_token",
+        instructions=[
+            service.instructions(principal.org).update_wallet(
+                operator=operator.pubkey(),
+                vault=Pubkey.from_string(before.vault),
+                session=(session.pubkey(), expires_at),
+            )
+        ],
+        signers=[operator],
+        wallet_id=wallet_id,
+    )
+    async with service.submitter.lock(f"{wallet_id}/session"):
+        await settle_earlier(service, principal.org, "rotate_token", wallet_id=wallet_id)
+        await _change(service, ticket, plan)
+    return SessionToken(
+        wallet_id=wallet_id, id=wallet_id, session_token=encode_token(session), expires_at=iso(expires_at)
+    )
+
+
+async def _resumed(service: Service, ticket: Ticket, org: str, wallet_id: str) -> bool:
+    """Whether an earlier run of the request has done the change. Raises while that is not known."""
+    outcome = await service.submitter.resume(ticket)
+    if outcome is None:
+        return False
+    service.wallet_cache.forget(org, wallet_id)
+    require_confirmed(service.codec, outcome)
+    return True
+
+
+async def _change(service: Service, ticket: Ticket, plan: Plan) -> None:
+    """Do a change of a wallet. Raises when it did not happen, or not yet."""
+    try:
+        await _submit(service, ticket, plan)
+    except RefusedError as refused:
+        raise business_error(service.codec, refused) from None
+
+
+async def _submit(service: Service, ticket: Ticket, plan: Plan) -> None:
+    """Do the same and leave a refusal of the rehearsal to the caller, as RefusedError."""
+    assert plan.wallet_id is not None
+    try:
+        async with service.submitter.lock(plan.wallet_id):
+            outcome = await service.submitter.submit(plan, ticket)
+    finally:
+        service.wallet_cache.forget(plan.org, plan.wallet_id)
+    require_confirmed(service.codec, outcome)
+
+
+#: Refusals that say that the wallet has changed since it was read.
+_CHANGED_MEANWHILE = frozenset({"AlreadyFrozen", "NotFrozen", "WrongPolicy"})
+
+
+#: The reason codes of freezes: one that the operator or the authority made, and one by the policy's expiry.
+_MANUAL, BY_EXPIRY = 1, 2
+
+
+def attached(policy: WalletPolicy) -> AttachedPolicy:
+    """Return a policy as a wallet shows it."""
+    rules = policy.rules
+    return AttachedPolicy(
+        policy_id=policy.policy_id,
+        id=policy.policy_id,
+        name=policy.name,
+        max_per_tx=policies.money(rules.max_per_tx),
+        max_per_day=policies.money(rules.max_per_day),
+        max_per_month=policies.money(rules.max_per_month),
+    )
+
+
+def summary(found: WalletRecord) -> Wallet:
+    """Return a wallet as lists show it."""
+    return Wallet(
+        wallet_id=found.wallet_id,
+        id=found.wallet_id,
+        chain_address=found.vault,
+        agent_id=found.agent_id or "",
+        label=found.label or "",
+        usdc_balance=format_usdc(found.balance),
+        policy=attached(found.policy),
+        status=cast(WalletStatus, found.status),
+        tags=list(found.tags),
+        created_at=iso_ms(found.created_at),
+    )
+
+
+def detail(found: WalletRecord) -> WalletDetail:
+    """Return a wallet with all that is known of it."""
+    last = found.last_transaction_at
+    return WalletDetail(
+        **summary(found).model_dump(),
+        updated_at=iso_ms(found.updated_at),
+        last_transaction_at=None if last is None else iso_ms(last),
+    )

@@ -1,0 +1,170 @@
+"""Webhooks and their deliveries."""
+
+from typing import Annotated, Literal
+
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from app.api.fields import (
+    Answer,
+    Body,
+    DeliveryId,
+    End,
+    EventId,
+    IdempotencyKey,
+    Moment,
+    Page,
+    Time,
+    WebhookId,
+    at_least_one_change,
+)
+from app.store.webhooks import ALL_EVENTS
+from app.webhooks.catalogue import EVENT_TYPES
+
+WebhookStatus = Literal["enabled", "degraded", "deleted"]
+DeliveryStatus = Literal["pending", "delivered", "failed"]
+_NAMES = (ALL_EVENTS, *EVENT_TYPES)
+
+
+def _known(name: str) -> str:
+    if name not in _NAMES:
+        raise PydanticCustomError("unknown_event", "must be one of {names}", {"names": ", ".join(_NAMES)})
+    return name
+
+
+def _once(names: list[str]) -> list[str]:
+    return list(dict.fromkeys(names))
+
+
+EventName = Annotated[str, AfterValidator(_known), WithJsonSchema({"type": "string", "enum": list(_NAMES)})]
+#: Names of events, or ``*`` for all; repetitions are dropped.
+EventNames = Annotated[list[EventName], Field(min_length=1, max_length=64), AfterValidator(_once)]
+Url = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=2048),
+    Field(json_schema_extra={"format": "uri", "examples": ["https://example.com/agent-vault"]}),
+]
+
+
+class CreateWebhook(Body):
+    """Body of a webhook's registration."""
+
+    url: Url
+    events: EventNames
+    idempotency_key: IdempotencyKey | None = None
+
+
+class UpdateWebhook(Body):
+    """Body of a webhook's update; what is absent stays as it is. `status` ends a pause, and waits for no retry."""
+
+    model_config = ConfigDict(json_schema_extra=at_least_one_change)
+
+    url: Url | None = None
+    events: EventNames | None = None
+    status: Literal["enabled"] | None = None
+    idempotency_key: IdempotencyKey | None = None
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> "UpdateWebhook":
+        if not self.model_fields_set - {"idempotency_key"}:
+            raise PydanticCustomError("empty_update", "give at least one of url, events, status")
+        return self
+
+    @field_validator("url", "events", "status", mode="before")
+    @classmethod
+    def _not_null(cls, value: object) -> object:
+        if value is None:
+            raise PydanticCustomError("null_update", "must not be null; leave the field out to keep its value")
+        return value
+
+
+class ReplayEvents(Body):
+    """Body of a replay: `from` is inclusive, `to` exclusive and by default now."""
+
+    from_: Annotated[Moment, Field(alias="from")]
+    to: End | None = None
+    idempotency_key: IdempotencyKey | None = None
+
+
+class ListDeliveries(Page):
+    """Query of a webhook's deliveries."""
+
+    status: DeliveryStatus | None = None
+
+
+class Webhook(Answer):
+    """A webhook. A degraded one is paused: what is queued waits for 90 days until `status` is set to `enabled`."""
+
+    webhook_id: WebhookId
+    id: WebhookId
+    url: str
+    events: list[str]
+    status: WebhookStatus
+    created_at: Time
+    updated_at: Time
+    previous_secret_expires_at: Time | None
+
+
+class WebhookWithSecret(Webhook):
+    """The same with the signing secret, which is shown this once."""
+
+    signing_secret: str
+
+
+class WebhookPage(Answer):
+    """One page of webhooks, newest first."""
+
+    data: list[Webhook]
+    has_more: bool
+    next_cursor: str | None
+
+
+class DeliveryAttempt(Answer):
+    """One attempt: what the receiver answered, or why it did not."""
+
+    attempt: int
+    timestamp: Time
+    status_code: int | None
+    error: Literal["timeout", "address_not_allowed", "connection_failed"] | None
+    duration_ms: int
+    response_excerpt: str
+
+
+class Delivery(Answer):
+    """An event on its way to a webhook, with its newest attempts, at most 20, oldest first.
+
+    `attempt` in them counts from 1 each time that the delivery starts anew: sent again, replayed, or after a pause.
+    """
+
+    delivery_id: DeliveryId
+    id: DeliveryId
+    webhook_id: WebhookId
+    event_id: EventId
+    event: str
+    status: DeliveryStatus
+    queued_at: Time
+    next_attempt_at: Time | None
+    attempts: list[DeliveryAttempt]
+
+
+class DeliveryPage(Answer):
+    """One page of deliveries, the newest event first."""
+
+    data: list[Delivery]
+    has_more: bool
+    next_cursor: str | None
+
+
+class Replay(Answer):
+    """How many events were queued, again or for the first time."""
+
+    webhook_id: WebhookId
+    queued: int

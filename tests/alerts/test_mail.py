@@ -1,0 +1,538 @@
+"""E-mails of alerts through a real SMTP server, by a clock that the test moves."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from pydantic import SecretStr, ValidationError
+from sqlalchemy import Connection, inspect
+from sqlalchemy.exc import DatabaseError
+from structlog.testing import capture_logs
+
+from app.alerts.mailer import Mailer
+from app.core.settings import Settings
+from app.store.alert_kinds import BALANCE_LOW, INACTIVITY, LARGE_TRANSACTION, POLICY_VIOLATION, VELOCITY_SPIKE
+from app.store.alert_mails import purge, table
+from app.store.columns import columns_of
+from app.store.deliveries import LIFETIME
+from tests.support.alerts import HOUR, MINUTE, OPS, USDC, Mailbox, Scene, Vault, fails, hangs, refuses, takes
+from tests.support.certificates import certificate
+
+_ROOT = Path(__file__).resolve().parents[2]
+_SCHEDULE = [0, 1 * MINUTE, 5 * MINUTE, 30 * MINUTE, 120 * MINUTE]
+_FROM = "vault@example.com"
+
+
+@pytest_asyncio.fixture
+async def mailbox() -> AsyncIterator[Mailbox]:
+    async with Mailbox() as opened:
+        yield opened
+
+
+@pytest_asyncio.fixture
+async def scene(tmp_path: Path, mailbox: Mailbox) -> AsyncIterator[Scene]:
+    opened = _scene(tmp_path, mailbox)
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+def _scene(folder: Path, mailbox: Mailbox, **settings: Any) -> Scene:
+    return Scene(folder, smtp_host="127.0.0.1", smtp_port=mailbox.port, smtp_from=_FROM, **settings)
+
+
+async def _blocked(scene: Scene, *emails: str) -> Vault:
+    """A wallet of which one refused payment is to be mailed."""
+    wallet = await scene.wallet(scene.organisation(), label="Agent")
+    scene.rule(wallet.org, POLICY_VIOLATION, emails=list(emails or (OPS,)), enabled=True)
+    scene.block(wallet)
+    await scene.look()
+    return wallet
+
+
+# What is sent, and to whom
+
+
+async def test_mail_says_what_happened_to_which_wallet(scene: Scene, mailbox: Mailbox) -> None:
+    org = scene.organisation()
+    scene.rule(org, BALANCE_LOW, 10 * USDC, [OPS])
+    wallet = await scene.wallet(org, 30, label="Einkäufer 7")
+    await scene.pay(wallet, 26)
+    await scene.look()
+    await scene.mail()
+
+    [event] = scene.told(wallet, "balance.low")
+    [message] = mailbox.received
+    assert mailbox.envelopes == [(_FROM, [OPS])]
+    assert (message["From"], message["To"]) == (_FROM, OPS)
+    assert message["Subject"] == "Balance low: Einkäufer 7"
+    assert message["Message-ID"] == f"<{event.event_id}@example.com>"
+    assert message["Auto-Submitted"] == "auto-generated"
+    assert message.get_content_type() == "text/plain"
+    assert message.get_content().splitlines() == [
+        "The balance of a wallet is below its threshold.",
+        "",
+        f"Wallet:      Einkäufer 7 ({wallet.wallet_id})",
+        "Balance:     4.00 USDC",
+        "Threshold:   10.00 USDC",
+        "Time:        2026-05-01 01:46:40 UTC",
+        f"Event:       {event.event_id}",
+    ]
+
+
+async def test_each_type_of_alert_is_mailed(scene: Scene, mailbox: Mailbox) -> None:
+    for kind, threshold in ((VELOCITY_SPIKE, 1), (LARGE_TRANSACTION, 10 * USDC), (INACTIVITY, 24)):
+        wallet = await scene.wallet(scene.organisation(kind))
+        scene.rule(wallet.org, kind, threshold, [OPS])
+        await scene.pay(wallet, 1)
+        await scene.pay(wallet, 20)
+        await scene.look()
+    await _blocked(scene)
+    scene.now += 24 * HOUR
+    await scene.look()
+    await scene.mail()
+
+    texts = {str(one["Subject"]): one.get_content().replace("\r\n", "\n") for one in mailbox.received}
+    assert set(texts) == {
+        "Velocity spike: Agent",
+        "Large transaction: Agent",
+        "Inactivity: Agent",
+        "Policy violation: Agent",
+    }
+    assert len(mailbox.received) == 4
+    assert "Count:       2\n" in texts["Velocity spike: Agent"]
+    assert "Threshold:   1 an hour\n" in texts["Velocity spike: Agent"]
+    assert "Amount:      20.00 USDC\nThreshold:   10.00 USDC\n" in texts["Large transaction: Agent"]
+    assert "Threshold:   24 hours\n" in texts["Inactivity: Agent"]
+    assert "Rule:        max_per_tx\nLimit:       5.00\nAttempted:   6.00\n" in texts["Policy violation: Agent"]
+
+
+async def test_mails_go_to_the_addresses_of_the_rule_that_holds(scene: Scene, mailbox: Mailbox) -> None:
+    org = scene.organisation()
+    wallets = [await scene.wallet(org, label=f"{number}") for number in range(4)]
+    scene.rule(org, POLICY_VIOLATION, emails=["a@example.com", "b@example.com"], enabled=True)
+    scene.rule(wallets[1], POLICY_VIOLATION, emails=["own@example.com"], enabled=True)
+    scene.rule(wallets[2], POLICY_VIOLATION, emails=None, enabled=False)
+    scene.rule(wallets[3], POLICY_VIOLATION, emails=None, enabled=True)
+    for one in wallets:
+        scene.block(one)
+    scene.block(await scene.wallet(scene.organisation("other")))
+    await scene.look()
+    await scene.look()
+    await scene.mail()
+
+    sent = sorted((str(one["To"]), str(one["Subject"])[-1]) for one in mailbox.received)
+    common = [(f"{name}@example.com", number) for name in "ab" for number in "03"]
+    assert sent == [*common, ("own@example.com", "1")]
+
+
+async def test_line_breaks_in_a_label_add_no_header_and_no_line(scene: Scene, mailbox: Mailbox) -> None:
+    label = "Agent\r\nBcc: thief@example.com\r\n\r\nAmount: 0\u2028\x85x"
+    wallet = await scene.wallet(scene.organisation(), label=label)
+    scene.rule(wallet.org, POLICY_VIOLATION, emails=[OPS], enabled=True)
+    scene.block(wallet, recipient="a\nTime: never")
+    await scene.look()
+    await scene.mail()
+
+    [message] = mailbox.received
+    assert message["Subject"] == "Policy violation: Agent Bcc: thief@example.com Amount: 0 x"
+    assert message["Bcc"] is None
+    assert mailbox.envelopes == [(_FROM, [OPS])]
+    names = [line.partition(":")[0] for line in message.get_content().splitlines()[2:]]
+    assert names == ["Wallet", "Amount", "Recipient", "Rule", "Limit", "Attempted", "Time", "Event"]
+
+
+async def test_address_gets_so_many_mails_an_hour_and_is_told_with_the_last(tmp_path: Path, mailbox: Mailbox) -> None:
+    scene = _scene(tmp_path, mailbox, alert_emails_per_hour=3)
+    await scene.open()
+    wallet = await scene.wallet(scene.organisation())
+    scene.rule(wallet.org, POLICY_VIOLATION, emails=[OPS], enabled=True)
+    for _ in range(3):
+        scene.block(wallet)
+        scene.block(wallet)
+        await scene.look()
+    await scene.mail()
+    assert ["No further" in one.get_content() for one in mailbox.received] == [False, False, True]
+
+    scene.now += HOUR
+    scene.block(wallet)
+    await scene.look()
+    await scene.mail()
+
+    assert len(mailbox.received) == 4
+    assert len(scene.told(wallet, "transaction.blocked")) == 7
+    await scene.close()
+
+
+async def test_neither_another_organisation_nor_another_type_of_alert_uses_up_the_mails_of_an_hour(
+    tmp_path: Path, mailbox: Mailbox
+) -> None:
+    scene = _scene(tmp_path, mailbox, alert_emails_per_hour=3)
+    await scene.open()
+    loud = await scene.wallet(scene.organisation("loud"), label="loud")
+    quiet = await scene.wallet(scene.organisation("quiet"), label="quiet")
+    for wallet in (loud, quiet):
+        scene.rule(wallet.org, POLICY_VIOLATION, emails=[OPS], enabled=True)
+    scene.rule(loud, BALANCE_LOW, 200 * USDC, [OPS])
+    for _ in range(5):
+        scene.block(loud)
+    await scene.look()
+    scene.block(quiet)
+    await scene.look()
+    await scene.mail()
+
+    assert sorted(mailbox.subjects) == [
+        "Balance low: loud",
+        *["Policy violation: loud"] * 3,
+        "Policy violation: quiet",
+    ]
+    await scene.close()
+
+
+def test_older_database_gets_what_mails_are_counted_by(tmp_path: Path) -> None:
+    def make_older(conn: Connection) -> None:
+        for change in (
+            "DROP INDEX alert_mails_counted",
+            "ALTER TABLE alert_mails DROP COLUMN org",
+            "ALTER TABLE alert_mails DROP COLUMN type",
+            "CREATE INDEX alert_mails_by_recipient ON alert_mails (recipient, created_at)",
+            f"INSERT INTO alert_mails VALUES ('mail_1', 'evt_1', '{OPS}', 'subject', 'body', 'pending', 0, 1, 1)",
+            "DELETE FROM applied_migrations WHERE name = 'mails_by_organisation'",
+        ):
+            conn.exec_driver_sql(change)
+
+    older = Scene(tmp_path)
+    older.db.write_now(make_older)
+    older.db.close()
+    scene = Scene(tmp_path)
+
+    assert [(one.recipient, one.org, one.status) for one in scene.mails()] == [(OPS, "", "pending")]
+    indexes = scene.db.read(lambda conn: inspect(conn).get_indexes("alert_mails"))
+    assert {one["name"] for one in indexes} == {"alert_mails_due", "alert_mails_counted"}
+    scene.db.close()
+
+
+async def test_without_a_mail_server_nothing_is_queued(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    await scene.open()
+    await _blocked(scene)
+
+    assert scene.mails() == []
+    await scene.close()
+
+
+async def test_what_happened_before_alerts_were_first_looked_at_is_not_mailed(tmp_path: Path, mailbox: Mailbox) -> None:
+    scene = _scene(tmp_path, mailbox)
+    wallet = await scene.wallet(scene.organisation())
+    scene.rule(wallet.org, POLICY_VIOLATION, emails=[OPS], enabled=True)
+    scene.block(wallet)
+    await scene.open()
+    await scene.look()
+
+    assert scene.mails() == []
+    await scene.close()
+
+
+# Failures
+
+
+@pytest.mark.parametrize("answer", [refuses, fails])
+async def test_failed_mail_is_tried_five_times_as_webhooks_are_and_given_up(
+    scene: Scene, mailbox: Mailbox, answer: Any
+) -> None:
+    mailbox.answer = answer
+    await _blocked(scene)
+    with capture_logs() as logs:
+        for tries, delay in enumerate(_SCHEDULE):
+            if delay:
+                scene.now += delay - 1
+                await scene.mail()
+                assert mailbox.tried == tries
+                scene.now += 1
+            await scene.mail()
+            assert mailbox.tried == tries + 1
+        scene.now += 10_000 * HOUR
+        await scene.mail()
+
+    assert mailbox.tried == 5
+    assert mailbox.received == []
+    code = answer("").partition(" ")[0]
+    named = [(one["event"], one["log_level"], one["error"]) for one in logs]
+    assert named == [
+        *[("alert_mail_failed", "warning", f"SMTPDataError {code}")] * 4,
+        ("alert_mail_given_up", "error", f"SMTPDataError {code}"),
+    ]
+    assert OPS not in str(logs)
+
+
+async def test_mail_that_failed_for_a_time_arrives_once(scene: Scene, mailbox: Mailbox) -> None:
+    mailbox.answer = fails
+    await _blocked(scene)
+    await scene.mail()
+    mailbox.answer = takes
+    scene.now += MINUTE
+    await scene.mail()
+    scene.now += 1000 * HOUR
+    await scene.mail()
+
+    assert (mailbox.tried, len(mailbox.received)) == (2, 1)
+    assert [one.status for one in scene.mails()] == ["sent"]
+
+
+async def test_one_bad_address_holds_up_no_other(scene: Scene, mailbox: Mailbox) -> None:
+    mailbox.answer = lambda address: refuses(address) if address.startswith("bad") else takes(address)
+    await _blocked(scene, "bad@example.com", OPS)
+    await scene.mail()
+
+    assert {one.recipient: one.status for one in scene.mails()} == {"bad@example.com": "pending", OPS: "sent"}
+
+
+async def test_mail_that_cannot_be_made_fails_alone_and_its_siblings_are_sent_once(
+    scene: Scene, mailbox: Mailbox
+) -> None:
+    # Given addresses from a time when they were taken, enough of them to fill every connection
+    bad = [f"=?utf-8?q??=@{number}.example.com" for number in range(6)]
+    wallet = await _blocked(scene, *bad, OPS)
+    scene.rule(wallet.org, POLICY_VIOLATION, emails=["late@example.com"], enabled=True)
+    scene.block(wallet)
+    await scene.look()
+    with capture_logs() as logs:
+        for delay in _SCHEDULE:
+            scene.now += delay
+            await scene.mail()
+
+    assert sorted(address for _, [address] in mailbox.envelopes) == ["late@example.com", OPS]
+    states = {one.recipient: one.status for one in scene.mails()}
+    assert states == {**dict.fromkeys(bad, "failed"), OPS: "sent", "late@example.com": "sent"}
+    assert "example.com" not in str(logs)
+
+
+async def test_mail_goes_to_the_address_as_it_was_given_not_as_a_header_decodes_it(
+    scene: Scene, mailbox: Mailbox
+) -> None:
+    given = "=?utf-8?q?thief?=@example.com"
+    await _blocked(scene, given)
+    await scene.mail()
+
+    assert mailbox.asked == [f"TO:<{given}>"]
+
+
+async def test_outcome_that_cannot_be_noted_leaves_no_sibling_half_sent(scene: Scene, mailbox: Mailbox) -> None:
+    def refuse(conn: Connection) -> None:
+        conn.exec_driver_sql(
+            "CREATE TRIGGER refuse BEFORE UPDATE ON alert_mails WHEN old.recipient = 'full@example.com'"
+            " BEGIN SELECT RAISE(ABORT, 'no space'); END"
+        )
+
+    scene.db.write_now(refuse)
+    mailbox.answer = lambda address: hangs(address) if address == OPS else takes(address)
+    await _blocked(scene, "full@example.com", OPS)
+    with pytest.raises(DatabaseError):
+        await scene.mailer(timeout=0.5).look()
+
+    assert {one.recipient: one.attempts for one in scene.mails()} == {"full@example.com": 0, OPS: 1}
+
+
+@pytest.mark.parametrize("answer", [takes, fails])
+async def test_mail_is_not_sent_again_while_its_outcome_cannot_be_noted(
+    scene: Scene, mailbox: Mailbox, answer: Any
+) -> None:
+    scene.db.write_now(
+        lambda conn: conn.exec_driver_sql(
+            "CREATE TRIGGER refuse BEFORE UPDATE ON alert_mails BEGIN SELECT RAISE(ABORT, 'no space'); END"
+        )
+    )
+    mailbox.answer = answer
+    await _blocked(scene)
+    mailer = scene.mailer()
+    for _ in range(3):
+        with pytest.raises(DatabaseError):
+            await mailer.look()
+        scene.now += MINUTE
+    assert mailbox.tried == 1
+
+    # When there is space again, what came of it is noted, and what failed follows its schedule
+    scene.db.write_now(lambda conn: conn.exec_driver_sql("DROP TRIGGER refuse"))
+    await mailer.look()
+    assert mailbox.tried == 1
+    mailbox.answer = takes
+    scene.now += MINUTE
+    await mailer.look()
+
+    assert [one.status for one in scene.mails()] == ["sent"]
+    assert len(mailbox.received) == 1
+
+
+async def test_server_that_hangs_or_is_away_is_tried_again(scene: Scene, mailbox: Mailbox) -> None:
+    mailbox.answer = hangs
+    await _blocked(scene)
+    with capture_logs() as logs:
+        await scene.mailer(timeout=0.5).look()
+    assert [one["error"] for one in logs] in (["timeout"], ["SMTPTimeoutError"])
+    port, mailbox.answer = mailbox.port, takes
+    scene.settings = scene.settings.model_copy(update={"smtp_port": 1})
+    scene.now += MINUTE
+    with capture_logs() as logs:
+        await scene.mail()
+    assert [one["error"] for one in logs] == ["SMTPConnectError"]
+
+    scene.settings = scene.settings.model_copy(update={"smtp_port": port})
+    scene.now += 5 * MINUTE
+    await scene.mail()
+    assert len(mailbox.received) == 1
+
+
+async def test_running_mailer_sends_and_ends_with_what_is_being_sent(scene: Scene, mailbox: Mailbox) -> None:
+    await _blocked(scene)
+    mailer = scene.mailer()
+    await mailer.start()
+    async with asyncio.timeout(10):
+        while not mailbox.tried:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    await mailer.stop()
+
+    assert [one.status for one in scene.mails()] == ["sent"]
+    assert len(mailbox.received) == 1
+
+
+async def test_old_mails_are_deleted(scene: Scene) -> None:
+    await _blocked(scene)
+    await scene.mail()
+    scene.db.write_now(lambda conn: purge(conn, scene.now + LIFETIME, limit=10))
+    assert len(scene.mails()) == 1
+
+    scene.db.write_now(lambda conn: purge(conn, scene.now + LIFETIME + 1, limit=10))
+
+    assert scene.mails() == []
+
+
+async def test_mails_are_sent_while_many_old_ones_are_deleted(scene: Scene, mailbox: Mailbox) -> None:
+    wallet = await _blocked(scene)
+    await scene.mail()
+    [sent] = scene.mails()
+    old = [columns_of(replace(sent, mail_id=f"mail_{number}")) for number in range(1199)]
+    scene.db.write_now(lambda conn: conn.execute(table.insert(), old))
+    scene.now += LIFETIME + 1
+    mailer, remaining = scene.mailer(), []
+    for _ in range(3):
+        scene.block(wallet)
+        await scene.look()
+        await mailer.look()
+        remaining.append(len(scene.mails()))
+
+    assert remaining == [700 + 1, 200 + 2, 3]
+    assert len(mailbox.received) == 4
+
+
+_DEADLY = """
+import asyncio, os, signal, sys
+from dataclasses import replace
+from pathlib import Path
+from app.alerts import mailer
+from tests.support.alerts import Scene
+moment, port = sys.argv[2], int(sys.argv[3])
+work = mailer.record_sent
+def deadly(*args):
+    if moment == "recorded":
+        work(*args)
+    os.kill(os.getpid(), signal.SIGKILL)
+mailer.record_sent = deadly
+async def run():
+    scene = Scene(Path(sys.argv[1]), smtp_host="127.0.0.1", smtp_port=port, smtp_from="vault@example.com")
+    await scene.mail()
+asyncio.run(run())
+"""
+
+
+@pytest.mark.parametrize("moment", ["sent", "recorded"])
+async def test_killed_mailer_sends_again_under_the_same_message_id(
+    scene: Scene, mailbox: Mailbox, tmp_path: Path, moment: str
+) -> None:
+    await _blocked(scene)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", _DEADLY, str(tmp_path), moment, str(mailbox.port)),
+        env={**os.environ, "PYTHONPATH": str(_ROOT)},
+        stderr=subprocess.PIPE,
+    )
+    _, errors = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == -signal.SIGKILL, errors.decode()
+    assert len(mailbox.received) == 1
+
+    await scene.mail()
+
+    first, second = mailbox.received
+    assert first["Message-ID"] == second["Message-ID"]
+    assert first.as_bytes() == second.as_bytes()
+    assert [one.status for one in scene.mails()] == ["sent"]
+
+
+# Encryption and login
+
+
+async def test_password_goes_over_starttls_to_a_server_whose_certificate_is_good(tmp_path: Path) -> None:
+    server, client = certificate(tmp_path, "localhost")
+    async with Mailbox(tls=server, login=(b"vault", b"hunter2")) as mailbox:
+        scene = _scene(tmp_path, mailbox)
+        await scene.open()
+        await _blocked(scene)
+        encrypted: dict[str, Any] = {
+            "smtp_host": "localhost",
+            "smtp_port": mailbox.port,
+            "smtp_from": _FROM,
+            "smtp_tls": "starttls",
+        }
+        settings = Settings(**encrypted, smtp_username="vault", smtp_password=SecretStr("hunter2"))
+        wrong = Settings(**encrypted, smtp_username="vault", smtp_password=SecretStr("hunter3"))
+        with capture_logs() as logs:
+            # A certificate that nobody vouches for, then a wrong password
+            await Mailer(scene.db, settings, clock=lambda: scene.now).look()
+            scene.now += MINUTE
+            await Mailer(scene.db, wrong, tls_context=client, clock=lambda: scene.now).look()
+        assert mailbox.received == []
+        scene.now += 5 * MINUTE
+        await Mailer(scene.db, settings, tls_context=client, clock=lambda: scene.now).look()
+        await scene.close()
+
+    assert len(mailbox.received) == 1
+    assert mailbox.encrypted
+    assert [one["event"] for one in logs] == ["alert_mail_failed"] * 2
+    assert logs[1]["error"] == "SMTPAuthenticationError 535"
+    assert "hunter" not in str(logs)
+    assert "hunter" not in repr(settings)
+
+
+async def test_mail_is_not_sent_in_the_clear_where_encryption_is_asked_for(tmp_path: Path, mailbox: Mailbox) -> None:
+    scene = _scene(tmp_path, mailbox)
+    await scene.open()
+    await _blocked(scene)
+    settings = scene.settings.model_copy(update={"smtp_tls": "starttls"})
+    with capture_logs() as logs:
+        await Mailer(scene.db, settings, clock=lambda: scene.now).look()
+
+    assert mailbox.received == []
+    assert len(logs) == 1
+    await scene.close()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"smtp_host": "mail.example.com"},
+        {"smtp_host": "mail.example.com", "smtp_from": "nobody"},
+        {"smtp_host": "mail.example.com", "smtp_from": "a@example.com\nBcc: b@example.com"},
+        {"smtp_username": "vault"},
+        {"smtp_username": "vault", "smtp_password": "x", "smtp_tls": "none"},
+        {"smtp_port": 0},
+    ],
+)
+def test_settings_that_do_not_fit_together_are_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Settings(**given)

@@ -1,0 +1,406 @@
+"""When alerts are told: each type begins, is not told twice, and is told again after it ended."""
+
+import asyncio
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from sqlalchemy import event as sqlalchemy_event
+
+from app.store.alert_kinds import BALANCE_LOW, INACTIVITY, LARGE_TRANSACTION, VELOCITY_SPIKE
+from app.store.alerts import AlertRule, put_rules
+from app.store.alerts import rules as rule_table
+from app.store.deliveries import LIFETIME
+from tests.support.alerts import HOUR, MINUTE, SECOND, USDC, Scene, Vault
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest_asyncio.fixture
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+    opened = Scene(tmp_path)
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+async def _again(scene: Scene, folder: Path) -> Scene:
+    """The same after a restart."""
+    await scene.close()
+    opened = Scene(folder, rows=scene.rows)
+    opened.now = scene.now
+    await opened.open()
+    return opened
+
+
+# Low balance
+
+
+async def test_balance_is_low_once_until_it_recovers(scene: Scene) -> None:
+    org = scene.organisation()
+    scene.rule(org, BALANCE_LOW, 10 * USDC)
+    wallet = await scene.wallet(org, 30)
+    await scene.pay(wallet, 20)
+    assert scene.told(wallet, "balance.low") == []  # Not below 10 yet.
+
+    await scene.pay(wallet, 1)
+    await scene.pay(wallet, 1)
+    await scene.look()
+
+    [low] = scene.told(wallet, "balance.low")
+    assert low.severity == "warning"
+    assert low.payload == {
+        "wallet_id": wallet.wallet_id,
+        "current_balance": "9.00",
+        "threshold": "10.00",
+        "timestamp": low.payload["timestamp"],
+    }
+    await scene.fund(wallet, 2)
+    assert len(scene.told(wallet, "balance.low")) == 1
+    await scene.pay(wallet, 5)
+    assert [one.payload["current_balance"] for one in scene.told(wallet, "balance.low")] == ["9.00", "5.00"]
+
+
+async def test_short_dip_below_the_threshold_is_told(scene: Scene) -> None:
+    org = scene.organisation()
+    scene.rule(org, BALANCE_LOW, 10 * USDC)
+    wallet = await scene.wallet(org, 30)
+
+    for _ in range(3):
+        await scene.pay(wallet, 25)
+        await scene.fund(wallet, 25)
+
+    assert len(scene.told(wallet, "balance.low")) == 3
+
+
+async def test_balance_below_a_threshold_that_is_set_later_is_told_at_once(scene: Scene) -> None:
+    org = scene.organisation()
+    low, high, empty = await scene.wallet(org, 5), await scene.wallet(org, 50), await scene.wallet(org, 0)
+
+    scene.rule(org, BALANCE_LOW, 10 * USDC)
+    await scene.look()
+
+    # What never held anything is not low.
+    assert [len(scene.told(one, "balance.low")) for one in (low, high, empty)] == [1, 0, 0]
+
+
+async def test_threshold_that_is_lowered_and_raised_again_is_another_alert(scene: Scene) -> None:
+    org = scene.organisation()
+    wallet = await scene.wallet(org, 5)
+    for threshold in (10, 20, 3, 10):
+        scene.rule(org, BALANCE_LOW, threshold * USDC)
+        await scene.look()
+
+    assert [one.payload["threshold"] for one in scene.told(wallet, "balance.low")] == ["10.00", "10.00"]
+
+
+async def test_wallets_own_rule_holds_instead_of_the_organisations(scene: Scene) -> None:
+    org, other = scene.organisation(), scene.organisation("other")
+    scene.rule(org, BALANCE_LOW, 10 * USDC)
+    common, own, silent, foreign = [await scene.wallet(one, 30) for one in (org, org, org, other)]
+    scene.rule(own, BALANCE_LOW, 25 * USDC)
+    scene.rule(silent, BALANCE_LOW, None)
+
+    for one in (common, own, silent, foreign):
+        await scene.pay(one, 8)
+    assert [len(scene.told(one, "balance.low")) for one in (common, own, silent, foreign)] == [0, 1, 0, 0]
+    for one in (common, own, silent, foreign):
+        await scene.pay(one, 15)
+    await scene.look()
+    assert [len(scene.told(one, "balance.low")) for one in (common, own, silent, foreign)] == [1, 1, 0, 0]
+
+
+async def test_archived_wallet_is_neither_low_nor_inactive(scene: Scene) -> None:
+    org = scene.organisation()
+    wallet = await scene.wallet(org, 5)
+    await scene.archive(wallet)
+    for kind, threshold in ((BALANCE_LOW, 10 * USDC), (INACTIVITY, 1)):
+        scene.rule(org, kind, threshold)
+        scene.now += 2 * HOUR
+        await scene.look()
+
+    assert scene.told(wallet, "balance.low") + scene.told(wallet, "alert.inactivity") == []
+
+
+async def test_rebuilding_the_read_models_tells_nothing_again(scene: Scene) -> None:
+    org = scene.organisation()
+    scene.rule(org, BALANCE_LOW, 10 * USDC)
+    wallet = await scene.wallet(org, 30)
+    for _ in range(150):
+        await scene.pay(wallet, 25)
+        await scene.fund(wallet, 25)
+    scene.rule(org, BALANCE_LOW, 20 * USDC)
+    before = len(scene.told(wallet, "balance.low"))
+    assert before == 150
+
+    await scene.projector.rebuild()
+    await scene.look()
+
+    assert len(scene.told(wallet, "balance.low")) == before
+
+
+# Inactivity
+
+
+async def test_wallet_is_inactive_once_until_it_does_something(scene: Scene) -> None:
+    org = scene.organisation()
+    wallet, never = await scene.wallet(org), await scene.wallet(org, 0)
+    scene.rule(org, INACTIVITY, 24)
+
+    scene.now += 24 * HOUR - MINUTE
+    await scene.look()
+    assert scene.told(wallet, "alert.inactivity") == []
+    scene.now += MINUTE
+    await scene.look()
+    scene.now += 48 * HOUR
+    await scene.look()
+
+    [told] = scene.told(wallet, "alert.inactivity")
+    assert told.severity == "warning"
+    assert told.payload["threshold"] == 24
+    assert told.payload["last_transaction_at"] is not None
+    [created] = scene.told(never, "alert.inactivity")
+    assert created.payload["last_transaction_at"] is None
+    await scene.pay(wallet, 1)
+    scene.now += MINUTE
+    await scene.look()
+    scene.now += 24 * HOUR
+    await scene.look()
+    assert len(scene.told(wallet, "alert.inactivity")) == 2
+
+
+# Velocity
+
+
+async def test_velocity_spikes_once_until_the_hour_has_fewer_transactions(scene: Scene) -> None:
+    org = scene.organisation()
+    scene.rule(org, VELOCITY_SPIKE, 3)
+    wallet = await scene.wallet(org)
+
+    await scene.pay(wallet, 1, 3)
+    await scene.look()
+    assert scene.told(wallet, "alert.velocity_spike") == []
+    scene.now += 10 * MINUTE
+    await scene.pay(wallet, 1)
+    await scene.look()
+    scene.now += 10 * MINUTE
+    await scene.pay(wallet, 1)
+    await scene.look()
+
+    [told] = scene.told(wallet, "alert.velocity_spike")
+    assert told.severity == "warning"
+    assert (told.payload["transactions"], told.payload["threshold"]) == (4, 3)
+    # The first three leave the hour; two are left, and two more make no spike, a third one does.
+    scene.now += 41 * MINUTE
+    await scene.look()
+    await scene.pay(wallet, 1)
+    await scene.look()
+    assert len(scene.told(wallet, "alert.velocity_spike")) == 1
+    await scene.pay(wallet, 1)
+    await scene.look()
+    assert len(scene.told(wallet, "alert.velocity_spike")) == 2
+
+
+async def test_fundings_make_no_velocity(scene: Scene) -> None:
+    org = scene.organisation()
+    scene.rule(org, VELOCITY_SPIKE, 1)
+    wallet = await scene.wallet(org)
+    await scene.fund(wallet, 1)
+    await scene.fund(wallet, 1)
+    await scene.pay(wallet, 1)
+    await scene.look()
+
+    assert scene.told(wallet, "alert.velocity_spike") == []
+
+
+# Large transactions
+
+
+async def test_every_transaction_above_the_threshold_is_told_once(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    await scene.open()
+    org = scene.organisation()
+    scene.rule(org, LARGE_TRANSACTION, 10 * USDC)
+    wallet = await scene.wallet(org)
+    for amount in (10, 11, 12):
+        await scene.pay(wallet, amount)
+    await scene.look()
+    scene = await _again(scene, tmp_path)
+    await scene.look()
+    await scene.projector.rebuild()
+    await scene.look()
+
+    told = scene.told(wallet, "alert.large_transaction")
+    assert [one.payload["amount"] for one in told] == ["11.00", "12.00"]
+    completed = scene.told(wallet, "transaction.completed")[1].payload
+    assert told[0].payload == {
+        **{name: completed[name] for name in ("wallet_id", "tx_id", "tx_signature", "amount", "recipient")},
+        **{name: completed[name] for name in ("on_chain_slot", "timestamp")},
+        "threshold": "10.00",
+    }
+    await scene.close()
+
+
+async def test_events_that_a_rebuilding_brings_back_after_their_time_are_no_news(scene: Scene) -> None:
+    org = scene.organisation()
+    scene.rule(org, LARGE_TRANSACTION, 10 * USDC)
+    wallet = await scene.wallet(org)
+    await scene.pay(wallet, 50)
+    scene.now += LIFETIME + SECOND
+    await scene.look()
+
+    assert scene.told(wallet, "alert.large_transaction") == []
+
+
+# All of them
+
+
+async def test_without_rules_nothing_is_told_and_blocked_payments_have_one_event(scene: Scene) -> None:
+    org = scene.organisation()
+    wallet = await scene.wallet(org)
+    await scene.pay(wallet, 50, 2)
+    scene.block(wallet)
+    scene.now += 1000 * HOUR
+    await scene.look()
+
+    types = ("balance.low", "alert.inactivity", "alert.velocity_spike", "alert.large_transaction")
+    assert [scene.told(wallet, one) for one in types] == [[], [], [], []]
+    assert len(scene.told(wallet, "transaction.blocked")) == 1
+
+
+async def test_running_watcher_looks_by_itself_and_at_once_when_rules_change(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    await scene.open()
+    wallet = await scene.wallet(scene.organisation(), 5)
+    scene.rule(wallet, BALANCE_LOW, 10 * USDC)
+    async with asyncio.timeout(10):
+        while not scene.told(wallet, "balance.low"):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await scene.close()
+
+    assert "alerts" not in {task.get_name() for task in asyncio.all_tasks()}
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_watcher_ends_also_when_rules_have_just_changed(tmp_path: Path, turns: int) -> None:
+    scene = Scene(tmp_path)
+    await scene.open()
+    await asyncio.sleep(0.05)
+    scene.watcher.rules_changed()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        await scene.close()
+
+
+async def test_payments_cost_few_queries_and_no_commit_where_no_alert_begins(scene: Scene) -> None:
+    org = scene.organisation()
+    wallets = [await scene.wallet(org) for _ in range(50)]
+    scene.rule(org, BALANCE_LOW, 10 * USDC)
+    await scene.look()
+    queries: list[str] = []
+    commits: list[int] = []
+    sqlalchemy_event.listen(scene.db._readers, "before_cursor_execute", lambda *found: queries.append(found[2]))
+    sqlalchemy_event.listen(scene.db._writer, "commit", lambda _conn: commits.append(1))
+    for one in wallets:
+        scene.pay_unseen(one, 1)
+
+    await scene.settled()
+
+    # One batch of 50 payments: whether there are rules, and which wallets turn.
+    assert len([one for one in queries if "alert" in one]) == 2
+    assert len(commits) == 1
+
+
+async def test_other_alerts_go_on_when_one_look_fails(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    org = scene.organisation()
+    scene.rule(org, BALANCE_LOW, 10 * USDC)
+    wallet = await scene.wallet(org, 30)
+    with monkeypatch.context() as broken:
+        broken.setattr("app.alerts.watcher.turns", lambda *_args, **_options: 1 / 0)
+        await scene.pay(wallet, 25)
+    assert scene.told(wallet, "balance.low") == []
+
+    scene.now += MINUTE
+    await scene.look()
+
+    assert len(scene.told(wallet, "balance.low")) == 1
+
+
+_DEADLY = """
+import asyncio, os, pickle, signal, sys
+from pathlib import Path
+from app.alerts import watcher
+from tests.support.alerts import Scene
+folder, moment, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+calls = 0
+work = watcher.append_event
+def deadly(conn, **event):
+    global calls
+    calls += 1
+    work(conn, **event)
+    if moment == "within" and calls == count:
+        os.kill(os.getpid(), signal.SIGKILL)
+watcher.append_event = deadly
+async def run():
+    rows, now = pickle.loads((folder / "rows").read_bytes())
+    scene = Scene(folder, rows=rows, smtp_host="127.0.0.1", smtp_from="vault@example.com")
+    scene.now = now
+    await scene.open()
+    await scene.look()
+    os.kill(os.getpid(), signal.SIGKILL)
+asyncio.run(run())
+"""
+
+
+@pytest.mark.parametrize(("moment", "count"), [("within", 1), ("within", 3), ("within", 5), ("after", 0)])
+async def test_killed_watcher_loses_and_doubles_nothing(tmp_path: Path, moment: str, count: int) -> None:
+    # Given wallets of which each has an alert of every type to be told
+    scene = Scene(tmp_path)
+    await scene.open()
+    org = scene.organisation()
+    wallets: list[Vault] = [await scene.wallet(org, 1000) for _ in range(2)]
+    rules: list[Any] = []
+    for kind, threshold in ((BALANCE_LOW, 999 * USDC), (VELOCITY_SPIKE, 2), (LARGE_TRANSACTION, 10 * USDC)):
+        scene.rule(org, kind, threshold, ["ops@example.com"])
+        rules += scene.db.read(_rules)
+    scene.db.write_now(lambda conn: put_rules(conn, org, rules))
+    await scene.close()
+    for one in wallets:
+        for _ in range(3):
+            scene.pay_unseen(one, 20)
+    (tmp_path / "rows").write_bytes(pickle.dumps((scene.rows, scene.now)))
+
+    # When the process that tells them is killed, and another goes on
+    for _ in range(2):
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", _DEADLY, str(tmp_path), moment, str(count)),
+            env={**os.environ, "PYTHONPATH": str(_ROOT)},
+            stderr=subprocess.PIPE,
+        )
+        _, errors = await asyncio.wait_for(process.communicate(), 60)
+        assert process.returncode == -signal.SIGKILL, errors.decode()
+    after = Scene(tmp_path, rows=scene.rows, smtp_host="127.0.0.1", smtp_from="vault@example.com")
+    after.now = scene.now
+    await after.open()
+    await after.look()
+
+    # Then each is told once, and mailed once
+    for one in wallets:
+        assert len(after.told(one, "balance.low")) == 1
+        assert len(after.told(one, "alert.velocity_spike")) == 1
+        assert len(after.told(one, "alert.large_transaction")) == 3
+    assert len(after.mails()) == 10
+    assert len({mail.event_id for mail in after.mails()}) == 10
+    await after.close()
+
+
+def _rules(conn: Any) -> list[Any]:
+    return [AlertRule(**row._mapping) for row in conn.execute(rule_table.select())]

@@ -1,0 +1,205 @@
+"""Refunds by the keeper on a real chain: when they are due, once, and at the cost of one call each."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from solders.pubkey import Pubkey
+from sqlalchemy import insert, select
+
+from app.chain.errors import ChainUnavailable
+from app.chain.escrow_instructions import OpenEscrow
+from app.core.identifiers import new_reference
+from app.store.read_tables import escrows
+from app.wallets import service as wallets_of
+from tests.support.keeper import (
+    PATIENCE,
+    asks_history,
+    calls_of,
+    events_of,
+    path_of,
+    queries_of,
+    shown,
+)
+from tests.support.service_world import Json, ServiceWorld
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def _escrow(
+    world: ServiceWorld, paying: Json, receiving: Json, amount: int = 5_000_000, seconds: int = 3600
+) -> Pubkey:
+    """Lock money for so many seconds; returns the escrow's address."""
+    service, vault = world.service, Pubkey.from_string(paying["chain_address"])
+    found = wallets_of.find(service, world.org, paying["wallet_id"])
+    operator = service.signers.operator
+    create = service.instructions(world.org).create_escrow(
+        payer=service.signers.fee_payer_address,
+        signer=operator.pubkey(),
+        policy=Pubkey.from_string(found.policy.address),
+        vault=vault,
+        receiver=Pubkey.from_string(receiving["chain_address"]),
+        counter=await _counter(world, vault),
+        amount=amount,
+        reference=new_reference(),
+        task_hash=bytes(32),
+        proof_kinds=1,
+        timeout=seconds,
+    )
+    address = service.addresses.escrow(vault, await _counter(world, vault))
+    assert (await world.land([create], operator)).err is None
+    await world.catch_up()
+    return address
+
+
+async def _counter(world: ServiceWorld, vault: Pubkey) -> int:
+    account = await world.service.chain.account(vault)
+    assert account is not None
+    return int(world.service.codec.decode_account(account.data).data["escrow_counter"])
+
+
+async def _dispute(world: ServiceWorld, paying: Json, receiving: Json, escrow: Pubkey) -> None:
+    service, operator = world.service, world.service.signers.operator
+    vault, receiver = (Pubkey.from_string(wallet["chain_address"]) for wallet in (paying, receiving))
+    where = OpenEscrow(escrow, vault, receiver, service.signers.fee_payer_address)
+    dispute = service.instructions(world.org).dispute_escrow(
+        where, signer=operator.pubkey(), reason_hash=bytes(32), evidence_hash=bytes(32)
+    )
+    assert (await world.land([dispute], operator)).err is None
+    await world.catch_up()
+
+
+def _status(world: ServiceWorld, escrow: Pubkey) -> str | None:
+    of_address = select(escrows.c.status).where(escrows.c.address == str(escrow))
+    return world.service.db.read(lambda conn: conn.scalar(of_address))
+
+
+async def test_escrow_is_refunded_once_its_deadline_has_come_and_not_before(own_world: ServiceWorld) -> None:
+    world = own_world
+    paying, receiving, keeper = await world.wallet(), await world.wallet(), world.keeper()
+    escrow = await _escrow(world, paying, receiving)
+    later = await _escrow(world, paying, receiving, seconds=7200)
+    await world.later(3590)
+    with calls_of(world.service) as calls:
+        assert await keeper.tick() == 0
+    assert calls == []
+
+    await world.later(11)
+    assert await keeper.tick() == 1
+
+    await world.catch_up()
+    assert (_status(world, escrow), _status(world, later)) == ("refunded", "locked")
+    assert await shown(world, paying) == ("active", "95.00")
+    assert await world.accounts(escrow, world.service.addresses.escrow_tokens(escrow)) == [None, None]
+    [reported] = await events_of(world, paying, "escrow.refunded")
+    assert reported["reason"] == "timeout"
+    rows = (await world.ok("GET", path_of(paying, "/transactions?type=escrow_refund")))["data"]
+    assert [(row["amount"], row["status"]) for row in rows] == [("5.00", "confirmed")]
+    assert await world.keeper().tick() == 0
+
+
+async def test_disputed_escrow_is_refunded_after_thirty_undecided_days(own_world: ServiceWorld) -> None:
+    world = own_world
+    paying, receiving, keeper = await world.wallet(), await world.wallet(), world.keeper()
+    escrow = await _escrow(world, paying, receiving)
+    await world.later(1800)
+    await _dispute(world, paying, receiving, escrow)
+    await world.later(30 * 86_400 - 10)
+    with calls_of(world.service) as calls:
+        assert await keeper.tick() == 0
+    assert calls == []
+
+    await world.later(11)
+    assert await keeper.tick() == 1
+
+    await world.catch_up()
+    assert _status(world, escrow) == "refunded"
+    assert await shown(world, paying) == ("active", "100.00")
+    [reported] = await events_of(world, paying, "escrow.refunded")
+    assert reported["reason"] == "dispute_undecided"
+
+
+async def test_two_keepers_at_once_refund_once(own_world: ServiceWorld) -> None:
+    world = own_world
+    paying = await world.wallet()
+    escrow = await _escrow(world, paying, await world.wallet())
+    await _escrow(world, paying, await world.wallet(), seconds=86_400)
+    await world.later(3601)
+    async with world.twin() as (other, line):
+        ready = asyncio.Barrier(2)
+        world.line.hold = line.hold = lambda method: ready.wait() if method == "sendTransaction" else None
+
+        async with asyncio.timeout(PATIENCE):
+            sent = await asyncio.gather(world.keeper().tick(), world.keeper(other).tick())
+
+    assert sorted(sent) == [0, 1]
+    await world.catch_up()
+    assert _status(world, escrow) == "refunded"
+    # The vault holds what it held less the other escrow, which is locked still.
+    assert await world.balance(paying["chain_address"]) == 95_000_000
+
+
+async def test_refund_whose_answer_was_lost_is_refused_after_a_restart(own_world: ServiceWorld) -> None:
+    world = own_world
+    paying = await world.wallet()
+    escrow = await _escrow(world, paying, await world.wallet())
+    await world.later(3601)
+    world.line.lose_answers = lambda method: method == "sendTransaction"
+    world.line.lose_requests = asks_history
+    with pytest.raises(ChainUnavailable):
+        await world.keeper().tick()
+
+    await world.stop()
+    await world.start(lose_requests=asks_history)
+    assert _status(world, escrow) == "locked"
+    assert await world.keeper().tick() == 0
+
+    world.line.mend()
+    assert await shown(world, paying) == ("active", "100.00")
+    assert _status(world, escrow) == "refunded"
+
+
+async def test_ten_thousand_open_escrows_cost_a_query_and_a_call_for_each_that_is_due(own_world: ServiceWorld) -> None:
+    world = own_world
+    paying, receiving, keeper = await world.wallet(), await world.wallet(), world.keeper()
+    due = [await _escrow(world, paying, receiving) for _ in range(3)]
+    await _fill_up(world, due[0], 10_000)
+    with queries_of(world.service) as queries, calls_of(world.service) as calls:
+        assert await keeper.tick() == 0
+    assert (len([one for one in queries if "FROM escrows" in one]), calls) == (1, [])
+
+    await world.later(3601)
+    with queries_of(world.service) as queries, calls_of(world.service) as calls:
+        assert await keeper.tick() == 3
+
+    assert len([one for one in queries if "FROM escrows" in one]) == 1
+    # One for each kind of job, whatever there is.
+    assert len(queries) == 3
+    assert calls == ["sendTransaction"] * 3
+    await world.catch_up()
+    assert {_status(world, escrow) for escrow in due} == {"refunded"}
+
+
+async def test_due_escrows_are_found_through_an_index(own_world: ServiceWorld) -> None:
+    world = own_world
+    with queries_of(world.service) as queries:
+        await world.keeper().tick()
+    [query] = [one for one in queries if "FROM escrows" in one]
+
+    plan = world.service.db.read(
+        lambda conn: conn.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}", (0,) * query.count("?")).all()
+    )
+
+    assert plan[0].detail == "SEARCH escrows USING INDEX escrows_due (due_at<?)"
+
+
+async def _fill_up(world: ServiceWorld, like: Pubkey, count: int) -> None:
+    """Add escrows to the read model that are due in a year."""
+
+    def fill(conn: Any) -> None:
+        row = dict(conn.execute(select(escrows).where(escrows.c.address == str(like))).one()._mapping)
+        row["due_at"] = row["deadline"] = row["deadline"] + 365 * 86_400
+        names = [f"filler-{number}" for number in range(count)]
+        conn.execute(insert(escrows), [{**row, "escrow_id": name, "address": name} for name in names])
+
+    await world.service.db.write(fill)

@@ -1,0 +1,288 @@
+"""Changes whose outcome was lost, and changes at the same time: what was answered last is what holds."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from solders.keypair import Keypair
+
+from app.chain.errors import RpcError
+from app.chain.records import SignatureStatus, Statuses
+from app.core.timestamps import iso, now_ms
+from app.store.attempts import Attempt, attempt, pending_attempts
+from app.submission.plan import Outcome
+from tests.support.service_world import Json, ServiceWorld, error_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+#: Longer than a blockhash lives (150 slots of 0.4 s), until that is finalized (32 slots), and the margin (30).
+EXPIRY_SECONDS = 90.0
+
+
+def _path(wallet: Json) -> str:
+    return f"/v1/wallets/{wallet['wallet_id']}"
+
+
+async def _cut_off(world: ServiceWorld, method: str, path: str, body: Json, **options: Any) -> str:
+    """Make a change that never reaches the chain, and return its transaction's id."""
+    world.line.lose_requests = lambda name: name == "sendTransaction"
+    error = error_of(await world.call(method, path, body, **options), 503, "chain_unavailable")
+    world.line.mend()
+    return str(error["tx_id"])
+
+
+async def _expire(world: ServiceWorld) -> None:
+    world.clock.ahead += EXPIRY_SECONDS
+    await world.service.settlement.settle()
+    await world.catch_up()
+
+
+async def test_freeze_is_not_acknowledged_while_an_earlier_unfreeze_may_land(own_world: ServiceWorld) -> None:
+    world = own_world
+    wallet, to = await world.wallet(), await world.payee()
+    await world.ok("PATCH", _path(wallet), {"status": "frozen"})
+    lost = await _cut_off(world, "PATCH", _path(wallet), {"status": "active"})
+
+    refused = error_of(await world.call("PATCH", _path(wallet), {"status": "frozen"}), 503, "chain_unavailable")
+
+    assert refused["tx_id"] == lost
+    await _expire(world)
+    assert (await world.ok("PATCH", _path(wallet), {"status": "frozen"}))["status"] == "frozen"
+    await world.service.settlement.settle()
+    error_of(await world.pay(wallet, to, "1"), 422, "wallet_frozen")
+
+
+async def test_freeze_beside_an_unfreeze_that_gets_lost_is_not_acknowledged(own_world: ServiceWorld) -> None:
+    world = own_world
+    wallet = await world.wallet(funds=None)
+    await world.ok("PATCH", _path(wallet), {"status": "frozen"})
+    world.line.lose_requests = lambda name: name == "sendTransaction"
+
+    answers = await asyncio.gather(
+        *(world.call("PATCH", _path(wallet), {"status": status}) for status in ("active", "frozen"))
+    )
+
+    assert [answer.status_code for answer in answers] == [503, 503]
+
+
+async def test_freeze_is_not_acknowledged_by_what_was_before_an_unfreeze_that_landed(own_world: ServiceWorld) -> None:
+    world = own_world
+    wallet, to = await world.wallet(), await world.payee()
+    await world.ok("PATCH", _path(wallet), {"status": "frozen"})
+    world.line.alter = {"getSignaturesForAddress": [], "getTransaction": None}.get
+    world.line.lose_answers = lambda name: name == "sendTransaction"
+    error_of(await world.call("PATCH", _path(wallet), {"status": "active"}), 503, "chain_unavailable")
+    world.line.lose_answers = lambda _name: False
+
+    error_of(await world.call("PATCH", _path(wallet), {"status": "frozen"}), 503, "chain_unavailable")
+
+    world.line.mend()
+    assert (await world.ok("PATCH", _path(wallet), {"status": "frozen"}))["status"] == "frozen"
+    error_of(await world.pay(wallet, to, "1"), 422, "wallet_frozen")
+
+
+async def test_unfreeze_that_did_land_is_followed_by_the_freeze(own_world: ServiceWorld) -> None:
+    world = own_world
+    wallet, to = await world.wallet(), await world.payee()
+    await world.ok("PATCH", _path(wallet), {"status": "frozen"})
+    world.line.lose_answers = lambda name: name == "sendTransaction"
+    error_of(await world.call("PATCH", _path(wallet), {"status": "active"}), 503, "chain_unavailable")
+    world.line.mend()
+
+    assert (await world.ok("PATCH", _path(wallet), {"status": "frozen"}))["status"] == "frozen"
+
+    error_of(await world.pay(wallet, to, "1"), 422, "wallet_frozen")
+
+
+async def test_freeze_does_not_wait_for_an_earlier_change_that_cannot_lift_it(own_world: ServiceWorld) -> None:
+    world = own_world
+    wallet, to = await world.wallet(), await world.payee()
+    await _cut_off(world, "PATCH", _path(wallet), {"policyId": "pol_moderate"})
+    await _cut_off(world, "POST", f"{_path(wallet)}/rotate-token", {})
+
+    assert (await world.ok("PATCH", _path(wallet), {"status": "frozen"}))["status"] == "frozen"
+
+    error_of(await world.pay(wallet, to, "1"), 422, "wallet_frozen")
+
+
+async def test_policy_answered_last_stays_attached(own_world: ServiceWorld) -> None:
+    world = own_world
+    wallet = await world.wallet(funds=None)
+    await _cut_off(world, "PATCH", _path(wallet), {"policyId": "pol_permissive", "status": "frozen"})
+    change = {"policyId": "pol_conservative"}
+    error_of(await world.call("PATCH", _path(wallet), change), 503, "chain_unavailable")
+    sent = world.line.methods.count("sendTransaction")
+    await world.service.settlement.settle()
+    assert world.line.methods.count("sendTransaction") == sent
+    await _expire(world)
+
+    assert (await world.ok("PATCH", _path(wallet), change))["policy"]["policy_id"] == "pol_conservative"
+
+    await _expire(world)
+    shown = await world.ok("GET", _path(wallet))
+    assert (shown["policy"]["policy_id"], shown["status"]) == ("pol_conservative", "active")
+
+
+async def test_change_that_never_reached_the_chain_is_sent_again_under_its_key(own_world: ServiceWorld) -> None:
+    world = own_world
+    wallet = await world.wallet(funds=None)
+    key, body = {"Idempotency-Key": "again"}, {"policyId": "pol_conservative"}
+    await _cut_off(world, "PATCH", _path(wallet), body, headers=key)
+
+    assert (await world.ok("PATCH", _path(wallet), body, headers=key))["policy"]["policy_id"] == "pol_conservative"
+
+    assert world.service.db.read(pending_attempts) == []
+
+
+async def test_token_that_was_answered_is_not_replaced_by_an_earlier_rotation(own_world: ServiceWorld) -> None:
+    world = own_world
+    wallet, to = await world.wallet(), await world.payee()
+    key = {"Idempotency-Key": "rotate"}
+    await _cut_off(world, "POST", f"{_path(wallet)}/rotate-token", {}, headers=key)
+
+    token = (await world.ok("POST", f"{_path(wallet)}/rotate-token", {}, headers=key))["session_token"]
+
+    assert world.service.db.read(pending_attempts) == []
+    await world.service.settlement.settle()
+    agent = world.key("agent", wallet["wallet_id"])
+    paid = (await world.pay(wallet, to, "1", session=token, key=agent)).json()
+    assert paid["status"] == "confirmed"
+
+
+async def test_registration_answered_last_holds(own_world: ServiceWorld) -> None:
+    world = own_world
+    address = await world.payee()
+    path = f"/v1/recipients/{address}"
+    await world.ok("PUT", path, {"category": "weapons"})
+    await _cut_off(world, "PUT", path, {"category": "marketplace"})
+    error_of(await world.call("PUT", path, {"category": "gambling"}), 503, "chain_unavailable")
+    assert (await world.ok("PUT", f"/v1/recipients/{Keypair().pubkey()}", {"category": "nft"}))["category"] == "nft"
+    await _expire(world)
+
+    assert (await world.ok("PUT", path, {"category": "gambling"}))["category"] == "gambling"
+
+    await world.service.settlement.settle()
+    await world.catch_up()
+    assert (await world.ok("GET", path))["category"] == "gambling"
+
+
+@pytest.mark.parametrize("earlier", [{}, {"status": "frozen"}, {"status": "active", "policyId": "pol_moderate"}])
+async def test_equal_changes_at_once_all_succeed(world: ServiceWorld, earlier: Json) -> None:
+    wallet = await world.wallet(funds=None)
+    if earlier:
+        await world.ok("PATCH", _path(wallet), earlier)
+    for body in ({"status": "frozen"}, {"status": "active"}, {"policyId": "pol_conservative"}):
+        answers = await asyncio.gather(*(world.call("PATCH", _path(wallet), body) for _ in range(3)))
+        assert [answer.status_code for answer in answers] == [200] * 3, [answer.text for answer in answers]
+    shown = await world.ok("GET", _path(wallet))
+    assert (shown["status"], shown["policy"]["policy_id"]) == ("active", "pol_conservative")
+
+
+async def test_wallet_changed_past_the_service_is_changed_all_the_same(world: ServiceWorld) -> None:
+    wallet = await world.wallet(funds=None)
+    [vault, _tokens, policy, _org] = world.vault_accounts(wallet)
+    operator = world.service.signers.operator
+    freeze = world.service.instructions(world.org).freeze_wallet(
+        signer=operator.pubkey(), vault=vault, policy=policy, action="Freeze"
+    )
+    assert (await world.land([freeze], operator)).err is None
+
+    assert (await world.ok("PATCH", _path(wallet), {"status": "active"}))["status"] == "active"
+
+
+async def test_freeze_by_hand_takes_the_place_of_a_freeze_by_expiry(own_world: ServiceWorld) -> None:
+    world = own_world
+    limited = await world.policy(max_per_tx="1", expiry=iso(now_ms() // 1000 + 30))
+    wallet = await world.wallet(limited["policy_id"], funds=None)
+    [vault, _tokens, policy, _org] = world.vault_accounts(wallet)
+    world.clock.ahead += 60
+    payer = world.service.signers.fee_payer
+    expire = world.service.instructions(world.org).freeze_wallet(
+        signer=payer.pubkey(), vault=vault, policy=policy, action="Expire"
+    )
+    assert (await world.land([expire], payer)).err is None
+
+    assert (await world.ok("PATCH", _path(wallet), {"status": "frozen"}))["status"] == "frozen"
+
+    await world.ok("PATCH", _path(wallet), {"policyId": "pol_moderate"})
+    lift = await world.call("PATCH", _path(wallet), {"status": "active"}, key=world.key("operator"))
+    error_of(lift, 403, "insufficient_permissions")
+
+
+async def test_equal_registrations_at_once_all_succeed(world: ServiceWorld) -> None:
+    path = f"/v1/recipients/{Keypair().pubkey()}"
+
+    answers = await asyncio.gather(*(world.call("PUT", path, {"category": "nft"}) for _ in range(3)))
+
+    assert [answer.status_code for answer in answers] == [200] * 3
+
+
+async def test_of_two_operators_who_register_a_domain_at_once_one_is_refused(world: ServiceWorld) -> None:
+    operator = world.key("operator")
+    bodies = [{"address": str(Keypair().pubkey())} for _ in range(2)]
+
+    answers = await asyncio.gather(
+        *(world.call("PUT", "/v1/recipients/twice.example.com", body, key=operator) for body in bodies)
+    )
+
+    assert sorted(answer.status_code for answer in answers) == [200, 403]
+
+
+async def _pending_payment(world: ServiceWorld, to: str) -> Attempt:
+    wallet = await world.wallet()
+    world.line.lose_requests = lambda name: name == "sendTransaction"
+    tx_id = error_of(await world.pay(wallet, to, "1"), 503, "chain_unavailable")["tx_id"]
+    world.line.mend()
+    found = world.service.db.read(lambda conn: attempt(conn, tx_id))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(("commitment", "outcome"), [("processed", "pending"), ("confirmed", "failed")])
+async def test_failure_counts_once_it_is_confirmed(
+    own_world: ServiceWorld, monkeypatch: pytest.MonkeyPatch, commitment: str, outcome: str
+) -> None:
+    pending = await _pending_payment(own_world, await own_world.payee())
+
+    async def statuses(_signatures: object, **_options: object) -> Statuses:
+        return Statuses(1, [SignatureStatus(1, {"InstructionError": [0, {"Custom": 1}]}, commitment)])
+
+    monkeypatch.setattr(own_world.service.chain, "statuses", statuses)
+
+    assert (await own_world.service.submitter.look(pending)).status == outcome
+
+
+async def test_confirmed_transaction_is_not_answered_as_failed(world: ServiceWorld) -> None:
+    paid = (await world.pay(await world.wallet(), await world.payee(), "1")).json()
+    await world.catch_up()
+    found = world.service.db.read(lambda conn: attempt(conn, paid["tx_id"]))
+    assert found is not None
+
+    outcome = await world.service.submitter.fail(replace(found, status="pending"), "expired")
+
+    assert outcome.confirmed
+    assert (await world.ok("GET", f"/v1/payments/{paid['tx_id']}"))["status"] == "confirmed"
+
+
+async def test_settlement_goes_on_behind_an_attempt_that_cannot_be_settled(
+    own_world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, submitter = own_world, own_world.service.submitter
+    to = await world.payee()
+    bad, good = await _pending_payment(world, to), await _pending_payment(world, to)
+    look = submitter.look
+
+    async def refuses_one(looked_at: Attempt) -> Outcome:
+        if looked_at.tx_id == bad.tx_id:
+            raise RpcError(-32000, "unreadable")
+        return await look(looked_at)
+
+    monkeypatch.setattr(submitter, "look", refuses_one)
+    with pytest.raises(RpcError, match="unreadable"):
+        await world.service.settlement.settle()
+
+    assert good.signature is not None
+    status = await world.service.chain.confirm(good.signature, timeout=5)
+    assert status is not None
+    assert await world.balance(to) == 1_000_000

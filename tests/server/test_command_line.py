@@ -1,0 +1,286 @@
+"""The command line: `serve` as a user runs it, its restart after a kill, and the small commands."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from click.testing import CliRunner
+
+from app.core.settings import Settings
+from app.server.bootstrap import prepare
+from app.server.cli import beside_the_service, main
+
+_COMMAND = [sys.executable, "-c", "from app.cli import main; main()"]
+_PATIENCE = 30.0
+
+
+def free_ports() -> tuple[int, int]:
+    """A port for the API and the first of two for the chain."""
+    while True:
+        with socket.socket() as api, socket.socket() as rpc, socket.socket() as above:
+            api.bind(("127.0.0.1", 0))
+            rpc.bind(("127.0.0.1", 0))
+            with contextlib.suppress(OSError, OverflowError):
+                above.bind(("127.0.0.1", rpc.getsockname()[1] + 1))
+                return api.getsockname()[1], rpc.getsockname()[1]
+
+
+@dataclass
+class Serving:
+    """A running `agent-vault serve`."""
+
+    process: "subprocess.Popen[str]"
+    said: str
+    port: int
+    rpc_port: int
+    data: Path
+
+    @property
+    def curl(self) -> str:
+        [line] = [line for line in self.said.splitlines() if line.startswith("curl ")]
+        return line
+
+    @property
+    def key(self) -> str:
+        return (self.data / "admin-api-key").read_text().strip()
+
+    def get(self, path: str) -> Any:
+        headers = {"Authorization": f"Bearer {self.key}"}
+        response = httpx.get(f"http://127.0.0.1:{self.port}{path}", headers=headers)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    def rpc(self, method: str, *params: Any) -> Any:
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        return httpx.post(f"http://127.0.0.1:{self.rpc_port}", json=body).json()["result"]
+
+    def pay(self) -> Any:
+        """Paste the printed line into a shell."""
+        done = subprocess.run(["sh", "-c", self.curl], capture_output=True, text=True, check=True, timeout=_PATIENCE)
+        return json.loads(done.stdout)
+
+
+@contextlib.contextmanager
+def _serve(data: Path, *options: str) -> Iterator[Serving]:
+    port, rpc_port = free_ports()
+    command = [*_COMMAND, "serve", "--data-dir", str(data), "--port", str(port), "--localnet-port", str(rpc_port)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2]), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, cwd=data
+    ) as process:
+        try:
+            assert process.stdout is not None
+            said = ""
+            for line in process.stdout:
+                said += line
+                if line.startswith("curl "):
+                    break
+            assert process.poll() is None, said
+            assert "curl " in said
+            yield Serving(process, said, port, rpc_port, data)
+        finally:
+            process.kill()
+
+
+def test_first_start_prints_a_line_that_makes_a_payment(tmp_path: Path) -> None:
+    with _serve(tmp_path) as serving:
+        # Given what the first start printed and left
+        assert serving.key in serving.said
+        assert (tmp_path / "admin-api-key").stat().st_mode & 0o777 == 0o600
+        for name in ("authority", "operator", "arbiter", "fee-payer"):
+            assert (tmp_path / "keys" / f"{name}.json").stat().st_mode & 0o777 == 0o600
+
+        # When the line is pasted into a shell
+        paid = serving.pay()
+
+        # Then the payment is settled and the chain, over its socket, confirms it
+        assert paid["status"] == "confirmed", paid
+        landed = serving.rpc("getTransaction", paid["tx_signature"], {"commitment": "confirmed"})
+        assert landed["meta"]["err"] is None
+        [wallet] = [one for one in serving.get("/v1/wallets")["data"] if one["agent_id"] == "demo-agent"]
+        assert wallet["usdc_balance"] == "98.75"
+        assert httpx.get(f"http://127.0.0.1:{serving.port}/docs").status_code == 200
+
+        # And it stops when asked
+        serving.process.send_signal(signal.SIGTERM)
+        assert serving.process.wait(_PATIENCE) == 0
+
+
+def test_restart_after_a_kill_goes_on_where_it_was(tmp_path: Path) -> None:
+    with _serve(tmp_path) as first:
+        key, paid = first.key, first.pay()
+        first.process.send_signal(signal.SIGKILL)
+        first.process.wait(_PATIENCE)
+
+    with _serve(tmp_path) as second:
+        assert second.key == key
+        assert key not in second.said
+        assert second.get(f"/v1/payments/{paid['tx_id']}")["status"] == "confirmed"
+        assert second.rpc("getTransaction", paid["tx_signature"], {"commitment": "confirmed"})["meta"]["err"] is None
+        assert second.pay()["status"] == "confirmed"
+        [wallet] = [one for one in second.get("/v1/wallets")["data"] if one["agent_id"] == "demo-agent"]
+        assert wallet["usdc_balance"] == "97.50"
+        # A second service cannot run on the same data.
+        port, rpc_port = free_ports()
+        options = ["--data-dir", str(tmp_path), "--port", str(port), "--localnet-port", str(rpc_port)]
+        refused = CliRunner().invoke(main, ["serve", *options])
+        assert refused.exit_code == 1
+        assert refused.output.startswith("Error: ")
+
+
+def test_keys_are_made_listed_and_revoked_while_the_service_runs(tmp_path: Path) -> None:
+    with _serve(tmp_path) as serving:
+        run = CliRunner()
+        folder = ["--data-dir", str(tmp_path)]
+        [wallet] = [one for one in serving.get("/v1/wallets")["data"] if one["agent_id"] == "demo-agent"]
+        made = run.invoke(main, ["keys", "create", *folder, "--role", "agent", "--wallet", wallet["wallet_id"]])
+        assert made.exit_code == 0, made.output
+        key = made.output.strip()
+        assert re.fullmatch(r"avk_test_[0-9A-Za-z]{36}", key)
+
+        def status() -> int:
+            url = f"http://127.0.0.1:{serving.port}/v1/wallets"
+            return httpx.get(url, headers={"Authorization": f"Bearer {key}"}).status_code
+
+        assert status() == 200
+        listed = run.invoke(main, ["keys", "list", *folder]).output
+        assert key not in listed
+        [line] = [line for line in listed.splitlines() if key[-4:] in line]
+        key_id = line.split()[0]
+        assert run.invoke(main, ["keys", "revoke", key_id, *folder]).exit_code == 0
+        deadline = time.monotonic() + 5
+        while status() == 200 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert status() == 401
+        assert run.invoke(main, ["keys", "revoke", key_id, *folder]).exit_code == 1
+
+
+def test_organisation_made_while_the_service_runs_is_served(tmp_path: Path) -> None:
+    with _serve(tmp_path) as serving:
+        environment = {"AGENT_VAULT_RPC_URL": f"http://127.0.0.1:{serving.rpc_port}"}
+        made = CliRunner().invoke(main, ["orgs", "create", "second", "--data-dir", str(tmp_path)], env=environment)
+        assert made.exit_code == 0, made.output
+        key = made.output.rpartition(" ")[2].strip()
+        url, headers = f"http://127.0.0.1:{serving.port}/v1/policies", {"Authorization": f"Bearer {key}"}
+        deadline = time.monotonic() + 10
+        while not (found := httpx.get(url, headers=headers).json()["data"]) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert [one["policy_id"] for one in found] == [
+            "pol_conservative",
+            "pol_moderate",
+            "pol_permissive",
+            "pol_locked",
+        ]
+
+
+def test_what_works_beside_the_service_leaves_webhooks_and_alerts_to_it() -> None:
+    settings = beside_the_service(Settings(smtp_host="mail.example.com", smtp_from="vault@example.com"), keeper=True)
+
+    assert (settings.keeper, settings.webhooks, settings.alerts) == (True, False, False)
+    assert settings.rpc_url == "http://127.0.0.1:8899"
+
+
+def test_rebuilding_a_stopped_service_leaves_everything_as_it_was(tmp_path: Path) -> None:
+    def shown(serving: Serving) -> list[Any]:
+        lists = [serving.get(f"/v1/{name}")["data"] for name in ("wallets", "policies", "transactions", "events")]
+        # Links to the explorer name the port of the embedded chain, which differs.
+        return [[{k: v for k, v in row.items() if not k.startswith("explorer")} for row in rows] for rows in lists]
+
+    with _serve(tmp_path) as serving:
+        serving.pay()
+        before = shown(serving)
+        refused = CliRunner().invoke(main, ["rebuild", "--data-dir", str(tmp_path)])
+        assert refused.exit_code == 1
+        assert "stop it first" in refused.output
+
+    made = CliRunner().invoke(main, ["rebuild", "--data-dir", str(tmp_path)])
+
+    assert made.exit_code == 0, made.output
+    with _serve(tmp_path) as serving:
+        assert shown(serving) == before
+        assert serving.pay()["status"] == "confirmed"
+
+
+def test_rebuilding_needs_the_data_of_a_service(tmp_path: Path) -> None:
+    refused = CliRunner().invoke(main, ["rebuild", "--data-dir", str(tmp_path / "mistyped")])
+
+    assert refused.exit_code == 1
+    assert refused.output.startswith("Error: ")
+    assert not list(tmp_path.iterdir())
+
+
+def test_demo_tells_the_whole_story() -> None:
+    told = CliRunner().invoke(main, ["demo"])
+
+    assert told.exit_code == 0, told.output
+    for part in (
+        "/v1/policies -> 200",
+        "/v1/wallets -> 200",
+        "/v1/payments -> 200",
+        "/v1/payments -> 402",
+        "rule max_per_tx: limit 5.00, attempted 6.00",
+        "rule max_per_day: limit 8.00, attempted 8.50",
+        "wallet_frozen",
+    ):
+        assert part in told.output
+
+
+def test_key_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    with _serve(tmp_path):
+        pass
+    (tmp_path / "keys" / "operator.json").chmod(0o640)
+
+    refused = CliRunner().invoke(main, ["serve", "--data-dir", str(tmp_path), "--port", "1", "--localnet-port", "0"])
+    assert refused.exit_code != 0
+    port, rpc_port = free_ports()
+    options = ["--data-dir", str(tmp_path), "--port", str(port), "--localnet-port", str(rpc_port)]
+    refused = CliRunner().invoke(main, ["serve", *options])
+
+    assert refused.exit_code == 1
+    assert "chmod 600" in refused.output
+
+
+@pytest.mark.parametrize(
+    "command", [[], ["serve"], ["demo"], ["localnet"], ["orgs", "create"], ["keys", "create"], ["rebuild"]]
+)
+def test_help_is_there_for_every_command(command: list[str]) -> None:
+    shown = CliRunner().invoke(main, [*command, "--help"])
+
+    assert shown.exit_code == 0
+    assert "Usage:" in shown.output
+
+
+def test_data_folder_that_others_can_read_is_closed_to_them(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir(mode=0o755)
+    folder.chmod(0o755)
+
+    prepare(Settings(data_dir=folder))
+
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    ("settings", "url"),
+    [
+        ({"host": "0.0.0.0"}, "http://127.0.0.1:8402"),
+        ({"host": "::"}, "http://[::1]:8402"),
+        ({"host": "::1"}, "http://[::1]:8402"),
+        ({"host": "pay.example.com", "port": 80}, "http://pay.example.com:80"),
+        ({"public_url": "https://pay.example.com/"}, "https://pay.example.com"),
+    ],
+)
+def test_links_lead_to_an_address_that_can_be_reached(settings: dict[str, Any], url: str) -> None:
+    assert Settings(**settings).base_url() == url

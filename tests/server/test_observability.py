@@ -1,0 +1,319 @@
+"""What those see who run the service: health, readiness, figures and logs."""
+
+import asyncio
+import io
+import json
+import logging
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+from prometheus_client.parser import text_string_to_metric_families
+from starlette.applications import Starlette
+
+from app.chain.client import ChainClient
+from app.chain.transport import HttpTransport
+from app.core import logs
+from app.server.application import routes
+from app.server.health import Health
+from tests.support.service_world import ServiceWorld, error_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(name="watched", loop_scope="module")
+async def _watched(tmp_path: Path) -> AsyncIterator[ServiceWorld]:
+    """A service whose health is looked at anew with every question."""
+    async with ServiceWorld(tmp_path) as world:
+        _app(world).state.health = Health(world.service, remember=0.0)
+        yield world
+
+
+def _app(world: ServiceWorld) -> Starlette:
+    transport = world.client._transport
+    assert isinstance(transport, httpx.ASGITransport)
+    app = transport.app
+    assert isinstance(app, Starlette)
+    return app
+
+
+async def _from(client: str, world: ServiceWorld, key: str | None = None) -> httpx.Response:
+    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+    transport = httpx.ASGITransport(_app(world), client=(client, 50_000))
+    async with httpx.AsyncClient(transport=transport, base_url="http://service") as http:
+        return await http.get("/metrics", headers=headers)
+
+
+async def _figures(world: ServiceWorld) -> dict[str, list[tuple[dict[str, str], float]]]:
+    response = await world.client.get("/metrics")
+    assert response.status_code == 200
+    assert response.headers["content-type"].startswith("text/plain")
+    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for family in text_string_to_metric_families(response.text):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return found
+
+
+async def test_service_that_works_is_alive_and_ready_without_a_key(world: ServiceWorld) -> None:
+    alive, ready = await world.client.get("/healthz"), await world.client.get("/readyz")
+
+    assert (alive.status_code, alive.json()) == (200, {"status": "ok"})
+    assert (ready.status_code, ready.json()) == (200, {"status": "ready", "indexer_lag_slots": 0})
+
+
+async def test_service_without_its_chain_lives_but_is_not_ready(watched: ServiceWorld) -> None:
+    watched.line.lose_requests = lambda _method: True
+
+    error = error_of(await watched.client.get("/readyz"), 503, "not_ready")
+    figures = await _figures(watched)
+    alive = await watched.client.get("/healthz")
+
+    assert error["reasons"] == ["chain"]
+    assert figures["agent_vault_ready"] == [({}, 0.0)]
+    assert alive.status_code == 200
+    watched.line.mend()
+    assert (await watched.client.get("/readyz")).status_code == 200
+    assert (await _figures(watched))["agent_vault_ready"] == [({}, 1.0)]
+
+
+@pytest.mark.usefixtures("log")
+async def test_service_whose_database_cannot_be_written_is_not_ready(watched: ServiceWorld) -> None:
+    writer: Any = watched.service.db._connection.connection.dbapi_connection
+    writer.execute("PRAGMA query_only=ON")
+
+    error = error_of(await watched.client.get("/readyz"), 503, "not_ready")
+
+    assert error["reasons"] == ["database"]
+    writer.execute("PRAGMA query_only=OFF")
+    assert (await watched.client.get("/readyz")).status_code == 200
+
+
+async def test_service_whose_indexer_is_behind_is_not_ready(
+    watched: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wallet, to = await watched.wallet(), await watched.payee()
+    await watched.catch_up()
+
+    # Given a payment that the chain has and the indexer cannot read
+    watched.line.lose_requests = lambda method: method == "getTransaction"
+    monkeypatch.setattr(watched.service.submitter, "_confirm_timeout", 0.2)
+    paid = await watched.pay(wallet, to, "1")
+    assert paid.json()["status"] == "pending"
+    assert (await watched.client.get("/readyz")).status_code == 200
+
+    # When more slots pass than it may be behind
+    watched.clock.ahead += watched.settings.max_indexer_lag * 0.4 + 4
+    error = error_of(await watched.client.get("/readyz"), 503, "not_ready")
+    figures = await _figures(watched)
+
+    # Then the service says so until the indexer has caught up
+    assert error["reasons"] == ["indexer"]
+    [(_, lag)] = figures["agent_vault_indexer_lag_slots"]
+    assert lag > watched.settings.max_indexer_lag
+    assert figures["agent_vault_pending_attempts"] == [({}, 1.0)]
+    watched.line.mend()
+    await watched.catch_up()
+    assert (await watched.client.get("/readyz")).status_code == 200
+    assert (await _figures(watched))["agent_vault_pending_attempts"] == [({}, 0.0)]
+
+
+async def test_many_questions_look_once(world: ServiceWorld) -> None:
+    now = 100.0
+    health = Health(world.service, remember=1.0, timer=lambda: now)
+    world.line.methods.clear()
+
+    await asyncio.gather(*(health.report() for _ in range(20)))
+    assert world.line.methods.count("getSlot") == 1
+    now += 1.0
+    await health.report()
+    assert world.line.methods.count("getSlot") == 2
+
+
+async def test_those_who_ask_while_the_chain_hangs_wait_for_one_look_together(tmp_path: Path) -> None:
+    world, asked = ServiceWorld(tmp_path), 0
+
+    async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        while got := await reader.read(1 << 16):
+            asked += got.count(b"POST / ")
+        writer.close()
+        await writer.wait_closed()
+
+    # Given a chain that takes connections and requests and does not answer
+    server = await asyncio.start_server(swallow, "127.0.0.1", 0)
+    silent = HttpTransport(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    async with world, server:
+        monitored = Health(world.service, remember=0.2, patience=0.4)
+        _app(world).state.health = monitored
+        world.service.chain = ChainClient(silent, program_id=world.service.codec.program_id)
+
+        # When several ask for readiness and figures at once
+        began = time.monotonic()
+        paths = ["/readyz", "/metrics"] * 10
+        answers = await asyncio.gather(*(world.client.get(path) for path in paths))
+        took = time.monotonic() - began
+
+        # Then they waited no longer than one does
+        assert [one.status_code for one in answers] == [503, 200] * 10
+        assert asked == 1
+        assert took < len(paths) / 2 * 0.4
+        await silent.aclose()
+
+
+async def test_what_a_slow_look_found_is_remembered_from_its_end(watched: ServiceWorld) -> None:
+    now, line = 100.0, watched.line
+    health = Health(watched.service, remember=1.0, timer=lambda: now)
+
+    async def slowly() -> None:
+        nonlocal now
+        now += 1.5
+
+    line.hold = lambda method: slowly() if method == "getSlot" else None
+    line.methods.clear()
+
+    for _ in range(3):
+        await health.report()
+
+    assert line.methods.count("getSlot") == 1
+    now += 1.0
+    await health.report()
+    assert line.methods.count("getSlot") == 2
+
+
+async def test_look_goes_on_when_the_first_who_asked_leaves(watched: ServiceWorld) -> None:
+    line, go_on = watched.line, asyncio.Event()
+    line.hold = lambda method: go_on.wait() if method == "getSlot" else None
+    health = Health(watched.service, remember=60.0)
+    first, second = (asyncio.create_task(health.report()) for _ in range(2))
+    line.methods.clear()
+    while "getSlot" not in line.methods:  # noqa: ASYNC110 - the line tells nobody
+        await asyncio.sleep(0.001)
+
+    first.cancel()
+    go_on.set()
+
+    assert (await second).failing == ()
+    assert first.cancelled()
+    assert line.methods.count("getSlot") == 1
+
+
+async def test_figures_count_requests_by_route_and_payments_by_outcome(watched: ServiceWorld) -> None:
+    world = watched
+    policy = await world.policy(maxPerTx="5")
+    wallet, to = await world.wallet(policy["policy_id"], funds="10"), await world.payee()
+    await world.pay(wallet, to, "1", body={"idempotencyKey": "once"})
+    await world.pay(wallet, to, "1", body={"idempotencyKey": "once"})
+    await world.call("POST", f"/v1/wallets/{wallet['wallet_id']}/pay", {"to": to, "amount": "2", "currency": "USDC"})
+    await world.pay(wallet, to, "6")
+    await world.pay(wallet, "nonsense", "1")
+    await world.call("GET", f"/v1/wallets/{wallet['wallet_id']}")
+    await world.call("GET", "/v1/nothing/here")
+    await world.client.request("BREW", "/v1/wallets")
+
+    figures = await _figures(world)
+
+    outcomes = {labels["outcome"]: value for labels, value in figures["agent_vault_payments_total"]}
+    assert outcomes == {"confirmed": 2, "blocked": 1, "refused": 1}
+    counted = {
+        (labels["method"], labels["route"], labels["status"]): value
+        for labels, value in figures["agent_vault_http_request_seconds_count"]
+    }
+    assert counted["POST", "/v1/payments", "200"] == 2
+    assert counted["POST", "/v1/payments", "402"] == 1
+    assert counted["POST", "/v1/wallets/{wallet_id}/pay", "200"] == 1
+    assert counted["GET", "/v1/wallets/{wallet_id}", "200"] == 1
+    assert counted["GET", "unknown", "404"] == 1
+    assert counted["other", "/v1/wallets", "405"] == 1
+    # And no label holds what a client chose
+    templates = {route.path for route in routes} | {"unknown"}
+    values = {(name, value) for samples in figures.values() for labels, _ in samples for name, value in labels.items()}
+    assert {name for name, _ in values} == {"method", "route", "status", "outcome", "le"}
+    assert {value for name, value in values if name == "route"} <= templates
+
+
+async def test_figures_are_for_the_machine_itself_and_for_readers(world: ServiceWorld) -> None:
+    wallet = await world.wallet(funds=None)
+
+    for local in ("127.0.0.1", "::1"):
+        assert (await _from(local, world)).status_code == 200
+    error_of(await _from("192.0.2.1", world), 401, "authentication_failed")
+    error_of(await _from("a socket", world), 401, "authentication_failed")
+    error_of(await _from("192.0.2.1", world, world.key("agent", wallet["wallet_id"])), 403, "insufficient_permissions")
+    assert (await _from("192.0.2.1", world, world.key("viewer"))).status_code == 200
+
+
+@pytest.fixture(name="log")
+def _log(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """What `agent-vault --log-level debug` would write."""
+    written = io.StringIO()
+    monkeypatch.setattr(logging.root, "handlers", [])
+    logs.configure("debug", written)
+    return written
+
+
+async def test_no_line_of_a_whole_flow_holds_a_secret(
+    own_world: ServiceWorld, log: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = own_world
+    # Given every secret that goes over the wire, in use and where it does not belong
+    policy = await world.policy(maxPerTx="5")
+    wallet, to = await world.wallet(policy["policy_id"]), await world.payee()
+    path = f"/v1/wallets/{wallet['wallet_id']}"
+    agent = await world.ok("POST", "/v1/keys", {"role": "agent", "walletId": wallet["wallet_id"]})
+    session = await world.session(wallet)
+    await world.pay(wallet, to, "1", session=session, key=agent["key"])
+    await world.pay(wallet, to, "6", session=session, key=agent["key"])
+    rotated = await world.ok("POST", f"/v1/keys/{agent['key_id']}/rotate", {})
+    renewed = await world.session(wallet)
+    await world.pay(wallet, to, "1", session=session, key=rotated["key"])
+    await world.call("GET", f"/v1/wallets/{rotated['key']}")
+    await world.call("GET", f"/v1/wallets/{renewed}?token={renewed}")
+    await world.client.post("/v1/payments", content=f'{{"{renewed}": "{rotated["key"]}', headers={"Session-Token": "x"})
+    world.line.lose_requests = lambda method: method == "simulateTransaction"
+    await world.pay(wallet, to, "1", session=renewed, key=rotated["key"])
+    world.line.mend()
+
+    def fail(*_arguments: object) -> None:
+        raise RuntimeError(f"no use for {rotated['key']} and {renewed}")
+
+    monkeypatch.setattr("app.wallets.routes.wallets.page", fail)
+    assert (await world.call("GET", "/v1/wallets", key=rotated["key"])).status_code == 500
+    logging.getLogger("a.library").warning("it got %s", rotated["key"])
+    await world.ok("PATCH", path, {"status": "frozen"})
+
+    # Then the log tells of all this
+    written = log.getvalue()
+    lines = [json.loads(line) for line in written.splitlines()]
+    requests = [line for line in lines if line["event"] == "request"]
+    assert {200, 402, 401, 404, 400, 500, 503} <= {line["status"] for line in requests}
+    assert any(line["event"] == "internal_error" and "RuntimeError" in line["exception"] for line in lines)
+    assert any(line["event"].startswith("it got avk_test_…") for line in lines)
+    # And holds none of them
+    secrets = [world.keys["admin"], agent["key"], rotated["key"], session, renewed]
+    secrets += [file.read_text().strip() for file in (world.settings.data_dir / "keys").iterdir()]
+    for secret in secrets:
+        assert secret not in written
+        assert secret[12:30] not in written
+
+
+async def test_every_line_of_a_request_carries_its_id(
+    world: ServiceWorld, log: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_arguments: object) -> None:
+        logging.getLogger("a.library").warning("about to fail")
+        raise RuntimeError("failed")
+
+    monkeypatch.setattr("app.wallets.routes.wallets.page", fail)
+
+    answers = await asyncio.gather(*(world.call("GET", "/v1/wallets") for _ in range(3)))
+
+    lines = [json.loads(line) for line in log.getvalue().splitlines()]
+    for answer in answers:
+        mine = [line["event"] for line in lines if line.get("request_id") == answer.headers["request-id"]]
+        assert mine == ["about to fail", "internal_error", "request"]
+    assert all({"timestamp", "level", "event"} <= set(line) for line in lines)

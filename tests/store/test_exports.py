@@ -1,0 +1,125 @@
+"""The store of exports: finds what is over without looking at the rest, and forgets what is long gone."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import event, inspect
+from sqlalchemy.engine import Connection, Engine
+
+from app.access.keyring import KeyRing
+from app.core.timestamps import now_ms
+from app.server.housekeeping import Housekeeping
+from app.store.database import Database
+from app.store.exports import ExportRecord, expire, export, forget, insert_export, live, over, with_status
+
+_DAY = 86_400_000
+_MADE = ExportRecord("exp_0", "org", None, "csv", None, None, "ready", 1, 1, rows=5, finished_at=1, expires_at=10)
+
+
+@pytest.fixture(name="db")
+def _db(tmp_path: Path) -> Iterator[Database]:
+    db = Database(tmp_path / "agent-vault.db")
+    yield db
+    db.close()
+
+
+def _store(db: Database, *made: ExportRecord) -> None:
+    for one in made:
+        db.write_now(lambda conn, one=one: insert_export(conn, one))  # type: ignore[misc]
+
+
+def test_some_of_what_is_over_are_found_and_marked(db: Database) -> None:
+    _store(db, *(replace(_MADE, export_id=f"exp_{number}", expires_at=number) for number in range(5)))
+
+    found = db.read(lambda conn: over(conn, 2, most=2))
+    db.write_now(lambda conn: expire(conn, [one.export_id for one in found]))
+
+    assert len(found) == 2
+    assert [one.expires_at for one in db.read(lambda conn: over(conn, 2, most=9)) if one not in found]
+    assert len(db.read(lambda conn: over(conn, 2, most=9))) == 1
+    assert len(db.read(lambda conn: with_status(conn, "expired"))) == 2
+
+
+def test_looks_at_exports_go_through_an_index(db: Database) -> None:
+    statements: list[tuple[str, object]] = []
+
+    def note(_conn: Connection, _cursor: object, statement: str, parameters: object, *_rest: object) -> None:
+        statements.append((statement, parameters))
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        db.read(lambda conn: over(conn, 1, most=1))
+        db.read(lambda conn: live(conn, "org"))
+        db.write_now(lambda conn: forget(conn, 1, most=1))
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+
+    def plan(conn: Connection) -> list[str]:
+        made = [conn.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", given) for text, given in statements]  # type: ignore[arg-type]
+        return [row[3] for rows in made for row in rows]
+
+    steps = [step for step in db.read(plan) if "exports" in step]
+    assert any("exports_by_end (status=? AND expires_at<?)" in step for step in steps)
+    assert any("exports_by_org (org=? AND status=?)" in step for step in steps)
+    assert any("exports_by_status (status=? AND created_at<?)" in step for step in steps)
+    assert not [step for step in steps if step.startswith("SCAN")]
+
+
+def test_what_an_organisation_has_is_counted_without_that_of_others(db: Database) -> None:
+    _store(
+        db,
+        _MADE,
+        replace(_MADE, export_id="exp_1", expires_at=7),
+        replace(_MADE, export_id="exp_2", status="processing", expires_at=None),
+        replace(_MADE, export_id="exp_3", status="expired", expires_at=1),
+        replace(_MADE, export_id="exp_4", org="other"),
+    )
+
+    found = db.read(lambda conn: live(conn, "org"))
+
+    assert (found.processing, found.ready, found.rows, found.first_end) == (1, 2, 15, 7)
+    nothing = db.read(lambda conn: live(conn, "nobody"))
+    assert (nothing.processing, nothing.ready, nothing.rows, nothing.first_end) == (0, 0, 0, None)
+
+
+@pytest.mark.asyncio
+async def test_exports_are_forgotten_90_days_after_their_request(db: Database) -> None:
+    now = now_ms()
+    old, new = now - 91 * _DAY, now - 89 * _DAY
+    _store(
+        db,
+        *(replace(_MADE, export_id=f"exp_{number}", status="expired", created_at=old) for number in range(250)),
+        replace(_MADE, export_id="exp_failed", status="failed", created_at=old),
+        replace(_MADE, export_id="exp_new", status="expired", created_at=new),
+        replace(_MADE, export_id="exp_live", created_at=old, expires_at=now + _DAY),
+    )
+
+    keys = KeyRing(db, bytes(32))
+    await Housekeeping(db, keys, interval=60, days=90, clock=lambda: now / 1000).tick()
+
+    assert [one.export_id for one in db.read(lambda conn: with_status(conn, "expired"))] == ["exp_new"]
+    assert db.read(lambda conn: with_status(conn, "failed")) == []
+    assert db.read(lambda conn: export(conn, "exp_live")) is not None
+
+
+def test_older_database_gets_what_is_new(db: Database, tmp_path: Path) -> None:
+    def make_old(conn: Connection) -> None:
+        for statement in (
+            "DELETE FROM applied_migrations WHERE name = 'exports_by_end'",
+            "DROP INDEX exports_by_end",
+            "DROP INDEX exports_by_org",
+            "ALTER TABLE exports DROP COLUMN created_under",
+        ):
+            conn.exec_driver_sql(statement)
+
+    db.write_now(make_old)
+    db.close()
+
+    again = Database(tmp_path / "agent-vault.db")
+    indexes = again.read(lambda conn: {one["name"] for one in inspect(conn).get_indexes("exports")})
+    _store(again, replace(_MADE, created_under="key"))
+    again.close()
+
+    assert {"exports_by_end", "exports_by_org", "exports_by_status"} <= indexes

@@ -1,0 +1,340 @@
+"""A mail server that behaves as a test wants, and alerts on a database, a projection and a clock of its own."""
+
+import asyncio
+import secrets
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from email import message_from_bytes
+from email.message import EmailMessage
+from email.policy import default
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from aiosmtpd.smtp import SMTP, AuthResult, Envelope, Session
+from solders.keypair import Keypair
+from solders.signature import Signature
+from sqlalchemy import select
+
+from app.alerts.mailer import Mailer
+from app.alerts.messages import Composer
+from app.alerts.watcher import Watcher
+from app.core.identifiers import wallet_id
+from app.core.settings import Settings
+from app.core.timestamps import iso_ms
+from app.projection.projector import Projector
+from app.store.alert_kinds import AlertType
+from app.store.alert_mails import Mail
+from app.store.alert_mails import table as mails
+from app.store.alerts import AlertRule, put_rules
+from app.store.database import Database
+from app.store.feed import FeedEvent, append_event, feed
+from app.store.organisations import Organisation, insert_organisation
+from app.store.wallets import WalletDetails, insert_wallet_details
+
+SECOND, MINUTE, HOUR = 1000, 60 * 1000, 60 * 60 * 1000
+USDC = 1_000_000
+OPS = "ops@example.com"
+_NOBODY = str(Keypair().pubkey())
+
+
+# The mail server
+
+Answer = Callable[[str], str | None]
+"""Returns what is answered to a message for an address; None for no answer at all."""
+
+
+def takes(_address: str) -> str | None:
+    return "250 taken"
+
+
+def refuses(_address: str) -> str | None:
+    return "554 we do not want it"
+
+
+def fails(_address: str) -> str | None:
+    return "451 come back later"
+
+
+def hangs(_address: str) -> str | None:
+    return None
+
+
+class Mailbox:
+    """A real SMTP server on this machine; `answer` says what becomes of a message, `received` has those it took.
+
+    `asked` has the addresses as clients wrote them: the server's library decodes encoded words in them.
+    """
+
+    def __init__(
+        self, answer: Answer = takes, *, tls: ssl.SSLContext | None = None, login: tuple[bytes, bytes] | None = None
+    ) -> None:
+        self.answer = answer
+        self.received: list[EmailMessage] = []
+        self.envelopes: list[tuple[str | None, list[str]]] = []
+        self.asked: list[str | None] = []
+        self.tried = 0
+        self.encrypted = False
+        self._tls = tls
+        self._login = login
+
+    async def __aenter__(self) -> Self:
+        asked = self.asked
+
+        class Noting(SMTP):
+            async def smtp_RCPT(self, arg: str | None) -> None:  # noqa: N802 - aiosmtpd's
+                asked.append(arg)
+                await super().smtp_RCPT(arg)
+
+        def protocol() -> SMTP:
+            return Noting(
+                self,
+                tls_context=self._tls,
+                require_starttls=self._tls is not None,
+                auth_required=self._login is not None,
+                authenticator=self._authenticate,
+            )
+
+        self._server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0)
+        self.port = int(self._server.sockets[0].getsockname()[1])
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._server.close()
+
+    @property
+    def subjects(self) -> list[str]:
+        return [str(one["Subject"]) for one in self.received]
+
+    async def handle_DATA(self, _server: SMTP, session: Session, envelope: Envelope) -> str:  # noqa: N802 - aiosmtpd's
+        self.tried += 1
+        [address] = envelope.rcpt_tos
+        answer = self.answer(address)
+        if answer is None:
+            await asyncio.Event().wait()
+        assert answer is not None
+        if answer.startswith("2"):
+            assert isinstance(envelope.content, bytes)
+            self.received.append(message_from_bytes(envelope.content, policy=default))
+            self.envelopes.append((envelope.mail_from, envelope.rcpt_tos))
+            self.encrypted = session.ssl is not None
+        return answer
+
+    def _authenticate(self, _server: Any, _session: Any, _envelope: Any, _mechanism: str, data: Any) -> AuthResult:
+        return AuthResult(success=(data.login, data.password) == self._login, handled=False)
+
+
+# The wallets
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What the indexer would have stored of an event."""
+
+    id: int
+    name: str
+    org: str | None
+    block_time: int
+    data: dict[str, Any]
+    slot: int
+    signature: str = field(default_factory=lambda: str(Signature(secrets.token_bytes(64))))
+    instruction: int = 0
+    inner: int = 0
+    fee_payer: str = _NOBODY
+    message_hash: str = "00" * 32
+
+
+@dataclass(slots=True)
+class Vault:
+    """A wallet of a test, with what its next event needs."""
+
+    org: str
+    address: str
+    balance: int = 0
+    sequence: int = 0
+
+    @property
+    def wallet_id(self) -> str:
+        return wallet_id(self.address)
+
+
+class Scene:
+    """Wallets to which things happen at the time that a test sets: `now`, in Unix milliseconds.
+
+    The rows of the chain are the test's; all else is the service's own. A scene opened again in the same folder goes
+    on with what the database has, as a process that was started anew.
+    """
+
+    def __init__(self, folder: Path, *, rows: list[Row] | None = None, **settings: Any) -> None:
+        self.now = 1_777_600_000_000
+        self.rows = [] if rows is None else rows
+        self.db = Database(folder / "alerts.db")
+        self.settings = Settings(smtp_tls="none", **settings)
+        self.projector = Projector(self.db, self._changes)
+        compose = Composer(hourly=self.settings.alert_emails_per_hour) if self.settings.smtp_host else None
+        self.watcher = Watcher(self.db, self.projector, interval=3600, compose=compose, clock=lambda: self.now)
+
+    def _changes(self, after: int, limit: int) -> list[Row]:
+        return [row for row in self.rows if row.id > after][:limit]
+
+    async def open(self) -> None:
+        """Start the watcher, whose looks are the test's."""
+        await self.watcher.start()
+        await self.settled()
+
+    async def close(self) -> None:
+        await self.watcher.stop()
+        self.db.close()
+
+    def mailer(self, timeout: float = 5.0, tls_context: ssl.SSLContext | None = None) -> Mailer:
+        return Mailer(self.db, self.settings, timeout=timeout, tls_context=tls_context, clock=lambda: self.now)
+
+    async def mail(self) -> None:
+        """Send what is due at this moment."""
+        await self.mailer().look()
+
+    def organisation(self, name: str = "org") -> str:
+        org = str(Keypair().pubkey())
+        made = Organisation(org, name, "Acme", _NOBODY, _NOBODY, _NOBODY, 1)
+        self.db.write_now(lambda conn: insert_organisation(conn, made))
+        return org
+
+    async def wallet(self, org: str, balance: int = 100, label: str = "Agent") -> Vault:
+        vault = Vault(org, str(Keypair().pubkey()))
+        details = WalletDetails(vault.wallet_id, org, vault.address, vault.address, label, (), self.now)
+        self.db.write_now(lambda conn: insert_wallet_details(conn, details))
+        self._happens(
+            vault,
+            "WalletCreated",
+            vault_tokens=_NOBODY,
+            policy=_NOBODY,
+            agent_hash="",
+            session_authority=_NOBODY,
+            session_expires_at=0,
+        )
+        if balance:
+            self._fund(vault, balance)
+        await self.settled()
+        return vault
+
+    async def fund(self, vault: Vault, amount: int) -> None:
+        self._fund(vault, amount)
+        await self.settled()
+
+    async def pay(self, vault: Vault, amount: int, count: int = 1) -> None:
+        for _ in range(count):
+            self.pay_unseen(vault, amount)
+        await self.settled()
+
+    def pay_unseen(self, vault: Vault, amount: int) -> None:
+        """Pay; the service has not seen it yet."""
+        vault.balance -= amount
+        self._happens(
+            vault,
+            "PaymentExecuted",
+            recipient=_NOBODY,
+            amount=amount * USDC,
+            balance=vault.balance * USDC,
+            policy=_NOBODY,
+            approval="1" * 32,
+            co_signed=False,
+            by_session=False,
+            reference=secrets.token_hex(16),
+        )
+
+    def revert_last(self) -> None:
+        """The last transaction vanishes from the chain."""
+        gone = self.rows.pop()
+        reverted = Row(
+            gone.id + 1,
+            "TransactionReverted",
+            None,
+            self.now // 1000,
+            {},
+            slot=gone.slot,
+            signature=gone.signature,
+            instruction=-1,
+            inner=-1,
+        )
+        self.rows.append(reverted)
+
+    async def archive(self, vault: Vault) -> None:
+        self._happens(vault, "WalletClosed")
+        await self.settled()
+
+    def block(self, vault: Vault, *, recipient: str = _NOBODY) -> None:
+        """A payment that the policy refuses."""
+        payload = {
+            "wallet_id": vault.wallet_id,
+            "tx_id": f"tx_{secrets.token_hex(8)}",
+            "attempted_amount": "6.00",
+            "recipient": recipient,
+            "violation": {"rule": "max_per_tx", "limit": "5.00", "attempted": "6.00"},
+            "timestamp": iso_ms(self.now),
+        }
+        self.db.write_now(
+            lambda conn: append_event(
+                conn,
+                event_id=f"evt_{payload['tx_id']}",
+                org=vault.org,
+                type="transaction.blocked",
+                timestamp=self.now,
+                wallet_id=vault.wallet_id,
+                payload=payload,
+            )
+        )
+
+    def rule(
+        self,
+        scope: str | Vault,
+        kind: AlertType,
+        threshold: int | None = None,
+        emails: list[str] | None = None,
+        *,
+        enabled: bool | None = None,
+    ) -> None:
+        """Replace the rules of an organisation or a wallet by this one. Money is in micro-USDC."""
+        name, org = (scope, scope) if isinstance(scope, str) else (scope.wallet_id, scope.org)
+        on = threshold is not None if enabled is None else enabled
+        new = AlertRule(name, kind, org, on, threshold, emails, self.now)
+        self.db.write_now(lambda conn: put_rules(conn, name, [new]))
+        self.watcher.rules_changed()
+
+    async def settled(self) -> None:
+        await self.projector.catch_up()
+
+    async def look(self) -> None:
+        await self.watcher.look()
+
+    def told(self, vault: Vault, kind: str) -> list[FeedEvent]:
+        """The events of a type about a wallet, oldest first."""
+        found = self.db.read(lambda conn: feed(conn, vault.org, limit=10_000)).data
+        return [one for one in reversed(found) if one.type == kind and one.wallet_id == vault.wallet_id]
+
+    def mails(self) -> list[Mail]:
+        """All e-mails, in whatever state."""
+        rows = self.db.read(
+            lambda conn: conn.execute(select(mails).order_by(mails.c.created_at, mails.c.mail_id)).all()
+        )
+        return [Mail(**row._mapping) for row in rows]
+
+    def _fund(self, vault: Vault, amount: int) -> None:
+        vault.balance += amount
+        balance = vault.balance * USDC
+        self._happens(
+            vault,
+            "WalletFunded",
+            amount=amount * USDC,
+            vault_balance=balance,
+            reserve_balance=0,
+            reference=secrets.token_hex(16),
+        )
+
+    def _happens(self, vault: Vault, name: str, **data: Any) -> None:
+        vault.sequence += 1
+        number = self.rows[-1].id + 1 if self.rows else 1
+        fields = {**data, "vault": vault.address, "sequence": vault.sequence}
+        self.rows.append(Row(number, name, vault.org, self.now // 1000, fields, slot=number))

@@ -1,0 +1,139 @@
+"""A vault on the embedded chain, a client's run against it over sockets, and what the client must then have said."""
+
+import asyncio
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from solders.keypair import Keypair
+from solders.pubkey import Pubkey
+
+from app.localnet import base58
+from tests.support.service_world import ServiceWorld
+
+IDL = Path(__file__).parents[2] / "idl/agent_vault.json"
+AMOUNT, TOO_MUCH = 4_500_000, 6_000_000
+_FEES = 10**9
+_PATIENCE = 60.0
+_RULE_MAX_PER_TX = "5"
+
+
+@dataclass(frozen=True)
+class Vault:
+    """What a user knows who calls the program directly, and whom the client is to pay."""
+
+    address: str
+    session: Keypair
+    keypair_file: Path
+    payee: str
+
+
+async def vault_with_session(world: ServiceWorld, folder: Path, *, restricted: bool) -> Vault:
+    """Make a wallet of 50 USDC that pays at most 5 at once, and take its session token as a key that can pay fees.
+
+    A restricted one pays the payee alone, and nobody known as a gambler.
+    """
+    payee = str(Keypair().pubkey())
+    rules = {"allowedRecipients": [payee], "blockedCategories": ["gambling"]} if restricted else {}
+    policy = await world.policy(maxPerTx="5", **rules)
+    wallet = await world.wallet(policy["policy_id"], funds="50")
+    token = await world.session(wallet)
+    session = Keypair.from_seed(base58.decode(token.removeprefix("avs_")))
+    keypair_file = folder / "session.json"
+    keypair_file.write_text(json.dumps(list(bytes(session))))
+    await world.localnet.airdrop(session.pubkey(), _FEES)
+    return Vault(wallet["chain_address"], session, keypair_file, payee)
+
+
+async def run(world: ServiceWorld, command: list[str], vault: Vault) -> Any:
+    """Run a client in a process of its own against the chain's sockets; return the JSON that it prints."""
+    async with world.localnet.serving("127.0.0.1", 0) as (port, _):
+        options = {
+            "--idl": IDL,
+            "--rpc-url": f"http://127.0.0.1:{port}",
+            "--keypair": vault.keypair_file,
+            "--vault": vault.address,
+            "--to": vault.payee,
+            "--amount": AMOUNT,
+            "--too-much": TOO_MUCH,
+        }
+        arguments = [str(part) for option in options.items() for part in option]
+        process = await asyncio.create_subprocess_exec(
+            *command, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        try:
+            out, err = await asyncio.wait_for(process.communicate(), _PATIENCE)
+        finally:
+            if process.returncode is None:
+                process.kill()
+    assert process.returncode == 0, err.decode()
+    return json.loads(out)
+
+
+async def check(world: ServiceWorld, vault: Vault, said: Any) -> None:
+    """Check what a client said against the chain."""
+    session, signature = str(vault.session.pubkey()), said["payment"]["signature"]
+    read, paid, refused = said["vault"], said["payment"]["event"], said["refusal"]
+    destination = world.service.addresses.token_account(Pubkey.from_string(vault.payee))
+
+    # It read the vault before the payment.
+    assert read["org"] == world.org
+    assert read["session_authority"] == session
+    assert read["balance"] == "50000000"
+
+    # It paid, and read the payment's event.
+    assert await world.balance(vault.payee) == AMOUNT
+    assert await world.balance(vault.address) == 50_000_000 - AMOUNT
+    assert signature in await world.signatures(vault.address)
+    sequence = str(int(read["sequence"]) + 1)
+    assert paid["name"] == "PaymentExecuted"
+    assert (
+        paid["data"]
+        | {
+            "org": world.org,
+            "vault": vault.address,
+            "policy": read["policy"],
+            "recipient": vault.payee,
+            "destination": str(destination),
+            "signer": session,
+            "approval": str(Pubkey.default()),
+            "sequence": sequence,
+            "amount": str(AMOUNT),
+            "balance": str(50_000_000 - AMOUNT),
+            "co_signed": "0",
+            "by_session": "1",
+        }
+        == paid["data"]
+    )
+    assert len(bytes.fromhex(paid["data"]["reference"])) == 16
+
+    # It was refused, and read by which rule.
+    errors = {error["code"]: error for error in json.loads(IDL.read_text())["errors"]}
+    assert refused["name"] == "MaxPerTxExceeded"
+    assert errors[refused["code"]]["name"] == refused["name"]
+    assert refused["message"] == errors[refused["code"]]["msg"]
+    assert refused["event"]["name"] == "PolicyViolation"
+    assert (
+        refused["event"]["data"]
+        | {
+            "org": world.org,
+            "vault": vault.address,
+            "recipient": vault.payee,
+            "limit": "5000000",
+            "attempted": str(TOO_MUCH),
+            "rule": _RULE_MAX_PER_TX,
+        }
+        == refused["event"]["data"]
+    )
+
+    # It read everything that ever happened to the vault.
+    history = said["history"]
+    assert [event["name"] for event in history] == [
+        "WalletCreated",
+        "WalletFunded",
+        "WalletUpdated",
+        "PaymentExecuted",
+    ]
+    assert [event["data"]["sequence"] for event in history] == ["1", "2", "3", sequence]
+    assert history[-1] == paid

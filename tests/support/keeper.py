@@ -1,0 +1,87 @@
+"""What the tests of the keeper share: rules, expiring wallets, and counts of queries and of calls to the chain."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import event
+
+from app.submission.context import Service
+from tests.support.service_world import Json, ServiceWorld
+
+HOUR = 3600.0
+PATIENCE = 10.0
+
+
+def path_of(wallet: Json, rest: str = "") -> str:
+    return f"/v1/wallets/{wallet['wallet_id']}{rest}"
+
+
+async def expiring(world: ServiceWorld, seconds: float = HOUR) -> Json:
+    """A wallet whose policy expires so many seconds from the chain's now."""
+    moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(world.clock() + seconds))
+    return await world.wallet((await world.policy(expiry=moment))["policy_id"], funds=None)
+
+
+async def set_rule(world: ServiceWorld, wallet: Json, below: str, amount: str) -> None:
+    body = {"enabled": True, "triggerBelow": below, "topupAmount": amount}
+    await world.ok("PUT", path_of(wallet, "/auto-topup"), body)
+
+
+async def shown(world: ServiceWorld, wallet: Json) -> tuple[str, str]:
+    """Status and balance, once the read models have caught up."""
+    await world.catch_up()
+    shown = await world.ok("GET", path_of(wallet))
+    return shown["status"], shown["usdc_balance"]
+
+
+async def fundings_of(world: ServiceWorld, wallet: Json) -> list[str]:
+    await world.catch_up()
+    rows = (await world.ok("GET", path_of(wallet, "/transactions?type=funding")))["data"]
+    return sorted(row["amount"] for row in rows)
+
+
+async def events_of(world: ServiceWorld, wallet: Json, name: str) -> list[Json]:
+    """The events of this name about the wallet."""
+    await world.catch_up()
+    query = f"event={name}&wallet_id={wallet['wallet_id']}"
+    return list((await world.ok("GET", f"/v1/events?{query}"))["data"])
+
+
+@contextmanager
+def calls_of(service: Service) -> Iterator[list[str]]:
+    """The methods that the service, other than its indexer, asks of the chain meanwhile."""
+    found: list[str] = []
+    call = service.chain.call
+
+    async def note(method: str, params: list[Any]) -> Any:
+        found.append(method)
+        return await call(method, params)
+
+    service.chain.call = note  # type: ignore[method-assign]
+    try:
+        yield found
+    finally:
+        service.chain.call = call  # type: ignore[method-assign]
+
+
+@contextmanager
+def queries_of(service: Service) -> Iterator[list[str]]:
+    """The statements that are read from the database meanwhile."""
+    found: list[str] = []
+
+    def note(_conn: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        found.append(statement)
+
+    engine = service.db._readers
+    event.listen(engine, "before_cursor_execute", note)
+    try:
+        yield found
+    finally:
+        event.remove(engine, "before_cursor_execute", note)
+
+
+def asks_history(method: str) -> bool:
+    """Whether the indexer asks for what happened."""
+    return method in {"getSignaturesForAddress", "getTransaction"}

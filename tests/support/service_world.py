@@ -1,0 +1,290 @@
+"""A whole service for tests: embedded chain, program, indexer, projector and HTTP application, without sockets."""
+
+import itertools
+import json
+import shutil
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+from solders.instruction import Instruction
+from solders.keypair import Keypair
+from solders.pubkey import Pubkey
+
+from app.access.keyring import Role
+from app.chain.errors import ChainUnavailable
+from app.chain.records import SignatureStatus
+from app.chain.transactions import sign
+from app.chain.transport import AsgiTransport
+from app.core.paths import program_file
+from app.core.settings import Settings
+from app.keeper.keeper import Keeper
+from app.localnet import Localnet
+from app.organisations import service as organisations
+from app.server.application import create_app
+from app.server.bootstrap import codec_of, running
+from app.server.quickstart import LAMPORTS, RESERVE
+from app.store.organisations import insert_organisation, organisation
+from app.submission.context import Service
+from app.wallets import service as wallets
+from tests.support.chain import altered
+
+Json = dict[str, Any]
+
+
+class Clock:
+    """Real time, plus what a test adds: the chain's clock, which decides about deadlines and expiries."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.ahead
+
+
+class FlakyTransport:
+    """The way to the chain, which a test can break: for requests (`lose_requests`) or for answers (`lose_answers`).
+
+    What `hold` returns for a method is awaited before its request passes. `through` takes a request's body to the
+    chain. `alter` gets a method's name and its result, and returns what is answered instead.
+    """
+
+    def __init__(self, through: Callable[[bytes], Awaitable[bytes]]) -> None:
+        self.through = through
+        self.lose_requests: Callable[[str], bool] = lambda _method: False
+        self.lose_answers: Callable[[str], bool] = lambda _method: False
+        self.hold: Callable[[str], Awaitable[object] | None] = lambda _method: None
+        self.alter: Callable[[str, Any], Any] | None = None
+        self.methods: list[str] = []
+
+    async def __call__(self, body: bytes) -> bytes:
+        request = json.loads(body)
+        methods = [one["method"] for one in (request if isinstance(request, list) else [request])]
+        self.methods += methods
+        for method in methods:
+            if (held := self.hold(method)) is not None:
+                await held
+        if any(self.lose_requests(method) for method in methods):
+            raise ChainUnavailable("cut by the test")
+        answer = await self.through(body)
+        if any(self.lose_answers(method) for method in methods):
+            raise ChainUnavailable("cut by the test")
+        return answer if self.alter is None else altered(methods, answer, self.alter)
+
+    def mend(self) -> None:
+        self.lose_requests = self.lose_answers = lambda _method: False
+        self.alter = None
+
+
+class ServiceWorld:
+    """The service and what a test does with it. Amounts are decimal strings."""
+
+    service: Service
+    client: httpx.AsyncClient
+    line: FlakyTransport
+    localnet: Localnet
+    org: str
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        defaults: Json = {"data_dir": folder, "idempotency_wait": 2.0, "settlement_interval": 3600.0}
+        # A test that moves the clock decides itself what is done then.
+        defaults["keeper"] = defaults["alerts"] = False
+        # Tests ask as fast as they can.
+        defaults["rate_limit"] = defaults["failed_authentications"] = 0
+        defaults["operator_daily_limit"] = "1000000000.00"
+        self.settings = Settings(**{**defaults, **settings})
+        self.clock = Clock()
+        self._chain = AsyncExitStack()
+        self._stack = AsyncExitStack()
+        self._numbers = itertools.count(1)
+        self.keys: dict[str, str] = {}
+
+    async def __aenter__(self) -> Self:
+        programs = {codec_of(self.settings).program_id: program_file()}
+        self.localnet = await self._chain.enter_async_context(Localnet.open(None, programs, self.clock))
+        await self.start()
+        await self.localnet.airdrop(self.service.signers.fee_payer.pubkey(), LAMPORTS)
+        self.org = await self.organisation("test")
+        self.keys["admin"] = self.key("admin")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()
+        await self._chain.aclose()
+
+    async def start(self, *, lose_requests: Callable[[str], bool] | None = None, **settings: Any) -> None:
+        """Start the service on the chain, which goes on over restarts."""
+        self.settings = self.settings.model_copy(update=settings)
+        self.line = FlakyTransport(AsgiTransport(self.localnet.rpc_app))
+        self.line.lose_requests = lose_requests or self.line.lose_requests
+        self._stack = AsyncExitStack()
+        self.service = await self._stack.enter_async_context(running(self.settings, self.localnet, transport=self.line))
+        app = create_app(self.settings, self._lifespan)
+        self.client = await self._stack.enter_async_context(
+            httpx.AsyncClient(
+                transport=httpx.ASGITransport(app, raise_app_exceptions=False), base_url="http://service", timeout=60
+            )
+        )
+        app.state.service = self.service
+
+    async def stop(self) -> None:
+        await self._stack.aclose()
+
+    async def restart(self, **settings: Any) -> None:
+        await self.stop()
+        await self.start(**settings)
+
+    def keeper(self, service: Service | None = None, timer: Callable[[], float] = time.monotonic) -> Keeper:
+        """A keeper by the chain's clock, for a test to `tick`."""
+        return Keeper(service or self.service, clock=self.clock, timer=timer)
+
+    @asynccontextmanager
+    async def twin(self) -> AsyncIterator[tuple[Service, FlakyTransport]]:
+        """Another node: a service on the same chain, with the same keys and organisation and a database of its own."""
+        folder = self.settings.data_dir / "twin"
+        shutil.copytree(self.settings.data_dir / "keys", folder / "keys")
+        settings, line = (
+            self.settings.model_copy(update={"data_dir": folder}),
+            FlakyTransport(AsgiTransport(self.localnet.rpc_app)),
+        )
+        own = self.service.db.read(lambda conn: organisation(conn, self.org))
+        assert own is not None
+        async with running(settings, self.localnet, transport=line) as service:
+            await service.db.write(lambda conn: insert_organisation(conn, own))
+            await service.indexer.catch_up()
+            await service.projector.catch_up()
+            yield service, line
+
+    @asynccontextmanager
+    async def _lifespan(self) -> AsyncIterator[Service]:
+        yield self.service
+
+    # Setting up
+
+    async def organisation(self, org_id: str) -> str:
+        """An organisation with a reserve of 1,000,000 USDC."""
+        made = await organisations.create(self.service, org_id)
+        await self.localnet.mint_usdc(self.service.instructions(made.org).reserve_tokens, RESERVE)
+        # Now, so that no test finds the deposit's event among its own.
+        await self.service.indexer.check(late=False)
+        await self.catch_up()
+        return made.org
+
+    def key(self, role: Role, wallet_id: str | None = None, org: str | None = None) -> str:
+        return self.service.keys.create(org=org or self.org, role=role, wallet_id=wallet_id, name="test", live=False)
+
+    async def catch_up(self) -> None:
+        """Bring everything that the chain has into the read models."""
+        await self.service.indexer.catch_up()
+        await self.service.projector.catch_up()
+
+    async def policy(self, **rules: Any) -> Json:
+        return await self.ok("POST", "/v1/policies", {"name": f"Policy {next(self._numbers)}", **rules})
+
+    async def wallet(self, policy_id: str = "pol_permissive", funds: str | None = "100", **fields: Any) -> Json:
+        body = {"agentId": f"agent-{next(self._numbers)}", "label": "Agent", "policyId": policy_id, **fields}
+        made = await self.ok("POST", "/v1/wallets", body)
+        if funds is not None:
+            await self.ok("POST", f"/v1/wallets/{made['wallet_id']}/fund", {"amount": funds, "currency": "USDC"})
+        return made
+
+    async def session(self, wallet: Json) -> str:
+        return str((await self.ok("POST", f"/v1/wallets/{wallet['wallet_id']}/rotate-token", {}))["session_token"])
+
+    async def payee(self, lamports: int = 0) -> str:
+        """An address that has a USDC account already."""
+        owner = Keypair().pubkey()
+        signers = self.service.signers
+        build = self.service.instructions(self.org)
+        await self.land([build.create_token_account(payer=signers.fee_payer.pubkey(), owner=owner)])
+        if lamports:
+            await self.localnet.airdrop(owner, lamports)
+        return str(owner)
+
+    async def later(self, seconds: float) -> None:
+        """Let the chain's time pass: its clock jumps, and the service gets a blockhash that is still good."""
+        self.clock.ahead += seconds
+        await self.service.chain.blockhash(fresh=True)
+
+    # Requests
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        key: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> httpx.Response:
+        authorised = {"Authorization": f"Bearer {key or self.keys['admin']}", **(headers or {})}
+        return await self.client.request(method, path, json=body, headers=authorised)
+
+    async def ok(self, method: str, path: str, body: Any = None, **options: Any) -> Json:
+        response = await self.call(method, path, body, **options)
+        assert response.status_code == 200, response.text
+        answer: Json = response.json()
+        return answer
+
+    async def pay(self, wallet: Json, to: str, amount: str, **options: Any) -> httpx.Response:
+        session = options.pop("session", None)
+        body = {"walletId": wallet["wallet_id"], "to": to, "amount": amount, "currency": "USDC"}
+        body.update(options.pop("body", {}))
+        headers = {**({"Session-Token": session} if session else {}), **options.pop("headers", {})}
+        return await self.call("POST", "/v1/payments", body, headers=headers, **options)
+
+    # The chain
+
+    async def land(self, instructions: Sequence[Instruction], *signers: Keypair) -> SignatureStatus:
+        """Send a transaction past the service and wait for its outcome."""
+        chain, payer = self.service.chain, self.service.signers.fee_payer
+        blockhash = await chain.blockhash(fresh=True)
+        signed = sign(instructions, payer=payer, signers=signers, blockhash=blockhash.hash)
+        await chain.send(signed.raw)
+        status = await chain.confirm(signed.signature, timeout=5)
+        assert status is not None
+        return status
+
+    async def accounts(self, *addresses: str | Pubkey) -> list[bytes | None]:
+        """What the chain holds at these addresses, as bytes: owner, lamports and data."""
+        keys = [Pubkey.from_string(one) if isinstance(one, str) else one for one in addresses]
+        found = await self.service.chain.accounts(keys)
+        return [None if one is None else bytes(one.owner) + one.lamports.to_bytes(8) + one.data for one in found]
+
+    async def signatures(self, address: str) -> list[str]:
+        """The signatures of all transactions that name an address."""
+        options = {"commitment": "confirmed"}
+        found = await self.service.chain.call("getSignaturesForAddress", [address, options])
+        return [one["signature"] for one in found]
+
+    async def balance(self, owner: str) -> int:
+        """Micro-USDC that an address owns."""
+        tokens = self.service.addresses.token_account(Pubkey.from_string(owner))
+        return await self.service.chain.token_balance(tokens) or 0
+
+    def vault_accounts(self, wallet: Json) -> list[Pubkey]:
+        """Every account that a payment of this wallet might change, but for the payee's and the fee payer."""
+        found = wallets.find(self.service, self.org, wallet["wallet_id"])
+        vault = Pubkey.from_string(found.vault)
+        policy = Pubkey.from_string(found.policy.address)
+        return [vault, self.service.addresses.token_account(vault), policy, Pubkey.from_string(self.org)]
+
+
+def error_of(response: httpx.Response, status: int, code: str) -> Json:
+    """The error object of an answer that must have this status and code; checks the envelope."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/json"
+    body: Json = response.json()
+    assert list(body) == ["error"]
+    error: Json = body["error"]
+    assert error["code"] == code, error
+    assert error["message"]
+    assert error["docs"].endswith(f"/docs/errors/{code}")
+    assert error["request_id"] == response.headers["request-id"]
+    return error

@@ -1,0 +1,263 @@
+"""An organisation in a VM, with helpers that build what most tests need."""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from solders.instruction import Instruction
+from solders.pubkey import Pubkey
+
+from app.chain.addresses import TOKEN_PROGRAM, Addresses
+from app.chain.instructions import UNLIMITED, Instructions, Session
+from app.chain.rules import Rules
+from tests.support.vm import CODEC, LAMPORTS, PROGRAM_ID, START, Receipt, Vm
+from tests.support.vm_tokens import USDC, mint_data, place_token_account, token_balance
+
+NONE = Pubkey.default()
+"""Stands for no address in a field of an account or event."""
+SESSION_ENDS = START + 10**9
+OPEN = Rules()
+"""No rule set."""
+CHUNK = 20
+"""Allowlist entries that fit into a transaction."""
+
+
+@dataclass(frozen=True)
+class Payee:
+    """Somebody who is paid: the owner and one token account of theirs."""
+
+    owner: Pubkey
+    tokens: Pubkey
+
+
+class VmWorld:
+    """One organisation: its roles, mint and reserve. Instructions are built by `build` and sent through `vm`."""
+
+    def __init__(
+        self,
+        vm: Vm | None = None,
+        *,
+        org_id: str = "acme",
+        mint: Pubkey | None = None,
+        token_program: Pubkey = TOKEN_PROGRAM,
+        reserve: int = 10**6 * USDC,
+        operator_daily_limit: int = UNLIMITED,
+        attestation_delay: int = 0,
+    ) -> None:
+        self.vm = vm or Vm()
+        self.mint = mint or self.vm.put(Pubkey.new_unique(), mint_data(), token_program)
+        self.token_program = token_program
+        self.payer = self.vm.key(10**5 * LAMPORTS)
+        self.authority, self.operator, self.session = self.vm.key(), self.vm.key(), self.vm.key()
+        self.arbiter, self.verifier, self.stranger = self.vm.key(), self.vm.key(), self.vm.key(LAMPORTS)
+        self.org_id = org_id
+        self.settings = {"operator_daily_limit": operator_daily_limit, "attestation_delay": attestation_delay}
+        self.addresses = Addresses(PROGRAM_ID, self.mint, token_program)
+        self.org = self.addresses.org(self.authority, org_id)
+        self.build = Instructions(CODEC, self.addresses, self.org)
+        self.reserve = self.build.reserve_tokens
+        self.initialized = self.vm.succeed(self.initialize())
+        self.fill(self.reserve, self.org, reserve)
+        self._numbers = 0
+
+    def initialize(self) -> Instruction:
+        """Return the instruction that creates this organisation."""
+        return self.build.initialize_org(
+            payer=self.payer,
+            creator=self.authority,
+            org_id=self.org_id,
+            operator=self.operator,
+            arbiter=self.arbiter,
+            verifier=self.verifier,
+            **self.settings,
+        )
+
+    def fill(self, tokens: Pubkey, owner: Pubkey, amount: int) -> None:
+        """Set the balance of a token account."""
+        place_token_account(self.vm, self.mint, owner, amount, program=self.token_program, at=tokens)
+
+    def number(self) -> int:
+        """Return a number that was not given before."""
+        self._numbers += 1
+        return self._numbers
+
+    def fields(self, address: Pubkey) -> dict[str, Any]:
+        """Return the fields of an account of the program."""
+        return CODEC.decode_account(self.vm.data(address)).data
+
+    def balance(self, tokens: Pubkey) -> int:
+        """Return the micro-USDC in a token account."""
+        return token_balance(self.vm, tokens)
+
+    def tokens_of(self, owner: Pubkey) -> Pubkey:
+        """Return the associated token account of an address."""
+        return self.addresses.token_account(owner)
+
+    def payee(self, owner: Pubkey | None = None) -> Payee:
+        """Place an empty token account of `owner`, or of somebody new."""
+        owner = owner or Pubkey.new_unique()
+        tokens = self.tokens_of(owner)
+        self.fill(tokens, owner, 0)
+        return Payee(owner, tokens)
+
+    def policy(self, rules: Rules = OPEN, entries: Sequence[bytes] | None = None) -> Pubkey:
+        """Create a policy; with `entries` it has an allowlist of them in force."""
+        key = self.number().to_bytes(16, "big")
+        self.vm.succeed(self.build.create_policy(payer=self.payer, authority=self.authority, key=key, rules=rules))
+        policy = self.addresses.policy(self.org, key)
+        if entries is not None:
+            self.write_allowlist(policy, entries)
+            self.update_policy(policy, rules, new_allowlist=self.next_allowlist(policy))
+        return policy
+
+    def next_allowlist(self, policy: Pubkey) -> Pubkey:
+        """Return the address of the allowlist that can be written now."""
+        return self.addresses.allowlist(policy, self.fields(policy)["allowlist_version"] + 1)
+
+    def chunk(self, policy: Pubkey, entries: Sequence[bytes], *, offset: int = 0, seal: bool = True) -> Instruction:
+        """Return the instruction that writes a chunk of the policy's next allowlist."""
+        return self.build.write_allowlist(
+            payer=self.payer,
+            authority=self.authority,
+            policy=policy,
+            version=self.fields(policy)["allowlist_version"] + 1,
+            offset=offset,
+            entries=entries,
+            seal=seal,
+        )
+
+    def write_allowlist(self, policy: Pubkey, entries: Sequence[bytes]) -> Pubkey:
+        """Write and seal the policy's next allowlist, and return its address."""
+        entries = sorted(entries)
+        for offset in range(0, max(len(entries), 1), CHUNK):
+            chunk = entries[offset : offset + CHUNK]
+            self.vm.succeed(self.chunk(policy, chunk, offset=offset, seal=offset + CHUNK >= len(entries)))
+        return self.next_allowlist(policy)
+
+    def policy_update(self, policy: Pubkey, rules: Rules, **accounts: Any) -> Instruction:
+        """Return the instruction that gives a policy these rules, expecting its present version."""
+        expected = accounts.pop("expected_version", self.fields(policy)["version"])
+        return self.build.update_policy(
+            authority=self.authority, policy=policy, expected_version=expected, rules=rules, **accounts
+        )
+
+    def update_policy(self, policy: Pubkey, rules: Rules, **accounts: Any) -> Receipt:
+        """Give a policy these rules."""
+        return self.vm.succeed(self.policy_update(policy, rules, **accounts))
+
+    def wallet_creation(self, agent_id: str, policy: Pubkey, session: Session | None = None) -> Instruction:
+        """Return the instruction that creates an agent's vault."""
+        return self.build.create_wallet(
+            payer=self.payer, operator=self.operator, agent_id=agent_id, policy=policy, session=session
+        )
+
+    def wallet(self, policy: Pubkey | Rules = OPEN, funds: int = 1_000 * USDC) -> Pubkey:
+        """Create a vault with a session authority and `funds`, under a policy or one made of these rules."""
+        agent_id = f"agent-{self.number()}"
+        policy = self.policy(policy) if isinstance(policy, Rules) else policy
+        self.vm.succeed(self.wallet_creation(agent_id, policy, (self.session, SESSION_ENDS)))
+        vault = self.addresses.vault(self.org, agent_id)
+        if funds:
+            self.vm.succeed(self.funding(vault, funds))
+        return vault
+
+    def funding(self, vault: Pubkey, amount: int, **options: Any) -> Instruction:
+        """Return the instruction that moves money from the reserve to a vault."""
+        reference = options.pop("reference", None) or secrets.token_bytes(16)
+        return self.build.fund_wallet(
+            operator=self.operator, vault=vault, amount=amount, reference=reference, **options
+        )
+
+    def registration(
+        self, address: Pubkey, category: int = 0, domain: str | None = None, signer: Pubkey | None = None
+    ) -> Instruction:
+        """Return the instruction that registers a recipient, as the operator unless told otherwise."""
+        return self.build.register_recipient(
+            payer=self.payer, signer=signer or self.operator, address=address, category=category, domain=domain
+        )
+
+    def approval(
+        self,
+        vault: Pubkey,
+        payee: Payee,
+        amount: int,
+        *,
+        expires_in: int = 3_600,
+        reference: bytes | None = None,
+        for_escrow: bool = False,
+    ) -> Pubkey:
+        """Let the operator approve a payment, or an escrow, and return the approval's address."""
+        reference = reference or secrets.token_bytes(16)
+        approve = self.approving(vault, payee.owner, amount, self.vm.now + expires_in, reference, for_escrow)
+        self.vm.succeed(approve)
+        return self.addresses.approval(vault, reference)
+
+    def approving(  # noqa: PLR0917
+        self,
+        vault: Pubkey,
+        recipient: Pubkey,
+        amount: int,
+        expires_at: int,
+        reference: bytes,
+        for_escrow: bool = False,
+    ) -> Instruction:
+        """Return the instruction that approves a payment, or an escrow."""
+        return self.build.approve_payment(
+            payer=self.payer,
+            operator=self.operator,
+            vault=vault,
+            policy=self.fields(vault)["policy"],
+            reference=reference,
+            recipient=recipient,
+            amount=amount,
+            expires_at=expires_at,
+            for_escrow=for_escrow,
+        )
+
+    def payment(self, vault: Pubkey, payee: Payee, amount: int = USDC, **options: Any) -> Instruction:
+        """Return a payment by the session authority, with the accounts that the vault's policy needs."""
+        policy = self.fields(vault)["policy"]
+        rules = self.fields(policy)
+        accounts: dict[str, Any] = {
+            "signer": self.session,
+            "policy": policy,
+            "destination": payee.tokens,
+            "reference": secrets.token_bytes(16),
+            "allowlist": None if rules["allowlist"] == NONE else rules["allowlist"],
+            "recipient": self.addresses.recipient(self.org, payee.owner),
+        }
+        if options.get("approval") is not None:
+            accounts["approval_rent_receiver"] = self.payer
+        return self.build.execute_payment(vault=vault, amount=amount, **{**accounts, **options})
+
+    def check(
+        self, vault: Pubkey, payee: Payee, amount: int = USDC, *, co_signed: bool = False, **options: Any
+    ) -> dict[str, Any]:
+        """Return the program's preview of a payment."""
+        policy = self.fields(vault)["policy"]
+        allowlist = self.fields(policy)["allowlist"]
+        accounts = {
+            "policy": policy,
+            "allowlist": None if allowlist == NONE else allowlist,
+            "recipient_account": self.addresses.recipient(self.org, payee.owner),
+            **options,
+        }
+        instruction = self.build.check_payment(
+            vault=vault, amount=amount, recipient=payee.owner, co_signed=co_signed, **accounts
+        )
+        result = self.vm.simulate(instruction)
+        assert result.error is None, "\n".join([result.error, *result.logs])
+        returned = result.meta.return_data()  # type: ignore[attr-defined] # another name in solders' stubs
+        assert returned.program_id == PROGRAM_ID
+        return CODEC.decode_return("PaymentCheck", returned.data)
+
+    def pause(self) -> None:
+        """Let the operator pause the organisation."""
+        self.vm.succeed(self.build.update_org(signer=self.operator, paused=True))
+
+    def freeze(self, vault: Pubkey, action: Any = "Freeze", *, signer: Pubkey | None = None) -> Instruction:
+        """Return the instruction that freezes a vault or lifts its freeze, as the operator unless told otherwise."""
+        return self.build.freeze_wallet(
+            signer=signer or self.operator, vault=vault, policy=self.fields(vault)["policy"], action=action
+        )
