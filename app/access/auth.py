@@ -22,13 +22,13 @@ _TOKEN_PREFIX = "avs_"  # noqa: S105 - a prefix
 _SEED_BYTES = 32
 
 
-def admit(request: Request, keys: KeyRing, limits: RateLimits) -> Principal:
+async def admit(request: Request, keys: KeyRing, limits: RateLimits) -> Principal:
     """Return the key's owner, and count the request; the answer will tell what the limit leaves.
 
     Raises ``authentication_failed`` and ``rate_limited``.
     """
     try:
-        principal = authenticate(request, keys)
+        principal = await authenticate(request, keys)
     except AuthenticationError:
         limits.failed(request.client.host if request.client else None)
         raise
@@ -36,10 +36,10 @@ def admit(request: Request, keys: KeyRing, limits: RateLimits) -> Principal:
     return principal
 
 
-def authenticate(request: Request, keys: KeyRing) -> Principal:
+async def authenticate(request: Request, keys: KeyRing) -> Principal:
     """Return the key's owner. Raises ``authentication_failed``."""
     scheme, _, key = request.headers.get("authorization", "").partition(" ")
-    principal = keys.recognise(key.strip()) if scheme.lower() == "bearer" else None
+    principal = await keys.recognise(key.strip()) if scheme.lower() == "bearer" else None
     if principal is None:
         raise AuthenticationError("authentication_failed", headers={"WWW-Authenticate": "Bearer"})
     return principal

@@ -106,13 +106,13 @@ class KeyRing:
         """Return what is stored of a key."""
         return hmac.new(self._secret, key.encode(), hashlib.sha256).hexdigest()
 
-    def recognise(self, key: str) -> Principal | None:
+    async def recognise(self, key: str) -> Principal | None:
         """Whose key this is; None for a malformed, unknown or revoked one."""
         digest = self.digest(key)
         remembered = self._cache.get(digest)
         if remembered is None or self._timer() >= remembered[0]:
             self._cache.pop(digest, None)
-            found = self._db.read(lambda conn: api_key_by_digest(conn, digest)) if well_formed(key) else None
+            found = await self._db.read(lambda conn: api_key_by_digest(conn, digest)) if well_formed(key) else None
             if found is None or not hmac.compare_digest(found.digest, digest):
                 return None
             principal = Principal(found.key_id, found.org, _role(found), found.wallet_id)
@@ -169,9 +169,9 @@ class KeyRing:
         self._db.write_now(lambda conn: insert_api_key(conn, made.record))
         return made.key
 
-    def list(self, org: str) -> list[ApiKey]:
+    async def list(self, org: str) -> list[ApiKey]:
         """All keys of an organisation, revoked ones too."""
-        return self._db.read(lambda conn: api_keys(conn, org))
+        return await self._db.read(lambda conn: api_keys(conn, org))
 
     def revoke(self, conn: Connection, org: str, key_id: str, *, again: bool = False) -> ApiKey:
         """Revoke a key; ``again`` says that this request has done so and is only to be answered.

@@ -71,7 +71,7 @@ class Mailer(Background):
     async def look(self) -> None:
         """Send everything that is due at this moment."""
         now = self._clock()
-        while not self._stopping and (mails := self._db.read(lambda conn: due_mails(conn, now, _AT_ONCE))):
+        while not self._stopping and (mails := await self._db.read(lambda conn: due_mails(conn, now, _AT_ONCE))):
             # All have ended before an error of one is raised: what goes on beside the next look is sent twice.
             ended = await asyncio.gather(*(self._settle(mail) for mail in mails), return_exceptions=True)
             for error in ended:

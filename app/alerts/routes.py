@@ -22,7 +22,7 @@ async def put_alerts(call: Call, body: PutAlerts) -> Alerts:
 @operation(tag="alerts", roles=READERS, answer=Alerts)
 async def get_alerts(call: Call) -> Alerts:
     """Get the alerts of all wallets."""
-    return rules.get(call.service, call.principal)
+    return await rules.get(call.service, call.principal)
 
 
 @operation(
@@ -45,7 +45,7 @@ async def put_wallet_alerts(call: Call, body: PutAlerts) -> WalletAlerts:
 @operation(tag="alerts", roles=READERS_AND_AGENT, answer=WalletAlerts, errors=("wallet_not_found",))
 async def get_wallet_alerts(call: Call) -> WalletAlerts:
     """Get the alerts that hold for a wallet."""
-    return rules.get_of_wallet(call.service, call.principal, call.path("wallet_id"))
+    return await rules.get_of_wallet(call.service, call.principal, call.path("wallet_id"))
 
 
 routes = [

@@ -25,23 +25,23 @@ async def put(service: Service, principal: Principal, body: PutAlerts) -> Alerts
     return Alerts.model_validate(_answer(rules, principal.org, None))
 
 
-def get(service: Service, principal: Principal) -> Alerts:
+async def get(service: Service, principal: Principal) -> Alerts:
     """Return the rules of the organisation."""
-    rules = service.db.read(lambda conn: rules_of(conn, [principal.org]))
+    rules = await service.db.read(lambda conn: rules_of(conn, [principal.org]))
     return Alerts.model_validate(_answer(rules, principal.org, None))
 
 
 async def put_of_wallet(service: Service, principal: Principal, wallet_id: str, body: PutAlerts) -> WalletAlerts:
     """Replace a wallet's own rules. Raises ``wallet_not_found`` and ``wallet_archived``."""
-    wallets.find_living(service, principal.org, wallet_id)
+    await wallets.find_living(service, principal.org, wallet_id)
     rules = await _put(service, principal, wallet_id, body)
     return WalletAlerts.model_validate(_answer(rules, principal.org, wallet_id))
 
 
-def get_of_wallet(service: Service, principal: Principal, wallet_id: str) -> WalletAlerts:
+async def get_of_wallet(service: Service, principal: Principal, wallet_id: str) -> WalletAlerts:
     """Return the rules that hold for a wallet. Raises ``wallet_not_found``."""
-    wallets.require(service, principal.org, wallet_id)
-    rules = service.db.read(lambda conn: rules_of(conn, [principal.org, wallet_id]))
+    await wallets.require(service, principal.org, wallet_id)
+    rules = await service.db.read(lambda conn: rules_of(conn, [principal.org, wallet_id]))
     return WalletAlerts.model_validate(_answer(rules, principal.org, wallet_id))
 
 

@@ -103,7 +103,7 @@ class Watcher(Background):
             async with self._projector.at_rest():
                 moved, self._moved = self._moved, set()
                 await self._judge_velocity(moved)
-        while self._db.read(unread):
+        while await self._db.read(unread):
             await self._db.write(self._read_feed)
 
     async def _look_at_all(self) -> None:
@@ -118,7 +118,7 @@ class Watcher(Background):
         self._moved |= vaults
         try:
             if self._watches_balances is None:
-                self._watches_balances = self._db.read(lambda conn: watches(conn, [BALANCE_LOW]))
+                self._watches_balances = await self._db.read(lambda conn: watches(conn, [BALANCE_LOW]))
             if self._watches_balances:
                 await self._turn(BALANCE_LOW, vaults)
         except Exception:  # noqa: BLE001 - the projection goes on; the next look at all wallets makes up for it
@@ -137,7 +137,7 @@ class Watcher(Background):
                 _turn_over(conn, kind, one, now)
             return len(found)
 
-        while await self._db.read_async(find) if vaults is None else self._db.read(find):
+        while await self._db.read(find, in_thread=True) if vaults is None else await self._db.read(find):
             await self._db.write(tell)
 
     async def _judge_velocity(self, vaults: Collection[str] | None) -> None:
@@ -152,7 +152,7 @@ class Watcher(Background):
             for one in found:
                 _turn_over(conn, VELOCITY_SPIKE, one, now)
 
-        found = await self._db.read_async(find)
+        found = await self._db.read(find, in_thread=True)
         for first in range(0, len(found), _BATCH):
             await self._db.write(lambda conn: tell(conn, found[first : first + _BATCH]))  # noqa: B023 - awaited at once
 

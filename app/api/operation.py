@@ -104,7 +104,7 @@ def operation(
     def decorate(handler: Handler) -> Endpoint:
         async def endpoint(request: Request) -> Response:
             service: Service = request.app.state.service
-            principal = admit(request, service.keys, request.app.state.rate_limits)
+            principal = await admit(request, service.keys, request.app.state.rate_limits)
             authorise(principal, roles)
             arguments = await _arguments(request, body, query)
             wallet_id = request.path_params.get("wallet_id") or getattr(arguments, "wallet_id", None)

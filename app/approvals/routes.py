@@ -24,7 +24,7 @@ async def list_approvals(call: Call, query: ListApprovals) -> ApprovalPage:
 @operation(tag="approvals", roles=READERS_AND_AGENT, answer=Approval, errors=("approval_not_found",))
 async def get_approval(call: Call) -> Approval:
     """Get an approval."""
-    return approvals.get(call.service, call.principal, call.path("approval_id"))
+    return await approvals.get(call.service, call.principal, call.path("approval_id"))
 
 
 @operation(

@@ -54,7 +54,7 @@ async def request(
     While an equal payment waits for its approval or has it, that one's id is returned; unless the address of its
     Approval is among those that the chain has found ``worthless``.
     """
-    refusing = wallets.find(service, wallet.org, wallet.wallet_id).policy
+    refusing = (await wallets.find(service, wallet.org, wallet.wallet_id)).policy
     reference = new_reference()
     new = NewRequest(
         approval_id=id_of_approval(reference),
@@ -73,7 +73,7 @@ async def request(
     return await service.db.write(lambda conn: add_request(conn, new, worthless=worthless))
 
 
-def given(
+async def given(
     service: Service,
     wallet: WalletRecord,
     payee_address: Pubkey,
@@ -87,7 +87,7 @@ def given(
     The rehearsal tells whether it is worth something: see `is_worthless`.
     """
     org, vault, payee, now = wallet.org, wallet.vault, str(payee_address), int(time.time())
-    return service.db.read(
+    return await service.db.read(
         lambda conn: open_approval(conn, org, vault, payee, amount, for_escrow, now, worthless=worthless)
     )
 
@@ -102,15 +102,15 @@ def _is_gone(refused: RefusedError) -> bool:
     return refused.simulation.failed_instruction is not None and refused.simulation.custom_error is None
 
 
-def get(service: Service, principal: Principal, approval_id: str) -> Approval:
+async def get(service: Service, principal: Principal, approval_id: str) -> Approval:
     """Return an approval. Raises ``approval_not_found``, for an agent also when it is another wallet's."""
-    return _shown(_find(service, principal, approval_id))
+    return _shown(await _find(service, principal, approval_id))
 
 
 async def page(service: Service, principal: Principal, query: ListApprovals) -> ApprovalPage:
     """One page of approvals, newest first; an agent sees its own wallet's."""
     if query.wallet_id is not None:
-        wallets.require(service, principal.org, query.wallet_id)
+        await wallets.require(service, principal.org, query.wallet_id)
 
     def read(conn: Connection) -> RecordPage[ApprovalRequest]:
         return approval_requests_of(
@@ -124,7 +124,7 @@ async def page(service: Service, principal: Principal, query: ListApprovals) -> 
         )
 
     # What follows from the chain has no index: to find a page of few among many may take a while.
-    found = service.db.read(read) if query.status is None else await service.db.read_async(read)
+    found = await service.db.read(read) if query.status is None else await service.db.read(read, in_thread=True)
     return ApprovalPage(
         data=[_shown(one) for one in found.data], has_more=found.has_more, next_cursor=found.next_cursor
     )
@@ -136,7 +136,7 @@ async def approve(service: Service, principal: Principal, ticket: Ticket, approv
     Raises ``approval_not_pending`` when it can no longer be decided, and ``approval_outdated`` when the wallet's policy
     is another than the one that refused the payment.
     """
-    _find(service, principal, approval_id)
+    await _find(service, principal, approval_id)
     async with service.submitter.lock(approval_id):
         if not await _resumed(service, ticket):
             found = await _settled(service, principal, "approve_payment", approval_id)
@@ -144,7 +144,7 @@ async def approve(service: Service, principal: Principal, ticket: Ticket, approv
                 await _submit(service, ticket, await _approval(service, principal, found))
             elif found.status != "approved":
                 raise BusinessError("approval_not_pending", f"The approval is {found.status}.")
-    return get(service, principal, approval_id)
+    return await get(service, principal, approval_id)
 
 
 async def reject(service: Service, principal: Principal, ticket: Ticket, approval_id: str) -> Approval:
@@ -152,22 +152,22 @@ async def reject(service: Service, principal: Principal, ticket: Ticket, approva
 
     Raises ``approval_not_pending`` when it was used, or its time passed without a decision.
     """
-    _find(service, principal, approval_id)
+    await _find(service, principal, approval_id)
     async with service.submitter.lock(approval_id):
         if not await _resumed(service, ticket):
             found = await _settled(service, principal, "close_approval", approval_id)
             if found.on_chain == "open":
-                await _submit(service, ticket, _withdrawal(service, principal, found))
+                await _submit(service, ticket, await _withdrawal(service, principal, found))
             elif found.status == "pending":
                 by, now = principal.key_id, now_ms()
                 await service.db.write(lambda conn: decide(conn, approval_id, by=by, now=now, rejected=True))
             elif found.status != "rejected":
                 raise BusinessError("approval_not_pending", f"The approval is {found.status}.")
-    return get(service, principal, approval_id)
+    return await get(service, principal, approval_id)
 
 
-def _find(service: Service, principal: Principal, approval_id: str) -> ApprovalRequest:
-    found = service.db.read(lambda conn: approval_request(conn, principal.org, approval_id, now_ms()))
+async def _find(service: Service, principal: Principal, approval_id: str) -> ApprovalRequest:
+    found = await service.db.read(lambda conn: approval_request(conn, principal.org, approval_id, now_ms()))
     if found is None or principal.wallet_id not in (None, found.wallet_id):
         raise NotFoundError("approval_not_found")
     return found
@@ -187,11 +187,11 @@ async def _settled(service: Service, principal: Principal, change: str, approval
     await settle_earlier(service, principal.org, change, recipients={approval_id})
     await service.indexer.catch_up()
     await service.projector.catch_up()
-    return _find(service, principal, approval_id)
+    return await _find(service, principal, approval_id)
 
 
 async def _approval(service: Service, principal: Principal, found: ApprovalRequest) -> Plan:
-    wallet = wallets.find_living(service, found.org, found.wallet_id)
+    wallet = await wallets.find_living(service, found.org, found.wallet_id)
     if (wallet.policy.address, wallet.policy.version) != (found.policy, found.policy_version):
         raise BusinessError("approval_outdated")
     instruction = service.instructions(found.org).approve_payment(
@@ -219,8 +219,8 @@ async def _approval(service: Service, principal: Principal, found: ApprovalReque
     )
 
 
-def _withdrawal(service: Service, principal: Principal, found: ApprovalRequest) -> Plan:
-    given = service.db.read(lambda conn: approval(conn, found.org, found.address))
+async def _withdrawal(service: Service, principal: Principal, found: ApprovalRequest) -> Plan:
+    given = await service.db.read(lambda conn: approval(conn, found.org, found.address))
     assert given is not None
     instruction = service.instructions(found.org).close_approval(
         signer=service.signers.operator_address,

@@ -61,8 +61,8 @@ async def complete(  # noqa: PLR0917
     Raises ``invalid_proof``, ``escrow_expired``, ``escrow_already_settled``, and ``invalid_recipient`` where the
     receiver has no token account and the wallet has used up what may be opened for it.
     """
-    found = find(service, principal, identifier)
-    speaker = _speaker(service, principal, found, token)
+    found = await find(service, principal, identifier)
+    speaker = await _speaker(service, principal, found, token)
     proof = escrow_proofs.parse(body)
 
     async def step(current: EscrowRecord) -> _EscrowStep:
@@ -108,10 +108,10 @@ async def dispute(  # noqa: PLR0917
     An agent speaks for its wallet, an operator's key for the side that it names, else for the one that pays. Raises
     ``escrow_expired`` and ``escrow_already_settled``.
     """
-    found = find(service, principal, identifier)
+    found = await find(service, principal, identifier)
     if body.wallet_id not in (None, found.wallet_id, found.to_wallet):
         raise RequestError("invalid_request", "walletId: is neither side's wallet.")
-    speaker = _speaker(service, principal, found, token, body.wallet_id)
+    speaker = await _speaker(service, principal, found, token, body.wallet_id)
     side = speaker.wallet_id or found.wallet_id
     reason_hash = hashlib.sha256(body.reason.encode()).digest()
     evidence_hash = _NO_HASH if body.evidence is None else hash_of(body.evidence)
@@ -139,7 +139,7 @@ async def resolve(
 
     Raises ``escrow_not_disputed``, ``escrow_already_settled``, ``invalid_amount`` and ``authority_offline``.
     """
-    found = find(service, principal, identifier)
+    found = await find(service, principal, identifier)
     arbiter = service.signers.require_arbiter()
     released = {"release": found.amount, "refund": 0}.get(body.decision, body.released_amount or 0)
     if body.decision == "split" and released >= found.amount:
@@ -194,7 +194,7 @@ async def _change(  # noqa: PLR0917
         if outcome.status == "failed":
             raise await _error(service, principal, found, outcome, allowed, step.explain)
     require_confirmed(service.codec, outcome)
-    return shown(find(service, principal, found.escrow_id), principal)
+    return shown(await find(service, principal, found.escrow_id), principal)
 
 
 async def _settleable(
@@ -220,7 +220,7 @@ async def _again(service: Service, principal: Principal, found: EscrowRecord) ->
     """Return the escrow as the chain has it now."""
     await service.indexer.catch_up()
     await service.projector.catch_up()
-    return find(service, principal, found.escrow_id)
+    return await find(service, principal, found.escrow_id)
 
 
 async def _error(  # noqa: PLR0917
@@ -243,7 +243,7 @@ async def _error(  # noqa: PLR0917
     return business_error(service.codec, failure)
 
 
-def _speaker(
+async def _speaker(
     service: Service, principal: Principal, found: EscrowRecord, token: str | None, named: str | None = None
 ) -> _Speaker:
     """Return who speaks: the agent, or for a key of another role the wallet of the session token, else the operator.
@@ -255,7 +255,7 @@ def _speaker(
         return _Speaker(named, None)
     sides = [side for side in (named,) if side] or [side for side in (found.wallet_id, found.to_wallet) if side]
     for side in sides:
-        wallet = service.wallet_cache.fresh(found.org, side)
+        wallet = await service.wallet_cache.fresh(found.org, side)
         known = token is not None and str(decode_token(token).pubkey()) == wallet.session_authority
         if known or principal.role == "agent":
             return _Speaker(side, session_key(principal, token, wallet))

@@ -112,7 +112,7 @@ async def resolve_dispute(call: Call, body: ResolveDispute) -> Escrow:
 @operation(tag="escrows", roles=READERS_AND_AGENT, answer=Escrow, errors=("escrow_not_found",))
 async def get_escrow(call: Call) -> Escrow:
     """Get an escrow."""
-    return escrows.get(call.service, call.principal, call.path("escrow_id"))
+    return await escrows.get(call.service, call.principal, call.path("escrow_id"))
 
 
 @operation(tag="escrows", roles=READERS_AND_AGENT, query=ListEscrows, answer=EscrowPage, errors=("wallet_not_found",))
@@ -121,7 +121,7 @@ async def list_escrows(call: Call, query: ListEscrows) -> EscrowPage:
 
     `walletId` pays or receives. A completion proof releases at once, so no escrow is ever listed as `completed`.
     """
-    return escrows.page(call.service, call.principal, query)
+    return await escrows.page(call.service, call.principal, query)
 
 
 routes = [

@@ -57,7 +57,7 @@ async def create(
     Raises ``policy_violation`` when the policy refuses; then nothing was sent and the refusal is on record.
     """
     authorise_wallet(principal, body.from_wallet)
-    paying = service.wallet_cache.fresh(principal.org, body.from_wallet)
+    paying = await service.wallet_cache.fresh(principal.org, body.from_wallet)
     session = session_key(principal, token, paying)
     # One after the other, for an escrow's address follows from how many the wallet has made.
     async with service.submitter.lock(f"{paying.wallet_id}/escrow"):
@@ -67,7 +67,7 @@ async def create(
     if outcome.status == "failed":
         raise await landed_refused(service, paying, outcome)
     tx_id = outcome.attempt.tx_id
-    made = service.db.read(lambda conn: escrow_of_transaction(conn, principal.org, tx_id))
+    made = await service.db.read(lambda conn: escrow_of_transaction(conn, principal.org, tx_id))
     if made is None:
         raise UnavailableError("chain_unavailable", fields={"tx_id": tx_id})
     return shown(made, principal)
@@ -77,7 +77,7 @@ async def _lock(
     service: Service, principal: Principal, ticket: Ticket, session: Keypair | None, body: CreateEscrow
 ) -> Outcome:
     await settle_earlier(service, principal.org, ESCROW_LOCK, wallet_id=body.from_wallet)
-    paying = service.wallet_cache.fresh(principal.org, body.from_wallet)
+    paying = await service.wallet_cache.fresh(principal.org, body.from_wallet)
     if paying.archived:
         raise BusinessError("wallet_archived")
     terms = await _terms(service, paying, body)
@@ -90,7 +90,7 @@ async def _lock(
 
 async def _terms(service: Service, paying: WalletRecord, body: CreateEscrow) -> _Terms:
     """Find out who receives. Raises ``invalid_recipient`` and ``wallet_archived``."""
-    receiving = _receiving(service, paying.org, body.to_wallet)
+    receiving = await _receiving(service, paying.org, body.to_wallet)
     if receiving is not None:
         if receiving.vault == paying.vault:
             raise invalid_recipient("toWallet", "A wallet makes no escrow for itself.")
@@ -103,11 +103,11 @@ async def _terms(service: Service, paying: WalletRecord, body: CreateEscrow) -> 
     return _Terms(body, address, None)
 
 
-def _receiving(service: Service, org: str, to: str) -> WalletRecord | None:
+async def _receiving(service: Service, org: str, to: str) -> WalletRecord | None:
     """Return the organisation's wallet that is named by its id or its address; None for another address."""
     if parse_address(to) is not None:
-        return service.db.read(lambda conn: wallet_by_vault(conn, org, to, now_ms()))
-    return receiving_wallet(service, org, to, "toWallet") if is_id("wal_", to) else None
+        return await service.db.read(lambda conn: wallet_by_vault(conn, org, to, now_ms()))
+    return await receiving_wallet(service, org, to, "toWallet") if is_id("wal_", to) else None
 
 
 def _plan(service: Service, terms: _Terms, order: Order, form: Form) -> Plan:
@@ -178,28 +178,30 @@ def _plan(service: Service, terms: _Terms, order: Order, form: Form) -> Plan:
     )
 
 
-def find(service: Service, principal: Principal, identifier: str) -> EscrowRecord:
+async def find(service: Service, principal: Principal, identifier: str) -> EscrowRecord:
     """Return an escrow. Raises ``escrow_not_found``, for an agent also when neither side is its wallet."""
-    found = service.db.read(lambda conn: escrow(conn, principal.org, identifier))
+    found = await service.db.read(lambda conn: escrow(conn, principal.org, identifier))
     if found is None or principal.wallet_id not in (None, found.wallet_id, found.to_wallet):
         raise NotFoundError("escrow_not_found")
     return found
 
 
-def get(service: Service, principal: Principal, identifier: str) -> Escrow:
+async def get(service: Service, principal: Principal, identifier: str) -> Escrow:
     """Return an escrow as it is shown; see ``find``."""
-    return shown(find(service, principal, identifier), principal)
+    return shown(await find(service, principal, identifier), principal)
 
 
-def page(service: Service, principal: Principal, query: ListEscrows) -> EscrowPage:
+async def page(service: Service, principal: Principal, query: ListEscrows) -> EscrowPage:
     """One page of escrows, newest first; an agent sees those that its wallet pays or receives.
 
     Raises ``wallet_not_found`` when a wallet is named that the organisation does not have.
     """
     if query.wallet_id is not None:
-        wallets.require(service, principal.org, query.wallet_id)
+        await wallets.require(service, principal.org, query.wallet_id)
     chosen = EscrowFilter(wallet_id=query.wallet_id or principal.wallet_id, status=query.status)
-    found = service.db.read(lambda conn: escrows(conn, principal.org, chosen, limit=query.limit, cursor=query.cursor))
+    found = await service.db.read(
+        lambda conn: escrows(conn, principal.org, chosen, limit=query.limit, cursor=query.cursor)
+    )
     return EscrowPage(
         data=[shown(one, principal) for one in found.data], has_more=found.has_more, next_cursor=found.next_cursor
     )

@@ -16,7 +16,7 @@ async def list_events(call: Call, query: ListEvents) -> EventPage:
     takes several names, separated by commas. A wallet's events include those of escrows that it receives.
     `/docs/events` tells what each type means.
     """
-    return events.page(call.service, call.principal, query)
+    return await events.page(call.service, call.principal, query)
 
 
 routes = [Route("/v1/events", list_events, methods=["GET"])]

@@ -8,13 +8,13 @@ from app.submission.context import Service
 from app.wallets import service as wallets
 
 
-def page(service: Service, principal: Principal, query: ListEvents) -> EventPage:
+async def page(service: Service, principal: Principal, query: ListEvents) -> EventPage:
     """One page of events, newest first; an agent sees its own wallet's.
 
     Raises ``wallet_not_found`` when a wallet is named that the organisation does not have.
     """
     if query.wallet_id is not None:
-        wallets.require(service, principal.org, query.wallet_id)
+        await wallets.require(service, principal.org, query.wallet_id)
     chosen = FeedFilter(
         types=query.type or query.event,
         wallet_id=query.wallet_id or principal.wallet_id,
@@ -22,7 +22,9 @@ def page(service: Service, principal: Principal, query: ListEvents) -> EventPage
         start=query.from_,
         end=query.to,
     )
-    found = service.db.read(lambda conn: feed(conn, principal.org, chosen, limit=query.limit, cursor=query.cursor))
+    found = await service.db.read(
+        lambda conn: feed(conn, principal.org, chosen, limit=query.limit, cursor=query.cursor)
+    )
     return EventPage(data=[_shown(one) for one in found.data], has_more=found.has_more, next_cursor=found.next_cursor)
 
 

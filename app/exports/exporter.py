@@ -89,7 +89,7 @@ class Exporter(Background):
                 return 0
             await self._remove()
             ready = 0
-            for export in self._db.read(lambda conn: with_status(conn, "processing")):
+            for export in await self._db.read(lambda conn: with_status(conn, "processing")):
                 # The time comes first: what has landed by then is in the file, however long catching up takes.
                 began = now_ms()
                 ready += await self._write(export, began, await self._catch_up())
@@ -98,7 +98,7 @@ class Exporter(Background):
     async def _remove(self) -> None:
         """Remove what is over: the file first, so that after a crash in between no file is left without an export."""
         now = now_ms()
-        while old := self._db.read(lambda conn: over(conn, now, most=_BATCH)):
+        while old := await self._db.read(lambda conn: over(conn, now, most=_BATCH)):
             await asyncio.to_thread(self._unlink, old)
             await self._db.write(lambda conn: expire(conn, [one.export_id for one in old]))
 
@@ -124,7 +124,7 @@ class Exporter(Background):
         def work(conn: Connection) -> int:
             return write(conn, export, began, slot, self._program_id, self._show, path, self._stop.is_set)
 
-        writing = asyncio.ensure_future(self._db.read_async(work))
+        writing = asyncio.ensure_future(self._db.read(work, in_thread=True))
         try:
             rows = await asyncio.shield(writing)
         except asyncio.CancelledError:

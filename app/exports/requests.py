@@ -36,12 +36,12 @@ async def create(service: Service, principal: Principal, ticket: Ticket, body: C
     org, key = principal.org, ticket.key
     if ticket.claimed and key is not None:
         # The process died after it had stored this export and before it had answered.
-        earlier = service.db.read(lambda conn: export_created_under(conn, org, key))
+        earlier = await service.db.read(lambda conn: export_created_under(conn, org, key))
         if earlier is not None:
             return _answer(service, earlier)
     wallet_id = body.wallet_id or principal.wallet_id
     if wallet_id is not None:
-        wallets.require(service, org, wallet_id)
+        await wallets.require(service, org, wallet_id)
     now = now_ms()
     asked = ExportRecord(
         export_id=random_id(_PREFIX),
@@ -58,8 +58,8 @@ async def create(service: Service, principal: Principal, ticket: Ticket, body: C
     async with _turns.turn(service, org):
         # Before the transactions are counted, which takes the longer the more there are; and once those are stored
         # that were asked for earlier.
-        service.db.read(lambda conn: _check_room(conn, org))
-        rows = await service.db.read_async(lambda conn: count_rows(conn, asked))
+        await service.db.read(lambda conn: _check_room(conn, org))
+        rows = await service.db.read(lambda conn: count_rows(conn, asked), in_thread=True)
         made = replace(asked, rows=rows, estimated_at=now + _START_MS + int(rows * _MS_PER_ROW))
 
         def store(conn: Connection) -> None:
@@ -73,19 +73,19 @@ async def create(service: Service, principal: Principal, ticket: Ticket, body: C
     return _answer(service, made)
 
 
-def get(service: Service, principal: Principal, export_id: str) -> Export:
+async def get(service: Service, principal: Principal, export_id: str) -> Export:
     """Return how far an export is. Raises ``export_not_found``, for an agent also when it is not its wallet's."""
-    found = service.db.read(lambda conn: export(conn, export_id))
+    found = await service.db.read(lambda conn: export(conn, export_id))
     if found is None or found.org != principal.org or principal.wallet_id not in {None, found.wallet_id}:
         raise NotFoundError("export_not_found")
     return _answer(service, found)
 
 
-def open_file(service: Service, export_id: str, expires: str, signature: str) -> BinaryIO:
+async def open_file(service: Service, export_id: str, expires: str, signature: str) -> BinaryIO:
     """Open the file to which a link leads. Raises ``download_link_invalid`` and ``export_not_found``."""
     if not service.download_links.good(export_id, expires, signature):
         raise AuthenticationError("download_link_invalid")
-    found = service.db.read(lambda conn: export(conn, export_id))
+    found = await service.db.read(lambda conn: export(conn, export_id))
     if found is None:
         raise NotFoundError("export_not_found")
     try:

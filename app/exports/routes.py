@@ -46,7 +46,7 @@ async def get_export(call: Call) -> Export:
     gives. Whoever has the `download_url` can fetch the file without an API key, for some minutes; each answer has a
     new one. `agent-vault verify` checks the file against the chain.
     """
-    return requests.get(call.service, call.principal, call.path("export_id"))
+    return await requests.get(call.service, call.principal, call.path("export_id"))
 
 
 class _Download(FileResponse):
@@ -84,7 +84,7 @@ async def download(request: Request) -> Response:
     service: Service = request.app.state.service
     query = request.query_params
     return _Download(
-        requests.open_file(
+        await requests.open_file(
             service, request.path_params["export_id"], query.get("expires", ""), query.get("signature", "")
         )
     )

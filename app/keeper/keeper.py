@@ -81,7 +81,7 @@ class Keeper(Background):
             refunds = [Refund(escrow) for escrow in due_escrows(conn, now)]
             return low_wallets(conn), [*freezes, *refunds]
 
-        low, others = await self._service.db.read_async(find)
+        low, others = await self._service.db.read(find, in_thread=True)
         # Top-ups first: a payment may be waiting for one.
         return [*(Topup(wallet) for wallet in self._payable(low)), *others]
 

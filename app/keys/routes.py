@@ -28,7 +28,7 @@ async def create_key(call: Call, body: CreateKey) -> NewKey:
     """
     service, org = call.service, call.principal.org
     if body.wallet_id is not None:
-        wallets.require(service, org, body.wallet_id)
+        await wallets.require(service, org, body.wallet_id)
     made = service.keys.issue(org=org, role=body.role, wallet_id=body.wallet_id, name=body.name or "", live=_live(call))
 
     def store(conn: Connection) -> Issued:
@@ -44,7 +44,7 @@ async def list_keys(call: Call, query: ListKeys) -> KeyPage:
 
     Newest first, revoked ones too. `last_used_at` is right to the minute.
     """
-    found = call.service.db.read(
+    found = await call.service.db.read(
         lambda conn: api_key_page(conn, call.principal.org, limit=query.limit, cursor=query.cursor)
     )
     return KeyPage(data=[_shown(one) for one in found.data], has_more=found.has_more, next_cursor=found.next_cursor)

@@ -51,7 +51,7 @@ async def create(service: Service, org_id: str) -> Organisation:
         reserve=str(build.reserve_tokens),
         created_at=now_ms(),
     )
-    known = service.db.read(lambda conn: organisation(conn, new.org))
+    known = await service.db.read(lambda conn: organisation(conn, new.org))
     if known is None:
         await service.db.write(lambda conn: insert_organisation(conn, new))
     if await service.chain.account(address) is None:

@@ -77,7 +77,7 @@ async def simulate_payment(call: Call, body: SimulatePayment) -> Simulation:
 @operation(tag="payments", roles=READERS_AND_AGENT, answer=Transaction, errors=("transaction_not_found",))
 async def get_payment(call: Call) -> Transaction:
     """Get a payment."""
-    return transactions.get(call.service, call.principal, call.path("tx_id"))
+    return await transactions.get(call.service, call.principal, call.path("tx_id"))
 
 
 routes = [

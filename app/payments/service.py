@@ -32,7 +32,7 @@ async def pay(
 
     Raises ``policy_violation`` when the policy refuses; then nothing was sent and the refusal is on record.
     """
-    paying, session = _signer(service, principal, wallet_id, token)
+    paying, session = await _signer(service, principal, wallet_id, token)
     outcome = await service.submitter.resume(ticket)
     if outcome is None:
         if paying.archived:
@@ -49,15 +49,15 @@ async def pay(
     return _answer(outcome)
 
 
-def _signer(
+async def _signer(
     service: Service, principal: Principal, wallet_id: str, token: str | None
 ) -> tuple[WalletRecord, Keypair | None]:
     try:
-        paying = service.wallet_cache.get(principal.org, wallet_id)
+        paying = await service.wallet_cache.get(principal.org, wallet_id)
         return paying, session_key(principal, token, paying)
     except AuthenticationError:
         # The session may be newer than what is remembered.
-        paying = service.wallet_cache.fresh(principal.org, wallet_id)
+        paying = await service.wallet_cache.fresh(principal.org, wallet_id)
         return paying, session_key(principal, token, paying)
 
 

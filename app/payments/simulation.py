@@ -22,7 +22,7 @@ from app.wallets import service as wallets
 
 async def simulate(service: Service, principal: Principal, body: SimulatePayment, token: str | None) -> Simulation:
     """Return the verdict of every rule on a payment that is not made; asks the program and leaves no trace."""
-    paying = wallets.find(service, principal.org, body.wallet_id)
+    paying = await wallets.find(service, principal.org, body.wallet_id)
     session = session_key(principal, token, paying) if token is not None else None
     if paying.archived:
         raise BusinessError("wallet_archived")
@@ -30,7 +30,7 @@ async def simulate(service: Service, principal: Principal, body: SimulatePayment
     # An operator's key co-signs a payment that the session authority signs; for an agent an approval stands in.
     co_signed = session is not None
     if principal.role == "agent":
-        co_signed = approvals.given(service, paying, payee.owner, body.amount, for_escrow=False) is not None
+        co_signed = await approvals.given(service, paying, payee.owner, body.amount, for_escrow=False) is not None
     org = Pubkey.from_string(paying.org)
     allowlist = paying.policy.allowlist
     check = service.instructions(paying.org).check_payment(
@@ -49,7 +49,7 @@ async def simulate(service: Service, principal: Principal, body: SimulatePayment
     vault_tokens = service.addresses.token_account(Pubkey.from_string(paying.vault))
     balance = await service.chain.token_balance(vault_tokens) or 0
     enough = body.amount <= balance
-    policy = policies.find(service, paying.org, paying.policy.policy_id)
+    policy = await policies.find(service, paying.org, paying.policy.policy_id)
     verdict = service.codec.decode_return("PaymentCheck", rehearsal.return_data)
     return Simulation(
         wallet_id=paying.wallet_id,

@@ -140,7 +140,7 @@ async def send(
                 continue
             rule = rule_of(service.codec, refused)
             if rule == _CO_SIGN and order.session is not None and not form.policy_triggered:
-                form = _with_operator(service, order, form, worthless)
+                form = await _with_operator(service, order, form, worthless)
                 if form.policy_triggered:
                     continue
             if rule is not None:
@@ -160,12 +160,12 @@ async def _caught_up(service: Service, wallet: WalletRecord) -> WalletRecord:
     """Return a wallet as the chain has it now."""
     await service.indexer.catch_up()
     await service.projector.catch_up()
-    return service.wallet_cache.fresh(wallet.org, wallet.wallet_id)
+    return await service.wallet_cache.fresh(wallet.org, wallet.wallet_id)
 
 
 async def _expired(service: Service, frozen: WalletRecord) -> bool:
     """Whether a wallet that the chain has as frozen is so by its policy's expiry, which is lifted in another way."""
-    found = service.wallet_cache.fresh(frozen.org, frozen.wallet_id)
+    found = await service.wallet_cache.fresh(frozen.org, frozen.wallet_id)
     if not found.frozen:
         found = await _caught_up(service, frozen)
     return found.frozen == BY_EXPIRY
@@ -179,11 +179,11 @@ def _runtime_error(refused: RefusedError) -> str | None:
     return None
 
 
-def _with_operator(service: Service, order: Order, form: Form, worthless: Collection[str]) -> Form:
+async def _with_operator(service: Service, order: Order, form: Form, worthless: Collection[str]) -> Form:
     """Return the form with the operator's co-signature or approval, as far as there is one."""
     if order.may_co_sign:
         return replace(form, co_signed=True)
-    given = approvals.given(
+    given = await approvals.given(
         service, order.wallet, order.payee.owner, order.amount, for_escrow=order.for_escrow, worthless=worthless
     )
     return replace(form, approval=given)
@@ -192,7 +192,7 @@ def _with_operator(service: Service, order: Order, form: Form, worthless: Collec
 async def _blocked(service: Service, order: Order, refused: RefusedError, worthless: Collection[str]) -> ApiError:
     """Put a refusal on record: a `blocked` row and its event; answers the error to raise."""
     paying = order.wallet
-    policy = policies.find(service, paying.org, paying.policy.policy_id)
+    policy = await policies.find(service, paying.org, paying.policy.policy_id)
     found = violation(service.codec, refused.simulation.logs, policy)
     if found is None:
         return business_error(service.codec, refused)
@@ -254,7 +254,7 @@ async def landed_refused(service: Service, paying: WalletRecord, outcome: Outcom
         "getTransaction",
         [outcome.attempt.signature, OPTIONS],
     )
-    policy = policies.find(service, paying.org, paying.policy.policy_id)
+    policy = await policies.find(service, paying.org, paying.policy.policy_id)
     found = violation(service.codec, landed["meta"]["logMessages"], policy) if landed else None
     if found is None:
         return business_error(service.codec, outcome)

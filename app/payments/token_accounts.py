@@ -37,7 +37,7 @@ async def may_create(service: Service, wallet_id: str, owner: Pubkey) -> bool:
         return False
     if account is not None and account.owner in _NOT_OWNERS:
         raise RequestError("invalid_recipient", "This address cannot own USDC. Give the address of its owner.")
-    opened = service.db.read(lambda conn: _opened(conn, wallet_id))
+    opened = await service.db.read(lambda conn: _opened(conn, wallet_id))
     if len(opened) >= service.settings.token_accounts_per_day:
         raise RequestError(
             "invalid_recipient",

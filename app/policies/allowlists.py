@@ -78,7 +78,7 @@ async def settle_earlier(
     Raises ``chain_unavailable`` while one can. An update of rules need not wait: the chain lets only the first of two
     that start from the same version pass.
     """
-    pending = service.db.read(lambda conn: pending_changes(conn, org, types))
+    pending = await service.db.read(lambda conn: pending_changes(conn, org, types))
     for attempt in pending:
         if attempt.policy_id == policy_id:
             await settle(service, attempt)

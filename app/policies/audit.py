@@ -36,14 +36,14 @@ _missing: dict[str, float] = {}
 async def log(service: Service, principal: Principal, identifier: str) -> AuditLog:
     """Return all changes of a policy, oldest first; a deleted one keeps its log. Raises ``policy_not_found``."""
     org = principal.org
-    found = service.db.read(lambda conn: policy(conn, org, identifier))
+    found = await service.db.read(lambda conn: policy(conn, org, identifier))
     if found is None:
         raise NotFoundError("policy_not_found")
-    entries = await service.db.read_async(lambda conn: policy_audit_log(conn, org, identifier))
+    entries = await service.db.read(lambda conn: policy_audit_log(conn, org, identifier), in_thread=True)
     unsigned = [entry for entry in entries if entry.changed_by is None and _worth_asking(entry.signature or "")]
     if unsigned:
         await _find_signers(service, org, identifier, found.address, unsigned[:MAX_ASKED])
-        entries = await service.db.read_async(lambda conn: policy_audit_log(conn, org, identifier))
+        entries = await service.db.read(lambda conn: policy_audit_log(conn, org, identifier), in_thread=True)
     # Of a long list every change holds two whole ones.
     return await asyncio.to_thread(lambda: AuditLog(data=[_shown(entry) for entry in entries]))
 

@@ -71,11 +71,11 @@ class _ChangeRequest:
     identifier: str
     expected: Expected
 
-    def find(self) -> PolicyRecord:
-        return policies.find(self.service, self.principal.org, self.identifier)
+    async def find(self) -> PolicyRecord:
+        return await policies.find(self.service, self.principal.org, self.identifier)
 
-    def find_changeable(self) -> PolicyRecord:
-        found = self.find()
+    async def find_changeable(self) -> PolicyRecord:
+        found = await self.find()
         if found.immutable:
             raise BusinessError("policy_immutable")
         return found
@@ -93,13 +93,13 @@ async def update(  # noqa: PLR0917
     # Its key is claimed without a transaction by the last step, the name: an earlier run only could not answer.
     done = ticket.claimed and ticket.resumed is None
     request = _ChangeRequest(service, principal, ticket, identifier, expected)
-    request.find_changeable()
+    await request.find_changeable()
     async with service.submitter.lock(request.lock):
         if not done:
             await _change(request, body)
-    changed_policy = request.find()
+    changed_policy = await request.find()
     # Payments that remember a wallet would consult the list that was closed.
-    for wallet_id in service.db.read(lambda conn: attached_wallets(conn, changed_policy.address)):
+    for wallet_id in await service.db.read(lambda conn: attached_wallets(conn, changed_policy.address)):
         service.wallet_cache.forget(principal.org, wallet_id)
     return policies.shown(await named(service, changed_policy))
 
@@ -109,7 +109,7 @@ async def _change(request: _ChangeRequest, body: UpdatePolicy) -> None:
     if landed is None and body.model_fields_set - _OFF_CHAIN:
         landed = await _carry_out(request, lambda before: _update(request, before, body))
     elif landed is None:
-        request.expected.check(request.find())
+        request.expected.check(await request.find())
     if "name" in body.model_fields_set:
         await _rename(request, body.name, landed)
 
@@ -123,9 +123,9 @@ async def delete(service: Service, principal: Principal, ticket: Ticket, identif
     async with service.submitter.lock(request.lock):
         landed = await _resumed(request)
         if landed is None:
-            request.find_changeable()
+            await request.find_changeable()
             landed = await _carry_out(request, lambda before: _close(request, before))
-    return service.db.read(lambda conn: _deleted(conn, principal.org, identifier, landed or ""))
+    return await service.db.read(lambda conn: _deleted(conn, principal.org, identifier, landed or ""))
 
 
 def _deleted(conn: Connection, org: str, identifier: str, closing: str) -> Policy:
@@ -158,7 +158,7 @@ async def _carry_out(request: _ChangeRequest, steps: _Steps) -> str | None:
         signature = None
         await service.indexer.catch_up()
         await service.projector.catch_up()
-        before = request.find()
+        before = await request.find()
         request.expected.check(before)
         try:
             async with aclosing(steps(before)) as following:
@@ -201,11 +201,11 @@ async def _update(request: _ChangeRequest, before: PolicyRecord, body: UpdatePol
     service = request.service
     listed = "allowed_recipients" in body.model_fields_set
     says = await terms_of(service, before) if listed else Terms(before.rules, {})
-    wanted = changed(service, before.org, says, body)
+    wanted = await changed(service, before.org, says, body)
     if wanted == says:
         # An earlier change that still lands would undo what is asked for here, and answered as done.
         await policy_lists.settle_earlier(service, before.org, before.policy_id, (UPDATE,))
-        if policies.find(service, before.org, before.policy_id).version != before.version:
+        if (await policies.find(service, before.org, before.policy_id)).version != before.version:
             raise _ChangedMeanwhileError
         return
     authority = service.signers.require_authority().pubkey()
@@ -309,7 +309,7 @@ async def _decoded(service: Service, address: Pubkey) -> dict[str, Any]:
 
 async def _rename(request: _ChangeRequest, name: str, landed: str | None) -> None:
     """Give the policy a name, which only the service knows; with the change of rules that landed, it is one entry."""
-    found = request.find()
+    found = await request.find()
 
     def write(conn: Connection) -> None:
         request.ticket.claim(conn, None)

@@ -51,13 +51,13 @@ async def preview(service: Service, principal: Principal, identifier: str, body:
     Balances, freezes and pauses do not count; co-signatures and approvals are those that were given, recipients what
     is registered now, from when it was. Raises ``rate_limited`` while the organisation waits for several.
     """
-    found = policies.find(service, principal.org, identifier)
-    wanted = changed(service, principal.org, await terms_of(service, found), body)
+    found = await policies.find(service, principal.org, identifier)
+    wanted = await changed(service, principal.org, await terms_of(service, found), body)
     as_if = replace(found, rules=wanted.rules, allowed_recipients=list(wanted.entries.values()))
     async with _turns.turn(service, principal.org):
         end = now_ms()
         start = end - _PERIOD
-        past = await service.db.read_async(lambda conn: _past(conn, found.address, wanted.rules, start))
+        past = await service.db.read(lambda conn: _past(conn, found.address, wanted.rules, start), in_thread=True)
         stage = await _stage(service, principal.org, wanted.rules, past)
         judged = await asyncio.to_thread(_judge, stage, wanted, past, start, as_if)
     differing = sorted((one for one in judged if one.would_be != one.status), key=_moment, reverse=True)

@@ -40,9 +40,9 @@ class _Draft:
         return policy_key(self.policy_id)
 
 
-def find(service: Service, org: str, identifier: str) -> PolicyRecord:
+async def find(service: Service, org: str, identifier: str) -> PolicyRecord:
     """Return a policy of the organisation, presets included. Raises ``policy_not_found``."""
-    found = service.db.read(lambda conn: policy(conn, org, identifier))
+    found = await service.db.read(lambda conn: policy(conn, org, identifier))
     if found is None or found.closed or not _complete(found):
         raise NotFoundError("policy_not_found")
     return found
@@ -50,12 +50,12 @@ def find(service: Service, org: str, identifier: str) -> PolicyRecord:
 
 async def get(service: Service, principal: Principal, identifier: str) -> Policy:
     """Return a policy as it is shown."""
-    return shown(await named(service, find(service, principal.org, identifier)))
+    return shown(await named(service, await find(service, principal.org, identifier)))
 
 
 async def all_of(service: Service, principal: Principal) -> PolicyList:
     """All policies of the organisation, presets first."""
-    found = service.db.read(lambda conn: policies(conn, principal.org))
+    found = await service.db.read(lambda conn: policies(conn, principal.org))
     return PolicyList(data=[shown(await named(service, one)) for one in found if _complete(one)])
 
 
@@ -71,14 +71,14 @@ async def create(service: Service, principal: Principal, ticket: Ticket, body: C
     recipient, and takes effect when it is complete. A repetition of a lost request goes on where that one stopped.
     """
     service.signers.require_authority()
-    return await _create(service, principal, ticket, body.name, changed(service, principal.org, NO_TERMS, body))
+    return await _create(service, principal, ticket, body.name, await changed(service, principal.org, NO_TERMS, body))
 
 
 async def clone(service: Service, principal: Principal, ticket: Ticket, identifier: str, body: ClonePolicy) -> Policy:
     """Create a policy that says what another one does, its allowlist included, but for the fields in the body."""
-    source = find(service, principal.org, identifier)
+    source = await find(service, principal.org, identifier)
     service.signers.require_authority()
-    terms = changed(service, principal.org, await terms_of(service, source), body)
+    terms = await changed(service, principal.org, await terms_of(service, source), body)
     return await _create(service, principal, ticket, body.name, terms)
 
 
@@ -93,7 +93,7 @@ async def _create(service: Service, principal: Principal, ticket: Ticket, name: 
             await _step(service, ticket, draft, instructions)
     except RefusedError as refused:
         raise business_error(service.codec, refused) from None
-    return shown(find(service, principal.org, draft.policy_id))
+    return shown(await find(service, principal.org, draft.policy_id))
 
 
 async def _steps(service: Service, draft: _Draft) -> list[list[Instruction]]:

@@ -1,7 +1,7 @@
 """What a policy says: its name, its rules and its allowlist, and how a request changes that."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from solders.pubkey import Pubkey
@@ -36,9 +36,9 @@ async def terms_of(service: Service, policy: PolicyRecord) -> Terms:
     if account is None:
         raise changed_meanwhile()
     entries: list[bytes] = service.codec.decode_account(account.data).data["entries"]
-    known = dict(_entries(service, policy.org, policy.allowed_recipients))
+    known = await _entries(service, policy.org, policy.allowed_recipients)
     if not known:
-        known = service.db.read(lambda conn: domains_of(conn, entries))
+        known = await service.db.read(lambda conn: domains_of(conn, entries))
     # What is not known may be a domain's hash; it is copied as it is, and shown as an address would be.
     return Terms(policy.rules, {raw: known.get(raw) or str(Pubkey.from_bytes(raw)) for raw in entries})
 
@@ -52,7 +52,7 @@ async def named(service: Service, policy: PolicyRecord) -> PolicyRecord:
     return replace(policy, allowed_recipients=texts)
 
 
-def changed(service: Service, org: str, before: Terms, body: RuleFields) -> Terms:
+async def changed(service: Service, org: str, before: Terms, body: RuleFields) -> Terms:
     """Return what is said once the fields in the body are set. Raises ``invalid_recipient``."""
     given = body.model_fields_set
     rules = replace(before.rules, **{name: getattr(body, name) for name in _PLAIN if name in given})
@@ -60,7 +60,7 @@ def changed(service: Service, org: str, before: Terms, body: RuleFields) -> Term
         rules = replace(rules, blocked_categories=category_bits(body.blocked_categories))
     entries = before.entries
     if "allowed_recipients" in given:
-        entries = dict(sorted(_entries(service, org, body.allowed_recipients)))
+        entries = dict(sorted((await _entries(service, org, body.allowed_recipients)).items()))
         rules = replace(rules, restricted=bool(entries))
     return Terms(rules, entries)
 
@@ -97,7 +97,9 @@ def changed_meanwhile() -> ConflictError:
     return ConflictError("version_conflict", "The policy was changed at the same time. Repeat the request.")
 
 
-def _entries(service: Service, org: str, texts: Sequence[str]) -> Iterator[tuple[bytes, str]]:
+async def _entries(service: Service, org: str, texts: Sequence[str]) -> dict[bytes, str]:
+    entries = {}
     for index, text in enumerate(texts):
-        shown, raw = allowlist_entry(service, org, text, f"allowedRecipients.{index}")
-        yield raw, shown
+        shown, raw = await allowlist_entry(service, org, text, f"allowedRecipients.{index}")
+        entries[raw] = shown
+    return entries

@@ -134,7 +134,7 @@ class Projector(Background):
 
     async def _catch_up(self) -> int:
         read = 0
-        while cursors := self._db.read(_cursors):
+        while cursors := await self._db.read(_cursors):
             first = min(cursors.values())
             if self._told is None:
                 self._told = first

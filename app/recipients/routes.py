@@ -27,7 +27,7 @@ async def put_recipient(call: Call, body: PutRecipient) -> RegisteredRecipient:
 @operation(tag="recipients", roles=READERS_AND_AGENT, answer=RegisteredRecipient, errors=("recipient_not_found",))
 async def get_recipient(call: Call) -> RegisteredRecipient:
     """Get what is registered for an address or a domain."""
-    return recipients.get(call.service, call.principal, call.path("recipient"))
+    return await recipients.get(call.service, call.principal, call.path("recipient"))
 
 
 routes = [

@@ -47,12 +47,12 @@ async def resolve(service: Service, org: str, to: str) -> Payee:
     if address is not None:
         return Payee(address, to)
     if is_id("wal_", to):
-        found = receiving_wallet(service, org, to, "to")
+        found = await receiving_wallet(service, org, to, "to")
         return Payee(Pubkey.from_string(found.vault), found.vault)
     domain = normalise(to)
     if domain is None:
         raise invalid_recipient("to")
-    registered = service.db.read(lambda conn: recipient_by_domain(conn, org, domain))
+    registered = await service.db.read(lambda conn: recipient_by_domain(conn, org, domain))
     if registered is not None:
         return Payee(Pubkey.from_string(registered.address), domain)
     try:
@@ -64,9 +64,9 @@ async def resolve(service: Service, org: str, to: str) -> Payee:
     return Payee(named, domain)
 
 
-def receiving_wallet(service: Service, org: str, identifier: str, field: str) -> WalletRecord:
+async def receiving_wallet(service: Service, org: str, identifier: str, field: str) -> WalletRecord:
     """Return the wallet that a ``field`` names to be paid. Raises ``invalid_recipient`` and ``wallet_archived``."""
-    found = service.db.read(lambda conn: wallet(conn, org, identifier, now_ms()))
+    found = await service.db.read(lambda conn: wallet(conn, org, identifier, now_ms()))
     if found is None:
         raise invalid_recipient(field, "There is no such wallet to pay to.")
     if found.archived:
@@ -74,13 +74,13 @@ def receiving_wallet(service: Service, org: str, identifier: str, field: str) ->
     return found
 
 
-def allowlist_entry(service: Service, org: str, text: str, field: str) -> tuple[str, bytes]:
+async def allowlist_entry(service: Service, org: str, text: str, field: str) -> tuple[str, bytes]:
     """Return an allowlist's entry as it is shown and as it stands on the chain. Raises ``invalid_recipient``."""
     address = parse_address(text)
     if address is not None:
         return text, bytes(address)
     if is_id("wal_", text):
-        found = service.db.read(lambda conn: wallet(conn, org, text, now_ms()))
+        found = await service.db.read(lambda conn: wallet(conn, org, text, now_ms()))
         if found is not None:
             return found.vault, bytes(Pubkey.from_string(found.vault))
     domain = normalise(text)
@@ -101,7 +101,7 @@ async def put(
     # One after the other, so that each decides by what the one before has registered.
     async with service.submitter.lock(f"{principal.org}/recipients"):
         await _put(service, principal, ticket, target, body.category)
-    found = service.db.read(lambda conn: recipient(conn, principal.org, str(target[1])))
+    found = await service.db.read(lambda conn: recipient(conn, principal.org, str(target[1])))
     if found is None:
         raise UnavailableError("chain_unavailable")
     return _answer(found)
@@ -119,8 +119,8 @@ async def _put(
         return
     touched = {str(address), *([domain] if domain else [])}
     await settle_earlier(service, org, "register_recipient", recipients=touched)
-    existing = service.db.read(lambda conn: recipient(conn, org, str(address)))
-    moved = service.db.read(lambda conn: recipient_by_domain(conn, org, domain)) if domain else None
+    existing = await service.db.read(lambda conn: recipient(conn, org, str(address)))
+    moved = await service.db.read(lambda conn: recipient_by_domain(conn, org, domain)) if domain else None
     if moved is not None and moved.address == str(address):
         moved = None
     category = CATEGORIES.index(named) if named else existing.category if existing else 0
@@ -163,14 +163,14 @@ async def _put(
     require_confirmed(service.codec, outcome)
 
 
-def get(service: Service, principal: Principal, name: str) -> RegisteredRecipient:
+async def get(service: Service, principal: Principal, name: str) -> RegisteredRecipient:
     """Return what is registered for an address or a domain. Raises ``recipient_not_found``."""
     org = principal.org
     domain = None if parse_address(name) else normalise(name)
     if domain is not None:
-        found = service.db.read(lambda conn: recipient_by_domain(conn, org, domain))
+        found = await service.db.read(lambda conn: recipient_by_domain(conn, org, domain))
     else:
-        found = service.db.read(lambda conn: recipient(conn, org, name))
+        found = await service.db.read(lambda conn: recipient(conn, org, name))
     if found is None:
         raise NotFoundError("recipient_not_found")
     return _answer(found)

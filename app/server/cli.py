@@ -32,6 +32,7 @@ from app.server.bootstrap import key_ring, open_localnet, open_state, prepare, r
 from app.server.serve import LOCALHOST
 from app.server.serve import serve as serve_forever
 from app.store.database import Database
+from app.store.keys import api_keys
 from app.store.organisations import organisation, organisation_by_id
 from app.store.organisations import organisations as all_organisations
 from app.store.wallets import wallet
@@ -265,11 +266,11 @@ def _with_keys(data_dir: Path | None, work: Callable[[Database, KeyRing], None])
 def _org(db: Database, named: str | None) -> str:
     """Return the organisation that an id or an address names; without one the only one there is."""
     if named is not None:
-        found = db.read(lambda conn: organisation(conn, named) or organisation_by_id(conn, named))
+        found = db.read_now(lambda conn: organisation(conn, named) or organisation_by_id(conn, named))
         if found is None:
             raise click.ClickException(f"there is no organisation {named}")
         return found.org
-    every = db.read(all_organisations)
+    every = db.read_now(all_organisations)
     if len(every) != 1:
         raise click.ClickException("name the organisation with --org: " + ", ".join(one.org_id for one in every))
     return every[0].org
@@ -292,7 +293,7 @@ def create_key(
 
     def work(db: Database, ring: KeyRing) -> None:
         owner = _org(db, org)
-        if wallet_id is not None and db.read(lambda conn: wallet(conn, owner, wallet_id, now_ms())) is None:
+        if wallet_id is not None and db.read_now(lambda conn: wallet(conn, owner, wallet_id, now_ms())) is None:
             raise click.ClickException(f"the organisation has no wallet {wallet_id}")
         try:
             _say(ring.create(org=owner, role=role, wallet_id=wallet_id, name=name, live=live))
@@ -308,8 +309,9 @@ def create_key(
 def list_keys(data_dir: Path | None, org: str | None) -> None:
     """List the keys; of the keys themselves only their last characters are known."""
 
-    def work(db: Database, ring: KeyRing) -> None:
-        for key in ring.list(_org(db, org)):
+    def work(db: Database, _ring: KeyRing) -> None:
+        owner = _org(db, org)
+        for key in db.read_now(lambda conn: api_keys(conn, owner)):
             used = "never used" if key.last_used_at is None else f"used {iso_ms(key.last_used_at)}"
             _say(
                 f"{key.key_id}  {key.role:8}  …{key.hint}  {status_of(key, now_ms()):7}  {iso_ms(key.created_at)}  "

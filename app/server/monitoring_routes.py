@@ -38,12 +38,12 @@ async def figures(request: Request) -> Response:
     """
     service: Service = request.app.state.service
     if not _local(request):
-        authorise(admit(request, service.keys, request.app.state.rate_limits), READERS)
+        authorise(await admit(request, service.keys, request.app.state.rate_limits), READERS)
     metrics: Metrics = request.app.state.metrics
     report = await _health(request).report()
     metrics.ready.set(not report.failing)
     metrics.lag.set(report.lag)
-    metrics.pending.set(service.db.read(count_pending))
+    metrics.pending.set(await service.db.read(count_pending))
     return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

@@ -62,8 +62,8 @@ async def prepare(service: Service, localnet: Localnet | None, paths: Paths) -> 
         return None
     organisation = await organisations.create(service, ORG_ID)
     org = organisation.org
-    done = service.db.read(lambda conn: get_value(conn, _DONE)) is not None
-    found = service.db.read(lambda conn: reserve(conn, org))
+    done = await service.db.read(lambda conn: get_value(conn, _DONE)) is not None
+    found = await service.db.read(lambda conn: reserve(conn, org))
     if not done and (found is None or found.balance == 0):
         await localnet.mint_usdc(service.instructions(org).reserve_tokens, RESERVE)
         await service.indexer.catch_up()
@@ -92,9 +92,9 @@ async def fill_fee_payer(service: Service, localnet: Localnet) -> None:
 
 
 async def _wallet(service: Service, admin: Principal, agent_id: str, label: str) -> WalletRecord:
-    found = service.db.read(lambda conn: wallet_by_agent(conn, admin.org, agent_id, now_ms()))
+    found = await service.db.read(lambda conn: wallet_by_agent(conn, admin.org, agent_id, now_ms()))
     if found is None:
         body = CreateWallet(agent_id=agent_id, label=label, policy_id="pol_moderate", tags=["demo"])
         made = await wallets.create(service, admin, Ticket(None), body)
-        found = wallets.find(service, admin.org, made.wallet_id)
+        found = await wallets.find(service, admin.org, made.wallet_id)
     return found

@@ -71,18 +71,23 @@ class Database:
         with self._lock:
             return self._transaction(work)
 
-    def read(self, work: Work[T]) -> T:
-        """Run `work` on a snapshot of the database, in this thread; for what takes microseconds."""
+    async def read(self, work: Work[T], *, in_thread: bool = False) -> T:
+        """Run `work` on a snapshot of the database.
+
+        It runs in the event loop, as what takes microseconds should; `in_thread` is for what may take milliseconds.
+        """
+        if not in_thread:
+            return self.read_now(work)
+        context = contextvars.copy_context()
+        return await asyncio.get_running_loop().run_in_executor(self._reading, context.run, self.read_now, work)
+
+    def read_now(self, work: Work[T]) -> T:
+        """Run `work` on a snapshot of the database, blocking this thread; for the command line and tests."""
         connection = self._reader()
         try:
             return work(connection)
         finally:
             connection.rollback()
-
-    async def read_async(self, work: Work[T]) -> T:
-        """Run `work` on a snapshot of the database, in another thread; for what may take milliseconds."""
-        context = contextvars.copy_context()
-        return await asyncio.get_running_loop().run_in_executor(self._reading, context.run, self.read, work)
 
     def close(self) -> None:
         """Close all connections; what was not committed is lost.

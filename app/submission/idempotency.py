@@ -127,7 +127,7 @@ class Idempotency:
         await self._wait_for_first(scope, fingerprint)
         running = self._running[scope] = _Running(fingerprint, asyncio.Event())
         try:
-            found = self._db.read(lambda conn: find(conn, *scope, now_ms()))
+            found = await self._db.read(lambda conn: find(conn, *scope, now_ms()))
             if found is None:
                 return await self._work(Ticket(fingerprint), work, secret=secret), False
             _same(fingerprint, found.method, found.path, found.body_hash)
@@ -135,7 +135,7 @@ class Idempotency:
                 stored = found.response.encode()
                 return self._seal.decrypt(stored) if secret else stored, True
             tx_id = found.tx_id
-            earlier = self._db.read(lambda conn: attempt(conn, tx_id)) if tx_id else None
+            earlier = await self._db.read(lambda conn: attempt(conn, tx_id)) if tx_id else None
             ticket = Ticket(fingerprint, earlier)
             ticket.claimed = True
             return await self._work(ticket, work, secret=secret), False

@@ -44,7 +44,7 @@ async def settle_earlier(
     Registrations are told apart by the addresses and domains in ``recipients``, approvals by their id there. Raises
     ``chain_unavailable`` while an earlier change can still land.
     """
-    for attempt in service.db.read(lambda conn: pending_changes(conn, org, _WAITS_FOR[change], wallet_id)):
+    for attempt in await service.db.read(lambda conn: pending_changes(conn, org, _WAITS_FOR[change], wallet_id)):
         if recipients and not {attempt.recipient, attempt.recipient_address} & set(recipients):
             continue
         await settle(service, attempt)

@@ -41,7 +41,7 @@ class Settlement(Background):
         """
         settled = 0
         failure: Exception | None = None
-        for attempt in self._db.read(lambda conn: pending_attempts(conn, created_before=created_before)):
+        for attempt in await self._db.read(lambda conn: pending_attempts(conn, created_before=created_before)):
             try:
                 settled += await self._settle(attempt)
             except Exception as error:  # noqa: BLE001 - raised below, once every attempt was looked at

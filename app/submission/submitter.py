@@ -172,7 +172,7 @@ class Submitter:
         if last_height is None or block.height <= last_height + _EXPIRY_MARGIN or seen.slot < block.slot:
             return Outcome(attempt, "pending")
         # One that has lost its history does not know what landed, but the account that it changed counts its event.
-        account = self._counted_by(attempt)
+        account = await self._counted_by(attempt)
         whole = account is not None and await self._indexer.holds_all(account, block.slot)
         slot = self._indexer.store.slot_of(signature)
         if slot is not None:
@@ -182,12 +182,12 @@ class Submitter:
         _log.warning("expiry_waits_for_missing_events", tx_id=attempt.tx_id, account=account)
         return Outcome(attempt, "pending", sendable=False)
 
-    def _counted_by(self, attempt: Attempt) -> str | None:
+    async def _counted_by(self, attempt: Attempt) -> str | None:
         """Return the account that counts the attempt's event if it landed; `None` while it is not known."""
         wallet_id = attempt.wallet_id
         if wallet_id is None:
             return attempt.org
-        return self._db.read(lambda conn: vault_of(conn, wallet_id))
+        return await self._db.read(lambda conn: vault_of(conn, wallet_id))
 
     async def _landed(self, attempt: Attempt, status: SignatureStatus) -> Outcome:
         # Its events may have been applied by an earlier process, so this does not wait for them to come.
@@ -203,7 +203,7 @@ class Submitter:
             return pending
         if attempt.type not in TRANSACTION_TYPES:
             return await self.succeed(attempt, status.slot)
-        found = self._db.read(lambda conn: attempt_of(conn, attempt.tx_id))
+        found = await self._db.read(lambda conn: attempt_of(conn, attempt.tx_id))
         return Outcome(found, found.status, found.slot) if found and found.status != "pending" else pending
 
     async def resend(self, attempt: Attempt) -> Outcome:

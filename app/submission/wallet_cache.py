@@ -21,16 +21,16 @@ class WalletCache:
         self._seconds = seconds
         self._entries: dict[tuple[str, str], tuple[float, WalletRecord]] = {}
 
-    def get(self, org: str, wallet_id: str) -> WalletRecord:
+    async def get(self, org: str, wallet_id: str) -> WalletRecord:
         """Return a wallet of the organisation, perhaps as it was a moment ago. Raises ``wallet_not_found``."""
         entry = self._entries.get((org, wallet_id))
         if entry is not None and time.monotonic() < entry[0]:
             return entry[1]
-        return self.fresh(org, wallet_id)
+        return await self.fresh(org, wallet_id)
 
-    def fresh(self, org: str, wallet_id: str) -> WalletRecord:
+    async def fresh(self, org: str, wallet_id: str) -> WalletRecord:
         """Return the wallet as the read models show it now. Raises ``wallet_not_found``."""
-        found = self._db.read(lambda conn: wallet(conn, org, wallet_id, now_ms()))
+        found = await self._db.read(lambda conn: wallet(conn, org, wallet_id, now_ms()))
         if found is None:
             raise NotFoundError("wallet_not_found")
         if len(self._entries) >= _MAX_ENTRIES:

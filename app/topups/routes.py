@@ -30,7 +30,7 @@ async def put_topup_rule(call: Call, body: PutTopupRule) -> TopupRule:
 @operation(tag="wallets", roles=OPERATORS, answer=TopupRule, errors=("wallet_not_found",))
 async def get_topup_rule(call: Call) -> TopupRule:
     """Get the auto-topup rule."""
-    return topups.get(call.service, call.principal, call.path("wallet_id"))
+    return await topups.get(call.service, call.principal, call.path("wallet_id"))
 
 
 routes = [

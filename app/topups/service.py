@@ -11,16 +11,16 @@ from app.wallets import service as wallets
 
 async def put(service: Service, principal: Principal, wallet_id: str, body: PutTopupRule) -> TopupRule:
     """Replace the wallet's rule. Raises ``wallet_not_found`` and ``wallet_archived``."""
-    wallets.find_living(service, principal.org, wallet_id)
+    await wallets.find_living(service, principal.org, wallet_id)
     rule = TopupRecord(wallet_id, body.enabled, body.trigger_below, body.topup_amount, now_ms())
     await service.db.write(lambda conn: put_topup_rule(conn, rule))
     return _answer(rule)
 
 
-def get(service: Service, principal: Principal, wallet_id: str) -> TopupRule:
+async def get(service: Service, principal: Principal, wallet_id: str) -> TopupRule:
     """Return the wallet's rule; a disabled one without amounts when it was never given one."""
-    wallets.require(service, principal.org, wallet_id)
-    rule = service.db.read(lambda conn: topup_rule(conn, wallet_id))
+    await wallets.require(service, principal.org, wallet_id)
+    rule = await service.db.read(lambda conn: topup_rule(conn, wallet_id))
     return _answer(rule or TopupRecord(wallet_id, enabled=False, trigger_below=None, topup_amount=None, updated_at=0))
 
 

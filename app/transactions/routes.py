@@ -11,7 +11,7 @@ from app.transactions.models import ListTransactions, ListWalletTransactions, Tr
 @operation(tag="transactions", roles=READERS_AND_AGENT, answer=Transaction, errors=("transaction_not_found",))
 async def get_transaction(call: Call) -> Transaction:
     """Get a transaction."""
-    return transactions.get(call.service, call.principal, call.path("tx_id"))
+    return await transactions.get(call.service, call.principal, call.path("tx_id"))
 
 
 @operation(
@@ -23,7 +23,7 @@ async def get_transaction(call: Call) -> Transaction:
 )
 async def list_transactions(call: Call, query: ListTransactions) -> TransactionPage:
     """List the organisation's transactions, newest first."""
-    return transactions.organisation_page(call.service, call.principal, query)
+    return await transactions.organisation_page(call.service, call.principal, query)
 
 
 @operation(
@@ -35,7 +35,7 @@ async def list_transactions(call: Call, query: ListTransactions) -> TransactionP
 )
 async def list_wallet_transactions(call: Call, query: ListWalletTransactions) -> TransactionPage:
     """List a wallet's transactions, newest first."""
-    return transactions.page(call.service, call.principal, query, call.path("wallet_id"), None)
+    return await transactions.page(call.service, call.principal, query, call.path("wallet_id"), None)
 
 
 routes = [

@@ -27,15 +27,15 @@ from app.transactions.models import (
 from app.wallets import service as wallets
 
 
-def get(service: Service, principal: Principal, tx_id: str) -> Transaction:
+async def get(service: Service, principal: Principal, tx_id: str) -> Transaction:
     """Return a transaction. Raises ``transaction_not_found``, for an agent also when it is another wallet's."""
-    found = service.db.read(lambda conn: transaction(conn, principal.org, tx_id))
+    found = await service.db.read(lambda conn: transaction(conn, principal.org, tx_id))
     if found is None or principal.wallet_id not in (None, found.wallet_id):
         raise NotFoundError("transaction_not_found")
     return shown(service.settings, found)
 
 
-def page(
+async def page(
     service: Service, principal: Principal, query: ListWalletTransactions, wallet_id: str | None, recipient: str | None
 ) -> TransactionPage:
     """One page of transactions, newest first; an agent sees its own wallet's.
@@ -43,16 +43,16 @@ def page(
     Raises ``wallet_not_found`` when a wallet is named that the organisation does not have.
     """
     if wallet_id is not None:
-        wallets.require(service, principal.org, wallet_id)
+        await wallets.require(service, principal.org, wallet_id)
     chosen = TransactionFilter(
         wallet_id=wallet_id or principal.wallet_id,
         status=query.status,
         type=query.type,
-        recipient=_remembered(service, principal.org, recipient),
+        recipient=await _remembered(service, principal.org, recipient),
         start=query.from_,
         end=query.to,
     )
-    found = service.db.read(
+    found = await service.db.read(
         lambda conn: transactions(conn, principal.org, chosen, limit=query.limit, cursor=query.cursor)
     )
     return TransactionPage(
@@ -62,17 +62,17 @@ def page(
     )
 
 
-def organisation_page(service: Service, principal: Principal, query: ListTransactions) -> TransactionPage:
+async def organisation_page(service: Service, principal: Principal, query: ListTransactions) -> TransactionPage:
     """Return the same over all wallets."""
-    return page(service, principal, query, query.wallet_id, query.recipient)
+    return await page(service, principal, query, query.wallet_id, query.recipient)
 
 
-def _remembered(service: Service, org: str, recipient: str | None) -> str | None:
+async def _remembered(service: Service, org: str, recipient: str | None) -> str | None:
     """Return a recipient as payments remember it: a wallet by its vault's address, a domain in lower case."""
     if recipient is None or parse_address(recipient) is not None:
         return recipient
     if is_id("wal_", recipient):
-        paid = service.db.read(lambda conn: wallet(conn, org, recipient, now_ms()))
+        paid = await service.db.read(lambda conn: wallet(conn, org, recipient, now_ms()))
         return recipient if paid is None else paid.vault
     return normalise(recipient) or recipient
 

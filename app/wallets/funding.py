@@ -22,7 +22,7 @@ from app.wallets.models import Funded, FundedBatch, FundWallet, FundWallets, Wit
 
 async def fund(service: Service, principal: Principal, ticket: Ticket, wallet_id: str, body: FundWallet) -> Funded:
     """Move USDC from the reserve into a wallet. Raises ``org_insufficient_balance``."""
-    receiving = wallets.find_living(service, principal.org, wallet_id)
+    receiving = await wallets.find_living(service, principal.org, wallet_id)
     reference = new_reference()
     plan = Plan(
         org=principal.org,
@@ -36,7 +36,7 @@ async def fund(service: Service, principal: Principal, ticket: Ticket, wallet_id
         reference=reference,
     )
     outcome = await _move(service, ticket, plan, wallet_id)
-    return _funded(service, outcome, wallet_id, outcome.attempt.tx_id, outcome.attempt.amount)
+    return await _funded(service, outcome, wallet_id, outcome.attempt.tx_id, outcome.attempt.amount)
 
 
 async def fund_batch(service: Service, principal: Principal, ticket: Ticket, body: FundWallets) -> FundedBatch:
@@ -45,7 +45,7 @@ async def fund_batch(service: Service, principal: Principal, ticket: Ticket, bod
     The attempt is the transaction's; the rows of the wallets follow from its events. Raises
     ``org_insufficient_balance``.
     """
-    receiving = [_living(service, principal.org, one.wallet_id) for one in body.allocations]
+    receiving = [await _living(service, principal.org, one.wallet_id) for one in body.allocations]
     references = [new_reference() for _ in receiving]
     plan = Plan(
         org=principal.org,
@@ -62,7 +62,7 @@ async def fund_batch(service: Service, principal: Principal, ticket: Ticket, bod
     signature = outcome.attempt.signature or ""
     return FundedBatch(
         funded=[
-            _funded(
+            await _funded(
                 service,
                 outcome,
                 one.wallet_id,
@@ -71,7 +71,7 @@ async def fund_batch(service: Service, principal: Principal, ticket: Ticket, bod
             )
             for instruction, one in enumerate(body.allocations)
         ],
-        org_balance_remaining=_reserve(service, principal.org),
+        org_balance_remaining=await _reserve(service, principal.org),
         tx_signature=signature,
         status=outcome.status,
     )
@@ -84,7 +84,7 @@ async def withdraw(
 
     Raises ``withdrawal_exceeds_balance``.
     """
-    source = wallets.find(service, principal.org, wallet_id)
+    source = await wallets.find(service, principal.org, wallet_id)
     build = service.instructions(principal.org)
     reference = new_reference()
     instruction = build.withdraw(
@@ -107,22 +107,22 @@ async def withdraw(
     outcome = await _move(service, ticket, plan, wallet_id)
     moved = outcome.attempt
     # `all` is what the wallet turned out to hold, which its event tells.
-    row = service.db.read(lambda conn: transaction(conn, moved.org, moved.tx_id))
-    after = wallets.find(service, principal.org, wallet_id)
+    row = await service.db.read(lambda conn: transaction(conn, moved.org, moved.tx_id))
+    after = await wallets.find(service, principal.org, wallet_id)
     return Withdrawn(
         **wallets.detail(after).model_dump(),
         transaction_status=outcome.status,
         tx_id=moved.tx_id,
         tx_signature=moved.signature or "",
         withdrawn_amount=format_usdc(moved.amount if row is None else row.amount),
-        org_balance_remaining=_reserve(service, principal.org),
+        org_balance_remaining=await _reserve(service, principal.org),
     )
 
 
-def _living(service: Service, org: str, wallet_id: str) -> WalletRecord:
+async def _living(service: Service, org: str, wallet_id: str) -> WalletRecord:
     """Return one of several wallets; the error says which of them it is about."""
     try:
-        return wallets.find_living(service, org, wallet_id)
+        return await wallets.find_living(service, org, wallet_id)
     except ApiError as error:
         error.fields["wallet_id"] = wallet_id
         raise
@@ -162,8 +162,8 @@ async def _move(service: Service, ticket: Ticket, plan: Plan, *wallet_ids: str) 
     return outcome
 
 
-def _funded(service: Service, outcome: Outcome, wallet_id: str, tx_id: str, amount: int) -> Funded:
-    after = wallets.find(service, outcome.attempt.org, wallet_id)
+async def _funded(service: Service, outcome: Outcome, wallet_id: str, tx_id: str, amount: int) -> Funded:
+    after = await wallets.find(service, outcome.attempt.org, wallet_id)
     return Funded(
         wallet_id=wallet_id,
         id=wallet_id,
@@ -172,9 +172,9 @@ def _funded(service: Service, outcome: Outcome, wallet_id: str, tx_id: str, amou
         status=outcome.status,
         funded_amount=format_usdc(amount),
         usdc_balance=format_usdc(after.balance),
-        org_balance_remaining=_reserve(service, outcome.attempt.org),
+        org_balance_remaining=await _reserve(service, outcome.attempt.org),
     )
 
 
-def _reserve(service: Service, org: str) -> str:
-    return format_usdc(service.db.read(lambda conn: reserve_balance(conn, org)))
+async def _reserve(service: Service, org: str) -> str:
+    return format_usdc(await service.db.read(lambda conn: reserve_balance(conn, org)))

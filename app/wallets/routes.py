@@ -57,13 +57,13 @@ async def list_wallets(call: Call, query: ListWallets) -> WalletPage:
 
     Newest first; archived ones only with `status=archived`.
     """
-    return wallets.page(call.service, call.principal, query)
+    return await wallets.page(call.service, call.principal, query)
 
 
 @operation(tag="wallets", roles=READERS_AND_AGENT, answer=WalletDetail, errors=("wallet_not_found",))
 async def get_wallet(call: Call) -> WalletDetail:
     """Get a wallet."""
-    return wallets.detail(wallets.find(call.service, call.principal.org, call.path("wallet_id")))
+    return wallets.detail(await wallets.find(call.service, call.principal.org, call.path("wallet_id")))
 
 
 @operation(

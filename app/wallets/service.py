@@ -46,36 +46,36 @@ from app.wallets.models import (
 )
 
 
-def find(service: Service, org: str, wallet_id: str) -> WalletRecord:
+async def find(service: Service, org: str, wallet_id: str) -> WalletRecord:
     """Return a wallet of the organisation. Raises ``wallet_not_found``."""
-    found = service.db.read(lambda conn: wallet(conn, org, wallet_id, now_ms()))
+    found = await service.db.read(lambda conn: wallet(conn, org, wallet_id, now_ms()))
     if found is None:
         raise NotFoundError("wallet_not_found")
     return found
 
 
-def require(service: Service, org: str, wallet_id: str) -> None:
+async def require(service: Service, org: str, wallet_id: str) -> None:
     """Raise ``wallet_not_found`` where the organisation has no such wallet."""
-    if not service.db.read(lambda conn: has_wallet(conn, org, wallet_id)):
+    if not await service.db.read(lambda conn: has_wallet(conn, org, wallet_id)):
         raise NotFoundError("wallet_not_found")
 
 
-def find_living(service: Service, org: str, wallet_id: str) -> WalletRecord:
+async def find_living(service: Service, org: str, wallet_id: str) -> WalletRecord:
     """Return the same, but not an archived one. Raises ``wallet_archived`` too."""
-    found = find(service, org, wallet_id)
+    found = await find(service, org, wallet_id)
     if found.archived:
         raise BusinessError("wallet_archived")
     return found
 
 
-def page(service: Service, principal: Principal, query: ListWallets) -> WalletPage:
+async def page(service: Service, principal: Principal, query: ListWallets) -> WalletPage:
     """One page of the organisation's wallets, newest first; an agent sees its own."""
     tags = tuple(query.tags)
     if principal.wallet_id is not None:
-        own = find(service, principal.org, principal.wallet_id)
+        own = await find(service, principal.org, principal.wallet_id)
         shown = query.status in (None, own.status) and set(tags) <= set(own.tags)
         return WalletPage(data=[summary(own)] if shown else [], has_more=False, next_cursor=None)
-    found = service.db.read(
+    found = await service.db.read(
         lambda conn: wallets(
             conn, principal.org, now_ms(), status=query.status, tags=tags, limit=query.limit, cursor=query.cursor
         )
@@ -89,8 +89,8 @@ async def create(service: Service, principal: Principal, ticket: Ticket, body: C
     Raises ``policy_not_found`` and ``wallet_agent_id_conflict``; an agent id is never given twice.
     """
     org = principal.org
-    _check_owner(service, org, body.owner_org)
-    attached = policies.find(service, org, body.policy_id)
+    await _check_owner(service, org, body.owner_org)
+    attached = await policies.find(service, org, body.policy_id)
     address = service.addresses.vault(Pubkey.from_string(org), body.agent_id)
     new = WalletDetails(
         wallet_id=id_of_wallet(address),
@@ -120,7 +120,7 @@ async def create(service: Service, principal: Principal, ticket: Ticket, body: C
     )
     outcome = await service.submitter.resume(ticket)
     if outcome is None:
-        taken = service.db.read(lambda conn: wallet(conn, org, new.wallet_id, now_ms()))
+        taken = await service.db.read(lambda conn: wallet(conn, org, new.wallet_id, now_ms()))
         if taken is not None:
             raise ConflictError("wallet_agent_id_conflict")
         try:
@@ -130,14 +130,14 @@ async def create(service: Service, principal: Principal, ticket: Ticket, body: C
         except RefusedError as refused:
             raise business_error(service.codec, refused) from None
     require_confirmed(service.codec, outcome)
-    return summary(find(service, org, new.wallet_id))
+    return summary(await find(service, org, new.wallet_id))
 
 
-def _check_owner(service: Service, org: str, named: str | None) -> None:
+async def _check_owner(service: Service, org: str, named: str | None) -> None:
     """Refuse a body that names another organisation than the API key's, to which the wallet will belong."""
     if named is None or named == org:
         return
-    own = service.db.read(lambda conn: organisation(conn, org))
+    own = await service.db.read(lambda conn: organisation(conn, org))
     if own is None or named != own.org_id:
         raise RequestError("invalid_request", "owner_org: must be the organisation that the API key belongs to.")
 
@@ -149,7 +149,7 @@ async def update(
 
     Lifting a manual freeze needs an admin's key and the authority.
     """
-    find_living(service, principal.org, wallet_id)
+    await find_living(service, principal.org, wallet_id)
 
     def write(conn: Connection) -> None:
         if body.label is not None or body.tags is not None:
@@ -160,7 +160,7 @@ async def update(
         async with service.submitter.lock(_state(wallet_id)):
             await _update(service, principal, ticket, wallet_id, body)
     await service.db.write(write)
-    return detail(find(service, principal.org, wallet_id))
+    return detail(await find(service, principal.org, wallet_id))
 
 
 def _state(wallet_id: str) -> str:
@@ -179,8 +179,8 @@ async def _update(service: Service, principal: Principal, ticket: Ticket, wallet
     for again in (True, False):
         await service.indexer.catch_up()
         await service.projector.catch_up()
-        before = find_living(service, principal.org, wallet_id)
-        instructions, signers = _changes(service, principal, before, body)
+        before = await find_living(service, principal.org, wallet_id)
+        instructions, signers = await _changes(service, principal, before, body)
         if not instructions:
             return
         plan = Plan(org=principal.org, type=change, instructions=instructions, signers=signers, wallet_id=wallet_id)
@@ -193,7 +193,7 @@ async def _update(service: Service, principal: Principal, ticket: Ticket, wallet
         return
 
 
-def _changes(
+async def _changes(
     service: Service, principal: Principal, before: WalletRecord, body: UpdateWallet
 ) -> tuple[list[Instruction], list[Keypair]]:
     build, operator = service.instructions(principal.org), service.signers.operator
@@ -201,7 +201,7 @@ def _changes(
     instructions: list[Instruction] = []
     signers: list[Keypair] = []
     if body.policy_id is not None and body.policy_id != before.policy.policy_id:
-        new_policy = Pubkey.from_string(policies.find(service, principal.org, body.policy_id).address)
+        new_policy = Pubkey.from_string((await policies.find(service, principal.org, body.policy_id)).address)
         instructions.append(
             build.update_wallet(operator=operator.pubkey(), vault=vault, policy=policy, new_policy=new_policy)
         )
@@ -223,12 +223,12 @@ def _changes(
 
 async def archive(service: Service, principal: Principal, ticket: Ticket, wallet_id: str) -> WalletDetail:
     """Archive an empty wallet. Raises ``wallet_not_empty``."""
-    require(service, principal.org, wallet_id)
+    await require(service, principal.org, wallet_id)
     async with service.submitter.lock(_state(wallet_id)):
         if not await _resumed(service, ticket, principal.org, wallet_id):
             await settle_earlier(service, principal.org, "close_wallet", wallet_id=wallet_id)
-            await _archive(service, ticket, find_living(service, principal.org, wallet_id))
-    return detail(find(service, principal.org, wallet_id))
+            await _archive(service, ticket, await find_living(service, principal.org, wallet_id))
+    return detail(await find(service, principal.org, wallet_id))
 
 
 async def _archive(service: Service, ticket: Ticket, before: WalletRecord) -> None:
@@ -260,7 +260,7 @@ async def rotate_token(
 
     A run whose answer got lost lost the token with it, so a repetition makes another one.
     """
-    before = find_living(service, principal.org, wallet_id)
+    before = await find_living(service, principal.org, wallet_id)
     # It is an earlier rotation like any other.
     ticket.resumed, ticket.effective = None, False
     session = Keypair()

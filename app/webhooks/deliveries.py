@@ -45,7 +45,7 @@ async def page(service: Service, principal: Principal, webhook_id: str, query: L
         data = [_answer(one, attempts.get(one.delivery_id, ())) for one in shown.data]
         return DeliveryPage(data=data, has_more=shown.has_more, next_cursor=shown.next_cursor)
 
-    return await service.db.read_async(read)
+    return await service.db.read(read, in_thread=True)
 
 
 async def ping(service: Service, principal: Principal, webhook_id: str) -> Delivery:
@@ -53,7 +53,7 @@ async def ping(service: Service, principal: Principal, webhook_id: str) -> Deliv
 
     Raises ``webhook_not_found``, and ``rate_limited`` while another one is sent.
     """
-    found = service.db.read(lambda conn: find(conn, principal.org, webhook_id))
+    found = await service.db.read(lambda conn: find(conn, principal.org, webhook_id))
     now = service.courier.clock()
     event = FeedEvent(
         position=found.position,
@@ -132,7 +132,7 @@ async def replay(service: Service, principal: Principal, ticket: Ticket, webhook
         events = events_between(conn, found, body.from_, end, MAX_REPLAY + 1)
         return [delivery_of(found, event, body_of(event), began) for event in events]
 
-    wanted = await service.db.read_async(read)
+    wanted = await service.db.read(read, in_thread=True)
     if len(wanted) > MAX_REPLAY:
         raise RequestError("invalid_request", f"to: the range holds more than {MAX_REPLAY:,} events; make it smaller.")
     # The dispatcher sends while batches follow.

@@ -67,11 +67,11 @@ class Dispatcher(Background):
 
     async def look(self) -> None:
         """Queue what is new, and begin to send to the webhooks to which something is due."""
-        while self._db.read(news):
+        while await self._db.read(news):
             now = self._clock()
             await self._db.write(lambda conn: queue_news(conn, body_of, now, limit=_BATCH))  # noqa: B023 - awaited at once
         now = self._clock()
-        for webhook_id in self._db.read(lambda conn: due_webhooks(conn, now)):
+        for webhook_id in await self._db.read(lambda conn: due_webhooks(conn, now)):
             if webhook_id not in self._serving:
                 task = asyncio.create_task(self._serve(webhook_id))
                 self._serving[webhook_id] = task
@@ -106,7 +106,7 @@ class Dispatcher(Background):
     async def _send_next(self, webhook_id: str) -> _Outcome | None:
         """Make the next attempt and return what came of it; None when none is due."""
         due = self._clock()
-        delivery, webhook = self._db.read(
+        delivery, webhook = await self._db.read(
             lambda conn: (next_delivery(conn, webhook_id, due), webhook_to_serve(conn, webhook_id))
         )
         if delivery is None or webhook is None:

@@ -38,14 +38,14 @@ def find(conn: Connection, org: str, webhook_id: str) -> WebhookRecord:
     return found
 
 
-def get(service: Service, principal: Principal, webhook_id: str) -> Webhook:
+async def get(service: Service, principal: Principal, webhook_id: str) -> Webhook:
     """Return a webhook. Raises ``webhook_not_found``."""
-    return _answer(service, service.db.read(lambda conn: find(conn, principal.org, webhook_id)))
+    return _answer(service, await service.db.read(lambda conn: find(conn, principal.org, webhook_id)))
 
 
-def page(service: Service, principal: Principal, query: Page) -> WebhookPage:
+async def page(service: Service, principal: Principal, query: Page) -> WebhookPage:
     """Return one page of webhooks, newest first."""
-    found = service.db.read(lambda conn: webhooks(conn, principal.org, limit=query.limit, cursor=query.cursor))
+    found = await service.db.read(lambda conn: webhooks(conn, principal.org, limit=query.limit, cursor=query.cursor))
     return WebhookPage(
         data=[_answer(service, one) for one in found.data], has_more=found.has_more, next_cursor=found.next_cursor
     )
@@ -57,7 +57,7 @@ async def create(service: Service, principal: Principal, ticket: Ticket, body: C
     org, key = principal.org, ticket.key
     if ticket.claimed and key is not None:
         # The process died after it had stored this webhook and before it had answered.
-        made = service.db.read(lambda conn: webhook_created_under(conn, org, key))
+        made = await service.db.read(lambda conn: webhook_created_under(conn, org, key))
         if made is not None:
             return _answer_with_secret(service, made)
     now = service.courier.clock()
@@ -125,8 +125,8 @@ async def _work_off(service: Service, org: str, webhook_id: str, body: UpdateWeb
 
     Raises ``webhook_not_found``.
     """
-    service.db.read(lambda conn: find(conn, org, webhook_id))
-    while body.events is not None and service.db.read(news):
+    await service.db.read(lambda conn: find(conn, org, webhook_id))
+    while body.events is not None and await service.db.read(news):
         await service.db.write(lambda conn: queue_news(conn, body_of, now, limit=_BATCH))
     while body.status is not None and await service.db.write(lambda conn: restart(conn, webhook_id, now, limit=_BATCH)):
         pass

@@ -46,13 +46,13 @@ async def create_webhook(call: Call, body: CreateWebhook) -> WebhookWithSecret:
 @operation(tag="webhooks", roles=READERS, query=Page, answer=WebhookPage)
 async def list_webhooks(call: Call, query: Page) -> WebhookPage:
     """List webhooks, newest first."""
-    return endpoints.page(call.service, call.principal, query)
+    return await endpoints.page(call.service, call.principal, query)
 
 
 @operation(tag="webhooks", roles=READERS, answer=Webhook, errors=_UNKNOWN)
 async def get_webhook(call: Call) -> Webhook:
     """Get a webhook."""
-    return endpoints.get(call.service, call.principal, call.path("webhook_id"))
+    return await endpoints.get(call.service, call.principal, call.path("webhook_id"))
 
 
 @operation(tag="webhooks", roles=OPERATORS, body=UpdateWebhook, answer=Webhook, errors=_UNKNOWN, changes=True)

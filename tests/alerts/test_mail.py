@@ -215,7 +215,7 @@ def test_older_database_gets_what_mails_are_counted_by(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
 
     assert [(one.recipient, one.org, one.status) for one in scene.mails()] == [(OPS, "", "pending")]
-    indexes = scene.db.read(lambda conn: inspect(conn).get_indexes("alert_mails"))
+    indexes = scene.db.read_now(lambda conn: inspect(conn).get_indexes("alert_mails"))
     assert {one["name"] for one in indexes} == {"alert_mails_due", "alert_mails_counted"}
     scene.db.close()
 

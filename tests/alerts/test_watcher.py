@@ -370,7 +370,7 @@ async def test_killed_watcher_loses_and_doubles_nothing(tmp_path: Path, moment: 
     rules: list[Any] = []
     for kind, threshold in ((BALANCE_LOW, 999 * USDC), (VELOCITY_SPIKE, 2), (LARGE_TRANSACTION, 10 * USDC)):
         scene.rule(org, kind, threshold, ["ops@example.com"])
-        rules += scene.db.read(_rules)
+        rules += scene.db.read_now(_rules)
     scene.db.write_now(lambda conn: put_rules(conn, org, rules))
     await scene.close()
     for one in wallets:

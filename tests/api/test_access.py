@@ -50,7 +50,7 @@ async def test_key_is_not_stored(world: ServiceWorld) -> None:
 async def test_revoked_key_stops_working(world: ServiceWorld) -> None:
     key = world.key("viewer")
     await world.ok("GET", "/v1/wallets", key=key)
-    [found] = [one for one in world.service.keys.list(world.org) if one.hint and key.endswith(one.hint)]
+    [found] = [one for one in await world.service.keys.list(world.org) if one.hint and key.endswith(one.hint)]
 
     ring = world.service.keys
     await world.service.db.write(lambda conn: ring.revoke(conn, world.org, found.key_id))

@@ -13,7 +13,6 @@ from sqlalchemy import Connection, delete, insert, inspect, select
 from app.chain.rules import Rules
 from app.core.identifiers import approval_reference, new_reference
 from app.core.timestamps import now_ms, parse_iso_ms
-from app.policies import service as policies
 from app.server.housekeeping import Housekeeping
 from app.store.approval_requests import MAX_PENDING, approval_requests
 from app.store.attempts import pending_attempts
@@ -86,7 +85,7 @@ async def _fee(world: ServiceWorld, signature: str) -> int:
 
 async def _edit_policy(world: ServiceWorld, policy: Json) -> None:
     """Give a policy a new version with the same threshold."""
-    found = policies.find(world.service, world.org, policy["policy_id"])
+    found = world.policy_record(policy["policy_id"])
     authority = world.service.signers.require_authority()
     change = world.service.instructions(world.org).update_policy(
         authority=authority.pubkey(),
@@ -332,7 +331,7 @@ async def test_approval_made_beside_the_service_for_another_policy_stands_in_nob
         payer=world.service.signers.fee_payer_address,
         operator=operator.pubkey(),
         vault=Pubkey.from_string(agent.wallet["chain_address"]),
-        policy=Pubkey.from_string(policies.find(world.service, world.org, other["policy_id"]).address),
+        policy=Pubkey.from_string(world.policy_record(other["policy_id"]).address),
         reference=new_reference(),
         recipient=Pubkey.from_string(agent.to),
         amount=20_000_000,
@@ -526,7 +525,7 @@ async def test_decision_cut_off_goes_on_under_its_key(own_world: ServiceWorld, l
     answer = await _decide(world, approval_id, decision, headers=key)
 
     assert answer.json()["status"] == {"approve": "approved", "reject": "rejected"}[decision]
-    assert world.service.db.read(pending_attempts) == []
+    assert world.service.db.read_now(pending_attempts) == []
 
 
 async def test_rejection_waits_until_an_approval_that_got_lost_can_no_longer_land(own_world: ServiceWorld) -> None:
@@ -576,7 +575,7 @@ async def test_database_from_before_approvals_gets_their_table(own_world: Servic
     world.service.db.write_now(forget)
     assert world.service.db.write_now(migrate) == [name]
 
-    indexes = world.service.db.read(lambda conn: {one["name"] for one in inspect(conn).get_indexes(name)})
+    indexes = world.service.db.read_now(lambda conn: {one["name"] for one in inspect(conn).get_indexes(name)})
     assert {one.name for one in approval_requests.indexes} <= indexes
     assert (await _get(world, await (await _agent(world)).refused()))["status"] == "pending"
 

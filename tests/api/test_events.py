@@ -233,7 +233,7 @@ async def test_events_are_kept_for_90_days_in_every_organisation(own_world: Serv
     assert await rounds.tick() == 1_201
     assert await rounds.tick() == 0
 
-    ids = [one.event_id for one in world.service.db.read(lambda conn: feed(conn, world.org, limit=1_000)).data]
+    ids = [one.event_id for one in world.service.db.read_now(lambda conn: feed(conn, world.org, limit=1_000)).data]
     assert ids[-1] == "evt_edge"
     assert not [one for one in ids if one.startswith("evt_old")]
 
@@ -245,7 +245,7 @@ async def test_one_transaction_deletes_a_bounded_number(own_world: ServiceWorld)
     db = own_world.service.db
 
     def newest_first() -> list[str]:
-        return [one.event_id for one in db.read(lambda conn: feed(conn, own_world.org, limit=100)).data]
+        return [one.event_id for one in db.read_now(lambda conn: feed(conn, own_world.org, limit=100)).data]
 
     before = newest_first()
     assert await db.write(lambda conn: delete_events(conn, now + 1, most=20)) == 20

@@ -244,7 +244,7 @@ async def test_batch_cut_off_goes_on_under_its_key(own_world: ServiceWorld, lost
     assert [one["usdc_balance"] for one in answer["funded"]] == ["1.00", "2.00"]
     for wallet, told in zip(wallets, answer["funded"], strict=True):
         assert [row["tx_id"] for row in await _fundings(world, wallet)] == [told["tx_id"]]
-    assert world.service.db.read(pending_attempts) == []
+    assert world.service.db.read_now(pending_attempts) == []
 
 
 async def test_restart_settles_a_batch_that_was_stored_and_not_sent(own_world: ServiceWorld) -> None:
@@ -256,7 +256,7 @@ async def test_restart_settles_a_batch_that_was_stored_and_not_sent(own_world: S
 
     await world.restart()
     async with asyncio.timeout(10):
-        while world.service.db.read(pending_attempts):
+        while world.service.db.read_now(pending_attempts):
             await world.service.settlement.settle()
 
     assert await _balances(world, wallets) == ["1.00", "2.00"]

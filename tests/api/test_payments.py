@@ -11,10 +11,8 @@ from solders.pubkey import Pubkey
 from solders.transaction import Transaction
 
 from app.chain.records import SimulationResult
-from app.policies import service as policies
 from app.submission.plan import RefusedError
 from app.submission.refusals import business_error
-from app.wallets import service as wallets
 from tests.support.service_world import ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -232,8 +230,8 @@ async def test_payments_of_one_wallet_at_once_never_break_its_policy(world: Serv
 async def test_policy_switched_past_the_service_is_noticed(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(), await world.payee()
     strict = await world.policy(maxPerTx="1", allowedRecipients=[to], blockedCategories=["mixer"])
-    found = policies.find(world.service, world.org, strict["policy_id"])
-    before = wallets.find(world.service, world.org, wallet["wallet_id"])
+    found = world.policy_record(strict["policy_id"])
+    before = world.wallet_record(wallet["wallet_id"])
     operator = world.service.signers.operator
     switch = world.service.instructions(world.org).update_wallet(
         operator=operator.pubkey(),

@@ -29,8 +29,8 @@ def _path(made: Json) -> str:
     return f"/v1/policies/{made['policy_id']}"
 
 
-def _id_of(world: ServiceWorld, key: str) -> str:
-    principal = world.service.keys.recognise(key)
+async def _id_of(world: ServiceWorld, key: str) -> str:
+    principal = await world.service.keys.recognise(key)
     assert principal is not None
     return principal.key_id
 
@@ -42,7 +42,7 @@ async def _log(world: ServiceWorld, made: Json, **options: Any) -> list[Json]:
 
 def _change(world: ServiceWorld, made: Json, signer: Keypair, rules: Rules) -> Instruction:
     """Return a change of a policy, which has no list."""
-    found = world.service.db.read(lambda conn: policy(conn, world.org, made["policy_id"]))
+    found = world.service.db.read_now(lambda conn: policy(conn, world.org, made["policy_id"]))
     assert found is not None
     return world.service.instructions(world.org).update_policy(
         authority=signer.pubkey(),
@@ -110,7 +110,9 @@ async def test_changes_stand_in_their_order_with_the_keys_that_asked(world: Serv
     await world.ok("PATCH", _path(made), {"allowedRecipients": []}, key=first)
 
     entries = await _log(world, made)
-    assert [entry["changed_by"] for entry in entries] == [_id_of(world, key) for key in (first, second, second, first)]
+    assert [entry["changed_by"] for entry in entries] == [
+        await _id_of(world, key) for key in (first, second, second, first)
+    ]
     assert [entry["changes"] for entry in entries] == [
         {"max_per_tx": {"from": "5.00", "to": "6.00"}, "expiry": {"from": None, "to": "2031-01-01T00:00:00Z"}},
         {"name": {"from": made["name"], "to": "Renamed"}},
@@ -265,7 +267,7 @@ async def test_change_that_lost_to_another_one_is_not_credited_with_it(own_world
 
     [entry] = await _log(world, made)
 
-    assert entry["changed_by"] == _id_of(world, world.keys["admin"])
+    assert entry["changed_by"] == await _id_of(world, world.keys["admin"])
     assert entry["changes"] == {"max_per_tx": {"from": "5.00", "to": "6.00"}}
 
 
@@ -285,7 +287,7 @@ async def test_change_whose_request_was_cut_off_names_its_key_once_it_landed(own
     await world.ok("PATCH", _path(made), body)
 
     entries = await _log(world, made)
-    assert [entry["changed_by"] for entry in entries] == [_id_of(world, world.keys["admin"])] * 2
+    assert [entry["changed_by"] for entry in entries] == [await _id_of(world, world.keys["admin"])] * 2
     assert entries[1]["changes"] == {"name": {"from": made["name"], "to": "New"}}
 
 
@@ -299,7 +301,7 @@ async def test_of_changes_at_once_each_is_logged_once(world: ServiceWorld) -> No
     )
 
     by_field = {name: entry["changed_by"] for entry in await _log(world, made) for name in entry["changes"]}
-    ids = [_id_of(world, key) for key in keys]
+    ids = [await _id_of(world, key) for key in keys]
     assert by_field == dict(zip(("max_per_tx", "max_per_day", "velocity_cap"), ids, strict=True))
 
 

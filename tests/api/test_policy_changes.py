@@ -33,7 +33,7 @@ def _addresses(count: int) -> list[str]:
 
 
 def _stored(world: ServiceWorld, made: Json) -> PolicyRecord:
-    found = world.service.db.read(lambda conn: policy(conn, world.org, made["policy_id"]))
+    found = world.service.db.read_now(lambda conn: policy(conn, world.org, made["policy_id"]))
     assert found is not None
     return found
 
@@ -205,7 +205,7 @@ async def test_draft_that_was_given_up_becomes_the_next_list(own_world: ServiceW
     await world.service.settlement.settle()
     await world.catch_up()
     assert (await world.ok("GET", _path(made)))["allowed_recipients"] == friends
-    assert world.service.db.read(pending_attempts) == []
+    assert world.service.db.read_now(pending_attempts) == []
 
 
 async def test_equal_list_in_another_order_changes_nothing(world: ServiceWorld) -> None:
@@ -474,7 +474,7 @@ async def test_lost_change_does_not_undo_a_newer_one(own_world: ServiceWorld) ->
         world.clock.ahead += EXPIRY_SECONDS
     found = await world.ok("GET", _path(made))
     assert (found["max_per_tx"], found["version"]) == ("1.00", 2)
-    assert world.service.db.read(pending_attempts) == []
+    assert world.service.db.read_now(pending_attempts) == []
 
 
 async def test_change_whose_answer_got_lost_is_made_once(own_world: ServiceWorld) -> None:
@@ -586,7 +586,7 @@ async def test_limit_that_lands_while_it_is_taken_back_is_taken_back(own_world: 
     world, service = own_world, own_world.service
     made = await world.policy(maxPerTx="10")
     lost = (await _cut_off(world, made, {"maxPerTx": "1000"}))["tx_id"]
-    earlier = service.db.read(lambda conn: attempt(conn, lost))
+    earlier = service.db.read_now(lambda conn: attempt(conn, lost))
     assert earlier is not None
     signature = str(earlier.signature)
 

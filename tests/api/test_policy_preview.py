@@ -17,7 +17,6 @@ from app.chain.escrow_instructions import OpenEscrow
 from app.core.identifiers import new_reference
 from app.core.timestamps import parse_iso_ms
 from app.policies import preview as policy_preview
-from app.wallets.service import find
 from tests.support.service_world import Json, ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -44,7 +43,7 @@ class Vault:
     """A wallet that pays past the service, signed by the operator."""
 
     def __init__(self, world: ServiceWorld, made: Json) -> None:
-        found = find(world.service, world.org, made["wallet_id"])
+        found = world.wallet_record(made["wallet_id"])
         self.world, self.made, self.address = world, made, Pubkey.from_string(found.vault)
         self.policy, self.escrows = Pubkey.from_string(found.policy.address), 0
 
@@ -92,9 +91,7 @@ class Vault:
 
     async def switch(self, made: Json) -> None:
         new = Pubkey.from_string(
-            find(
-                self.world.service,
-                self.world.org,
+            self.world.wallet_record(
                 (await self.world.wallet(made["policy_id"], funds=None))["wallet_id"],
             ).policy.address
         )

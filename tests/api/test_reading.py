@@ -128,7 +128,7 @@ async def test_recipient_is_found_however_the_payment_named_it(world: ServiceWor
 async def test_explorer_links_do_not_show_the_nodes_address(world: ServiceWorld) -> None:
     wallet = await world.wallet()
     [row] = (await world.ok("GET", f"/v1/wallets/{wallet['wallet_id']}/transactions"))["data"]
-    stored = world.service.db.read(lambda conn: transaction(conn, world.org, row["tx_id"]))
+    stored = world.service.db.read_now(lambda conn: transaction(conn, world.org, row["tx_id"]))
     assert stored is not None
     elsewhere = world.settings.model_copy(update={"rpc_url": "https://node.example.com/?api-key=hidden"})
 

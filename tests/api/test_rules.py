@@ -10,7 +10,6 @@ import pytest
 from solders.pubkey import Pubkey
 
 from app.core.identifiers import new_reference
-from app.wallets import service as wallets
 from tests.support.service_world import Json, ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -149,7 +148,7 @@ async def test_rule_allows_refuses_and_binds_those_who_go_round_the_service(
 
 
 def _direct(world: ServiceWorld, wallet: Json, to: str, amount: str) -> Any:
-    found = wallets.find(world.service, world.org, wallet["wallet_id"])
+    found = world.wallet_record(wallet["wallet_id"])
     owner = Pubkey.from_string(to)
     allowlist = found.policy.allowlist
     return world.service.instructions(world.org).execute_payment(

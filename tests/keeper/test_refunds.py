@@ -11,7 +11,6 @@ from app.chain.errors import ChainUnavailable
 from app.chain.escrow_instructions import OpenEscrow
 from app.core.identifiers import new_reference
 from app.store.read_tables import escrows
-from app.wallets import service as wallets_of
 from tests.support.keeper import (
     PATIENCE,
     asks_history,
@@ -31,7 +30,7 @@ async def _escrow(
 ) -> Pubkey:
     """Lock money for so many seconds; returns the escrow's address."""
     service, vault = world.service, Pubkey.from_string(paying["chain_address"])
-    found = wallets_of.find(service, world.org, paying["wallet_id"])
+    found = world.wallet_record(paying["wallet_id"])
     operator = service.signers.operator
     create = service.instructions(world.org).create_escrow(
         payer=service.signers.fee_payer_address,
@@ -71,7 +70,7 @@ async def _dispute(world: ServiceWorld, paying: Json, receiving: Json, escrow: P
 
 def _status(world: ServiceWorld, escrow: Pubkey) -> str | None:
     of_address = select(escrows.c.status).where(escrows.c.address == str(escrow))
-    return world.service.db.read(lambda conn: conn.scalar(of_address))
+    return world.service.db.read_now(lambda conn: conn.scalar(of_address))
 
 
 async def test_escrow_is_refunded_once_its_deadline_has_come_and_not_before(own_world: ServiceWorld) -> None:
@@ -186,7 +185,7 @@ async def test_due_escrows_are_found_through_an_index(own_world: ServiceWorld) -
         await world.keeper().tick()
     [query] = [one for one in queries if "FROM escrows" in one]
 
-    plan = world.service.db.read(
+    plan = world.service.db.read_now(
         lambda conn: conn.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}", (0,) * query.count("?")).all()
     )
 

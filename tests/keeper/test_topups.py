@@ -58,7 +58,7 @@ async def test_topup_lands_although_the_wallet_pays_meanwhile(own_world: Service
     wallet, to = await world.wallet(funds="9"), await world.payee()
     await set_rule(world, wallet, "10", "5")
     await world.catch_up()
-    [low] = world.service.db.read(low_wallets)
+    [low] = world.service.db.read_now(low_wallets)
     fill = await Topup(low).instruction(world.service)
     assert fill is not None
 

@@ -68,16 +68,16 @@ class History:
         return db
 
     def escrow(self, db: Database, counter: int) -> EscrowRecord:
-        found = db.read(lambda c: escrow(c, self.org, escrow_id(self.address(counter))))
+        found = db.read_now(lambda c: escrow(c, self.org, escrow_id(self.address(counter))))
         assert found is not None
         return found
 
     def rows_of(self, db: Database, vault: Pubkey) -> list[TransactionRecord]:
-        found = db.read(lambda c: list_transactions(c, self.org, limit=100)).data
+        found = db.read_now(lambda c: list_transactions(c, self.org, limit=100)).data
         return [row for row in found if row.wallet_id == wallet_id(vault) and row.type != "funding"]
 
     def told(self, db: Database) -> list[FeedEvent]:
-        events = db.read(lambda c: feed(c, self.org, limit=100)).data
+        events = db.read_now(lambda c: feed(c, self.org, limit=100)).data
         return [one for one in reversed(events) if one.type.startswith("escrow.")]
 
 
@@ -152,7 +152,7 @@ async def _history(tmp_path_factory: pytest.TempPathFactory) -> History:
 def snapshot(db: Database) -> dict[str, list[Any]]:
     """All rows of the read models that escrows touch, in the order of their keys."""
     tables = (escrows, transactions, wallets)
-    return db.read(lambda c: {t.name: sorted(tuple(map(str, row)) for row in c.execute(select(t))) for t in tables})
+    return db.read_now(lambda c: {t.name: sorted(tuple(map(str, row)) for row in c.execute(select(t))) for t in tables})
 
 
 async def test_statuses_follow_from_the_events(history: History, tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ async def test_what_is_due_is_locked_past_its_deadline_or_disputed_for_30_days(
     undecided = history.escrow(db, 5).due_at or 0
 
     def at(now: int) -> list[str]:
-        return [one.address for one in db.read(lambda c: due(c, now))]
+        return [one.address for one in db.read_now(lambda c: due(c, now))]
 
     assert at(deadline - 1) == []
     assert at(deadline) == [history.address(6)]
@@ -228,8 +228,8 @@ async def test_rows_of_both_wallets_have_the_ids_that_their_events_give(history:
 async def test_balances_of_both_sides_follow_from_the_events_alone(history: History, tmp_path: Path) -> None:
     db = await history.projected(tmp_path, history.without("Deposit", "BalanceObserved"))
 
-    sender = db.read(lambda c: wallet(c, history.org, wallet_id(history.sender), 0))
-    receiver = db.read(lambda c: wallet(c, history.org, wallet_id(history.receiver), 0))
+    sender = db.read_now(lambda c: wallet(c, history.org, wallet_id(history.sender), 0))
+    receiver = db.read_now(lambda c: wallet(c, history.org, wallet_id(history.receiver), 0))
 
     assert sender is not None
     assert receiver is not None
@@ -324,7 +324,7 @@ async def test_attempt_is_settled_wherever_its_event_stands(history: History, tm
     made = _attempt(history, row, inner=inner)
     db = await history.projected(tmp_path, history.rows, made)
 
-    kept = db.read(lambda c: attempt(c, made.tx_id))
+    kept = db.read_now(lambda c: attempt(c, made.tx_id))
     shown = {one.type: one for one in history.rows_of(db, history.sender) if one.tx_signature == row.signature}
 
     assert kept is not None
@@ -342,7 +342,7 @@ async def test_attempt_with_another_reference_is_not_taken_for_this_one(history:
     other = replace(_attempt(history, row, inner=1), reference=bytes(16))
     db = await history.projected(tmp_path, history.rows, other)
 
-    kept = db.read(lambda c: attempt(c, other.tx_id))
+    kept = db.read_now(lambda c: attempt(c, other.tx_id))
 
     assert kept is not None
     assert kept.status == "pending"
@@ -370,7 +370,7 @@ async def test_vanished_creation_is_pending_again_and_one_past_the_service_is_go
 
     again = history.escrow(db, 6)
     assert (again.status, again.due_at, again.tx_id) == ("pending", None, made.tx_id)
-    assert db.read(lambda c: escrow(c, history.org, escrow_id(history.address(5)))) is None
+    assert db.read_now(lambda c: escrow(c, history.org, escrow_id(history.address(5)))) is None
     assert history.escrow(db, 4).status == "settled"
     stored[:] = [*stored, replace(ours, id=6000)]
     await projector.catch_up()

@@ -82,13 +82,13 @@ class Line:
 
     def wallet(self, vault: object, now: int = NOW) -> WalletRecord:
         """Return a vault's wallet."""
-        found = self.db.read(lambda c: wallet(c, self.org, wallet_id(str(vault)), now))
+        found = self.db.read_now(lambda c: wallet(c, self.org, wallet_id(str(vault)), now))
         assert found is not None
         return found
 
     def feed(self, kind: str) -> list[FeedEvent]:
         """Return the feed's events of a type, oldest first."""
-        events = self.db.read(lambda c: feed(c, self.org, limit=100)).data
+        events = self.db.read_now(lambda c: feed(c, self.org, limit=100)).data
         return [one for one in reversed(events) if one.type == kind]
 
 
@@ -123,7 +123,7 @@ def snapshot(db: Database) -> dict[str, list[Any]]:
         tables = (wallets, reserves, transactions, recipients, approvals)
         return {t.name: sorted(tuple(row) for row in connection.execute(select(t))) for t in tables}
 
-    return db.read(read)
+    return db.read_now(read)
 
 
 # The whole line
@@ -131,13 +131,13 @@ def snapshot(db: Database) -> dict[str, list[Any]]:
 
 async def test_presets_and_reserve_follow_from_the_chain(line: Line) -> None:
     await line.seen()
-    presets = line.db.read(lambda c: policies(c, line.org))
+    presets = line.db.read_now(lambda c: policies(c, line.org))
     assert [one.policy_id for one in presets] == ["pol_conservative", "pol_moderate", "pol_permissive", "pol_locked"]
     assert presets[0].rules == Rules(
         max_per_tx=10 * USDC, max_per_day=50 * USDC, max_per_month=500 * USDC, velocity_cap=10
     )
     assert all(one.immutable for one in presets)
-    assert line.db.read(lambda c: reserve_balance(c, line.org)) == 1000 * USDC
+    assert line.db.read_now(lambda c: reserve_balance(c, line.org)) == 1000 * USDC
     [deposit] = line.feed("org.deposit_confirmed")
     assert deposit.payload["amount"] == "1000.00"
 
@@ -153,7 +153,7 @@ async def test_wallet_shows_what_the_chain_and_the_service_know(line: Line) -> N
     found = line.wallet(address)
     assert (found.agent_id, found.label, found.tags, found.created_at) == ("agent-1", "Shopper", ("a", "b"), NOW)
     assert (found.balance, found.status, found.policy.policy_id) == (20 * USDC, "active", "pol_permissive")
-    assert line.db.read(lambda c: policy(c, line.org, "pol_permissive")).wallet_count == 1  # type: ignore[union-attr]
+    assert line.db.read_now(lambda c: policy(c, line.org, "pol_permissive")).wallet_count == 1  # type: ignore[union-attr]
     [created] = line.feed("wallet.created")
     assert created.payload["agent_id"] == "agent-1"
     assert created.payload["chain_address"] == str(address)
@@ -162,7 +162,7 @@ async def test_wallet_shows_what_the_chain_and_the_service_know(line: Line) -> N
     )
     assert (line.wallet(address).label, line.wallet(address).tags) == ("Buyer", ("b", "c"))
     for tags, count in (((), 1), (("b",), 1), (("b", "c"), 1), (("a",), 0), (("b", "x"), 0)):
-        page = line.db.read(lambda c, t=tags: list_wallets(c, line.org, NOW, tags=t))  # type: ignore[misc]
+        page = line.db.read_now(lambda c, t=tags: list_wallets(c, line.org, NOW, tags=t))  # type: ignore[misc]
         assert len(page.data) == count
 
 
@@ -185,11 +185,11 @@ async def test_payment_is_a_transaction_with_its_memo_and_an_event(line: Line) -
     )
     await line.db.write(lambda c: insert_attempt(c, made))
     await line.seen()
-    row = line.db.read(lambda c: transaction(c, line.org, tx_id))
+    row = line.db.read_now(lambda c: transaction(c, line.org, tx_id))
     assert row is not None
     assert (row.status, row.recipient, row.recipient_address) == ("confirmed", "shop.example", str(line.stage.payee))
     assert (row.memo, row.amount, row.timestamp, row.tx_signature) == ("lunch", 3 * USDC, NOW, signature)
-    assert line.db.read(lambda c: attempt(c, tx_id)).status == "confirmed"  # type: ignore[union-attr]
+    assert line.db.read_now(lambda c: attempt(c, tx_id)).status == "confirmed"  # type: ignore[union-attr]
     assert line.wallet(vault).balance == 17 * USDC
     assert (line.wallet(vault).last_transaction_at or 0) >= NOW
     [event] = line.feed("transaction.completed")
@@ -211,11 +211,13 @@ async def test_funding_and_withdrawal_move_both_balances(line: Line) -> None:
     signature = await line.stage.send(withdrawal, signers=[operator])
     await line.seen()
     assert line.wallet(vault).balance == 15 * USDC
-    assert line.db.read(lambda c: reserve_balance(c, line.org)) == 985 * USDC
-    kinds = line.db.read(lambda c: list_transactions(c, line.org, TransactionFilter(wallet_id=wallet_id(vault)))).data
+    assert line.db.read_now(lambda c: reserve_balance(c, line.org)) == 985 * USDC
+    kinds = line.db.read_now(
+        lambda c: list_transactions(c, line.org, TransactionFilter(wallet_id=wallet_id(vault)))
+    ).data
     assert sorted((one.type, one.amount) for one in kinds) == [("funding", 20 * USDC), ("withdrawal", 5 * USDC)]
     tx_id = transaction_id(signature, 0, EVENT_INNER_INDEX, "withdrawal")
-    assert line.db.read(lambda c: transaction(c, line.org, tx_id)) is not None
+    assert line.db.read_now(lambda c: transaction(c, line.org, tx_id)) is not None
     [event] = line.feed("wallet.funded")
     assert (event.payload["amount"], event.payload["usdc_balance"]) == ("20.00", "20.00")
 
@@ -251,7 +253,7 @@ async def test_statuses_follow_the_first_condition_that_holds(line: Line) -> Non
     assert line.wallet(vault).status == "frozen"
     [event] = line.feed("wallet.frozen")
     assert event.severity == "critical"
-    page = line.db.read(lambda c: list_wallets(c, line.org, NOW, status="frozen"))
+    page = line.db.read_now(lambda c: list_wallets(c, line.org, NOW, status="frozen"))
     assert [one.vault for one in page.data] == [str(vault)]
     lift = build.freeze_wallet(signer=authority, vault=vault, policy=preset, action="Unfreeze")
     await stage.send(lift, signers=[stage.authority])
@@ -260,9 +262,9 @@ async def test_statuses_follow_the_first_condition_that_holds(line: Line) -> Non
     await line.seen()
     assert len(line.feed("wallet.unfrozen")) == 1
     assert line.wallet(vault).status == "archived"
-    assert line.db.read(lambda c: list_wallets(c, line.org, NOW)).data == []
-    assert len(line.db.read(lambda c: list_wallets(c, line.org, NOW, status="archived")).data) == 1
-    assert line.db.read(lambda c: policy(c, line.org, "pol_permissive")).wallet_count == 0  # type: ignore[union-attr]
+    assert line.db.read_now(lambda c: list_wallets(c, line.org, NOW)).data == []
+    assert len(line.db.read_now(lambda c: list_wallets(c, line.org, NOW, status="archived")).data) == 1
+    assert line.db.read_now(lambda c: policy(c, line.org, "pol_permissive")).wallet_count == 0  # type: ignore[union-attr]
 
 
 async def test_policy_change_is_audited_with_its_author_and_reported(line: Line) -> None:
@@ -313,11 +315,11 @@ async def test_policy_change_is_audited_with_its_author_and_reported(line: Line)
         signers=[stage.authority],
     )
     await line.seen()
-    found = line.db.read(lambda c: policy(c, line.org, identifier))
+    found = line.db.read_now(lambda c: policy(c, line.org, identifier))
     assert found is not None
     assert (found.name, found.rules, found.version) == ("Shopping", changed, 2)
     assert (found.allowed_recipients, found.allowlist) == (["shop.example"], str(listed))
-    first, second = line.db.read(lambda c: policy_audit_log(c, line.org, identifier))
+    first, second = line.db.read_now(lambda c: policy_audit_log(c, line.org, identifier))
     assert (first.changed_by, second.changed_by) == ("key_1", "key_2")
     assert first.changes == {
         "max_per_tx": {"from": "10.00", "to": "20.00"},
@@ -354,18 +356,20 @@ async def test_recipients_and_approvals_follow_from_the_chain(line: Line) -> Non
     await stage.send(register, approve, signers=[stage.operator])
     await line.db.write(lambda c: put_domain(c, "Shop.example"))
     await line.seen()
-    known = line.db.read(lambda c: recipient_by_domain(c, line.org, "shop.EXAMPLE"))
+    known = line.db.read_now(lambda c: recipient_by_domain(c, line.org, "shop.EXAMPLE"))
     assert known is not None
     assert (known.address, known.domain, known.category) == (str(stage.payee), "shop.example", 3)
     plain = build.register_recipient(payer=payer, signer=operator, address=operator, category=1, domain=None)
     await stage.send(plain, signers=[stage.operator])
     await line.seen()
-    nameless = line.db.read(lambda c: recipient(c, line.org, str(operator)))
+    nameless = line.db.read_now(lambda c: recipient(c, line.org, str(operator)))
     assert nameless is not None
     assert (nameless.domain, nameless.domain_hash, nameless.category) == (None, None, 1)
 
     def waiting(amount: int = USDC, at: int = now, *, for_escrow: bool = False) -> Any:
-        return line.db.read(lambda c: open_approval(c, line.org, str(vault), str(stage.payee), amount, for_escrow, at))
+        return line.db.read_now(
+            lambda c: open_approval(c, line.org, str(vault), str(stage.payee), amount, for_escrow, at)
+        )
 
     address = stage.addresses.approval(vault, reference)
     assert waiting().address == str(address)
@@ -377,7 +381,7 @@ async def test_recipients_and_approvals_follow_from_the_chain(line: Line) -> Non
     await stage.send(close, signers=[stage.operator])
     await line.seen()
     assert waiting() is None
-    assert line.db.read(lambda c: approval(c, line.org, str(address))).state == "closed"  # type: ignore[union-attr]
+    assert line.db.read_now(lambda c: approval(c, line.org, str(address))).state == "closed"  # type: ignore[union-attr]
 
 
 async def test_session_signed_payment_carries_the_hash_of_what_was_signed(line: Line) -> None:
@@ -398,7 +402,7 @@ async def test_session_signed_payment_carries_the_hash_of_what_was_signed(line: 
     signature = await stage.send(payment, signers=[session])
     await line.seen()
     tx_id = transaction_id(signature, 0, EVENT_INNER_INDEX, "payment")
-    row = line.db.read(lambda c: transaction(c, line.org, tx_id))
+    row = line.db.read_now(lambda c: transaction(c, line.org, tx_id))
     assert row is not None
     assert row.attestation_hash is not None
     assert row.attestation_hash.startswith("sha256:")
@@ -489,10 +493,10 @@ async def test_rebuilding_gives_the_same_read_models(line: Line) -> None:
     await line.seen()
     await line.db.write(lambda c: insert_attempt(c, blocked))
     before = snapshot(line.db)
-    events = line.db.read(lambda c: feed(c, line.org, limit=100)).data
+    events = line.db.read_now(lambda c: feed(c, line.org, limit=100)).data
     await line.projector.rebuild()
     assert snapshot(line.db) == before
-    assert line.db.read(lambda c: feed(c, line.org, limit=100)).data == events
+    assert line.db.read_now(lambda c: feed(c, line.org, limit=100)).data == events
     assert line.wallet(vault, NOW + 10**7).status == "policy_violation"
 
 
@@ -590,11 +594,11 @@ async def test_vanished_transaction_leaves_the_read_models_and_its_attempt_is_pe
     news = replace(gone, id=5000, name="TransactionReverted", org=None, instruction=-1, inner=-1, data={})
     stored[:] = [row for row in rows if row.signature != gone.signature] + [news]
     await projector.catch_up()
-    shown = db.read(lambda c: transaction(c, line.org, tx_id))
+    shown = db.read_now(lambda c: transaction(c, line.org, tx_id))
     assert shown is not None
     assert (shown.status, shown.on_chain_slot) == ("pending", None)
-    assert db.read(lambda c: attempt(c, tx_id)).status == "pending"  # type: ignore[union-attr]
-    signatures = {one.signature for one in db.read(lambda c: feed(c, line.org, limit=100)).data}
+    assert db.read_now(lambda c: attempt(c, tx_id)).status == "pending"  # type: ignore[union-attr]
+    signatures = {one.signature for one in db.read_now(lambda c: feed(c, line.org, limit=100)).data}
     assert gone.signature not in signatures
     db.close()
 
@@ -623,4 +627,4 @@ async def test_waiters_that_give_up_leave_nothing_behind(db: Database) -> None:
     results = await asyncio.gather(*(projector.wait(signature, 0.01) for _ in range(5)))
     assert results == [False] * 5
     assert not projector._waiting
-    assert db.read(lambda c: reserve(c, "nobody")) is None
+    assert db.read_now(lambda c: reserve(c, "nobody")) is None

@@ -132,7 +132,7 @@ async def test_change_that_never_reached_the_chain_is_sent_again_under_its_key(o
 
     assert (await world.ok("PATCH", _path(wallet), body, headers=key))["policy"]["policy_id"] == "pol_conservative"
 
-    assert world.service.db.read(pending_attempts) == []
+    assert world.service.db.read_now(pending_attempts) == []
 
 
 async def test_token_that_was_answered_is_not_replaced_by_an_earlier_rotation(own_world: ServiceWorld) -> None:
@@ -143,7 +143,7 @@ async def test_token_that_was_answered_is_not_replaced_by_an_earlier_rotation(ow
 
     token = (await world.ok("POST", f"{_path(wallet)}/rotate-token", {}, headers=key))["session_token"]
 
-    assert world.service.db.read(pending_attempts) == []
+    assert world.service.db.read_now(pending_attempts) == []
     await world.service.settlement.settle()
     agent = world.key("agent", wallet["wallet_id"])
     paid = (await world.pay(wallet, to, "1", session=token, key=agent)).json()
@@ -234,7 +234,7 @@ async def _pending_payment(world: ServiceWorld, to: str) -> Attempt:
     world.line.lose_requests = lambda name: name == "sendTransaction"
     tx_id = error_of(await world.pay(wallet, to, "1"), 503, "chain_unavailable")["tx_id"]
     world.line.mend()
-    found = world.service.db.read(lambda conn: attempt(conn, tx_id))
+    found = world.service.db.read_now(lambda conn: attempt(conn, tx_id))
     assert found is not None
     return found
 
@@ -256,7 +256,7 @@ async def test_failure_counts_once_it_is_confirmed(
 async def test_confirmed_transaction_is_not_answered_as_failed(world: ServiceWorld) -> None:
     paid = (await world.pay(await world.wallet(), await world.payee(), "1")).json()
     await world.catch_up()
-    found = world.service.db.read(lambda conn: attempt(conn, paid["tx_id"]))
+    found = world.service.db.read_now(lambda conn: attempt(conn, paid["tx_id"]))
     assert found is not None
 
     outcome = await world.service.submitter.fail(replace(found, status="pending"), "expired")

@@ -9,7 +9,6 @@ from solders.pubkey import Pubkey
 from app.core.identifiers import escrow_id, new_reference
 from app.store.attempts import pending_attempts
 from app.store.escrows import escrow as escrow_of
-from app.wallets import service as wallets
 from tests.support.escrows import A2A, OUTPUT, Agent, agent, of, shows_output, terms
 from tests.support.service_world import Json, ServiceWorld, error_of
 
@@ -33,7 +32,7 @@ async def _agents(world: ServiceWorld) -> tuple[Agent, Agent]:
 
 
 async def _settle(world: ServiceWorld) -> None:
-    while world.service.db.read(pending_attempts):
+    while world.service.db.read_now(pending_attempts):
         await world.service.settlement.settle()
 
 
@@ -47,7 +46,7 @@ def _lag(world: ServiceWorld) -> None:
 
 async def _direct(world: ServiceWorld, paying: Agent, receiving: Agent, counter: int) -> Pubkey:
     """An escrow of 1 USDC that the operator makes past the service; returns its address."""
-    found = wallets.find(world.service, world.org, paying.id)
+    found = world.wallet_record(paying.id)
     operator, vault = world.service.signers.operator, Pubkey.from_string(paying.vault)
     create = world.service.instructions(world.org).create_escrow(
         payer=world.service.signers.fee_payer_address,
@@ -245,7 +244,7 @@ async def test_lamports_sent_to_an_address_beforehand_change_neither_escrow_nor_
     lock = await world.ok("GET", f"/v1/transactions/{made['tx_id']}")
     assert (lock["status"], lock["memo"], lock["tx_signature"]) == ("confirmed", "kept", made["tx_signature"])
     assert await paying.rows() == _ROWS
-    assert not world.service.db.read(pending_attempts)
+    assert not world.service.db.read_now(pending_attempts)
 
 
 async def test_rebuilt_read_models_show_the_same_escrows_and_rows(own_world: ServiceWorld) -> None:
@@ -291,6 +290,6 @@ async def test_text_is_shown_only_where_its_hash_is_on_the_chain(own_world: Serv
     assert shown["task_hash"] == f"sha256:{bytes(32).hex()}"
     world.clock.ahead += _EXPIRY_SECONDS
     await world.service.settlement.settle()
-    kept = world.service.db.read(lambda conn: escrow_of(conn, world.org, escrow_id(address)))
+    kept = world.service.db.read_now(lambda conn: escrow_of(conn, world.org, escrow_id(address)))
     assert kept is not None
     assert kept.status == "locked"

@@ -9,8 +9,6 @@ from solders.pubkey import Pubkey
 
 from app.chain.instructions import UNLIMITED
 from app.core.identifiers import new_reference
-from app.policies import service as policies
-from app.wallets import service as wallets
 from tests.support.service_world import Json, ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -101,7 +99,7 @@ async def test_refusal_that_still_lands_is_failed_and_answers_402(own_world: Ser
     world = own_world
     policy = await world.policy(maxPerTx="5")
     wallet, to = await world.wallet(policy["policy_id"]), await world.payee()
-    found = policies.find(world.service, world.org, policy["policy_id"])
+    found = world.policy_record(policy["policy_id"])
     authority = world.service.signers.require_authority()
     tighten = world.service.instructions(world.org).update_policy(
         authority=authority.pubkey(),
@@ -124,7 +122,7 @@ async def test_freeze_at_the_last_moment_fails_the_payment(own_world: ServiceWor
     world = own_world
     wallet, to = await world.wallet(), await world.payee()
     operator = world.service.signers.operator
-    found = wallets.find(world.service, world.org, wallet["wallet_id"])
+    found = world.wallet_record(wallet["wallet_id"])
     freeze = world.service.instructions(world.org).freeze_wallet(
         signer=operator.pubkey(),
         vault=_vault(wallet),
@@ -163,7 +161,7 @@ def _vault(wallet: Json) -> Pubkey:
 
 
 async def _address(world: ServiceWorld, policy: Json) -> Pubkey:
-    return Pubkey.from_string(policies.find(world.service, world.org, policy["policy_id"]).address)
+    return Pubkey.from_string(world.policy_record(policy["policy_id"]).address)
 
 
 def _just_before_sending(world: ServiceWorld, instructions: list[Instruction], *signers: Any) -> None:

@@ -86,7 +86,7 @@ async def test_restart_settles_what_was_sent_and_what_was_not(own_world: Service
     sent = error_of(await world.pay(wallet, to, "2", headers=_key("two")), 503, "chain_unavailable")["tx_id"]
 
     await world.restart()
-    while world.service.db.read(pending_attempts):
+    while world.service.db.read_now(pending_attempts):
         await world.service.settlement.settle()
 
     rows = {row["tx_id"]: row["status"] for row in await _payments(world, wallet)}
@@ -157,7 +157,7 @@ async def test_payment_of_a_wallet_that_the_read_models_do_not_show_is_not_expir
     unsent = error_of(await world.pay(wallet, to, "1"), 503, "chain_unavailable")["tx_id"]
     world.line.mend()
     world.clock.ahead += EXPIRY_SECONDS
-    found = world.service.db.read(lambda conn: attempt(conn, unsent))
+    found = world.service.db.read_now(lambda conn: attempt(conn, unsent))
     assert found is not None
 
     elsewhere = replace(found, wallet_id="wal_unknown")
@@ -192,7 +192,7 @@ async def test_change_that_only_the_indexer_knows_is_confirmed(own_world: Servic
 
     assert await world.service.settlement.settle() == 1
 
-    found = world.service.db.read(lambda conn: attempt(conn, error["tx_id"]))
+    found = world.service.db.read_now(lambda conn: attempt(conn, error["tx_id"]))
     assert found is not None
     assert (found.status, found.error) == ("confirmed", None)
 

@@ -69,16 +69,16 @@ def _put(db: Database, *made: EscrowRecord) -> None:
 
 
 def _find(db: Database, number: int) -> EscrowRecord | None:
-    return db.read(lambda c: escrow(c, _ORG, f"escrow_{number:03}"))
+    return db.read_now(lambda c: escrow(c, _ORG, f"escrow_{number:03}"))
 
 
 def test_escrow_is_found_by_its_id_and_by_its_transaction(db: Database) -> None:
     _put(db, _escrow(1))
 
     assert _find(db, 1) == _escrow(1)
-    assert db.read(lambda c: escrow_of_transaction(c, _ORG, "tx_1")) == _escrow(1)
-    assert db.read(lambda c: escrow(c, "org-2", "escrow_001")) is None
-    assert db.read(lambda c: escrow_of_transaction(c, "org-2", "tx_1")) is None
+    assert db.read_now(lambda c: escrow_of_transaction(c, _ORG, "tx_1")) == _escrow(1)
+    assert db.read_now(lambda c: escrow(c, "org-2", "escrow_001")) is None
+    assert db.read_now(lambda c: escrow_of_transaction(c, "org-2", "tx_1")) is None
 
 
 def test_lists_page_newest_first_and_narrow_to_a_side_and_a_status(db: Database) -> None:
@@ -87,7 +87,7 @@ def test_lists_page_newest_first_and_narrow_to_a_side_and_a_status(db: Database)
 
     def listed(**options: Any) -> list[int]:
         narrowed = EscrowFilter(**{name: options.pop(name) for name in ("wallet_id", "status") if name in options})
-        page = db.read(lambda c: escrows(c, _ORG, narrowed, **options))
+        page = db.read_now(lambda c: escrows(c, _ORG, narrowed, **options))
         return [one.counter for one in page.data]
 
     assert listed() == [5, 4, 3, 2, 1]
@@ -96,7 +96,7 @@ def test_lists_page_newest_first_and_narrow_to_a_side_and_a_status(db: Database)
     assert listed(wallet_id="wal_c") == [5]
     assert listed(wallet_id="wal_b", status="locked") == [3, 2, 1]
     assert listed(status="pending") == [5, 4]
-    first = db.read(lambda c: escrows(c, _ORG, limit=3))
+    first = db.read_now(lambda c: escrows(c, _ORG, limit=3))
     assert first.has_more
     assert listed(limit=3, cursor=first.next_cursor) == [2, 1]
 
@@ -107,11 +107,11 @@ def test_what_is_due_comes_in_one_indexed_query_of_all_organisations(db: Databas
     asked: list[str] = []
     event.listen(db._readers, "before_cursor_execute", lambda *args: asked.append(args[2]))
 
-    assert [one.address for one in db.read(lambda c: due(c, 50))] == ["address-1"]
+    assert [one.address for one in db.read_now(lambda c: due(c, 50))] == ["address-1"]
     assert len(asked) == 1
-    assert [one.address for one in db.read(lambda c: due(c, 30 * _DAY))] == ["address-1", "address-5", "address-2"]
-    assert db.read(lambda c: due(c, 49)) == []
-    plan = db.read(lambda c: c.execute(text("EXPLAIN QUERY PLAN " + asked[0].replace("?", "1"))).all())
+    assert [one.address for one in db.read_now(lambda c: due(c, 30 * _DAY))] == ["address-1", "address-5", "address-2"]
+    assert db.read_now(lambda c: due(c, 49)) == []
+    plan = db.read_now(lambda c: c.execute(text("EXPLAIN QUERY PLAN " + asked[0].replace("?", "1"))).all())
     assert "USING INDEX escrows_due" in str(plan)
 
 
@@ -180,6 +180,6 @@ def test_database_from_before_escrows_gets_them(db: Database) -> None:
 
     _put(db, _escrow(1))
     assert _find(db, 1) == _escrow(1)
-    assert "escrows" in db.read(lambda c: list(c.scalars(select(applied_migrations.c.name))))
+    assert "escrows" in db.read_now(lambda c: list(c.scalars(select(applied_migrations.c.name))))
     for query in ("SELECT escrow_counter FROM wallets", "SELECT other_wallet_id FROM feed"):
-        assert db.read(lambda c, query=query: c.execute(text(query)).all()) == []  # type: ignore[misc]
+        assert db.read_now(lambda c, query=query: c.execute(text(query)).all()) == []  # type: ignore[misc]

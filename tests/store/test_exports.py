@@ -33,13 +33,13 @@ def _store(db: Database, *made: ExportRecord) -> None:
 def test_some_of_what_is_over_are_found_and_marked(db: Database) -> None:
     _store(db, *(replace(_MADE, export_id=f"exp_{number}", expires_at=number) for number in range(5)))
 
-    found = db.read(lambda conn: over(conn, 2, most=2))
+    found = db.read_now(lambda conn: over(conn, 2, most=2))
     db.write_now(lambda conn: expire(conn, [one.export_id for one in found]))
 
     assert len(found) == 2
-    assert [one.expires_at for one in db.read(lambda conn: over(conn, 2, most=9)) if one not in found]
-    assert len(db.read(lambda conn: over(conn, 2, most=9))) == 1
-    assert len(db.read(lambda conn: with_status(conn, "expired"))) == 2
+    assert [one.expires_at for one in db.read_now(lambda conn: over(conn, 2, most=9)) if one not in found]
+    assert len(db.read_now(lambda conn: over(conn, 2, most=9))) == 1
+    assert len(db.read_now(lambda conn: with_status(conn, "expired"))) == 2
 
 
 def test_looks_at_exports_go_through_an_index(db: Database) -> None:
@@ -50,8 +50,8 @@ def test_looks_at_exports_go_through_an_index(db: Database) -> None:
 
     event.listen(Engine, "before_cursor_execute", note)
     try:
-        db.read(lambda conn: over(conn, 1, most=1))
-        db.read(lambda conn: live(conn, "org"))
+        db.read_now(lambda conn: over(conn, 1, most=1))
+        db.read_now(lambda conn: live(conn, "org"))
         db.write_now(lambda conn: forget(conn, 1, most=1))
     finally:
         event.remove(Engine, "before_cursor_execute", note)
@@ -60,7 +60,7 @@ def test_looks_at_exports_go_through_an_index(db: Database) -> None:
         made = [conn.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", given) for text, given in statements]  # type: ignore[arg-type]
         return [row[3] for rows in made for row in rows]
 
-    steps = [step for step in db.read(plan) if "exports" in step]
+    steps = [step for step in db.read_now(plan) if "exports" in step]
     assert any("exports_by_end (status=? AND expires_at<?)" in step for step in steps)
     assert any("exports_by_org (org=? AND status=?)" in step for step in steps)
     assert any("exports_by_status (status=? AND created_at<?)" in step for step in steps)
@@ -77,10 +77,10 @@ def test_what_an_organisation_has_is_counted_without_that_of_others(db: Database
         replace(_MADE, export_id="exp_4", org="other"),
     )
 
-    found = db.read(lambda conn: live(conn, "org"))
+    found = db.read_now(lambda conn: live(conn, "org"))
 
     assert (found.processing, found.ready, found.rows, found.first_end) == (1, 2, 15, 7)
-    nothing = db.read(lambda conn: live(conn, "nobody"))
+    nothing = db.read_now(lambda conn: live(conn, "nobody"))
     assert (nothing.processing, nothing.ready, nothing.rows, nothing.first_end) == (0, 0, 0, None)
 
 
@@ -99,9 +99,9 @@ async def test_exports_are_forgotten_90_days_after_their_request(db: Database) -
     keys = KeyRing(db, bytes(32))
     await Housekeeping(db, keys, interval=60, days=90, clock=lambda: now / 1000).tick()
 
-    assert [one.export_id for one in db.read(lambda conn: with_status(conn, "expired"))] == ["exp_new"]
-    assert db.read(lambda conn: with_status(conn, "failed")) == []
-    assert db.read(lambda conn: export(conn, "exp_live")) is not None
+    assert [one.export_id for one in db.read_now(lambda conn: with_status(conn, "expired"))] == ["exp_new"]
+    assert db.read_now(lambda conn: with_status(conn, "failed")) == []
+    assert db.read_now(lambda conn: export(conn, "exp_live")) is not None
 
 
 def test_older_database_gets_what_is_new(db: Database, tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_older_database_gets_what_is_new(db: Database, tmp_path: Path) -> None:
     db.close()
 
     again = Database(tmp_path / "agent-vault.db")
-    indexes = again.read(lambda conn: {one["name"] for one in inspect(conn).get_indexes("exports")})
+    indexes = again.read_now(lambda conn: {one["name"] for one in inspect(conn).get_indexes("exports")})
     _store(again, replace(_MADE, created_under="key"))
     again.close()
 

@@ -77,8 +77,8 @@ async def test_failed_write_undoes_only_itself(db: Database) -> None:
     before, failed, after = await asyncio.gather(*work, return_exceptions=True)
     assert (before, after) == ("1", "2")
     assert isinstance(failed, ValueError)
-    assert db.read(lambda c: get_value(c, "bad")) is None
-    assert db.read(lambda c: get_value(c, "after")) == "2"
+    assert db.read_now(lambda c: get_value(c, "bad")) is None
+    assert db.read_now(lambda c: get_value(c, "after")) == "2"
 
 
 async def test_result_is_given_only_after_the_commit(db: Database, tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ async def test_writes_from_threads_and_the_event_loop_take_turns(db: Database) -
         thread.start()
     await asyncio.gather(*(db.write(put(f"loop-{n}", "x")) for n in range(50)))
     await asyncio.gather(*(asyncio.to_thread(thread.join) for thread in threads))
-    assert db.read(lambda c: c.scalar(select(func.count()).select_from(setting_values))) == 110
+    assert db.read_now(lambda c: c.scalar(select(func.count()).select_from(setting_values))) == 110
 
 
 async def test_closing_waits_for_a_read_that_nobody_waits_for_any_more(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ async def test_closing_waits_for_a_read_that_nobody_waits_for_any_more(tmp_path:
         found.extend(connection.execute(select(setting_values.c.name).where(setting_values.c.name == "nobody")))
         found.append("read")
 
-    reading = asyncio.create_task(db.read_async(read))
+    reading = asyncio.create_task(db.read(read, in_thread=True))
     assert await asyncio.to_thread(begun.wait, 10)
     reading.cancel()
     closing = asyncio.create_task(asyncio.to_thread(db.close))
@@ -133,7 +133,7 @@ async def test_closing_waits_for_a_read_that_nobody_waits_for_any_more(tmp_path:
 
 async def test_commit_does_not_wait_for_those_that_read(db: Database) -> None:
     go_on = threading.Event()
-    waiting = [asyncio.create_task(db.read_async(lambda _: go_on.wait(10))) for _ in range(100)]
+    waiting = [asyncio.create_task(db.read(lambda _: go_on.wait(10), in_thread=True)) for _ in range(100)]
     await asyncio.sleep(0)
 
     try:
@@ -150,11 +150,11 @@ async def test_reader_sees_no_half_written_work(db: Database) -> None:
 
     def work(connection: Connection) -> None:
         put_value(connection, "name", "new")
-        seen.append(db.read(lambda c: get_value(c, "name")))
+        seen.append(db.read_now(lambda c: get_value(c, "name")))
 
     await db.write(work)
     assert seen == [None]
-    assert await db.read_async(lambda c: get_value(c, "name")) == "new"
+    assert await db.read(lambda c: get_value(c, "name"), in_thread=True) == "new"
 
 
 def test_commits_reach_the_disk(db: Database) -> None:
@@ -171,8 +171,8 @@ def test_commits_reach_the_disk(db: Database) -> None:
 def test_new_database_needs_no_migration_and_opens_again(db: Database, tmp_path: Path) -> None:
     db.write_now(put("kept", "yes"))
     again = Database(tmp_path / "app.db")
-    assert again.read(lambda c: get_value(c, "kept")) == "yes"
-    assert set(again.read(lambda c: list(c.scalars(select(applied_migrations.c.name))))) == set(MIGRATIONS)
+    assert again.read_now(lambda c: get_value(c, "kept")) == "yes"
+    assert set(again.read_now(lambda c: list(c.scalars(select(applied_migrations.c.name))))) == set(MIGRATIONS)
     again.close()
 
 
@@ -200,7 +200,7 @@ def test_database_from_before_an_index_gets_it(db: Database) -> None:
     db.write_now(forget)
     assert db.write_now(migrate) == list(newer)
 
-    found = db.read(lambda conn: {one["name"] for table in _INDEXED for one in inspect(conn).get_indexes(table)})
+    found = db.read_now(lambda conn: {one["name"] for table in _INDEXED for one in inspect(conn).get_indexes(table)})
     assert set().union(*newer.values()) <= found
 
 
@@ -238,7 +238,7 @@ def new_attempt(number: int, **values: object) -> Attempt:
 
 def test_attempt_is_shown_as_a_transaction_at_once_and_settled_once(db: Database) -> None:
     db.write_now(lambda c: insert_attempt(c, new_attempt(1)))
-    shown = db.read(lambda c: transaction(c, ORG, "tx_00001"))
+    shown = db.read_now(lambda c: transaction(c, ORG, "tx_00001"))
     assert shown is not None
     assert (shown.status, shown.memo, shown.tx_signature, shown.on_chain_slot) == (
         "pending",
@@ -246,11 +246,11 @@ def test_attempt_is_shown_as_a_transaction_at_once_and_settled_once(db: Database
         "signature-1",
         None,
     )
-    assert db.read(lambda c: transaction(c, OTHER, "tx_00001")) is None
+    assert db.read_now(lambda c: transaction(c, OTHER, "tx_00001")) is None
     assert db.write_now(lambda c: settle_attempt(c, "tx_00001", "failed", now=5, slot=7, error="expired"))
     assert not db.write_now(lambda c: settle_attempt(c, "tx_00001", "confirmed", now=6, slot=8))
-    shown = db.read(lambda c: transaction(c, ORG, "tx_00001"))
-    kept = db.read(lambda c: attempt(c, "tx_00001"))
+    shown = db.read_now(lambda c: transaction(c, ORG, "tx_00001"))
+    kept = db.read_now(lambda c: attempt(c, "tx_00001"))
     assert shown is not None
     assert kept is not None
     assert (shown.status, shown.on_chain_slot, shown.error) == ("failed", 7, "expired")
@@ -259,21 +259,21 @@ def test_attempt_is_shown_as_a_transaction_at_once_and_settled_once(db: Database
 
 def test_attempts_that_move_no_money_are_not_listed(db: Database) -> None:
     db.write_now(lambda c: insert_attempt(c, new_attempt(1, type="freeze_wallet", amount=0)))
-    assert db.read(lambda c: transaction(c, ORG, "tx_00001")) is None
-    assert db.read(lambda c: attempt(c, "tx_00001")) is not None
+    assert db.read_now(lambda c: transaction(c, ORG, "tx_00001")) is None
+    assert db.read_now(lambda c: attempt(c, "tx_00001")) is not None
 
 
 def test_pending_attempts_are_found_oldest_first(db: Database) -> None:
     for number in (3, 1, 2):
         db.write_now(partial(insert_attempt, attempt=new_attempt(number)))
     db.write_now(lambda c: settle_attempt(c, "tx_00001", "failed", now=1))
-    assert [one.tx_id for one in db.read(pending_attempts)] == ["tx_00002", "tx_00003"]
-    assert [one.tx_id for one in db.read(lambda c: pending_attempts(c, created_before=3000))] == ["tx_00002"]
+    assert [one.tx_id for one in db.read_now(pending_attempts)] == ["tx_00002", "tx_00003"]
+    assert [one.tx_id for one in db.read_now(lambda c: pending_attempts(c, created_before=3000))] == ["tx_00002"]
 
 
 def test_amounts_up_to_64_bits_survive(db: Database) -> None:
     db.write_now(lambda c: insert_attempt(c, new_attempt(1, amount=2**64 - 1, status="blocked")))
-    shown = db.read(lambda c: transaction(c, ORG, "tx_00001"))
+    shown = db.read_now(lambda c: transaction(c, ORG, "tx_00001"))
     assert shown is not None
     assert shown.amount == 2**64 - 1
 
@@ -321,7 +321,7 @@ def test_pages_give_every_row_once_newest_first(
     db.write_now(lambda c: fill(c, 1000))
     found, cursor = [], None
     while True:
-        page = db.read(partial(transactions, org=ORG, narrowed=narrowed, limit=7, cursor=cursor))
+        page = db.read_now(partial(transactions, org=ORG, narrowed=narrowed, limit=7, cursor=cursor))
         found += [one.tx_id for one in page.data]
         assert page.has_more == (page.next_cursor is not None)
         cursor = page.next_cursor
@@ -329,7 +329,7 @@ def test_pages_give_every_row_once_newest_first(
             break
     wanted = [(n // 3, f"tx_{n:06}") for n in range(1000) if expected(n)]
     assert found == [tx_id for _, tx_id in sorted(wanted, reverse=True)]
-    assert db.read(lambda c: transactions(c, OTHER, narrowed)).data == []
+    assert db.read_now(lambda c: transactions(c, OTHER, narrowed)).data == []
 
 
 @pytest.mark.parametrize(
@@ -472,7 +472,7 @@ def _steps(db: Database, read: Callable[[Connection], RecordPage[Any]]) -> int:
         driver.set_progress_handler(None, 1)
         return found
 
-    assert db.read(counted).data == []
+    assert db.read_now(counted).data == []
     return count
 
 
@@ -541,7 +541,7 @@ def test_requests_that_are_to_be_forgotten_are_found_among_the_undecided(db: Dat
 
 def _plans(db: Database, read: Callable[[Connection], object]) -> list[str]:
     """How SQLite means to go about what `read` asks for."""
-    return db.read(lambda connection: _explained(connection, lambda: read(connection)))
+    return db.read_now(lambda connection: _explained(connection, lambda: read(connection)))
 
 
 def _explained(connection: Connection, work: Callable[[], object]) -> list[str]:
@@ -577,7 +577,7 @@ def _explained(connection: Connection, work: Callable[[], object]) -> list[str]:
 )
 def test_cursors_that_no_list_gave_are_refused(db: Database, cursor: str) -> None:
     with pytest.raises(InvalidCursorError):
-        db.read(lambda c: transactions(c, ORG, cursor=cursor))
+        db.read_now(lambda c: transactions(c, ORG, cursor=cursor))
 
 
 def test_cursor_of_another_list_is_refused(db: Database) -> None:
@@ -586,11 +586,11 @@ def test_cursor_of_another_list_is_refused(db: Database) -> None:
             append_event(connection, event_id=f"evt_{n}", org=ORG, type="wallet.frozen", timestamp=n, payload={})
 
     db.write_now(fill_feed)
-    given = db.read(lambda c: feed(c, ORG, limit=1)).next_cursor
+    given = db.read_now(lambda c: feed(c, ORG, limit=1)).next_cursor
     assert given is not None
 
     with pytest.raises(InvalidCursorError):
-        db.read(lambda c: transactions(c, ORG, cursor=given))
+        db.read_now(lambda c: transactions(c, ORG, cursor=given))
 
 
 # Feed
@@ -612,18 +612,18 @@ def test_feed_keeps_an_event_once_and_filters(db: Database) -> None:
                 )
 
     db.write_now(fill_feed)
-    everything = db.read(lambda c: feed(c, ORG, limit=100)).data
+    everything = db.read_now(lambda c: feed(c, ORG, limit=100)).data
     assert [one.payload["n"] for one in everything] == list(range(29, -1, -1))
-    critical = db.read(lambda c: feed(c, ORG, FeedFilter(severity="critical"))).data
+    critical = db.read_now(lambda c: feed(c, ORG, FeedFilter(severity="critical"))).data
     assert [one.type for one in critical] == ["wallet.frozen"] * 3
     narrowed = FeedFilter(types=("wallet.frozen",), wallet_id="wal_0", start=1000, end=1001)
-    assert len(db.read(lambda c: feed(c, ORG, narrowed)).data) == 3
-    first = db.read(lambda c: feed(c, ORG, limit=4))
-    second = db.read(lambda c: feed(c, ORG, limit=4, cursor=first.next_cursor))
+    assert len(db.read_now(lambda c: feed(c, ORG, narrowed)).data) == 3
+    first = db.read_now(lambda c: feed(c, ORG, limit=4))
+    second = db.read_now(lambda c: feed(c, ORG, limit=4, cursor=first.next_cursor))
     assert [one.payload["n"] for one in (*first.data, *second.data)] == list(range(29, 21, -1))
-    oldest = db.read(lambda c: feed_after(c, 0, 2))
+    oldest = db.read_now(lambda c: feed_after(c, 0, 2))
     assert [one.event_id for one in oldest] == ["evt_0", "evt_1"]
-    assert [one.event_id for one in db.read(lambda c: feed_after(c, oldest[-1].position, 1))] == ["evt_2"]
+    assert [one.event_id for one in db.read_now(lambda c: feed_after(c, oldest[-1].position, 1))] == ["evt_2"]
 
 
 # Idempotency
@@ -644,11 +644,11 @@ def test_key_is_held_until_it_is_freed_or_its_answer_is_old(db: Database) -> Non
     db.write_now(lambda c: attach_transaction(c, ORG, "k", "tx_1"))
     db.write_now(lambda c: finish(c, ORG, "k", 200, "{}", 100))
     db.write_now(lambda c: release(c, ORG, "k"))
-    answered = db.read(lambda c: find(c, ORG, "k", 100 + LIFETIME - 1))
+    answered = db.read_now(lambda c: find(c, ORG, "k", 100 + LIFETIME - 1))
     assert answered is not None
     assert (answered.status_code, answered.response, answered.tx_id) == (200, "{}", "tx_1")
-    assert db.read(lambda c: find(c, ORG, "k", 100 + LIFETIME)) is None
-    assert db.read(lambda c: find(c, OTHER, "k", 0)) is None
+    assert db.read_now(lambda c: find(c, ORG, "k", 100 + LIFETIME)) is None
+    assert db.read_now(lambda c: find(c, OTHER, "k", 0)) is None
     assert db.write_now(lambda c: claim(c, replace(RECORD, created_at=100 + LIFETIME))) is None
 
 
@@ -666,12 +666,12 @@ def test_key_is_found_by_its_digest_and_revoked_once(db: Database) -> None:
     key = ApiKey("key_1", ORG, "admin", None, "first", "digest", "avk_live_ab", 1)
     db.write_now(lambda c: insert_api_key(c, key))
     db.write_now(lambda c: touch_api_keys(c, {"key_1": 5}))
-    found = db.read(lambda c: api_key_by_digest(c, "digest"))
+    found = db.read_now(lambda c: api_key_by_digest(c, "digest"))
     assert found == replace(key, last_used_at=5)
     assert not db.write_now(lambda c: revoke_api_key(c, OTHER, "key_1", 7))
     assert db.write_now(lambda c: revoke_api_key(c, ORG, "key_1", 7))
     assert not db.write_now(lambda c: revoke_api_key(c, ORG, "key_1", 8))
-    assert [one.revoked_at for one in db.read(lambda c: api_keys(c, ORG))] == [7]
+    assert [one.revoked_at for one in db.read_now(lambda c: api_keys(c, ORG))] == [7]
 
 
 async def test_errors_of_the_database_do_not_show_what_was_to_be_stored(db: Database) -> None:

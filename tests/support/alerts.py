@@ -311,12 +311,12 @@ class Scene:
 
     def told(self, vault: Vault, kind: str) -> list[FeedEvent]:
         """The events of a type about a wallet, oldest first."""
-        found = self.db.read(lambda conn: feed(conn, vault.org, limit=10_000)).data
+        found = self.db.read_now(lambda conn: feed(conn, vault.org, limit=10_000)).data
         return [one for one in reversed(found) if one.type == kind and one.wallet_id == vault.wallet_id]
 
     def mails(self) -> list[Mail]:
         """All e-mails, in whatever state."""
-        rows = self.db.read(
+        rows = self.db.read_now(
             lambda conn: conn.execute(select(mails).order_by(mails.c.created_at, mails.c.mail_id)).all()
         )
         return [Mail(**row._mapping) for row in rows]

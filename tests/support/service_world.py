@@ -22,6 +22,7 @@ from app.chain.transactions import sign
 from app.chain.transport import AsgiTransport
 from app.core.paths import program_file
 from app.core.settings import Settings
+from app.core.timestamps import now_ms
 from app.keeper.keeper import Keeper
 from app.localnet import Localnet
 from app.organisations import service as organisations
@@ -29,8 +30,9 @@ from app.server.application import create_app
 from app.server.bootstrap import codec_of, running
 from app.server.quickstart import LAMPORTS, RESERVE
 from app.store.organisations import insert_organisation, organisation
+from app.store.policies import PolicyRecord, policy
+from app.store.wallets import WalletRecord, wallet
 from app.submission.context import Service
-from app.wallets import service as wallets
 from tests.support.chain import altered
 
 Json = dict[str, Any]
@@ -153,7 +155,7 @@ class ServiceWorld:
             self.settings.model_copy(update={"data_dir": folder}),
             FlakyTransport(AsgiTransport(self.localnet.rpc_app)),
         )
-        own = self.service.db.read(lambda conn: organisation(conn, self.org))
+        own = self.service.db.read_now(lambda conn: organisation(conn, self.org))
         assert own is not None
         async with running(settings, self.localnet, transport=line) as service:
             await service.db.write(lambda conn: insert_organisation(conn, own))
@@ -268,9 +270,19 @@ class ServiceWorld:
         tokens = self.service.addresses.token_account(Pubkey.from_string(owner))
         return await self.service.chain.token_balance(tokens) or 0
 
+    def wallet_record(self, wallet_id: str) -> WalletRecord:
+        found = self.service.db.read_now(lambda conn: wallet(conn, self.org, wallet_id, now_ms()))
+        assert found is not None
+        return found
+
+    def policy_record(self, policy_id: str) -> PolicyRecord:
+        found = self.service.db.read_now(lambda conn: policy(conn, self.org, policy_id))
+        assert found is not None
+        return found
+
     def vault_accounts(self, wallet: Json) -> list[Pubkey]:
         """Every account that a payment of this wallet might change, but for the payee's and the fee payer."""
-        found = wallets.find(self.service, self.org, wallet["wallet_id"])
+        found = self.wallet_record(wallet["wallet_id"])
         vault = Pubkey.from_string(found.vault)
         policy = Pubkey.from_string(found.policy.address)
         return [vault, self.service.addresses.token_account(vault), policy, Pubkey.from_string(self.org)]

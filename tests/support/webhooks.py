@@ -265,18 +265,18 @@ class Post:
     async def drain(self) -> None:
         """Do all that is due at this moment."""
         made = -1
-        while made < (made := self.db.read(lambda conn: conn.scalar(_COUNT)) or 0):
+        while made < (made := self.db.read_now(lambda conn: conn.scalar(_COUNT)) or 0):
             await self.dispatcher.look()
             await self.dispatcher.idle()
 
     def shown(self, made: WebhookRecord) -> WebhookRecord:
-        found = self.db.read(lambda conn: webhook(conn, made.org, made.webhook_id))
+        found = self.db.read_now(lambda conn: webhook(conn, made.org, made.webhook_id))
         assert found is not None
         return found
 
     def statuses(self, made: WebhookRecord) -> dict[str, str]:
         """The status of each of the webhook's deliveries, by event, oldest first."""
-        found = self.db.read(lambda conn: deliveries(conn, made.webhook_id, limit=1_000_000)).data
+        found = self.db.read_now(lambda conn: deliveries(conn, made.webhook_id, limit=1_000_000)).data
         return {one.event_id: one.status for one in reversed(found)}
 
     def log(self, made: WebhookRecord, event_id: str) -> list[Any]:
@@ -286,4 +286,4 @@ class Post:
             [one] = [one for one in deliveries(conn, made.webhook_id, limit=1000).data if one.event_id == event_id]
             return attempts_of(conn, [one.delivery_id])[one.delivery_id]
 
-        return self.db.read(read)
+        return self.db.read_now(read)

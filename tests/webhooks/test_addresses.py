@@ -377,5 +377,5 @@ async def test_delivery_that_could_not_even_be_tried_counts_for_nothing(tmp_path
     await post.drain()
 
     assert post.statuses(made) == {event_id: "pending"}
-    assert post.db.read(lambda conn: conn.scalar(select(func.count()).select_from(attempts))) == 0
+    assert post.db.read_now(lambda conn: conn.scalar(select(func.count()).select_from(attempts))) == 0
     post.close()

@@ -509,7 +509,7 @@ async def test_event_that_is_queued_again_while_it_is_sent_is_sent_again(post: P
     async def resend(request: Received, writer: asyncio.StreamWriter) -> None:
         if len(receiver.received) == 2:
             post.now += 1
-            [one] = post.db.read(lambda conn: deliveries(conn, made.webhook_id)).data
+            [one] = post.db.read_now(lambda conn: deliveries(conn, made.webhook_id)).data
             post.db.write_now(lambda conn: queue_again(conn, one.delivery_id, post.now))
         await (broken if len(receiver.received) == 1 else behave)(request, writer)
 
@@ -531,13 +531,13 @@ async def test_log_of_a_delivery_has_its_newest_twenty_attempts(post: Post) -> N
         made, _ = post.register(receiver.url)
         [event_id] = post.happen()
         await post.drain()
-        [delivery] = post.db.read(lambda conn: deliveries(conn, made.webhook_id)).data
+        [delivery] = post.db.read_now(lambda conn: deliveries(conn, made.webhook_id)).data
         for _ in range(24):
             post.db.write_now(lambda conn: queue_again(conn, delivery.delivery_id, post.now))
             await post.drain()
 
     assert [one.status_code for one in post.log(made, event_id)] == list(range(206, 226))
-    assert post.db.read(lambda conn: conn.scalar(select(func.count()).select_from(attempts))) == 20
+    assert post.db.read_now(lambda conn: conn.scalar(select(func.count()).select_from(attempts))) == 20
 
 
 async def test_longer_log_from_an_earlier_version_is_read_and_cut_to_the_newest_twenty_attempts(post: Post) -> None:
@@ -555,7 +555,7 @@ async def test_longer_log_from_an_earlier_version_is_read_and_cut_to_the_newest_
         await post.drain()
 
     assert [one.status_code for one in post.log(made, long)] == [*range(511, 530), 200]
-    assert post.db.read(lambda conn: conn.scalar(select(func.count()).select_from(attempts))) == 21
+    assert post.db.read_now(lambda conn: conn.scalar(select(func.count()).select_from(attempts))) == 21
 
 
 async def test_log_and_queue_are_kept_for_90_days(post: Post) -> None:
@@ -575,16 +575,16 @@ async def test_log_and_queue_are_kept_for_90_days(post: Post) -> None:
         post.now += 1
         post.db.write_now(lambda conn: purge(conn, post.now, limit=10))
         assert post.statuses(made) == {waiting: "pending", fresh: "pending"}
-        assert post.db.read(lambda conn: conn.scalar(select(func.count()).select_from(attempts))) == 1
+        assert post.db.read_now(lambda conn: conn.scalar(select(func.count()).select_from(attempts))) == 1
         post.now += MINUTE
         post.db.write_now(lambda conn: purge(conn, post.now, limit=10))
         assert post.statuses(made) == {fresh: "pending"}
-        assert post.db.read(lambda conn: conn.scalar(select(func.count()).select_from(attempts))) == 0
+        assert post.db.read_now(lambda conn: conn.scalar(select(func.count()).select_from(attempts))) == 0
 
         post.db.write_now(lambda conn: change_webhook(conn, made.webhook_id, status="deleted", updated_at=post.now))
         assert post.db.write_now(lambda conn: purge(conn, post.now, limit=1))
         assert not post.db.write_now(lambda conn: purge(conn, post.now, limit=1))
-        assert post.db.read(lambda conn: conn.scalar(select(func.count()).select_from(table))) == 0
+        assert post.db.read_now(lambda conn: conn.scalar(select(func.count()).select_from(table))) == 0
 
 
 async def test_events_are_sent_while_a_long_log_is_deleted(post: Post) -> None:
@@ -599,7 +599,7 @@ async def test_events_are_sent_while_a_long_log_is_deleted(post: Post) -> None:
 
     def left() -> int:
         counts = [select(func.count()).select_from(one) for one in (table, attempts)]
-        return post.db.read(lambda conn: sum(conn.scalar(one) or 0 for one in counts))
+        return post.db.read_now(lambda conn: sum(conn.scalar(one) or 0 for one in counts))
 
     async with Receiver() as receiver:
         deleted, _ = post.register("https://gone.example.com/")
@@ -634,7 +634,7 @@ async def test_delivery_that_is_deleted_while_it_is_sent_leaves_nothing_in_the_l
 
     assert len(receiver.received) == 1
     counts = [select(func.count()).select_from(one) for one in (table, attempts)]
-    assert post.db.read(lambda conn: [conn.scalar(one) for one in counts]) == [0, 0]
+    assert post.db.read_now(lambda conn: [conn.scalar(one) for one in counts]) == [0, 0]
 
 
 def test_older_database_gets_the_tables(post: Post, tmp_path: Path) -> None:
@@ -764,6 +764,6 @@ def _rounds(post: Post, made: WebhookRecord) -> list[list[int]]:
     query = select(attempts.c.attempt, table.c.position).join(table, table.c.delivery_id == attempts.c.delivery_id)
     query = query.where(table.c.webhook_id == made.webhook_id).order_by(attempts.c.id)
     rounds: dict[int, list[int]] = {}
-    for attempt, position in post.db.read(lambda conn: list(conn.execute(query))):
+    for attempt, position in post.db.read_now(lambda conn: list(conn.execute(query))):
         rounds.setdefault(attempt, []).append(position)
     return list(rounds.values())
