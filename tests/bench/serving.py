@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.server.test_command_line import free_ports
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
-_SERVE = (sys.executable, "-c", "from app.cli import main; main()")
+_SERVE = (sys.executable, "-c", "from app.server.cli import main; main()")
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 #: before that is on record, or before the file is removed.
 _LAUNCHER = """
 import os, signal, sys
-from app import idempotency
+from app.submission import idempotency
 from app.exports import exporter, files
 moment = sys.argv[1]
 def die(*_given, **_named):
@@ -39,7 +39,7 @@ elif moment == "answering":
 elif moment == "removing":
     unlink = files.Path.unlink
     files.Path.unlink = lambda self, **given: die() if self.suffix == ".csv" else unlink(self, **given)
-from app.cli import main
+from app.server.cli import main
 main(sys.argv[2:])
 """
 

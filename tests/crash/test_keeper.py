@@ -18,16 +18,16 @@ _ROOT = Path(__file__).resolve().parents[2]
 #: Runs the command line; the keeper dies as soon as the chain has taken a transaction of its.
 _DEADLY = """
 import os, signal, sys
-from app.keeper import Keeper
+from app.keeper.keeper import Keeper
 send = Keeper._send
 async def deadly(self, *arguments):
     await send(self, *arguments)
     os.kill(os.getpid(), signal.SIGKILL)
 Keeper._send = deadly
-from app.cli import main
+from app.server.cli import main
 main(sys.argv[1:])
 """
-_COMMAND = "import sys; from app.cli import main; main(sys.argv[1:])"
+_COMMAND = "import sys; from app.server.cli import main; main(sys.argv[1:])"
 
 
 @contextlib.asynccontextmanager

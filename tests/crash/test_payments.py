@@ -35,7 +35,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 #: Runs `serve` and, armed by a signal, kills it at the given payment: before or after it is handed to the chain.
 _LAUNCHER = """
 import os, signal, sys
-from app.submission import Submitter
+from app.submission.submitter import Submitter
 moment, count = sys.argv[1], int(sys.argv[2])
 send, seen, armed = Submitter._send, 0, False
 def arm(*_):
@@ -52,7 +52,7 @@ async def deadly(self, attempt):
         os.kill(os.getpid(), signal.SIGKILL)
     return outcome
 Submitter._send = deadly
-from app.cli import main
+from app.server.cli import main
 main(sys.argv[3:])
 """
 

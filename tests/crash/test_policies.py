@@ -24,8 +24,8 @@ _RECIPIENTS = 30
 #: chain gets it. Or it kills it when a change has been made, and its answer is to be stored.
 _LAUNCHER = """
 import os, signal, sys
-from app import idempotency
-from app.submission import Submitter
+from app.submission import idempotency
+from app.submission.submitter import Submitter
 moment, number = sys.argv[1], int(sys.argv[2])
 send, seen, armed = Submitter._send, 0, False
 def arm(*_):
@@ -48,7 +48,7 @@ def unanswered(*arguments):
         os.kill(os.getpid(), signal.SIGKILL)
     finish(*arguments)
 idempotency.finish = unanswered
-from app.cli import main
+from app.server.cli import main
 main(sys.argv[3:])
 """
 

@@ -21,7 +21,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 #: Runs `serve` and holds every payment between its storing and its sending until a file appears.
 _LAUNCHER = """
 import asyncio, pathlib, sys
-from app.submission import Submitter
+from app.submission.submitter import Submitter
 release, send = pathlib.Path(sys.argv[1]), Submitter._send
 async def held(self, attempt):
     if attempt.type == "payment":
@@ -30,7 +30,7 @@ async def held(self, attempt):
             await asyncio.sleep(0.01)
     return await send(self, attempt)
 Submitter._send = held
-from app.cli import main
+from app.server.cli import main
 main(sys.argv[2:])
 """
 

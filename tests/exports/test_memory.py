@@ -29,10 +29,10 @@ _CHILD = """
 import json, os, sys, time
 from pathlib import Path
 from app.exports.files import write
-from app.settings import Settings
+from app.core.settings import Settings
 from app.store.database import Database
-from app.store.exports import Export
-from app.transactions import shown
+from app.store.exports import ExportRecord
+from app.transactions.service import shown
 
 def kilobytes(name):
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -40,7 +40,7 @@ def kilobytes(name):
 
 folder, form = Path(sys.argv[1]), sys.argv[2]
 db = Database(folder / "agent-vault.db")
-export = Export("exp_1", "org", None, form, None, None, "processing", 0, 0)
+export = ExportRecord("exp_1", "org", None, form, None, None, "processing", 0, 0)
 before, began = kilobytes("VmRSS"), time.process_time()
 settings = Settings()
 show = lambda row: shown(settings, row).model_dump()

@@ -22,7 +22,7 @@ from app.core.settings import Settings
 from app.server.bootstrap import prepare
 from app.server.cli import beside_the_service, main
 
-_COMMAND = [sys.executable, "-c", "from app.cli import main; main()"]
+_COMMAND = [sys.executable, "-c", "from app.server.cli import main; main()"]
 _PATIENCE = 30.0
 
 
