@@ -12,7 +12,7 @@ import aiosmtplib
 import structlog
 from pydantic import SecretStr
 
-from app.core.background import Background
+from app.core.background import Periodic
 from app.core.settings import Settings
 from app.core.timestamps import now_ms
 from app.store.alert_mails import Mail, due_mails, purge, record_failure, record_sent
@@ -29,7 +29,7 @@ _PURGE_BATCH = 500
 _PURGE_INTERVAL = 60 * 60 * 1000
 
 
-class Mailer(Background):
+class Mailer(Periodic):
     """Looks at the queue at the start and every `interval` seconds, and sends what is due.
 
     Each e-mail goes to one address, so that a wrong one holds up no other. What was sent when the process died is
@@ -37,7 +37,7 @@ class Mailer(Background):
     the process lives it remembers what came of an e-mail until the database has taken it, and does not send it again.
     """
 
-    name = "alert mails"
+    name = "alert_mails"
 
     def __init__(
         self,
@@ -49,9 +49,9 @@ class Mailer(Background):
         clock: Callable[[], int] = now_ms,
     ) -> None:
         """Send through the server of `settings`; without `tls_context` the system's certificate authorities count."""
+        super().__init__(settings.alert_interval)
         self._db = db
         self._settings = settings
-        self._interval = settings.alert_interval
         self._timeout = timeout
         self._tls_context = tls_context or (None if settings.smtp_tls == "none" else ssl.create_default_context())
         self._clock = clock
@@ -68,8 +68,13 @@ class Mailer(Background):
         if self._sending is not None:
             await asyncio.gather(self._sending, return_exceptions=True)
 
-    async def look(self) -> None:
+    async def tick(self) -> None:
         """Send everything that is due at this moment."""
+        self._sending = asyncio.create_task(self._send_due())
+        # Ending the waiting does not end what is being sent.
+        await asyncio.shield(self._sending)
+
+    async def _send_due(self) -> None:
         now = self._clock()
         while not self._stopping and (mails := await self._db.read(lambda conn: due_mails(conn, now, _AT_ONCE))):
             # All have ended before an error of one is raised: what goes on beside the next look is sent twice.
@@ -129,16 +134,6 @@ class Mailer(Background):
             # Messages of errors may hold addresses, which do not belong into logs.
             return type(failed).__name__
         return None
-
-    async def _run(self) -> None:
-        while True:
-            self._sending = asyncio.create_task(self.look())
-            try:
-                # Ending the waiting does not end what is being sent.
-                await asyncio.shield(self._sending)
-            except Exception:  # noqa: BLE001 - whatever it is, the next look may succeed
-                _log.exception("alert_mails_failed")
-            await asyncio.sleep(self._interval)
 
 
 def message_of(mail: Mail, settings: Settings) -> EmailMessage:

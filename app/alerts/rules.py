@@ -7,6 +7,7 @@ from sqlalchemy import Connection
 
 from app.access.keyring import Principal
 from app.alerts.models import Alerts, PutAlerts, WalletAlerts
+from app.alerts.watcher import Watcher
 from app.core.money import format_usdc
 from app.core.timestamps import iso_ms, now_ms
 from app.store.alert_kinds import BALANCE_LOW, LARGE_TRANSACTION, POLICY_VIOLATION, AlertType
@@ -54,8 +55,8 @@ async def _put(service: Service, principal: Principal, scope: str, body: PutAler
         return rules_of(conn, [principal.org, scope])
 
     stored = await service.db.write(store)
-    if service.watcher is not None:
-        service.watcher.rules_changed()
+    if Watcher in service.parts:
+        service.part(Watcher).rules_changed()
     return stored
 
 

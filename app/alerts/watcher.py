@@ -1,14 +1,12 @@
 """Notices when an alert begins to hold, and adds its event to the feed."""
 
-import asyncio
-import contextlib
 from collections.abc import Callable, Collection
 
 import structlog
 from sqlalchemy import Connection
 
 from app.alerts.messages import Compose
-from app.core.background import Background
+from app.core.background import Periodic
 from app.core.identifiers import EVENT_PREFIX, derived_id, random_id
 from app.core.money import format_usdc, parse_usdc
 from app.core.timestamps import iso_ms, now_ms
@@ -39,7 +37,7 @@ _SPENDING = ("transaction.completed", "escrow.created")
 """Events of payments and escrows, which may be large ones."""
 
 
-class Watcher(Background):
+class Watcher(Periodic):
     """Looks at the start, whenever rules change and every `interval` seconds.
 
     Whether an alert holds follows from the read models; that it was told is a mark, made with the event in one
@@ -60,15 +58,14 @@ class Watcher(Background):
         clock: Callable[[], int] = now_ms,
     ) -> None:
         """`compose` makes the e-mails, without it there are none; `clock` gives Unix milliseconds."""
+        super().__init__(interval)
         self._db = db
         self._projector = projector
-        self._interval = interval
         self._compose = compose
         self._clock = clock
         self._moved: set[str] = set()
         self._watches_balances: bool | None = None
         self._look_at_all_at = 0
-        self._news = asyncio.Event()
 
     async def start(self) -> None:
         """Begin, with everything that changed since an earlier process ended."""
@@ -86,9 +83,9 @@ class Watcher(Background):
         """Look at all wallets now; call it from the event loop."""
         self._look_at_all_at = 0
         self._watches_balances = None
-        self._news.set()
+        self.wake()
 
-    async def look(self) -> None:
+    async def tick(self) -> None:
         """Tell everything that is to be told at this moment."""
         now = self._clock()
         if now >= self._look_at_all_at:
@@ -171,18 +168,6 @@ class Watcher(Background):
         if self._compose is not None:
             told = [one for one in events if one.type not in _SPENDING]
             queue(conn, self._compose(conn, told, rules, now))
-
-    async def _run(self) -> None:
-        while True:
-            try:
-                await self.look()
-            except Exception:  # noqa: BLE001 - whatever it is, the next look may succeed
-                _log.exception("alerts_failed")
-            # Not `wait_for`, which in Python 3.11 can swallow a cancellation.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._interval):
-                    await self._news.wait()
-            self._news.clear()
 
 
 def _spikes(conn: Connection, wallet: Watched, now: int) -> bool:

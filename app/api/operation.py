@@ -12,13 +12,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from app.access.auth import admit, authorise, authorise_wallet
-from app.access.keyring import Principal, Role
+from app.access.keyring import KeyRing, Principal, Role
 from app.api.fields import Body, ErrorEnvelope, IdempotencyKey, PolicyViolationEnvelope, Query
 from app.api.parsing import query_items, read_json, refuse
 from app.core.errors import CATALOGUE, ApiError, RequestError
 from app.submission.context import Service
-from app.submission.idempotency import Fingerprint, Ticket, body_hash
-from app.transactions.models import Payment
+from app.submission.idempotency import Claim, Fingerprint, Idempotency, body_hash
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[BaseModel]])
@@ -67,7 +66,7 @@ class Call:
     service: Service
     principal: Principal
     request: Request
-    ticket: Ticket
+    claim: Claim
 
     def path(self, name: str) -> str:
         """Return a parameter of the path."""
@@ -92,27 +91,27 @@ def operation(
     version: bool = False,
     tagged: bool = False,
     secret: bool = False,
+    pays: bool = False,
 ) -> Callable[[Handler], Endpoint]:
     """Make an endpoint of ``handler(call, body or query)``.
 
     ``changes`` gives it idempotency keys, ``session`` documents the header Session-Token, ``version`` If-Match and
-    ``tagged`` the answer's ETag, ``secret`` keeps the answer encrypted while it can be repeated. ``errors`` are the
+    ``tagged`` the answer's ETag, ``secret`` keeps the answer encrypted while it can be repeated, ``pays`` counts its outcome as a payment's. ``errors`` are the
     codes beside those that every operation has.
     """
-    pays = changes and issubclass(answer, Payment)
 
     def decorate(handler: Handler) -> Endpoint:
         async def endpoint(request: Request) -> Response:
             service: Service = request.app.state.service
-            principal = await admit(request, service.keys, request.app.state.rate_limits)
+            principal = await admit(request, service.part(KeyRing), request.app.state.rate_limits)
             authorise(principal, roles)
             arguments = await _arguments(request, body, query)
             wallet_id = request.path_params.get("wallet_id") or getattr(arguments, "wallet_id", None)
             if wallet_id is not None:
                 authorise_wallet(principal, wallet_id)
 
-            async def work(ticket: Ticket) -> bytes:
-                call = Call(service, principal, request, ticket)
+            async def work(claim: Claim) -> bytes:
+                call = Call(service, principal, request, claim)
                 try:
                     result = await (handler(call) if arguments is None else handler(call, arguments))
                 except ApiError as error:
@@ -120,11 +119,11 @@ def operation(
                         request.app.state.metrics.not_paid(error)
                     raise
                 if pays:
-                    request.app.state.metrics.paid(cast(Payment, result).status)
+                    request.app.state.metrics.paid(cast(Any, result).status)
                 return result.model_dump_json().encode()
 
             fingerprint = _fingerprint(request, principal, arguments) if changes else None
-            content, replayed = await service.idempotency.run(fingerprint, work, secret=secret)
+            content, replayed = await service.part(Idempotency).run(fingerprint, work, secret=secret)
             headers = {"Idempotent-Replayed": "true"} if replayed else None
             return Response(content, media_type="application/json", headers=headers)
 

@@ -47,7 +47,7 @@ async def approve_payment(call: Call, _body: EmptyBody) -> Approval:
     Leaves the approval on the chain. For 24 hours it lets the agent make this payment once, while the wallet's policy
     is the one that refused it, unchanged. Other rules bind it all the same.
     """
-    return await approvals.approve(call.service, call.principal, call.ticket, call.path("approval_id"))
+    return await approvals.approve(call.service, call.principal, call.claim, call.path("approval_id"))
 
 
 @operation(
@@ -63,7 +63,7 @@ async def reject_payment(call: Call, _body: EmptyBody) -> Approval:
 
     Withdraws an approval that was given and not used, expired ones too: the rent of its account comes back.
     """
-    return await approvals.reject(call.service, call.principal, call.ticket, call.path("approval_id"))
+    return await approvals.reject(call.service, call.principal, call.claim, call.path("approval_id"))
 
 
 routes = [

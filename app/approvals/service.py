@@ -31,12 +31,19 @@ from app.store.approval_requests import (
 from app.store.approvals import OnChainApproval, approval, open_approval
 from app.store.paging import RecordPage
 from app.store.wallets import WalletRecord
+from app.submission.changes import resumed, submit
 from app.submission.context import Service
-from app.submission.idempotency import Ticket
-from app.submission.ordering import settle_earlier
-from app.submission.plan import Plan, RefusedError
-from app.submission.refusals import business_error, error_name, require_confirmed
+from app.submission.idempotency import Claim
+from app.submission.locks import Scope
+from app.submission.ordering import wait_for_earlier
+from app.submission.plan import Plan, PlanType, RefusedError
+from app.submission.refusals import business_error, error_name
 from app.wallets import service as wallets
+
+_DECISIONS = frozenset({"approve_payment", "close_approval"})
+_APPROVE = PlanType("approve_payment", resent=False, waits_for=_DECISIONS)
+_CLOSE = PlanType("close_approval", resent=False, waits_for=_DECISIONS)
+PLAN_TYPES = (_APPROVE, _CLOSE)
 
 
 async def request(
@@ -47,12 +54,12 @@ async def request(
     amount: int,
     *,
     for_escrow: bool,
-    worthless: Collection[str] = (),
+    unusable: Collection[str] = (),
 ) -> str:
     """Ask for the approval of a payment, or an escrow, that `require_co_sign` refused, and return the approval's id.
 
     While an equal payment waits for its approval or has it, that one's id is returned; unless the address of its
-    Approval is among those that the chain has found ``worthless``.
+    Approval is among those that the chain has found ``unusable``.
     """
     refusing = (await wallets.find(service, wallet.org, wallet.wallet_id)).policy
     reference = new_reference()
@@ -70,7 +77,7 @@ async def request(
         policy_version=refusing.version,
         created_at=now_ms(),
     )
-    return await service.db.write(lambda conn: add_request(conn, new, worthless=worthless))
+    return await service.db.write(lambda conn: add_request(conn, new, worthless=unusable))
 
 
 async def given(
@@ -80,19 +87,19 @@ async def given(
     amount: int,
     *,
     for_escrow: bool,
-    worthless: Collection[str] = (),
+    unusable: Collection[str] = (),
 ) -> OnChainApproval | None:
-    """Return an approval on the chain that lets the agent do this; None when there is none but ``worthless``.
+    """Return an approval on the chain that lets the agent do this; None when there is none but ``unusable``.
 
-    The rehearsal tells whether it is worth something: see `is_worthless`.
+    The rehearsal tells whether it is usable: see `is_unusable`.
     """
     org, vault, payee, now = wallet.org, wallet.vault, str(payee_address), int(time.time())
     return await service.db.read(
-        lambda conn: open_approval(conn, org, vault, payee, amount, for_escrow, now, worthless=worthless)
+        lambda conn: open_approval(conn, org, vault, payee, amount, for_escrow, now, worthless=unusable)
     )
 
 
-def is_worthless(service: Service, refused: RefusedError) -> bool:
+def is_unusable(service: Service, refused: RefusedError) -> bool:
     """Whether a rehearsal blames the approval: it has ended in a way the read models do not show, or is used up."""
     return _is_gone(refused) or error_name(service.codec, refused) == "WrongApproval"
 
@@ -130,34 +137,34 @@ async def page(service: Service, principal: Principal, query: ListApprovals) -> 
     )
 
 
-async def approve(service: Service, principal: Principal, ticket: Ticket, approval_id: str) -> Approval:
+async def approve(service: Service, principal: Principal, claim: Claim, approval_id: str) -> Approval:
     """Leave the approval on the chain, for 24 hours; what is approved already stays so.
 
     Raises ``approval_not_pending`` when it can no longer be decided, and ``approval_outdated`` when the wallet's policy
     is another than the one that refused the payment.
     """
     await _find(service, principal, approval_id)
-    async with service.submitter.lock(approval_id):
-        if not await _resumed(service, ticket):
-            found = await _settled(service, principal, "approve_payment", approval_id)
+    async with service.locks.hold(Scope.APPROVAL, approval_id):
+        if await resumed(service, claim) is None:
+            found = await _up_to_date(service, principal, approval_id)
             if found.status == "pending":
-                await _submit(service, ticket, await _approval(service, principal, found))
+                await _submit(service, claim, await _approval(service, principal, found))
             elif found.status != "approved":
                 raise BusinessError("approval_not_pending", f"The approval is {found.status}.")
     return await get(service, principal, approval_id)
 
 
-async def reject(service: Service, principal: Principal, ticket: Ticket, approval_id: str) -> Approval:
+async def reject(service: Service, principal: Principal, claim: Claim, approval_id: str) -> Approval:
     """Reject a payment: record it, or withdraw from the chain what was approved there and not used.
 
     Raises ``approval_not_pending`` when it was used, or its time passed without a decision.
     """
     await _find(service, principal, approval_id)
-    async with service.submitter.lock(approval_id):
-        if not await _resumed(service, ticket):
-            found = await _settled(service, principal, "close_approval", approval_id)
+    async with service.locks.hold(Scope.APPROVAL, approval_id):
+        if await resumed(service, claim) is None:
+            found = await _up_to_date(service, principal, approval_id)
             if found.on_chain == "open":
-                await _submit(service, ticket, await _withdrawal(service, principal, found))
+                await _submit(service, claim, await _withdrawal(service, principal, found))
             elif found.status == "pending":
                 by, now = principal.key_id, now_ms()
                 await service.db.write(lambda conn: decide(conn, approval_id, by=by, now=now, rejected=True))
@@ -173,20 +180,10 @@ async def _find(service: Service, principal: Principal, approval_id: str) -> App
     return found
 
 
-async def _resumed(service: Service, ticket: Ticket) -> bool:
-    """Whether an earlier run of the request has done it. Raises while that is not known."""
-    outcome = await service.submitter.resume(ticket)
-    if outcome is None:
-        return False
-    require_confirmed(service.codec, outcome)
-    return True
-
-
-async def _settled(service: Service, principal: Principal, change: str, approval_id: str) -> ApprovalRequest:
+async def _up_to_date(service: Service, principal: Principal, approval_id: str) -> ApprovalRequest:
     """Return the approval as the chain has it, when no earlier decision on it can land any more."""
-    await settle_earlier(service, principal.org, change, recipients={approval_id})
-    await service.indexer.catch_up()
-    await service.projector.catch_up()
+    await wait_for_earlier(service, principal.org, _DECISIONS, where=lambda earlier: earlier.recipient == approval_id)
+    await service.catch_up()
     return await _find(service, principal, approval_id)
 
 
@@ -208,14 +205,14 @@ async def _approval(service: Service, principal: Principal, found: ApprovalReque
     now = now_ms()
     return Plan(
         org=found.org,
-        type="approve_payment",
+        type=_APPROVE,
         instructions=[instruction],
         signers=[service.signers.operator],
         wallet_id=found.wallet_id,
         recipient=found.approval_id,
         amount=found.amount,
         policy_id=found.policy_id,
-        also=lambda conn: decide(conn, found.approval_id, by=principal.key_id, now=now, rejected=False),
+        on_store=lambda conn, _attempt: decide(conn, found.approval_id, by=principal.key_id, now=now, rejected=False),
     )
 
 
@@ -231,20 +228,20 @@ async def _withdrawal(service: Service, principal: Principal, found: ApprovalReq
     now = now_ms()
     return Plan(
         org=found.org,
-        type="close_approval",
+        type=_CLOSE,
         instructions=[instruction],
         signers=[service.signers.operator],
         wallet_id=found.wallet_id,
         recipient=found.approval_id,
         amount=found.amount,
         policy_id=found.policy_id,
-        also=lambda conn: decide(conn, found.approval_id, by=principal.key_id, now=now, rejected=True),
+        on_store=lambda conn, _attempt: decide(conn, found.approval_id, by=principal.key_id, now=now, rejected=True),
     )
 
 
-async def _submit(service: Service, ticket: Ticket, plan: Plan) -> None:
+async def _submit(service: Service, claim: Claim, plan: Plan) -> None:
     try:
-        outcome = await service.submitter.submit(plan, ticket)
+        await submit(service, plan, claim)
     except RefusedError as refused:
         if _is_gone(refused):
             # A payment has just used the approval.
@@ -252,7 +249,6 @@ async def _submit(service: Service, ticket: Ticket, plan: Plan) -> None:
                 "idempotency_in_progress", "It was used at the same time. Repeat the request."
             ) from None
         raise business_error(service.codec, refused) from None
-    require_confirmed(service.codec, outcome)
 
 
 async def _chain_time(service: Service) -> int:

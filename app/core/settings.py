@@ -49,7 +49,7 @@ class Settings(BaseSettings):
     """How long a payment's request waits for its confirmation after sending."""
     idempotency_wait: float = 10.0
     """How long a duplicate of a running request waits for the first one's answer."""
-    settlement_interval: float = 2.0
+    recovery_interval: float = 2.0
     """Pause between two looks at transactions whose outcome is unknown."""
     keeper: bool = True
     """Whether this node does what is due without being asked: refunds, freezes of expired policies, top-ups. Several
@@ -114,8 +114,6 @@ class Settings(BaseSettings):
     """Time in which a domain has to name its address."""
     key_cache_seconds: float = 1.0
     """How long a checked API key is remembered; a revoked one works at most this much longer."""
-    wallet_cache_seconds: float = 1.0
-    """How long payments reuse what they read of a wallet."""
 
     @model_validator(mode="after")
     def _burst_fits(self) -> "Settings":

@@ -18,14 +18,19 @@ from app.chain.escrow_instructions import OpenEscrow
 from app.core.errors import ApiError, AuthenticationError, BusinessError, RequestError, UnavailableError
 from app.escrows import proofs as escrow_proofs
 from app.escrows.models import CompleteEscrow, DisputeEscrow, Escrow, ResolveDispute
-from app.escrows.service import find, hash_of, shown
+from app.escrows.service import LOCK, find, hash_of, shown
 from app.payments.token_accounts import count_creation, may_create
+from app.store.attempts import Attempt
 from app.store.escrows import DISPUTED, LOCKED, OPEN, PENDING, EscrowRecord, remember_dispute, remember_output
 from app.submission.context import Service
-from app.submission.idempotency import Ticket
-from app.submission.plan import Outcome, Plan, RefusedError, nothing
+from app.submission.idempotency import Claim
+from app.submission.locks import Scope
+from app.submission.plan import Hook, Outcome, Plan, PlanType, RefusedError, nothing
 from app.submission.refusals import business_error, error_name, is_known, require_confirmed
+from app.wallets import service as wallets
 
+_COMPLETE, _DISPUTE, _RESOLVE = PlanType("complete_escrow"), PlanType("dispute_escrow"), PlanType("resolve_dispute")
+PLAN_TYPES = (LOCK, _COMPLETE, _DISPUTE, _RESOLVE)
 _NO_HASH = bytes(32)
 
 Explain = Callable[[RefusedError | Outcome], ApiError | None]
@@ -46,15 +51,15 @@ class _Speaker:
 class _EscrowStep:
     """A change of an escrow: its instructions, who signs, what is written beside, and how its refusals read."""
 
-    type: str
+    type: PlanType
     instructions: Sequence[Instruction]
     signers: Sequence[Keypair]
     explain: Explain
-    also: Callable[[Connection], None] = nothing
+    on_store: Hook = nothing
 
 
 async def complete(  # noqa: PLR0917
-    service: Service, principal: Principal, ticket: Ticket, identifier: str, body: CompleteEscrow, token: str | None
+    service: Service, principal: Principal, claim: Claim, identifier: str, body: CompleteEscrow, token: str | None
 ) -> Escrow:
     """Release an escrow upon a proof.
 
@@ -81,14 +86,14 @@ async def complete(  # noqa: PLR0917
             service, current.wallet_id, Pubkey.from_string(current.receiver)
         )
 
-        def record(conn: Connection) -> None:
+        def record(conn: Connection, _attempt: Attempt) -> None:
             if url is not None:
                 remember_output(conn, current.escrow_id, output, url)
             if opens:
                 count_creation(conn, current.wallet_id)
 
         return _EscrowStep(
-            "complete_escrow",
+            _COMPLETE,
             [*front, completion],
             [] if party is None else [party],
             lambda failure: (
@@ -97,11 +102,11 @@ async def complete(  # noqa: PLR0917
             record,
         )
 
-    return await _change(service, principal, ticket, found, (LOCKED,), step)
+    return await _change(service, principal, claim, found, (LOCKED,), step)
 
 
 async def dispute(  # noqa: PLR0917
-    service: Service, principal: Principal, ticket: Ticket, identifier: str, body: DisputeEscrow, token: str | None
+    service: Service, principal: Principal, claim: Claim, identifier: str, body: DisputeEscrow, token: str | None
 ) -> Escrow:
     """Stop an escrow until the arbiter decides; by either side, before the deadline.
 
@@ -122,18 +127,18 @@ async def dispute(  # noqa: PLR0917
             _open(current), signer=key.pubkey(), reason_hash=reason_hash, evidence_hash=evidence_hash
         )
         return _EscrowStep(
-            "dispute_escrow",
+            _DISPUTE,
             [instruction],
             [key],
             lambda failure: _explain_session(service, failure, speaker),
-            lambda conn: remember_dispute(conn, current.escrow_id, body.reason, side),
+            lambda conn, _attempt: remember_dispute(conn, current.escrow_id, body.reason, side),
         )
 
-    return await _change(service, principal, ticket, found, (LOCKED,), step)
+    return await _change(service, principal, claim, found, (LOCKED,), step)
 
 
 async def resolve(
-    service: Service, principal: Principal, ticket: Ticket, identifier: str, body: ResolveDispute
+    service: Service, principal: Principal, claim: Claim, identifier: str, body: ResolveDispute
 ) -> Escrow:
     """Divide a disputed escrow as the arbiter decides, whose key signs.
 
@@ -157,21 +162,21 @@ async def resolve(
             arbiter=arbiter.pubkey(),
             released=released,
         )
-        return _EscrowStep("resolve_dispute", [instruction], [arbiter], explain)
+        return _EscrowStep(_RESOLVE, [instruction], [arbiter], explain)
 
-    return await _change(service, principal, ticket, found, OPEN, step)
+    return await _change(service, principal, claim, found, OPEN, step)
 
 
 async def _change(  # noqa: PLR0917
     service: Service,
     principal: Principal,
-    ticket: Ticket,
+    claim: Claim,
     found: EscrowRecord,
     allowed: Sequence[str],
     step_for: Callable[[EscrowRecord], Awaitable[_EscrowStep]],
 ) -> Escrow:
     """Do one step of an escrow that is in one of the ``allowed`` statuses, and answer how it stands then."""
-    outcome = await service.submitter.resume(ticket)
+    outcome = await service.submitter.resume(claim)
     if outcome is None:
         found = await _settleable(service, principal, found, allowed)
         step = await step_for(found)
@@ -183,12 +188,12 @@ async def _change(  # noqa: PLR0917
             wallet_id=found.wallet_id,
             recipient=found.escrow_id,
             amount=found.amount,
-            also=step.also,
+            on_store=step.on_store,
         )
         try:
-            async with service.submitter.lock(found.wallet_id):
-                outcome = await service.submitter.send(plan, ticket)
-            outcome = await service.submitter.wait(outcome, ticket)
+            async with service.locks.hold(Scope.WALLET_SENDING, found.wallet_id):
+                outcome = await service.submitter.send(plan, claim)
+            outcome = await service.submitter.wait(outcome, claim)
         except RefusedError as refused:
             raise await _error(service, principal, found, refused, allowed, step.explain) from None
         if outcome.status == "failed":
@@ -218,8 +223,7 @@ def _require(found: EscrowRecord, allowed: Sequence[str]) -> None:
 
 async def _again(service: Service, principal: Principal, found: EscrowRecord) -> EscrowRecord:
     """Return the escrow as the chain has it now."""
-    await service.indexer.catch_up()
-    await service.projector.catch_up()
+    await service.catch_up()
     return await find(service, principal, found.escrow_id)
 
 
@@ -255,7 +259,7 @@ async def _speaker(
         return _Speaker(named, None)
     sides = [side for side in (named,) if side] or [side for side in (found.wallet_id, found.to_wallet) if side]
     for side in sides:
-        wallet = await service.wallet_cache.fresh(found.org, side)
+        wallet = await wallets.find(service, found.org, side)
         known = token is not None and str(decode_token(token).pubkey()) == wallet.session_authority
         if known or principal.role == "agent":
             return _Speaker(side, session_key(principal, token, wallet))

@@ -48,7 +48,7 @@ async def create_escrow(call: Call, body: CreateEscrow) -> Escrow:
     upon a proof that the work is done, and goes back when there was none until `expires_at`. Answers when it is locked,
     or with the status `pending` when that takes too long.
     """
-    return await escrows.create(call.service, call.principal, call.ticket, body, call.session_token)
+    return await escrows.create(call.service, call.principal, call.claim, body, call.session_token)
 
 
 @operation(
@@ -69,7 +69,7 @@ async def complete_escrow(call: Call, body: CompleteEscrow) -> Escrow:
     receiving address), or by the organisation's verifier.
     """
     return await escrow_outcomes.complete(
-        call.service, call.principal, call.ticket, call.path("escrow_id"), body, call.session_token
+        call.service, call.principal, call.claim, call.path("escrow_id"), body, call.session_token
     )
 
 
@@ -89,7 +89,7 @@ async def dispute_escrow(call: Call, body: DisputeEscrow) -> Escrow:
     decision. `reason` is required, `evidence` is not; the chain keeps the hashes of both.
     """
     return await escrow_outcomes.dispute(
-        call.service, call.principal, call.ticket, call.path("escrow_id"), body, call.session_token
+        call.service, call.principal, call.claim, call.path("escrow_id"), body, call.session_token
     )
 
 
@@ -106,7 +106,7 @@ async def resolve_dispute(call: Call, body: ResolveDispute) -> Escrow:
 
     Releases, refunds or splits what is locked; after a split the status is `settled`. Signed by the arbiter.
     """
-    return await escrow_outcomes.resolve(call.service, call.principal, call.ticket, call.path("escrow_id"), body)
+    return await escrow_outcomes.resolve(call.service, call.principal, call.claim, call.path("escrow_id"), body)
 
 
 @operation(tag="escrows", roles=READERS_AND_AGENT, answer=Escrow, errors=("escrow_not_found",))

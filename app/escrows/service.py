@@ -2,12 +2,13 @@
 
 import hashlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
 
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
+from sqlalchemy import Connection
 
 from app.access.auth import authorise_wallet, session_key
 from app.access.keyring import Principal
@@ -29,15 +30,35 @@ from app.escrows.models import (
 from app.payments.spending import Form, Order, landed_refused, order_of, send
 from app.payments.token_accounts import may_create
 from app.recipients.service import Payee, parse_address, receiving_wallet
-from app.store.escrows import PENDING, EscrowFilter, EscrowRecord, escrow, escrow_of_transaction, escrows, remember_task
+from app.store.attempts import Attempt
+from app.store.escrows import (
+    PENDING,
+    EscrowFilter,
+    EscrowRecord,
+    delete_pending_escrow,
+    escrow,
+    escrow_of_transaction,
+    escrows,
+    insert_pending_escrow,
+    remember_task,
+)
 from app.store.transactions import A2A_SEND, ESCROW_LOCK
 from app.store.wallets import WalletRecord, wallet_by_vault
 from app.submission.context import Service
-from app.submission.idempotency import Ticket
-from app.submission.ordering import settle_earlier
-from app.submission.plan import Outcome, Plan
+from app.submission.idempotency import Claim
+from app.submission.locks import Scope
+from app.submission.ordering import wait_for_earlier
+from app.submission.plan import Outcome, Plan, PlanType
 from app.submission.refusals import invalid_recipient
 from app.wallets import service as wallets
+
+LOCK = PlanType(
+    ESCROW_LOCK,
+    projected=True,
+    # The next escrow would be made at the same address.
+    waits_for=frozenset({ESCROW_LOCK}),
+    on_failed=lambda conn, attempt: delete_pending_escrow(conn, attempt.tx_id),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +70,19 @@ class _Terms:
     to_wallet: str | None
 
 
-async def create(
-    service: Service, principal: Principal, ticket: Ticket, body: CreateEscrow, token: str | None
-) -> Escrow:
+async def create(service: Service, principal: Principal, claim: Claim, body: CreateEscrow, token: str | None) -> Escrow:
     """Lock money for a task and answer when it is locked, or as `pending` when that takes too long.
 
     Raises ``policy_violation`` when the policy refuses; then nothing was sent and the refusal is on record.
     """
     authorise_wallet(principal, body.from_wallet)
-    paying = await service.wallet_cache.fresh(principal.org, body.from_wallet)
+    paying = await wallets.find(service, principal.org, body.from_wallet)
     session = session_key(principal, token, paying)
     # One after the other, for an escrow's address follows from how many the wallet has made.
-    async with service.submitter.lock(f"{paying.wallet_id}/escrow"):
-        outcome = await service.submitter.resume(ticket)
+    async with service.locks.hold(Scope.WALLET_ESCROWS, paying.wallet_id):
+        outcome = await service.submitter.resume(claim)
         if outcome is None:
-            outcome = await _lock(service, principal, ticket, session, body)
+            outcome = await _lock(service, principal, claim, session, body)
     if outcome.status == "failed":
         raise await landed_refused(service, paying, outcome)
     tx_id = outcome.attempt.tx_id
@@ -74,18 +93,18 @@ async def create(
 
 
 async def _lock(
-    service: Service, principal: Principal, ticket: Ticket, session: Keypair | None, body: CreateEscrow
+    service: Service, principal: Principal, claim: Claim, session: Keypair | None, body: CreateEscrow
 ) -> Outcome:
-    await settle_earlier(service, principal.org, ESCROW_LOCK, wallet_id=body.from_wallet)
-    paying = await service.wallet_cache.fresh(principal.org, body.from_wallet)
+    await wait_for_earlier(service, principal.org, LOCK.waits_for, wallet_id=body.from_wallet)
+    paying = await wallets.find(service, principal.org, body.from_wallet)
     if paying.archived:
         raise BusinessError("wallet_archived")
     terms = await _terms(service, paying, body)
     payee = Payee(terms.receiver, str(terms.receiver))
     order = order_of(service, principal, paying, session, payee, body.amount, body.memo, row_type=A2A_SEND)
-    async with service.submitter.lock(paying.wallet_id):
-        outcome = await send(service, ticket, order, partial(_plan, service, terms), opens=False)
-    return await service.submitter.wait(outcome, ticket)
+    async with service.locks.hold(Scope.WALLET_SENDING, paying.wallet_id):
+        outcome = await send(service, claim, order, partial(_plan, service, terms), opens=False)
+    return await service.submitter.wait(outcome, claim)
 
 
 async def _terms(service: Service, paying: WalletRecord, body: CreateEscrow) -> _Terms:
@@ -156,9 +175,14 @@ def _plan(service: Service, terms: _Terms, order: Order, form: Form) -> Plan:
         created_at=now_ms(),
     )
 
+    def store(conn: Connection, attempt: Attempt) -> None:
+        remember_task(conn, pending.escrow_id, body.task_description, None if expected is None else expected.hex())
+        made = replace(pending, tx_id=attempt.tx_id, signature=attempt.signature, created_at=attempt.created_at)
+        insert_pending_escrow(conn, made)
+
     return Plan(
         org=paying.org,
-        type=ESCROW_LOCK,
+        type=LOCK,
         instructions=[instruction],
         signers=form.signers(service, order),
         event_inner=ESCROW_EVENT_INNER_INDEX,
@@ -171,10 +195,7 @@ def _plan(service: Service, terms: _Terms, order: Order, form: Form) -> Plan:
         memo=order.memo,
         reference=reference,
         attested=order.session is not None,
-        also=lambda conn: remember_task(
-            conn, pending.escrow_id, body.task_description, None if expected is None else expected.hex()
-        ),
-        escrow=pending,
+        on_store=store,
     )
 
 

@@ -10,8 +10,9 @@ from typing import IO
 import structlog
 from sqlalchemy import Connection
 
+from app.chain.errors import ChainUnavailable, RpcError
 from app.core import file_lock as locks
-from app.core.background import Background
+from app.core.background import Periodic
 from app.core.identifiers import EVENT_PREFIX, derived_id
 from app.core.timestamps import iso_ms, now_ms
 from app.exports.files import PART, Show, write
@@ -29,14 +30,15 @@ _BATCH = 100
 """Exports that are removed in one transaction, so that payments do not wait for many."""
 
 
-class Exporter(Background):
+class Exporter(Periodic):
     """Writes one export after the other, oldest first, each from a snapshot of the database.
 
     An export is `processing` until its file is complete: after a crash or a stop it is written anew. Of several
     processes on one data folder one writes; another takes over when that ends.
     """
 
-    name = "exporter"
+    name = "exports"
+    waits_for = (ChainUnavailable, RpcError)
 
     def __init__(
         self,
@@ -52,13 +54,13 @@ class Exporter(Background):
 
         `catch_up` brings what the chain has into the read models and returns up to which slot it has done so.
         """
+        super().__init__(_INTERVAL)
         self._db = db
         self._lifetime_ms = lifetime * 1000
         self._show = show
         self._folder = folder
         self._program_id = program_id
         self._catch_up = catch_up
-        self._news = asyncio.Event()
         self._ticking = asyncio.Lock()
         self._stop = threading.Event()
         self._lock: IO[str] | None = None
@@ -66,10 +68,6 @@ class Exporter(Background):
     def path(self, export: ExportRecord) -> Path:
         """Return where an export's file lies once it is ready."""
         return self._folder / f"{export.export_id}.{export.format}"
-
-    def wake(self) -> None:
-        """Say that there is something to write."""
-        self._news.set()
 
     async def start(self) -> None:
         """Begin, with what an earlier process left unfinished."""
@@ -142,17 +140,6 @@ class Exporter(Background):
         now = now_ms()
         expires_at = now + self._lifetime_ms
         return await self._db.write(lambda conn: _ready(conn, export, now, rows, expires_at))
-
-    async def _run(self) -> None:
-        while True:
-            self._news.clear()
-            try:
-                await self.tick()
-            except Exception as error:  # noqa: BLE001 - the chain may be away; whatever it is, the next look may succeed
-                _log.warning("exports_wait", error=repr(error))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_INTERVAL):
-                    await self._news.wait()
 
 
 def _ready(connection: Connection, export: ExportRecord, now: int, rows: int, expires_at: int) -> bool:

@@ -10,11 +10,13 @@ from app.access.keyring import Principal
 from app.core.errors import AuthenticationError, BusinessError, NotFoundError
 from app.core.identifiers import random_id
 from app.core.timestamps import iso_ms, now_ms
+from app.exports.exporter import Exporter
+from app.exports.links import DownloadLinks
 from app.exports.models import CreateExport, Export
 from app.store.exports import ExportRecord, count_rows, export, export_created_under, insert_export, live
-from app.submission.admission import Turns
+from app.submission.admission import Admission
 from app.submission.context import Service
-from app.submission.idempotency import Ticket
+from app.submission.idempotency import Claim
 from app.wallets import service as wallets
 
 _PREFIX = "exp_"
@@ -25,20 +27,20 @@ MAX_ROWS = 10_000_000
 _START_MS, _MS_PER_ROW = 1_000, 0.1
 """What an export takes: to begin with, and for each row."""
 
-_turns = Turns("export", MAX_PROCESSING, "The organisation has asked for several exports that are not begun yet.")
+_admission = Admission(
+    "export", MAX_PROCESSING, "The organisation has asked for several exports that are not begun yet."
+)
 
 
-async def create(service: Service, principal: Principal, ticket: Ticket, body: CreateExport) -> Export:
+async def create(service: Service, principal: Principal, claim: Claim, body: CreateExport) -> Export:
     """Have transactions written into a file.
 
     Raises ``wallet_not_found`` and ``too_many_exports``, and ``rate_limited`` while the organisation waits for several.
     """
-    org, key = principal.org, ticket.key
-    if ticket.claimed and key is not None:
-        # The process died after it had stored this export and before it had answered.
-        earlier = await service.db.read(lambda conn: export_created_under(conn, org, key))
-        if earlier is not None:
-            return _answer(service, earlier)
+    org = principal.org
+    earlier = await claim.earlier(lambda conn, under: export_created_under(conn, org, under))
+    if earlier is not None:
+        return _answer(service, earlier)
     wallet_id = body.wallet_id or principal.wallet_id
     if wallet_id is not None:
         await wallets.require(service, org, wallet_id)
@@ -53,9 +55,9 @@ async def create(service: Service, principal: Principal, ticket: Ticket, body: C
         status="processing",
         created_at=now,
         estimated_at=now,
-        created_under=key,
+        created_under=claim.key,
     )
-    async with _turns.turn(service, org):
+    async with _admission.enter(service, org):
         # Before the transactions are counted, which takes the longer the more there are; and once those are stored
         # that were asked for earlier.
         await service.db.read(lambda conn: _check_room(conn, org))
@@ -63,13 +65,11 @@ async def create(service: Service, principal: Principal, ticket: Ticket, body: C
         made = replace(asked, rows=rows, estimated_at=now + _START_MS + int(rows * _MS_PER_ROW))
 
         def store(conn: Connection) -> None:
-            ticket.claim(conn, None)
             _check_room(conn, org, rows)
             insert_export(conn, made)
 
-        await service.db.write(store)
-    ticket.claimed = True
-    service.exporter.wake()
+        await claim.store(store)
+    service.part(Exporter).wake()
     return _answer(service, made)
 
 
@@ -83,13 +83,13 @@ async def get(service: Service, principal: Principal, export_id: str) -> Export:
 
 async def open_file(service: Service, export_id: str, expires: str, signature: str) -> BinaryIO:
     """Open the file to which a link leads. Raises ``download_link_invalid`` and ``export_not_found``."""
-    if not service.download_links.good(export_id, expires, signature):
+    if not service.part(DownloadLinks).good(export_id, expires, signature):
         raise AuthenticationError("download_link_invalid")
     found = await service.db.read(lambda conn: export(conn, export_id))
     if found is None:
         raise NotFoundError("export_not_found")
     try:
-        return service.exporter.path(found).open("rb")
+        return service.part(Exporter).path(found).open("rb")
     except FileNotFoundError:
         raise NotFoundError("export_not_found") from None
 
@@ -100,7 +100,7 @@ def _check_room(connection: Connection, org: str, rows: int = 0) -> None:
     if taken.processing >= MAX_PROCESSING:
         raise BusinessError("too_many_exports")
     if taken.processing + taken.ready >= MAX_LIVE or (taken.rows and taken.rows + rows > MAX_ROWS):
-        message = "The exports that are not expired are as many, or have as many transactions, as they may."
+        message = "The organisation has reached its limit of unexpired exports. Retry after the oldest expires."
         headers = {}
         if taken.first_end is not None:
             headers["Retry-After"] = str(max(1, math.ceil((taken.first_end - now_ms()) / 1000)))
@@ -112,7 +112,7 @@ def _answer(service: Service, found: ExportRecord) -> Export:
     status = "expired" if found.status == "ready" and (found.expires_at or 0) <= now else found.status
     url = None
     if status == "ready" and found.expires_at is not None:
-        url = service.download_links.make(found.export_id, until=found.expires_at // 1000)
+        url = service.part(DownloadLinks).make(found.export_id, until=found.expires_at // 1000)
     estimated = found.finished_at or max(found.estimated_at, now)
     return Export(
         export_id=found.export_id,

@@ -35,7 +35,7 @@ async def export_transactions(call: Call, body: CreateExport) -> Export:
     Has them written into a file, newest first: those of a wallet, or of all wallets, of any time or of a range. An
     agent's are its wallet's. Poll the export, or wait for the event `export.ready`.
     """
-    return await requests.create(call.service, call.principal, call.ticket, body)
+    return await requests.create(call.service, call.principal, call.claim, body)
 
 
 @operation(tag="transactions", roles=READERS_AND_AGENT, answer=Export, errors=("export_not_found",))

@@ -19,7 +19,7 @@ from sqlalchemy import Connection
 from app.chain.errors import BlockhashNotFound, ChainUnavailable, RpcError
 from app.chain.records import custom_error
 from app.chain.transactions import sign
-from app.core.background import Background
+from app.core.background import Periodic
 from app.core.backoff import Backoff
 from app.keeper.jobs import Freeze, Job, Refund, Topup
 from app.store.escrows import due as due_escrows
@@ -33,7 +33,7 @@ _AT_ONCE = 8
 """Transactions that are on their way at the same time, so that a slow node does not hold up many of them."""
 
 
-class Keeper(Background):
+class Keeper(Periodic):
     """Looks for what is due at the start and every `interval` seconds.
 
     What is due is tried one by one; one that fails is left alone for a while and stops no other. A transaction that
@@ -41,6 +41,7 @@ class Keeper(Background):
     """
 
     name = "keeper"
+    waits_for = (ChainUnavailable,)
 
     def __init__(
         self,
@@ -51,8 +52,8 @@ class Keeper(Background):
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
         """`clock` gives the Unix time by which things become due, `timer` the seconds between attempts."""
+        super().__init__(interval)
         self._service = service
-        self._interval = interval
         self._clock = clock
         self._backoff = Backoff(timer)
         self._short: frozenset[str] = frozenset()
@@ -147,17 +148,3 @@ class Keeper(Background):
         options = {"encoding": "base64", "preflightCommitment": "processed"}
         await chain.call("sendTransaction", [base64.b64encode(signed.raw).decode(), options])
         return signed.signature
-
-    async def _run(self) -> None:
-        waiting = False
-        while True:
-            try:
-                await self.tick()
-                waiting = False
-            except ChainUnavailable as error:
-                if not waiting:
-                    _log.warning("keeper_waits_for_the_chain", error=str(error))
-                waiting = True
-            except Exception:  # noqa: BLE001 - whatever it is, the next look may succeed
-                _log.exception("keeper_failed")
-            await asyncio.sleep(self._interval)

@@ -1,21 +1,19 @@
 """API keys: made, listed, rotated and revoked by an admin."""
 
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import cast
 
 from sqlalchemy import Connection
 from starlette.routing import Route
 
 from app.access.auth import ADMINS
-from app.access.keyring import Issued, Role, status_of
+from app.access.keyring import Issued, KeyRing, Role, status_of
 from app.api.fields import EmptyBody
 from app.api.operation import Call, operation
 from app.core.timestamps import iso_ms, now_ms
 from app.keys.models import CreateKey, Key, KeyPage, ListKeys, NewKey, RotateKey
 from app.store.keys import ApiKey, api_key_page, insert_api_key
 from app.wallets import service as wallets
-
-T = TypeVar("T")
 
 
 @operation(
@@ -29,10 +27,12 @@ async def create_key(call: Call, body: CreateKey) -> NewKey:
     service, org = call.service, call.principal.org
     if body.wallet_id is not None:
         await wallets.require(service, org, body.wallet_id)
-    made = service.keys.issue(org=org, role=body.role, wallet_id=body.wallet_id, name=body.name or "", live=_live(call))
+    made = service.part(KeyRing).issue(
+        org=org, role=body.role, wallet_id=body.wallet_id, name=body.name or "", live=_live(call)
+    )
 
     def store(conn: Connection) -> Issued:
-        insert_api_key(conn, made.record, idempotency_key=call.ticket.key)
+        insert_api_key(conn, made.record, idempotency_key=call.claim.key)
         return made
 
     return _new(await _make(call, store))
@@ -69,11 +69,11 @@ async def rotate_key(call: Call, body: RotateKey) -> NewKey:
     overlap = service.settings.key_rotation_overlap if body.overlap_seconds is None else body.overlap_seconds
 
     def store(conn: Connection) -> Issued:
-        org, key_id, under = call.principal.org, call.path("key_id"), call.ticket.key
-        return service.keys.rotate(conn, org, key_id, overlap=overlap, live=_live(call), idempotency_key=under)
+        org, key_id, under = call.principal.org, call.path("key_id"), call.claim.key
+        return service.part(KeyRing).rotate(conn, org, key_id, overlap=overlap, live=_live(call), idempotency_key=under)
 
     made = await _make(call, store)
-    service.keys.forget()
+    service.part(KeyRing).forget()
     return _new(made)
 
 
@@ -86,35 +86,25 @@ async def revoke_key(call: Call, _body: EmptyBody) -> Key:
     It stops working at once, on other nodes within a second. An admin may revoke the key in use; `agent-vault keys`
     makes another.
     """
-    keys, again = call.service.keys, call.ticket.claimed
-    revoked = await _write(call, lambda conn: keys.revoke(conn, call.principal.org, call.path("key_id"), again=again))
+    keys, again = call.service.part(KeyRing), call.claim.repeats
+    revoked = await call.claim.store(
+        lambda conn: keys.revoke(conn, call.principal.org, call.path("key_id"), again=again)
+    )
     keys.forget()
     return _shown(revoked)
 
 
 async def _make(call: Call, store: Callable[[Connection], Issued]) -> Issued:
     """Store a new key; when an earlier run of the request did and could not answer, give that record another key."""
-    again, under = call.ticket.claimed, call.ticket.key
+    again, under = call.claim.repeats, call.claim.key
 
     def made(conn: Connection) -> Issued:
         earlier = None
         if again and under is not None:
-            earlier = call.service.keys.reissue(conn, call.principal.org, under, live=_live(call))
+            earlier = call.service.part(KeyRing).reissue(conn, call.principal.org, under, live=_live(call))
         return earlier or store(conn)
 
-    return await _write(call, made)
-
-
-async def _write(call: Call, work: Callable[[Connection], T]) -> T:
-    """Do the work in the transaction that claims the request's idempotency key."""
-
-    def claimed(conn: Connection) -> T:
-        call.ticket.claim(conn, None)
-        return work(conn)
-
-    result = await call.service.db.write(claimed)
-    call.ticket.claimed = True
-    return result
+    return await call.claim.store(made)
 
 
 def _live(call: Call) -> bool:

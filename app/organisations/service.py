@@ -6,11 +6,13 @@ from app.core.money import parse_usdc
 from app.core.paths import ConfigurationError
 from app.core.timestamps import now_ms
 from app.store.organisations import Organisation, insert_organisation, organisation
+from app.submission.changes import carry_out
 from app.submission.context import Service
-from app.submission.idempotency import Ticket
-from app.submission.plan import Plan, RefusedError
-from app.submission.refusals import business_error, require_confirmed
+from app.submission.idempotency import Claim
+from app.submission.plan import Plan, PlanType
 
+_INITIALIZE = PlanType("initialize_org")
+PLAN_TYPES = (_INITIALIZE,)
 #: What a faucet is asked for, in lamports.
 _AIRDROP = 10**9
 
@@ -58,7 +60,7 @@ async def create(service: Service, org_id: str) -> Organisation:
         arbiter = (service.signers.arbiter or authority).pubkey()
         plan = Plan(
             org=new.org,
-            type="initialize_org",
+            type=_INITIALIZE,
             instructions=[
                 build.initialize_org(
                     payer=payer,
@@ -73,9 +75,5 @@ async def create(service: Service, org_id: str) -> Organisation:
             ],
             signers=[authority],
         )
-        try:
-            outcome = await service.submitter.submit(plan, Ticket(None))
-        except RefusedError as refused:
-            raise business_error(service.codec, refused) from None
-        require_confirmed(service.codec, outcome)
+        await carry_out(service, plan, Claim(service.db))
     return known or new

@@ -25,7 +25,16 @@ _ERRORS = (
 )
 
 
-@operation(tag="payments", roles=PAYERS, body=CreatePayment, answer=Payment, errors=_ERRORS, changes=True, session=True)
+@operation(
+    tag="payments",
+    roles=PAYERS,
+    body=CreatePayment,
+    answer=Payment,
+    errors=_ERRORS,
+    changes=True,
+    session=True,
+    pays=True,
+)
 async def create_payment(call: Call, body: CreatePayment) -> Payment:
     """Send a payment.
 
@@ -33,18 +42,25 @@ async def create_payment(call: Call, body: CreatePayment) -> Payment:
     Answers when the chain has confirmed the payment, or with the status `pending` when that takes too long.
     """
     return await payments.pay(
-        call.service, call.principal, call.ticket, wallet_id=body.wallet_id, body=body, token=call.session_token
+        call.service, call.principal, call.claim, wallet_id=body.wallet_id, body=body, token=call.session_token
     )
 
 
 @operation(
-    tag="payments", roles=PAYERS, body=PayFromWallet, answer=QuickPayment, errors=_ERRORS, changes=True, session=True
+    tag="payments",
+    roles=PAYERS,
+    body=PayFromWallet,
+    answer=QuickPayment,
+    errors=_ERRORS,
+    changes=True,
+    session=True,
+    pays=True,
 )
 async def pay_from_wallet(call: Call, body: PayFromWallet) -> QuickPayment:
     """Send a payment from the wallet in the path."""
     wallet_id = call.path("wallet_id")
     paid = await payments.pay(
-        call.service, call.principal, call.ticket, wallet_id=wallet_id, body=body, token=call.session_token
+        call.service, call.principal, call.claim, wallet_id=wallet_id, body=body, token=call.session_token
     )
     return QuickPayment(**paid.model_dump(), signature=paid.tx_signature)
 

@@ -3,37 +3,44 @@
 from functools import partial
 from typing import cast
 
-from solders.keypair import Keypair
 from solders.pubkey import Pubkey
+from sqlalchemy import Connection
 
 from app.access.auth import session_key
 from app.access.keyring import Principal
-from app.core.errors import AuthenticationError, BusinessError
+from app.core.errors import BusinessError
 from app.core.identifiers import new_reference
 from app.core.money import format_usdc
 from app.core.timestamps import iso_ms
+from app.payments.events import append_pending
 from app.payments.models import PayFromWallet
 from app.payments.spending import Form, Order, landed_refused, order_of, send
 from app.payments.token_accounts import count_creation
 from app.recipients.service import resolve
+from app.store.attempts import Attempt
 from app.store.transactions import PAYMENT
-from app.store.wallets import WalletRecord
 from app.submission.context import Service
-from app.submission.idempotency import Ticket
-from app.submission.plan import Outcome, Plan, nothing
+from app.submission.idempotency import Claim
+from app.submission.locks import Scope
+from app.submission.plan import Outcome, Plan, PlanType
 from app.submission.refusals import invalid_recipient
 from app.transactions.models import Payment, TransactionStatus
+from app.wallets import service as wallets
+
+_PAY = PlanType(PAYMENT, projected=True)
+PLAN_TYPES = (_PAY,)
 
 
 async def pay(
-    service: Service, principal: Principal, ticket: Ticket, *, wallet_id: str, body: PayFromWallet, token: str | None
+    service: Service, principal: Principal, claim: Claim, *, wallet_id: str, body: PayFromWallet, token: str | None
 ) -> Payment:
     """Make a payment and answer when it is confirmed, or as `pending` when that takes too long.
 
     Raises ``policy_violation`` when the policy refuses; then nothing was sent and the refusal is on record.
     """
-    paying, session = await _signer(service, principal, wallet_id, token)
-    outcome = await service.submitter.resume(ticket)
+    paying = await wallets.find(service, principal.org, wallet_id)
+    session = session_key(principal, token, paying)
+    outcome = await service.submitter.resume(claim)
     if outcome is None:
         if paying.archived:
             raise BusinessError("wallet_archived")
@@ -41,24 +48,12 @@ async def pay(
         if str(payee.owner) == paying.vault:
             raise invalid_recipient("to", "A wallet does not pay itself.")
         order = order_of(service, principal, paying, session, payee, body.amount, body.memo, row_type=PAYMENT)
-        async with service.submitter.lock(wallet_id):
-            outcome = await send(service, ticket, order, partial(_plan, service), opens=True)
-        outcome = await service.submitter.wait(outcome, ticket)
+        async with service.locks.hold(Scope.WALLET_SENDING, wallet_id):
+            outcome = await send(service, claim, order, partial(_plan, service), opens=True)
+        outcome = await service.submitter.wait(outcome, claim)
     if outcome.status == "failed":
         raise await landed_refused(service, paying, outcome)
     return _answer(outcome)
-
-
-async def _signer(
-    service: Service, principal: Principal, wallet_id: str, token: str | None
-) -> tuple[WalletRecord, Keypair | None]:
-    try:
-        paying = await service.wallet_cache.get(principal.org, wallet_id)
-        return paying, session_key(principal, token, paying)
-    except AuthenticationError:
-        # The session may be newer than what is remembered.
-        paying = await service.wallet_cache.fresh(principal.org, wallet_id)
-        return paying, session_key(principal, token, paying)
 
 
 def _plan(service: Service, order: Order, form: Form) -> Plan:
@@ -75,9 +70,15 @@ def _plan(service: Service, order: Order, form: Form) -> Plan:
         **form.accounts(service, order),
     )
     front = [build.create_token_account(payer=service.signers.fee_payer_address, owner=owner)] if form.creates else []
+
+    def store(conn: Connection, attempt: Attempt) -> None:
+        append_pending(conn, attempt)
+        if form.creates:
+            count_creation(conn, paying.wallet_id)
+
     return Plan(
         org=paying.org,
-        type=PAYMENT,
+        type=_PAY,
         instructions=[*front, payment],
         signers=form.signers(service, order),
         event_instruction=len(front),
@@ -90,7 +91,7 @@ def _plan(service: Service, order: Order, form: Form) -> Plan:
         memo=order.memo,
         reference=reference,
         attested=order.session is not None,
-        also=(lambda conn: count_creation(conn, paying.wallet_id)) if form.creates else nothing,
+        on_store=store,
     )
 
 

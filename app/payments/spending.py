@@ -1,7 +1,7 @@
 """Money that leaves a wallet by payment or into an escrow: judged by its policy, co-signed or approved where needed."""
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
 
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
@@ -10,21 +10,21 @@ from sqlalchemy import Connection
 from app.access.keyring import Principal
 from app.approvals import service as approvals
 from app.core.errors import ApiError, AuthenticationError, BusinessError, PolicyViolationError
-from app.core.identifiers import derived_id, random_id
-from app.core.money import format_usdc
-from app.core.timestamps import iso_ms, now_ms
+from app.core.identifiers import random_id
+from app.core.timestamps import now_ms
+from app.payments.events import append_blocked
 from app.payments.token_accounts import may_create
 from app.policies import service as policies
 from app.recipients.service import Payee
 from app.store.approvals import OnChainApproval
 from app.store.attempts import Attempt, insert_attempt
-from app.store.feed import append_event
 from app.store.transactions import A2A_SEND
 from app.store.wallets import WalletRecord
 from app.submission.context import Service
-from app.submission.idempotency import Ticket
+from app.submission.idempotency import Claim
 from app.submission.plan import Outcome, Plan, RefusedError
 from app.submission.refusals import EXPIRED, business_error, error_name, is_known, rule_of, violation
+from app.wallets import service as wallets
 from app.wallets.service import BY_EXPIRY
 from idl.transactions import OPTIONS
 
@@ -114,83 +114,155 @@ def order_of(  # noqa: PLR0917
     return Order(wallet, payee, amount, memo, session, signer, principal.role != "agent", row_type)
 
 
-async def send(
-    service: Service, ticket: Ticket, order: Order, plan_of: Callable[[Order, Form], Plan], *, opens: bool
-) -> Outcome:
-    """Rehearse and send, in the form that is needed; to be called under the wallet's lock.
+@dataclass(slots=True)
+class _Sending:
+    """Money on its way: its order, its form so far, and what was tried already."""
 
-    The plain form comes first. Only when the rehearsal names what is missing, it is added and rehearsed again;
+    service: Service
+    order: Order
+    opens: bool
+    form: Form = Form()
+    refreshed: bool = False
+    unusable: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """What a simulation refused: the program's or the runtime's name of the error, and the rule if it was one."""
+
+    error: RefusedError
+    name: str | None
+    rule: str | None
+
+    @classmethod
+    def of(cls, service: Service, error: RefusedError) -> "_Refusal":
+        name = error_name(service.codec, error)
+        match error.simulation.err:
+            case {"InstructionError": [_, str() as runtime]} if name is None:
+                name = runtime
+        return cls(error, name, rule_of(service.codec, error))
+
+
+def _is_stale(sending: _Sending, refusal: _Refusal) -> bool:
+    """Whether the wallet was changed past this service, or a moment ago."""
+    return not sending.refreshed and refusal.name in _STALE
+
+
+async def _refresh(sending: _Sending) -> bool:
+    sending.order = replace(sending.order, wallet=await _caught_up(sending.service, sending.order.wallet))
+    sending.refreshed = True
+    return True
+
+
+def _blames_approval(sending: _Sending, refusal: _Refusal) -> bool:
+    return sending.form.approval is not None and approvals.is_unusable(sending.service, refusal.error)
+
+
+async def _drop_approval(sending: _Sending) -> bool:
+    assert sending.form.approval is not None
+    sending.unusable.add(sending.form.approval.address)
+    sending.form = replace(sending.form, approval=None)
+    return True
+
+
+def _lacks_co_signature(sending: _Sending, refusal: _Refusal) -> bool:
+    return refusal.rule == _CO_SIGN and sending.order.session is not None and not sending.form.policy_triggered
+
+
+async def _ask_operator(sending: _Sending) -> bool:
+    """Add the operator's co-signature or approval; false where there is none."""
+    order = sending.order
+    if order.may_co_sign:
+        sending.form = replace(sending.form, co_signed=True)
+        return True
+    given = await approvals.given(
+        sending.service,
+        order.wallet,
+        order.payee.owner,
+        order.amount,
+        for_escrow=order.for_escrow,
+        unusable=sending.unusable,
+    )
+    sending.form = replace(sending.form, approval=given)
+    return given is not None
+
+
+def _may_lack_account(sending: _Sending, refusal: _Refusal) -> bool:
+    explained = refusal.rule is not None or is_known(refusal.name) or _rejects_session(sending.order, refusal)
+    return sending.opens and not sending.form.creates and not explained
+
+
+async def _open_account(sending: _Sending) -> bool:
+    order = sending.order
+    creates = await may_create(sending.service, order.wallet.wallet_id, order.payee.owner)
+    sending.form = replace(sending.form, creates=creates)
+    return creates
+
+
+#: What a simulation may have refused, and the repair that is tried before the refusal counts, in this order.
+_REPAIRS: Sequence[tuple[Callable[[_Sending, _Refusal], bool], Callable[[_Sending], Awaitable[bool]]]] = (
+    (_is_stale, _refresh),
+    (_blames_approval, _drop_approval),
+    (_lacks_co_signature, _ask_operator),
+    (_may_lack_account, _open_account),
+)
+
+
+async def send(
+    service: Service, claim: Claim, order: Order, plan_of: Callable[[Order, Form], Plan], *, opens: bool
+) -> Outcome:
+    """Simulate and send, in the form that is needed; call it under the wallet's lock.
+
+    The plain form comes first. Only when the simulation refuses it, what is missing is added and simulated again;
     ``opens`` says that the payee's token account may be. Raises ``policy_violation`` when the policy refuses; then
     nothing was sent and the refusal is on record.
     """
-    form, refreshed = Form(), False
-    worthless: set[str] = set()
+    sending = _Sending(service, order, opens)
     while True:
         try:
-            return await service.submitter.send(plan_of(order, form), ticket)
-        except RefusedError as refused:
-            name = error_name(service.codec, refused)
-            if not refreshed and (name or _runtime_error(refused)) in _STALE:
-                # The wallet was changed past this service, or a moment ago.
-                order, refreshed = replace(order, wallet=await _caught_up(service, order.wallet)), True
-                continue
-            if form.approval is not None and approvals.is_worthless(service, refused):
-                worthless.add(form.approval.address)
-                form = replace(form, approval=None)
-                continue
-            rule = rule_of(service.codec, refused)
-            if rule == _CO_SIGN and order.session is not None and not form.policy_triggered:
-                form = await _with_operator(service, order, form, worthless)
-                if form.policy_triggered:
-                    continue
-            if rule is not None:
-                raise await _blocked(service, order, refused, worthless) from None
-            if name == "Unauthorized" and order.session is not None:
-                raise AuthenticationError("session_token_invalid") from None
-            missing = opens and not form.creates and not is_known(name)
-            if missing and await may_create(service, order.wallet.wallet_id, order.payee.owner):
-                form = replace(form, creates=True)
-                continue
-            if name == "WalletFrozen" and await _expired(service, order.wallet):
-                raise BusinessError("wallet_frozen", EXPIRED) from None
-            raise business_error(service.codec, refused, recipient=order.recipient_field) from None
+            return await service.submitter.send(plan_of(sending.order, sending.form), claim)
+        except RefusedError as error:
+            refusal = _Refusal.of(service, error)
+            repairs = [repair for applies, repair in _REPAIRS if applies(sending, refusal)]
+            for repair in repairs:
+                if await repair(sending):
+                    break
+            else:
+                raise await _error(sending, refusal) from None
+
+
+def _rejects_session(order: Order, refusal: _Refusal) -> bool:
+    return refusal.name == "Unauthorized" and order.session is not None
+
+
+async def _error(sending: _Sending, refusal: _Refusal) -> ApiError:
+    """Return the error of a refusal that no repair helps."""
+    service, order = sending.service, sending.order
+    if refusal.rule is not None:
+        return await _blocked(service, order, refusal.error, sending.unusable)
+    if _rejects_session(order, refusal):
+        return AuthenticationError("session_token_invalid")
+    if refusal.name == "WalletFrozen" and await _expired(service, order.wallet):
+        return BusinessError("wallet_frozen", EXPIRED)
+    return business_error(service.codec, refusal.error, recipient=order.recipient_field)
 
 
 async def _caught_up(service: Service, wallet: WalletRecord) -> WalletRecord:
     """Return a wallet as the chain has it now."""
-    await service.indexer.catch_up()
-    await service.projector.catch_up()
-    return await service.wallet_cache.fresh(wallet.org, wallet.wallet_id)
+    await service.catch_up()
+    return await wallets.find(service, wallet.org, wallet.wallet_id)
 
 
 async def _expired(service: Service, frozen: WalletRecord) -> bool:
-    """Whether a wallet that the chain has as frozen is so by its policy's expiry, which is lifted in another way."""
-    found = await service.wallet_cache.fresh(frozen.org, frozen.wallet_id)
+    """Whether a wallet that the chain has frozen is so by its policy's expiry, which is lifted in another way."""
+    found = await wallets.find(service, frozen.org, frozen.wallet_id)
     if not found.frozen:
         found = await _caught_up(service, frozen)
     return found.frozen == BY_EXPIRY
 
 
-def _runtime_error(refused: RefusedError) -> str | None:
-    """Return the runtime's name of what an instruction failed of; None when that was a program's own error."""
-    match refused.simulation.err:
-        case {"InstructionError": [_, str() as name]}:
-            return name
-    return None
-
-
-async def _with_operator(service: Service, order: Order, form: Form, worthless: Collection[str]) -> Form:
-    """Return the form with the operator's co-signature or approval, as far as there is one."""
-    if order.may_co_sign:
-        return replace(form, co_signed=True)
-    given = await approvals.given(
-        service, order.wallet, order.payee.owner, order.amount, for_escrow=order.for_escrow, worthless=worthless
-    )
-    return replace(form, approval=given)
-
-
-async def _blocked(service: Service, order: Order, refused: RefusedError, worthless: Collection[str]) -> ApiError:
-    """Put a refusal on record: a `blocked` row and its event; answers the error to raise."""
+async def _blocked(service: Service, order: Order, refused: RefusedError, unusable: Collection[str]) -> ApiError:
+    """Put a refusal on record, as a `blocked` row and its event, and return the error to raise."""
     paying = order.wallet
     policy = await policies.find(service, paying.org, paying.policy.policy_id)
     found = violation(service.codec, refused.simulation.logs, policy)
@@ -200,9 +272,8 @@ async def _blocked(service: Service, order: Order, refused: RefusedError, worthl
     if found["rule"] == _CO_SIGN and order.session is not None:
         owner, name = order.payee.owner, order.payee.name
         approval_id = await approvals.request(
-            service, paying, owner, name, order.amount, for_escrow=order.for_escrow, worthless=worthless
+            service, paying, owner, name, order.amount, for_escrow=order.for_escrow, unusable=unusable
         )
-    now = now_ms()
     blocked = Attempt(
         tx_id=random_id("tx_"),
         org=paying.org,
@@ -216,29 +287,12 @@ async def _blocked(service: Service, order: Order, refused: RefusedError, worthl
         policy_triggered=True,
         memo=order.memo,
         violation=found,
-        created_at=now,
+        created_at=now_ms(),
     )
 
     def record(conn: Connection) -> None:
         insert_attempt(conn, blocked)
-        append_event(
-            conn,
-            event_id=derived_id("evt_", blocked.tx_id, "transaction.blocked"),
-            org=blocked.org,
-            type="transaction.blocked",
-            timestamp=now,
-            wallet_id=blocked.wallet_id,
-            summary=f"{format_usdc(blocked.amount)} USDC to {blocked.recipient} refused by {found['rule']}",
-            payload={
-                "wallet_id": blocked.wallet_id,
-                "tx_id": blocked.tx_id,
-                "attempted_amount": format_usdc(blocked.amount),
-                "recipient": blocked.recipient,
-                "violation": found,
-                **({} if approval_id is None else {"approval_id": approval_id}),
-                "timestamp": iso_ms(now),
-            },
-        )
+        append_blocked(conn, blocked, approval_id)
 
     await service.db.write(record)
     return PolicyViolationError(

@@ -12,18 +12,17 @@ from sqlalchemy import Connection
 
 from app.chain.instructions import Instructions
 from app.chain.transactions import MAX_SIZE, unsigned
-from app.store.attempts import pending_changes
 from app.store.policies import UPDATE, put_allowlist
 from app.store.recipients import put_domain
+from app.submission import ordering
 from app.submission.context import Service
-from app.submission.ordering import settle
-from app.submission.plan import distinct
+from app.submission.plan import PlanType, distinct
 
 #: Entries that one transaction carries beside the signatures of fee payer and authority.
 _CHUNK = 22
 _SIGNATURE = 64
-#: Type of the attempts that write drafts.
-WRITING = "write_allowlist"
+#: Writes a chunk of a draft.
+WRITE = PlanType("write_allowlist")
 
 
 def writes(
@@ -70,15 +69,12 @@ async def written(service: Service, allowlist: Pubkey, entries: Sequence[bytes])
     return bool(draft["sealed"]) and draft["entries"] == list(entries)
 
 
-async def settle_earlier(
-    service: Service, org: str, policy_id: str, types: Collection[str] = (WRITING, UPDATE)
+async def wait_for_earlier(
+    service: Service, org: str, policy_id: str, types: Collection[str] = (WRITE.name, UPDATE)
 ) -> None:
     """Return when no earlier request's change of a policy, or chunk of a draft of its list, can land any more.
 
     Raises ``chain_unavailable`` while one can. An update of rules need not wait: the chain lets only the first of two
     that start from the same version pass.
     """
-    pending = await service.db.read(lambda conn: pending_changes(conn, org, types))
-    for attempt in pending:
-        if attempt.policy_id == policy_id:
-            await settle(service, attempt)
+    await ordering.wait_for_earlier(service, org, types, where=lambda earlier: earlier.policy_id == policy_id)

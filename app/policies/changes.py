@@ -19,26 +19,29 @@ from app.core.identifiers import random_id
 from app.core.timestamps import iso_ms, now_ms
 from app.policies import allowlists as policy_lists
 from app.policies import service as policies
-from app.policies.allowlists import WRITING
+from app.policies.allowlists import WRITE
 from app.policies.models import Policy, UpdatePolicy
 from app.policies.terms import Expected, Terms, changed, changed_meanwhile, named, terms_of
+from app.store.attempts import Attempt
 from app.store.feed import append_event
 from app.store.policies import (
     UPDATE,
     PolicyRecord,
-    attached_wallets,
     insert_policy_details,
     policy,
     recipients_before,
     record_policy_edit,
     version_made_by,
 )
+from app.submission.changes import resumed
 from app.submission.context import Service
-from app.submission.idempotency import Ticket
-from app.submission.plan import Outcome, Plan, RefusedError, nothing
+from app.submission.idempotency import Claim
+from app.submission.locks import Scope
+from app.submission.plan import Hook, Outcome, Plan, PlanType, RefusedError, nothing
 from app.submission.refusals import business_error, error_name, require_confirmed
 
-_CLOSING = "close_policy"
+_UPDATE, _CLOSE = PlanType(UPDATE), PlanType("close_policy")
+PLAN_TYPES = (WRITE, _UPDATE, _CLOSE)
 #: Refusals that say that the policy or its draft has changed since it was read.
 _CHANGED_MEANWHILE = frozenset({"VersionMismatch", "WrongAllowlist", "AllowlistGap", "AllowlistNotSealed"})
 _TRIES = 3
@@ -53,9 +56,9 @@ class _ChangedMeanwhileError(Exception):
 class _PolicyStep:
     """A transaction of a change, and what is written when it is stored."""
 
-    type: str
+    type: PlanType
     instructions: Sequence[Instruction]
-    also: Callable[[Connection], None] = nothing
+    on_store: Hook = nothing
 
 
 _Steps = Callable[[PolicyRecord], AsyncGenerator[_PolicyStep]]
@@ -67,7 +70,7 @@ class _ChangeRequest:
 
     service: Service
     principal: Principal
-    ticket: Ticket
+    claim: Claim
     identifier: str
     expected: Expected
 
@@ -80,27 +83,19 @@ class _ChangeRequest:
             raise BusinessError("policy_immutable")
         return found
 
-    @property
-    def lock(self) -> str:
-        """Name of the lock under which a policy is changed, one request after the other."""
-        return f"{self.principal.org}/{self.identifier}"
-
 
 async def update(  # noqa: PLR0917
-    service: Service, principal: Principal, ticket: Ticket, identifier: str, body: UpdatePolicy, expected: Expected
+    service: Service, principal: Principal, claim: Claim, identifier: str, body: UpdatePolicy, expected: Expected
 ) -> Policy:
     """Change the fields in the body, the others stay. Raises ``policy_immutable`` and ``version_conflict``."""
     # Its key is claimed without a transaction by the last step, the name: an earlier run only could not answer.
-    done = ticket.claimed and ticket.resumed is None
-    request = _ChangeRequest(service, principal, ticket, identifier, expected)
+    done = claim.repeats and claim.attempt is None
+    request = _ChangeRequest(service, principal, claim, identifier, expected)
     await request.find_changeable()
-    async with service.submitter.lock(request.lock):
+    async with service.locks.hold(Scope.POLICY, f"{principal.org}/{identifier}"):
         if not done:
             await _change(request, body)
     changed_policy = await request.find()
-    # Payments that remember a wallet would consult the list that was closed.
-    for wallet_id in await service.db.read(lambda conn: attached_wallets(conn, changed_policy.address)):
-        service.wallet_cache.forget(principal.org, wallet_id)
     return policies.shown(await named(service, changed_policy))
 
 
@@ -114,13 +109,13 @@ async def _change(request: _ChangeRequest, body: UpdatePolicy) -> None:
         await _rename(request, body.name, landed)
 
 
-async def delete(service: Service, principal: Principal, ticket: Ticket, identifier: str, expected: Expected) -> Policy:
+async def delete(service: Service, principal: Principal, claim: Claim, identifier: str, expected: Expected) -> Policy:
     """Delete a policy to which no vault is attached, and return it as it was.
 
     Raises ``policy_in_use``, ``policy_immutable`` and ``version_conflict``.
     """
-    request = _ChangeRequest(service, principal, ticket, identifier, expected)
-    async with service.submitter.lock(request.lock):
+    request = _ChangeRequest(service, principal, claim, identifier, expected)
+    async with service.locks.hold(Scope.POLICY, f"{principal.org}/{identifier}"):
         landed = await _resumed(request)
         if landed is None:
             await request.find_changeable()
@@ -140,12 +135,8 @@ async def _resumed(request: _ChangeRequest) -> str | None:
 
     Raises while that is not known. A chunk of an allowlist is not the change yet.
     """
-    earlier = request.ticket.resumed
-    outcome = await request.service.submitter.resume(request.ticket)
-    if outcome is None or earlier is None:
-        return None
-    require_confirmed(request.service.codec, outcome)
-    return None if earlier.type == WRITING else earlier.signature
+    outcome = await resumed(request.service, request.claim)
+    return None if outcome is None or outcome.attempt.type == WRITE.name else outcome.attempt.signature
 
 
 async def _carry_out(request: _ChangeRequest, steps: _Steps) -> str | None:
@@ -156,8 +147,7 @@ async def _carry_out(request: _ChangeRequest, steps: _Steps) -> str | None:
     service = request.service
     for _ in range(_TRIES):
         signature = None
-        await service.indexer.catch_up()
-        await service.projector.catch_up()
+        await service.catch_up()
         before = await request.find()
         request.expected.check(before)
         try:
@@ -178,13 +168,12 @@ async def _send(request: _ChangeRequest, step: _PolicyStep) -> str | None:
         instructions=step.instructions,
         signers=[service.signers.require_authority()],
         policy_id=request.identifier,
-        # The audit log names who asked.
-        memo=request.principal.key_id,
-        also=step.also,
+        actor=request.principal.key_id,
+        on_store=step.on_store,
     )
     failure: RefusedError | Outcome
     try:
-        failure = outcome = await service.submitter.submit(plan, request.ticket)
+        failure = outcome = await service.submitter.submit(plan, request.claim)
     except RefusedError as refused:
         failure = refused
     else:
@@ -204,7 +193,7 @@ async def _update(request: _ChangeRequest, before: PolicyRecord, body: UpdatePol
     wanted = await changed(service, before.org, says, body)
     if wanted == says:
         # An earlier change that still lands would undo what is asked for here, and answered as done.
-        await policy_lists.settle_earlier(service, before.org, before.policy_id, (UPDATE,))
+        await policy_lists.wait_for_earlier(service, before.org, before.policy_id, (UPDATE,))
         if (await policies.find(service, before.org, before.policy_id)).version != before.version:
             raise _ChangedMeanwhileError
         return
@@ -212,9 +201,9 @@ async def _update(request: _ChangeRequest, before: PolicyRecord, body: UpdatePol
     address = Pubkey.from_string(before.address)
     if wanted.entries == says.entries or not wanted.entries:
         dropped = before.allowlist if before.rules.restricted and not wanted.rules.restricted else None
-        yield _PolicyStep(UPDATE, [await _switch(service, before, wanted, dropped=dropped)])
+        yield _PolicyStep(_UPDATE, [await _switch(service, before, wanted, dropped=dropped)])
         return
-    await policy_lists.settle_earlier(service, before.org, before.policy_id)
+    await policy_lists.wait_for_earlier(service, before.org, before.policy_id)
     version = (await _on_chain(service, before))["allowlist_version"] + 1
     new, entries = service.addresses.allowlist(address, version), list(wanted.entries)
     payer = service.signers.fee_payer_address
@@ -223,18 +212,18 @@ async def _update(request: _ChangeRequest, before: PolicyRecord, body: UpdatePol
     )
     switch = await _switch(service, before, wanted, dropped=before.allowlist, new=new)
 
-    def remember(conn: Connection) -> None:
+    def remember(conn: Connection, _attempt: Attempt) -> None:
         policy_lists.remember(conn, new, before.policy_id, list(wanted.entries.values()))
 
     if policy_lists.fit([*writes, switch], payer, signatures=2):
-        yield _PolicyStep(UPDATE, [*writes, switch], remember)
+        yield _PolicyStep(_UPDATE, [*writes, switch], remember)
         return
     for write in writes:
-        yield _PolicyStep(WRITING, [write], remember)
+        yield _PolicyStep(WRITE, [write], remember)
     # Nothing but what was asked for comes into force, whoever else wrote meanwhile.
     if not await policy_lists.written(service, new, entries):
         raise _ChangedMeanwhileError
-    yield _PolicyStep(UPDATE, [switch], remember)
+    yield _PolicyStep(_UPDATE, [switch], remember)
 
 
 async def _switch(
@@ -260,7 +249,7 @@ async def _close(request: _ChangeRequest, before: PolicyRecord) -> AsyncGenerato
     """
     service = request.service
     build, authority = service.instructions(before.org), service.signers.require_authority().pubkey()
-    await policy_lists.settle_earlier(service, before.org, before.policy_id)
+    await policy_lists.wait_for_earlier(service, before.org, before.policy_id)
     address = Pubkey.from_string(before.address)
     stands = await _on_chain(service, before)
     closed = None if before.allowlist is None else Pubkey.from_string(before.allowlist)
@@ -289,7 +278,7 @@ async def _close(request: _ChangeRequest, before: PolicyRecord) -> AsyncGenerato
         allowlist=closed,
         allowlist_rent_receiver=None if closed is None else (await _decoded(service, closed))["payer"],
     )
-    yield _PolicyStep(_CLOSING, [*front, close])
+    yield _PolicyStep(_CLOSE, [*front, close])
 
 
 async def _on_chain(service: Service, before: PolicyRecord) -> dict[str, Any]:
@@ -312,7 +301,6 @@ async def _rename(request: _ChangeRequest, name: str, landed: str | None) -> Non
     found = await request.find()
 
     def write(conn: Connection) -> None:
-        request.ticket.claim(conn, None)
         current = policy(conn, found.org, found.policy_id)
         if current is None or current.name == name:
             return
@@ -343,5 +331,4 @@ async def _rename(request: _ChangeRequest, name: str, landed: str | None) -> Non
             },
         )
 
-    await request.service.db.write(write)
-    request.ticket.claimed = request.ticket.effective = True
+    await request.claim.store(write)

@@ -20,7 +20,7 @@ from app.policies.replay import PolicyReplay, Stage
 from app.policies.terms import Terms, changed, terms_of
 from app.store.policies import PolicyRecord, attached_wallets
 from app.store.policy_history import PastPayment, past_payments
-from app.submission.admission import Turns
+from app.submission.admission import Admission
 from app.submission.context import Service
 from app.submission.refusals import violation
 
@@ -33,7 +33,7 @@ _MAX_SHOWN = 100
 #: Previews of an organisation that are asked for at once; it is told to come back with more.
 MAX_AT_ONCE = 4
 
-_turns = Turns("preview", MAX_AT_ONCE, "The organisation waits for several previews already.")
+_admission = Admission("preview", MAX_AT_ONCE, "The organisation waits for several previews already.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ async def preview(service: Service, principal: Principal, identifier: str, body:
     found = await policies.find(service, principal.org, identifier)
     wanted = await changed(service, principal.org, await terms_of(service, found), body)
     as_if = replace(found, rules=wanted.rules, allowed_recipients=list(wanted.entries.values()))
-    async with _turns.turn(service, principal.org):
+    async with _admission.enter(service, principal.org):
         end = now_ms()
         start = end - _PERIOD
         past = await service.db.read(lambda conn: _past(conn, found.address, wanted.rules, start), in_thread=True)

@@ -53,7 +53,7 @@ async def create_policy(call: Call, body: CreatePolicy) -> Policy:
 
     A rule that is left out is not set. Signed by the organisation's authority.
     """
-    return await policies.create(call.service, call.principal, call.ticket, body)
+    return await policies.create(call.service, call.principal, call.claim, body)
 
 
 @operation(tag="policies", roles=READERS, answer=PolicyList, errors=("chain_unavailable",))
@@ -92,7 +92,7 @@ async def update_policy(call: Call, body: UpdatePolicy) -> Policy:
     changed.
     """
     identifier, expected = call.path("policy_id"), _expected(call)
-    return await policy_changes.update(call.service, call.principal, call.ticket, identifier, body, expected)
+    return await policy_changes.update(call.service, call.principal, call.claim, identifier, body, expected)
 
 
 @_tagged
@@ -119,7 +119,7 @@ async def delete_policy(call: Call, _body: EmptyBody) -> Policy:
     No wallet may be attached to it. Answers the policy as it was; its audit log stays.
     """
     identifier, expected = call.path("policy_id"), _expected(call)
-    return await policy_changes.delete(call.service, call.principal, call.ticket, identifier, expected)
+    return await policy_changes.delete(call.service, call.principal, call.claim, identifier, expected)
 
 
 @_tagged
@@ -138,7 +138,7 @@ async def clone_policy(call: Call, body: ClonePolicy) -> Policy:
     The new policy says what the old one does, its allowlist included, but for the fields in the body. Presets can be
     cloned, and the clone changed.
     """
-    return await policies.clone(call.service, call.principal, call.ticket, call.path("policy_id"), body)
+    return await policies.clone(call.service, call.principal, call.claim, call.path("policy_id"), body)
 
 
 @operation(tag="policies", roles=READERS, answer=AuditLog, errors=("policy_not_found",))

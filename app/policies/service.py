@@ -16,12 +16,15 @@ from app.core.timestamps import iso, iso_ms, now_ms
 from app.policies import allowlists as policy_lists
 from app.policies.models import ClonePolicy, CreatePolicy, Policy, PolicyList
 from app.policies.terms import NO_TERMS, Terms, changed, named, terms_of
+from app.store.attempts import Attempt
 from app.store.policies import PolicyRecord, insert_policy_details, policies, policy
+from app.submission.changes import carry_out, resumed
 from app.submission.context import Service
-from app.submission.idempotency import Ticket
-from app.submission.plan import Plan, RefusedError
-from app.submission.refusals import business_error, require_confirmed
+from app.submission.idempotency import Claim
+from app.submission.plan import Plan, PlanType
 
+_CREATE = PlanType("create_policy")
+PLAN_TYPES = (_CREATE,)
 #: The version with which the program creates a policy.
 _FIRST_VERSION = 1
 
@@ -64,35 +67,30 @@ def _complete(found: PolicyRecord) -> bool:
     return not found.rules.restricted or found.allowlist is not None
 
 
-async def create(service: Service, principal: Principal, ticket: Ticket, body: CreatePolicy) -> Policy:
+async def create(service: Service, principal: Principal, claim: Claim, body: CreatePolicy) -> Policy:
     """Create a policy; it is shown once all of it, its allowlist included, is on the chain.
 
     What fits goes into one transaction. A longer allowlist is written in several while the policy refuses every
     recipient, and takes effect when it is complete. A repetition of a lost request goes on where that one stopped.
     """
     service.signers.require_authority()
-    return await _create(service, principal, ticket, body.name, await changed(service, principal.org, NO_TERMS, body))
+    return await _create(service, principal, claim, body.name, await changed(service, principal.org, NO_TERMS, body))
 
 
-async def clone(service: Service, principal: Principal, ticket: Ticket, identifier: str, body: ClonePolicy) -> Policy:
+async def clone(service: Service, principal: Principal, claim: Claim, identifier: str, body: ClonePolicy) -> Policy:
     """Create a policy that says what another one does, its allowlist included, but for the fields in the body."""
     source = await find(service, principal.org, identifier)
     service.signers.require_authority()
     terms = await changed(service, principal.org, await terms_of(service, source), body)
-    return await _create(service, principal, ticket, body.name, terms)
+    return await _create(service, principal, claim, body.name, terms)
 
 
-async def _create(service: Service, principal: Principal, ticket: Ticket, name: str, terms: Terms) -> Policy:
-    resumed = ticket.resumed.policy_id if ticket.resumed else None
-    draft = _Draft(principal.org, resumed or policy_id(new_policy_key()), name, terms)
-    outcome = await service.submitter.resume(ticket)
-    if outcome is not None:
-        require_confirmed(service.codec, outcome)
-    try:
-        for instructions in await _steps(service, draft):
-            await _step(service, ticket, draft, instructions)
-    except RefusedError as refused:
-        raise business_error(service.codec, refused) from None
+async def _create(service: Service, principal: Principal, claim: Claim, name: str, terms: Terms) -> Policy:
+    earlier = claim.attempt.policy_id if claim.attempt else None
+    draft = _Draft(principal.org, earlier or policy_id(new_policy_key()), name, terms)
+    await resumed(service, claim)
+    for instructions in await _steps(service, draft):
+        await _step(service, claim, draft, instructions)
     return shown(await find(service, principal.org, draft.policy_id))
 
 
@@ -122,8 +120,8 @@ async def _steps(service: Service, draft: _Draft) -> list[list[Instruction]]:
     return [*([creation] if creation else []), *([write] for write in writes), [switch]]
 
 
-async def _step(service: Service, ticket: Ticket, draft: _Draft, instructions: Sequence[Instruction]) -> None:
-    def remember(conn: Connection) -> None:
+async def _step(service: Service, claim: Claim, draft: _Draft, instructions: Sequence[Instruction]) -> None:
+    def remember(conn: Connection, _attempt: Attempt) -> None:
         address = service.addresses.policy(Pubkey.from_string(draft.org), draft.key)
         insert_policy_details(conn, draft.policy_id, draft.org, str(address), draft.name, now_ms())
         if draft.terms.entries:
@@ -132,13 +130,13 @@ async def _step(service: Service, ticket: Ticket, draft: _Draft, instructions: S
 
     plan = Plan(
         org=draft.org,
-        type="create_policy",
+        type=_CREATE,
         instructions=instructions,
         signers=[service.signers.require_authority()],
         policy_id=draft.policy_id,
-        also=remember,
+        on_store=remember,
     )
-    require_confirmed(service.codec, await service.submitter.submit(plan, ticket))
+    await carry_out(service, plan, claim)
 
 
 def money(micro: int | None) -> str | None:

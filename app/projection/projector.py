@@ -140,31 +140,33 @@ class Projector(Background):
                 self._told = first
             rows = self._changes(min(first, self._told), _BATCH)
             read += len(rows)
-            if rows and not await self._take_in(rows, cursors):
+            whole = not rows or await self._take_in(rows, cursors)
+            if whole is None:
                 continue
             if self._changed and len(rows) < _BATCH:
                 changed, self._changed = self._changed, set()
                 for watcher in self._watchers:
                     await watcher(changed)
-            if not rows:
+            if whole and len(rows) < _BATCH:
                 break
         return read
 
-    async def _take_in(self, rows: Sequence[ChainRow], cursors: Mapping[str, int]) -> bool:
-        """Apply rows and tell of them; false when another process has moved the cursors meanwhile."""
+    async def _take_in(self, rows: Sequence[ChainRow], cursors: Mapping[str, int]) -> bool | None:
+        """Apply rows and notify who waits for them; returns and does nothing as `_apply`."""
         assert self._told is not None
         mine = [row for row in rows if row.org is None or row.id > cursors.get(row.org, row.id)]
         last = rows[-1].id
         # Otherwise another process has applied them all.
-        if (mine or last > min(cursors.values())) and not await self._db.write(
-            lambda connection: _apply(connection, mine, cursors, last)
-        ):
-            return False
+        whole: bool | None = True
+        if mine or last > min(cursors.values()):
+            whole = await self._db.write(lambda connection: _apply(connection, mine, cursors, last))
+        if whole is None:
+            return None
         self._tell(rows)
         told, self._told = self._told, max(self._told, last)
         news = [row for row in rows if row.org is None or (row.org in cursors and row.id > min(cursors[row.org], told))]
         self._changed |= vaults_of(news)
-        return True
+        return whole
 
     def _tell(self, rows: Sequence[ChainRow]) -> None:
         for row in rows:
@@ -179,14 +181,14 @@ def _cursors(connection: Connection) -> dict[str, int]:
     return {org: position or 0 for org, position in connection.execute(_CURSORS)}
 
 
-def _apply(connection: Connection, rows: Sequence[ChainRow], cursors: Mapping[str, int], last: int) -> bool:
+def _apply(connection: Connection, rows: Sequence[ChainRow], cursors: Mapping[str, int], last: int) -> bool | None:
     """Apply rows and move the cursors to `last`, or back where rows have to be applied again.
 
-    Does nothing and returns false when the cursors are others than these, by which the rows were chosen: another
-    process applied more, or began anew.
+    Returns whether no row has to be applied again. Does nothing and returns None when the cursors are others than
+    these, by which the rows were chosen: another process applied more, or began anew.
     """
     if _cursors(connection) != cursors:
-        return False
+        return None
     again: set[str] = set()
     reverted = False
     batch = Batch(connection, rows)
@@ -201,7 +203,7 @@ def _apply(connection: Connection, rows: Sequence[ChainRow], cursors: Mapping[st
     upsert_all(connection, projection, positions, keys=["name"])
     if reverted:
         _reset(connection)
-    return True
+    return not again and not reverted
 
 
 def _revert(connection: Connection, row: ChainRow) -> bool:

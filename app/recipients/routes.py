@@ -21,7 +21,7 @@ async def put_recipient(call: Call, body: PutRecipient) -> RegisteredRecipient:
 
     For a domain `address` is needed. Changing what is registered needs an admin's key.
     """
-    return await recipients.put(call.service, call.principal, call.ticket, call.path("recipient"), body)
+    return await recipients.put(call.service, call.principal, call.claim, call.path("recipient"), body)
 
 
 @operation(tag="recipients", roles=READERS_AND_AGENT, answer=RegisteredRecipient, errors=("recipient_not_found",))

@@ -10,15 +10,20 @@ from app.chain.rules import CATEGORIES
 from app.core.errors import AuthenticationError, BusinessError, NotFoundError, RequestError, UnavailableError
 from app.core.identifiers import is_id
 from app.core.timestamps import iso, now_ms
-from app.recipients.domains import normalise
+from app.recipients.domains import DomainResolver, normalise
 from app.recipients.models import PutRecipient, RegisteredRecipient
 from app.store.recipients import Recipient, put_domain, recipient, recipient_by_domain
 from app.store.wallets import WalletRecord, wallet
+from app.submission.changes import carry_out, resumed
 from app.submission.context import Service
-from app.submission.idempotency import Ticket
-from app.submission.ordering import settle_earlier
-from app.submission.plan import Plan, RefusedError
-from app.submission.refusals import RECEIVER_ARCHIVED, business_error, invalid_recipient, require_confirmed
+from app.submission.idempotency import Claim
+from app.submission.locks import Scope
+from app.submission.ordering import wait_for_earlier
+from app.submission.plan import Plan, PlanType
+from app.submission.refusals import RECEIVER_ARCHIVED, invalid_recipient
+
+_REGISTER = PlanType("register_recipient", resent=False, waits_for=frozenset({"register_recipient"}))
+PLAN_TYPES = (_REGISTER,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,7 @@ async def resolve(service: Service, org: str, to: str) -> Payee:
     if registered is not None:
         return Payee(Pubkey.from_string(registered.address), domain)
     try:
-        named = parse_address(await service.domains.resolve(domain, org))
+        named = parse_address(await service.part(DomainResolver).resolve(domain, org))
     except RequestError as error:
         raise invalid_recipient("to", error.message) from None
     if named is None:
@@ -90,7 +95,7 @@ async def allowlist_entry(service: Service, org: str, text: str, field: str) -> 
 
 
 async def put(
-    service: Service, principal: Principal, ticket: Ticket, name: str, body: PutRecipient
+    service: Service, principal: Principal, claim: Claim, name: str, body: PutRecipient
 ) -> RegisteredRecipient:
     """Register the category of an address, or the address and category of a domain.
 
@@ -99,8 +104,8 @@ async def put(
     """
     target = _target(name, body)
     # One after the other, so that each decides by what the one before has registered.
-    async with service.submitter.lock(f"{principal.org}/recipients"):
-        await _put(service, principal, ticket, target, body.category)
+    async with service.locks.hold(Scope.RECIPIENTS, principal.org):
+        await _put(service, principal, claim, target, body.category)
     found = await service.db.read(lambda conn: recipient(conn, principal.org, str(target[1])))
     if found is None:
         raise UnavailableError("chain_unavailable")
@@ -108,17 +113,20 @@ async def put(
 
 
 async def _put(
-    service: Service, principal: Principal, ticket: Ticket, target: tuple[str | None, Pubkey], named: str | None
+    service: Service, principal: Principal, claim: Claim, target: tuple[str | None, Pubkey], named: str | None
 ) -> None:
     """Register the target, a domain and an address, with the named category, as far as that changes something."""
     domain, address = target
     org = principal.org
-    outcome = await service.submitter.resume(ticket)
-    if outcome is not None:
-        require_confirmed(service.codec, outcome)
+    if await resumed(service, claim) is not None:
         return
     touched = {str(address), *([domain] if domain else [])}
-    await settle_earlier(service, org, "register_recipient", recipients=touched)
+    await wait_for_earlier(
+        service,
+        org,
+        _REGISTER.waits_for,
+        where=lambda earlier: not touched.isdisjoint({earlier.recipient, earlier.recipient_address}),
+    )
     existing = await service.db.read(lambda conn: recipient(conn, org, str(address)))
     moved = await service.db.read(lambda conn: recipient_by_domain(conn, org, domain)) if domain else None
     if moved is not None and moved.address == str(address):
@@ -149,18 +157,14 @@ async def _put(
         )
     plan = Plan(
         org=org,
-        type="register_recipient",
+        type=_REGISTER,
         instructions=instructions,
         signers=[signer],
         recipient=domain or str(address),
         recipient_address=str(address),
-        also=lambda conn: put_domain(conn, domain) if domain else None,
+        on_store=lambda conn, _attempt: put_domain(conn, domain) if domain else None,
     )
-    try:
-        outcome = await service.submitter.submit(plan, ticket)
-    except RefusedError as refused:
-        raise business_error(service.codec, refused) from None
-    require_confirmed(service.codec, outcome)
+    await carry_out(service, plan, claim)
 
 
 async def get(service: Service, principal: Principal, name: str) -> RegisteredRecipient:

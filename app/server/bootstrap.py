@@ -16,6 +16,7 @@ from app.access.keyring import KeyRing
 from app.alerts.mailer import Mailer
 from app.alerts.messages import Composer
 from app.alerts.watcher import Watcher
+from app.approvals import service as approvals
 from app.chain.addresses import Addresses
 from app.chain.client import COMMITMENT, ChainClient
 from app.chain.transport import AsgiTransport, HttpTransport, Transport
@@ -24,26 +25,50 @@ from app.core.outbound import Outbound
 from app.core.paths import ConfigurationError, Paths, program_file
 from app.core.settings import Settings
 from app.core.signers import Signers, load_or_create, read_secret, write_secret
+from app.escrows import outcomes as escrow_outcomes
 from app.exports.exporter import Exporter
 from app.exports.links import DownloadLinks
 from app.keeper.keeper import Keeper
 from app.localnet import Localnet
+from app.organisations import service as organisations
+from app.payments import service as payments
+from app.policies import changes as policy_changes
+from app.policies import service as policies
 from app.projection.projector import Projector
+from app.recipients import service as recipients
 from app.recipients.domains import DomainResolver
 from app.server.housekeeping import Housekeeping
 from app.store.database import Database
 from app.submission.context import Service
 from app.submission.idempotency import Idempotency
-from app.submission.recovery import Settlement
+from app.submission.plan import PlanType
+from app.submission.recovery import Recovery
 from app.submission.submitter import Submitter
-from app.submission.wallet_cache import WalletCache
 from app.transactions.service import shown
+from app.wallets import funding
+from app.wallets import service as wallets
 from app.webhooks.courier import Courier
 from app.webhooks.dispatcher import Dispatcher
 from app.webhooks.sender import Sender
 from app.webhooks.urls import UrlRules
 from idl.codec import Codec, load
 from indexer import Indexer
+
+#: The types of all plans, by the names under which attempts are stored.
+PLAN_TYPES: Mapping[str, PlanType] = {
+    one.name: one
+    for one in (
+        *organisations.PLAN_TYPES,
+        *recipients.PLAN_TYPES,
+        *policies.PLAN_TYPES,
+        *policy_changes.PLAN_TYPES,
+        *wallets.PLAN_TYPES,
+        *funding.PLAN_TYPES,
+        *approvals.PLAN_TYPES,
+        *payments.PLAN_TYPES,
+        *escrow_outcomes.PLAN_TYPES,
+    )
+}
 
 #: Mints of USDC by Circle.
 _MINTS: Mapping[str, str] = {
@@ -122,7 +147,7 @@ def _ws_url(settings: Settings) -> str | None:
 async def running(
     settings: Settings, localnet: Localnet | None = None, *, transport: Transport | None = None
 ) -> AsyncIterator[Service]:
-    """Run a service: indexer, projector, settlement and keeper at work until the context ends.
+    """Run a service: indexer, projector, recovery and keeper at work until the context ends.
 
     ``localnet`` is the embedded chain, reached without a socket; without it ``settings.rpc_url`` is. ``transport``
     takes the place of both ways. Raises ConfigurationError and KeyFileError.
@@ -152,6 +177,7 @@ async def running(
             projector=projector,
             fee_payer=signers.fee_payer,
             confirm_timeout=settings.confirm_timeout,
+            types=PLAN_TYPES,
         )
         seal = _seal(secret, b"secret answers")
         domains = DomainResolver(timeout=settings.domain_timeout)
@@ -166,10 +192,32 @@ async def running(
             await projector.catch_up()
             return slot
 
-        watcher = None
+        keys = key_ring(db, secret, cache_seconds=settings.key_cache_seconds)
+        exporter = Exporter(
+            db=db,
+            folder=paths.exports,
+            program_id=str(codec.program_id),
+            lifetime=settings.export_lifetime,
+            show=lambda row: shown(settings, row).model_dump(),
+            catch_up=catch_up,
+        )
+        recovery = Recovery(db, submitter, interval=settings.recovery_interval, grace=2 * settings.confirm_timeout)
+        courier = Courier(Sender(receivers), _seal(secret, b"webhook secrets"))
+        parts: list[object] = [
+            keys,
+            exporter,
+            recovery,
+            courier,
+            domains,
+            Idempotency(db, seal, wait=settings.idempotency_wait),
+            DownloadLinks(settings, _derive(secret, b"download links")),
+        ]
+        works: list[Background] = [projector, recovery, exporter]
         if settings.alerts:
             compose = Composer(hourly=settings.alert_emails_per_hour) if settings.smtp_host else None
             watcher = Watcher(db, projector, interval=settings.alert_interval, compose=compose)
+            parts.append(watcher)
+            works.append(watcher)
         service = Service(
             settings=settings,
             db=db,
@@ -179,38 +227,18 @@ async def running(
             indexer=indexer,
             projector=projector,
             signers=signers,
-            keys=key_ring(db, secret, cache_seconds=settings.key_cache_seconds),
-            idempotency=Idempotency(db, seal, wait=settings.idempotency_wait),
             submitter=submitter,
-            domains=domains,
-            settlement=Settlement(
-                db, submitter, interval=settings.settlement_interval, grace=2 * settings.confirm_timeout
-            ),
-            wallet_cache=WalletCache(db, settings.wallet_cache_seconds),
-            exporter=Exporter(
-                db=db,
-                folder=paths.exports,
-                program_id=str(codec.program_id),
-                lifetime=settings.export_lifetime,
-                show=lambda row: shown(settings, row).model_dump(),
-                catch_up=catch_up,
-            ),
-            download_links=DownloadLinks(settings, _derive(secret, b"download links")),
-            courier=Courier(Sender(receivers), _seal(secret, b"webhook secrets")),
-            watcher=watcher,
+            parts={type(part): part for part in parts},
         )
         await indexer.start()
         stack.push_async_callback(indexer.stop)
-        works: list[Background] = [projector, service.settlement, service.exporter]
-        if watcher is not None:
-            works.append(watcher)
         if settings.alerts and settings.smtp_host:
             works.append(Mailer(db, settings))
         if settings.webhooks:
-            interval, at_once = settings.webhook_interval, settings.webhooks_at_once
-            works.append(Dispatcher(db, service.courier, interval=interval, at_once=at_once))
-        interval, days = settings.housekeeping_interval, settings.event_retention_days
-        works.append(Housekeeping(db, service.keys, interval=interval, days=days))
+            works.append(Dispatcher(db, courier, interval=settings.webhook_interval, at_once=settings.webhooks_at_once))
+        works.append(
+            Housekeeping(db, keys, interval=settings.housekeeping_interval, days=settings.event_retention_days)
+        )
         if settings.keeper:
             clock = localnet.chain.timeline.now if localnet else time.time
             works.append(Keeper(service, interval=settings.keeper_interval, clock=clock))

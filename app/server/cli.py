@@ -238,7 +238,7 @@ def create_org(org_id: str, **given: Any) -> None:
         async with running(settings) as service:
             await organisations.ensure_fees(service)
             made = await organisations.create(service, org_id)
-            key = service.keys.create(
+            key = service.part(KeyRing).create(
                 org=made.org, role="admin", wallet_id=None, name="orgs create", live=settings.cluster == "mainnet-beta"
             )
         _say(f"Organisation {org_id}: {made.org}")

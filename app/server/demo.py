@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 from solders.keypair import Keypair
 
+from app.access.keyring import KeyRing
 from app.core.paths import program_file
 from app.core.settings import Settings
 from app.localnet import Localnet
@@ -30,7 +31,9 @@ async def tell(say: Say) -> None:
             await fill_fee_payer(service, localnet)
             organisation = await organisations.create(service, "demo")
             await localnet.mint_usdc(service.instructions(organisation.org).reserve_tokens, RESERVE)
-            key = service.keys.create(org=organisation.org, role="admin", wallet_id=None, name="demo", live=False)
+            key = service.part(KeyRing).create(
+                org=organisation.org, role="admin", wallet_id=None, name="demo", live=False
+            )
             say(f"A chain in memory, with the program at {service.codec.program_id}")
             say(f"Organisation {organisation.org} with a reserve of 1,000,000 USDC\n")
             async with _client(settings, service, key) as client:

@@ -1,25 +1,20 @@
 """What the service does for itself: notes when API keys were last used, and deletes what is too old."""
 
-import asyncio
 import time
 from collections.abc import Callable
 
-import structlog
-
 from app.access.keyring import KeyRing
-from app.core.background import Background
+from app.core.background import Periodic
 from app.store import exports
 from app.store.database import Database
 from app.store.retention import delete_events, delete_undecided_requests
-
-_log = structlog.get_logger(__name__)
 
 _BATCH = 500
 """Records deleted in one transaction, so that payments do not wait for a large one."""
 _DAY_MS = 86_400_000
 
 
-class Housekeeping(Background):
+class Housekeeping(Periodic):
     """Does a round every ``interval`` seconds, and notes the keys' use at the end.
 
     Events are kept for ``days`` by ``clock``, which gives the Unix time, and so are requests for approvals that nobody
@@ -31,9 +26,9 @@ class Housekeeping(Background):
     def __init__(
         self, db: Database, keys: KeyRing, *, interval: float, days: int, clock: Callable[[], float] = time.time
     ) -> None:
+        super().__init__(interval)
         self._db = db
         self._keys = keys
-        self._interval = interval
         self._kept_ms = days * _DAY_MS
         self._clock = clock
 
@@ -60,11 +55,3 @@ class Housekeeping(Background):
         while found := await self._db.write(lambda conn: delete(conn, before, most=_BATCH)):
             deleted += found
         return deleted
-
-    async def _run(self) -> None:
-        while True:
-            try:
-                await self.tick()
-            except Exception:  # noqa: BLE001 - whatever it is, the next round may succeed
-                _log.exception("housekeeping_failed")
-            await asyncio.sleep(self._interval)

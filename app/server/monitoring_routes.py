@@ -7,6 +7,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from app.access.auth import READERS, admit, authorise
+from app.access.keyring import KeyRing
 from app.api.metrics import Metrics
 from app.core.errors import UnavailableError
 from app.server.health import Health
@@ -38,7 +39,7 @@ async def figures(request: Request) -> Response:
     """
     service: Service = request.app.state.service
     if not _local(request):
-        authorise(await admit(request, service.keys, request.app.state.rate_limits), READERS)
+        authorise(await admit(request, service.part(KeyRing), request.app.state.rate_limits), READERS)
     metrics: Metrics = request.app.state.metrics
     report = await _health(request).report()
     metrics.ready.set(not report.failing)

@@ -3,7 +3,7 @@
 import shlex
 from dataclasses import dataclass
 
-from app.access.keyring import Principal
+from app.access.keyring import KeyRing, Principal
 from app.core.money import MICRO_PER_USDC
 from app.core.paths import Paths
 from app.core.signers import write_secret
@@ -14,7 +14,7 @@ from app.store.organisations import reserve
 from app.store.values import get_value, put_value
 from app.store.wallets import WalletRecord, wallet_by_agent
 from app.submission.context import Service
-from app.submission.idempotency import Ticket
+from app.submission.idempotency import Claim
 from app.wallets import funding
 from app.wallets import service as wallets
 from app.wallets.models import CreateWallet, FundWallet
@@ -66,19 +66,18 @@ async def prepare(service: Service, localnet: Localnet | None, paths: Paths) -> 
     found = await service.db.read(lambda conn: reserve(conn, org))
     if not done and (found is None or found.balance == 0):
         await localnet.mint_usdc(service.instructions(org).reserve_tokens, RESERVE)
-        await service.indexer.catch_up()
-        await service.projector.catch_up()
+        await service.catch_up()
     admin = Principal("first-start", org, "admin", None)
     new_key = None
     if not paths.admin_key.exists():
-        new_key = service.keys.create(org=org, role="admin", wallet_id=None, name="first start", live=False)
+        new_key = service.part(KeyRing).create(org=org, role="admin", wallet_id=None, name="first start", live=False)
         write_secret(paths.admin_key, new_key + "\n")
     payer = await _wallet(service, admin, "demo-agent", "Demo agent")
     payee = await _wallet(service, admin, "demo-merchant", "Demo merchant")
     if not done:
         if payer.balance == 0:
             body = FundWallet.model_validate({"amount": _DEMO_FUNDS})
-            await funding.fund(service, admin, Ticket(None), payer.wallet_id, body)
+            await funding.fund(service, admin, Claim(service.db), payer.wallet_id, body)
         await service.db.write(lambda conn: put_value(conn, _DONE, str(now_ms())))
     return Ready(org, payer, payee, new_key)
 
@@ -95,6 +94,6 @@ async def _wallet(service: Service, admin: Principal, agent_id: str, label: str)
     found = await service.db.read(lambda conn: wallet_by_agent(conn, admin.org, agent_id, now_ms()))
     if found is None:
         body = CreateWallet(agent_id=agent_id, label=label, policy_id="pol_moderate", tags=["demo"])
-        made = await wallets.create(service, admin, Ticket(None), body)
+        made = await wallets.create(service, admin, Claim(service.db), body)
         found = await wallets.find(service, admin.org, made.wallet_id)
     return found

@@ -1,4 +1,4 @@
-"""Turns: what takes long is done for one request at a time, and of an organisation only few may wait."""
+"""Admission to expensive work: one job of a kind at a time, and few waiting per organisation."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -6,36 +6,39 @@ from contextlib import asynccontextmanager
 
 from app.core.errors import RequestError
 from app.submission.context import Service
+from app.submission.locks import Scope
 
 _RETRY_AFTER = "2"
 
 
-class Turns:
-    """The line for one kind of work, of which `most` are asked for at once by an organisation.
+class Admission:
+    """Queues one kind of expensive work: one job runs at a time, and each organisation may have `limit` waiting.
 
-    `name` is the line's, `refusal` what is told of more.
+    `refusal` is the message to those beyond the limit.
     """
 
-    def __init__(self, name: str, most: int, refusal: str) -> None:
+    def __init__(self, name: str, limit: int, refusal: str) -> None:
         self._name = name
-        self._most = most
+        self._limit = limit
         self._refusal = refusal
-        self.asked: Counter[str] = Counter()
+        self.waiting: Counter[str] = Counter()
 
     @asynccontextmanager
-    async def turn(self, service: Service, org: str) -> AsyncIterator[None]:
-        """Wait for the organisation's turn, and have it. Raises ``rate_limited`` when too many wait.
+    async def enter(self, service: Service, org: str) -> AsyncIterator[None]:
+        """Wait until the organisation's job may run. Raises ``rate_limited`` when too many wait.
 
-        There is one turn at a time, for each takes a processor. Of every organisation only one stands in the line for
-        that, so nobody waits for more than one of each other's.
+        Of each organisation one job is in the queue, so nobody waits for more than one of each other organisation's.
         """
-        if self.asked[org] >= self._most:
+        if self.waiting[org] >= self._limit:
             raise RequestError("rate_limited", self._refusal, headers={"Retry-After": _RETRY_AFTER})
-        self.asked[org] += 1
+        self.waiting[org] += 1
         try:
-            async with service.submitter.lock(f"{self._name}/{org}"), service.submitter.lock(self._name):
+            async with (
+                service.locks.hold(Scope.ORG_JOB, f"{self._name}/{org}"),
+                service.locks.hold(Scope.JOB, self._name),
+            ):
                 yield
         finally:
-            self.asked[org] -= 1
-            if not self.asked[org]:
-                del self.asked[org]
+            self.waiting[org] -= 1
+            if not self.waiting[org]:
+                del self.waiting[org]

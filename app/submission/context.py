@@ -1,11 +1,11 @@
-"""What a running service consists of; the use cases get it as their first argument."""
+"""What use cases work with; they get it as their first argument."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TypeVar, cast
 
 from solders.pubkey import Pubkey
 
-from app.access.keyring import KeyRing
 from app.chain.addresses import Addresses
 from app.chain.client import ChainClient
 from app.chain.instructions import Instructions
@@ -13,24 +13,20 @@ from app.core.settings import Settings
 from app.core.signers import Signers
 from app.projection.projector import Projector
 from app.store.database import Database
-from app.submission.idempotency import Idempotency
-from app.submission.recovery import Settlement
+from app.submission.locks import Locks
 from app.submission.submitter import Submitter
-from app.submission.wallet_cache import WalletCache
 from idl.codec import Codec
 from indexer import Indexer
 
-if TYPE_CHECKING:
-    from app.alerts.watcher import Watcher
-    from app.exports.exporter import Exporter
-    from app.exports.links import DownloadLinks
-    from app.recipients.domains import DomainResolver
-    from app.webhooks.courier import Courier
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class Service:
-    """The parts of the service, wired by ``app.server.bootstrap``."""
+    """The parts that capabilities share, wired by ``app.server.bootstrap``.
+
+    ``parts`` are those that one capability alone needs, by their class; see ``part``.
+    """
 
     settings: Settings
     db: Database
@@ -40,17 +36,14 @@ class Service:
     indexer: Indexer
     projector: Projector
     signers: Signers
-    keys: KeyRing
-    idempotency: Idempotency
     submitter: Submitter
-    domains: "DomainResolver"
-    settlement: Settlement
-    wallet_cache: WalletCache
-    exporter: "Exporter"
-    download_links: "DownloadLinks"
-    courier: "Courier"
-    watcher: "Watcher | None"
+    parts: Mapping[type, object]
+    locks: Locks = field(default_factory=Locks)
     _instructions: dict[str, Instructions] = field(default_factory=dict)
+
+    def part(self, kind: type[T]) -> T:
+        """Return a capability's own part, such as its worker. Raises KeyError when this process runs without it."""
+        return cast(T, self.parts[kind])
 
     def instructions(self, org: str) -> Instructions:
         """Return the program's instructions, bound to an organisation."""
@@ -59,3 +52,8 @@ class Service:
             found = Instructions(self.codec, self.addresses, Pubkey.from_string(org))
             self._instructions[org] = found
         return found
+
+    async def catch_up(self) -> None:
+        """Bring everything that the chain has into the read models."""
+        await self.indexer.catch_up()
+        await self.projector.catch_up()

@@ -9,8 +9,8 @@ import hashlib
 import json
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Connection
 
@@ -18,7 +18,10 @@ from app.core.errors import ConflictError
 from app.core.timestamps import now_ms
 from app.store.attempts import Attempt, attempt
 from app.store.database import Database
-from app.store.idempotency import LIFETIME, IdempotencyRecord, attach_transaction, claim, find, finish, release
+from app.store.idempotency import LIFETIME, IdempotencyRecord, attach_transaction, find, finish, release
+from app.store.idempotency import claim as claim_key
+
+T = TypeVar("T")
 
 
 class Seal(Protocol):
@@ -53,49 +56,90 @@ def body_hash(body: dict[str, Any], wallet_id: str | None = None) -> str:
     return hashlib.sha256(json.dumps(body | bound, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-class Ticket:
-    """One request's hold on its key; without a key it holds nothing.
+class Claim:
+    """One request's hold on its idempotency key; without a key it holds nothing.
 
     ``attempt`` is the transaction of an earlier run of the same request whose answer got lost, if there is one.
     """
 
-    def __init__(self, fingerprint: Fingerprint | None, resumed: Attempt | None = None) -> None:
-        self.fingerprint = fingerprint
-        self.resumed = resumed
-        self.claimed = resumed is not None
-        #: Whether a signed transaction has landed or may still: then an error does not free the key, for a request
-        #: that was done is never done anew. What failed for good has no effect.
-        self.effective = resumed is not None
+    def __init__(
+        self,
+        db: Database,
+        fingerprint: Fingerprint | None = None,
+        attempt: Attempt | None = None,
+        *,
+        repeats: bool = False,
+    ) -> None:
+        self.attempt = attempt
+        #: Whether an earlier run of the request claimed the key, stored its effect and could not answer.
+        self.repeats = repeats
+        self._db = db
+        self._fingerprint = fingerprint
+        self._claimed = repeats
+        # Whether something was stored or sent that lasts: then an error does not free the key, because a request
+        # that took effect never takes effect twice. A transaction that failed for good has none.
+        self._effective = attempt is not None
 
     @property
     def key(self) -> str | None:
         """The idempotency key, if the request has one."""
-        return self.fingerprint.key if self.fingerprint else None
+        return self._fingerprint.key if self._fingerprint else None
 
-    def claim(self, conn: Connection, tx_id: str | None) -> None:
-        """Claim the key, to be called in the transaction that stores the effect.
+    @property
+    def releasable(self) -> bool:
+        """Whether the key was claimed for nothing, so that an error frees it."""
+        return self._claimed and not self._effective
 
-        Raises ``idempotency_in_progress`` when another process holds the key.
+    async def earlier(self, find: Callable[[Connection, str], T | None]) -> T | None:
+        """Return what an earlier run of the request stored, as ``find`` finds it by the key; None on the first run."""
+        key = self.key
+        return await self._db.read(lambda conn: find(conn, key)) if self.repeats and key is not None else None
+
+    async def store(self, effect: Callable[[Connection], T], *, tx_id: str | None = None, lasts: bool = True) -> T:
+        """Store an effect, in one transaction with the claim of the key, and return its result.
+
+        ``tx_id`` is the attempt that the effect stores; ``lasts=False`` is for an effect that may be stored again, so
+        that an error after it frees the key. Raises ``idempotency_in_progress`` when another process holds the key.
         """
-        if self.fingerprint is None:
+
+        def claim_and_store(conn: Connection) -> T:
+            self._hold(conn, tx_id)
+            return effect(conn)
+
+        result = await self._db.write(claim_and_store)
+        self._claimed = True
+        self._effective = self._effective or lasts
+        return result
+
+    def resolve(self, *, lasts: bool) -> None:
+        """Say whether the request's transaction landed or still may; a failed one leaves the key free."""
+        self.attempt, self._effective = None, lasts
+
+    async def finish(self, body: str) -> None:
+        """Store the answer that repetitions get. Raises ``idempotency_in_progress`` as ``store``."""
+        assert self._fingerprint is not None
+        org, key = self._fingerprint.org, self._fingerprint.key
+        await self.store(lambda conn: finish(conn, org, key, 200, body, now_ms()))
+
+    async def release(self) -> None:
+        """Free the key."""
+        assert self._fingerprint is not None
+        org, key = self._fingerprint.org, self._fingerprint.key
+        await self._db.write(lambda conn: release(conn, org, key))
+
+    def _hold(self, conn: Connection, tx_id: str | None) -> None:
+        if self._fingerprint is None:
             return
-        if not self.claimed:
-            now = now_ms()
-            record = IdempotencyRecord(
-                org=self.fingerprint.org,
-                key=self.fingerprint.key,
-                method=self.fingerprint.method,
-                path=self.fingerprint.path,
-                body_hash=self.fingerprint.body_hash,
-                state="running",
-                tx_id=tx_id,
-                created_at=now,
-                expires_at=now + LIFETIME,
-            )
-            if claim(conn, record) is not None:
-                raise ConflictError("idempotency_in_progress")
-        elif tx_id is not None:
-            attach_transaction(conn, self.fingerprint.org, self.fingerprint.key, tx_id)
+        fingerprint, now = self._fingerprint, now_ms()
+        if self._claimed:
+            if tx_id is not None:
+                attach_transaction(conn, fingerprint.org, fingerprint.key, tx_id)
+            return
+        record = IdempotencyRecord(
+            **asdict(fingerprint), state="running", tx_id=tx_id, created_at=now, expires_at=now + LIFETIME
+        )
+        if claim_key(conn, record) is not None:
+            raise ConflictError("idempotency_in_progress")
 
 
 @dataclass(slots=True)
@@ -114,7 +158,7 @@ class Idempotency:
         self._running: dict[tuple[str, str], _Running] = {}
 
     async def run(
-        self, fingerprint: Fingerprint | None, work: Callable[[Ticket], Awaitable[bytes]], *, secret: bool = False
+        self, fingerprint: Fingerprint | None, work: Callable[[Claim], Awaitable[bytes]], *, secret: bool = False
     ) -> tuple[bytes, bool]:
         """Return the answer, and whether it is a repetition.
 
@@ -122,23 +166,21 @@ class Idempotency:
         parameters and ``idempotency_in_progress`` when the first request does not end in time.
         """
         if fingerprint is None:
-            return await work(Ticket(None)), False
+            return await work(Claim(self._db)), False
         scope = (fingerprint.org, fingerprint.key)
         await self._wait_for_first(scope, fingerprint)
         running = self._running[scope] = _Running(fingerprint, asyncio.Event())
         try:
             found = await self._db.read(lambda conn: find(conn, *scope, now_ms()))
             if found is None:
-                return await self._work(Ticket(fingerprint), work, secret=secret), False
+                return await self._work(Claim(self._db, fingerprint), work, secret=secret), False
             _same(fingerprint, found.method, found.path, found.body_hash)
             if found.state == "done" and found.response is not None:
                 stored = found.response.encode()
                 return self._seal.decrypt(stored) if secret else stored, True
             tx_id = found.tx_id
             earlier = await self._db.read(lambda conn: attempt(conn, tx_id)) if tx_id else None
-            ticket = Ticket(fingerprint, earlier)
-            ticket.claimed = True
-            return await self._work(ticket, work, secret=secret), False
+            return await self._work(Claim(self._db, fingerprint, earlier, repeats=True), work, secret=secret), False
         finally:
             del self._running[scope]
             running.done.set()
@@ -154,23 +196,14 @@ class Idempotency:
             except TimeoutError:
                 raise ConflictError("idempotency_in_progress", headers={"Retry-After": "1"}) from None
 
-    async def _work(self, ticket: Ticket, work: Callable[[Ticket], Awaitable[bytes]], *, secret: bool) -> bytes:
-        fingerprint = ticket.fingerprint
-        assert fingerprint is not None
-        org, key = fingerprint.org, fingerprint.key
+    async def _work(self, claim: Claim, work: Callable[[Claim], Awaitable[bytes]], *, secret: bool) -> bytes:
         try:
-            body = await work(ticket)
+            body = await work(claim)
         except BaseException:
-            if ticket.claimed and not ticket.effective:
-                await self._db.write(lambda conn: release(conn, org, key))
+            if claim.releasable:
+                await claim.release()
             raise
-        stored = (self._seal.encrypt(body) if secret else body).decode()
-
-        def keep(conn: Connection) -> None:
-            ticket.claim(conn, None)
-            finish(conn, org, key, 200, stored, now_ms())
-
-        await self._db.write(keep)
+        await claim.finish((self._seal.encrypt(body) if secret else body).decode())
         return body
 
 

@@ -13,11 +13,33 @@ from app.chain.instructions import MAX_UNITS, compute_unit_limit
 from app.chain.records import SimulationResult
 from app.core.identifiers import EVENT_INNER_INDEX
 from app.store.attempts import Attempt
-from app.store.escrows import EscrowRecord
+
+Hook = Callable[[Connection, Attempt], None]
+"""Writes next to an attempt, in the database transaction that stores or settles it."""
 
 
-def nothing(_conn: Connection) -> None:
-    """Write nothing beside the attempt."""
+def nothing(_conn: Connection, _attempt: Attempt) -> None:
+    """Write nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanType:
+    """A kind of transaction, as the capability that makes it declares it. Attempts are stored under its ``name``.
+
+    - ``projected``: the projector records the success, with the transaction's event; else the submitter does.
+    - ``resent``: recovery may send the stored bytes again. A change that could undo a newer one is sent again only by
+      its own request, repeated under its idempotency key.
+    - ``waits_for``: names of the types that must not land after one of this type, because they would undo it.
+    - ``superseded``: the next of this type makes it irrelevant, so that one sends it on instead of waiting.
+    - ``on_failed``: removes what the plan's ``on_store`` wrote, when the attempt has failed for good.
+    """
+
+    name: str
+    projected: bool = False
+    resent: bool = True
+    waits_for: frozenset[str] = frozenset()
+    superseded: bool = False
+    on_failed: Hook = nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +47,12 @@ class Plan:
     """A transaction to be made: what it does on the chain and how it is remembered.
 
     ``event_instruction`` is the index of the program's instruction in the transaction, ``event_inner`` where its event
-    is expected among what that instruction calls. ``attested`` says that the session authority signs. ``also`` is
-    written in the database transaction that stores the attempt, and so is ``escrow``, which it is to make.
+    is expected among what that instruction calls. ``attested`` says that the session authority signs. ``actor`` is the
+    API key that asked for a change of a policy. ``on_store`` writes in the transaction that stores the attempt.
     """
 
     org: str
-    type: str
+    type: PlanType
     instructions: Sequence[Instruction]
     signers: Sequence[Keypair]
     event_instruction: int = 0
@@ -42,22 +64,22 @@ class Plan:
     policy_id: str | None = None
     policy_triggered: bool = False
     memo: str | None = None
+    actor: str | None = None
     reference: bytes | None = None
     attested: bool = False
-    also: Callable[[Connection], None] = nothing
-    escrow: EscrowRecord | None = None
+    on_store: Hook = nothing
 
 
 def distinct(instructions: Sequence[Instruction]) -> list[Instruction]:
-    """Return the instructions behind a compute limit that differs each time.
+    """Put a compute limit that differs each time in front of the instructions.
 
-    Two equal transactions under one blockhash would be one; payments and their like carry a random reference instead.
+    Two equal transactions under one blockhash would be one; payments and the like carry a random reference instead.
     """
     return [compute_unit_limit(MAX_UNITS - secrets.randbelow(MAX_UNITS // 4)), *instructions]
 
 
 class RefusedError(Exception):
-    """The rehearsal failed: the transaction was not sent."""
+    """The simulation failed: the transaction was not sent."""
 
     def __init__(self, simulation: SimulationResult) -> None:
         self.simulation = simulation

@@ -1,73 +1,63 @@
 """Finds out what became of transactions whose requests ended before the chain had answered."""
 
-import asyncio
-
-import structlog
-
 from app.chain.errors import ChainUnavailable, RpcError
-from app.core.background import Background
+from app.core.background import Periodic
 from app.core.errors import ApiError
 from app.core.timestamps import now_ms
 from app.store.attempts import Attempt, pending_attempts
 from app.store.database import Database
 from app.store.idempotency import purge
-from app.submission.submitter import CHANGES, Submitter
-
-_log = structlog.get_logger(__name__)
+from app.submission.submitter import Submitter
 
 
-class Settlement(Background):
+class Recovery(Periodic):
     """Looks at pending attempts at the start and every ``interval`` seconds.
 
-    A confirmed or failed one is settled. One that has not landed is sent again, always the same signed bytes, until
-    its last valid block height has passed at finalized commitment; it failed once no event is missing that could be
+    A confirmed or failed one is recorded. One that has not landed is sent again, always the same signed bytes, until
+    its last valid block height has passed at finalized commitment; it has failed once no event is missing that could be
     its own. Changes that could undo a newer one are not sent again (see ``app.submission.ordering``). Attempts younger
     than ``grace`` seconds belong to requests that still wait for them.
     """
 
-    name = "settlement"
+    name = "recovery"
+    waits_for = (ApiError, ChainUnavailable, RpcError)
 
     def __init__(self, db: Database, submitter: Submitter, *, interval: float, grace: float) -> None:
+        super().__init__(interval)
         self._db = db
         self._submitter = submitter
-        self._interval = interval
         self._grace_ms = int(grace * 1000)
+        # What was pending when the process started has no request that waits for it.
+        self._bound = now_ms()
 
-    async def settle(self, *, created_before: int | None = None) -> int:
-        """Look once at the pending attempts that are older; returns how many are settled now.
+    async def recover(self, *, created_before: int | None = None) -> int:
+        """Look once at the pending attempts that are older; returns how many have an outcome now.
 
         When the chain does not answer for one, the others are looked at all the same; then its ApiError,
         ChainUnavailable or RpcError is raised.
         """
-        settled = 0
+        recovered = 0
         failure: Exception | None = None
         for attempt in await self._db.read(lambda conn: pending_attempts(conn, created_before=created_before)):
             try:
-                settled += await self._settle(attempt)
+                recovered += await self._recover(attempt)
             except Exception as error:  # noqa: BLE001 - raised below, once every attempt was looked at
                 failure = failure or error
         if failure is not None:
             raise failure
-        return settled
+        return recovered
 
-    async def _settle(self, attempt: Attempt) -> bool:
+    async def _recover(self, attempt: Attempt) -> bool:
         outcome = await self._submitter.look(attempt)
         if outcome.status != "pending":
             return True
-        if outcome.sendable and attempt.type not in CHANGES:
+        if outcome.sendable and self._submitter.type_of(attempt).resent:
             await self._submitter.resend(attempt)
         return False
 
-    async def _run(self) -> None:
-        # What was pending when the process started has no request that waits for it.
-        bound = now_ms()
-        while True:
-            try:
-                await self.settle(created_before=bound)
-                await self._db.write(lambda conn: purge(conn, now_ms()))
-            except (ApiError, ChainUnavailable, RpcError) as error:
-                _log.warning("settlement_waits_for_the_chain", error=str(error))
-            except Exception:  # noqa: BLE001 - whatever it is, the next look may succeed
-                _log.exception("settlement_failed")
-            await asyncio.sleep(self._interval)
-            bound = max(bound, now_ms() - self._grace_ms)
+    async def tick(self) -> int:
+        """Recover what no request waits for, and delete idempotency keys whose time is up."""
+        self._bound = max(self._bound, now_ms() - self._grace_ms)
+        recovered = await self.recover(created_before=self._bound)
+        await self._db.write(lambda conn: purge(conn, now_ms()))
+        return recovered

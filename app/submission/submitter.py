@@ -1,14 +1,13 @@
-"""How a transaction leaves the service: rehearsed, stored, sent, confirmed, seen in the read models.
+"""How a transaction leaves the service: simulated, stored, sent, confirmed, seen in the read models.
 
-The signed transaction is stored before it is sent, and only these stored bytes are ever sent again. What
-was sent and is neither confirmed nor impossible stays `pending`; nothing else is signed in its place.
+The signed transaction is stored before it is sent, and only these stored bytes are ever sent again. What was sent and
+is neither confirmed nor impossible stays `pending`; nothing else is signed in its place.
 """
 
-import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
-from weakref import WeakValueDictionary
 
 import structlog
 from solders.keypair import Keypair
@@ -19,45 +18,27 @@ from app.chain.errors import BlockhashNotFound, ChainUnavailable, RpcError
 from app.chain.records import SignatureStatus
 from app.chain.transactions import Signed, sign
 from app.core.errors import UnavailableError
-from app.core.identifiers import derived_id, transaction_id
-from app.core.money import format_usdc
-from app.core.timestamps import iso_ms, now_ms
+from app.core.identifiers import transaction_id
+from app.core.timestamps import now_ms
 from app.projection.projector import Projector
 from app.store.attempts import Attempt, insert_attempt, settle_attempt
 from app.store.attempts import attempt as attempt_of
 from app.store.database import Database
-from app.store.escrows import delete_pending_escrow, insert_pending_escrow
-from app.store.feed import append_event
-from app.store.wallets import delete_wallet_details, vault_of
-from app.submission.idempotency import Ticket
-from app.submission.plan import Outcome, Plan, RefusedError, distinct
+from app.store.wallets import vault_of
+from app.submission.idempotency import Claim
+from app.submission.plan import Outcome, Plan, PlanType, RefusedError, distinct
 from idl.transactions import message_hash
 from indexer import Indexer
 from indexer import RpcError as IndexerRpcError
 
 _log = structlog.get_logger(__name__)
 
-#: Types of attempts that are transactions of the interface; their rows are settled by their events.
-TRANSACTION_TYPES = frozenset({"payment", "funding", "withdrawal", "escrow_lock"})
-#: Types of attempts that only their own request, repeated under its key, sends again: they could undo newer ones.
-CHANGES = frozenset(
-    {
-        "update_wallet",
-        "freeze_wallet",
-        "unfreeze_wallet",
-        "close_wallet",
-        "rotate_token",
-        "register_recipient",
-        "approve_payment",
-        "close_approval",
-    }
-)
 #: Blocks after the last valid one until an absent transaction counts as expired.
 _EXPIRY_MARGIN = 30
 
 
 class Submitter:
-    """Sends transactions and finds out what became of them."""
+    """Sends transactions and finds out what became of them. ``types`` are those of all plans, by name."""
 
     def __init__(
         self,
@@ -68,6 +49,7 @@ class Submitter:
         projector: Projector,
         fee_payer: Keypair,
         confirm_timeout: float,
+        types: Mapping[str, PlanType],
     ) -> None:
         self._db = db
         self._chain = chain
@@ -75,14 +57,11 @@ class Submitter:
         self._projector = projector
         self._fee_payer = fee_payer
         self._confirm_timeout = confirm_timeout
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._types = types
 
-    def lock(self, wallet_id: str) -> asyncio.Lock:
-        """Return the lock under which a wallet's transactions are rehearsed and sent."""
-        lock = self._locks.get(wallet_id)
-        if lock is None:
-            lock = self._locks[wallet_id] = asyncio.Lock()
-        return lock
+    def type_of(self, attempt: Attempt) -> PlanType:
+        """Return the type of the plan that led to an attempt."""
+        return self._types[attempt.type]
 
     async def _sign(self, plan: Plan, *, fresh: bool) -> tuple[Signed, int]:
         blockhash = await self._chain.blockhash(fresh=fresh)
@@ -90,10 +69,10 @@ class Submitter:
         signed = sign(instructions, payer=self._fee_payer, signers=plan.signers, blockhash=blockhash.hash)
         return signed, blockhash.last_valid_block_height
 
-    async def send(self, plan: Plan, ticket: Ticket) -> Outcome:
-        """Rehearse, store and send; does not wait for the confirmation.
+    async def send(self, plan: Plan, claim: Claim) -> Outcome:
+        """Simulate, store and send; does not wait for the confirmation.
 
-        Raises RefusedError when the rehearsal fails: then nothing is stored. Raises ``chain_unavailable`` when
+        Raises RefusedError when the simulation fails: then nothing is stored. Raises ``chain_unavailable`` when
         the chain does not answer; after the transaction was stored, the error names its id.
         """
         signed, last_height = await self._sign(plan, fresh=False)
@@ -104,28 +83,27 @@ class Submitter:
             simulation = await self._chain.simulate(signed.raw)
         if simulation.err is not None:
             raise RefusedError(simulation)
-        attempt = await self._store(plan, signed, last_height, ticket)
-        return await self._send(attempt)
+        return await self.resend(await self._store(plan, signed, last_height, claim))
 
-    async def submit(self, plan: Plan, ticket: Ticket) -> Outcome:
+    async def submit(self, plan: Plan, claim: Claim) -> Outcome:
         """Send and wait for the outcome; see ``send`` and ``wait``."""
-        return await self.wait(await self.send(plan, ticket), ticket)
+        return await self.wait(await self.send(plan, claim), claim)
 
-    async def resume(self, ticket: Ticket) -> Outcome | None:
+    async def resume(self, claim: Claim) -> Outcome | None:
         """Return the outcome of the attempt that an earlier run of the same request left, sent again if need be.
 
         None when there is none, or when it can no longer land: then the request starts anew.
         """
-        if ticket.resumed is None:
+        if claim.attempt is None:
             return None
-        outcome = await self.look(ticket.resumed)
+        outcome = await self.look(claim.attempt)
         if outcome.status == "pending":
-            outcome = await self.wait(await self._send(outcome.attempt) if outcome.sendable else outcome, ticket)
-        ticket.resumed = None
-        ticket.effective = outcome.status != "failed"
-        return outcome if ticket.effective else None
+            outcome = await self.wait(await self.resend(outcome.attempt) if outcome.sendable else outcome, claim)
+        lasts = outcome.status != "failed"
+        claim.resolve(lasts=lasts)
+        return outcome if lasts else None
 
-    async def wait(self, outcome: Outcome, ticket: Ticket) -> Outcome:
+    async def wait(self, outcome: Outcome, claim: Claim) -> Outcome:
         """Wait until the transaction is confirmed and seen in the read models, or the time for it is up."""
         if outcome.status != "pending":
             return outcome
@@ -140,7 +118,7 @@ class Submitter:
             return outcome
         if status.err is not None:
             failed = await self.fail(attempt, status.err, slot=status.slot, custom_error=status.custom_error)
-            ticket.effective = failed.status != "failed"
+            claim.resolve(lasts=failed.status != "failed")
             return failed
         self._indexer.wake(attempt.signature)
         seen = await self._projector.wait(attempt.signature, max(0.05, deadline - time.monotonic()))
@@ -201,18 +179,14 @@ class Submitter:
             # The read models, by which the next request decides, do not show it yet: the node knows more than it lists.
             self._indexer.wake(attempt.signature)
             return pending
-        if attempt.type not in TRANSACTION_TYPES:
+        if not self.type_of(attempt).projected:
             return await self.succeed(attempt, status.slot)
         found = await self._db.read(lambda conn: attempt_of(conn, attempt.tx_id))
         return Outcome(found, found.status, found.slot) if found and found.status != "pending" else pending
 
-    async def resend(self, attempt: Attempt) -> Outcome:
-        """Send the stored bytes of a pending attempt once more."""
-        return await self._send(attempt)
-
     async def succeed(self, attempt: Attempt, slot: int) -> Outcome:
-        """Record that an attempt is confirmed; those of ``TRANSACTION_TYPES`` are recorded by their events."""
-        if attempt.type not in TRANSACTION_TYPES:
+        """Record that an attempt is confirmed, unless the projector does with its event."""
+        if not self.type_of(attempt).projected:
             await self._db.write(lambda conn: settle_attempt(conn, attempt.tx_id, "confirmed", now=now_ms(), slot=slot))
         return Outcome(attempt, "confirmed", slot)
 
@@ -225,9 +199,7 @@ class Submitter:
         def settle(conn: Connection) -> Attempt | None:
             if not settle_attempt(conn, attempt.tx_id, "failed", now=now_ms(), slot=slot, error=text):
                 return attempt_of(conn, attempt.tx_id)
-            if attempt.type == "create_wallet" and attempt.wallet_id is not None:
-                delete_wallet_details(conn, attempt.wallet_id)
-            delete_pending_escrow(conn, attempt.tx_id)
+            self.type_of(attempt).on_failed(conn, attempt)
             return None
 
         known = await self._db.write(settle)
@@ -236,14 +208,13 @@ class Submitter:
         _log.info("transaction_failed", tx_id=attempt.tx_id, type=attempt.type, error=text)
         return Outcome(replace(attempt, status="failed", error=text), "failed", slot, error, custom_error)
 
-    async def _store(self, plan: Plan, signed: Signed, last_height: int, ticket: Ticket) -> Attempt:
-        now = now_ms()
-        tx_id = transaction_id(signed.signature, plan.event_instruction, plan.event_inner, plan.type)
+    async def _store(self, plan: Plan, signed: Signed, last_height: int, claim: Claim) -> Attempt:
+        tx_id = transaction_id(signed.signature, plan.event_instruction, plan.event_inner, plan.type.name)
         attempt = Attempt(
             tx_id=tx_id,
             org=plan.org,
             wallet_id=plan.wallet_id,
-            type=plan.type,
+            type=plan.type.name,
             status="pending",
             recipient=plan.recipient,
             recipient_address=plan.recipient_address,
@@ -256,24 +227,18 @@ class Submitter:
             raw=signed.raw,
             last_valid_block_height=last_height,
             attestation_hash=f"sha256:{message_hash(signed.raw)}" if plan.attested else None,
-            created_at=now,
+            created_at=now_ms(),
         )
 
         def store(conn: Connection) -> None:
-            ticket.claim(conn, tx_id)
-            plan.also(conn)
             insert_attempt(conn, attempt)
-            if plan.escrow is not None:
-                made = replace(plan.escrow, tx_id=tx_id, signature=signed.signature, created_at=now)
-                insert_pending_escrow(conn, made)
-            if plan.type == "payment":
-                _append_pending(conn, attempt)
+            plan.on_store(conn, attempt)
 
-        await self._db.write(store)
-        ticket.claimed = ticket.effective = True
+        await claim.store(store, tx_id=tx_id)
         return attempt
 
-    async def _send(self, attempt: Attempt) -> Outcome:
+    async def resend(self, attempt: Attempt) -> Outcome:
+        """Send the stored bytes of a pending attempt, once more if they were sent before."""
         assert attempt.raw is not None
         try:
             await self._chain.send(attempt.raw)
@@ -288,23 +253,3 @@ class Submitter:
 def unavailable(attempt: Attempt) -> UnavailableError:
     """Return the error for a transaction whose outcome is unknown because the chain does not answer."""
     return UnavailableError("chain_unavailable", fields={"tx_id": attempt.tx_id})
-
-
-def _append_pending(conn: Connection, attempt: Attempt) -> None:
-    append_event(
-        conn,
-        event_id=derived_id("evt_", attempt.tx_id, "transaction.pending"),
-        org=attempt.org,
-        type="transaction.pending",
-        timestamp=attempt.created_at,
-        wallet_id=attempt.wallet_id,
-        summary=f"{format_usdc(attempt.amount)} USDC to {attempt.recipient} sent",
-        payload={
-            "wallet_id": attempt.wallet_id,
-            "tx_id": attempt.tx_id,
-            "tx_signature": attempt.signature,
-            "amount": format_usdc(attempt.amount),
-            "recipient": attempt.recipient,
-            "timestamp": iso_ms(attempt.created_at),
-        },
-    )

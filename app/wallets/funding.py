@@ -1,7 +1,5 @@
 """Money between the organisation's reserve and its wallets."""
 
-from contextlib import AsyncExitStack
-
 from solders.instruction import Instruction
 from solders.pubkey import Pubkey
 
@@ -13,20 +11,26 @@ from app.store.organisations import reserve_balance
 from app.store.transactions import FUNDING, WITHDRAWAL, transaction
 from app.store.wallets import WalletRecord
 from app.submission.context import Service
-from app.submission.idempotency import Ticket
-from app.submission.plan import Outcome, Plan, RefusedError
+from app.submission.idempotency import Claim
+from app.submission.locks import Scope
+from app.submission.plan import Outcome, Plan, PlanType, RefusedError
 from app.submission.refusals import business_error
 from app.wallets import service as wallets
 from app.wallets.models import Funded, FundedBatch, FundWallet, FundWallets, WithdrawFromWallet, Withdrawn
 
+_FUND = PlanType(FUNDING, projected=True)
+_FUND_BATCH = PlanType("fund_batch")
+_WITHDRAW = PlanType(WITHDRAWAL, projected=True)
+PLAN_TYPES = (_FUND, _FUND_BATCH, _WITHDRAW)
 
-async def fund(service: Service, principal: Principal, ticket: Ticket, wallet_id: str, body: FundWallet) -> Funded:
+
+async def fund(service: Service, principal: Principal, claim: Claim, wallet_id: str, body: FundWallet) -> Funded:
     """Move USDC from the reserve into a wallet. Raises ``org_insufficient_balance``."""
     receiving = await wallets.find_living(service, principal.org, wallet_id)
     reference = new_reference()
     plan = Plan(
         org=principal.org,
-        type=FUNDING,
+        type=_FUND,
         instructions=[_funding(service, receiving, body.amount, reference)],
         signers=[service.signers.operator],
         wallet_id=wallet_id,
@@ -35,11 +39,11 @@ async def fund(service: Service, principal: Principal, ticket: Ticket, wallet_id
         policy_id=receiving.policy.policy_id,
         reference=reference,
     )
-    outcome = await _move(service, ticket, plan, wallet_id)
+    outcome = await _move(service, claim, plan, wallet_id)
     return await _funded(service, outcome, wallet_id, outcome.attempt.tx_id, outcome.attempt.amount)
 
 
-async def fund_batch(service: Service, principal: Principal, ticket: Ticket, body: FundWallets) -> FundedBatch:
+async def fund_batch(service: Service, principal: Principal, claim: Claim, body: FundWallets) -> FundedBatch:
     """Move USDC from the reserve into several wallets in one transaction: into all of them, or into none.
 
     The attempt is the transaction's; the rows of the wallets follow from its events. Raises
@@ -49,7 +53,7 @@ async def fund_batch(service: Service, principal: Principal, ticket: Ticket, bod
     references = [new_reference() for _ in receiving]
     plan = Plan(
         org=principal.org,
-        type="fund_batch",
+        type=_FUND_BATCH,
         instructions=[
             _funding(service, wallet, one.amount, reference)
             for wallet, one, reference in zip(receiving, body.allocations, references, strict=True)
@@ -58,7 +62,7 @@ async def fund_batch(service: Service, principal: Principal, ticket: Ticket, bod
         amount=sum(one.amount for one in body.allocations),
         reference=references[0],
     )
-    outcome = await _move(service, ticket, plan, *(wallet.wallet_id for wallet in receiving))
+    outcome = await _move(service, claim, plan, *(wallet.wallet_id for wallet in receiving))
     signature = outcome.attempt.signature or ""
     return FundedBatch(
         funded=[
@@ -78,7 +82,7 @@ async def fund_batch(service: Service, principal: Principal, ticket: Ticket, bod
 
 
 async def withdraw(
-    service: Service, principal: Principal, ticket: Ticket, wallet_id: str, body: WithdrawFromWallet
+    service: Service, principal: Principal, claim: Claim, wallet_id: str, body: WithdrawFromWallet
 ) -> Withdrawn:
     """Move USDC from a wallet back into the reserve; works for frozen and archived wallets too.
 
@@ -95,7 +99,7 @@ async def withdraw(
     )
     plan = Plan(
         org=principal.org,
-        type=WITHDRAWAL,
+        type=_WITHDRAW,
         instructions=[instruction],
         signers=[service.signers.operator],
         wallet_id=wallet_id,
@@ -104,7 +108,7 @@ async def withdraw(
         policy_id=source.policy.policy_id,
         reference=reference,
     )
-    outcome = await _move(service, ticket, plan, wallet_id)
+    outcome = await _move(service, claim, plan, wallet_id)
     moved = outcome.attempt
     # `all` is what the wallet turned out to hold, which its event tells.
     row = await service.db.read(lambda conn: transaction(conn, moved.org, moved.tx_id))
@@ -145,16 +149,13 @@ _INSTEAD = {
 }
 
 
-async def _move(service: Service, ticket: Ticket, plan: Plan, *wallet_ids: str) -> Outcome:
+async def _move(service: Service, claim: Claim, plan: Plan, *wallet_ids: str) -> Outcome:
     try:
-        outcome = await service.submitter.resume(ticket)
+        outcome = await service.submitter.resume(claim)
         if outcome is None:
-            async with AsyncExitStack() as locks:
-                # In one order for everybody, so that no two requests wait for each other.
-                for wallet_id in sorted(wallet_ids):
-                    await locks.enter_async_context(service.submitter.lock(wallet_id))
-                outcome = await service.submitter.send(plan, ticket)
-            outcome = await service.submitter.wait(outcome, ticket)
+            async with service.locks.hold(Scope.WALLET_SENDING, *wallet_ids):
+                outcome = await service.submitter.send(plan, claim)
+            outcome = await service.submitter.wait(outcome, claim)
     except RefusedError as refused:
         raise business_error(service.codec, refused, instead=_INSTEAD) from None
     if outcome.status == "failed":

@@ -48,7 +48,7 @@ async def create_wallet(call: Call, body: CreateWallet) -> Wallet:
 
     An agent has one wallet in an organisation; its address follows from the two ids.
     """
-    return await wallets.create(call.service, call.principal, call.ticket, body)
+    return await wallets.create(call.service, call.principal, call.claim, body)
 
 
 @operation(tag="wallets", roles=READERS_AND_AGENT, query=ListWallets, answer=WalletPage)
@@ -87,7 +87,7 @@ async def update_wallet(call: Call, body: UpdateWallet) -> WalletDetail:
     Changes label, tags and policy; `status` freezes with `frozen` and unfreezes with `active`. Lifting a freeze
     that was made by hand needs an admin's key.
     """
-    return await wallets.update(call.service, call.principal, call.ticket, call.path("wallet_id"), body)
+    return await wallets.update(call.service, call.principal, call.claim, call.path("wallet_id"), body)
 
 
 @operation(
@@ -103,13 +103,13 @@ async def archive_wallet(call: Call, _body: EmptyBody) -> WalletDetail:
 
     It must be empty. Its history stays, and its agent id is not given again.
     """
-    return await wallets.archive(call.service, call.principal, call.ticket, call.path("wallet_id"))
+    return await wallets.archive(call.service, call.principal, call.claim, call.path("wallet_id"))
 
 
 @operation(tag="wallets", roles=OPERATORS, body=FundWallet, answer=Funded, errors=_FUNDING, changes=True)
 async def fund_wallet(call: Call, body: FundWallet) -> Funded:
     """Fund a wallet from the reserve."""
-    return await funding.fund(call.service, call.principal, call.ticket, call.path("wallet_id"), body)
+    return await funding.fund(call.service, call.principal, call.claim, call.path("wallet_id"), body)
 
 
 @operation(tag="wallets", roles=OPERATORS, body=FundWallets, answer=FundedBatch, errors=_FUNDING, changes=True)
@@ -118,7 +118,7 @@ async def fund_wallets(call: Call, body: FundWallets) -> FundedBatch:
 
     All of them are funded, or none: it is one transaction, and takes as many allocations as fit into it.
     """
-    return await funding.fund_batch(call.service, call.principal, call.ticket, body)
+    return await funding.fund_batch(call.service, call.principal, call.claim, body)
 
 
 @operation(
@@ -134,7 +134,7 @@ async def withdraw_from_wallet(call: Call, body: WithdrawFromWallet) -> Withdraw
 
     `amount` is a decimal string or `all`. Works for frozen and archived wallets too.
     """
-    return await funding.withdraw(call.service, call.principal, call.ticket, call.path("wallet_id"), body)
+    return await funding.withdraw(call.service, call.principal, call.claim, call.path("wallet_id"), body)
 
 
 @operation(
@@ -151,7 +151,7 @@ async def rotate_session_token(call: Call, body: RotateToken) -> SessionToken:
 
     Revokes the current token and issues a new one. It holds the session's signing key and is shown this once.
     """
-    return await wallets.rotate_token(call.service, call.principal, call.ticket, call.path("wallet_id"), body)
+    return await wallets.rotate_token(call.service, call.principal, call.claim, call.path("wallet_id"), body)
 
 
 routes = [

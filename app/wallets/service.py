@@ -15,23 +15,27 @@ from app.core.identifiers import wallet_id as id_of_wallet
 from app.core.money import format_usdc
 from app.core.timestamps import iso, iso_ms, now_ms
 from app.policies import service as policies
+from app.store.attempts import Attempt
 from app.store.organisations import organisation
 from app.store.wallets import (
     AgentIdTakenError,
     WalletDetails,
     WalletPolicy,
     WalletRecord,
+    delete_wallet_details,
     has_wallet,
     insert_wallet_details,
     update_wallet_details,
     wallet,
     wallets,
 )
+from app.submission.changes import carry_out, resumed, submit
 from app.submission.context import Service
-from app.submission.idempotency import Ticket
-from app.submission.ordering import settle_earlier
-from app.submission.plan import Plan, RefusedError
-from app.submission.refusals import business_error, error_name, require_confirmed
+from app.submission.idempotency import Claim
+from app.submission.locks import Scope
+from app.submission.ordering import wait_for_earlier
+from app.submission.plan import Plan, PlanType, RefusedError
+from app.submission.refusals import business_error, error_name
 from app.wallets.models import (
     AttachedPolicy,
     CreateWallet,
@@ -44,6 +48,24 @@ from app.wallets.models import (
     WalletPage,
     WalletStatus,
 )
+
+_CHANGES_OF_STATE = frozenset({"update_wallet", "freeze_wallet", "unfreeze_wallet", "close_wallet"})
+
+
+def _forget_details(conn: Connection, attempt: Attempt) -> None:
+    assert attempt.wallet_id is not None
+    delete_wallet_details(conn, attempt.wallet_id)
+
+
+CREATE = PlanType("create_wallet", on_failed=_forget_details)
+UPDATE = PlanType("update_wallet", resent=False, waits_for=_CHANGES_OF_STATE)
+#: A freeze, which may be urgent, waits for the least: neither another freeze nor another policy lifts it.
+FREEZE = PlanType("freeze_wallet", resent=False, waits_for=frozenset({"unfreeze_wallet"}))
+UNFREEZE = PlanType("unfreeze_wallet", resent=False, waits_for=_CHANGES_OF_STATE)
+CLOSE = PlanType("close_wallet", resent=False, waits_for=_CHANGES_OF_STATE)
+#: An earlier rotation's token is lost, and the new one replaces it either way.
+ROTATE = PlanType("rotate_token", resent=False, waits_for=frozenset({"rotate_token"}), superseded=True)
+PLAN_TYPES = (CREATE, UPDATE, FREEZE, UNFREEZE, CLOSE, ROTATE)
 
 
 async def find(service: Service, org: str, wallet_id: str) -> WalletRecord:
@@ -83,7 +105,7 @@ async def page(service: Service, principal: Principal, query: ListWallets) -> Wa
     return WalletPage(data=[summary(one) for one in found.data], has_more=found.has_more, next_cursor=found.next_cursor)
 
 
-async def create(service: Service, principal: Principal, ticket: Ticket, body: CreateWallet) -> Wallet:
+async def create(service: Service, principal: Principal, claim: Claim, body: CreateWallet) -> Wallet:
     """Create an agent's wallet in one transaction.
 
     Raises ``policy_not_found`` and ``wallet_agent_id_conflict``; an agent id is never given twice.
@@ -104,7 +126,7 @@ async def create(service: Service, principal: Principal, ticket: Ticket, body: C
     operator = service.signers.operator
     plan = Plan(
         org=org,
-        type="create_wallet",
+        type=CREATE,
         instructions=[
             service.instructions(org).create_wallet(
                 payer=service.signers.fee_payer_address,
@@ -116,20 +138,16 @@ async def create(service: Service, principal: Principal, ticket: Ticket, body: C
         signers=[operator],
         wallet_id=new.wallet_id,
         policy_id=attached.policy_id,
-        also=lambda conn: insert_wallet_details(conn, new),
+        on_store=lambda conn, _attempt: insert_wallet_details(conn, new),
     )
-    outcome = await service.submitter.resume(ticket)
-    if outcome is None:
+    if await resumed(service, claim) is None:
         taken = await service.db.read(lambda conn: wallet(conn, org, new.wallet_id, now_ms()))
         if taken is not None:
             raise ConflictError("wallet_agent_id_conflict")
         try:
-            outcome = await service.submitter.submit(plan, ticket)
+            await carry_out(service, plan, claim)
         except AgentIdTakenError:
             raise ConflictError("wallet_agent_id_conflict") from None
-        except RefusedError as refused:
-            raise business_error(service.codec, refused) from None
-    require_confirmed(service.codec, outcome)
     return summary(await find(service, org, new.wallet_id))
 
 
@@ -143,7 +161,7 @@ async def _check_owner(service: Service, org: str, named: str | None) -> None:
 
 
 async def update(
-    service: Service, principal: Principal, ticket: Ticket, wallet_id: str, body: UpdateWallet
+    service: Service, principal: Principal, claim: Claim, wallet_id: str, body: UpdateWallet
 ) -> WalletDetail:
     """Change a wallet: label and tags at once, policy and status in one transaction on the chain.
 
@@ -157,35 +175,29 @@ async def update(
             update_wallet_details(conn, wallet_id, now=now_ms(), label=body.label, tags=tags)
 
     if body.policy_id is not None or body.status is not None:
-        async with service.submitter.lock(_state(wallet_id)):
-            await _update(service, principal, ticket, wallet_id, body)
+        async with service.locks.hold(Scope.WALLET_STATE, wallet_id):
+            await _update(service, principal, claim, wallet_id, body)
     await service.db.write(write)
     return detail(await find(service, principal.org, wallet_id))
 
 
-def _state(wallet_id: str) -> str:
-    """Name the lock under which a wallet's policy and status are changed, one request after the other."""
-    return f"{wallet_id}/state"
-
-
-async def _update(service: Service, principal: Principal, ticket: Ticket, wallet_id: str, body: UpdateWallet) -> None:
+async def _update(service: Service, principal: Principal, claim: Claim, wallet_id: str, body: UpdateWallet) -> None:
     """Change policy and status, as far as they differ from what the chain has now."""
-    if await _resumed(service, ticket, principal.org, wallet_id):
+    if await resumed(service, claim) is not None:
         return
-    change = "update_wallet" if body.policy_id is not None else "freeze_wallet"
+    change = UPDATE if body.policy_id is not None else FREEZE
     if body.status == "active":
-        change = "unfreeze_wallet"
-    await settle_earlier(service, principal.org, change, wallet_id=wallet_id)
+        change = UNFREEZE
+    await wait_for_earlier(service, principal.org, change.waits_for, wallet_id=wallet_id)
     for again in (True, False):
-        await service.indexer.catch_up()
-        await service.projector.catch_up()
+        await service.catch_up()
         before = await find_living(service, principal.org, wallet_id)
         instructions, signers = await _changes(service, principal, before, body)
         if not instructions:
             return
         plan = Plan(org=principal.org, type=change, instructions=instructions, signers=signers, wallet_id=wallet_id)
         try:
-            await _submit(service, ticket, plan)
+            await submit(service, plan, claim)
         except RefusedError as refused:
             if again and error_name(service.codec, refused) in _CHANGED_MEANWHILE:
                 continue
@@ -221,24 +233,24 @@ async def _changes(
     return instructions, list({signer.pubkey(): signer for signer in signers}.values())
 
 
-async def archive(service: Service, principal: Principal, ticket: Ticket, wallet_id: str) -> WalletDetail:
+async def archive(service: Service, principal: Principal, claim: Claim, wallet_id: str) -> WalletDetail:
     """Archive an empty wallet. Raises ``wallet_not_empty``."""
     await require(service, principal.org, wallet_id)
-    async with service.submitter.lock(_state(wallet_id)):
-        if not await _resumed(service, ticket, principal.org, wallet_id):
-            await settle_earlier(service, principal.org, "close_wallet", wallet_id=wallet_id)
-            await _archive(service, ticket, await find_living(service, principal.org, wallet_id))
+    async with service.locks.hold(Scope.WALLET_STATE, wallet_id):
+        if await resumed(service, claim) is None:
+            await wait_for_earlier(service, principal.org, CLOSE.waits_for, wallet_id=wallet_id)
+            await _archive(service, claim, await find_living(service, principal.org, wallet_id))
     return detail(await find(service, principal.org, wallet_id))
 
 
-async def _archive(service: Service, ticket: Ticket, before: WalletRecord) -> None:
+async def _archive(service: Service, claim: Claim, before: WalletRecord) -> None:
     vault = await service.chain.account(Pubkey.from_string(before.vault))
     if vault is None:
         raise NotFoundError("wallet_not_found")
     operator = service.signers.operator
     plan = Plan(
         org=before.org,
-        type="close_wallet",
+        type=CLOSE,
         instructions=[
             service.instructions(before.org).close_wallet(
                 operator=operator.pubkey(),
@@ -250,11 +262,11 @@ async def _archive(service: Service, ticket: Ticket, before: WalletRecord) -> No
         signers=[operator],
         wallet_id=before.wallet_id,
     )
-    await _change(service, ticket, plan)
+    await carry_out(service, plan, claim)
 
 
 async def rotate_token(
-    service: Service, principal: Principal, ticket: Ticket, wallet_id: str, body: RotateToken
+    service: Service, principal: Principal, claim: Claim, wallet_id: str, body: RotateToken
 ) -> SessionToken:
     """Make a new session key the wallet's session authority; the service keeps its public key only.
 
@@ -262,13 +274,13 @@ async def rotate_token(
     """
     before = await find_living(service, principal.org, wallet_id)
     # It is an earlier rotation like any other.
-    ticket.resumed, ticket.effective = None, False
+    claim.resolve(lasts=False)
     session = Keypair()
     expires_at = int(time.time()) + body.ttl_seconds
     operator = service.signers.operator
     plan = Plan(
         org=principal.org,
-        type="rotate_token",
+        type=ROTATE,
         instructions=[
             service.instructions(principal.org).update_wallet(
                 operator=operator.pubkey(),
@@ -279,41 +291,12 @@ async def rotate_token(
         signers=[operator],
         wallet_id=wallet_id,
     )
-    async with service.submitter.lock(f"{wallet_id}/session"):
-        await settle_earlier(service, principal.org, "rotate_token", wallet_id=wallet_id)
-        await _change(service, ticket, plan)
+    async with service.locks.hold(Scope.WALLET_SESSION, wallet_id):
+        await wait_for_earlier(service, principal.org, ROTATE.waits_for, wallet_id=wallet_id)
+        await carry_out(service, plan, claim)
     return SessionToken(
         wallet_id=wallet_id, id=wallet_id, session_token=encode_token(session), expires_at=iso(expires_at)
     )
-
-
-async def _resumed(service: Service, ticket: Ticket, org: str, wallet_id: str) -> bool:
-    """Whether an earlier run of the request has done the change. Raises while that is not known."""
-    outcome = await service.submitter.resume(ticket)
-    if outcome is None:
-        return False
-    service.wallet_cache.forget(org, wallet_id)
-    require_confirmed(service.codec, outcome)
-    return True
-
-
-async def _change(service: Service, ticket: Ticket, plan: Plan) -> None:
-    """Do a change of a wallet. Raises when it did not happen, or not yet."""
-    try:
-        await _submit(service, ticket, plan)
-    except RefusedError as refused:
-        raise business_error(service.codec, refused) from None
-
-
-async def _submit(service: Service, ticket: Ticket, plan: Plan) -> None:
-    """Do the same and leave a refusal of the rehearsal to the caller, as RefusedError."""
-    assert plan.wallet_id is not None
-    try:
-        async with service.submitter.lock(plan.wallet_id):
-            outcome = await service.submitter.submit(plan, ticket)
-    finally:
-        service.wallet_cache.forget(plan.org, plan.wallet_id)
-    require_confirmed(service.codec, outcome)
 
 
 #: Refusals that say that the wallet has changed since it was read.

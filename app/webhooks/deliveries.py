@@ -24,8 +24,9 @@ from app.store.delivery_attempts import DeliveryAttemptRecord, attempts_of, inse
 from app.store.feed import FeedEvent
 from app.store.idempotency import find as find_claim
 from app.submission.context import Service
-from app.submission.idempotency import Ticket
+from app.submission.idempotency import Claim
 from app.webhooks.catalogue import PING, body_of
+from app.webhooks.courier import Courier
 from app.webhooks.endpoints import find
 from app.webhooks.models import Delivery, DeliveryAttempt, DeliveryPage, ListDeliveries, Replay, ReplayEvents
 
@@ -54,7 +55,7 @@ async def ping(service: Service, principal: Principal, webhook_id: str) -> Deliv
     Raises ``webhook_not_found``, and ``rate_limited`` while another one is sent.
     """
     found = await service.db.read(lambda conn: find(conn, principal.org, webhook_id))
-    now = service.courier.clock()
+    now = service.part(Courier).clock()
     event = FeedEvent(
         position=found.position,
         event_id=random_id("evt_"),
@@ -80,19 +81,18 @@ async def ping(service: Service, principal: Principal, webhook_id: str) -> Deliv
         due_at=now,
         created_at=now,
     )
-    attempt, delivered = await service.courier.ping(found, sent)
+    attempt, delivered = await service.part(Courier).ping(found, sent)
     status = "delivered" if delivered else "failed"
     logged = replace(sent, status=status)
     await service.db.write(lambda conn: insert_ping(conn, logged, attempt))
     return _answer(logged, [attempt])
 
 
-async def resend(service: Service, principal: Principal, ticket: Ticket, webhook_id: str, delivery_id: str) -> Delivery:
+async def resend(service: Service, principal: Principal, claim: Claim, webhook_id: str, delivery_id: str) -> Delivery:
     """Queue a delivery again, whatever became of it. Raises ``webhook_not_found`` and ``delivery_not_found``."""
-    now, again = service.courier.clock(), ticket.claimed
+    now, again = service.part(Courier).clock(), claim.repeats
 
     def store(conn: Connection) -> Delivery:
-        ticket.claim(conn, None)
         find(conn, principal.org, webhook_id)
         if delivery(conn, webhook_id, delivery_id) is None:
             raise NotFoundError("delivery_not_found")
@@ -102,12 +102,10 @@ async def resend(service: Service, principal: Principal, ticket: Ticket, webhook
         assert queued is not None
         return _answer(queued, attempts_of(conn, [delivery_id]).get(delivery_id, ()))
 
-    queued = await service.db.write(store)
-    ticket.claimed = True
-    return queued
+    return await claim.store(store)
 
 
-async def replay(service: Service, principal: Principal, ticket: Ticket, webhook_id: str, body: ReplayEvents) -> Replay:
+async def replay(service: Service, principal: Principal, claim: Claim, webhook_id: str, body: ReplayEvents) -> Replay:
     """Queue the events of a range of time, again or for the first time, in batches.
 
     All are queued as of the moment at which the idempotency key was claimed. After a crash or an error the same request
@@ -115,16 +113,14 @@ async def replay(service: Service, principal: Principal, ticket: Ticket, webhook
 
     Raises ``invalid_request`` for too large a range and ``webhook_not_found``.
     """
-    now, org = service.courier.clock(), principal.org
+    now, org = service.part(Courier).clock(), principal.org
 
     def begin(conn: Connection) -> int:
-        ticket.claim(conn, None)
         find(conn, org, webhook_id)
-        held = None if ticket.key is None else find_claim(conn, org, ticket.key, now)
+        held = None if claim.key is None else find_claim(conn, org, claim.key, now)
         return now if held is None else held.created_at
 
-    began = await service.db.write(begin)
-    ticket.claimed = True
+    began = await claim.store(begin, lasts=False)
     end = began if body.to is None else body.to
 
     def read(conn: Connection) -> list[DeliveryRecord]:
@@ -143,8 +139,7 @@ async def replay(service: Service, principal: Principal, ticket: Ticket, webhook
         replay_deliveries(conn, batch, began)
 
     for first in range(0, len(wanted), _BATCH):
-        await service.db.write(lambda conn: store(conn, wanted[first : first + _BATCH]))  # noqa: B023 - awaited at once
-        ticket.effective = True
+        await claim.store(lambda conn: store(conn, wanted[first : first + _BATCH]))  # noqa: B023 - awaited at once
     return Replay(webhook_id=webhook_id, queued=len(wanted))
 
 

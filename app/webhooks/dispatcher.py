@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import structlog
 from sqlalchemy import Connection
 
-from app.core.background import Background
+from app.core.background import Periodic
 from app.core.errors import UnavailableError
 from app.store.database import Database
 from app.store.deliveries import DeliveryRecord, due_webhooks, news, next_delivery, queue_news
@@ -38,7 +38,7 @@ class _Outcome:
     now: int
 
 
-class Dispatcher(Background):
+class Dispatcher(Periodic):
     """Looks at the feed and the queues at the start and every `interval` seconds.
 
     A webhook gets one delivery after the other, and its turn ends with each: at most `at_once` webhooks are sent to
@@ -50,10 +50,10 @@ class Dispatcher(Background):
     name = "webhooks"
 
     def __init__(self, db: Database, courier: Courier, *, interval: float, at_once: int) -> None:
+        super().__init__(interval)
         self._db = db
         self._courier = courier
         self._clock = courier.clock
-        self._interval = interval
         self._turns = asyncio.Semaphore(at_once)
         self._serving: dict[str, asyncio.Task[None]] = {}
         self._purge_at = 0
@@ -65,7 +65,7 @@ class Dispatcher(Background):
         await super().stop()
         await self.idle()
 
-    async def look(self) -> None:
+    async def tick(self) -> None:
         """Queue what is new, and begin to send to the webhooks to which something is due."""
         while await self._db.read(news):
             now = self._clock()
@@ -133,11 +133,3 @@ class Dispatcher(Background):
             await asyncio.sleep(_RETRY_PAUSE)
         if degraded:
             _log.warning("webhook_degraded", webhook_id=delivery.webhook_id, event_id=delivery.event_id)
-
-    async def _run(self) -> None:
-        while True:
-            try:
-                await self.look()
-            except Exception:  # noqa: BLE001 - whatever it is, the next look may succeed
-                _log.exception("webhooks_failed")
-            await asyncio.sleep(self._interval)

@@ -18,8 +18,9 @@ from app.store.webhooks import (
     webhooks,
 )
 from app.submission.context import Service
-from app.submission.idempotency import Ticket
+from app.submission.idempotency import Claim
 from app.webhooks.catalogue import body_of
+from app.webhooks.courier import Courier
 from app.webhooks.models import CreateWebhook, UpdateWebhook, Webhook, WebhookPage, WebhookWithSecret
 from app.webhooks.signing import ROTATION_OVERLAP, new_secret
 from app.webhooks.urls import UrlRules
@@ -51,46 +52,40 @@ async def page(service: Service, principal: Principal, query: Page) -> WebhookPa
     )
 
 
-async def create(service: Service, principal: Principal, ticket: Ticket, body: CreateWebhook) -> WebhookWithSecret:
+async def create(service: Service, principal: Principal, claim: Claim, body: CreateWebhook) -> WebhookWithSecret:
     """Register a webhook. Raises ``invalid_request`` for its URL, and ``too_many_webhooks``."""
     _check_url(service, body.url)
-    org, key = principal.org, ticket.key
-    if ticket.claimed and key is not None:
-        # The process died after it had stored this webhook and before it had answered.
-        made = await service.db.read(lambda conn: webhook_created_under(conn, org, key))
-        if made is not None:
-            return _answer_with_secret(service, made)
-    now = service.courier.clock()
+    org, courier = principal.org, service.part(Courier)
+    made = await claim.earlier(lambda conn, key: webhook_created_under(conn, org, key))
+    if made is not None:
+        return _answer_with_secret(service, made)
+    now = courier.clock()
     new = WebhookRecord(
         webhook_id=random_id("wh_"),
         org=org,
         url=body.url,
         events=body.events,
         status="enabled",
-        secret=service.courier.hide(new_secret()),
+        secret=courier.hide(new_secret()),
         old_secret=None,
         old_secret_until=None,
         position=0,
         created_at=now,
         updated_at=now,
-        created_under=key,
+        created_under=claim.key,
         rotated_under=None,
     )
 
     def store(conn: Connection) -> None:
-        ticket.claim(conn, None)
         if count_webhooks(conn, org) >= MAX_WEBHOOKS:
             raise BusinessError("too_many_webhooks")
         insert_webhook(conn, new)
 
-    await service.db.write(store)
-    ticket.claimed = True
+    await claim.store(store)
     return _answer_with_secret(service, new)
 
 
-async def update(
-    service: Service, principal: Principal, ticket: Ticket, webhook_id: str, body: UpdateWebhook
-) -> Webhook:
+async def update(service: Service, principal: Principal, claim: Claim, webhook_id: str, body: UpdateWebhook) -> Webhook:
     """Change a webhook; enabled anew, its queue is sent at once and in order.
 
     What happened before another choice of events is queued by the one before. A repetition after a crash changes
@@ -98,13 +93,12 @@ async def update(
     """
     if body.url is not None:
         _check_url(service, body.url)
-    now, again = service.courier.clock(), ticket.claimed
+    now, again = service.part(Courier).clock(), claim.repeats
     changes = body.model_dump(include={"url", "events", "status"}, exclude_none=True)
     if not again:
         await _work_off(service, principal.org, webhook_id, body, now)
 
     def store(conn: Connection) -> WebhookRecord:
-        ticket.claim(conn, None)
         found = find(conn, principal.org, webhook_id)
         if again:
             return found
@@ -115,8 +109,7 @@ async def update(
             pass
         return find(conn, principal.org, webhook_id)
 
-    changed = await service.db.write(store)
-    ticket.claimed = True
+    changed = await claim.store(store)
     return _answer(service, changed)
 
 
@@ -132,12 +125,11 @@ async def _work_off(service: Service, org: str, webhook_id: str, body: UpdateWeb
         pass
 
 
-async def delete(service: Service, principal: Principal, ticket: Ticket, webhook_id: str) -> Webhook:
+async def delete(service: Service, principal: Principal, claim: Claim, webhook_id: str) -> Webhook:
     """Delete a webhook with its secrets, its queue and its log. Raises ``webhook_not_found``."""
-    now, again = service.courier.clock(), ticket.claimed
+    now, again = service.part(Courier).clock(), claim.repeats
 
     def store(conn: Connection) -> WebhookRecord:
-        ticket.claim(conn, None)
         found = webhook(conn, principal.org, webhook_id)
         if found is not None and found.status == "deleted" and again:
             return found
@@ -148,18 +140,16 @@ async def delete(service: Service, principal: Principal, ticket: Ticket, webhook
         assert deleted is not None
         return deleted
 
-    deleted = await service.db.write(store)
-    ticket.claimed = True
+    deleted = await claim.store(store)
     return _answer(service, deleted)
 
 
-async def rotate(service: Service, principal: Principal, ticket: Ticket, webhook_id: str) -> WebhookWithSecret:
+async def rotate(service: Service, principal: Principal, claim: Claim, webhook_id: str) -> WebhookWithSecret:
     """Give a webhook a new secret; the one before signs, too, for 24 hours. Raises ``webhook_not_found``."""
-    now, again, key = service.courier.clock(), ticket.claimed, ticket.key
-    secret = service.courier.hide(new_secret())
+    courier, again, key = service.part(Courier), claim.repeats, claim.key
+    now, secret = courier.clock(), courier.hide(new_secret())
 
     def store(conn: Connection) -> WebhookRecord:
-        ticket.claim(conn, None)
         found = find(conn, principal.org, webhook_id)
         if again and key is not None and found.rotated_under == key:
             return found
@@ -174,8 +164,7 @@ async def rotate(service: Service, principal: Principal, ticket: Ticket, webhook
         )
         return find(conn, principal.org, webhook_id)
 
-    rotated = await service.db.write(store)
-    ticket.claimed = True
+    rotated = await claim.store(store)
     return _answer_with_secret(service, rotated)
 
 
@@ -185,7 +174,7 @@ def _check_url(service: Service, url: str) -> None:
 
 def _answer(service: Service, found: WebhookRecord) -> Webhook:
     until = found.old_secret_until
-    overlaps = until is not None and service.courier.clock() < until
+    overlaps = until is not None and service.part(Courier).clock() < until
     return Webhook.model_validate(
         {
             "webhook_id": found.webhook_id,
@@ -202,4 +191,4 @@ def _answer(service: Service, found: WebhookRecord) -> Webhook:
 
 def _answer_with_secret(service: Service, found: WebhookRecord) -> WebhookWithSecret:
     shown = _answer(service, found).model_dump()
-    return WebhookWithSecret(**shown, signing_secret=service.courier.secret(found))
+    return WebhookWithSecret(**shown, signing_secret=service.part(Courier).secret(found))

@@ -40,7 +40,7 @@ async def create_webhook(call: Call, body: CreateWebhook) -> WebhookWithSecret:
     `webhook-signature`) are made with the same secret. An answer 2xx within 5 seconds acknowledges; else the event is
     sent again after 1 minute, 5 minutes, 30 minutes and 2 hours. After five failures the webhook is `degraded`.
     """
-    return await endpoints.create(call.service, call.principal, call.ticket, body)
+    return await endpoints.create(call.service, call.principal, call.claim, body)
 
 
 @operation(tag="webhooks", roles=READERS, query=Page, answer=WebhookPage)
@@ -61,13 +61,13 @@ async def update_webhook(call: Call, body: UpdateWebhook) -> Webhook:
 
     `status` = `enabled` ends the pause of a degraded one: what is queued is sent at once, in order.
     """
-    return await endpoints.update(call.service, call.principal, call.ticket, call.path("webhook_id"), body)
+    return await endpoints.update(call.service, call.principal, call.claim, call.path("webhook_id"), body)
 
 
 @operation(tag="webhooks", roles=OPERATORS, body=EmptyBody, answer=Webhook, errors=_UNKNOWN, changes=True)
 async def delete_webhook(call: Call, _body: EmptyBody) -> Webhook:
     """Delete a webhook, with what it has queued and its log."""
-    return await endpoints.delete(call.service, call.principal, call.ticket, call.path("webhook_id"))
+    return await endpoints.delete(call.service, call.principal, call.claim, call.path("webhook_id"))
 
 
 @operation(tag="webhooks", roles=OPERATORS, body=EmptyBody, answer=Delivery, errors=_UNKNOWN, changes=True)
@@ -96,7 +96,7 @@ async def rotate_webhook_secret(call: Call, _body: EmptyBody) -> WebhookWithSecr
     `Service-Signature` is made with the new secret from now on. For 24 hours `Service-Signature-Previous` is made with
     the one before, and `webhook-signature` lists a signature by each.
     """
-    return await endpoints.rotate(call.service, call.principal, call.ticket, call.path("webhook_id"))
+    return await endpoints.rotate(call.service, call.principal, call.claim, call.path("webhook_id"))
 
 
 @operation(tag="webhooks", roles=READERS, query=ListDeliveries, answer=DeliveryPage, errors=_UNKNOWN)
@@ -119,7 +119,7 @@ async def list_deliveries(call: Call, query: ListDeliveries) -> DeliveryPage:
 async def resend_delivery(call: Call, _body: EmptyBody) -> Delivery:
     """Send one delivery again, with the same body and `event_id`."""
     return await deliveries.resend(
-        call.service, call.principal, call.ticket, call.path("webhook_id"), call.path("delivery_id")
+        call.service, call.principal, call.claim, call.path("webhook_id"), call.path("delivery_id")
     )
 
 
@@ -129,7 +129,7 @@ async def replay_events(call: Call, body: ReplayEvents) -> Replay:
 
     Those that the webhook is subscribed to now, whether it got them before or not.
     """
-    return await deliveries.replay(call.service, call.principal, call.ticket, call.path("webhook_id"), body)
+    return await deliveries.replay(call.service, call.principal, call.claim, call.path("webhook_id"), body)
 
 
 _ONE = "/v1/webhooks/{webhook_id}"

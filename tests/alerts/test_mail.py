@@ -336,7 +336,7 @@ async def test_outcome_that_cannot_be_noted_leaves_no_sibling_half_sent(scene: S
     mailbox.answer = lambda address: hangs(address) if address == OPS else takes(address)
     await _blocked(scene, "full@example.com", OPS)
     with pytest.raises(DatabaseError):
-        await scene.mailer(timeout=0.5).look()
+        await scene.mailer(timeout=0.5).tick()
 
     assert {one.recipient: one.attempts for one in scene.mails()} == {"full@example.com": 0, OPS: 1}
 
@@ -355,17 +355,17 @@ async def test_mail_is_not_sent_again_while_its_outcome_cannot_be_noted(
     mailer = scene.mailer()
     for _ in range(3):
         with pytest.raises(DatabaseError):
-            await mailer.look()
+            await mailer.tick()
         scene.now += MINUTE
     assert mailbox.tried == 1
 
     # When there is space again, what came of it is noted, and what failed follows its schedule
     scene.db.write_now(lambda conn: conn.exec_driver_sql("DROP TRIGGER refuse"))
-    await mailer.look()
+    await mailer.tick()
     assert mailbox.tried == 1
     mailbox.answer = takes
     scene.now += MINUTE
-    await mailer.look()
+    await mailer.tick()
 
     assert [one.status for one in scene.mails()] == ["sent"]
     assert len(mailbox.received) == 1
@@ -375,7 +375,7 @@ async def test_server_that_hangs_or_is_away_is_tried_again(scene: Scene, mailbox
     mailbox.answer = hangs
     await _blocked(scene)
     with capture_logs() as logs:
-        await scene.mailer(timeout=0.5).look()
+        await scene.mailer(timeout=0.5).tick()
     assert [one["error"] for one in logs] in (["timeout"], ["SMTPTimeoutError"])
     port, mailbox.answer = mailbox.port, takes
     scene.settings = scene.settings.model_copy(update={"smtp_port": 1})
@@ -425,7 +425,7 @@ async def test_mails_are_sent_while_many_old_ones_are_deleted(scene: Scene, mail
     for _ in range(3):
         scene.block(wallet)
         await scene.look()
-        await mailer.look()
+        await mailer.tick()
         remaining.append(len(scene.mails()))
 
     assert remaining == [700 + 1, 200 + 2, 3]
@@ -493,12 +493,12 @@ async def test_password_goes_over_starttls_to_a_server_whose_certificate_is_good
         wrong = Settings(**encrypted, smtp_username="vault", smtp_password=SecretStr("hunter3"))
         with capture_logs() as logs:
             # A certificate that nobody vouches for, then a wrong password
-            await Mailer(scene.db, settings, clock=lambda: scene.now).look()
+            await Mailer(scene.db, settings, clock=lambda: scene.now).tick()
             scene.now += MINUTE
-            await Mailer(scene.db, wrong, tls_context=client, clock=lambda: scene.now).look()
+            await Mailer(scene.db, wrong, tls_context=client, clock=lambda: scene.now).tick()
         assert mailbox.received == []
         scene.now += 5 * MINUTE
-        await Mailer(scene.db, settings, tls_context=client, clock=lambda: scene.now).look()
+        await Mailer(scene.db, settings, tls_context=client, clock=lambda: scene.now).tick()
         await scene.close()
 
     assert len(mailbox.received) == 1
@@ -515,7 +515,7 @@ async def test_mail_is_not_sent_in_the_clear_where_encryption_is_asked_for(tmp_p
     await _blocked(scene)
     settings = scene.settings.model_copy(update={"smtp_tls": "starttls"})
     with capture_logs() as logs:
-        await Mailer(scene.db, settings, clock=lambda: scene.now).look()
+        await Mailer(scene.db, settings, clock=lambda: scene.now).tick()
 
     assert mailbox.received == []
     assert len(logs) == 1

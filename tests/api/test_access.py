@@ -8,7 +8,7 @@ import pytest
 from solders.keypair import Keypair
 
 from app.access.auth import encode_token
-from app.access.keyring import Role
+from app.access.keyring import KeyRing, Role
 from app.access.keyring import generate as generate_key
 from tests.support.service_world import ServiceWorld, error_of
 
@@ -50,9 +50,9 @@ async def test_key_is_not_stored(world: ServiceWorld) -> None:
 async def test_revoked_key_stops_working(world: ServiceWorld) -> None:
     key = world.key("viewer")
     await world.ok("GET", "/v1/wallets", key=key)
-    [found] = [one for one in await world.service.keys.list(world.org) if one.hint and key.endswith(one.hint)]
+    [found] = [one for one in await world.service.part(KeyRing).list(world.org) if one.hint and key.endswith(one.hint)]
 
-    ring = world.service.keys
+    ring = world.service.part(KeyRing)
     await world.service.db.write(lambda conn: ring.revoke(conn, world.org, found.key_id))
 
     async with asyncio.timeout(world.settings.key_cache_seconds + 2):

@@ -10,6 +10,7 @@ from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 from sqlalchemy import Connection, delete, insert, inspect, select
 
+from app.access.keyring import KeyRing
 from app.chain.rules import Rules
 from app.core.identifiers import approval_reference, new_reference
 from app.core.timestamps import now_ms, parse_iso_ms
@@ -17,6 +18,7 @@ from app.server.housekeeping import Housekeeping
 from app.store.approval_requests import MAX_PENDING, approval_requests
 from app.store.attempts import pending_attempts
 from app.store.migrations import applied_migrations, migrate
+from app.submission.recovery import Recovery
 from tests.support.service_world import Json, ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -544,7 +546,7 @@ async def test_rejection_waits_until_an_approval_that_got_lost_can_no_longer_lan
     assert (await _decide(world, other, "reject")).json()["status"] == "rejected"
     # Settlement does not send it behind the operator's back
     sent = world.line.methods.count("sendTransaction")
-    await world.service.settlement.settle()
+    await world.service.part(Recovery).recover()
     assert world.line.methods.count("sendTransaction") == sent
     world.clock.ahead += _EXPIRY_SECONDS
     assert (await _decide(world, approval_id, "reject")).json()["status"] == "rejected"
@@ -622,7 +624,9 @@ async def test_requests_that_nobody_decided_on_are_forgotten_after_90_days(world
     asked = parse_iso_ms((await _get(world, undecided))["created_at"])
 
     def rounds(now: float) -> Housekeeping:
-        return Housekeeping(world.service.db, world.service.keys, interval=60, days=90, clock=lambda: now / 1000)
+        return Housekeeping(
+            world.service.db, world.service.part(KeyRing), interval=60, days=90, clock=lambda: now / 1000
+        )
 
     await rounds(asked + 90 * _DAY * 1000).tick()
     assert (await _get(world, undecided))["approval_id"] == undecided

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from app.access.keyring import KeyRing
 from app.core.timestamps import now_ms
 from app.events.catalogue import EVENTS
+from app.exports.exporter import Exporter
 from app.server.housekeeping import Housekeeping
 from app.store.feed import append_event, feed
 from app.store.retention import delete_events
@@ -180,7 +182,7 @@ async def test_severities_and_payloads_are_those_of_the_catalogue(own_world: Ser
     await world.keeper().tick()
     await world.service.indexer.check()
     await world.catch_up()
-    await world.service.exporter.tick()
+    await world.service.part(Exporter).tick()
 
     # Then each has the severity and the fields that its page tells
     events = await _events(world)
@@ -228,7 +230,7 @@ async def test_events_are_kept_for_90_days_in_every_organisation(own_world: Serv
     )
     await _append(world, "evt_edge", now - 90 * _DAY)
     await _append(world, "evt_theirs", now - 91 * _DAY, org=other)
-    rounds = Housekeeping(world.service.db, world.service.keys, interval=60, days=90, clock=lambda: now / 1000)
+    rounds = Housekeeping(world.service.db, world.service.part(KeyRing), interval=60, days=90, clock=lambda: now / 1000)
 
     assert await rounds.tick() == 1_201
     assert await rounds.tick() == 0

@@ -20,6 +20,7 @@ from app.core.timestamps import now_ms
 from app.exports import requests
 from app.exports.exporter import Exporter
 from app.exports.layout import CHAIN_FIELDS, COLUMNS, SCOPE_COLUMN, neutralise, restore
+from app.exports.links import DownloadLinks
 from app.store.exports import count_rows, exports
 from tests.support.service_world import Json, ServiceWorld, error_of
 
@@ -273,7 +274,7 @@ async def test_altered_and_old_links_lead_nowhere(world: ServiceWorld) -> None:
     query = {name: value for name, [value] in parse_qs(urlsplit(url).query).items()}
     place = f"{_poll(made)}/download"
     until = now_ms() // 1000 - 1
-    old = world.service.download_links.make(made["export_id"], until=until)
+    old = world.service.part(DownloadLinks).make(made["export_id"], until=until)
     altered = [
         place,
         f"{place}?{urlencode(query | {'expires': str(int(query['expires']) + 1)})}",
@@ -295,7 +296,7 @@ async def test_expired_export_has_no_link_and_no_file(world: ServiceWorld) -> No
     await world.service.db.write(lambda conn: conn.execute(over))
 
     shown = await world.ok("GET", _poll(made))
-    await world.service.exporter.tick()
+    await world.service.part(Exporter).tick()
 
     assert (shown["status"], shown["download_url"]) == ("expired", None)
     assert (await world.ok("GET", _poll(made)))["status"] == "expired"
@@ -371,7 +372,7 @@ async def test_file_that_cannot_be_written_fails_the_export_and_no_other(own_wor
     broken, whole = await _held(world, 2)
     (world.settings.data_dir / "exports" / f"{broken['export_id']}.csv.part").mkdir()
     world.line.mend()
-    await world.service.exporter.tick()
+    await world.service.part(Exporter).tick()
 
     failed = await world.ok("GET", _poll(broken))
     assert (failed["status"], failed["download_url"]) == ("failed", None)
@@ -456,7 +457,7 @@ async def _end(world: ServiceWorld, export: Json) -> None:
     """Let an export's time be over."""
     over = update(exports).where(exports.c.export_id == export["export_id"]).values(expires_at=now_ms() - 1)
     await world.service.db.write(lambda conn: conn.execute(over))
-    await world.service.exporter.tick()
+    await world.service.part(Exporter).tick()
     assert (await world.ok("GET", _poll(export)))["status"] == "expired"
 
 
@@ -491,12 +492,12 @@ async def test_two_processes_on_one_folder_do_not_write_the_same_export(own_worl
     )
 
     assert await other.tick() == 0
-    assert await service.exporter.tick() == 1
+    assert await service.part(Exporter).tick() == 1
     assert (await world.ok("GET", _poll(made)))["status"] == "ready"
 
 
 async def _held(world: ServiceWorld, count: int) -> list[Json]:
     """Exports that wait for the chain, which is away."""
-    await world.service.exporter.tick()
+    await world.service.part(Exporter).tick()
     world.line.lose_requests = lambda method: method == "getSlot"
     return [await world.ok("POST", _START, {"format": "csv"}) for _ in range(count)]

@@ -10,6 +10,7 @@ from app.chain.instructions import UNLIMITED
 from app.chain.transactions import MAX_SIZE, unsigned
 from app.core.identifiers import new_reference
 from app.store.attempts import pending_attempts
+from app.submission.recovery import Recovery
 from app.wallets.models import MAX_ALLOCATIONS
 from tests.support.service_world import Json, ServiceWorld, error_of
 
@@ -257,7 +258,7 @@ async def test_restart_settles_a_batch_that_was_stored_and_not_sent(own_world: S
     await world.restart()
     async with asyncio.timeout(10):
         while world.service.db.read_now(pending_attempts):
-            await world.service.settlement.settle()
+            await world.service.part(Recovery).recover()
 
     assert await _balances(world, wallets) == ["1.00", "2.00"]
     assert (await world.ok("POST", _PATH, body, headers=key))["status"] == "confirmed"

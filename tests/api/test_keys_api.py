@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 from sqlalchemy import Connection, delete, update
 
+from app.access.keyring import KeyRing
 from app.server.cli import main
 from app.server.housekeeping import Housekeeping
 from app.store.keys import made_keys
@@ -134,7 +135,7 @@ async def test_old_key_works_until_the_overlap_is_over(world: ServiceWorld, monk
     error_of(await world.call("POST", f"/v1/keys/{old['key_id']}/rotate", {}), 422, "key_not_active")
 
     # When the time is over, the old one stops, even one that is remembered
-    ring = world.service.keys
+    ring = world.service.part(KeyRing)
     now = ring._clock()
     monkeypatch.setattr(ring, "_clock", lambda: now + 3_599)
     assert await _works(world, old["key"])
@@ -256,7 +257,10 @@ async def test_list_is_paged_newest_first(world: ServiceWorld) -> None:
 
 async def test_last_use_is_noted_by_the_round_and_not_by_the_request(world: ServiceWorld) -> None:
     made = await _make(world)
-    ring, rounds = world.service.keys, Housekeeping(world.service.db, world.service.keys, interval=60, days=90)
+    ring, rounds = (
+        world.service.part(KeyRing),
+        Housekeeping(world.service.db, world.service.part(KeyRing), interval=60, days=90),
+    )
     await rounds.tick()
     assert (await _listed(world, made["key_id"]))["last_used_at"] is None
 

@@ -11,6 +11,7 @@ from sqlalchemy import update
 from app.core.timestamps import now_ms
 from app.store.read_tables import wallets
 from app.store.wallets import IDLE_AFTER
+from app.submission.recovery import Recovery
 from tests.support.escrows import A2A, agent
 from tests.support.service_world import Json, ServiceWorld, error_of
 
@@ -195,7 +196,7 @@ async def test_payment_that_is_confirmed_between_two_pages_is_on_one_of_them(own
     world.line.mend()
 
     async def settle() -> None:
-        await world.service.settlement.settle()
+        await world.service.part(Recovery).recover()
         await world.catch_up()
 
     found: list[Any] = await _pages(world, "/v1/transactions?type=payment&limit=2", settle)

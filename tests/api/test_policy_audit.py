@@ -15,10 +15,12 @@ from solders.message import MessageV0
 from solders.pubkey import Pubkey
 from solders.transaction import VersionedTransaction
 
+from app.access.keyring import KeyRing
 from app.chain.rules import Rules
 from app.core.timestamps import parse_iso_ms
 from app.policies import audit as policy_audit
 from app.store.policies import policy
+from app.submission.recovery import Recovery
 from tests.support.lookup_tables import lookup_table
 from tests.support.service_world import Json, ServiceWorld, error_of
 
@@ -30,7 +32,7 @@ def _path(made: Json) -> str:
 
 
 async def _id_of(world: ServiceWorld, key: str) -> str:
-    principal = await world.service.keys.recognise(key)
+    principal = await world.service.part(KeyRing).recognise(key)
     assert principal is not None
     return principal.key_id
 
@@ -262,7 +264,7 @@ async def test_change_that_lost_to_another_one_is_not_credited_with_it(own_world
     error_of(await world.call("PATCH", _path(made), {"maxPerTx": "9"}, key=loser), 503, "chain_unavailable")
     world.line.mend()
     await world.ok("PATCH", _path(made), {"maxPerTx": "6"})
-    await world.service.settlement.settle()
+    await world.service.part(Recovery).recover()
     await world.catch_up()
 
     [entry] = await _log(world, made)
@@ -279,7 +281,7 @@ async def test_change_whose_request_was_cut_off_names_its_key_once_it_landed(own
     error_of(await world.call("PATCH", _path(made), body), 503, "chain_unavailable")
     world.line.mend()
     await world.restart()
-    await world.service.settlement.settle()
+    await world.service.part(Recovery).recover()
     await world.catch_up()
 
     changes = [entry["changes"] for entry in await _log(world, made)]

@@ -14,6 +14,7 @@ from app.chain.rules import Rules
 from app.store.attempts import attempt, pending_attempts
 from app.store.policies import PolicyRecord, policy
 from app.store.state_tables import idempotency
+from app.submission.recovery import Recovery
 from tests.support.service_world import Json, ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -202,7 +203,7 @@ async def test_draft_that_was_given_up_becomes_the_next_list(own_world: ServiceW
 
     assert changed["allowed_recipients"] == friends
     assert await _lists(world, made) == [2]
-    await world.service.settlement.settle()
+    await world.service.part(Recovery).recover()
     await world.catch_up()
     assert (await world.ok("GET", _path(made)))["allowed_recipients"] == friends
     assert world.service.db.read_now(pending_attempts) == []
@@ -469,7 +470,7 @@ async def test_lost_change_does_not_undo_a_newer_one(own_world: ServiceWorld) ->
     assert (await world.ok("PATCH", _path(made), {"maxPerTx": "1"}))["max_per_tx"] == "1.00"
 
     for _ in range(2):
-        await world.service.settlement.settle()
+        await world.service.part(Recovery).recover()
         await world.catch_up()
         world.clock.ahead += EXPIRY_SECONDS
     found = await world.ok("GET", _path(made))
@@ -566,7 +567,7 @@ async def test_limit_that_is_taken_back_is_not_raised_by_the_earlier_request(own
     refused = error_of(await world.call("PATCH", _path(made), {"maxPerTx": "10"}), 503, "chain_unavailable")
 
     assert refused["tx_id"] == lost["tx_id"]
-    await world.service.settlement.settle()
+    await world.service.part(Recovery).recover()
     await world.catch_up()
     assert (await world.ok("GET", _path(made)))["max_per_tx"] == "1000.00"
     assert (await world.ok("PATCH", _path(made), {"maxPerTx": "10"}))["max_per_tx"] == "10.00"

@@ -294,7 +294,7 @@ async def test_organisation_that_asks_for_many_is_refused_some_and_keeps_nobody_
 
     # When another organisation asks, and the chain answers
     elsewhere = asyncio.create_task(ask("elsewhere", "/v1/policies/pol_moderate/preview", key=other))
-    while len(policy_preview._turns.asked) < 2:  # noqa: ASYNC110 - it waits
+    while len(policy_preview._admission.waiting) < 2:  # noqa: ASYNC110 - it waits
         await asyncio.sleep(0.001)
     go_on.set()
 

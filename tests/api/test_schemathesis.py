@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from app.access.keyring import KeyRing
 from app.core.outbound import Outbound
 from tests.support.http import served
 from tests.support.service_world import ServiceWorld
@@ -88,7 +89,7 @@ async def test_every_answer_is_as_documented(
     config, report = tmp_path / "schemathesis.toml", tmp_path / "report.json"
     config.write_text(_config(full=full))
     key = own_world.keys["admin"]
-    principal = await own_world.service.keys.recognise(key)
+    principal = await own_world.service.part(KeyRing).recognise(key)
     assert principal is not None
 
     await _populate(own_world)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from solders.pubkey import Pubkey
 
+from app.submission.recovery import Recovery
 from tests.support.service_world import ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -242,7 +243,7 @@ async def test_withdrawal_that_is_not_confirmed_in_time_says_so(own_world: Servi
 
     assert (pending["transaction_status"], pending["withdrawn_amount"]) == ("pending", "2.00")
     world.line.mend()
-    await world.service.settlement.settle()
+    await world.service.part(Recovery).recover()
     done = await world.ok("POST", f"{path}/withdraw", {"amount": "all"})
     assert (done["transaction_status"], done["withdrawn_amount"]) == ("confirmed", "3.00")
 

@@ -19,6 +19,7 @@ from app.store.deliveries import table as deliveries
 from app.store.delivery_attempts import table as attempts
 from app.store.feed import append_event
 from app.store.state_tables import idempotency
+from app.webhooks.courier import Courier
 from app.webhooks.dispatcher import Dispatcher
 from app.webhooks.endpoints import MAX_WEBHOOKS
 from tests.support.service_world import Json, ServiceWorld, error_of
@@ -53,8 +54,8 @@ def _path(made: Json) -> str:
 async def _deliver(world: ServiceWorld) -> None:
     """Send everything that is due."""
     await world.catch_up()
-    dispatcher = Dispatcher(world.service.db, world.service.courier, interval=1, at_once=8)
-    await dispatcher.look()
+    dispatcher = Dispatcher(world.service.db, world.service.part(Courier), interval=1, at_once=8)
+    await dispatcher.tick()
     await dispatcher.idle()
 
 

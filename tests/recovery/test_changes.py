@@ -12,6 +12,7 @@ from app.chain.records import SignatureStatus, Statuses
 from app.core.timestamps import iso, now_ms
 from app.store.attempts import Attempt, attempt, pending_attempts
 from app.submission.plan import Outcome
+from app.submission.recovery import Recovery
 from tests.support.service_world import Json, ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -34,7 +35,7 @@ async def _cut_off(world: ServiceWorld, method: str, path: str, body: Json, **op
 
 async def _expire(world: ServiceWorld) -> None:
     world.clock.ahead += EXPIRY_SECONDS
-    await world.service.settlement.settle()
+    await world.service.part(Recovery).recover()
     await world.catch_up()
 
 
@@ -49,7 +50,7 @@ async def test_freeze_is_not_acknowledged_while_an_earlier_unfreeze_may_land(own
     assert refused["tx_id"] == lost
     await _expire(world)
     assert (await world.ok("PATCH", _path(wallet), {"status": "frozen"}))["status"] == "frozen"
-    await world.service.settlement.settle()
+    await world.service.part(Recovery).recover()
     error_of(await world.pay(wallet, to, "1"), 422, "wallet_frozen")
 
 
@@ -113,7 +114,7 @@ async def test_policy_answered_last_stays_attached(own_world: ServiceWorld) -> N
     change = {"policyId": "pol_conservative"}
     error_of(await world.call("PATCH", _path(wallet), change), 503, "chain_unavailable")
     sent = world.line.methods.count("sendTransaction")
-    await world.service.settlement.settle()
+    await world.service.part(Recovery).recover()
     assert world.line.methods.count("sendTransaction") == sent
     await _expire(world)
 
@@ -144,7 +145,7 @@ async def test_token_that_was_answered_is_not_replaced_by_an_earlier_rotation(ow
     token = (await world.ok("POST", f"{_path(wallet)}/rotate-token", {}, headers=key))["session_token"]
 
     assert world.service.db.read_now(pending_attempts) == []
-    await world.service.settlement.settle()
+    await world.service.part(Recovery).recover()
     agent = world.key("agent", wallet["wallet_id"])
     paid = (await world.pay(wallet, to, "1", session=token, key=agent)).json()
     assert paid["status"] == "confirmed"
@@ -162,7 +163,7 @@ async def test_registration_answered_last_holds(own_world: ServiceWorld) -> None
 
     assert (await world.ok("PUT", path, {"category": "gambling"}))["category"] == "gambling"
 
-    await world.service.settlement.settle()
+    await world.service.part(Recovery).recover()
     await world.catch_up()
     assert (await world.ok("GET", path))["category"] == "gambling"
 
@@ -280,7 +281,7 @@ async def test_settlement_goes_on_behind_an_attempt_that_cannot_be_settled(
 
     monkeypatch.setattr(submitter, "look", refuses_one)
     with pytest.raises(RpcError, match="unreadable"):
-        await world.service.settlement.settle()
+        await world.service.part(Recovery).recover()
 
     assert good.signature is not None
     status = await world.service.chain.confirm(good.signature, timeout=5)

@@ -9,6 +9,7 @@ from solders.pubkey import Pubkey
 from app.core.identifiers import escrow_id, new_reference
 from app.store.attempts import pending_attempts
 from app.store.escrows import escrow as escrow_of
+from app.submission.recovery import Recovery
 from tests.support.escrows import A2A, OUTPUT, Agent, agent, of, shows_output, terms
 from tests.support.service_world import Json, ServiceWorld, error_of
 
@@ -33,7 +34,7 @@ async def _agents(world: ServiceWorld) -> tuple[Agent, Agent]:
 
 async def _settle(world: ServiceWorld) -> None:
     while world.service.db.read_now(pending_attempts):
-        await world.service.settlement.settle()
+        await world.service.part(Recovery).recover()
 
 
 def _lag(world: ServiceWorld) -> None:
@@ -133,7 +134,7 @@ async def test_escrow_that_can_no_longer_land_is_gone_and_its_address_is_used(ow
     world.line.mend()
     [pending] = (await world.ok("GET", A2A))["data"]
     world.clock.ahead += _EXPIRY_SECONDS
-    await world.service.settlement.settle()
+    await world.service.part(Recovery).recover()
     error_of(await world.call("GET", of(pending)), 404, "escrow_not_found")
     assert (await world.ok("GET", f"/v1/transactions/{lost}"))["status"] == "failed"
 
@@ -289,7 +290,7 @@ async def test_text_is_shown_only_where_its_hash_is_on_the_chain(own_world: Serv
     assert (shown["status"], shown["amount"], shown["task_description"]) == ("locked", "1.00", None)
     assert shown["task_hash"] == f"sha256:{bytes(32).hex()}"
     world.clock.ahead += _EXPIRY_SECONDS
-    await world.service.settlement.settle()
+    await world.service.part(Recovery).recover()
     kept = world.service.db.read_now(lambda conn: escrow_of(conn, world.org, escrow_id(address)))
     assert kept is not None
     assert kept.status == "locked"

@@ -8,6 +8,7 @@ import pytest
 from solders.pubkey import Pubkey
 
 from app.store.attempts import attempt, pending_attempts
+from app.submission.recovery import Recovery
 from tests.support.keeper import calls_of
 from tests.support.service_world import Json, ServiceWorld, error_of
 
@@ -87,7 +88,7 @@ async def test_restart_settles_what_was_sent_and_what_was_not(own_world: Service
 
     await world.restart()
     while world.service.db.read_now(pending_attempts):
-        await world.service.settlement.settle()
+        await world.service.part(Recovery).recover()
 
     rows = {row["tx_id"]: row["status"] for row in await _payments(world, wallet)}
     assert rows == {unsent: "confirmed", sent: "confirmed"}
@@ -104,7 +105,7 @@ async def test_expired_payment_failed_and_its_key_pays_anew(own_world: ServiceWo
     expired = error_of(await world.pay(wallet, to, "1", headers=_key("late")), 503, "chain_unavailable")["tx_id"]
     world.line.mend()
     world.clock.ahead += EXPIRY_SECONDS
-    await world.service.settlement.settle()
+    await world.service.part(Recovery).recover()
     assert (await world.ok("GET", f"/v1/payments/{expired}"))["status"] == "failed"
 
     paid = (await world.pay(wallet, to, "1", headers=_key("late"))).json()
@@ -141,7 +142,7 @@ async def test_payment_is_not_repeated_when_a_node_does_not_know_it(
     world.line.lose_answers = lambda _method: False
     world.clock.ahead += EXPIRY_SECONDS
 
-    await world.service.settlement.settle()
+    await world.service.part(Recovery).recover()
     assert (await world.ok("GET", f"/v1/payments/{sent}"))["status"] == "pending"
 
     world.line.mend()
@@ -175,7 +176,7 @@ async def test_payment_too_old_to_land_is_not_sent_again_while_it_may_have_lande
     world.clock.ahead += EXPIRY_SECONDS
 
     with calls_of(world.service) as calls:
-        await world.service.settlement.settle()
+        await world.service.part(Recovery).recover()
 
     assert calls == ["getEpochInfo", "getSignatureStatuses"]
 
@@ -190,7 +191,7 @@ async def test_change_that_only_the_indexer_knows_is_confirmed(own_world: Servic
     world.clock.ahead += EXPIRY_SECONDS
     world.line.alter = _without_history
 
-    assert await world.service.settlement.settle() == 1
+    assert await world.service.part(Recovery).recover() == 1
 
     found = world.service.db.read_now(lambda conn: attempt(conn, error["tx_id"]))
     assert found is not None
@@ -205,7 +206,7 @@ async def test_final_block_is_read_before_the_status_that_it_judges(own_world: S
     world.line.mend()
 
     with calls_of(world.service) as calls:
-        await world.service.settlement.settle()
+        await world.service.part(Recovery).recover()
 
     assert calls[:2] == ["getEpochInfo", "getSignatureStatuses"]
 
@@ -220,7 +221,7 @@ async def test_pending_payment_is_not_failed_before_its_blockhash_expired_at_fin
     world.line.lose_requests = lambda method: method == "sendTransaction"
 
     with pytest.raises(Exception, match="does not answer"):
-        await world.service.settlement.settle()
+        await world.service.part(Recovery).recover()
 
     assert (await world.ok("GET", f"/v1/payments/{tx_id}"))["status"] == "pending"
 
@@ -235,7 +236,7 @@ async def test_unconfirmed_payment_is_answered_as_pending_and_confirmed_later(ow
 
     assert pending["status"] in {"pending", "confirmed"}
     world.line.mend()
-    await world.service.settlement.settle()
+    await world.service.part(Recovery).recover()
     await world.catch_up()
     assert (await world.ok("GET", f"/v1/payments/{pending['tx_id']}"))["status"] == "confirmed"
     assert await world.balance(to) == 1_000_000
@@ -261,7 +262,7 @@ async def test_expired_wallet_creation_frees_the_agent_id(own_world: ServiceWorl
     world.line.mend()
     error_of(await world.call("POST", "/v1/wallets", body), 409, "wallet_agent_id_conflict")
     world.clock.ahead += EXPIRY_SECONDS
-    await world.service.settlement.settle()
+    await world.service.part(Recovery).recover()
 
     assert (await world.ok("POST", "/v1/wallets", body))["agent_id"] == "slow"
 

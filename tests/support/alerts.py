@@ -194,7 +194,7 @@ class Scene:
 
     async def mail(self) -> None:
         """Send what is due at this moment."""
-        await self.mailer().look()
+        await self.mailer().tick()
 
     def organisation(self, name: str = "org") -> str:
         org = str(Keypair().pubkey())
@@ -307,7 +307,7 @@ class Scene:
         await self.projector.catch_up()
 
     async def look(self) -> None:
-        await self.watcher.look()
+        await self.watcher.tick()
 
     def told(self, vault: Vault, kind: str) -> list[FeedEvent]:
         """The events of a type about a wallet, oldest first."""

@@ -15,7 +15,7 @@ from solders.instruction import Instruction
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
-from app.access.keyring import Role
+from app.access.keyring import KeyRing, Role
 from app.chain.errors import ChainUnavailable
 from app.chain.records import SignatureStatus
 from app.chain.transactions import sign
@@ -92,7 +92,7 @@ class ServiceWorld:
     org: str
 
     def __init__(self, folder: Path, **settings: Any) -> None:
-        defaults: Json = {"data_dir": folder, "idempotency_wait": 2.0, "settlement_interval": 3600.0}
+        defaults: Json = {"data_dir": folder, "idempotency_wait": 2.0, "recovery_interval": 3600.0}
         # A test that moves the clock decides itself what is done then.
         defaults["keeper"] = defaults["alerts"] = False
         # Tests ask as fast as they can.
@@ -179,7 +179,9 @@ class ServiceWorld:
         return made.org
 
     def key(self, role: Role, wallet_id: str | None = None, org: str | None = None) -> str:
-        return self.service.keys.create(org=org or self.org, role=role, wallet_id=wallet_id, name="test", live=False)
+        return self.service.part(KeyRing).create(
+            org=org or self.org, role=role, wallet_id=wallet_id, name="test", live=False
+        )
 
     async def catch_up(self) -> None:
         """Bring everything that the chain has into the read models."""

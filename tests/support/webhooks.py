@@ -266,7 +266,7 @@ class Post:
         """Do all that is due at this moment."""
         made = -1
         while made < (made := self.db.read_now(lambda conn: conn.scalar(_COUNT)) or 0):
-            await self.dispatcher.look()
+            await self.dispatcher.tick()
             await self.dispatcher.idle()
 
     def shown(self, made: WebhookRecord) -> WebhookRecord:

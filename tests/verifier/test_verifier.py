@@ -19,8 +19,10 @@ from app.chain.errors import RpcError
 from app.chain.transport import AsgiTransport
 from app.core.identifiers import ESCROW_EVENT_INNER_INDEX, transaction_id
 from app.core.timestamps import iso_ms, now_ms
+from app.exports.exporter import Exporter
 from app.exports.layout import COLUMNS
 from app.server.cli import main
+from app.submission.recovery import Recovery
 from app.verifier.document import UnreadableError
 from app.verifier.history import IncompleteError
 from app.verifier.verify import VerificationReport, verify
@@ -65,7 +67,7 @@ class Story:
 async def export(world: ServiceWorld, path: Path, **body: Any) -> Path:
     """A file as a client gets it."""
     made = await world.ok("POST", "/v1/transactions/export", body)
-    await world.service.exporter.tick()
+    await world.service.part(Exporter).tick()
     ready = await world.ok("GET", f"/v1/transactions/exports/{made['export_id']}")
     assert ready["status"] == "ready", ready
     path.write_bytes((await world.client.get(ready["download_url"])).content)  # noqa: ASYNC240 - a small file
@@ -296,7 +298,7 @@ async def test_export_made_while_payments_arrive_ends_before_them(own_world: Ser
     wallet, to = await world.wallet(), await world.payee()
     before = (await world.pay(wallet, to, "1")).json()
     began: list[str] = []
-    exporter = world.service.exporter
+    exporter = world.service.part(Exporter)
     catch_up = exporter._catch_up
 
     async def then_pay() -> int:
@@ -331,7 +333,7 @@ async def test_payment_that_was_pending_and_landed_after_the_export_is_said_to_h
     before = await verify(path, AsgiTransport(world.localnet.rpc_app))
 
     await world.later(1)
-    await world.service.settlement.settle()
+    await world.service.part(Recovery).recover()
     after = await verify(path, AsgiTransport(world.localnet.rpc_app))
 
     assert (before.problems, before.landed) == ([], [])
@@ -348,7 +350,7 @@ async def test_row_of_another_organisation_is_an_added_one(story: Story) -> None
     wallet = await world.ok("POST", "/v1/wallets", body, key=key)
     await world.ok("POST", f"/v1/wallets/{wallet['wallet_id']}/fund", {"amount": "1"}, key=key)
     made = await world.ok("POST", "/v1/transactions/export", {"format": "json"}, key=key)
-    await world.service.exporter.tick()
+    await world.service.part(Exporter).tick()
     url = (await world.ok("GET", f"/v1/transactions/exports/{made['export_id']}", key=key))["download_url"]
     [foreign] = (await world.client.get(url)).json()["transactions"]
 

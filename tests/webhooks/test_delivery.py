@@ -610,7 +610,7 @@ async def test_events_are_sent_while_a_long_log_is_deleted(post: Post) -> None:
         # When events happen between the looks, each is sent at the next one, while the log is deleted bit by bit
         while remaining[-1]:
             expected += post.happen()
-            await post.dispatcher.look()
+            await post.dispatcher.tick()
             await post.dispatcher.idle()
             assert receiver.events == expected
             remaining.append(left() - 2 * len(expected))

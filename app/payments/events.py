@@ -1,0 +1,52 @@
+"""Events of payments that the service itself adds to the feed; those of the chain come from the projection."""
+
+from typing import Any
+
+from sqlalchemy import Connection
+
+from app.core.identifiers import derived_id
+from app.core.money import format_usdc
+from app.core.timestamps import iso_ms
+from app.store.attempts import Attempt
+from app.store.feed import append_event
+
+
+def append_pending(conn: Connection, attempt: Attempt) -> None:
+    """Tell that a payment is about to be sent."""
+    fields = {
+        "tx_signature": attempt.signature,
+        "amount": format_usdc(attempt.amount),
+        "recipient": attempt.recipient,
+    }
+    _append(conn, attempt, "transaction.pending", "sent", fields)
+
+
+def append_blocked(conn: Connection, attempt: Attempt, approval_id: str | None) -> None:
+    """Tell that the policy refused a payment or an escrow, and which approval was asked for."""
+    assert attempt.violation is not None
+    fields = {
+        "attempted_amount": format_usdc(attempt.amount),
+        "recipient": attempt.recipient,
+        "violation": attempt.violation,
+    }
+    if approval_id is not None:
+        fields["approval_id"] = approval_id
+    _append(conn, attempt, "transaction.blocked", f"refused by {attempt.violation['rule']}", fields)
+
+
+def _append(conn: Connection, attempt: Attempt, kind: str, became: str, fields: dict[str, Any]) -> None:
+    append_event(
+        conn,
+        event_id=derived_id("evt_", attempt.tx_id, kind),
+        org=attempt.org,
+        type=kind,
+        timestamp=attempt.created_at,
+        wallet_id=attempt.wallet_id,
+        summary=f"{format_usdc(attempt.amount)} USDC to {attempt.recipient} {became}",
+        payload={
+            "wallet_id": attempt.wallet_id,
+            "tx_id": attempt.tx_id,
+            **fields,
+            "timestamp": iso_ms(attempt.created_at),
+        },
+    )

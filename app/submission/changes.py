@@ -1,0 +1,42 @@
+"""Changes that are answered once the chain has confirmed them."""
+
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+
+from app.submission.context import Service
+from app.submission.idempotency import Claim
+from app.submission.locks import Scope
+from app.submission.plan import Outcome, Plan, RefusedError
+from app.submission.refusals import business_error, require_confirmed
+
+
+async def resumed(service: Service, claim: Claim) -> Outcome | None:
+    """Return the confirmed outcome of an earlier run of the request; None when the request starts anew.
+
+    Raises ``chain_unavailable`` while the outcome is unknown.
+    """
+    outcome = await service.submitter.resume(claim)
+    if outcome is not None:
+        require_confirmed(service.codec, outcome)
+    return outcome
+
+
+async def submit(service: Service, plan: Plan, claim: Claim) -> Outcome:
+    """Send a change and return its confirmed outcome; a wallet's payments wait meanwhile.
+
+    Raises RefusedError when the simulation fails, and the error of a change that failed or is not confirmed yet.
+    """
+    async with AsyncExitStack() as stack:
+        if plan.wallet_id is not None:
+            await stack.enter_async_context(service.locks.hold(Scope.WALLET_SENDING, plan.wallet_id))
+        outcome = await service.submitter.submit(plan, claim)
+    require_confirmed(service.codec, outcome)
+    return outcome
+
+
+async def carry_out(service: Service, plan: Plan, claim: Claim, *, instead: Mapping[str, str] | None = None) -> Outcome:
+    """Send a change as ``submit`` does. A refusal is raised as its error; ``instead`` replaces codes in it."""
+    try:
+        return await submit(service, plan, claim)
+    except RefusedError as refused:
+        raise business_error(service.codec, refused, instead=instead) from None
