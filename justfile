@@ -1,0 +1,34 @@
+# Everyday tasks; `just` lists them. Neither the README's commands nor .ci/run need this file.
+
+set positional-arguments
+
+venv := ".venv/bin"
+
+_default:
+    @just --list
+
+# Check style, types, layers and the Rust crates
+check:
+    {{venv}}/ruff check .
+    {{venv}}/ruff format --check .
+    {{venv}}/mypy
+    {{venv}}/lint-imports
+    cd programs && cargo fmt --check
+    cd programs && cargo clippy --quiet --locked --all-targets -- -D warnings
+    cd programs && cargo test --quiet --locked
+
+# Run the tests, or those given: just test tests/api -k freeze
+test *arguments:
+    {{venv}}/pytest "$@"
+
+# Run the tests with the long figures
+test-full *arguments:
+    {{venv}}/pytest --full "$@"
+
+# Build the program and its IDL from source (Debian 12)
+program:
+    programs/toolchain/build
+
+# Run a benchmark: compute_units, throughput, indexer or reads
+bench name *arguments:
+    shift; {{venv}}/python -m "tests.bench.{{name}}" "$@"
