@@ -34,7 +34,7 @@ from app.store.wallets import WalletRecord
 from app.submission.changes import resumed, submit
 from app.submission.context import Service
 from app.submission.idempotency import Claim
-from app.submission.locks import Scope
+from app.submission.locks import LockScope
 from app.submission.ordering import wait_for_earlier
 from app.submission.plan import Plan, PlanType, RefusedError
 from app.submission.refusals import business_error, error_name
@@ -144,7 +144,7 @@ async def approve(service: Service, principal: Principal, claim: Claim, approval
     is another than the one that refused the payment.
     """
     await _find(service, principal, approval_id)
-    async with service.locks.hold(Scope.APPROVAL, approval_id):
+    async with service.locks.hold(LockScope.APPROVAL, approval_id):
         if await resumed(service, claim) is None:
             found = await _up_to_date(service, principal, approval_id)
             if found.status == "pending":
@@ -160,7 +160,7 @@ async def reject(service: Service, principal: Principal, claim: Claim, approval_
     Raises ``approval_not_pending`` when it was used, or its time passed without a decision.
     """
     await _find(service, principal, approval_id)
-    async with service.locks.hold(Scope.APPROVAL, approval_id):
+    async with service.locks.hold(LockScope.APPROVAL, approval_id):
         if await resumed(service, claim) is None:
             found = await _up_to_date(service, principal, approval_id)
             if found.on_chain == "open":

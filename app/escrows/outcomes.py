@@ -24,7 +24,7 @@ from app.store.attempts import Attempt
 from app.store.escrows import DISPUTED, LOCKED, OPEN, PENDING, EscrowRecord, remember_dispute, remember_output
 from app.submission.context import Service
 from app.submission.idempotency import Claim
-from app.submission.locks import Scope
+from app.submission.locks import LockScope
 from app.submission.plan import Hook, Outcome, Plan, PlanType, RefusedError, nothing
 from app.submission.refusals import business_error, error_name, is_known, require_confirmed
 from app.wallets import service as wallets
@@ -191,7 +191,7 @@ async def _change(  # noqa: PLR0917
             on_store=step.on_store,
         )
         try:
-            async with service.locks.hold(Scope.WALLET_SENDING, found.wallet_id):
+            async with service.locks.hold(LockScope.WALLET_SENDING, found.wallet_id):
                 outcome = await service.submitter.send(plan, claim)
             outcome = await service.submitter.wait(outcome, claim)
         except RefusedError as refused:

@@ -46,7 +46,7 @@ from app.store.transactions import A2A_SEND, ESCROW_LOCK
 from app.store.wallets import WalletRecord, wallet_by_vault
 from app.submission.context import Service
 from app.submission.idempotency import Claim
-from app.submission.locks import Scope
+from app.submission.locks import LockScope
 from app.submission.ordering import wait_for_earlier
 from app.submission.plan import Outcome, Plan, PlanType
 from app.submission.refusals import invalid_recipient
@@ -79,7 +79,7 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
     paying = await wallets.find(service, principal.org, body.from_wallet)
     session = session_key(principal, token, paying)
     # One after the other, for an escrow's address follows from how many the wallet has made.
-    async with service.locks.hold(Scope.WALLET_ESCROWS, paying.wallet_id):
+    async with service.locks.hold(LockScope.WALLET_ESCROWS, paying.wallet_id):
         outcome = await service.submitter.resume(claim)
         if outcome is None:
             outcome = await _lock(service, principal, claim, session, body)
@@ -102,7 +102,7 @@ async def _lock(
     terms = await _terms(service, paying, body)
     payee = Payee(terms.receiver, str(terms.receiver))
     order = order_of(service, principal, paying, session, payee, body.amount, body.memo, row_type=A2A_SEND)
-    async with service.locks.hold(Scope.WALLET_SENDING, paying.wallet_id):
+    async with service.locks.hold(LockScope.WALLET_SENDING, paying.wallet_id):
         outcome = await send(service, claim, order, partial(_plan, service, terms), opens=False)
     return await service.submitter.wait(outcome, claim)
 

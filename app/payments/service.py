@@ -21,7 +21,7 @@ from app.store.attempts import Attempt
 from app.store.transactions import PAYMENT
 from app.submission.context import Service
 from app.submission.idempotency import Claim
-from app.submission.locks import Scope
+from app.submission.locks import LockScope
 from app.submission.plan import Outcome, Plan, PlanType
 from app.submission.refusals import invalid_recipient
 from app.transactions.models import Payment, TransactionStatus
@@ -48,7 +48,7 @@ async def pay(
         if str(payee.owner) == paying.vault:
             raise invalid_recipient("to", "A wallet does not pay itself.")
         order = order_of(service, principal, paying, session, payee, body.amount, body.memo, row_type=PAYMENT)
-        async with service.locks.hold(Scope.WALLET_SENDING, wallet_id):
+        async with service.locks.hold(LockScope.WALLET_SENDING, wallet_id):
             outcome = await send(service, claim, order, partial(_plan, service), opens=True)
         outcome = await service.submitter.wait(outcome, claim)
     if outcome.status == "failed":

@@ -36,7 +36,7 @@ from app.store.policies import (
 from app.submission.changes import resumed
 from app.submission.context import Service
 from app.submission.idempotency import Claim
-from app.submission.locks import Scope
+from app.submission.locks import LockScope
 from app.submission.plan import Hook, Outcome, Plan, PlanType, RefusedError, nothing
 from app.submission.refusals import business_error, error_name, require_confirmed
 
@@ -92,7 +92,7 @@ async def update(  # noqa: PLR0917
     done = claim.repeats and claim.attempt is None
     request = _ChangeRequest(service, principal, claim, identifier, expected)
     await request.find_changeable()
-    async with service.locks.hold(Scope.POLICY, f"{principal.org}/{identifier}"):
+    async with service.locks.hold(LockScope.POLICY, f"{principal.org}/{identifier}"):
         if not done:
             await _change(request, body)
     changed_policy = await request.find()
@@ -115,7 +115,7 @@ async def delete(service: Service, principal: Principal, claim: Claim, identifie
     Raises ``policy_in_use``, ``policy_immutable`` and ``version_conflict``.
     """
     request = _ChangeRequest(service, principal, claim, identifier, expected)
-    async with service.locks.hold(Scope.POLICY, f"{principal.org}/{identifier}"):
+    async with service.locks.hold(LockScope.POLICY, f"{principal.org}/{identifier}"):
         landed = await _resumed(request)
         if landed is None:
             await request.find_changeable()

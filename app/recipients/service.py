@@ -17,7 +17,7 @@ from app.store.wallets import WalletRecord, wallet
 from app.submission.changes import carry_out, resumed
 from app.submission.context import Service
 from app.submission.idempotency import Claim
-from app.submission.locks import Scope
+from app.submission.locks import LockScope
 from app.submission.ordering import wait_for_earlier
 from app.submission.plan import Plan, PlanType
 from app.submission.refusals import RECEIVER_ARCHIVED, invalid_recipient
@@ -104,7 +104,7 @@ async def put(
     """
     target = _target(name, body)
     # One after the other, so that each decides by what the one before has registered.
-    async with service.locks.hold(Scope.RECIPIENTS, principal.org):
+    async with service.locks.hold(LockScope.RECIPIENTS, principal.org):
         await _put(service, principal, claim, target, body.category)
     found = await service.db.read(lambda conn: recipient(conn, principal.org, str(target[1])))
     if found is None:

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from app.core.errors import RequestError
 from app.submission.context import Service
-from app.submission.locks import Scope
+from app.submission.locks import LockScope
 
 _RETRY_AFTER = "2"
 
@@ -34,8 +34,8 @@ class Admission:
         self.waiting[org] += 1
         try:
             async with (
-                service.locks.hold(Scope.ORG_JOB, f"{self._name}/{org}"),
-                service.locks.hold(Scope.JOB, self._name),
+                service.locks.hold(LockScope.ORG_JOB, f"{self._name}/{org}"),
+                service.locks.hold(LockScope.JOB, self._name),
             ):
                 yield
         finally:

@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 
 from app.submission.context import Service
 from app.submission.idempotency import Claim
-from app.submission.locks import Scope
+from app.submission.locks import LockScope
 from app.submission.plan import Outcome, Plan, RefusedError
 from app.submission.refusals import business_error, require_confirmed
 
@@ -28,7 +28,7 @@ async def submit(service: Service, plan: Plan, claim: Claim) -> Outcome:
     """
     async with AsyncExitStack() as stack:
         if plan.wallet_id is not None:
-            await stack.enter_async_context(service.locks.hold(Scope.WALLET_SENDING, plan.wallet_id))
+            await stack.enter_async_context(service.locks.hold(LockScope.WALLET_SENDING, plan.wallet_id))
         outcome = await service.submitter.submit(plan, claim)
     require_confirmed(service.codec, outcome)
     return outcome

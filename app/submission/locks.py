@@ -8,7 +8,7 @@ from enum import IntEnum, auto
 from weakref import WeakValueDictionary
 
 
-class Scope(IntEnum):
+class LockScope(IntEnum):
     """What a lock guards. A request that holds one may take only those further down, so no two wait for each other."""
 
     #: One of an organisation's expensive jobs of a kind: each organisation has one in the queue.
@@ -38,14 +38,14 @@ class Locks:
     """Locks of this process by scope and name. A lock exists as long as somebody holds it or waits for it."""
 
     def __init__(self) -> None:
-        self._locks: WeakValueDictionary[tuple[Scope, str], asyncio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[tuple[LockScope, str], asyncio.Lock] = WeakValueDictionary()
 
     @asynccontextmanager
-    async def hold(self, scope: Scope, *names: str) -> AsyncIterator[None]:
+    async def hold(self, scope: LockScope, *names: str) -> AsyncIterator[None]:
         """Hold the locks of these names. Raises RuntimeError out of order: two requests could wait for each other."""
         deepest = _deepest.get()
         if scope <= deepest:
-            raise RuntimeError(f"{scope.name} must be locked before {Scope(deepest).name}")
+            raise RuntimeError(f"{scope.name} must be locked before {LockScope(deepest).name}")
         async with AsyncExitStack() as stack:
             for name in sorted(set(names)):
                 lock = self._locks.get((scope, name))

@@ -12,7 +12,7 @@ from app.store.transactions import FUNDING, WITHDRAWAL, transaction
 from app.store.wallets import WalletRecord
 from app.submission.context import Service
 from app.submission.idempotency import Claim
-from app.submission.locks import Scope
+from app.submission.locks import LockScope
 from app.submission.plan import Outcome, Plan, PlanType, RefusedError
 from app.submission.refusals import business_error
 from app.wallets import service as wallets
@@ -153,7 +153,7 @@ async def _move(service: Service, claim: Claim, plan: Plan, *wallet_ids: str) ->
     try:
         outcome = await service.submitter.resume(claim)
         if outcome is None:
-            async with service.locks.hold(Scope.WALLET_SENDING, *wallet_ids):
+            async with service.locks.hold(LockScope.WALLET_SENDING, *wallet_ids):
                 outcome = await service.submitter.send(plan, claim)
             outcome = await service.submitter.wait(outcome, claim)
     except RefusedError as refused:

@@ -32,7 +32,7 @@ from app.store.wallets import (
 from app.submission.changes import carry_out, resumed, submit
 from app.submission.context import Service
 from app.submission.idempotency import Claim
-from app.submission.locks import Scope
+from app.submission.locks import LockScope
 from app.submission.ordering import wait_for_earlier
 from app.submission.plan import Plan, PlanType, RefusedError
 from app.submission.refusals import business_error, error_name
@@ -175,7 +175,7 @@ async def update(
             update_wallet_details(conn, wallet_id, now=now_ms(), label=body.label, tags=tags)
 
     if body.policy_id is not None or body.status is not None:
-        async with service.locks.hold(Scope.WALLET_STATE, wallet_id):
+        async with service.locks.hold(LockScope.WALLET_STATE, wallet_id):
             await _update(service, principal, claim, wallet_id, body)
     await service.db.write(write)
     return detail(await find(service, principal.org, wallet_id))
@@ -236,7 +236,7 @@ async def _changes(
 async def archive(service: Service, principal: Principal, claim: Claim, wallet_id: str) -> WalletDetail:
     """Archive an empty wallet. Raises ``wallet_not_empty``."""
     await require(service, principal.org, wallet_id)
-    async with service.locks.hold(Scope.WALLET_STATE, wallet_id):
+    async with service.locks.hold(LockScope.WALLET_STATE, wallet_id):
         if await resumed(service, claim) is None:
             await wait_for_earlier(service, principal.org, CLOSE.waits_for, wallet_id=wallet_id)
             await _archive(service, claim, await find_living(service, principal.org, wallet_id))
@@ -291,7 +291,7 @@ async def rotate_token(
         signers=[operator],
         wallet_id=wallet_id,
     )
-    async with service.locks.hold(Scope.WALLET_SESSION, wallet_id):
+    async with service.locks.hold(LockScope.WALLET_SESSION, wallet_id):
         await wait_for_earlier(service, principal.org, ROTATE.waits_for, wallet_id=wallet_id)
         await carry_out(service, plan, claim)
     return SessionToken(

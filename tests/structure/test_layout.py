@@ -1,0 +1,90 @@
+"""The layout that CONTRIBUTING.md promises: small modules, unique names, SQL in one place, tests that read as sentences.
+
+Which folder may import which is import-linter's contract in pyproject.toml.
+"""
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+_APP = sorted((ROOT / "app").rglob("*.py"))
+_TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
+_DOCUMENTS = [
+    ROOT / "ARCHITECTURE.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "tests").glob("**/README.md")),
+]
+_TOP = {"app", "docs", "idl", "indexer", "programs", "tests", ".ci"}
+_MAX_LINES = 350
+_MAX_NAME = 70
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def test_no_module_of_the_service_is_longer_than_its_limit() -> None:
+    assert {_name(path): lines for path in _APP if (lines := len(path.read_text().splitlines())) > _MAX_LINES} == {}
+
+
+def test_at_most_three_modules_lie_loose_in_the_service() -> None:
+    assert len([path for path in (ROOT / "app").glob("*.py") if path.name != "__init__.py"]) <= 3
+
+
+def test_class_names_of_the_service_are_unique() -> None:
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in _APP:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                found[node.name].append(_name(path))
+    assert {name: places for name, places in found.items() if len(places) > 1} == {}
+
+
+def test_no_import_is_hidden_from_the_layers() -> None:
+    assert [_name(path) for path in _APP if "TYPE_CHECKING" in path.read_text()] == []
+
+
+def test_sql_is_written_by_the_store_the_projection_and_the_indexer_alone() -> None:
+    """Use cases take a connection from the store and hand it on; the embedded chain keeps a file of its own."""
+    own = ("app/store/", "app/projection/", "app/localnet/")
+    for path in _APP:
+        if _name(path).startswith(own):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sqlalchemy"):
+                assert [one.name for one in node.names] == ["Connection"], _name(path)
+            assert not (isinstance(node, ast.Attribute) and node.attr in {"exec_driver_sql", "scalars"}), _name(path)
+
+
+def test_no_test_lies_loose_but_the_whole_line_and_the_documents() -> None:
+    assert {path.name for path in (ROOT / "tests").glob("test_*.py")} <= {"test_flow.py", "test_reference.py"}
+
+
+def test_names_of_tests_are_short_enough_to_be_read() -> None:
+    long = []
+    for path in _TESTS:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+                long += [f"{_name(path)}::{node.name}"] if len(node.name) > _MAX_NAME else []
+    assert long == []
+
+
+@pytest.mark.parametrize("document", _DOCUMENTS, ids=_name)
+def test_every_path_in_a_document_exists(document: Path) -> None:
+    text = document.read_text()
+    missing = []
+    for quoted in re.findall(r"`([\w./*{},<>-]+)`", text):
+        path = quoted.split("::")[0].rstrip("/")
+        if path.split("/")[0] in _TOP and "/" in path and not set("*{}<>") & set(path) and not (ROOT / path).exists():
+            missing.append(quoted)
+    for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
+        if "://" not in link and not (document.parent / link).exists():
+            missing.append(link)
+    assert missing == []
