@@ -96,8 +96,8 @@ def operation(
     """Make an endpoint of ``handler(call, body or query)``.
 
     ``changes`` gives it idempotency keys, ``session`` documents the header Session-Token, ``version`` If-Match and
-    ``tagged`` the answer's ETag, ``secret`` keeps the answer encrypted while it can be repeated, ``pays`` counts its outcome as a payment's. ``errors`` are the
-    codes beside those that every operation has.
+    ``tagged`` the answer's ETag. ``secret`` keeps the answer encrypted while it can be repeated. ``pays`` counts its
+    outcome as a payment's. ``errors`` are the codes next to those that every operation has.
     """
 
     def decorate(handler: Handler) -> Endpoint:

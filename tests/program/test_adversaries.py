@@ -12,6 +12,8 @@ from tests.program.adversaries.stage import Stage
 from tests.program.adversaries.ways import CALLS, Way, slots
 from tests.support.vm import CODEC
 
+pytestmark = pytest.mark.adversary
+
 REFUSALS = table.read()
 WAYS = [way.name for way in CALLS]
 

@@ -1,4 +1,4 @@
-"""The layout that CONTRIBUTING.md promises: small modules, unique names, SQL in one place, tests that read as sentences.
+"""The layout that CONTRIBUTING.md promises: small modules, unique names, SQL in one place, readable tests.
 
 Which folder may import which is import-linter's contract in pyproject.toml.
 """
@@ -84,7 +84,6 @@ def test_every_path_in_a_document_exists(document: Path) -> None:
         path = quoted.split("::")[0].rstrip("/")
         if path.split("/")[0] in _TOP and "/" in path and not set("*{}<>") & set(path) and not (ROOT / path).exists():
             missing.append(quoted)
-    for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
-        if "://" not in link and not (document.parent / link).exists():
-            missing.append(link)
+    links = [link for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text) if "://" not in link]
+    missing += [link for link in links if not (document.parent / link).exists()]
     assert missing == []
