@@ -1,1 +1,1 @@
-"""The program's interface description and the codec that reads and writes its bytes."""
+"""The program's interface description, and the codec that reads and writes the program's bytes."""

@@ -1,17 +1,25 @@
-"""The entries at the end of an Allowlist account, which the IDL format cannot describe."""
+"""The layout of an Allowlist account, whose entries the IDL format cannot describe."""
 
 import struct
+from typing import Any
+
+from idl.layout import FixedLayout
 
 _COUNT = struct.Struct("<I")
-ENTRY_SIZE = 32
-"""Bytes of an entry: an address, or the SHA-256 of a domain."""
+_ENTRY_SIZE = 32
+"""Bytes of an entry: an address, or the hash of a domain."""
 
 
-def decode_entries(data: bytes, offset: int) -> list[bytes]:
-    """Return the entries of the list whose `u32` count stands at `offset`; `ValueError` when they are cut short."""
-    (count,) = _COUNT.unpack_from(data, offset)
-    start = offset + _COUNT.size
-    end = start + count * ENTRY_SIZE
-    if end > len(data):
-        raise ValueError(f"an allowlist of {count} entries does not fit its account")
-    return [data[at : at + ENTRY_SIZE] for at in range(start, end, ENTRY_SIZE)]
+class AllowlistLayout(FixedLayout):
+    """Decodes the fields that the IDL describes and adds `entries`, the list that follows them."""
+
+    def decode(self, data: bytes, offset: int = 0) -> dict[str, Any]:
+        """Return the fields found at `offset`. Raises `struct.error` or `ValueError` when the data is too short."""
+        values = super().decode(data, offset)
+        (count,) = _COUNT.unpack_from(data, offset + self.size)
+        start = offset + self.size + _COUNT.size
+        end = start + count * _ENTRY_SIZE
+        if end > len(data):
+            raise ValueError(f"the account is too short for {count} entries")
+        values["entries"] = [data[at : at + _ENTRY_SIZE] for at in range(start, end, _ENTRY_SIZE)]
+        return values

@@ -21,7 +21,7 @@ from construct import ConstructError
 from solders.instruction import AccountMeta, Instruction
 from solders.pubkey import Pubkey
 
-from idl.allowlist import decode_entries
+from idl.allowlist import AllowlistLayout
 from idl.coders import AnchorpyCoder, BodyCoder, choose
 from idl.layout import FixedLayout
 from idl.legacy import to_legacy
@@ -30,14 +30,14 @@ from idl.values import EnumValues
 
 IDL_PATH = Path(__file__).with_name("agent_vault.json")
 EVENT_IX_TAG = bytes.fromhex("e445a52e51cb9a1d")
-"""First bytes of the data of the instruction by which the program emits an event to itself."""
+"""The first bytes of the instruction data with which the program emits an event to itself."""
 DISCRIMINATOR_SIZE = 8
 
 _BAD_VALUES = (ConstructError, struct.error, ValueError, KeyError, TypeError, AttributeError, OverflowError)
 
 
 class CodecError(ValueError):
-    """Values that do not fit the IDL, or bytes that it does not describe."""
+    """Raised for values that do not fit the IDL, and for bytes that it does not describe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class _AccountSlot:
 
 @dataclass(frozen=True, slots=True)
 class _InstructionPlan:
-    """Everything needed to assemble one instruction."""
+    """What is needed to assemble one instruction."""
 
     discriminator: bytes
     args: BodyCoder
@@ -78,12 +78,12 @@ class _InstructionPlan:
 
 
 class Codec:
-    """The program's bytes, for one program address."""
+    """Reads and writes the program's bytes, for one program address."""
 
     def __init__(self, idl: Mapping[str, Any], program_id: Pubkey | None = None) -> None:
-        """Build every coder of `idl`; `program_id` replaces the address the IDL names.
+        """Build every coder of `idl`; `program_id` replaces the address that the IDL names.
 
-        Raises `CodecError` when a discriminator of the IDL is not the one anchorpy computes from the name.
+        Raises `CodecError` when a discriminator of the IDL differs from the one that anchorpy computes from the name.
         """
         self.idl = idl
         self.program_id = program_id or Pubkey.from_string(idl["address"])
@@ -92,7 +92,7 @@ class Codec:
         self.constants = {constant["name"]: _constant(constant) for constant in idl.get("constants", [])}
         self._types = TypeTable(idl.get("types", []))
         with warnings.catch_warnings():
-            # anchorpy's enums are made by a library that calls attrs in a way that attrs wants to end.
+            # anchorpy's enums come from a library that calls attrs in a deprecated way.
             warnings.simplefilter("ignore", DeprecationWarning)
             self._anchorpy = Coder(Idl.from_json(json.dumps(to_legacy(idl, self._types))))
             self._enums = self._enum_values()
@@ -101,17 +101,12 @@ class Codec:
         self._events = {bytes(e["discriminator"]): self._event_coder(e) for e in idl.get("events", [])}
         self._accounts = {bytes(a["discriminator"]): self._account_coder(a) for a in idl.get("accounts", [])}
 
-    def instruction(
-        self,
-        name: str,
-        args: Mapping[str, Any],
-        accounts: Mapping[str, Pubkey | None],
-    ) -> Instruction:
+    def instruction(self, name: str, args: Mapping[str, Any], accounts: Mapping[str, Pubkey | None]) -> Instruction:
         """Return the instruction `name`.
 
-        Every argument and account is named as in the IDL; `None` leaves an optional account out. The event authority,
-        the program itself and accounts of fixed address need not be given. Raises `CodecError` for a missing or an
-        unknown name and for values that do not fit.
+        Arguments and accounts have the IDL's names; `None` leaves an optional account out. The event authority, the
+        program itself and accounts with a fixed address may be omitted. Raises `CodecError` for a missing or unknown
+        name and for values that do not fit.
         """
         plan = self._plan(name)
         if not plan.names.issuperset(accounts):
@@ -120,7 +115,7 @@ class Codec:
         return Instruction(self.program_id, self.instruction_data(name, args), metas)
 
     def instruction_data(self, name: str, args: Mapping[str, Any]) -> bytes:
-        """Return the data of the instruction `name`; `CodecError` for arguments that do not fit."""
+        """Return the data of the instruction `name`. Raises `CodecError` for arguments that do not fit."""
         plan = self._plan(name)
         try:
             return plan.discriminator + plan.args.encode(args)
@@ -128,28 +123,22 @@ class Codec:
             raise CodecError(f"arguments of {name}: {error}") from error
 
     def decode_instruction(self, data: bytes) -> tuple[str, dict[str, Any]] | None:
-        """Return name and arguments of an instruction of the program, or `None` for another's."""
+        """Return the name and arguments of an instruction, or `None` when it is not the program's."""
         name = self._instruction_names.get(data[:DISCRIMINATOR_SIZE])
         if name is None:
             return None
         return name, _decoded(f"instruction {name}", self._instructions[name].args, data, DISCRIMINATOR_SIZE)
 
     def decode_account(self, data: bytes) -> Account:
-        """Return the account that `data` holds; `CodecError` when it is none of the program's."""
+        """Return the account that `data` holds. Raises `CodecError` when it is not one of the program's."""
         known = self._accounts.get(data[:DISCRIMINATOR_SIZE])
         if known is None:
-            raise CodecError("the data is no account of the program")
+            raise CodecError("the data is not an account of the program")
         name, coder = known
-        fields = _decoded(f"account {name}", coder, data, DISCRIMINATOR_SIZE)
-        if name == "Allowlist" and isinstance(coder, FixedLayout):
-            try:
-                fields["entries"] = decode_entries(data, DISCRIMINATOR_SIZE + coder.size)
-            except (struct.error, ValueError) as error:
-                raise CodecError(f"entries of an allowlist: {error}") from error
-        return Account(name, fields)
+        return Account(name, _decoded(f"account {name}", coder, data, DISCRIMINATOR_SIZE))
 
     def decode_event(self, data: bytes) -> Event | None:
-        """Return the event in the data of an inner instruction, or `None` when it carries none that the IDL knows."""
+        """Return the event in the data of an inner instruction, or `None` when it holds none that the IDL knows."""
         if not data.startswith(EVENT_IX_TAG):
             return None
         return self._event(data, len(EVENT_IX_TAG))
@@ -159,11 +148,8 @@ class Codec:
         return self._event(data, 0)
 
     def decode_return(self, type_name: str, data: bytes) -> dict[str, Any]:
-        """Return the struct `type_name` that an instruction gave as return data."""
-        type_ = self._types.named(type_name)
-        if not isinstance(type_, Struct):
-            raise CodecError(f"{type_name} is not a struct")
-        return _decoded(type_name, self._type_coder(type_), data, 0)
+        """Return the struct `type_name` that an instruction returned as data."""
+        return _decoded(type_name, self._type_coder(self._types.named_struct(type_name)), data, 0)
 
     def encode_event(self, event: Event) -> bytes:
         """Return the data of the inner instruction that carries `event`."""
@@ -173,7 +159,7 @@ class Codec:
         raise CodecError(f"the program has no event {event.name}")
 
     def error_name(self, code: int) -> str | None:
-        """Return the name of a custom error code of the program."""
+        """Return the program's name for a custom error code."""
         return self.errors.get(code)
 
     def _plan(self, name: str) -> _InstructionPlan:
@@ -187,7 +173,7 @@ class Codec:
         if address is not None:
             return AccountMeta(address, slot.signer, slot.writable)
         if slot.optional and slot.name in accounts:
-            # By Anchor's convention the program's own address stands for an account that is left out.
+            # By Anchor's convention the program's own address means that the account is left out.
             return AccountMeta(self.program_id, is_signer=False, is_writable=False)
         raise CodecError(f"{name} needs the account {slot.name}")
 
@@ -247,7 +233,7 @@ class Codec:
         computed = next((d for d, known in coder.discriminators.items() if known == name), None)
         _same_discriminator(name, bytes(item["discriminator"]), computed)
         layout = coder.layouts[name]
-        type_ = self._named_struct(name)
+        type_ = self._types.named_struct(name)
         return name, choose(type_, lambda: AnchorpyCoder(type_, self._enums, layout.build, layout.parse))
 
     def _account_coder(self, item: Mapping[str, Any]) -> tuple[str, BodyCoder]:
@@ -256,7 +242,8 @@ class Codec:
             name, bytes(item["discriminator"]), self._anchorpy.accounts.acc_name_to_discriminator.get(name)
         )
         # The program's accounts are zero-copy, so each has a layout of fixed size.
-        return name, FixedLayout(self._named_struct(name))
+        layout = AllowlistLayout if name == "Allowlist" else FixedLayout
+        return name, layout(self._types.named_struct(name))
 
     def _type_coder(self, type_: Struct) -> BodyCoder:
         coder = self._anchorpy.types
@@ -269,12 +256,6 @@ class Codec:
                 lambda data: coder.decode(type_.name, data),
             ),
         )
-
-    def _named_struct(self, name: str) -> Struct:
-        type_ = self._types.named(name)
-        if not isinstance(type_, Struct):
-            raise CodecError(f"{name} is not a struct")
-        return type_
 
     def _enum_values(self) -> EnumValues:
         enums = [self._types.named(item["name"]) for item in self.idl.get("types", [])]
@@ -293,7 +274,7 @@ def load(program_id: Pubkey | None = None) -> Codec:
 
 def _same_discriminator(name: str, stated: bytes, computed: bytes | None) -> None:
     if stated != computed:
-        raise CodecError(f"the IDL's discriminator of {name} is not the one of its name")
+        raise CodecError(f"the IDL's discriminator of {name} does not belong to this name")
 
 
 def _decoded(what: str, coder: BodyCoder, data: bytes, offset: int) -> dict[str, Any]:
@@ -304,7 +285,7 @@ def _decoded(what: str, coder: BodyCoder, data: bytes, offset: int) -> dict[str,
 
 
 def _constant(constant: Mapping[str, Any]) -> Any:
-    """Return the value of an IDL constant, which the format writes as Rust source."""
+    """Return the value of an IDL constant, which the format states as Rust source."""
     value: str = constant["value"]
     match constant["type"]:
         case "pubkey":

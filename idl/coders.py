@@ -1,4 +1,4 @@
-"""One coder per instruction, account, event and type: precompiled where the size is fixed, anchorpy's elsewhere."""
+"""Coders for instructions, accounts, events and types: precompiled for a fixed size, otherwise anchorpy's."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -15,18 +15,14 @@ class BodyCoder(Protocol):
         """Return the bytes of `values`."""
 
     def decode(self, data: bytes, offset: int = 0) -> dict[str, Any]:
-        """Return the values that stand at `offset`."""
+        """Return the values at `offset`."""
 
 
 class AnchorpyCoder:
-    """A coder of variable size, on anchorpy's functions."""
+    """Codes values of variable size with anchorpy's functions."""
 
     def __init__(
-        self,
-        type_: Struct,
-        enums: EnumValues,
-        build: Callable[[Any], bytes],
-        parse: Callable[[bytes], Any],
+        self, type_: Struct, enums: EnumValues, build: Callable[[Any], bytes], parse: Callable[[bytes], Any]
     ) -> None:
         self._type = type_
         self._enums = enums
@@ -38,11 +34,11 @@ class AnchorpyCoder:
         return self._build(to_anchorpy(self._type, values, self._enums))
 
     def decode(self, data: bytes, offset: int = 0) -> dict[str, Any]:
-        """Return the values that stand at `offset`; bytes after them are ignored."""
+        """Return the values at `offset`; bytes after them are ignored."""
         values: dict[str, Any] = from_anchorpy(self._type, self._parse(data[offset:]))
         return values
 
 
 def choose(type_: Struct, anchorpy_coder: Callable[[], BodyCoder]) -> BodyCoder:
-    """Return the precompiled coder of a type of fixed size, else what `anchorpy_coder` makes."""
+    """Return a precompiled coder if the type has a fixed size, else the one that `anchorpy_coder` makes."""
     return FixedLayout(type_) if is_fixed(type_) else anchorpy_coder()

@@ -1,7 +1,7 @@
 """Precompiled coders for layouts of fixed size.
 
-anchorpy's coders walk a tree of Python objects for every value (about 0.1 ms an event, more for an account). A layout
-without options and vectors is one `struct` format, which is some ten times faster; the tests compare the two.
+anchorpy's coders walk a tree of Python objects for every value: about 0.1 ms per event, more per account. A layout
+without options and vectors is one `struct` format, which is about ten times faster. The tests compare the two.
 """
 
 import struct
@@ -34,7 +34,7 @@ class FixedLayout:
     """Encodes and decodes one struct whose size does not depend on its values."""
 
     def __init__(self, type_: Struct) -> None:
-        """Compile `type_`; `ValueError` when its size is not fixed."""
+        """Compile `type_`. Raises `ValueError` when its size is not fixed."""
         self._struct = struct.Struct("<" + _format(type_))
         self._take = _taker(type_)
         self._put = _putter(type_)
@@ -50,14 +50,14 @@ class FixedLayout:
         return values
 
     def encode(self, values: Mapping[str, Any]) -> bytes:
-        """Return the struct's bytes; `KeyError`, `ValueError` or `struct.error` for values that do not fit."""
+        """Return the struct's bytes. Raises `KeyError`, `ValueError` or `struct.error` for values that do not fit."""
         flat: list[Any] = []
         self._put(values, flat)
         return self._struct.pack(*flat)
 
 
 def is_fixed(type_: IdlType) -> bool:
-    """Whether every value of the type takes the same number of bytes."""
+    """Return whether every value of the type takes the same number of bytes."""
     match type_:
         case Primitive(name):
             return name in _FORMATS or name in _WIDE
@@ -148,7 +148,7 @@ def _struct_putter(name: str, putters: tuple[tuple[str, _Put], ...]) -> _Put:
 
 
 def _exactly(length: int, value: bytes) -> bytes:
-    # struct would pad or cut silently.
+    # `struct` would pad or cut silently.
     if len(value) != length:
         raise ValueError(f"expected {length} bytes, got {len(value)}")
     return bytes(value)

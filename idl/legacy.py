@@ -1,4 +1,4 @@
-"""Rewrites an IDL of format 0.1.0 into the format before it, the only one that anchorpy reads."""
+"""Rewrites an IDL from format 0.1.0 into the older format, the only one that anchorpy reads."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,8 +11,8 @@ _PRIMITIVES = {"pubkey": "publicKey"}
 def to_legacy(idl: Mapping[str, Any], types: TypeTable) -> dict[str, Any]:
     """Return the legacy IDL that describes the same bytes.
 
-    Accounts and events get their fields inline. Account structs are written as ordinary ones: the zero-copy
-    layouts of the program have no padding, so their bytes are those of borsh.
+    Accounts and events get their fields inline. Account structs are written as ordinary ones: the program's zero-copy
+    layouts have no padding, so their bytes are the same as borsh's.
     """
     accounts = [account["name"] for account in idl.get("accounts", [])]
     events = [event["name"] for event in idl.get("events", [])]
@@ -36,22 +36,19 @@ def to_legacy(idl: Mapping[str, Any], types: TypeTable) -> dict[str, Any]:
             if definition["name"] not in inline and definition["type"]["kind"] != "type"
         ],
         "events": [
-            {"name": name, "fields": [{**field, "index": False} for field in _fields(_struct(types.named(name)))]}
+            {"name": name, "fields": [{**field, "index": False} for field in _fields(types.named_struct(name))]}
             for name in events
         ],
     }
 
 
-def _struct(type_: IdlType) -> Struct:
-    if not isinstance(type_, Struct):
-        raise TypeError(f"{type_} is not a struct")
-    return type_
-
-
 def _definition(name: str, type_: IdlType) -> dict[str, Any]:
-    if isinstance(type_, Enum):
-        return {"name": name, "type": {"kind": "enum", "variants": [{"name": v} for v in type_.variants]}}
-    return {"name": name, "type": {"kind": "struct", "fields": _fields(_struct(type_))}}
+    match type_:
+        case Enum(_, variants):
+            return {"name": name, "type": {"kind": "enum", "variants": [{"name": variant} for variant in variants]}}
+        case Struct():
+            return {"name": name, "type": {"kind": "struct", "fields": _fields(type_)}}
+    raise TypeError(f"{name} is neither a struct nor an enum")
 
 
 def _fields(struct: Struct) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
-"""Transactions as a node gives them, in base64: the accounts that they name and the program's events in them.
+"""Reads transactions as a node gives them, in base64: the accounts that they name and the program's events in them.
 
-Only inner instructions count as events that the program sent to itself: their data begins with the event tag and their
-only account is the program's event authority, an address that nobody else can sign for. Log lines prove nothing.
+Only an inner instruction that the program sent to itself counts as an event: its data begins with the event tag, and
+its only account is the program's event authority, for which nobody else can sign. Log lines prove nothing.
 """
 
 import base64
@@ -17,13 +17,13 @@ from solders.transaction import VersionedTransaction
 from idl.codec import Codec, Event
 
 RawTransaction = dict[str, Any]
-"""A result of `getTransaction`, asked for with `OPTIONS`."""
+"""A result of `getTransaction` with the options `OPTIONS`."""
 OPTIONS = {"encoding": "base64", "commitment": "confirmed", "maxSupportedTransactionVersion": 0}
 
 
 @dataclass(frozen=True, slots=True)
 class ChainEvent:
-    """An event of the program and where it stands: `inner` counts the inner instructions of `instruction`."""
+    """An event of the program and its place: `inner` counts the inner instructions of `instruction`."""
 
     instruction: int
     inner: int
@@ -31,19 +31,19 @@ class ChainEvent:
 
 
 def signed(raw: RawTransaction) -> VersionedTransaction:
-    """Return the transaction as it was signed. Raises ValueError where it is none."""
+    """Return the transaction as it was signed. Raises `ValueError` when the bytes are not a transaction."""
     return VersionedTransaction.from_bytes(base64.b64decode(raw["transaction"][0]))
 
 
 def accounts(raw: RawTransaction, transaction: VersionedTransaction) -> list[Pubkey]:
-    """Return the addresses that the transaction's instructions number: its own, then those of lookup tables."""
+    """Return the addresses to which the instructions' indexes refer: the transaction's, then those of lookup tables."""
     loaded = raw["meta"].get("loadedAddresses") or {}
     from_tables = (*loaded.get("writable", ()), *loaded.get("readonly", ()))
     return [*transaction.message.account_keys, *map(Pubkey.from_string, from_tables)]
 
 
 def events(raw: RawTransaction, keys: list[Pubkey], codec: Codec) -> Iterator[ChainEvent]:
-    """Yield the program's events in a transaction whose `accounts` are `keys`."""
+    """Yield the program's events in a transaction with these `accounts`."""
     for group in raw["meta"].get("innerInstructions") or ():
         for inner, instruction in enumerate(group["instructions"]):
             named = instruction["accounts"]
@@ -57,7 +57,7 @@ def events(raw: RawTransaction, keys: list[Pubkey], codec: Codec) -> Iterator[Ch
 
 
 def instructions(raw: RawTransaction) -> Iterator[tuple[Pubkey, bytes, list[Pubkey]]]:
-    """Yield program, data and accounts of all instructions of a transaction, then of those that programs called."""
+    """Yield program, data and accounts of the transaction's own instructions, then of those that programs called."""
     transaction = signed(raw)
     keys = accounts(raw, transaction)
     for outer in transaction.message.instructions:
@@ -69,8 +69,9 @@ def instructions(raw: RawTransaction) -> Iterator[tuple[Pubkey, bytes, list[Pubk
 
 
 def message_hash(transaction: bytes) -> str:
-    """Return the hex SHA-256 of the message that was signed, of a serialised transaction.
+    """Return the hex SHA-256 of the signed message in a serialised transaction.
 
-    That begins with the number of its signatures, one byte as they are fewer than 128, and has 64 bytes for each.
+    The transaction begins with the number of its signatures (one byte, as they are fewer than 128), then has 64 bytes
+    for each.
     """
     return hashlib.sha256(transaction[1 + 64 * transaction[0] :]).hexdigest()

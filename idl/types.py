@@ -1,4 +1,4 @@
-"""The types of an Anchor IDL (format 0.1.0) as a tree with every name resolved."""
+"""The types of an Anchor IDL (format 0.1.0) as a tree in which every name is resolved."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """An integer, `bool`, `pubkey`, `string` or `bytes`, under the IDL's name for it."""
+    """An integer, `bool`, `pubkey`, `string` or `bytes`, with the IDL's name for it."""
 
     name: str
 
@@ -31,14 +31,14 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class Vec:
-    """A `u32` count and as many items."""
+    """A `u32` count, then that many items."""
 
     item: "IdlType"
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One byte, and the item when that byte is 1."""
+    """One byte, then the item if that byte is 1."""
 
     item: "IdlType"
 
@@ -53,7 +53,7 @@ class Struct:
 
 @dataclass(frozen=True, slots=True)
 class Enum:
-    """A choice without payload, one byte; its values are the variants' names."""
+    """A choice without payload, in one byte; its values are the variants' names."""
 
     name: str
     variants: tuple[str, ...]
@@ -63,24 +63,31 @@ IdlType = Primitive | ByteArray | Array | Vec | Option | Struct | Enum
 
 
 class TypeTable:
-    """Resolves the type expressions of one IDL; aliases disappear on the way."""
+    """Resolves the type expressions of one IDL, aliases included."""
 
     def __init__(self, definitions: Sequence[Json]) -> None:
         self._definitions = {definition["name"]: definition["type"] for definition in definitions}
         self._resolved: dict[str, IdlType] = {}
 
     def named(self, name: str) -> IdlType:
-        """Return the type defined under `name`; `KeyError` when there is none."""
+        """Return the type with this name. Raises `KeyError` when there is none."""
         if name not in self._resolved:
             self._resolved[name] = self._define(name, self._definitions[name])
         return self._resolved[name]
 
+    def named_struct(self, name: str) -> Struct:
+        """Return the struct with this name. Raises `TypeError` when the type is another."""
+        type_ = self.named(name)
+        if not isinstance(type_, Struct):
+            raise TypeError(f"{name} is not a struct")
+        return type_
+
     def struct(self, name: str, fields: Sequence[Json]) -> Struct:
-        """Return a struct of the given IDL fields."""
+        """Return a struct with the given IDL fields."""
         return Struct(name, tuple((field["name"], self.resolve(field["type"])) for field in fields))
 
     def resolve(self, expression: str | Json) -> IdlType:
-        """Return the type an IDL expression stands for.
+        """Return the type that an IDL expression denotes.
 
         Raises `ValueError` for what the format allows but this codec does not read (generics).
         """

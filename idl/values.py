@@ -1,4 +1,4 @@
-"""Turns plain values (dictionaries, bytes, names of variants) into anchorpy's objects and back."""
+"""Converts plain values (dictionaries, bytes, variants' names) to anchorpy's objects and back."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ _LIMITS = {f"{sign}{bits}": bits for sign in "ui" for bits in (8, 16, 32, 64, 12
 
 
 def to_anchorpy(type_: IdlType, value: Any, enums: EnumValues) -> Any:
-    """Return `value` as anchorpy's encoder wants it; `ValueError` for what does not fit the type."""
+    """Return `value` as anchorpy's encoder wants it. Raises `ValueError` when it does not fit the type."""
     match type_:
         case Primitive(name) if name in _LIMITS:
             return _integer(name, value)
@@ -36,7 +36,7 @@ def to_anchorpy(type_: IdlType, value: Any, enums: EnumValues) -> Any:
 
 
 def from_anchorpy(type_: IdlType, value: Any) -> Any:
-    """Return what anchorpy decoded as plain values."""
+    """Return plain values for what anchorpy decoded."""
     match type_:
         case ByteArray():
             return bytes(value)
