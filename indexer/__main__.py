@@ -8,20 +8,22 @@ from pathlib import Path
 import click
 from solders.pubkey import Pubkey
 
+from app.chain.transport import HttpTransport
 from idl.codec import load
 from indexer.follower import Indexer
-from indexer.rpc import HttpTransport
+
+_TIMEOUT = 30.0
 
 
 @click.command()
 @click.option("--rpc-url", required=True, help="URL of a Solana node, such as http://127.0.0.1:8899.")
-@click.option("--ws-url", help="Its WebSocket; with it, new events are stored without waiting for the next poll.")
-@click.option("--program", help="Address of the program; by default the one that the IDL names.")
+@click.option("--ws-url", help="URL of its WebSocket, to store new events without waiting for the next poll.")
+@click.option("--program", help="Address of the program.  [default: the one in the IDL]")
 @click.option("--db", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Database to write.")
-@click.option("--org", "orgs", multiple=True, help="Only this organisation's events; may be repeated.")
-@click.option("--poll-interval", default=1.0, show_default=True, help="Seconds between two looks at the history.")
-@click.option("--once", is_flag=True, help="Store what there is and stop.")
-def main(  # noqa: PLR0917 - one parameter an option
+@click.option("--org", "orgs", multiple=True, help="Store only this organisation's events; may be repeated.")
+@click.option("--poll-interval", default=1.0, show_default=True, help="Seconds between two polls of the history.")
+@click.option("--once", is_flag=True, help="Store the events of the past, then exit.")
+def main(  # noqa: PLR0917 - one parameter per option
     rpc_url: str,
     ws_url: str | None,
     program: str | None,
@@ -30,43 +32,34 @@ def main(  # noqa: PLR0917 - one parameter an option
     poll_interval: float,
     once: bool,
 ) -> None:
-    """Store the program's events in a database, first those of the past, then new ones."""
+    """Store the program's events in a database: first those of the past, then new ones."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    asyncio.run(_run(rpc_url, ws_url, program, db, orgs, poll_interval, once=once))
 
+    async def run() -> None:
+        transport = HttpTransport(rpc_url, timeout=_TIMEOUT)
+        indexer = Indexer(
+            transport=transport,
+            codec=load(Pubkey.from_string(program) if program else None),
+            db_path=db,
+            poll_interval=poll_interval,
+            ws_url=ws_url,
+            orgs=orgs or None,
+        )
+        try:
+            if once:
+                added = await indexer.catch_up()
+                click.echo(f"{added} events stored, {indexer.store.count_events()} in all")
+                return
+            stop = asyncio.Event()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                asyncio.get_running_loop().add_signal_handler(number, stop.set)
+            await indexer.start()
+            await stop.wait()
+        finally:
+            await indexer.stop()
+            await transport.aclose()
 
-async def _run(  # noqa: PLR0917
-    rpc_url: str,
-    ws_url: str | None,
-    program: str | None,
-    db: Path,
-    orgs: tuple[str, ...],
-    poll_interval: float,
-    *,
-    once: bool,
-) -> None:
-    transport = HttpTransport(rpc_url)
-    indexer = Indexer(
-        transport=transport,
-        codec=load(Pubkey.from_string(program) if program else None),
-        db_path=db,
-        poll_interval=poll_interval,
-        ws_url=ws_url,
-        orgs=orgs or None,
-    )
-    try:
-        if once:
-            added = await indexer.catch_up()
-            click.echo(f"{added} events stored, {indexer.store.count_events()} in all")
-            return
-        stop = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        await indexer.start()
-        await stop.wait()
-    finally:
-        await indexer.stop()
-        await transport.aclose()
+    asyncio.run(run())
 
 
 if __name__ == "__main__":

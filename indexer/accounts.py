@@ -1,4 +1,4 @@
-"""Follows the token accounts of reserves and vaults, to find what arrives there without the program's doing."""
+"""Follows the token accounts of reserves and vaults, to find transfers that the program did not make."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,12 +9,10 @@ from sqlite_utils import Database
 from idl.codec import Event
 from indexer.records import TokenMove
 
-_COLUMNS = "address, org, vault, balance, slot"
-
 
 @dataclass(frozen=True, slots=True)
 class FollowedAccount:
-    """A token account; `vault` is `None` for a reserve. `balance` is as of `slot`, `None` when not seen yet."""
+    """A token account; `vault` is `None` for a reserve. `balance` is as of `slot`, `None` when unknown."""
 
     address: str
     org: str
@@ -25,7 +23,7 @@ class FollowedAccount:
 
 @dataclass(frozen=True, slots=True)
 class Deposit:
-    """Tokens that arrived: `index` is the account's position in the transaction, `balance` what it held then."""
+    """Tokens that arrived: `index` is the account's position in the transaction, `balance` what it held afterwards."""
 
     account: str
     index: int
@@ -36,39 +34,33 @@ class Deposit:
 
 
 class TokenAccounts:
-    """The followed accounts. Writes belong into the caller's transaction."""
+    """The followed accounts. Call the writing methods within a database transaction."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
 
     def get(self, address: str) -> FollowedAccount | None:
         """Return a followed account."""
-        row = self._db.conn.execute(f"SELECT {_COLUMNS} FROM token_accounts WHERE address = ?", [address]).fetchone()  # noqa: S608
-        return None if row is None else FollowedAccount(*row)
+        return next(iter(self._select("address = ?", address)), None)
 
     def reserves(self) -> list[FollowedAccount]:
         """Return the reserves of all organisations."""
-        rows = self._db.conn.execute(f"SELECT {_COLUMNS} FROM token_accounts WHERE vault IS NULL")  # noqa: S608
-        return [FollowedAccount(*row) for row in rows]
+        return self._select("vault IS NULL")
 
     def after(self, address: str, limit: int) -> list[FollowedAccount]:
-        """Return followed accounts in the order of their addresses, to go round all of them piece by piece."""
-        rows = self._db.conn.execute(
-            f"SELECT {_COLUMNS} FROM token_accounts WHERE address > ? ORDER BY address LIMIT ?",  # noqa: S608
-            [address, limit],
-        )
-        return [FollowedAccount(*row) for row in rows]
+        """Return the followed accounts after an address, in order, to go through all of them in parts."""
+        return self._select("address > ? ORDER BY address LIMIT ?", address, limit)
 
     def suspects(self) -> list[str]:
-        """Return the accounts whose history has to be read: they moved in a transaction not stored yet."""
+        """Return the accounts whose history must be read: they moved in a transaction that is not stored yet."""
         return [row[0] for row in self._db.conn.execute("SELECT address FROM token_accounts WHERE suspect")]
 
     def doubt(self, address: str) -> None:
-        """Have an account's history read."""
+        """Mark an account as one whose history must be read."""
         self._db.conn.execute("UPDATE token_accounts SET suspect = 1 WHERE address = ?", [address])
 
     def doubt_all(self) -> None:
-        """Forget all balances and have every history read, after transactions vanished."""
+        """Forget all balances and mark every account, after transactions were rolled back."""
         self._db.conn.execute("UPDATE token_accounts SET suspect = 1, balance = NULL, slot = 0")
 
     def clear(self, address: str) -> None:
@@ -82,7 +74,7 @@ class TokenAccounts:
         )
 
     def follow(self, moves: Sequence[TokenMove], events: Sequence[Event], slot: int) -> list[Deposit]:
-        """Take in what one transaction did: new accounts, new balances; return what arrived unexplained."""
+        """Record one transaction's new accounts and balances; return the deposits that its events do not explain."""
         for event in events:
             self._adopt(event)
         explained = self._explained(events)
@@ -108,11 +100,15 @@ class TokenAccounts:
             self._insert(data["vault_tokens"], data["org"], data["vault"])
 
     def _insert(self, address: Any, org: Any, vault: Any) -> None:
-        # A new account is taken to be empty: whatever it holds before its first move then shows as a gap.
+        # A new account counts as empty, so that whatever it holds before its first move shows as a gap.
         self._db.conn.execute(
             "INSERT OR IGNORE INTO token_accounts (address, org, vault, balance, slot) VALUES (?, ?, ?, 0, 0)",
             [str(address), str(org), None if vault is None else str(vault)],
         )
+
+    def _select(self, condition: str, *params: object) -> list[FollowedAccount]:
+        query = f"SELECT address, org, vault, balance, slot FROM token_accounts WHERE {condition}"  # noqa: S608 - ours
+        return [FollowedAccount(*row) for row in self._db.conn.execute(query, params)]
 
     def _explained(self, events: Sequence[Event]) -> dict[str, int]:
         """Return by how much the program's own events changed each reserve and vault."""

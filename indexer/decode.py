@@ -1,4 +1,4 @@
-"""From a node's answer to what the indexer keeps: the program's events, and what moved in token accounts."""
+"""Turns a node's answer into what the indexer keeps: the program's events, and what moved in token accounts."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from indexer.records import ChainTransaction, TokenMove
 
 
 def decode_transaction(raw: RawTransaction, codec: Codec) -> ChainTransaction | None:
-    """Return what the indexer keeps of a transaction; `None` for a failed one, which changed nothing."""
+    """Return what the indexer keeps of a transaction, `None` for a failed one, which changed nothing."""
     meta = raw["meta"]
     if meta is None or meta["err"] is not None:
         return None
@@ -28,13 +28,11 @@ def decode_transaction(raw: RawTransaction, codec: Codec) -> ChainTransaction | 
 
 
 def _moves(meta: dict[str, Any], keys: list[Pubkey]) -> list[TokenMove]:
-    before = {one["accountIndex"]: one for one in meta.get("preTokenBalances") or ()}
-    after = {one["accountIndex"]: one for one in meta.get("postTokenBalances") or ()}
+    before, after = (
+        {one["accountIndex"]: int(one["uiTokenAmount"]["amount"]) for one in meta.get(name) or ()}
+        for name in ("preTokenBalances", "postTokenBalances")
+    )
     return [
-        TokenMove(str(keys[index]), index, _amount(before.get(index)), _amount(after.get(index)))
+        TokenMove(str(keys[index]), index, before.get(index, 0), after.get(index, 0))
         for index in sorted(before.keys() | after.keys())
     ]
-
-
-def _amount(balance: dict[str, Any] | None) -> int:
-    return 0 if balance is None else int(balance["uiTokenAmount"]["amount"])

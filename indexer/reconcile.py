@@ -1,82 +1,78 @@
-"""Slow checks that what is stored is what the chain holds: finality, late transactions, gaps and balances."""
+"""Compares the store with the chain in slow rounds: finality, late transactions, gaps and balances."""
 
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 
+from app.chain.client import ACCOUNT_BATCH, ChainClient
+from app.chain.confirmations import STATUS_BATCH
+from app.chain.errors import RpcError
 from indexer.accounts import FollowedAccount
-from indexer.rpc import RpcError
-from indexer.source import ACCOUNT_BATCH, STATUS_BATCH, Source
 from indexer.store import EventStore
 
 Ingest = Callable[[Sequence[str]], Awaitable[int]]
-"""Fetches and stores the transactions with these signatures, oldest first."""
+"""Fetches and stores the transactions with these signatures, oldest first; returns the rows added."""
 
 _ACCOUNT_PREFIX = "tokens:"
 _ROUND = 4
-"""Batches of token accounts whose balances one check compares, beside the reserves'."""
+"""Batches of token accounts whose balances one check compares, next to the reserves'."""
 
 
 class Reconciler:
-    """Compares the store with the chain, a bounded piece at a time."""
+    """Compares the store with the chain, a bounded part at a time."""
 
-    def __init__(self, source: Source, store: EventStore, program: str, ingest: Ingest) -> None:
-        self._source = source
+    def __init__(self, chain: ChainClient, store: EventStore, program: str, ingest: Ingest) -> None:
+        self._chain = chain
         self._store = store
         self._program = program
         self._ingest = ingest
         self._gaps: set[str] = set()
-        # So many of the oldest transactions that are not final were asked for in vain: younger ones get their turn.
-        self._unsettled = 0
+        # The number of oldest transactions whose fate the node did not know; the next check skips them.
+        self._undecided = 0
         self._compared = ""
 
-    async def settle(self) -> int:
-        """Mark as final what is, and remove what vanished; return how many transactions vanished."""
-        slot = await self._source.finalized_slot()
-        vanished = 0
-        while signatures := self._store.unfinalized(slot, STATUS_BATCH - 1, self._unsettled):
+    async def finalize(self) -> int:
+        """Mark final transactions, and remove those that were rolled back; return how many were removed."""
+        slot = await self._chain.slot("finalized")
+        removed = 0
+        while signatures := self._store.unfinalized(slot, STATUS_BATCH - 1, self._undecided):
             witness = self._store.last_finalized(self._store.slot_of(signatures[0]) or 0)
             asked = [*([witness] if witness else []), *signatures]
-            seen = await self._source.commitments(asked)
+            seen = await self._chain.statuses(asked, search_history=True)
             final, gone, keeps_history = [], [], False
-            for one, how in zip(asked, seen.found, strict=True):
-                keeps_history = keeps_history or how is not None
-                if how == "finalized":
+            for one, status in zip(asked, seen.found, strict=True):
+                keeps_history = keeps_history or status is not None
+                if status is not None and status.commitment == "finalized":
                     final.append(one)
-                # Behind one address there may be several nodes. That one does not know a transaction counts only where
-                # it has seen these slots, and still knows an older transaction.
-                elif how is None and keeps_history and seen.slot >= slot:
+                # There may be several nodes behind one address. That a node does not know a transaction counts only if
+                # it has seen these slots and still knows an older transaction.
+                elif status is None and keeps_history and seen.slot >= slot:
                     gone.append(one)
             self._store.finalize(final)
             if gone:
                 self._store.revert(gone)
-                vanished += len(gone)
-            left = set(signatures) - {*final, *gone}
-            self._unsettled += len(left)
-            if len(left) == len(signatures):
-                return vanished  # the next check goes on behind them
-        self._unsettled = 0
-        return vanished
+                removed += len(gone)
+            left = len(set(signatures) - {*final, *gone})
+            self._undecided += left
+            if left == len(signatures):
+                return removed  # the next check continues after them
+        self._undecided = 0
+        return removed
 
     async def catch_late(self) -> int:
         """Store what entered the program's history behind the cursor, in slots that are not final yet."""
-        late = await self._source.history(self._program, self._store.last_finalized())
-        return await self._ingest_unknown([one.signature for one in late if not one.failed])
+        return await self._read(self._program, self._store.last_finalized())
 
     async def fill_gaps(self) -> int:
-        """Read the history of every vault and organisation that misses an event, as it did at the last check.
+        """Read the history of every vault and organisation that misses an event now and did at the last check.
 
         An event may be missing for a moment, because transactions are stored as they are confirmed.
         """
         gaps = set(self._store.streams_with_gaps())
         lasting, self._gaps = gaps & self._gaps, gaps
-        stored = 0
-        for stream in sorted(lasting):
-            history = await self._source.history(stream, None)
-            stored += await self._ingest_unknown([one.signature for one in history if not one.failed])
-        return stored
+        return sum([await self._read(stream, None) for stream in sorted(lasting)])
 
     async def check_balances(self) -> int:
-        """Compare balances with the chain, and set those in doubt as they are read there; return how many were set."""
+        """Compare balances with the chain's, and replace those in doubt; return how many were replaced."""
         accounts = self._store.accounts
         reserves = accounts.reserves()
         for start in range(0, len(reserves), ACCOUNT_BATCH):
@@ -89,34 +85,38 @@ class Reconciler:
                 break
         observed = 0
         for address in accounts.suspects():
-            with contextlib.suppress(RpcError):  # a node that is behind; the others are not to wait for another
-                observed += await self._read_history(address)
+            with contextlib.suppress(RpcError):  # a node that is behind for one account must not delay the others
+                observed += await self._observe(address)
         return observed
 
     async def _compare(self, accounts: Sequence[FollowedAccount]) -> None:
         if not accounts:
             return
-        seen = await self._source.balances([one.address for one in accounts])
+        seen = await self._chain.balances([one.address for one in accounts])
         for one, amount in zip(accounts, seen.amounts, strict=True):
             current = self._store.accounts.get(one.address)
             if current is not None and current.slot <= seen.slot and current.balance != (amount or 0):
                 self._store.doubt(one.address)
 
-    async def _read_history(self, address: str) -> bool:
-        """Read an account's balance, store what its history has, then the balance; tell whether that was set."""
+    async def _observe(self, address: str) -> bool:
+        """Read an account's balance, store what its history has, then the balance; return whether that was stored."""
         name = _ACCOUNT_PREFIX + address
-        seen = await self._source.balances([address])
-        history = await self._source.history(address, self._store.cursor(name), seen=seen.slot)
+        seen = await self._chain.balances([address])
+        history = await self._chain.history(address, self._store.cursor(name), seen=seen.slot)
         successful = [one.signature for one in history if not one.failed]
         await self._ingest_unknown(successful)
         if self._store.unknown(successful):
-            return False  # the list knows what the node that was asked does not serve yet
-        # With the whole history stored, what was read holds, in whatever order its parts were stored.
+            return False  # the node lists what it, or another at its address, does not serve yet
+        # With the whole history stored the balance is right, in whatever order the parts were stored.
         observed = self._store.observe(address, seen.amounts[0] or 0, seen.slot)
         self._store.record((), cursor=(name, history[-1].signature) if history else None)
         if observed:
             self._store.clear(address)
         return observed
+
+    async def _read(self, address: str, until: str | None) -> int:
+        history = await self._chain.history(address, until)
+        return await self._ingest_unknown([one.signature for one in history if not one.failed])
 
     async def _ingest_unknown(self, signatures: Sequence[str]) -> int:
         unknown = self._store.unknown(signatures)

@@ -6,15 +6,6 @@ from idl.transactions import ChainEvent
 
 
 @dataclass(frozen=True, slots=True)
-class SignatureInfo:
-    """One entry of an address's history; `failed` transactions changed nothing but their fee payer's balance."""
-
-    signature: str
-    slot: int
-    failed: bool
-
-
-@dataclass(frozen=True, slots=True)
 class TokenMove:
     """A token account's balance before and after a transaction; `index` is its position among the accounts."""
 
@@ -28,7 +19,7 @@ class TokenMove:
 class ChainTransaction:
     """A successful transaction: the program's events in it, and what it did to token accounts.
 
-    `message_hash` is the hex SHA-256 of the signed message; `block_time` Unix seconds.
+    `message_hash` is the hex SHA-256 of the signed message; `block_time` is in Unix seconds.
     """
 
     signature: str

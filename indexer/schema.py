@@ -1,11 +1,11 @@
-"""Tables of the indexer's database."""
+"""The tables of the indexer's database."""
 
 import time
 
 from sqlite_utils import Database
 
 VERSION = 1
-"""Of the schema. A database of another version is emptied: everything in it can be read from the chain again."""
+"""The schema's version. A database of another version is emptied: all of it can be read from the chain again."""
 
 TABLES = {
     "transactions": """
@@ -15,8 +15,8 @@ TABLES = {
         fee_payer TEXT NOT NULL,
         message_hash TEXT NOT NULL,
         finalized INTEGER NOT NULL DEFAULT 0""",
-    # `id` is the order in which rows were stored, and so the cursor of whoever reads them. A row whose `instruction`
-    # is -1 is no event of the program: a deposit, an observed balance, or the news that a transaction vanished.
+    # `id` is the order of storing, so readers use it as their cursor. A row whose `instruction` is -1 is not an event
+    # of the program but a deposit, an observed balance, or a transaction that was rolled back.
     "events": """
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         signature TEXT NOT NULL,
@@ -27,7 +27,7 @@ TABLES = {
         org TEXT,
         data TEXT NOT NULL,
         UNIQUE (signature, instruction, inner)""",
-    # Vaults and organisations number their events from 1: with `last` other than `count`, one is missing.
+    # Vaults and organisations number their events from 1: if `last` differs from `count`, one is missing.
     "streams": """
         stream TEXT PRIMARY KEY,
         last INTEGER NOT NULL,
@@ -35,7 +35,7 @@ TABLES = {
     "cursors": """
         name TEXT PRIMARY KEY,
         signature TEXT NOT NULL""",
-    # Token accounts of reserves (`vault` is null) and vaults. `suspect` ones moved in a transaction not seen yet.
+    # Token accounts of reserves (`vault` is null) and vaults. A `suspect` one moved in a transaction not stored yet.
     "token_accounts": """
         address TEXT PRIMARY KEY,
         org TEXT NOT NULL,
@@ -54,8 +54,8 @@ INDEXES = (
 
 
 def prepare(db: Database) -> None:
-    """Set the file up and create what is missing."""
-    # Everything here can be read from the chain again, so no commit has to wait for the disk.
+    """Configure the database and create what is missing."""
+    # Everything can be read from the chain again, so no commit has to wait for the disk.
     for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "temp_store=MEMORY"):
         db.conn.execute(f"PRAGMA {pragma}")
     version = db.conn.execute("PRAGMA user_version").fetchone()[0]
@@ -67,8 +67,8 @@ def prepare(db: Database) -> None:
             db.conn.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
         for index in INDEXES:
             db.conn.execute(index)
-        # Ids given from now on are higher than any given before, also by a file that is no more, or whose last commits
-        # a crash took: whoever remembers an id sees what is stored again as new.
+        # New ids are higher than all earlier ones, even those of a deleted file or of commits that a crash lost. So a
+        # reader who remembers an id sees rows that are stored again as new.
         now = time.time_ns() // 1000
         if db.conn.execute("UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'events'", [now]).rowcount == 0:
             db.conn.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('events', ?)", [now])

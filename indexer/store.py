@@ -1,4 +1,4 @@
-"""The indexer's database: decoded events and the cursor, always changed in one transaction."""
+"""The indexer's database: decoded events and their cursors, always changed in one transaction."""
 
 import json
 import sqlite3
@@ -10,19 +10,18 @@ from typing import Any
 from solders.pubkey import Pubkey
 from sqlite_utils import Database
 
-from idl.transactions import ChainEvent
 from indexer.accounts import TokenAccounts
 from indexer.records import ChainTransaction
 from indexer.schema import prepare
 
 NOT_AN_EVENT = -1
-"""As `instruction`: the row is no event of the program."""
+"""As `instruction`: the row is not an event of the program."""
 DEPOSIT = "Deposit"
-"""A row's name: tokens arrived in a followed account without the program's doing."""
+"""A row's name: tokens arrived in a followed account by a transfer that the program did not make."""
 BALANCE_OBSERVED = "BalanceObserved"
-"""A row's name: a followed account's balance was read from the chain, because it was not what the events gave."""
+"""A row's name: a followed account's balance was read from the chain, because the events gave another."""
 REVERTED = "TransactionReverted"
-"""A row's name: the transaction vanished before it was final, and its rows are gone."""
+"""A row's name: the transaction was rolled back before it was final, and its rows are deleted."""
 
 _CHUNK = 500
 _LAST_SLOT = 2**63 - 1
@@ -33,7 +32,7 @@ _LAST_SLOT = 2**63 - 1
 class StoredEvent:
     """A row: an event, or one of the other facts named above.
 
-    `id` rises in the order of storing. Addresses in `data` are base58, other bytes lower-case hex. `block_time` is in
+    `id` grows in the order of storing. Addresses in `data` are base58, other bytes lower-case hex. `block_time` is in
     Unix seconds; `org` is `None` only for `TransactionReverted`.
     """
 
@@ -51,11 +50,11 @@ class StoredEvent:
 
 
 class EventStore:
-    """Reads and writes the database; used from one thread."""
+    """Reads and writes the database, from one thread."""
 
     def __init__(self, path: str | Path, *, orgs: Collection[str] | None = None) -> None:
-        """Open or create the file. With `orgs`, events of other organisations are left out."""
-        # Without an isolation level no statement opens a transaction by itself, which nobody would then commit.
+        """Open or create the file. With `orgs`, events of other organisations are not stored."""
+        # Without an isolation level no statement opens a transaction by itself, which nobody would commit.
         self._db = Database(sqlite3.connect(path, isolation_level=None))
         prepare(self._db)
         self._orgs = None if orgs is None else frozenset(orgs)
@@ -68,7 +67,7 @@ class EventStore:
     # Reading
 
     def changes(self, after: int, limit: int) -> list[StoredEvent]:
-        """Return at most `limit` rows stored after the one with the id `after`, in order."""
+        """Return at most `limit` rows with an id above `after`, in order."""
         rows = self._db.conn.execute(
             "SELECT e.id, e.signature, e.instruction, e.inner, e.slot, coalesce(t.block_time, 0),"
             " coalesce(t.fee_payer, ''), coalesce(t.message_hash, ''), e.name, e.org, e.data"
@@ -84,7 +83,7 @@ class EventStore:
         return None if row is None else str(row[0])
 
     def unknown(self, signatures: Sequence[str]) -> list[str]:
-        """Return those of the signatures that are not stored, in their order."""
+        """Return the signatures that are not stored, in their order."""
         known: set[str] = set()
         for start in range(0, len(signatures), _CHUNK):
             chunk = signatures[start : start + _CHUNK]
@@ -94,7 +93,7 @@ class EventStore:
         return [one for one in signatures if one not in known]
 
     def unfinalized(self, up_to_slot: int, limit: int, skip: int = 0) -> list[str]:
-        """Return signatures not marked as final although their slot is, oldest first, without the first `skip`."""
+        """Return signatures not marked as final up to a slot, oldest first, without the first `skip`."""
         rows = self._db.conn.execute(
             "SELECT signature FROM transactions WHERE finalized = 0 AND slot <= ?"
             " ORDER BY slot, rowid LIMIT ? OFFSET ?",
@@ -103,7 +102,7 @@ class EventStore:
         return [row[0] for row in rows]
 
     def last_finalized(self, up_to_slot: int = _LAST_SLOT) -> str | None:
-        """Return the newest signature, in no later slot than this, that can no longer vanish."""
+        """Return the newest signature, in no later slot than this, that is marked as final."""
         row = self._db.conn.execute(
             "SELECT signature FROM transactions WHERE finalized = 1 AND slot <= ? ORDER BY slot DESC LIMIT 1",
             [up_to_slot],
@@ -116,11 +115,11 @@ class EventStore:
         return None if row is None else int(row[0])
 
     def streams_with_gaps(self) -> list[str]:
-        """Return the vaults and organisations of which an event is missing: their sequence numbers have a hole."""
+        """Return the vaults and organisations that miss an event: their sequence numbers have a hole."""
         return [row[0] for row in self._db.conn.execute("SELECT stream FROM streams WHERE last <> count")]
 
     def holds(self, stream: str, sequence: int) -> bool:
-        """Return whether no event of a vault or organisation is missing up to the one with this sequence number."""
+        """Return whether all events of a vault or organisation up to this sequence number are stored."""
         row = self._db.conn.execute("SELECT last, count FROM streams WHERE stream = ?", [stream]).fetchone()
         last, count = row or (0, 0)
         return bool(last == count and last >= sequence)
@@ -135,7 +134,7 @@ class EventStore:
     def record(self, transactions: Iterable[ChainTransaction], *, cursor: tuple[str, str] | None = None) -> int:
         """Store transactions, oldest first, and move a cursor, given as its name and signature.
 
-        What is stored already is left as it is. Returns how many rows were added to the events.
+        Transactions that are stored already do not change. Returns how many rows were added to the events.
         """
         with self._db.atomic():
             added = sum(self._add(transaction) for transaction in transactions)
@@ -151,9 +150,9 @@ class EventStore:
             )
 
     def revert(self, signatures: Sequence[str]) -> None:
-        """Remove transactions that vanished, and leave the news for those who read `changes`.
+        """Remove transactions that were rolled back, and add a row about each for the readers of `changes`.
 
-        The cursors go, too: the next reading of the history finds what took their place.
+        The cursors are deleted, too: the next reading of the history finds what took their place.
         """
         with self._db.atomic():
             for signature in signatures:
@@ -168,10 +167,10 @@ class EventStore:
             self.accounts.doubt_all()
 
     def observe(self, account: str, balance: int, slot: int) -> bool:
-        """Note a followed account's balance as read from the chain and return `True`, unless something newer is stored.
+        """Store a followed account's balance as read from the chain, unless something newer is stored.
 
-        It is news also when it is the balance known here: of transactions of one slot that were stored in another order
-        than they landed in, readers may have come to another one.
+        Returns whether it was stored. A row is added even if the balance here is the same: the transactions of one slot
+        may be stored in another order than they landed, so readers may have arrived at a different balance.
         """
         with self._db.atomic():
             found = self.accounts.get(account)
@@ -179,17 +178,17 @@ class EventStore:
                 return False
             self.accounts.set_balance(account, balance, slot)
             data = {"token_account": account, "vault": found.vault, "balance": balance}
-            # There is no transaction to name, so the account stands in its place.
+            # There is no transaction to name, so the account takes its place.
             self._insert((account, NOT_AN_EVENT, slot), slot, BALANCE_OBSERVED, found.org, data)
             return True
 
     def doubt(self, account: str) -> None:
-        """Note that a followed account moved in a transaction that is not stored."""
+        """Mark a followed account that moved in a transaction that is not stored."""
         with self._db.atomic():
             self.accounts.doubt(account)
 
     def clear(self, account: str) -> None:
-        """Note that a followed account's history is stored whole."""
+        """Note that a followed account's whole history is stored."""
         with self._db.atomic():
             self.accounts.clear(account)
 
@@ -209,7 +208,9 @@ class EventStore:
         if new.rowcount == 0:
             return 0
         for one in events:
-            self._add_event(transaction, one)
+            key = (transaction.signature, one.instruction, one.inner)
+            self._insert(key, transaction.slot, one.event.name, str(one.event.data["org"]), one.event.data)
+            self._count(one.event.data)
         deposits = self.accounts.follow(transaction.moves, [one.event for one in events], transaction.slot)
         for deposit in deposits:
             key = (transaction.signature, NOT_AN_EVENT, deposit.index)
@@ -221,23 +222,6 @@ class EventStore:
             }
             self._insert(key, transaction.slot, DEPOSIT, deposit.org, data)
         return len(events) + len(deposits)
-
-    def _add_event(self, transaction: ChainTransaction, one: ChainEvent) -> None:
-        data = one.event.data
-        self._db.conn.execute(
-            "INSERT INTO events (signature, instruction, inner, slot, name, org, data) VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (
-                transaction.signature,
-                one.instruction,
-                one.inner,
-                transaction.slot,
-                one.event.name,
-                str(data["org"]),
-                json.dumps(data, default=_plain, separators=(",", ":")),
-            ),
-        )
-
-        self._count(data)
 
     def _count(self, data: dict[str, Any]) -> None:
         streams = {str(data.get("vault", data["org"])): data["sequence"]}
@@ -258,7 +242,7 @@ class EventStore:
         self._db.conn.execute(
             "INSERT OR REPLACE INTO events (signature, instruction, inner, slot, name, org, data)"
             " VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (*key, slot, name, org, json.dumps(data, separators=(",", ":"))),
+            (*key, slot, name, org, json.dumps(data, default=_plain, separators=(",", ":"))),
         )
 
     def _follows(self, data: dict[str, Any]) -> bool:
@@ -266,9 +250,9 @@ class EventStore:
 
 
 def _plain(value: Any) -> str:
-    """Return what JSON lacks as text: addresses as base58, other bytes as hex."""
+    """Return text for what JSON lacks: addresses as base58, other bytes as hex."""
     if isinstance(value, Pubkey):
         return str(value)
     if isinstance(value, bytes):
         return value.hex()
-    raise TypeError(f"{type(value).__name__} is no value of an event")
+    raise TypeError(f"an event cannot hold a {type(value).__name__}")

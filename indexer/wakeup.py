@@ -1,4 +1,7 @@
-"""Listens for the program's log notifications, which say that there is something new, and nothing else."""
+"""Listens for the program's log notifications, and uses them only as a sign that something is new.
+
+Logs can be cut, lost, or written by others. The indexer reads the truth from the transactions themselves.
+"""
 
 import asyncio
 import json
@@ -16,7 +19,7 @@ _LONGEST_PAUSE = 10.0
 async def listen(url: str, program: str, wake: Callable[[str], None]) -> None:
     """Call `wake` with the signature of each successful transaction of the program, until cancelled.
 
-    A lost connection is made again, after a pause that grows to ten seconds; meanwhile the indexer polls.
+    A lost connection is opened again after a pause that grows to ten seconds. Meanwhile the indexer polls.
     """
     request = {
         "jsonrpc": "2.0",

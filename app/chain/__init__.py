@@ -1,1 +1,1 @@
-"""Everything between the service and a Solana node: addresses, instructions, and the JSON-RPC client."""
+"""What the service and the indexer need to talk to a Solana node: addresses, instructions, the JSON-RPC client."""

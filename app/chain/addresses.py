@@ -1,4 +1,4 @@
-"""Addresses of the program's accounts, derived from their seeds."""
+"""Derives the addresses of the program's accounts from their seeds."""
 
 import hashlib
 from functools import lru_cache
@@ -16,25 +16,25 @@ _CACHE_SIZE = 65_536
 
 
 def org_hash(org_id: str) -> bytes:
-    """Return the 32 bytes under which the program knows an organisation's id."""
+    """Return the 32 bytes by which the program knows an organisation's id."""
     return _sha256(org_id)
 
 
 def agent_hash(agent_id: str) -> bytes:
-    """Return the 32 bytes under which the program knows an agent's id."""
+    """Return the 32 bytes by which the program knows an agent's id."""
     return _sha256(agent_id)
 
 
 def domain_digest(domain: str) -> bytes:
-    """Return the 32 bytes from which the program makes a domain's hash; upper and lower case are one."""
+    """Return the 32 bytes from which the program makes a domain's hash, ignoring case."""
     return _sha256(domain.lower())
 
 
 def domain_hash(domain: str) -> bytes:
-    """Return the 32 bytes under which the program knows a domain, on allowlists too.
+    """Return the 32 bytes by which the program knows a domain, also on allowlists.
 
-    The digest hashed again, by the program itself: so an operator cannot register a domain under the bytes of an
-    address that stands on a list.
+    The program itself hashes the digest again, so that an operator cannot register a domain whose bytes are those of an
+    allowed address.
     """
     return hashlib.sha256(domain_digest(domain)).digest()
 
@@ -42,7 +42,7 @@ def domain_hash(domain: str) -> bytes:
 class Addresses:
     """Derives the addresses of one deployment: a program, a mint and the mint's token program.
 
-    A derivation takes some 10 to 100 microseconds, so each is remembered.
+    A derivation takes 10 to 100 microseconds, so the results are cached.
     """
 
     def __init__(self, program_id: Pubkey, mint: Pubkey, token_program: Pubkey = TOKEN_PROGRAM) -> None:
@@ -51,7 +51,7 @@ class Addresses:
         self.token_program = token_program
 
     def org(self, creator: Pubkey, org_id: str) -> Pubkey:
-        """Return the address of the organisation that `creator` made under this id."""
+        """Return the address of the organisation that `creator` made with this id."""
         return _derive(self.program_id, b"org", bytes(creator), org_hash(org_id))
 
     def policy(self, org: Pubkey, key: bytes) -> Pubkey:
@@ -59,7 +59,7 @@ class Addresses:
         return _derive(self.program_id, b"policy", bytes(org), key)
 
     def preset(self, org: Pubkey, policy_id: str) -> Pubkey:
-        """Return the address of one of the presets."""
+        """Return the address of a preset."""
         return self.policy(org, policy_key(policy_id))
 
     def allowlist(self, policy: Pubkey, version: int) -> Pubkey:
@@ -67,31 +67,31 @@ class Addresses:
         return _derive(self.program_id, b"allowlist", bytes(policy), version.to_bytes(8, "little"))
 
     def vault(self, org: Pubkey, agent_id: str) -> Pubkey:
-        """Return the address of the agent's vault, the one its payers and payees see."""
+        """Return the address of the agent's vault, which its payers and payees see."""
         return _derive(self.program_id, b"vault", bytes(org), agent_hash(agent_id))
 
     def approval(self, vault: Pubkey, reference: bytes) -> Pubkey:
-        """Return the address of the approval made under this 16-byte reference."""
+        """Return the address of the approval with this 16-byte reference."""
         return _derive(self.program_id, b"approval", bytes(vault), reference)
 
     def recipient(self, org: Pubkey, address: Pubkey) -> Pubkey:
-        """Return the address of what the organisation registered about a recipient's address.
+        """Return the address of the account in which the organisation registered a recipient's address.
 
-        It is derived with a seed from the organisation's, so that the program computes it without a search. The seed is
-        the recipient's address without the highest bit of each byte, because it must be text.
+        It is derived from the organisation's address with a seed, so that the program computes it without a search. A
+        seed must be text, so it is the recipient's address without the highest bit of each byte.
         """
         return Pubkey.create_with_seed(org, bytes(byte & 0x7F for byte in bytes(address)).decode(), self.program_id)
 
     def escrow(self, vault: Pubkey, counter: int) -> Pubkey:
-        """Return the address of the escrow that the vault made as its `counter`-th, from zero."""
+        """Return the address of the vault's escrow number `counter`, counted from zero."""
         return self.escrow_with_bump(vault, counter)[0]
 
     def escrow_with_bump(self, vault: Pubkey, counter: int) -> tuple[Pubkey, int]:
-        """Return the address of an escrow and the bump with which it is derived."""
+        """Return an escrow's address and the bump of its derivation."""
         return _find(self.program_id, b"escrow", bytes(vault), counter.to_bytes(8, "little"))
 
     def escrow_tokens(self, escrow: Pubkey) -> Pubkey:
-        """Return the address of an escrow's token account, which is derived with a seed from the escrow's."""
+        """Return the address of an escrow's token account, derived from the escrow's address with a seed."""
         return Pubkey.create_with_seed(escrow, "escrow_tokens", self.token_program)
 
     def token_account(self, owner: Pubkey) -> Pubkey:

@@ -1,4 +1,4 @@
-"""What the builders of instructions share."""
+"""The common base of the instruction builders."""
 
 from typing import Any
 

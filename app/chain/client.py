@@ -1,37 +1,50 @@
-"""The service's one connection to a Solana node."""
+"""The service's one client of a Solana node."""
 
 import asyncio
 import base64
 import time
 from binascii import Error as BinasciiError
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from solders.hash import Hash
 from solders.pubkey import Pubkey
 
 from app.chain.confirmations import Confirmations
-from app.chain.errors import BlockhashNotFound, ChainUnavailable
-from app.chain.records import Block, Blockhash, RawAccount, SignatureStatus, SimulationResult, Statuses
+from app.chain.errors import BlockhashNotFound, ChainUnavailable, HistoryNotAvailable
+from app.chain.records import (
+    Balances,
+    Block,
+    Blockhash,
+    HistoryEntry,
+    RawAccount,
+    SignatureStatus,
+    SimulationResult,
+    Statuses,
+)
 from app.chain.rpc import Rpc
 from app.chain.transport import Transport
+from idl.transactions import OPTIONS, RawTransaction
 
 COMMITMENT = "confirmed"
-_MAX_ACCOUNTS = 100
+ACCOUNT_BATCH = 100
 """The most addresses that `getMultipleAccounts` takes."""
-_BALANCE = slice(64, 72)
-"""Where a token account keeps its amount, for the SPL token program and for Token-2022."""
-_MALFORMED = (KeyError, TypeError, ValueError, IndexError, BinasciiError)
+_HISTORY_PAGE = 1000
+"""The most entries in one answer to `getSignaturesForAddress`."""
+_TRANSACTION_BATCH = 100
+_MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError, BinasciiError)
+
+_T = TypeVar("_T")
 
 
 class ChainClient:
-    """Asks a node by JSON-RPC, at commitment `confirmed` unless said otherwise.
+    """Calls a node by JSON-RPC, at commitment `confirmed` unless stated otherwise.
 
     Every method raises `ChainUnavailable` when the node gives no usable answer and `RpcError` when it refuses.
     """
 
     def __init__(self, transport: Transport, *, program_id: Pubkey, blockhash_max_age: float = 5.0) -> None:
-        """`blockhash_max_age`: seconds for which a blockhash is used again; it is valid for about 60."""
+        """`blockhash_max_age` is how many seconds a blockhash is reused; it is valid for about 60."""
         self._transport = transport
         self._rpc = Rpc(transport)
         self._program_id = str(program_id)
@@ -45,7 +58,7 @@ class ChainClient:
         return await self._rpc.call(method, params)
 
     async def blockhash(self, *, fresh: bool = False) -> Blockhash:
-        """Return a recent blockhash; a new one when `fresh` or when the last is too old."""
+        """Return a recent blockhash, a new one if `fresh` or if the last is too old."""
         asked = time.monotonic()
         async with self._blockhash_lock:
             if self._blockhash is not None:
@@ -53,12 +66,7 @@ class ChainClient:
                 # One fetched while this call waited for the lock is fresh, too.
                 if fetched > (asked if fresh else asked - self._blockhash_max_age):
                     return blockhash
-            answer = await self.call("getLatestBlockhash", [{"commitment": COMMITMENT}])
-            try:
-                value = answer["value"]
-                blockhash = Blockhash(Hash.from_string(value["blockhash"]), int(value["lastValidBlockHeight"]))
-            except _MALFORMED as error:
-                raise _unusable("getLatestBlockhash") from error
+            blockhash = await self._read("getLatestBlockhash", [{"commitment": COMMITMENT}], _blockhash)
             self._blockhash = (time.monotonic(), blockhash)
             return blockhash
 
@@ -72,91 +80,98 @@ class ChainClient:
             "replaceRecentBlockhash": replace_blockhash,
             "commitment": COMMITMENT,
         }
-        answer = await self.call("simulateTransaction", [_base64(transaction), options])
-        try:
-            value = answer["value"]
-            if value["err"] == "BlockhashNotFound":
-                raise BlockhashNotFound(-32002, "Blockhash not found")
-            return SimulationResult(
-                err=value["err"],
-                logs=value.get("logs") or [],
-                units=int(value.get("unitsConsumed") or 0),
-                return_data=self._return_data(value.get("returnData")),
-                slot=int(answer["context"]["slot"]),
-            )
-        except _MALFORMED as error:
-            raise _unusable("simulateTransaction") from error
+        return await self._read("simulateTransaction", [_base64(transaction), options], self._simulation)
 
     async def send(self, transaction: bytes) -> str:
         """Send a signed transaction and return its signature.
 
-        No preflight: the service simulates before. Store the bytes first: after `ChainUnavailable` they may be on
-        their way, and only sending the same bytes again cannot pay twice.
+        There is no preflight because the service simulates beforehand. Store the bytes first: after `ChainUnavailable`
+        they may still land, and only sending the same bytes again cannot pay twice.
         """
         options = {"encoding": "base64", "skipPreflight": True, "preflightCommitment": COMMITMENT}
-        signature = await self.call("sendTransaction", [_base64(transaction), options])
-        if not isinstance(signature, str):
-            raise _unusable("sendTransaction")
-        return signature
+        return await self._read("sendTransaction", [_base64(transaction), options], _text)
 
     async def statuses(self, signatures: Sequence[str], *, search_history: bool = False) -> Statuses:
         """Return the status of each of at most 256 signatures."""
+
+        def read(answer: Any) -> Statuses:
+            values = zip(signatures, answer["value"], strict=True)
+            return Statuses(int(answer["context"]["slot"]), [_status(value) for _, value in values])
+
         options = [{"searchTransactionHistory": True}] if search_history else []
-        answer = await self.call("getSignatureStatuses", [list(signatures), *options])
-        try:
-            seen = Statuses(int(answer["context"]["slot"]), [_status(value) for value in answer["value"]])
-        except _MALFORMED as error:
-            raise _unusable("getSignatureStatuses") from error
-        if len(seen.found) != len(signatures):
-            raise _unusable("getSignatureStatuses")
-        return seen
+        return await self._read("getSignatureStatuses", [list(signatures), *options], read)
 
     async def confirm(self, signature: str, *, timeout: float) -> SignatureStatus | None:  # noqa: ASYNC109
         """Wait until the signature is confirmed, successful or failed; `None` when unknown after `timeout` seconds."""
         return await self._confirmations.wait(signature, timeout)
 
-    async def account(self, address: Pubkey, commitment: str = COMMITMENT) -> RawAccount | None:
-        """Return an account, or `None` when there is none."""
-        return (await self.accounts([address], commitment))[0]
+    async def history(self, address: str, until: str | None, *, seen: int = 0) -> list[HistoryEntry]:
+        """Return the address's transactions after the one with the signature `until`, oldest first.
+
+        All pages are read before the first entry is returned, so whoever stores the entries leaves no hole. Raises
+        `RpcError` when the node has not seen the slot `seen`, or when a page does not follow the one before.
+        """
+        newest_first: list[HistoryEntry] = []
+        options: dict[str, Any] = {"commitment": COMMITMENT, "limit": _HISTORY_PAGE, "minContextSlot": seen}
+        if until is not None:
+            options["until"] = until
+        while True:
+            page = await self._read("getSignaturesForAddress", [address, options], _history)
+            size = len(page)
+            # A node that does not know `before` answers that nothing is older. The pages overlap to show that.
+            if newest_first and (not page or page.pop(0) != newest_first[-1]):
+                raise HistoryNotAvailable("the node does not know what it, or another at its address, has listed")
+            newest_first += page
+            if size < _HISTORY_PAGE:
+                return newest_first[::-1]
+            options["before"] = newest_first[-2].signature
+
+    async def transactions(self, signatures: Sequence[str]) -> list[RawTransaction | None]:
+        """Return each transaction, `None` for one that the node does not know (yet)."""
+        found: list[RawTransaction | None] = []
+        for start in range(0, len(signatures), _TRANSACTION_BATCH):
+            chunk = signatures[start : start + _TRANSACTION_BATCH]
+            found += await self._rpc.batch([("getTransaction", [one, OPTIONS]) for one in chunk])
+        return found
+
+    async def account(self, address: Pubkey | str, commitment: str = COMMITMENT, *, seen: int = 0) -> RawAccount | None:
+        """Return an account, or `None` if there is none. Raises `RpcError` if the node has not seen the slot `seen`."""
+        _, [found] = await self._accounts([address], {"commitment": commitment, "minContextSlot": seen})
+        return found
 
     async def accounts(self, addresses: Sequence[Pubkey], commitment: str = COMMITMENT) -> list[RawAccount | None]:
-        """Return each account, `None` for one that does not exist; all of up to 100 as of the same slot."""
+        """Return each account, `None` for one that does not exist; up to 100 accounts are from the same slot."""
         found: list[RawAccount | None] = []
-        for start in range(0, len(addresses), _MAX_ACCOUNTS):
-            chunk = [str(address) for address in addresses[start : start + _MAX_ACCOUNTS]]
-            options = {"encoding": "base64", "commitment": commitment}
-            answer = await self.call("getMultipleAccounts", [chunk, options])
-            try:
-                slot = int(answer["context"]["slot"])
-                found += [_account(value, slot) for value in answer["value"]]
-            except _MALFORMED as error:
-                raise _unusable("getMultipleAccounts") from error
-        if len(found) != len(addresses):
-            raise _unusable("getMultipleAccounts")
+        for start in range(0, len(addresses), ACCOUNT_BATCH):
+            chunk = addresses[start : start + ACCOUNT_BATCH]
+            found += (await self._accounts(chunk, {"commitment": commitment}))[1]
         return found
+
+    async def balances(self, token_accounts: Sequence[Pubkey | str]) -> Balances:
+        """Return the amounts in at most 100 token accounts, all from the same slot."""
+        needed = {"offset": 0, "length": RawAccount.TOKEN_AMOUNT.stop}
+        slot, found = await self._accounts(token_accounts, {"commitment": COMMITMENT, "dataSlice": needed})
+        return Balances(slot, [None if account is None else account.token_amount for account in found])
 
     async def token_balance(self, token_account: Pubkey) -> int | None:
         """Return the amount in a token account, in the mint's smallest unit; `None` when there is no such account."""
-        account = await self.account(token_account)
-        if account is None or len(account.data) < _BALANCE.stop:
-            return None
-        return int.from_bytes(account.data[_BALANCE], "little")
+        return (await self.balances([token_account])).amounts[0]
+
+    async def slot(self, commitment: str = COMMITMENT) -> int:
+        """Return the newest slot."""
+        return await self._read("getSlot", [{"commitment": commitment}], int)
 
     async def last_final_block(self) -> Block:
-        """Return the newest block that can no longer vanish."""
-        answer = await self.call("getEpochInfo", [{"commitment": "finalized"}])
-        try:
-            return Block(int(answer["absoluteSlot"]), int(answer["blockHeight"]))
-        except _MALFORMED as error:
-            raise _unusable("getEpochInfo") from error
+        """Return the newest block that can no longer be rolled back."""
+        return await self._read("getEpochInfo", [{"commitment": "finalized"}], _block)
 
     async def airdrop(self, address: Pubkey, lamports: int) -> str:
         """Ask a test network for lamports and return the transaction's signature."""
-        return str(await self.call("requestAirdrop", [str(address), lamports]))
+        return await self._read("requestAirdrop", [str(address), lamports], _text)
 
     async def genesis_hash(self) -> str:
         """Return the hash that tells the cluster apart from every other."""
-        return str(await self.call("getGenesisHash", []))
+        return await self._read("getGenesisHash", [], _text)
 
     async def aclose(self) -> None:
         """Stop waiting for confirmations and close the transport."""
@@ -165,11 +180,53 @@ class ChainClient:
         if close is not None:
             await close()
 
-    def _return_data(self, value: Any) -> bytes | None:
+    async def _read(self, method: str, params: list[Any], parse: Callable[[Any], _T]) -> _T:
+        """Return what `parse` makes of a method's result."""
+        result = await self.call(method, params)
+        try:
+            return parse(result)
+        except _MALFORMED as error:
+            raise ChainUnavailable(f"the node's answer to {method} is malformed") from error
+
+    async def _accounts(
+        self, addresses: Sequence[Pubkey | str], options: dict[str, Any]
+    ) -> tuple[int, list[RawAccount | None]]:
+        """Return the slot of the answer, and each of at most 100 accounts."""
+
+        def read(answer: Any) -> tuple[int, list[RawAccount | None]]:
+            slot = int(answer["context"]["slot"])
+            return slot, [_account(value, slot) for _, value in zip(addresses, answer["value"], strict=True)]
+
+        params = [[str(address) for address in addresses], {"encoding": "base64", **options}]
+        return await self._read("getMultipleAccounts", params, read)
+
+    def _simulation(self, answer: Any) -> SimulationResult:
+        value = answer["value"]
+        if value["err"] == "BlockhashNotFound":
+            raise BlockhashNotFound(-32002, "Blockhash not found")
+        returned = value.get("returnData")
         # The last program that set return data wins, so data of another program is not an answer.
-        if not value or value["programId"] != self._program_id:
-            return None
-        return base64.b64decode(value["data"][0])
+        own = returned and returned["programId"] == self._program_id
+        return SimulationResult(
+            err=value["err"],
+            logs=value.get("logs") or [],
+            units=int(value.get("unitsConsumed") or 0),
+            return_data=base64.b64decode(returned["data"][0]) if own else None,
+            slot=int(answer["context"]["slot"]),
+        )
+
+
+def _blockhash(answer: Any) -> Blockhash:
+    value = answer["value"]
+    return Blockhash(Hash.from_string(value["blockhash"]), int(value["lastValidBlockHeight"]))
+
+
+def _block(answer: Any) -> Block:
+    return Block(int(answer["absoluteSlot"]), int(answer["blockHeight"]))
+
+
+def _history(answer: Any) -> list[HistoryEntry]:
+    return [HistoryEntry(one["signature"], one["slot"], one["err"] is not None) for one in answer]
 
 
 def _status(value: Any) -> SignatureStatus | None:
@@ -181,14 +238,15 @@ def _status(value: Any) -> SignatureStatus | None:
 def _account(value: Any, slot: int) -> RawAccount | None:
     if value is None:
         return None
-    return RawAccount(
-        int(value["lamports"]), Pubkey.from_string(value["owner"]), base64.b64decode(value["data"][0]), slot
-    )
+    data = base64.b64decode(value["data"][0])
+    return RawAccount(int(value["lamports"]), Pubkey.from_string(value["owner"]), data, slot)
+
+
+def _text(answer: Any) -> str:
+    if not isinstance(answer, str):
+        raise TypeError(f"{answer!r} is not text")
+    return answer
 
 
 def _base64(raw: bytes) -> str:
     return base64.b64encode(raw).decode()
-
-
-def _unusable(method: str) -> ChainUnavailable:
-    return ChainUnavailable(f"the node's answer to {method} is malformed")

@@ -1,4 +1,4 @@
-"""Waiting for transactions to be confirmed: one poller for all who wait."""
+"""Waits for transactions to be confirmed, with one poller for all waiters."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -9,28 +9,28 @@ from app.core.waiters import Waiters
 
 Ask = Callable[[Sequence[str]], Awaitable[Statuses]]
 
-_BATCH = 256
+STATUS_BATCH = 256
 """The most signatures that `getSignatureStatuses` takes."""
 _FIRST_PAUSE = 0.005
 _LONGEST_PAUSE = 0.4
-"""Seconds between two polls: short after something new, up to one slot later on."""
+"""Seconds between two polls: short after a new signature, then growing to one slot."""
 
 
 class Confirmations:
-    """Answers when a signature is confirmed, successful or not.
+    """Reports when a signature is confirmed, successful or not.
 
-    A hundred concurrent payments ask the node once, not a hundred times, and no subscription has to be kept alive.
+    A hundred concurrent payments share each call to the node, and no subscription has to be kept alive.
     """
 
     def __init__(self, statuses: Ask) -> None:
         self._statuses = statuses
         self._waiting: Waiters[SignatureStatus] = Waiters()
-        self._news = asyncio.Event()
+        self._added = asyncio.Event()
         self._poller: asyncio.Task[None] | None = None
 
     async def wait(self, signature: str, timeout: float) -> SignatureStatus | None:  # noqa: ASYNC109 - None is a result
         """Return the confirmed status, or `None` when it is still unknown after `timeout` seconds."""
-        self._news.set()
+        self._added.set()
         if self._poller is None or self._poller.done():
             self._poller = asyncio.create_task(self._poll())
         return await self._waiting.wait(signature, timeout)
@@ -44,18 +44,18 @@ class Confirmations:
     async def _poll(self) -> None:
         pause = _FIRST_PAUSE
         while self._waiting:
-            if self._news.is_set():
+            if self._added.is_set():
                 pause = _FIRST_PAUSE
-                self._news.clear()
+                self._added.clear()
             signatures = list(self._waiting)
-            for start in range(0, len(signatures), _BATCH):
-                await self._ask(signatures[start : start + _BATCH])
+            for start in range(0, len(signatures), STATUS_BATCH):
+                await self._ask(signatures[start : start + STATUS_BATCH])
             if not self._waiting:
                 return
             try:
                 # Not `wait_for`, which in Python 3.11 can swallow a cancellation.
                 async with asyncio.timeout(pause):
-                    await self._news.wait()
+                    await self._added.wait()
             except TimeoutError:
                 pause = min(pause * 2, _LONGEST_PAUSE)
 
@@ -63,7 +63,7 @@ class Confirmations:
         try:
             seen = await self._statuses(signatures)
         except (ChainUnavailable, RpcError):
-            return  # the node may be back before the time of those who wait is up
+            return  # the node may be back before the waiters time out
         for signature, status in zip(signatures, seen.found, strict=True):
             if status is not None and status.is_confirmed:
                 self._waiting.tell(signature, status)

@@ -4,7 +4,7 @@ from typing import Any
 
 
 class ChainUnavailable(Exception):  # noqa: N818 - named after the error code it becomes
-    """The node gave no usable answer: refused, timed out, answered 5xx or something that is no JSON-RPC.
+    """The node gave no usable answer: it refused, timed out, answered 5xx or something that is not JSON-RPC.
 
     What was sent may or may not have arrived.
     """
@@ -22,6 +22,13 @@ class RpcError(Exception):
 
 class BlockhashNotFound(RpcError):  # noqa: N818 - Solana's name for it
     """The transaction's blockhash is too old, or too new for this node."""
+
+
+class HistoryNotAvailable(RpcError):  # noqa: N818 - Solana's name for it
+    """The node, or one of several at its address, lacks part of the history that it lists."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(-32011, message)
 
 
 def rpc_error(error: Any) -> RpcError:

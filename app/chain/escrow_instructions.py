@@ -1,4 +1,4 @@
-"""Builders of the escrow's instructions."""
+"""Builds the instructions of escrows."""
 
 import hashlib
 from dataclasses import dataclass
@@ -20,13 +20,13 @@ _KEY_OFFSET, _SIGNATURE_OFFSET, _MESSAGE_OFFSET = 16, 48, 112
 
 
 def output_commitment(expected_output: bytes) -> bytes:
-    """Return what the chain holds of the hash that an output must have: that hash itself would do as a proof."""
+    """Return the hash of the expected output's hash; the chain stores only this, as the hash itself is a proof."""
     return hashlib.sha256(expected_output).digest()
 
 
 @dataclass(frozen=True, slots=True)
 class OpenEscrow:
-    """Where an escrow stands and who is concerned; `payer` gets the rent of its accounts."""
+    """An escrow's address and parties; `payer` gets the rent of its accounts."""
 
     address: Pubkey
     vault: Pubkey
@@ -35,7 +35,7 @@ class OpenEscrow:
 
 
 class EscrowInstructions(Builder):
-    """Builds the instructions that make, settle and dispute escrows. Amounts are micro-USDC, times in seconds."""
+    """Builds the instructions that create, settle and dispute escrows. Amounts are micro-USDC, times seconds."""
 
     def create_escrow(
         self,
@@ -60,8 +60,8 @@ class EscrowInstructions(Builder):
     ) -> Instruction:
         """Lock money of the vault for the receiver; `counter` is the vault's `escrow_counter`.
 
-        `proof_kinds` is a bit set over the codes of `PROOF_KINDS`. Of `expected_output`, the hash that the output must
-        have, only the SHA-256 goes on the chain. The optional accounts are those of a payment to the receiver.
+        `proof_kinds` is a bit set over the codes of `PROOF_KINDS`. `expected_output` is the hash that the output must
+        have; only its SHA-256 goes on the chain. The optional accounts are those of a payment to the receiver.
         """
         escrow, bump = self._addresses.escrow_with_bump(vault, counter)
         terms = {
@@ -96,26 +96,26 @@ class EscrowInstructions(Builder):
     def complete_escrow(
         self, escrow: OpenEscrow, *, payer: Pubkey, kind: int, output_hash: bytes, signer: Pubkey | None = None
     ) -> Instruction:
-        """Release an escrow. `signer` is the party that shows an output's hash.
+        """Release an escrow. `signer` is the party that presents an output's hash.
 
-        Of the other kinds, the instruction of `attestation` must stand right before this one.
+        For the other kinds, the instruction of `attestation` must come right before this one.
         """
         args = {"kind": kind, "output_hash": output_hash}
         sysvar = INSTRUCTIONS_SYSVAR if kind else None
         return self._settle("complete_escrow", args, escrow, payer=payer, signer=signer, instructions=sysvar)
 
     def refund_escrow(self, escrow: OpenEscrow) -> Instruction:
-        """Give an escrow back whose deadline has passed, or whose dispute was not decided in 30 days."""
+        """Refund an escrow whose deadline has passed, or whose dispute was not decided within 30 days."""
         return self._settle("refund_escrow", {}, escrow, payer=None)
 
     def resolve_dispute(self, escrow: OpenEscrow, *, payer: Pubkey, arbiter: Pubkey, released: int) -> Instruction:
-        """Release a part of a disputed escrow, from nothing to all, and give the rest back."""
+        """Release part of a disputed escrow, from nothing to all, and refund the rest."""
         return self._settle("resolve_dispute", {"released": released}, escrow, payer=payer, signer=arbiter)
 
     def dispute_escrow(
         self, escrow: OpenEscrow, *, signer: Pubkey, reason_hash: bytes, evidence_hash: bytes
     ) -> Instruction:
-        """Stop an escrow until its arbiter decides."""
+        """Suspend an escrow until its arbiter decides."""
         return self._build(
             "dispute_escrow",
             {"reason_hash": reason_hash, "evidence_hash": evidence_hash},
@@ -126,7 +126,7 @@ class EscrowInstructions(Builder):
         )
 
     def attested_message(self, escrow: Pubkey, kind: int, task_hash: bytes, output_hash: bytes) -> bytes:
-        """Return what is signed as a proof of this kind."""
+        """Return the message that is signed as a proof of this kind."""
         words = f"agent-vault:v1:{PROOF_KINDS[kind]}".encode()
         return words + bytes(self._addresses.program_id) + bytes(escrow) + task_hash + output_hash
 
@@ -161,9 +161,9 @@ class EscrowInstructions(Builder):
 
 
 def attestation(key: Pubkey, signature: bytes, message: bytes) -> Instruction:
-    """Have the runtime verify one signature over one message.
+    """Return an instruction by which the runtime verifies one signature of one message.
 
-    The layout is that of Solana's SDKs; the program accepts no other.
+    The program accepts only this layout, which Solana's SDKs use.
     """
     head = _ONE_SIGNATURE
     for number in (_SIGNATURE_OFFSET, None, _KEY_OFFSET, None, _MESSAGE_OFFSET, len(message), None):

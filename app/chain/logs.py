@@ -1,8 +1,8 @@
 """Finds the program's `PolicyViolation` in the logs of a simulation.
 
-Any program in a transaction may write log lines and data, so a line counts only inside the frame that the runtime
-opened for this program, as an instruction of the transaction itself, and only when that frame then fails with the
-rule's own error code. Nodes cut logs at 10 kB; what was cut is not guessed.
+Any program in a transaction may write log lines and data. So a line counts only inside the frame that the runtime
+opened for this program as an instruction of the transaction itself, and only if that frame then fails with the rule's
+own error code. Nodes cut logs at 10 kB; a violation that may have been cut counts as absent.
 """
 
 import base64
@@ -17,9 +17,9 @@ from app.chain.rules import RULES
 from idl.codec import Codec, CodecError
 
 FIRST_ERROR_CODE = 6000
-"""The error code of rule 0; each rule's is this plus the rule's code."""
+"""The error code of rule 0. Each rule's error code is this plus the rule's code."""
 
-# An address, so that `Program log: success`, which any program may write, is not taken for the runtime's own line.
+# An address, because any program may write `Program log: success`, which is not the runtime's own line.
 _ADDRESS = "([1-9A-HJ-NP-Za-km-z]{32,44})"
 _INVOKE = re.compile(rf"Program {_ADDRESS} invoke \[([0-9]+)\]")
 _SUCCESS = re.compile(rf"Program {_ADDRESS} success")
@@ -32,7 +32,7 @@ _CUT = "Log truncated"
 class LoggedViolation:
     """The rule that refused a payment.
 
-    `limit` and `attempted` are in the rule's own unit: micro-USDC, counts, codes or Unix seconds.
+    `limit` and `attempted` are in the rule's own unit: micro-USDC, a count, a code or Unix seconds.
     """
 
     rule: int
@@ -50,7 +50,7 @@ class LoggedViolation:
 def policy_violation(logs: Sequence[str], codec: Codec) -> LoggedViolation | None:
     """Return the violation that the program itself logged when it refused a payment.
 
-    `None` when it logged none, when another program wrote what looks like one, and when the logs are cut before it.
+    Returns `None` if it logged none, if another program wrote the line, or if the logs are cut before it.
     """
     program = str(codec.program_id)
     frames: list[str] = []

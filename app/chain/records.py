@@ -1,7 +1,7 @@
-"""What the node tells: blockhashes, simulations, statuses, accounts."""
+"""What a node answers: blockhashes, simulations, statuses, histories, accounts."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from solders.hash import Hash
 from solders.pubkey import Pubkey
@@ -19,7 +19,7 @@ class Blockhash:
 class SimulationResult:
     """The outcome of a simulated transaction.
 
-    `err` is the node's transaction error, `None` for success; `return_data` only what the vault program itself gave.
+    `err` is the node's transaction error, `None` for success; `return_data` is only what the vault program returned.
     """
 
     err: Any
@@ -30,18 +30,18 @@ class SimulationResult:
 
     @property
     def custom_error(self) -> int | None:
-        """The program's own error code, when that is what failed."""
+        """The program's own error code, if the program caused the failure."""
         return custom_error(self.err)
 
     @property
     def failed_instruction(self) -> int | None:
-        """Index of the instruction that failed."""
+        """The index of the instruction that failed."""
         return failed_instruction(self.err)
 
 
 @dataclass(frozen=True, slots=True)
 class SignatureStatus:
-    """A transaction that landed: its slot, its error if it failed, and how settled its block is."""
+    """A transaction that landed: its slot, its error if it failed, and the commitment of its block."""
 
     slot: int
     err: Any
@@ -49,7 +49,7 @@ class SignatureStatus:
 
     @property
     def custom_error(self) -> int | None:
-        """The program's own error code, when that is what failed."""
+        """The program's own error code, if the program caused the failure."""
         return custom_error(self.err)
 
     @property
@@ -60,15 +60,24 @@ class SignatureStatus:
 
 @dataclass(frozen=True, slots=True)
 class Statuses:
-    """What a node that had seen blocks up to a slot knew of transactions, `None` for one that it had not seen land."""
+    """What a node that had seen blocks up to `slot` knew of transactions; `None` for one that it had not seen land."""
 
     slot: int
     found: list[SignatureStatus | None]
 
 
 @dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """One entry of an address's history; `failed` transactions changed nothing but their fee payer's balance."""
+
+    signature: str
+    slot: int
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Block:
-    """A block's slot, and its height: the number of blocks before it, slots without a block not counted."""
+    """A block's slot, and its height: the number of blocks before it, not counting slots without a block."""
 
     slot: int
     height: int
@@ -78,14 +87,31 @@ class Block:
 class RawAccount:
     """An account's bytes as of a slot."""
 
+    TOKEN_AMOUNT: ClassVar = slice(64, 72)
+    """Where a token account keeps its amount, for the SPL token program and for Token-2022."""
+
     lamports: int
     owner: Pubkey
     data: bytes
     slot: int
 
+    @property
+    def token_amount(self) -> int | None:
+        """The amount in a token account, in the mint's smallest unit; `None` when the data is too short for one."""
+        amount = self.data[self.TOKEN_AMOUNT]
+        return int.from_bytes(amount, "little") if len(amount) == 8 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Balances:
+    """The amounts in token accounts as of a slot, `None` for an account that does not exist."""
+
+    slot: int
+    amounts: list[int | None]
+
 
 def custom_error(err: Any) -> int | None:
-    """Return the code in `{"InstructionError": [index, {"Custom": code}]}`, or `None` for any other error."""
+    """Return the code from `{"InstructionError": [index, {"Custom": code}]}`, or `None` for any other error."""
     match err:
         case {"InstructionError": [_, {"Custom": int() as code}]}:
             return code
@@ -93,7 +119,7 @@ def custom_error(err: Any) -> int | None:
 
 
 def failed_instruction(err: Any) -> int | None:
-    """Return the index in `{"InstructionError": [index, ...]}`, or `None` for any other error."""
+    """Return the index from `{"InstructionError": [index, ...]}`, or `None` for any other error."""
     match err:
         case {"InstructionError": [int() as index, _]}:
             return index

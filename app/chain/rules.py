@@ -1,4 +1,4 @@
-"""A policy's rules as the program stores them, and the names of the codes they use."""
+"""A policy's rules as the program stores them, and the names of their codes."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -26,7 +26,7 @@ CATEGORIES = (
     "subscription",
     "weapons",
 )
-"""Category names; the position is the code."""
+"""Category names; a name's position is its code."""
 
 RULES = (
     "paused",
@@ -40,14 +40,14 @@ RULES = (
     "max_per_month",
     "require_co_sign",
 )
-"""Rule names in the order in which the program checks them; the position is the code."""
+"""Rule names in the order in which the program checks them; a name's position is its code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a policy demands; `None` means that the rule is not set.
+    """A policy's rules; `None` means that a rule is not set.
 
-    Money is in micro-USDC, `velocity_cap` in payments an hour, `expiry` in Unix seconds. `blocked_categories` is a bit
+    Money is in micro-USDC, `velocity_cap` in payments per hour, `expiry` in Unix seconds. `blocked_categories` is a bit
     set over the category codes. `restricted` means that only the entries of the policy's allowlist may be paid.
     """
 
@@ -61,7 +61,7 @@ class Rules:
     restricted: bool = False
 
     def to_args(self) -> dict[str, Any]:
-        """Return the rules as an instruction takes them."""
+        """Return the rules as an instruction's argument."""
         return asdict(self)
 
     @classmethod
@@ -71,7 +71,7 @@ class Rules:
 
 
 def category_bits(names: Iterable[str]) -> int:
-    """Return the bit set of these categories; `ValueError` for an unknown name."""
+    """Return the bit set of these categories. Raises `ValueError` for an unknown name."""
     bits = 0
     for name in names:
         bits |= 1 << CATEGORIES.index(name)

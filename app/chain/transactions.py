@@ -1,4 +1,4 @@
-"""Assembles transactions."""
+"""Assembles and signs transactions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from solders.signature import Signature
 from solders.transaction import Transaction
 
 MAX_SIZE = 1232
-"""The most bytes that a transaction may have."""
+"""The most bytes of a transaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """A signed transaction and the signature under which it lands."""
+    """A signed transaction and its first signature, by which the chain knows it."""
 
     signature: str
     raw: bytes
@@ -26,11 +26,11 @@ class Signed:
 def sign(
     instructions: Sequence[Instruction], *, payer: Keypair, signers: Sequence[Keypair] = (), blockhash: Hash
 ) -> Signed:
-    """Sign a transaction with the fee payer's and every other key that its instructions need.
+    """Sign a transaction with the fee payer's key and every other key that its instructions need.
 
-    A key in `signers` that no instruction names as a signer is left out. Raises `ValueError` when one is missing.
+    Keys in `signers` that no instruction needs are ignored. Raises `ValueError` when a key is missing.
     """
-    # An address takes a curve multiplication, so each is computed once.
+    # Deriving an address takes a curve multiplication, so each is derived once.
     keys = {keypair.pubkey(): keypair for keypair in (payer, *signers)}
     message = Message.new_with_blockhash(list(instructions), next(iter(keys)), blockhash)
     needed = message.account_keys[: message.header.num_required_signatures]

@@ -1,4 +1,4 @@
-"""Ways to carry a JSON-RPC request: HTTP to any node, or straight into an ASGI application of the same process."""
+"""Transports for JSON-RPC: HTTP to any node, or a direct call of an ASGI application in the same process."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -8,7 +8,7 @@ import httpx
 from app.chain.errors import ChainUnavailable
 
 Transport = Callable[[bytes], Awaitable[bytes]]
-"""Takes the body of a request and returns the body of the answer; raises `ChainUnavailable` when there is none."""
+"""Takes a request's body and returns the answer's; raises `ChainUnavailable` when there is no answer."""
 
 _HEADERS = {"content-type": "application/json"}
 _SERVER_ERROR = 500
@@ -16,16 +16,16 @@ _RATE_LIMITED = 429
 
 
 class HttpTransport:
-    """Posts to a URL over a pool of kept connections."""
+    """Posts to a URL over a pool of persistent connections."""
 
     def __init__(self, url: str, *, timeout: float = 10.0, transport: httpx.AsyncBaseTransport | None = None) -> None:
-        """`timeout` in seconds covers connecting and each read; `transport` replaces the network, for tests."""
+        """`timeout` is in seconds and covers connecting and each read; `transport` replaces the network in tests."""
         limits = httpx.Limits(max_connections=64, max_keepalive_connections=64)
         self._url = url
         self._client = httpx.AsyncClient(timeout=timeout, limits=limits, transport=transport, headers=_HEADERS)
 
     async def __call__(self, body: bytes) -> bytes:
-        """Return the answer's body. Raises `ChainUnavailable` when refused, timed out, rate limited or answered 5xx."""
+        """Return the answer's body. Raises `ChainUnavailable` on a refusal, a timeout, a rate limit or a 5xx."""
         try:
             response = await self._client.post(self._url, content=body)
         except httpx.HTTPError as error:
@@ -40,9 +40,9 @@ class HttpTransport:
 
 
 class AsgiTransport:
-    """Calls an ASGI application directly: no socket, no HTTP client, one coroutine a request.
+    """Calls an ASGI application directly: no socket, no HTTP client, one coroutine per request.
 
-    httpx has such a transport too, but building its request and response objects costs more than the answer does.
+    httpx has such a transport, but building its request and response objects costs more than the answer.
     """
 
     def __init__(self, app: Callable[..., Awaitable[None]], path: str = "/") -> None:
@@ -63,7 +63,7 @@ class AsgiTransport:
         }
 
     async def __call__(self, body: bytes) -> bytes:
-        """Return the body of the application's answer; `ChainUnavailable` when it answers 5xx."""
+        """Return the answer's body. Raises `ChainUnavailable` when the application raises or answers 5xx."""
         parts: list[bytes] = []
         status = 0
 
@@ -80,11 +80,11 @@ class AsgiTransport:
         scope = {**self._scope, "headers": [*self._headers, (b"content-length", b"%d" % len(body))]}
         try:
             await self._app(scope, receive, send)
-        except Exception as error:  # a server would answer 500 to whatever the application raises
+        except Exception as error:  # a server would answer 500
             raise ChainUnavailable(f"the node failed: {type(error).__name__}") from error
         if status >= _SERVER_ERROR:
             raise ChainUnavailable(f"the node answered {status}")
         return b"".join(parts)
 
     async def aclose(self) -> None:
-        """Do nothing: the application is not this object's to stop."""
+        """Do nothing: the application belongs to somebody else."""

@@ -38,7 +38,6 @@ from app.topups import routes as topups
 from app.transactions import routes as transactions
 from app.wallets import routes as wallets
 from app.webhooks import routes as webhooks
-from indexer import RpcError as IndexerRpcError
 
 _log = structlog.get_logger(__name__)
 
@@ -152,7 +151,6 @@ ERROR_HANDLERS: Mapping[Any, Any] = {
     HTTPException: _http_error,
     ChainUnavailable: _chain_error,
     RpcError: _chain_error,
-    IndexerRpcError: _chain_error,
     InvalidCursorError: _cursor_error,
 }
 

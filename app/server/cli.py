@@ -39,7 +39,6 @@ from app.store.wallets import wallet
 from app.verifier.history import IncompleteError
 from app.verifier.verify import VerificationReport, verify
 from indexer import EventStore
-from indexer import RpcError as IndexerRpcError
 
 _data_dir = click.option(
     "--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Databases and keys.  [default: ./data]"
@@ -60,7 +59,6 @@ _FORESEEN = (
     ApiError,
     ChainUnavailable,
     RpcError,
-    IndexerRpcError,
 )
 
 

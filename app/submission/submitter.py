@@ -29,7 +29,6 @@ from app.submission.idempotency import Claim
 from app.submission.plan import Outcome, Plan, PlanType, RefusedError, distinct
 from idl.transactions import message_hash
 from indexer import Indexer
-from indexer import RpcError as IndexerRpcError
 
 _log = structlog.get_logger(__name__)
 
@@ -132,7 +131,7 @@ class Submitter:
             return Outcome(attempt, attempt.status, attempt.slot, error=attempt.error)
         try:
             return await self._look(attempt, attempt.signature)
-        except (ChainUnavailable, IndexerRpcError):
+        except ChainUnavailable:
             raise unavailable(attempt) from None
 
     async def _look(self, attempt: Attempt, signature: str) -> Outcome:
@@ -173,7 +172,10 @@ class Submitter:
         if not status.is_confirmed:
             return pending
         assert attempt.signature is not None
-        await self._indexer.catch_up()
+        try:
+            await self._indexer.catch_up()
+        except RpcError:
+            raise unavailable(attempt) from None
         await self._projector.catch_up()
         if self._indexer.store.slot_of(attempt.signature) is None:
             # The read models, by which the next request decides, do not show it yet: the node knows more than it lists.

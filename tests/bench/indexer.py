@@ -18,9 +18,9 @@ from pathlib import Path
 
 import click
 
+from app.chain.transport import HttpTransport
 from idl.codec import load
 from indexer import Indexer
-from indexer.rpc import HttpTransport
 from tests.bench.clients import Payers
 from tests.bench.load import measure, percentile
 from tests.bench.row_watcher import watching

@@ -13,6 +13,7 @@ from solders.pubkey import Pubkey
 from app.chain.client import ChainClient
 from app.chain.errors import BlockhashNotFound, ChainUnavailable, RpcError
 from app.chain.records import Block
+from app.chain.rpc import Rpc
 from app.chain.transport import AsgiTransport, HttpTransport
 from tests.support.chain import USDC, Stage
 
@@ -203,6 +204,61 @@ async def test_many_accounts_are_asked_a_hundred_at_a_time() -> None:
     node = Node(getMultipleAccounts=lambda params: {"context": {"slot": 1}, "value": [None] * len(params[0])})
     assert await client(node).accounts([Pubkey.new_unique() for _ in range(250)]) == [None] * 250
     assert [len(params[0]) for _, params in node.calls] == [100, 100, 50]
+
+
+async def test_node_without_batches_is_asked_one_by_one() -> None:
+    calls: list[Any] = []
+
+    async def single(body: bytes) -> bytes:
+        request = json.loads(body)
+        calls.append(request)
+        if isinstance(request, list):
+            return b'{"jsonrpc":"2.0","error":{"code":-32600,"message":"no batches"},"id":null}'
+        return json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": request["params"][0]}).encode()
+
+    rpc = Rpc(single)
+    assert await rpc.batch([("echo", [n]) for n in range(5)]) == [0, 1, 2, 3, 4]
+    assert await rpc.batch([("echo", [n]) for n in range(3)]) == [0, 1, 2]
+    assert sum(isinstance(call, list) for call in calls) == 1
+
+
+async def test_refused_call_is_an_error() -> None:
+    async def refuse(body: bytes) -> bytes:
+        return json.dumps({"jsonrpc": "2.0", "id": json.loads(body)["id"], "error": {"code": 1}}).encode()
+
+    with pytest.raises(RpcError):
+        await Rpc(refuse).call("x", [])
+
+
+async def test_history_is_read_over_all_pages() -> None:
+    entries = [{"signature": f"s{n}", "slot": n, "err": None if n % 2 else {"x": 1}} for n in range(2500)][::-1]
+
+    async def node(body: bytes) -> bytes:
+        request = json.loads(body)
+        options = request["params"][1]
+        signatures = [one["signature"] for one in entries]
+        start = signatures.index(options["before"]) + 1 if "before" in options else 0
+        end = signatures.index(options["until"]) if "until" in options else len(entries)
+        page = entries[start : min(end, start + options["limit"])]
+        return json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": page}).encode()
+
+    chain = client(node)
+    history = await chain.history("address", None)
+    assert [one.slot for one in history] == list(range(2500))
+    assert [one.failed for one in history[:2]] == [True, False]
+    assert [one.slot for one in await chain.history("address", "s2400")] == list(range(2401, 2500))
+
+
+async def test_page_of_a_node_that_does_not_know_the_page_before_is_an_error() -> None:
+    page = [{"signature": f"s{n}", "slot": n, "err": None} for n in range(1000)]
+
+    async def node(body: bytes) -> bytes:
+        request = json.loads(body)
+        known = [] if "before" in request["params"][1] else page
+        return json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": known}).encode()
+
+    with pytest.raises(RpcError, match="does not know"):
+        await client(node).history("address", None)
 
 
 async def test_the_embedded_chain_settles_a_payment_over_http_and_in_process() -> None:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from app.chain.errors import RpcError
+from app.chain.transport import HttpTransport
 from indexer import EventStore, Indexer
-from indexer.rpc import HttpTransport, Rpc, RpcError
-from indexer.source import Source
 from indexer.store import DEPOSIT
 from tests.support.chain import USDC, Stage, altered
 
@@ -101,7 +101,7 @@ async def test_hinted_payment_is_stored_at_once_and_subscribers_hear_of_it(stage
     heard = asyncio.Event()
     indexer.subscribe(heard.set)
     await indexer.start()
-    await until(lambda: not indexer._news.is_set())
+    await until(lambda: not indexer._woken.is_set())
     heard.clear()
     signature = await stage.pay(vault, USDC)
     indexer.wake(signature)
@@ -209,7 +209,7 @@ async def test_lost_event_is_fetched_by_its_gap(stage: Stage, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("behind", "reverted"), [(0, 1), (1, 0)])
-async def test_what_vanishes_before_it_is_final_is_reverted_once_a_node_that_must_know_says_so(
+async def test_only_a_node_that_must_know_a_transaction_has_it_reverted(
     stage: Stage, tmp_path: Path, behind: int, reverted: int
 ) -> None:
     vault = await stage.wallet("agent-1", funds=20 * USDC)
@@ -230,7 +230,7 @@ async def test_what_vanishes_before_it_is_final_is_reverted_once_a_node_that_mus
     await indexer.catch_up()
     asked = indexer.store.unfinalized(2**40, 256)
     node.change = forget
-    assert await indexer._reconciler.settle() == reverted
+    assert await indexer._reconciler.finalize() == reverted
     assert ("PaymentExecuted" in names(indexer.store)) is not bool(reverted)
     assert indexer.store.unfinalized(2**40, 256) == ([] if reverted else [gone])
     await indexer.stop()
@@ -258,7 +258,7 @@ async def test_nothing_is_reverted_on_the_word_of_a_node_without_history(
         return result
 
     node.change = forget
-    assert await indexer._reconciler.settle() == 0
+    assert await indexer._reconciler.finalize() == 0
     assert names(indexer.store) == before
     await indexer.stop()
 
@@ -284,9 +284,7 @@ async def test_deposit_waits_for_a_node_that_serves_it(stage: Stage, tmp_path: P
     await indexer.stop()
 
 
-async def test_all_is_held_once_the_account_of_a_node_that_is_not_behind_counts_no_more(
-    stage: Stage, tmp_path: Path
-) -> None:
+async def test_all_is_held_once_the_account_counts_no_more_events(stage: Stage, tmp_path: Path) -> None:
     org, vault = str(stage.org), str(await stage.wallet("agent-1", funds=20 * USDC))
     slot = await stage.chain.call("getSlot", [{"commitment": "confirmed"}])
     node = Altered(stage.transport)
@@ -324,7 +322,7 @@ async def test_account_that_was_not_made_holds_nothing_also_with_lamports(stage:
     await indexer.stop()
 
 
-async def test_transactions_that_a_node_does_not_know_keep_none_from_becoming_final(
+async def test_unknown_transactions_do_not_keep_others_from_becoming_final(
     stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("indexer.reconcile.STATUS_BATCH", 3)
@@ -345,12 +343,12 @@ async def test_transactions_that_a_node_does_not_know_keep_none_from_becoming_fi
 
     node.change = forget
     for _ in range(4):
-        assert await indexer._reconciler.settle() == 0
+        assert await indexer._reconciler.finalize() == 0
     assert indexer.store.unfinalized(2**40, 256) == old
 
     old.clear()
     for _ in range(2):
-        assert await indexer._reconciler.settle() == 0
+        assert await indexer._reconciler.finalize() == 0
     assert indexer.store.unfinalized(2**40, 256) == []
     await indexer.stop()
 
@@ -369,61 +367,6 @@ async def test_late_transaction_behind_the_cursor_is_stored(stage: Stage, tmp_pa
     assert await indexer.catch_up() == 0
     assert await indexer._reconciler.catch_late() == 1
     await indexer.stop()
-
-
-async def test_node_without_batches_is_asked_one_by_one() -> None:
-    calls: list[Any] = []
-
-    async def single(body: bytes) -> bytes:
-        request = json.loads(body)
-        calls.append(request)
-        if isinstance(request, list):
-            return b'{"jsonrpc":"2.0","error":{"code":-32600,"message":"no batches"},"id":null}'
-        return json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": request["params"][0]}).encode()
-
-    rpc = Rpc(single)
-    assert await rpc.batch([("echo", [n]) for n in range(5)]) == [0, 1, 2, 3, 4]
-    assert await rpc.batch([("echo", [n]) for n in range(3)]) == [0, 1, 2]
-    assert sum(isinstance(call, list) for call in calls) == 1
-
-
-async def test_refused_call_is_an_error() -> None:
-    async def refuse(body: bytes) -> bytes:
-        return json.dumps({"jsonrpc": "2.0", "id": json.loads(body)["id"], "error": {"code": 1}}).encode()
-
-    with pytest.raises(RpcError):
-        await Rpc(refuse).call("x", [])
-
-
-async def test_history_is_read_over_all_pages() -> None:
-    entries = [{"signature": f"s{n}", "slot": n, "err": None if n % 2 else {"x": 1}} for n in range(2500)][::-1]
-
-    async def node(body: bytes) -> bytes:
-        request = json.loads(body)
-        options = request["params"][1]
-        signatures = [one["signature"] for one in entries]
-        start = signatures.index(options["before"]) + 1 if "before" in options else 0
-        end = signatures.index(options["until"]) if "until" in options else len(entries)
-        page = entries[start : min(end, start + options["limit"])]
-        return json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": page}).encode()
-
-    source = Source(Rpc(node))
-    history = await source.history("address", None)
-    assert [one.slot for one in history] == list(range(2500))
-    assert [one.failed for one in history[:2]] == [True, False]
-    assert [one.slot for one in await source.history("address", "s2400")] == list(range(2401, 2500))
-
-
-async def test_page_of_a_node_that_does_not_know_the_page_before_is_an_error() -> None:
-    page = [{"signature": f"s{n}", "slot": n, "err": None} for n in range(1000)]
-
-    async def node(body: bytes) -> bytes:
-        request = json.loads(body)
-        known = [] if "before" in request["params"][1] else page
-        return json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": known}).encode()
-
-    with pytest.raises(RpcError, match="does not know"):
-        await Source(Rpc(node)).history("address", None)
 
 
 async def test_log_notifications_save_the_wait_for_the_next_poll(stage: Stage, tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_payment_to_another_vault_or_with_a_gift_is_a_deposit_of_the_rest(store:
     assert deposits == [(str(TOKENS), 15), (str(RESERVE), 40)]
 
 
-def test_balance_that_does_not_follow_from_the_last_makes_an_account_suspect(store: EventStore) -> None:
+def test_unexpected_balance_makes_an_account_suspect(store: EventStore) -> None:
     store.record([transaction(1, org_created()), transaction(2, vault_created())])
     payment = vault_event("PaymentExecuted", 2, amount=40)
     store.record([transaction(3, payment, moves=(move(TOKENS, 100, 60),))])
@@ -172,7 +172,7 @@ def test_finality_is_marked_and_only_final_slots_are_asked_about(store: EventSto
     assert store.last_finalized() == "signature-2"
 
 
-def test_final_and_unfinal_transactions_are_found_without_going_through_all(store: EventStore, tmp_path: Path) -> None:
+def test_final_and_unfinal_transactions_are_found_by_an_index(store: EventStore, tmp_path: Path) -> None:
     store.record([transaction(slot, org_created()) for slot in range(1, 4)])
     store.finalize(["signature-1", "signature-2"])
     asked: list[str] = []
@@ -242,7 +242,7 @@ def test_write_is_on_disk_when_it_returns_and_nobody_waits_for_its_lock(
         other.commit()
 
 
-def test_rows_stored_again_after_a_crash_have_higher_ids_than_those_that_were_lost(tmp_path: Path) -> None:
+def test_rows_stored_again_after_a_crash_have_higher_ids(tmp_path: Path) -> None:
     # Given a file as it was before the last commits
     store = EventStore(tmp_path / "chain.db")
     store.close()
