@@ -13,7 +13,7 @@ from idl.codec import Codec
 from indexer.decode import decode_transaction
 from indexer.reconcile import Reconciler
 from indexer.records import ChainTransaction
-from indexer.store import EventStore
+from indexer.store import EventStore, StoredEvent
 from indexer.wakeup import listen
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,8 @@ _LATE_EVERY = 5
 class Indexer:
     """Stores the program's events: first those of the past, then new ones as they are confirmed.
 
-    It belongs to the event loop in which it was started; `store` may be read from that loop's thread.
+    It belongs to the event loop in which it was started. Others read with the awaitable methods, which allow for a
+    database behind a network; `store` itself is for the thread of that loop.
     """
 
     def __init__(
@@ -72,6 +73,18 @@ class Indexer:
         if signature is not None:
             self._hints.setdefault(signature, 0)
         self._woken.set()
+
+    async def changes(self, after: int, limit: int) -> list[StoredEvent]:
+        """Return at most `limit` rows with an id above `after`, in order."""
+        return self.store.changes(after, limit)
+
+    async def slot_of(self, signature: str) -> int | None:
+        """Return the slot of a stored transaction."""
+        return self.store.slot_of(signature)
+
+    async def unknown(self, signatures: Sequence[str]) -> list[str]:
+        """Return the signatures that are not stored, in their order."""
+        return self.store.unknown(signatures)
 
     async def start(self) -> None:
         """Start following in the background."""

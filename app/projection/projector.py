@@ -32,8 +32,8 @@ from app.store.transactions import ROW_TYPES
 
 logger = structlog.get_logger(__name__)
 
-Changes = Callable[[int, int], Sequence[ChainRow]]
-"""`changes(after, limit)`: at most `limit` rows that were stored after the one with the id `after`, in order."""
+Changes = Callable[[int, int], Awaitable[Sequence[ChainRow]]]
+"""`changes(after, limit)` returns at most `limit` rows with an id above `after`, in order."""
 
 Watcher = Callable[[set[str]], Awaitable[None]]
 """Is told the addresses of the vaults that have changed, when all rows that there were are applied; must not raise."""
@@ -138,7 +138,7 @@ class Projector(Background):
             first = min(cursors.values())
             if self._told is None:
                 self._told = first
-            rows = self._changes(min(first, self._told), _BATCH)
+            rows = await self._changes(min(first, self._told), _BATCH)
             read += len(rows)
             whole = not rows or await self._take_in(rows, cursors)
             if whole is None:

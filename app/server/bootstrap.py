@@ -168,7 +168,7 @@ async def running(
         indexer = Indexer(
             transport=transport, codec=codec, db_path=paths.events, ws_url=None if localnet else _ws_url(settings)
         )
-        projector = Projector(db, indexer.store.changes)
+        projector = Projector(db, indexer.changes)
         indexer.subscribe(projector.notify)
         submitter = Submitter(
             db=db,

@@ -38,7 +38,7 @@ from app.store.organisations import organisations as all_organisations
 from app.store.wallets import wallet
 from app.verifier.history import IncompleteError
 from app.verifier.verify import VerificationReport, verify
-from indexer import EventStore
+from indexer import EventStore, StoredEvent
 
 _data_dir = click.option(
     "--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Databases and keys.  [default: ./data]"
@@ -171,8 +171,12 @@ def rebuild(data_dir: Path | None) -> None:
             raise click.ClickException(f"a service is at work on {paths.root}; stop it first")
         with lock:
             db, events = Database(paths.database), EventStore(paths.events)
+
+            async def changes(after: int, limit: int) -> list[StoredEvent]:
+                return events.changes(after, limit)
+
             try:
-                asyncio.run(Projector(db, events.changes).rebuild())
+                asyncio.run(Projector(db, changes).rebuild())
             finally:
                 events.close()
                 db.close()

@@ -89,7 +89,7 @@ class Health:
         except (ChainUnavailable, RpcError, TimeoutError):
             return math.nan
         slots = {one["signature"]: one["slot"] for one in newest if one["err"] is None}
-        return max((slot - slots[one] for one in service.indexer.store.unknown(list(slots))), default=0)
+        return max((slot - slots[one] for one in await service.indexer.unknown(list(slots))), default=0)
 
     async def _write(self) -> bool:
         try:

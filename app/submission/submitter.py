@@ -151,7 +151,7 @@ class Submitter:
         # One that has lost its history does not know what landed, but the account that it changed counts its event.
         account = await self._counted_by(attempt)
         whole = account is not None and await self._indexer.holds_all(account, block.slot)
-        slot = self._indexer.store.slot_of(signature)
+        slot = await self._indexer.slot_of(signature)
         if slot is not None:
             return await self._landed(attempt, SignatureStatus(slot, None, COMMITMENT))
         if whole:
@@ -177,7 +177,7 @@ class Submitter:
         except RpcError:
             raise unavailable(attempt) from None
         await self._projector.catch_up()
-        if self._indexer.store.slot_of(attempt.signature) is None:
+        if await self._indexer.slot_of(attempt.signature) is None:
             # The read models, by which the next request decides, do not show it yet: the node knows more than it lists.
             self._indexer.wake(attempt.signature)
             return pending

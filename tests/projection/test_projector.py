@@ -18,7 +18,7 @@ from sqlalchemy import Connection, select
 from app.chain.addresses import domain_hash
 from app.chain.rules import Rules
 from app.core.identifiers import EVENT_INNER_INDEX, policy_id, transaction_id, wallet_id
-from app.projection.projector import Projector, _reset
+from app.projection.projector import Changes, Projector, _reset
 from app.store import Database
 from app.store.approvals import approval, open_approval
 from app.store.attempts import Attempt, attempt, insert_attempt
@@ -109,7 +109,7 @@ def organisation_of(stage: Stage) -> Organisation:
 async def _line(db: Database, tmp_path: Path) -> AsyncIterator[Line]:
     async with Stage() as stage:
         indexer = Indexer(transport=stage.transport, codec=stage.codec, db_path=tmp_path / "chain.db")
-        projector = Projector(db, indexer.store.changes)
+        projector = Projector(db, indexer.changes)
         await db.write(lambda c: insert_organisation(c, organisation_of(stage)))
         yield Line(stage, db, indexer, projector)
         await projector.stop()
@@ -426,7 +426,7 @@ async def test_what_another_process_applied_is_told_to_those_who_wait_and_watch_
     # Given two processes that have read everything so far
     vault = await line.stage.wallet("agent-1", funds=20 * USDC)
     await line.seen()
-    other, told = Projector(line.db, line.indexer.store.changes), set[str]()
+    other, told = Projector(line.db, line.indexer.changes), set[str]()
 
     async def note(vaults: set[str]) -> None:
         told.update(vaults)
@@ -475,7 +475,7 @@ async def test_what_was_chosen_before_another_process_began_anew_is_not_applied(
     # Then nothing is missing
     assert line.wallet(vault).balance == 19 * USDC
     after = snapshot(line.db)
-    await Projector(other, line.indexer.store.changes).rebuild()
+    await Projector(other, line.indexer.changes).rebuild()
     assert snapshot(line.db) == after
     other.close()
 
@@ -528,9 +528,13 @@ async def real_rows(line: Line) -> list[StoredEvent]:
     return [replace(row, slot=slots[row.signature], id=n + 1) for n, row in enumerate(in_order)]
 
 
-def changes_of(rows: list[StoredEvent]) -> Any:
-    """Return rows, whatever the list holds then, as the indexer's store gives them."""
-    return lambda after, limit: [row for row in rows if row.id > after][:limit]
+def changes_of(rows: list[StoredEvent]) -> Changes:
+    """Return a reader of these rows, like the indexer's; rows added later are read, too."""
+
+    async def changes(after: int, limit: int) -> list[StoredEvent]:
+        return [row for row in rows if row.id > after][:limit]
+
+    return changes
 
 
 async def test_rows_in_any_order_give_the_same_read_models(line: Line, tmp_path: Path) -> None:

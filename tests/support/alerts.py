@@ -177,7 +177,7 @@ class Scene:
         compose = Composer(hourly=self.settings.alert_emails_per_hour) if self.settings.smtp_host else None
         self.watcher = Watcher(self.db, self.projector, interval=3600, compose=compose, clock=lambda: self.now)
 
-    def _changes(self, after: int, limit: int) -> list[Row]:
+    async def _changes(self, after: int, limit: int) -> list[Row]:
         return [row for row in self.rows if row.id > after][:limit]
 
     async def open(self) -> None:
