@@ -5,7 +5,7 @@ from typing import Any
 from solders.instruction import Instruction
 from solders.pubkey import Pubkey
 
-from app.chain.addresses import ASSOCIATED_TOKEN_PROGRAM, SYSTEM_PROGRAM, Addresses
+from app.chain.addresses import Addresses
 from idl.codec import Codec
 
 
@@ -23,10 +23,3 @@ class Builder:
 
     def _token_accounts(self) -> dict[str, Pubkey]:
         return {"mint": self._addresses.mint, "token_program": self._addresses.token_program}
-
-    def _program_accounts(self) -> dict[str, Pubkey]:
-        return {
-            "token_program": self._addresses.token_program,
-            "associated_token_program": ASSOCIATED_TOKEN_PROGRAM,
-            "system_program": SYSTEM_PROGRAM,
-        }

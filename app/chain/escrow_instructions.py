@@ -90,7 +90,6 @@ class EscrowInstructions(Builder):
             co_signer=co_signer,
             approval=approval,
             approval_rent_receiver=approval_rent_receiver,
-            system_program=SYSTEM_PROGRAM,
         )
 
     def complete_escrow(

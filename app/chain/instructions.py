@@ -1,4 +1,4 @@
-"""Builders of the program's instructions: pure functions of addresses and values, one per instruction."""
+"""Builds the program's instructions: pure functions of addresses and values, one per instruction."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -9,18 +9,19 @@ from solders.pubkey import Pubkey
 
 from app.chain.addresses import ASSOCIATED_TOKEN_PROGRAM, SYSTEM_PROGRAM, agent_hash, domain_digest, org_hash
 from app.chain.escrow_instructions import EscrowInstructions
+from app.chain.payment_instructions import PaymentInstructions
 from app.chain.rules import Rules
 from app.core.identifiers import PRESET_POLICY_IDS
 from app.core.money import MAX_MICRO
 
 Session = tuple[Pubkey, int]
-"""A session authority and the Unix second at which its right to sign ends."""
+"""A session authority and the Unix second at which it expires."""
 
 UNLIMITED = MAX_MICRO
-"""As `operator_daily_limit`: the operator may fund without limit."""
+"""As `operator_daily_limit`: the operator may fund vaults without limit."""
 
 MAX_UNITS = 1_400_000
-"""The most compute units that a transaction may ask for."""
+"""The most compute units that a transaction may request."""
 
 _ORG_CHANGES = (
     "pending_authority",
@@ -34,8 +35,8 @@ _ORG_CHANGES = (
 _CREATE_IDEMPOTENT = b"\x01"
 
 
-class Instructions(EscrowInstructions):
-    """Builds the instructions of one organisation. Amounts are micro-USDC, times Unix seconds.
+class Instructions(PaymentInstructions, EscrowInstructions):
+    """Builds the instructions for one organisation. Amounts are micro-USDC, times Unix seconds.
 
     Every method raises `idl.codec.CodecError` for a value that does not fit its field.
     """
@@ -71,14 +72,13 @@ class Instructions(EscrowInstructions):
             },
             payer=payer,
             creator=creator,
-            mint=self._addresses.mint,
             reserve_tokens=self.reserve_tokens,
             **presets,
-            **self._program_accounts(),
+            **self._token_accounts(),
         )
 
     def update_org(self, *, signer: Pubkey, **changes: Any) -> Instruction:
-        """Change the named settings of the organisation; those not named stay."""
+        """Change the given settings of the organisation and keep the others."""
         args = {"changes": {**dict.fromkeys(_ORG_CHANGES), **changes}}
         return self._build("update_org", args, signer=signer)
 
@@ -94,7 +94,6 @@ class Instructions(EscrowInstructions):
             payer=payer,
             authority=authority,
             policy=self._addresses.policy(self.org, key),
-            system_program=SYSTEM_PROGRAM,
         )
 
     def update_policy(
@@ -108,9 +107,9 @@ class Instructions(EscrowInstructions):
         old_allowlist: Pubkey | None = None,
         rent_receiver: Pubkey | None = None,
     ) -> Instruction:
-        """Replace the rules of a policy that is still at `expected_version`, and its allowlist when one is given.
+        """Replace the rules of a policy that is still at `expected_version`, and its allowlist if one is given.
 
-        `old_allowlist` is closed and its rent goes to `rent_receiver`, who paid it.
+        `old_allowlist` is closed, and its rent goes to `rent_receiver`, who paid it.
         """
         return self._build(
             "update_policy",
@@ -131,7 +130,7 @@ class Instructions(EscrowInstructions):
         allowlist: Pubkey | None = None,
         allowlist_rent_receiver: Pubkey | None = None,
     ) -> Instruction:
-        """Close a policy to which no vault is attached."""
+        """Close a policy that no vault uses."""
         return self._build(
             "close_policy",
             {},
@@ -153,7 +152,7 @@ class Instructions(EscrowInstructions):
         entries: Sequence[bytes],
         seal: bool,
     ) -> Instruction:
-        """Write a chunk of the policy's next allowlist, `version`; entries ascend over all chunks."""
+        """Write a chunk of the policy's next allowlist, `version`; entries ascend across all chunks."""
         return self._build(
             "write_allowlist",
             {"offset": offset, "entries": list(entries), "seal": seal},
@@ -161,7 +160,6 @@ class Instructions(EscrowInstructions):
             authority=authority,
             policy=policy,
             allowlist=self._addresses.allowlist(policy, version),
-            system_program=SYSTEM_PROGRAM,
         )
 
     def create_wallet(
@@ -177,8 +175,7 @@ class Instructions(EscrowInstructions):
             policy=policy,
             vault=vault,
             vault_tokens=self._addresses.token_account(vault),
-            mint=self._addresses.mint,
-            **self._program_accounts(),
+            **self._token_accounts(),
         )
 
     def update_wallet(
@@ -203,7 +200,7 @@ class Instructions(EscrowInstructions):
     def freeze_wallet(
         self, *, signer: Pubkey, vault: Pubkey, policy: Pubkey, action: Literal["Freeze", "Unfreeze", "Expire"]
     ) -> Instruction:
-        """Freeze the vault, lift the freeze, or record that its policy expired."""
+        """Freeze the vault, unfreeze it, or record that its policy expired."""
         return self._build("freeze_wallet", {"action": action}, signer=signer, vault=vault, policy=policy)
 
     def close_wallet(self, *, operator: Pubkey, vault: Pubkey, policy: Pubkey, rent_receiver: Pubkey) -> Instruction:
@@ -221,7 +218,7 @@ class Instructions(EscrowInstructions):
     def fund_wallet(
         self, *, operator: Pubkey, vault: Pubkey, amount: int, reference: bytes, only_below: int | None = None
     ) -> Instruction:
-        """Move USDC from the reserve to the vault; with `only_below`, if the vault holds less micro-USDC than that."""
+        """Move USDC from the reserve to the vault; with `only_below`, only if the vault holds less micro-USDC."""
         return self._build(
             "fund_wallet",
             {"amount": amount, "reference": reference, "only_below": only_below},
@@ -260,7 +257,7 @@ class Instructions(EscrowInstructions):
     def register_recipient(
         self, *, payer: Pubkey, signer: Pubkey, address: Pubkey, category: int, domain: str | None
     ) -> Instruction:
-        """State the category and domain of a recipient's address."""
+        """Register the category and domain of a recipient's address."""
         return self._build(
             "register_recipient",
             {
@@ -271,105 +268,10 @@ class Instructions(EscrowInstructions):
             payer=payer,
             signer=signer,
             recipient=self._addresses.recipient(self.org, address),
-            system_program=SYSTEM_PROGRAM,
-        )
-
-    def approve_payment(
-        self,
-        *,
-        payer: Pubkey,
-        operator: Pubkey,
-        vault: Pubkey,
-        policy: Pubkey,
-        reference: bytes,
-        recipient: Pubkey,
-        amount: int,
-        expires_at: int,
-        for_escrow: bool = False,
-    ) -> Instruction:
-        """Leave the co-signature for one payment, or one escrow, of exactly this amount to this recipient."""
-        return self._build(
-            "approve_payment",
-            {
-                "reference": reference,
-                "recipient": recipient,
-                "amount": amount,
-                "expires_at": expires_at,
-                "for_escrow": for_escrow,
-            },
-            payer=payer,
-            operator=operator,
-            vault=vault,
-            policy=policy,
-            approval=self._addresses.approval(vault, reference),
-            system_program=SYSTEM_PROGRAM,
-        )
-
-    def close_approval(self, *, signer: Pubkey, vault: Pubkey, approval: Pubkey, rent_receiver: Pubkey) -> Instruction:
-        """Revoke an unused approval; once it expired anyone may."""
-        return self._build(
-            "close_approval", {}, signer=signer, vault=vault, approval=approval, rent_receiver=rent_receiver
-        )
-
-    def execute_payment(
-        self,
-        *,
-        signer: Pubkey,
-        policy: Pubkey,
-        vault: Pubkey,
-        destination: Pubkey,
-        amount: int,
-        reference: bytes,
-        allowlist: Pubkey | None = None,
-        recipient: Pubkey | None = None,
-        co_signer: Pubkey | None = None,
-        approval: Pubkey | None = None,
-        approval_rent_receiver: Pubkey | None = None,
-    ) -> Instruction:
-        """Pay from the vault into the existing token account `destination`.
-
-        `allowlist` is the policy's when it has one; `recipient` the address of what the organisation registered about
-        the destination's owner, needed when the policy blocks a category or may allow a domain.
-        """
-        return self._build(
-            "execute_payment",
-            {"amount": amount, "reference": reference},
-            signer=signer,
-            policy=policy,
-            vault=vault,
-            vault_tokens=self._addresses.token_account(vault),
-            destination=destination,
-            **self._token_accounts(),
-            allowlist=allowlist,
-            recipient=recipient,
-            co_signer=co_signer,
-            approval=approval,
-            approval_rent_receiver=approval_rent_receiver,
-        )
-
-    def check_payment(
-        self,
-        *,
-        policy: Pubkey,
-        vault: Pubkey,
-        amount: int,
-        recipient: Pubkey,
-        co_signed: bool,
-        allowlist: Pubkey | None = None,
-        recipient_account: Pubkey | None = None,
-    ) -> Instruction:
-        """Ask for the verdict of every rule; only to be simulated."""
-        return self._build(
-            "check_payment",
-            {"amount": amount, "recipient": recipient, "co_signed": co_signed},
-            policy=policy,
-            vault=vault,
-            allowlist=allowlist,
-            recipient_account=recipient_account,
         )
 
     def create_token_account(self, *, payer: Pubkey, owner: Pubkey) -> Instruction:
-        """Create the owner's associated token account, or do nothing when it exists."""
+        """Create the owner's associated token account, or do nothing if it exists."""
         metas = [
             AccountMeta(payer, is_signer=True, is_writable=True),
             AccountMeta(self._addresses.token_account(owner), is_signer=False, is_writable=True),

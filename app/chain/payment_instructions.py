@@ -1,0 +1,103 @@
+"""Builds the instructions of payments and their approvals."""
+
+from solders.instruction import Instruction
+from solders.pubkey import Pubkey
+
+from app.chain.builder import Builder
+
+
+class PaymentInstructions(Builder):
+    """Builds the instructions that approve, check and execute payments. Amounts are micro-USDC, times Unix seconds."""
+
+    def approve_payment(
+        self,
+        *,
+        payer: Pubkey,
+        operator: Pubkey,
+        vault: Pubkey,
+        policy: Pubkey,
+        reference: bytes,
+        recipient: Pubkey,
+        amount: int,
+        expires_at: int,
+        for_escrow: bool = False,
+    ) -> Instruction:
+        """Store the co-signature for one payment, or one escrow, of exactly this amount to this recipient."""
+        return self._build(
+            "approve_payment",
+            {
+                "reference": reference,
+                "recipient": recipient,
+                "amount": amount,
+                "expires_at": expires_at,
+                "for_escrow": for_escrow,
+            },
+            payer=payer,
+            operator=operator,
+            vault=vault,
+            policy=policy,
+            approval=self._addresses.approval(vault, reference),
+        )
+
+    def close_approval(self, *, signer: Pubkey, vault: Pubkey, approval: Pubkey, rent_receiver: Pubkey) -> Instruction:
+        """Revoke an unused approval; anyone may once it has expired."""
+        return self._build(
+            "close_approval", {}, signer=signer, vault=vault, approval=approval, rent_receiver=rent_receiver
+        )
+
+    def execute_payment(
+        self,
+        *,
+        signer: Pubkey,
+        policy: Pubkey,
+        vault: Pubkey,
+        destination: Pubkey,
+        amount: int,
+        reference: bytes,
+        allowlist: Pubkey | None = None,
+        recipient: Pubkey | None = None,
+        co_signer: Pubkey | None = None,
+        approval: Pubkey | None = None,
+        approval_rent_receiver: Pubkey | None = None,
+    ) -> Instruction:
+        """Pay from the vault into the existing token account `destination`.
+
+        `allowlist` is the policy's, if it has one. `recipient` is the account in which the organisation registered the
+        destination's owner, needed when the policy blocks a category or may allow a domain.
+        """
+        return self._build(
+            "execute_payment",
+            {"amount": amount, "reference": reference},
+            signer=signer,
+            policy=policy,
+            vault=vault,
+            vault_tokens=self._addresses.token_account(vault),
+            destination=destination,
+            **self._token_accounts(),
+            allowlist=allowlist,
+            recipient=recipient,
+            co_signer=co_signer,
+            approval=approval,
+            approval_rent_receiver=approval_rent_receiver,
+        )
+
+    def check_payment(
+        self,
+        *,
+        policy: Pubkey,
+        vault: Pubkey,
+        amount: int,
+        recipient: Pubkey,
+        co_signed: bool,
+        allowlist: Pubkey | None = None,
+        recipient_account: Pubkey | None = None,
+    ) -> Instruction:
+        """Return every rule's verdict; only for simulation."""
+        return self._build(
+            "check_payment",
+            {"amount": amount, "recipient": recipient, "co_signed": co_signed},
+            policy=policy,
+            vault=vault,
+            allowlist=allowlist,
+            recipient_account=recipient_account,
+        )
