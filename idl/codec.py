@@ -89,7 +89,6 @@ class Codec:
         self.program_id = program_id or Pubkey.from_string(idl["address"])
         self.event_authority = Pubkey.find_program_address([b"__event_authority"], self.program_id)[0]
         self.errors: dict[int, str] = {error["code"]: error["name"] for error in idl.get("errors", [])}
-        self.constants = {constant["name"]: _constant(constant) for constant in idl.get("constants", [])}
         self._types = TypeTable(idl.get("types", []))
         with warnings.catch_warnings():
             # anchorpy's enums come from a library that calls attrs in a deprecated way.
@@ -282,20 +281,3 @@ def _decoded(what: str, coder: BodyCoder, data: bytes, offset: int) -> dict[str,
         return coder.decode(data, offset)
     except _BAD_VALUES as error:
         raise CodecError(f"{what}: {error}") from error
-
-
-def _constant(constant: Mapping[str, Any]) -> Any:
-    """Return the value of an IDL constant, which the format states as Rust source."""
-    value: str = constant["value"]
-    match constant["type"]:
-        case "pubkey":
-            return Pubkey.from_string(value.strip('"'))
-        case "string":
-            return json.loads(value)
-        case "bool":
-            return value == "true"
-        case "bytes" | {"array": ["u8", _]}:
-            return bytes(json.loads(value))
-        case str():
-            return int(value.replace("_", ""))
-    return value

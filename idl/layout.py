@@ -24,7 +24,6 @@ _FORMATS = {
     "i64": "q",
     "pubkey": "32s",
 }
-_WIDE = {"u128": False, "i128": True}
 
 _Take = Callable[[Iterator[Any]], Any]
 _Put = Callable[[Any, list[Any]], None]
@@ -60,7 +59,7 @@ def is_fixed(type_: IdlType) -> bool:
     """Return whether every value of the type takes the same number of bytes."""
     match type_:
         case Primitive(name):
-            return name in _FORMATS or name in _WIDE
+            return name in _FORMATS
         case ByteArray() | Enum():
             return True
         case Array(item):
@@ -74,8 +73,6 @@ def _format(type_: IdlType) -> str:
     match type_:
         case Primitive(name) if name in _FORMATS:
             return _FORMATS[name]
-        case Primitive(name) if name in _WIDE:
-            return "16s"
         case ByteArray(length):
             return f"{length}s"
         case Enum():
@@ -94,9 +91,6 @@ def _taker(type_: IdlType) -> _Take:
     match type_:
         case Primitive("pubkey"):
             return lambda leaves: Pubkey(next(leaves))
-        case Primitive(name) if name in _WIDE:
-            signed = _WIDE[name]
-            return lambda leaves: int.from_bytes(next(leaves), "little", signed=signed)
         case Enum(name, variants):
             return lambda leaves: _variant_name(name, variants, next(leaves))
         case Array(item, length):
@@ -113,9 +107,6 @@ def _putter(type_: IdlType) -> _Put:
     match type_:
         case Primitive("pubkey"):
             return lambda value, flat: flat.append(bytes(value))
-        case Primitive(name) if name in _WIDE:
-            signed = _WIDE[name]
-            return lambda value, flat: flat.append(value.to_bytes(16, "little", signed=signed))
         case ByteArray(length):
             return lambda value, flat: flat.append(_exactly(length, value))
         case Enum(name, variants):

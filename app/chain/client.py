@@ -70,13 +70,10 @@ class ChainClient:
             self._blockhash = (time.monotonic(), blockhash)
             return blockhash
 
-    async def simulate(
-        self, transaction: bytes, *, verify_signatures: bool = False, replace_blockhash: bool = False
-    ) -> SimulationResult:
+    async def simulate(self, transaction: bytes, *, replace_blockhash: bool = False) -> SimulationResult:
         """Run a transaction without sending it. Raises `BlockhashNotFound` when its blockhash is too old."""
         options = {
             "encoding": "base64",
-            "sigVerify": verify_signatures,
             "replaceRecentBlockhash": replace_blockhash,
             "commitment": COMMITMENT,
         }
@@ -168,10 +165,6 @@ class ChainClient:
     async def airdrop(self, address: Pubkey, lamports: int) -> str:
         """Ask a test network for lamports and return the transaction's signature."""
         return await self._read("requestAirdrop", [str(address), lamports], _text)
-
-    async def genesis_hash(self) -> str:
-        """Return the hash that tells the cluster apart from every other."""
-        return await self._read("getGenesisHash", [], _text)
 
     async def aclose(self) -> None:
         """Stop waiting for confirmations and close the transport."""

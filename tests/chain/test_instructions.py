@@ -14,6 +14,7 @@ from app.chain.rules import CATEGORIES, RULES, Rules, category_bits, category_na
 from app.chain.transactions import MAX_SIZE, sign, unsigned
 from app.core.identifiers import policy_key
 from idl.codec import load
+from tests.idl.golden import constant
 from tests.support.chain import USDC, Stage
 
 
@@ -212,6 +213,6 @@ async def test_check_payment_gives_the_verdict_of_every_rule() -> None:
 
 def test_addresses_are_those_of_the_seeds() -> None:
     codec = load()
-    seed = [codec.constants["POLICY"], bytes(32), policy_key("pol_locked")]
+    seed = [constant("POLICY"), bytes(32), policy_key("pol_locked")]
     expected = Pubkey.find_program_address(seed, codec.program_id)[0]
     assert Addresses(codec.program_id, Pubkey.default()).preset(Pubkey.default(), "pol_locked") == expected

@@ -88,6 +88,13 @@ def fields_of(idl: Mapping[str, Any], kind: str, item: Mapping[str, Any]) -> lis
     return next(list(one["type"]["fields"]) for one in idl["types"] if one["name"] == item["name"])
 
 
+def constant(name: str) -> Any:
+    """Return a constant of the IDL, which the format states as Rust source."""
+    stated = next(one["value"] for one in json.loads(IDL.read_text())["constants"] if one["name"] == name)
+    value = json.loads(stated.replace("_", ""))
+    return bytes(value) if isinstance(value, list) else value
+
+
 def generate(idl: Mapping[str, Any]) -> dict[str, Any]:
     """Return sample values and bytes, discriminator first, of everything in the IDL."""
     golden: dict[str, Any] = {}

@@ -9,7 +9,7 @@ from solders.pubkey import Pubkey
 from idl.codec import EVENT_IX_TAG, Codec, CodecError, Event, load
 from idl.layout import FixedLayout
 from idl.types import Array, ByteArray, IdlType, Option, Primitive, Struct, TypeTable, Vec
-from tests.idl.golden import GOLDEN, IDL, KINDS, fields_of
+from tests.idl.golden import GOLDEN, IDL, KINDS, constant, fields_of
 
 GOLDEN_VALUES: dict[str, dict[str, Any]] = json.loads(GOLDEN.read_text())
 IDL_VALUES: dict[str, Any] = json.loads(IDL.read_text())
@@ -258,5 +258,5 @@ def test_errors_and_constants_come_from_the_idl(codec: Codec) -> None:
     assert codec.error_name(6000) == "OrgPaused"
     assert codec.error_name(6009) == "CoSignRequired"
     assert codec.error_name(1) is None
-    assert codec.constants["VAULT"] == b"vault"
-    assert codec.constants["MAX_ENTRIES"] == 1000
+    assert constant("VAULT") == b"vault"
+    assert constant("MAX_ENTRIES") == 1000
