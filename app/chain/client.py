@@ -1,4 +1,4 @@
-"""The service's one client of a Solana node."""
+"""The one client of a Solana node, for the service and for the indexer."""
 
 import asyncio
 import base64

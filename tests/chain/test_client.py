@@ -1,4 +1,4 @@
-"""The client: what it makes of a node's answers, good and bad."""
+"""What the client makes of a node's answers, good and bad."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ SIGNATURE = "5" * 88
 
 
 class Node:
-    """Answers calls with what a test laid out, and remembers them."""
+    """Answers calls as a test lays down, and records them."""
 
     def __init__(self, **answers: Any) -> None:
         self.answers = answers

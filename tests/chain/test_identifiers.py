@@ -1,4 +1,4 @@
-"""Identifiers follow from the chain and are told apart from everything else."""
+"""Identifiers follow from the chain, and malformed ones are recognised."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""Builders: the built program accepts what they build."""
+"""The built program accepts what the builders build."""
 
 import secrets
 import time

@@ -143,7 +143,7 @@ def test_logs_cut_before_the_end_give_no_violation(codec: Codec, program: str, d
 @pytest.mark.parametrize(
     "noise", ["Program data: !!", "Program data: AAAA", "Program data: ", "Program data: AAAA AAAA"]
 )
-def test_other_data_beside_the_violation_does_not_matter(
+def test_other_data_next_to_the_violation_does_not_matter(
     codec: Codec, program: str, data_line: Callable[..., str], noise: str
 ) -> None:
     logs = [

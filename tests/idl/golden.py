@@ -1,7 +1,7 @@
-"""Sample values for everything in the IDL, and their bytes from an encoder of its own.
+"""Sample values for everything in the IDL, and their bytes from an independent encoder.
 
-`python -m tests.idl.golden` writes `golden.json` anew after the program's interface changed. Review the difference:
-bytes that change for something that already exists break everyone who uses the program.
+`python -m tests.idl.golden` writes `golden.json` again after a change of the program's interface. Review the
+difference: bytes that change for something that already exists break everyone who uses the program.
 """
 
 import hashlib
@@ -19,14 +19,14 @@ _SIZES = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "u128": 16, "i8": 1, "i16": 2, 
 
 
 class Samples:
-    """Makes a different value for every field, and encodes values as borsh does."""
+    """Makes a different value for each field, and encodes values as borsh does."""
 
     def __init__(self, idl: Mapping[str, Any]) -> None:
         self._types = {one["name"]: one["type"] for one in idl["types"]}
         self._numbers: Iterator[int] = count(1)
 
     def make(self, kind: Any) -> Any:
-        """Return a value of the type, as JSON can hold it: bytes and addresses as hex."""
+        """Return a value of the type in a form that JSON can hold: bytes and addresses as hex."""
         number = next(self._numbers)
         match kind:
             case "bool":

@@ -1,4 +1,4 @@
-"""Only what the program sent to itself is an event."""
+"""Only an instruction that the program sent to itself is an event."""
 
 import base64
 import hashlib
@@ -32,7 +32,7 @@ def _codec() -> Codec:
 
 
 class Made:
-    """A transaction whose accounts are payer, event authority, program and another, and a node's answer for it."""
+    """A transaction with the accounts payer, event authority, program and another, and a node's answer for it."""
 
     def __init__(self, codec: Codec) -> None:
         payer = Keypair()

@@ -44,7 +44,7 @@ def indexer_of(stage: Stage, path: Path, transport: Any = None, **options: Any) 
 
 
 class Altered:
-    """Carries calls to a node and lets a test change what it hears."""
+    """Carries calls to a node and lets a test change the answers."""
 
     def __init__(self, transport: Callable[[bytes], Awaitable[bytes]]) -> None:
         self.transport = transport
@@ -110,7 +110,7 @@ async def test_hinted_payment_is_stored_at_once_and_subscribers_hear_of_it(stage
     await indexer.stop()
 
 
-async def test_subscribers_hear_of_a_balance_that_was_set_right(stage: Stage, tmp_path: Path) -> None:
+async def test_subscribers_hear_of_a_corrected_balance(stage: Stage, tmp_path: Path) -> None:
     vault = await stage.wallet("agent-1", funds=20 * USDC)
     indexer = indexer_of(stage, tmp_path)
     await indexer.catch_up()
@@ -378,7 +378,7 @@ async def test_log_notifications_save_the_wait_for_the_next_poll(stage: Stage, t
         await until(lambda: "WalletFunded" in names(indexer.store))
         deadline = time.monotonic() + 10
         while "PaymentExecuted" not in names(indexer.store):
-            # The subscription may not stand yet; each further payment is another chance to be told of it.
+            # The subscription may not be open yet; each further payment is another chance of a notification.
             assert time.monotonic() < deadline
             await stage.pay(vault, USDC)
             await asyncio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""The indexer's database: rows once, cursor with them, gaps and deposits noticed."""
+"""The indexer's database stores rows once, moves the cursor with them, and notices gaps and deposits."""
 
 import contextlib
 import sqlite3
@@ -139,28 +139,28 @@ def test_unexpected_balance_makes_an_account_suspect(store: EventStore) -> None:
     assert store.accounts.suspects() == []
 
 
-def test_observed_balance_is_news_unless_something_newer_is_stored(store: EventStore) -> None:
+def test_observed_balance_is_stored_unless_something_newer_is(store: EventStore) -> None:
     store.record([transaction(1, org_created()), transaction(2, moves=(move(RESERVE, 0, 500),))])
     assert not store.observe(str(RESERVE), 400, 1)
     assert not store.observe(str(TOKENS), 400, 9)
     assert BALANCE_OBSERVED not in names(store)
-    # The same balance, too: whoever reads the rows may have come to another one
+    # The same balance, too: readers of the rows may have arrived at a different one
     for slot, balance in ((8, 500), (9, 400)):
         assert store.observe(str(RESERVE), balance, slot)
         row = store.changes(0, 10)[-1]
         assert (row.name, row.slot, row.org, row.data["balance"]) == (BALANCE_OBSERVED, slot, str(ORG), balance)
 
 
-def test_vanished_transaction_takes_its_rows_and_the_cursor_with_it(store: EventStore) -> None:
+def test_reverted_transaction_takes_its_rows_and_the_cursor_with_it(store: EventStore) -> None:
     store.record([transaction(1, org_created()), transaction(2, vault_created())], cursor=("program", "signature-2"))
     last = store.changes(0, 10)[-1].id
     store.revert(["signature-2", "never-seen"])
     assert names(store) == ["OrgInitialized", REVERTED]
-    [news] = store.changes(last, 10)
-    assert (news.name, news.signature, news.org) == (REVERTED, "signature-2", None)
+    [added] = store.changes(last, 10)
+    assert (added.name, added.signature, added.org) == (REVERTED, "signature-2", None)
     assert store.cursor("program") is None
     store.record([transaction(2, vault_created())])
-    assert names(store, news.id) == ["WalletCreated"]
+    assert names(store, added.id) == ["WalletCreated"]
     assert store.streams_with_gaps() == []
 
 
@@ -226,7 +226,7 @@ WRITES: dict[str, Callable[[EventStore], object]] = {
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-def test_write_is_on_disk_when_it_returns_and_nobody_waits_for_its_lock(
+def test_write_is_on_disk_and_its_lock_free_when_it_returns(
     store: EventStore, tmp_path: Path, write: Callable[[EventStore], object]
 ) -> None:
     # Given a store that has written something
@@ -255,6 +255,6 @@ def test_rows_stored_again_after_a_crash_have_higher_ids(tmp_path: Path) -> None
     (tmp_path / "chain.db").write_bytes(before)
     store = EventStore(tmp_path / "chain.db")
     store.record([transaction(1, org_created())])
-    # Then whoever remembers the last id sees them as new
+    # Then a reader who remembers the last id sees them as new
     assert [row.signature for row in store.changes(lost.id, 10)] == ["signature-1"]
     store.close()

@@ -9,6 +9,7 @@ from solders.keypair import Keypair
 
 from app.chain.errors import RpcError
 from app.chain.records import SignatureStatus, Statuses
+from app.core.errors import UnavailableError
 from app.core.timestamps import iso, now_ms
 from app.store.attempts import Attempt, attempt, pending_attempts
 from app.submission.plan import Outcome
@@ -252,6 +253,27 @@ async def test_failure_counts_once_it_is_confirmed(
     monkeypatch.setattr(own_world.service.chain, "statuses", statuses)
 
     assert (await own_world.service.submitter.look(pending)).status == outcome
+
+
+async def test_node_that_refuses_its_history_leaves_the_outcome_open(
+    own_world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a payment that has landed
+    service = own_world.service
+    pending = await _pending_payment(own_world, await own_world.payee())
+    assert pending.raw is not None
+    await service.chain.confirm(await service.chain.send(pending.raw), timeout=5)
+
+    # When the node refuses to list it
+    async def refuse() -> int:
+        raise RpcError(-32602, "refused")
+
+    monkeypatch.setattr(service.indexer, "catch_up", refuse)
+    with pytest.raises(UnavailableError) as caught:
+        await service.submitter.look(pending)
+
+    # Then the error names it
+    assert (caught.value.code, caught.value.fields) == ("chain_unavailable", {"tx_id": pending.tx_id})
 
 
 async def test_confirmed_transaction_is_not_answered_as_failed(world: ServiceWorld) -> None:

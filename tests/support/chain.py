@@ -63,7 +63,7 @@ class Stage:
         await self.localnet.aclose()
 
     async def send(self, *instructions: Instruction, signers: Sequence[Keypair] = ()) -> str:
-        """Send a transaction, wait until it is confirmed and return its signature; fails when it failed."""
+        """Send a transaction, wait until it is confirmed and return its signature; fails if the transaction fails."""
         signature = await self.submit(*instructions, signers=signers)
         status = await self.chain.confirm(signature, timeout=10)
         assert status is not None
@@ -78,7 +78,7 @@ class Stage:
         return signed.signature
 
     async def deposit(self, token_account: Pubkey, amount: int) -> str:
-        """Mint USDC into a token account, as a stranger's transfer would bring it there."""
+        """Mint USDC into a token account, with the effect of a stranger's transfer."""
         signature = await self.localnet.mint_usdc(token_account, amount)
         return str(signature)
 
@@ -102,7 +102,7 @@ class Stage:
         return await self.send(funding, signers=[self.operator])
 
     def payment(self, vault: Pubkey, amount: int, *, policy: str = "pol_permissive") -> Instruction:
-        """Return a payment of micro-USDC to the payee, signed for by the operator."""
+        """Return a payment of micro-USDC to the payee, to be signed by the operator."""
         return self.build.execute_payment(
             signer=self.operator.pubkey(),
             policy=self.addresses.preset(self.org, policy),
@@ -118,7 +118,7 @@ class Stage:
 
 
 def altered(methods: Sequence[str], body: bytes, alter: Callable[[str, Any], Any]) -> bytes:
-    """Return a node's answer to these calls, with the results that `alter(method, result)` gives; errors stay."""
+    """Return a node's answer to these calls with results changed by `alter(method, result)`; errors stay."""
     answer = json.loads(body)
     for method, told in zip(methods, answer if isinstance(answer, list) else [answer], strict=True):
         if "result" in told:

@@ -1,4 +1,4 @@
-"""Transactions as the decoder gives them, made up."""
+"""Invented transactions, in the form that the decoder returns."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ VAULT, TOKENS = Pubkey(bytes([3]) * 32), Pubkey(bytes([4]) * 32)
 def transaction(
     number: int, *events: Event, moves: tuple[TokenMove, ...] = (), slot: int | None = None
 ) -> ChainTransaction:
-    """Return a transaction with these events, the first of instruction 0, inner 0."""
+    """Return a transaction with these events, one per instruction."""
     found = tuple(ChainEvent(index, 0, event) for index, event in enumerate(events))
     at = number if slot is None else slot
     return ChainTransaction(f"signature-{number}", at, 1000 + at, "payer", "hash", found, moves)
