@@ -52,7 +52,7 @@ class Paths:
 
 def program_file() -> Path:
     """Return the built program. Raises ConfigurationError when it is not there."""
-    path = Path(__file__).resolve().parent.parent.parent / "programs" / "agent_vault.so"
+    path = Path(__file__).with_name("agent_vault.so")
     if not path.is_file():
         raise ConfigurationError(f"{path} is missing; build it with programs/toolchain/build")
     return path
