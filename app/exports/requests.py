@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import replace
-from typing import BinaryIO
+from pathlib import Path
 
 from sqlalchemy import Connection
 
@@ -81,17 +81,14 @@ async def get(service: Service, principal: Principal, export_id: str) -> Export:
     return _answer(service, found)
 
 
-async def open_file(service: Service, export_id: str, expires: str, signature: str) -> BinaryIO:
-    """Open the file to which a link leads. Raises ``download_link_invalid`` and ``export_not_found``."""
+async def find_file(service: Service, export_id: str, expires: str, signature: str) -> Path:
+    """Return the file that a link leads to. Raises ``download_link_invalid`` and ``export_not_found``."""
     if not service.part(DownloadLinks).good(export_id, expires, signature):
         raise AuthenticationError("download_link_invalid")
     found = await service.db.read(lambda conn: export(conn, export_id))
-    if found is None:
+    if found is None or not (path := service.part(Exporter).path(found)).is_file():
         raise NotFoundError("export_not_found")
-    try:
-        return service.part(Exporter).path(found).open("rb")
-    except FileNotFoundError:
-        raise NotFoundError("export_not_found") from None
+    return path
 
 
 def _check_room(connection: Connection, org: str, rows: int = 0) -> None:

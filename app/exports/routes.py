@@ -1,16 +1,8 @@
 """Exports of transactions, and the files that they become."""
 
-import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import BinaryIO
-
-import anyio
 from starlette.requests import Request
-from starlette.responses import FileResponse, MalformedRangeHeader, RangeNotSatisfiable, Response
+from starlette.responses import FileResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from app.access.auth import READERS_AND_AGENT
 from app.api.operation import Call, operation
@@ -19,6 +11,7 @@ from app.exports.models import CreateExport, Export
 from app.submission.context import Service
 
 _MEDIA_TYPES = {".csv": "text/csv; charset=utf-8", ".json": "application/json"}
+_HEADERS = {"Cache-Control": "private, no-store", "X-Content-Type-Options": "nosniff"}
 
 
 @operation(
@@ -49,44 +42,15 @@ async def get_export(call: Call) -> Export:
     return await requests.get(call.service, call.principal, call.path("export_id"))
 
 
-class _Download(FileResponse):
-    """An open file, which may be removed meanwhile. Of a range that makes no sense, or that it does not have, all."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        path = Path(file.name)
-        super().__init__(
-            path,
-            media_type=_MEDIA_TYPES[path.suffix],
-            filename=f"transactions-{path.name}",
-            headers={"Cache-Control": "private, no-store", "X-Content-Type-Options": "nosniff"},
-            stat_result=os.fstat(file.fileno()),
-        )
-        self._file = file
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._file:
-            await super().__call__(scope, receive, send)
-
-    @asynccontextmanager
-    async def _open_file(self) -> AsyncIterator[anyio.AsyncFile[bytes]]:
-        yield anyio.wrap_file(self._file)
-
-    @classmethod
-    def _parse_range_header(cls, http_range: str, file_size: int) -> list[tuple[int, int]]:
-        try:
-            return super()._parse_range_header(http_range, file_size)
-        except (MalformedRangeHeader, RangeNotSatisfiable):
-            return []
-
-
 async def download(request: Request) -> Response:
     """Answer the file of an export; the link is the permission."""
     service: Service = request.app.state.service
     query = request.query_params
-    return _Download(
-        await requests.open_file(
-            service, request.path_params["export_id"], query.get("expires", ""), query.get("signature", "")
-        )
+    path = await requests.find_file(
+        service, request.path_params["export_id"], query.get("expires", ""), query.get("signature", "")
+    )
+    return FileResponse(
+        path, media_type=_MEDIA_TYPES[path.suffix], filename=f"transactions-{path.name}", headers=_HEADERS
     )
 
 

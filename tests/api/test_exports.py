@@ -15,6 +15,7 @@ import httpx
 import pytest
 from sqlalchemy import update
 from starlette.responses import FileResponse
+from starlette.types import Message, Receive, Scope, Send
 
 from app.core.timestamps import now_ms
 from app.exports import requests
@@ -207,16 +208,25 @@ async def test_link_needs_no_key_and_serves_the_file_as_a_download(world: Servic
     assert (part.status_code, part.content) == (206, response.content[:10])
 
 
-@pytest.mark.parametrize(
-    "range_", ["bytes=abc", "items=1-2", "bytes=5-1", "bytes=99999999-", "bytes=0-9,99999999-", "bytes", "bytes="]
-)
-async def test_range_that_the_file_does_not_have_is_passed_over(world: ServiceWorld, range_: str) -> None:
+@pytest.mark.parametrize("range_", ["bytes=abc", "items=1-2", "bytes=5-1", "bytes", "bytes="])
+async def test_malformed_range_is_refused(world: ServiceWorld, range_: str) -> None:
+    url = (await _finished(world, await world.ok("POST", _START, {"format": "json"})))["download_url"]
+
+    response = await world.client.get(url, headers={"Range": range_})
+
+    assert response.status_code == 400
+    assert "export" not in response.text
+
+
+@pytest.mark.parametrize("range_", ["bytes=99999999-", "bytes=0-9,99999999-"])
+async def test_range_that_the_file_does_not_have_is_refused_with_its_size(world: ServiceWorld, range_: str) -> None:
     url = (await _finished(world, await world.ok("POST", _START, {"format": "json"})))["download_url"]
     whole = await world.client.get(url)
 
     response = await world.client.get(url, headers={"Range": range_})
 
-    assert (response.status_code, response.content) == (200, whole.content)
+    assert (response.status_code, response.content) == (416, b"")
+    assert response.headers["content-range"] == f"bytes */{len(whole.content)}"
 
 
 @pytest.mark.parametrize(
@@ -245,7 +255,7 @@ async def test_head_of_a_download_tells_its_size(world: ServiceWorld) -> None:
     assert head.headers["content-length"] == str(len(whole.content))
 
 
-async def test_file_that_is_removed_while_it_is_fetched_is_whole_or_not_found(
+async def test_file_that_is_removed_while_it_is_sent_arrives_whole(
     world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = await world.ok("POST", _START, {"format": "json"})
@@ -254,11 +264,16 @@ async def test_file_that_is_removed_while_it_is_fetched_is_whole_or_not_found(
     file = world.settings.data_dir / "exports" / f"{made['export_id']}.json"
     serve = FileResponse.__call__
 
-    async def remove_and_serve(self: FileResponse, *asgi: Any) -> None:
-        file.unlink()
-        await serve(self, *asgi)
+    async def remove_once_begun(self: FileResponse, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_and_remove(message: Message) -> None:
+            await send(message)
+            if message["type"] == "http.response.body":
+                file.unlink(missing_ok=True)
 
-    monkeypatch.setattr(FileResponse, "__call__", remove_and_serve)
+        await serve(self, scope, receive, send_and_remove)
+
+    monkeypatch.setattr(FileResponse, "chunk_size", 16)
+    monkeypatch.setattr(FileResponse, "__call__", remove_once_begun)
     during = await world.client.get(url)
     monkeypatch.undo()
     after = await world.client.get(url)
