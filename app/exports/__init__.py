@@ -1,1 +1,1 @@
-"""Exports: a wallet's or the organisation's transactions as a file, written in the background."""
+"""Exports of transactions as files, which are written in the background."""

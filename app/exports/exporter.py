@@ -1,9 +1,9 @@
-"""Writes the files that were asked for and removes those whose time is over."""
+"""Writes the requested files and removes expired ones."""
 
 import asyncio
 import contextlib
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import IO
 
@@ -11,7 +11,7 @@ import structlog
 from sqlalchemy import Connection
 
 from app.chain.errors import ChainUnavailable, RpcError
-from app.core import file_lock as locks
+from app.core import file_lock
 from app.core.background import Periodic
 from app.core.identifiers import EVENT_PREFIX, derived_id
 from app.core.timestamps import iso_ms, now_ms
@@ -23,18 +23,18 @@ from app.store.feed import append_event
 _log = structlog.get_logger(__name__)
 
 LOCK = "lock"
-"""Name of the file whose lock the process has that writes."""
+"""File that the writing process holds locked."""
 _INTERVAL = 5.0
-"""Seconds between two looks for what is over, and for what another process was asked for."""
+"""Seconds between two looks for expired exports and for requests that another process took."""
 _BATCH = 100
-"""Exports that are removed in one transaction, so that payments do not wait for many."""
+"""Exports removed in one transaction, so that payments do not wait long."""
 
 
 class Exporter(Periodic):
-    """Writes one export after the other, oldest first, each from a snapshot of the database.
+    """Writes exports one at a time, oldest first, each from a snapshot of the database.
 
-    An export is `processing` until its file is complete: after a crash or a stop it is written anew. Of several
-    processes on one data folder one writes; another takes over when that ends.
+    An export is `processing` until its file is complete; after a crash or a stop it is written again. Only one process
+    writes in a data folder. When it ends, another takes over.
     """
 
     name = "exports"
@@ -50,9 +50,9 @@ class Exporter(Periodic):
         show: Show,
         catch_up: Callable[[], Awaitable[int]],
     ) -> None:
-        """`lifetime`: seconds for which files are kept; `show` gives the fields of a transaction as the API does.
+        """Files are kept for `lifetime` seconds; `show` returns the fields of a transaction as the API does.
 
-        `catch_up` brings what the chain has into the read models and returns up to which slot it has done so.
+        `catch_up` projects the chain's events into the read models and returns the slot that it has reached.
         """
         super().__init__(_INTERVAL)
         self._db = db
@@ -66,57 +66,50 @@ class Exporter(Periodic):
         self._lock: IO[str] | None = None
 
     def path(self, export: ExportRecord) -> Path:
-        """Return where an export's file lies once it is ready."""
+        """Return the path of an export's finished file."""
         return self._folder / f"{export.export_id}.{export.format}"
 
     async def start(self) -> None:
-        """Begin, with what an earlier process left unfinished."""
+        """Start, first with the exports that an earlier process left unfinished."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         await super().start()
 
     async def stop(self) -> None:
-        """End; what is being written is written anew at the next start."""
+        """Stop; the next start writes the interrupted export again."""
         await super().stop()
         if self._lock is not None:
             self._lock.close()
 
     async def tick(self) -> int:
-        """Write everything that was asked for and remove what is over; returns how many became ready."""
+        """Remove expired files and write all requested exports; returns how many became ready."""
         async with self._ticking:
-            if not self._is_first():
+            if not self._has_lock():
                 return 0
             await self._remove()
             ready = 0
             for export in await self._db.read(lambda conn: with_status(conn, "processing")):
-                # The time comes first: what has landed by then is in the file, however long catching up takes.
+                # Taken before catching up: the file then has everything that had landed by this time.
                 began = now_ms()
                 ready += await self._write(export, began, await self._catch_up())
             return ready
 
     async def _remove(self) -> None:
-        """Remove what is over: the file first, so that after a crash in between no file is left without an export."""
+        """Remove expired exports, the file first: after a crash no file is left without its export."""
         now = now_ms()
         while old := await self._db.read(lambda conn: over(conn, now, most=_BATCH)):
-            await asyncio.to_thread(self._unlink, old)
+            await asyncio.to_thread(_unlink, [self.path(one) for one in old])
             await self._db.write(lambda conn: expire(conn, [one.export_id for one in old]))
 
-    def _unlink(self, old: Sequence[ExportRecord]) -> None:
-        for one in old:
-            self.path(one).unlink(missing_ok=True)
-
-    def _is_first(self) -> bool:
-        """Whether this process is the one that writes here."""
-        if self._lock is not None:
-            return True
-        self._lock = locks.take(self._folder / LOCK)
+    def _has_lock(self) -> bool:
+        """Whether this process is the one that writes in the folder."""
         if self._lock is None:
-            return False
-        for left in self._folder.glob(f"*{PART}"):
-            left.unlink()
-        return True
+            self._lock = file_lock.take(self._folder / LOCK)
+            if self._lock is not None:
+                _unlink(self._folder.glob(f"*{PART}"))
+        return self._lock is not None
 
     async def _write(self, export: ExportRecord, began: int, slot: int) -> bool:
-        """Write an export and say so in the feed; false when that failed."""
+        """Write an export and add its event to the feed; returns false on failure."""
         path = self.path(export)
 
         def work(conn: Connection) -> int:
@@ -126,20 +119,25 @@ class Exporter(Periodic):
         try:
             rows = await asyncio.shield(writing)
         except asyncio.CancelledError:
-            # The thread reads the database, which is closed next.
+            # The database is closed next, and the thread still reads it.
             self._stop.set()
             await asyncio.gather(writing, return_exceptions=True)
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, the others are not to wait
+        except Exception as error:  # noqa: BLE001 - no failure may hold up the other exports
             _log.exception("export_failed", export_id=export.export_id)
             with contextlib.suppress(OSError):
-                path.with_name(path.name + PART).unlink(missing_ok=True)
+                _unlink([path.with_name(path.name + PART)])
             reason = "The file could not be written." if isinstance(error, OSError) else "The service failed."
             await self._db.write(lambda conn: finish(conn, export.export_id, "failed", now_ms(), reason=reason))
             return False
         now = now_ms()
         expires_at = now + self._lifetime_ms
         return await self._db.write(lambda conn: _ready(conn, export, now, rows, expires_at))
+
+
+def _unlink(files: Iterable[Path]) -> None:
+    for file in files:
+        file.unlink(missing_ok=True)
 
 
 def _ready(connection: Connection, export: ExportRecord, now: int, rows: int, expires_at: int) -> bool:

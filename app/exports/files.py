@@ -1,9 +1,9 @@
-"""Writes transactions into a file, one by one, as CSV or JSON."""
+"""Writes transactions into a CSV or JSON file, one row at a time."""
 
 import csv
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import chain, product
 from pathlib import Path
 from typing import Any, TextIO
@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from app.core.identifiers import transaction_id
 from app.core.timestamps import iso_ms, now_ms
-from app.exports.layout import COLUMNS, SCOPE_COLUMN, Scope, neutralise
+from app.exports.layout import COLUMNS, SCOPE_COLUMN, Scope, cells, neutralise
 from app.store.exports import ExportRecord, count_rows
 from app.store.transactions import TransactionFilter, TransactionRecord, transactions
 from app.store.wallets import wallet
@@ -22,35 +22,16 @@ Row = dict[str, Any]
 Show = Callable[[TransactionRecord], Row]
 Stop = Callable[[], bool]
 PART = ".part"
-"""Ending of the name of a file that is being written."""
+"""Suffix of a file that is being written."""
 _PAGE = 500
-_BREATH_EVERY, _BREATH = 100, 0.0005
-"""Rows after which the writing thread pauses, and seconds: requests served meanwhile need the interpreter, too."""
+_ROWS_PER_PAUSE, _PAUSE = 100, 0.0005
+"""The writing thread pauses for so many seconds after so many rows: requests need the interpreter too."""
 _MAX_INDEX = 64
 """More instructions, or inner instructions of one, than fit into a transaction."""
 
 
 class StoppedError(Exception):
     """The service stops while a file is being written."""
-
-
-class Places:
-    """Finds where in its transaction a row stands, from the row's id, which is made of that."""
-
-    def __init__(self) -> None:
-        self._last: dict[str, tuple[int, int]] = {}
-
-    def find(self, row: TransactionRecord) -> tuple[int, int] | None:
-        """Return the indexes of the instruction and the inner instruction; `None` for a row without a signature."""
-        if row.tx_signature is None:
-            return None
-        # Nearly all rows of a type stand in the same place.
-        likely = self._last.get(row.type, (0, 0))
-        for instruction, inner in chain([likely], product(range(_MAX_INDEX), range(_MAX_INDEX))):
-            if transaction_id(row.tx_signature, instruction, inner, row.type) == row.tx_id:
-                self._last[row.type] = (instruction, inner)
-                return instruction, inner
-        return None
 
 
 def write(  # noqa: PLR0917
@@ -63,19 +44,20 @@ def write(  # noqa: PLR0917
     path: Path,
     stop: Stop,
 ) -> int:
-    """Write the export's file, complete under its name or not at all; returns the number of its rows.
+    """Write an export's file, either complete under its name or not at all; returns the number of rows.
 
-    All rows are of one snapshot of the database, which holds what the chain has up to `slot`; what it already holds of
-    later slots is left out, for there something may be missing. `generated_at`, in Unix milliseconds, is when that was
-    asked for. Raises `StoppedError` soon after `stop` gives true, and OSError.
+    All rows come from one snapshot of the database. Rows of slots after `slot` are left out, because the snapshot may
+    lack some of them. `generated_at` is the Unix millisecond at which the read models began to catch up with `slot`.
+    Raises OSError, and `StoppedError` soon after `stop` returns true.
     """
     rows = count_rows(connection, export, slot)
+    found = None if export.wallet_id is None else wallet(connection, export.org, export.wallet_id, now_ms())
     scope = Scope(
         export_id=export.export_id,
         org=export.org,
         program_id=program_id,
         wallet_id=export.wallet_id,
-        vault=_vault(connection, export),
+        vault=None if found is None else found.vault,
         from_=None if export.start is None else iso_ms(export.start),
         to=None if export.end is None else iso_ms(export.end),
         slot=slot,
@@ -84,28 +66,22 @@ def write(  # noqa: PLR0917
     )
     part = path.with_name(path.name + PART)
     with _private(part) as handle:
-        _WRITERS[export.format](handle, scope, _rows(connection, export, slot, show, stop))
+        write_rows = _csv if export.format == "csv" else _json
+        write_rows(handle, scope, _rows(connection, export, slot, show, stop))
         handle.flush()
         os.fsync(handle.fileno())
     part.replace(path)
     return rows
 
 
-def _vault(connection: Connection, export: ExportRecord) -> str | None:
-    if export.wallet_id is None:
-        return None
-    found = wallet(connection, export.org, export.wallet_id, now_ms())
-    return None if found is None else found.vault
-
-
 def _rows(connection: Connection, export: ExportRecord, slot: int, show: Show, stop: Stop) -> Iterator[Row]:
-    places = Places()
+    likely: dict[str, tuple[int, int]] = {}
     for number, row in enumerate(_stored(connection, export, slot), 1):
-        if number % _BREATH_EVERY == 0:
+        if number % _ROWS_PER_PAUSE == 0:
             if stop():
                 raise StoppedError
-            time.sleep(_BREATH)
-        instruction, inner = places.find(row) or (None, None)
+            time.sleep(_PAUSE)
+        instruction, inner = _place(row, likely)
         yield {
             **show(row),
             "recipient_address": row.recipient_address,
@@ -125,31 +101,30 @@ def _stored(connection: Connection, export: ExportRecord, slot: int) -> Iterator
             return
 
 
+def _place(row: TransactionRecord, likely: dict[str, tuple[int, int]]) -> tuple[int, int] | tuple[None, None]:
+    """Return the indexes of the instruction and the inner instruction from which the row's id is derived.
+
+    `likely` holds the place of the last row of each type: nearly all rows of a type have the same place.
+    """
+    if row.tx_signature is not None:
+        guess = likely.get(row.type, (0, 0))
+        for place in chain([guess], product(range(_MAX_INDEX), range(_MAX_INDEX))):
+            if transaction_id(row.tx_signature, *place, row.type) == row.tx_id:
+                likely[row.type] = place
+                return place
+    return None, None
+
+
 def _csv(handle: TextIO, scope: Scope, rows: Iterator[Row]) -> None:
     writer = csv.writer(handle, quoting=csv.QUOTE_ALL)
     writer.writerow([*COLUMNS, SCOPE_COLUMN + scope.model_dump_json()])
-    for row in rows:
-        violation = row.pop("violation") or {}
-        row |= {f"violation_{name}": value for name, value in violation.items()}
-        writer.writerow([*(_cell(row.get(name)) for name in COLUMNS), ""])
-
-
-def _cell(value: Any) -> str:
-    # By far most cells are texts.
-    if isinstance(value, str):
-        return neutralise(value)
-    if value is None:
-        return ""
-    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+    writer.writerows([*map(neutralise, cells(row).values()), ""] for row in rows)
 
 
 def _json(handle: TextIO, scope: Scope, rows: Iterator[Row]) -> None:
     handle.write(f'{{"export": {scope.model_dump_json()},\n"transactions": [')
     handle.writelines((",\n" if number else "\n") + to_json(row).decode() for number, row in enumerate(rows))
     handle.write("\n]}\n")
-
-
-_WRITERS: Mapping[str, Callable[[TextIO, Scope, Iterator[Row]], None]] = {"csv": _csv, "json": _json}
 
 
 def _private(path: Path) -> TextIO:

@@ -1,4 +1,4 @@
-"""Links under which a file can be fetched without an API key, for some minutes."""
+"""Download links, which need no API key and are valid for some minutes."""
 
 import hashlib
 import hmac
@@ -9,7 +9,7 @@ from app.core.settings import Settings
 
 
 class DownloadLinks:
-    """Makes and checks links, signed under the service's own key."""
+    """Makes and checks links that are signed with the service's own key."""
 
     def __init__(self, settings: Settings, key: bytes) -> None:
         self._base_url = settings.base_url()
@@ -17,14 +17,14 @@ class DownloadLinks:
         self._key = key
 
     def make(self, export_id: str, *, until: int) -> str:
-        """Return a link to an export's file; good until the Unix second `until` at the latest."""
+        """Return a link to an export's file, valid until the Unix second `until` at the latest."""
         expires = min(int(time.time()) + self._lifetime, until)
         query = urlencode({"expires": expires, "signature": self._sign(export_id, str(expires))})
         return f"{self._base_url}/v1/transactions/exports/{export_id}/download?{query}"
 
     def good(self, export_id: str, expires: str, signature: str) -> bool:
-        """Whether these are the parts of a link that was made here and whose time is not over."""
-        # Both sides as bytes: texts that are not ASCII cannot be compared in constant time.
+        """Whether these parts are of a link that this service made and that has not expired."""
+        # Compared as bytes: `compare_digest` refuses texts that are not ASCII.
         genuine = hmac.compare_digest(self._sign(export_id, expires).encode(), signature.encode())
         return genuine and time.time() < int(expires)
 

@@ -1,4 +1,4 @@
-"""Exports: what is asked for, and how far it is."""
+"""Exports as requests and answers."""
 
 from typing import Annotated, Literal
 
@@ -11,7 +11,7 @@ ExportStatus = Literal["processing", "ready", "expired", "failed"]
 
 
 class CreateExport(Body):
-    """Body of an export; `from` is inclusive, `to` exclusive."""
+    """Body that requests an export; `from` is inclusive, `to` exclusive."""
 
     format: ExportFormat
     wallet_id: Identifier | None = None
@@ -21,7 +21,7 @@ class CreateExport(Body):
 
 
 class Export(Answer):
-    """An export. `download_url` is null unless it is ready, and each answer's is good for some minutes."""
+    """An export. `download_url` is null unless it is ready, and valid for some minutes."""
 
     model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
 

@@ -1,4 +1,4 @@
-"""Exports as they are asked for, polled and fetched."""
+"""Creates exports, shows their progress and finds their files."""
 
 import math
 from dataclasses import replace
@@ -21,21 +21,19 @@ from app.wallets import service as wallets
 
 _PREFIX = "exp_"
 MAX_PROCESSING, MAX_LIVE = 10, 100
-"""Exports of an organisation that are not written yet; those, together with the ones that have a file."""
+"""Most exports of an organisation that are not yet written, and most of those plus the unexpired ones."""
 MAX_ROWS = 10_000_000
-"""Transactions in an organisation's files, together some 10 GB on disk; one that is alone may have more."""
+"""Most transactions in an organisation's files, about 10 GB on disk; a file on its own may have more."""
 _START_MS, _MS_PER_ROW = 1_000, 0.1
-"""What an export takes: to begin with, and for each row."""
+"""Estimated duration of an export: at the start, and for each row."""
 
-_admission = Admission(
-    "export", MAX_PROCESSING, "The organisation has asked for several exports that are not begun yet."
-)
+_admission = Admission("export", MAX_PROCESSING, "Several export requests of the organisation are waiting already.")
 
 
 async def create(service: Service, principal: Principal, claim: Claim, body: CreateExport) -> Export:
-    """Have transactions written into a file.
+    """Create an export, to be written in the background.
 
-    Raises ``wallet_not_found`` and ``too_many_exports``, and ``rate_limited`` while the organisation waits for several.
+    Raises ``wallet_not_found`` and ``too_many_exports``, and ``rate_limited`` while too many requests wait.
     """
     org = principal.org
     earlier = await claim.earlier(lambda conn, under: export_created_under(conn, org, under))
@@ -58,8 +56,7 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
         created_under=claim.key,
     )
     async with _admission.enter(service, org):
-        # Before the transactions are counted, which takes the longer the more there are; and once those are stored
-        # that were asked for earlier.
+        # After admission, so that earlier requests are stored; before the count, which can take long.
         await service.db.read(lambda conn: _check_room(conn, org))
         rows = await service.db.read(lambda conn: count_rows(conn, asked), in_thread=True)
         made = replace(asked, rows=rows, estimated_at=now + _START_MS + int(rows * _MS_PER_ROW))
@@ -74,7 +71,7 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
 
 
 async def get(service: Service, principal: Principal, export_id: str) -> Export:
-    """Return how far an export is. Raises ``export_not_found``, for an agent also when it is not its wallet's."""
+    """Return an export. Raises ``export_not_found``, for an agent also when it is not of its own wallet."""
     found = await service.db.read(lambda conn: export(conn, export_id))
     if found is None or found.org != principal.org or principal.wallet_id not in {None, found.wallet_id}:
         raise NotFoundError("export_not_found")
@@ -92,7 +89,7 @@ async def find_file(service: Service, export_id: str, expires: str, signature: s
 
 
 def _check_room(connection: Connection, org: str, rows: int = 0) -> None:
-    """Raise ``too_many_exports`` when the organisation may have no further export, or none of so many rows."""
+    """Raise ``too_many_exports`` when the organisation has no room for another export of so many rows."""
     taken = live(connection, org)
     if taken.processing >= MAX_PROCESSING:
         raise BusinessError("too_many_exports")

@@ -1,4 +1,4 @@
-"""Exports of transactions, and the files that they become."""
+"""Routes of exports and of their files."""
 
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
@@ -25,8 +25,8 @@ _HEADERS = {"Cache-Control": "private, no-store", "X-Content-Type-Options": "nos
 async def export_transactions(call: Call, body: CreateExport) -> Export:
     """Export transactions.
 
-    Has them written into a file, newest first: those of a wallet, or of all wallets, of any time or of a range. An
-    agent's are its wallet's. Poll the export, or wait for the event `export.ready`.
+    Writes transactions of one wallet or of all wallets into a file, newest first, all or those of a time range. An
+    agent exports its own wallet's. Poll the export, or wait for the event `export.ready`.
     """
     return await requests.create(call.service, call.principal, call.claim, body)
 
@@ -35,15 +35,15 @@ async def export_transactions(call: Call, body: CreateExport) -> Export:
 async def get_export(call: Call) -> Export:
     """Get an export.
 
-    It is `processing`, then `ready` until `expires_at` and `expired` from then on, or `failed` for the reason that it
-    gives. Whoever has the `download_url` can fetch the file without an API key, for some minutes; each answer has a
-    new one. `agent-vault verify` checks the file against the chain.
+    Its status is `processing`, then `ready` until `expires_at` and `expired` afterwards, or `failed` with a
+    `failure_reason`. Anyone who has the `download_url` can fetch the file for some minutes without an API key; each
+    answer has a new one. `agent-vault verify` checks the file against the chain.
     """
     return await requests.get(call.service, call.principal, call.path("export_id"))
 
 
 async def download(request: Request) -> Response:
-    """Answer the file of an export; the link is the permission."""
+    """Download an export's file, by its link alone."""
     service: Service = request.app.state.service
     query = request.query_params
     path = await requests.find_file(
@@ -58,5 +58,5 @@ routes = [
     Route("/v1/transactions/export", export_transactions, methods=["POST"]),
     Route("/v1/transactions/exports/{export_id}", get_export, methods=["GET"]),
 ]
-#: No operation of the interface: where it is and who may fetch it stands in the link.
+#: Not an operation of the interface: the link is both the address and the permission.
 downloads = [Route("/v1/transactions/exports/{export_id}/download", download, methods=["GET"])]

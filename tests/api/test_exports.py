@@ -1,4 +1,4 @@
-"""Exports: a file of transactions, asked for, polled and fetched by a link."""
+"""Exports: a file of transactions, requested, polled and downloaded by a link."""
 
 import asyncio
 import csv
@@ -35,7 +35,7 @@ def _poll(export: Json) -> str:
 
 
 async def _finished(world: ServiceWorld, export: Json, **options: Any) -> Json:
-    """The export once the background has got round to it."""
+    """The export once it is written."""
     async with asyncio.timeout(30):
         while (found := await world.ok("GET", _poll(export), **options))["status"] == "processing":  # noqa: ASYNC110 - asks over HTTP
             await asyncio.sleep(0.02)
@@ -56,7 +56,7 @@ async def _rows(world: ServiceWorld, **body: Any) -> list[Json]:
 
 
 async def _paid(world: ServiceWorld, memo: str | None = None, amount: str = "1") -> Json:
-    """A wallet that has been funded and has paid once."""
+    """A wallet that was funded and has paid once."""
     wallet = await world.wallet()
     await world.pay(wallet, await world.payee(), amount, body={"memo": memo})
     return wallet
@@ -114,7 +114,7 @@ async def test_csv_says_the_same_as_json(world: ServiceWorld) -> None:
         assert {name: "" if row[name] is None else text for name, text in texts.items()} == dict([*cells.items()][:-1])
 
 
-async def test_file_says_what_it_claims_to_hold(world: ServiceWorld) -> None:
+async def test_file_states_its_scope(world: ServiceWorld) -> None:
     wallet = await _paid(world)
 
     body = {"walletId": wallet["wallet_id"], "from": "2026-01-01", "to": "2099-01-01T00:00:00Z"}
@@ -139,7 +139,7 @@ async def test_range_includes_its_beginning_and_not_its_end(world: ServiceWorld)
     assert await within(**{"from": "2020-01-01", "to": "2020-01-02"}) == []
 
 
-async def test_formulas_are_text_in_csv_and_as_they_are_in_json(world: ServiceWorld) -> None:
+async def test_formulas_are_guarded_in_csv_and_unchanged_in_json(world: ServiceWorld) -> None:
     wallet = await world.wallet()
     memos = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "＝1", "'=1", "'quoted'", "plain"]  # noqa: RUF001
     to = await world.payee()
@@ -156,7 +156,7 @@ async def test_formulas_are_text_in_csv_and_as_they_are_in_json(world: ServiceWo
     assert [row["memo"] for row in rows][-2::-1] == memos
 
 
-async def test_no_cell_begins_with_a_formula_where_semicolons_or_tabs_separate(world: ServiceWorld) -> None:
+async def test_no_cell_is_a_formula_where_semicolons_or_tabs_separate_cells(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(), await world.payee()
     memos = [
         'hi;=HYPERLINK("http://evil");',
@@ -183,7 +183,7 @@ async def test_no_cell_begins_with_a_formula_where_semicolons_or_tabs_separate(w
     assert [restore(cell) for cell in commas] == memos
 
 
-async def test_files_are_their_owners_only_and_complete(world: ServiceWorld) -> None:
+async def test_files_are_complete_and_readable_by_their_owner_only(world: ServiceWorld) -> None:
     await _file(world)
 
     folder = world.settings.data_dir / "exports"
@@ -193,7 +193,7 @@ async def test_files_are_their_owners_only_and_complete(world: ServiceWorld) -> 
     assert ".part" not in files
 
 
-async def test_link_needs_no_key_and_serves_the_file_as_a_download(world: ServiceWorld) -> None:
+async def test_link_downloads_the_file_without_a_key(world: ServiceWorld) -> None:
     made = await world.ok("POST", _START, {"format": "json"})
     ready = await _finished(world, made)
     assert ready["download_url"].startswith(f"{world.settings.base_url()}{_poll(made)}/download?")
@@ -245,7 +245,7 @@ async def test_rest_of_a_file_can_be_fetched(world: ServiceWorld, range_: str, e
     assert (other.status_code, other.content) == (200, whole.content)
 
 
-async def test_head_of_a_download_tells_its_size(world: ServiceWorld) -> None:
+async def test_head_of_a_download_has_its_size(world: ServiceWorld) -> None:
     url = (await _finished(world, await world.ok("POST", _START, {"format": "json"})))["download_url"]
     whole = await world.client.get(url)
 
@@ -282,7 +282,7 @@ async def test_file_that_is_removed_while_it_is_sent_arrives_whole(
     error_of(after, 404, "export_not_found")
 
 
-async def test_altered_and_old_links_lead_nowhere(world: ServiceWorld) -> None:
+async def test_altered_and_expired_links_are_refused(world: ServiceWorld) -> None:
     made, other = [await world.ok("POST", _START, {"format": "json"}) for _ in range(2)]
     url = (await _finished(world, made))["download_url"]
     await _finished(world, other)
@@ -333,7 +333,7 @@ async def test_event_says_once_that_the_export_is_ready(world: ServiceWorld) -> 
     assert "signature=" not in json.dumps(event)
 
 
-async def test_agent_exports_its_own_wallet_and_sees_no_other_export(world: ServiceWorld) -> None:
+async def test_agent_exports_and_sees_only_its_own_wallet(world: ServiceWorld) -> None:
     own, other = await _paid(world), await _paid(world)
     key = world.key("agent", own["wallet_id"])
 
@@ -347,7 +347,7 @@ async def test_agent_exports_its_own_wallet_and_sees_no_other_export(world: Serv
     error_of(await world.call("POST", _START, named, key=key), 403, "insufficient_permissions")
 
 
-async def test_viewer_may_export_and_another_organisation_sees_nothing_of_it(world: ServiceWorld) -> None:
+async def test_viewer_may_export_and_other_organisations_see_nothing(world: ServiceWorld) -> None:
     await _paid(world)
     made = await world.ok("POST", _START, {"format": "json"}, key=world.key("viewer"))
     stranger = world.key("admin", org=await world.organisation("other"))
@@ -382,7 +382,7 @@ async def test_repetition_under_a_key_starts_no_second_export(world: ServiceWorl
     assert first == again
 
 
-async def test_file_that_cannot_be_written_fails_the_export_and_no_other(own_world: ServiceWorld) -> None:
+async def test_unwritable_file_fails_its_export_and_no_other(own_world: ServiceWorld) -> None:
     world = own_world
     broken, whole = await _held(world, 2)
     (world.settings.data_dir / "exports" / f"{broken['export_id']}.csv.part").mkdir()
@@ -395,13 +395,13 @@ async def test_file_that_cannot_be_written_fails_the_export_and_no_other(own_wor
     assert (await world.ok("GET", _poll(whole)))["status"] == "ready"
 
 
-async def test_organisation_has_so_many_unfinished_exports_and_no_more(own_world: ServiceWorld) -> None:
+async def test_unfinished_exports_of_an_organisation_are_limited(own_world: ServiceWorld) -> None:
     await _held(own_world, 10)
 
     error_of(await own_world.call("POST", _START, {"format": "csv"}), 422, "too_many_exports")
 
 
-async def test_transactions_are_counted_for_one_export_after_the_other_and_not_for_those_that_are_refused(
+async def test_rows_are_counted_for_one_export_at_a_time_not_for_refused_ones(
     own_world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, go_on = own_world, threading.Event()
@@ -430,7 +430,7 @@ async def test_transactions_are_counted_for_one_export_after_the_other_and_not_f
     assert (counted, most) == (9, 1)
 
 
-async def test_organisation_has_so_many_exports_that_are_not_expired(
+async def test_unexpired_exports_of_an_organisation_are_limited(
     own_world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = own_world
@@ -450,7 +450,7 @@ async def test_organisation_has_so_many_exports_that_are_not_expired(
     assert again["status"] == "processing"
 
 
-async def test_organisations_files_have_so_many_transactions_together(
+async def test_transactions_in_the_exports_of_an_organisation_are_limited(
     own_world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = own_world
@@ -469,7 +469,7 @@ async def test_organisations_files_have_so_many_transactions_together(
 
 
 async def _end(world: ServiceWorld, export: Json) -> None:
-    """Let an export's time be over."""
+    """Let an export expire."""
     over = update(exports).where(exports.c.export_id == export["export_id"]).values(expires_at=now_ms() - 1)
     await world.service.db.write(lambda conn: conn.execute(over))
     await world.service.part(Exporter).tick()
@@ -488,14 +488,14 @@ async def test_unfinished_export_is_finished_after_a_restart(own_world: ServiceW
     assert len((await world.ok("GET", "/v1/events?event=export.ready"))["data"]) == 1
 
 
-async def test_two_processes_on_one_folder_do_not_write_the_same_export(own_world: ServiceWorld) -> None:
+async def test_two_processes_on_a_folder_do_not_write_the_same_export(own_world: ServiceWorld) -> None:
     world = own_world
     [made] = await _held(world, 1)
     world.line.mend()
     service = world.service
 
     def nobody() -> Awaitable[int]:
-        raise AssertionError("it has begun")
+        raise AssertionError("the export was begun")
 
     other = Exporter(
         db=service.db,
@@ -512,7 +512,7 @@ async def test_two_processes_on_one_folder_do_not_write_the_same_export(own_worl
 
 
 async def _held(world: ServiceWorld, count: int) -> list[Json]:
-    """Exports that wait for the chain, which is away."""
+    """Exports that wait because the chain does not answer."""
     await world.service.part(Exporter).tick()
     world.line.lose_requests = lambda method: method == "getSlot"
     return [await world.ok("POST", _START, {"format": "csv"}) for _ in range(count)]

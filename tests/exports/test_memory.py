@@ -1,4 +1,4 @@
-"""What an export takes of memory does not depend on how many transactions it has; 1,000,000 of them with `--full`."""
+"""The memory of an export does not depend on its number of transactions; 1,000,000 of them with `--full`."""
 
 import csv
 import json
@@ -24,7 +24,7 @@ _CHUNK = 10_000
 _ALLOWED_MB = 50
 _ROOT = Path(__file__).resolve().parents[2]
 
-#: Writes the export in a process of its own, and says how its memory grew and what it took of a processor.
+#: Writes the export in a process of its own and prints how much memory and processor time that took.
 _CHILD = """
 import json, os, sys, time
 from pathlib import Path
@@ -102,7 +102,7 @@ def test_memory_does_not_grow_with_the_number_of_transactions(
 
 
 def _written(path: Path) -> int:
-    """How many rows a file has, each in its place."""
+    """How many rows with a place on the chain a file has."""
     with path.open(newline="") as handle:
         if path.suffix == ".csv":
             index = COLUMNS.index("inner_index")
