@@ -1,4 +1,4 @@
-"""Checks an exported file against the chain, without the service: its database, its indexer, its answers.
+"""Checks an exported file against the chain alone, without the service's database, indexer or answers.
 
-All it takes from the service's code are the forms of files, identifiers and amounts.
+It shares only the layout of files, identifiers and amounts with the service.
 """

@@ -1,8 +1,8 @@
-"""Reads exported files, row by row."""
+"""Reads exported files row by row."""
 
 import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,24 +10,29 @@ from typing import Any, TextIO
 
 from pydantic import ValidationError
 
-from app.exports.layout import COLUMNS, JSON_FIELDS, SCOPE_COLUMN, VIOLATION_FIELDS, Scope, is_formula, restore
+from app.exports.layout import COLUMNS, JSON_FIELDS, SCOPE_COLUMN, VIOLATION_FIELDS, Scope, cells, is_formula, restore
 
 Row = dict[str, str | None]
-"""A row as texts, by the names of the CSV columns; `None` for what is empty."""
+"""A row as texts by CSV column; `None` for an empty cell."""
 
 _CHUNK = 1 << 20
 _SPACE = " \t\r\n"
-_KINDS = {"on_chain_slot": int, "instruction_index": int, "inner_index": int, "policy_triggered": bool}
-"""Kinds of a row's members in JSON that are no texts."""
+_MEMBERS: Mapping[str, type] = {
+    **dict.fromkeys(JSON_FIELDS, str),
+    **dict.fromkeys(("on_chain_slot", "instruction_index", "inner_index"), int),
+    "policy_triggered": bool,
+    "violation": dict,
+}
+"""Types of a JSON row's members, each of which may also be null."""
 
 
 class UnreadableError(ValueError):
-    """The file is no export, or one that somebody cut or broke."""
+    """The file is not an export, or it was cut or damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """An opened export: what it claims to hold, and its rows, to be read once."""
+    """An opened export: its scope, and its rows, which can be read once."""
 
     scope: Scope
     rows: Iterator[Row]
@@ -35,12 +40,12 @@ class Document:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Document]:
-    """Open an export; whether it is CSV or JSON shows its first character. Raises `UnreadableError`, also later."""
+    """Open an export; its first character tells JSON from CSV. Raises `UnreadableError`, also while rows are read."""
     try:
         with path.open(encoding="utf-8", newline="") as handle:
-            form = handle.read(1)
+            first = handle.read(1)
             handle.seek(0)
-            yield _json(handle) if form == "{" else _csv(handle)
+            yield _json(handle) if first == "{" else _csv(handle)
     except UnicodeDecodeError:
         raise UnreadableError("the file is not UTF-8") from None
     except csv.Error as error:
@@ -51,18 +56,18 @@ def _scope(found: Any) -> Scope:
     try:
         return Scope.model_validate(found, by_alias=True, by_name=False)
     except ValidationError:
-        raise UnreadableError("the file does not say what it holds, or is of another version") from None
+        raise UnreadableError("the file does not state its scope, or has another version") from None
 
 
-def _once(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object of its members; of two with one name, readers of the file would take one or the other."""
+def _unique(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object of its members; of two with the same name, other readers might take either."""
     found = dict(members)
     if len(found) != len(members):
         raise UnreadableError("an object in the file has a member twice")
     return found
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_once)
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique)
 
 
 def _csv(handle: TextIO) -> Document:
@@ -73,66 +78,58 @@ def _csv(handle: TextIO) -> Document:
     try:
         scope = _DECODER.decode(head[-1].removeprefix(SCOPE_COLUMN))
     except (json.JSONDecodeError, RecursionError):
-        raise UnreadableError("the last column's name does not say what the file holds") from None
-    return Document(_scope(scope), _cells(lines))
+        raise UnreadableError("the name of the last column does not state the file's scope") from None
+    return Document(_scope(scope), _csv_rows(lines))
 
 
-def _cells(lines: Iterator[list[str]]) -> Iterator[Row]:
-    for number, cells in enumerate(lines, 1):
-        if len(cells) != len(COLUMNS) + 1 or cells[-1]:
-            raise UnreadableError(f"row {number} has not the cells of an export")
-        if any(map(is_formula, cells)):
-            raise UnreadableError(f"row {number} has a cell that a spreadsheet would take for a formula")
-        yield {name: restore(cell) or None for name, cell in zip(COLUMNS, cells[:-1], strict=True)}
+def _csv_rows(lines: Iterator[list[str]]) -> Iterator[Row]:
+    for number, line in enumerate(lines, 1):
+        if len(line) != len(COLUMNS) + 1 or line[-1]:
+            raise UnreadableError(f"row {number} does not have the cells of an export's row")
+        if any(map(is_formula, line)):
+            raise UnreadableError(f"row {number} has a cell that a spreadsheet would treat as a formula")
+        yield {name: restore(cell) or None for name, cell in zip(COLUMNS, line[:-1], strict=True)}
 
 
 def _json(handle: TextIO) -> Document:
-    text = _Text(handle)
+    text = _JsonText(handle)
     text.expect("{")
     text.name("export")
     scope = _scope(text.value())
     text.expect(",")
     text.name("transactions")
     text.expect("[")
-    return Document(scope, _members(text))
+    return Document(scope, _json_rows(text))
 
 
-def _members(text: "_Text") -> Iterator[Row]:
+def _json_rows(text: "_JsonText") -> Iterator[Row]:
     number = 0
     while text.peek() != "]":
         if number:
             text.expect(",")
         number += 1
-        found = text.value()
-        if not isinstance(found, dict) or set(found) != set(JSON_FIELDS):
-            raise UnreadableError(f"row {number} has not the members of an export's")
-        violation = _violation(found.pop("violation"))
-        yield dict.fromkeys(COLUMNS) | {name: _text(name, value) for name, value in found.items()} | violation
+        row = text.value()
+        _check(f"row {number}", row, _MEMBERS)
+        if row["violation"] is not None:
+            _check(f"the violation of row {number}", row["violation"], dict.fromkeys(VIOLATION_FIELDS, str))
+        yield {name: cell or None for name, cell in cells(row).items()}
     text.expect("]")
     text.expect("}")
     if text.peek():
-        raise UnreadableError("something follows the export's end")
+        raise UnreadableError("something follows the end of the export")
 
 
-def _violation(found: Any) -> Row:
-    if found is None:
-        return {}
-    if not isinstance(found, dict) or set(found) != set(VIOLATION_FIELDS):
-        raise UnreadableError("a violation has not the members of an export's")
-    return {f"violation_{name}": _text(name, value) for name, value in found.items()}
+def _check(what: str, found: Any, members: Mapping[str, type]) -> None:
+    """Raise `UnreadableError` unless an object has exactly these members, each of its type or null."""
+    if not isinstance(found, dict) or set(found) != set(members):
+        raise UnreadableError(f"{what} does not have the members of an export's")
+    for name, value in found.items():
+        if value is not None and type(value) is not members[name]:
+            raise UnreadableError(f"{what} has a {name} of the wrong type")
 
 
-def _text(name: str, value: Any) -> str | None:
-    if value is None:
-        return None
-    kind = _KINDS.get(name, str)
-    if type(value) is not kind:
-        raise UnreadableError(f"the member {name} is of another kind than an export's")
-    return ("true" if value else "false") if kind is bool else str(value) or None
-
-
-class _Text:
-    """JSON, of which at most one value is held at a time."""
+class _JsonText:
+    """JSON text of which at most one value is held at a time."""
 
     def __init__(self, handle: TextIO) -> None:
         self._handle = handle
@@ -140,7 +137,7 @@ class _Text:
         self._at = 0
 
     def peek(self) -> str:
-        """Return the next character that is no space; nothing at the end."""
+        """Return the next character that is not white space; empty at the end."""
         while True:
             while self._at < len(self._held) and self._held[self._at] in _SPACE:
                 self._at += 1
@@ -148,13 +145,13 @@ class _Text:
                 return self._held[self._at : self._at + 1]
 
     def expect(self, character: str) -> None:
-        """Pass over a character."""
+        """Skip a character."""
         if self.peek() != character:
-            raise UnreadableError(f"the file is cut or broken where {character} should be")
+            raise UnreadableError(f"the file is cut or damaged where {character} should be")
         self._at += 1
 
     def name(self, expected: str) -> None:
-        """Pass over a member's name."""
+        """Skip the name of a member."""
         if self.value() != expected:
             raise UnreadableError(f"the file has something else where the member {expected} should be")
         self.expect(":")
@@ -167,7 +164,7 @@ class _Text:
                 found, self._at = _DECODER.raw_decode(self._held, self._at)
             except (json.JSONDecodeError, RecursionError):
                 if not self._read():
-                    raise UnreadableError("the file is cut or broken") from None
+                    raise UnreadableError("the file is cut or damaged") from None
             else:
                 return found
 

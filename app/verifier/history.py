@@ -1,8 +1,8 @@
-"""What the chain knows of an address: its transactions, and in them the program's events."""
+"""Reads the chain's history of an address: its transactions, and the program's events in them."""
 
 import asyncio
 from binascii import Error as BinasciiError
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,20 +15,23 @@ from idl.transactions import OPTIONS, ChainEvent, accounts, events, message_hash
 _COMMITMENT = "confirmed"
 _PAGE = 1000
 _AT_ONCE = 16
-_TRIES, _FIRST_PAUSE = 6, 0.25
-"""How often a node is asked that does not answer, and seconds before the second time; they double."""
+_PAUSES = (0.25, 0.5, 1, 2, 4)
+"""Seconds before each further attempt to reach a node that does not answer."""
 _MALFORMED = (KeyError, TypeError, ValueError, IndexError, BinasciiError)
+_CREATIONS = {"OrgInitialized": "org", "WalletCreated": "vault"}
+"""Events that create an address, and their fields that name it."""
 
 
 class IncompleteError(Exception):
-    """The node does not have the whole history, or gives answers that are none."""
+    """The node lacks part of the history, or its answers are malformed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """A successful transaction; `block_time` in Unix seconds, `message_hash` the hex SHA-256 of what was signed.
+    """A successful transaction.
 
-    `owners` are those of the token accounts that it names.
+    `block_time` is in Unix seconds and `message_hash` the hex SHA-256 of the signed message. `owners` maps the token
+    accounts that the transaction names to their owners.
     """
 
     signature: str
@@ -40,7 +43,7 @@ class Landed:
 
 
 class History:
-    """Reads from a node, at commitment `confirmed`."""
+    """Reads from a node at commitment `confirmed`."""
 
     def __init__(self, transport: Transport, codec: Codec) -> None:
         self._rpc = Rpc(transport)
@@ -53,53 +56,43 @@ class History:
             raise IncompleteError("the node's answer to getSlot is malformed")
         return found
 
-    async def walk(self, address: str, start: int | None, end: int | None, *, seen: int) -> AsyncIterator[Landed]:
-        """Give the transactions that name an organisation or a vault, newest first, between two Unix seconds.
+    async def walk(self, address: str, start: float, end: float, *, seen: int) -> AsyncIterator[Landed]:
+        """Yield the transactions between two Unix seconds that name an organisation or a vault, newest first.
 
-        Raises `IncompleteError` when the node's list does not reach back to `start` or to the address's creation, and
+        Raises `IncompleteError` when the node's list reaches back neither to `start` nor to the address's creation, and
         RpcError when the node has not seen the slot `seen`.
         """
-        born = False
+        complete = False
         newer: list[str] = []
         before: str | None = None
-        while True:
-            page = await self._page(address, before, seen)
+        while not complete and (page := await self._page(address, before, seen)):
             wanted: list[str] = []
-            for entry in page:
-                before, moment = entry["signature"], entry["blockTime"]
-                if start is not None and moment is not None and moment < start:
-                    born = True
+            for before, moment, failed in page:
+                if moment is not None and moment < start:
+                    complete = True
                     break
-                if entry["err"] is None:
-                    is_newer = end is not None and moment is not None and moment > end
-                    (newer if is_newer else wanted).append(entry["signature"])
+                if not failed:
+                    (newer if moment is not None and moment > end else wanted).append(before)
             for first in range(0, len(wanted), _AT_ONCE):
-                for landed in await self._fetch(wanted[first : first + _AT_ONCE]):
-                    born = born or _creates(landed, address)
+                for landed in await asyncio.gather(*map(self._transaction, wanted[first : first + _AT_ONCE])):
+                    complete = complete or _creates(landed, address)
                     yield landed
-            if born or not page:
-                break
-        while not born:
+        # The address may have been created after `end`.
+        while not complete:
             if not newer:
                 raise IncompleteError(f"the node's history of {address} does not reach back far enough: ask another")
-            [landed] = await self._fetch([newer.pop()])
-            born = _creates(landed, address)
+            complete = _creates(await self._transaction(newer.pop()), address)
 
-    async def _page(self, address: str, before: str | None, seen: int) -> list[dict[str, Any]]:
-        options: dict[str, Any] = {"commitment": _COMMITMENT, "limit": _PAGE, "minContextSlot": seen}
+    async def _page(self, address: str, before: str | None, seen: int) -> list[tuple[str, int | None, bool]]:
+        """Return signature, block time and failure of the transactions before a signature, newest first."""
+        options = {"commitment": _COMMITMENT, "limit": _PAGE, "minContextSlot": seen}
         if before is not None:
             options["before"] = before
         answer = await self._call("getSignaturesForAddress", [address, options])
         try:
-            return [
-                {name: one.get(name) for name in ("blockTime", "err")} | {"signature": one["signature"]}
-                for one in answer
-            ]
-        except (*_MALFORMED, AttributeError) as error:
+            return [(one["signature"], one.get("blockTime"), one.get("err") is not None) for one in answer]
+        except _MALFORMED as error:
             raise IncompleteError("the node's answer to getSignaturesForAddress is malformed") from error
-
-    async def _fetch(self, signatures: Sequence[str]) -> list[Landed]:
-        return await asyncio.gather(*(self._transaction(one) for one in signatures))
 
     async def _transaction(self, signature: str) -> Landed:
         raw = await self._call("getTransaction", [signature, OPTIONS])
@@ -110,27 +103,21 @@ class History:
         except _MALFORMED as error:
             raise IncompleteError(f"the node's answer about the transaction {signature} is malformed") from error
         if landed.signature != signature:
-            raise IncompleteError(f"the node gave another transaction than {signature}")
+            raise IncompleteError(f"the node returned another transaction than {signature}")
         return landed
 
     async def _call(self, method: str, params: list[Any]) -> Any:
-        pause = _FIRST_PAUSE
-        for _ in range(_TRIES - 1):
+        for pause in _PAUSES:
             try:
                 return await self._rpc.call(method, params)
             except ChainUnavailable:
                 await asyncio.sleep(pause)
-                pause *= 2
         return await self._rpc.call(method, params)
 
 
 def _creates(landed: Landed, address: str) -> bool:
-    created = {"OrgInitialized": "org", "WalletCreated": "vault"}
-    return any(
-        str(place.event.data[created[place.event.name]]) == address
-        for place in landed.events
-        if place.event.name in created
-    )
+    found = [one.event for one in landed.events if one.event.name in _CREATIONS]
+    return any(str(event.data[_CREATIONS[event.name]]) == address for event in found)
 
 
 def _decode(raw: dict[str, Any], codec: Codec) -> Landed:

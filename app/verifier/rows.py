@@ -1,4 +1,4 @@
-"""The rows that an export has to have for the program's events, and how a row differs from what it should be."""
+"""Derives the rows that an export must have from the program's events, and compares them with its rows."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,25 +14,25 @@ from app.verifier.history import Landed
 from idl.transactions import ChainEvent
 
 TOLERANCE = 300
-"""Seconds between a row's `timestamp`, when the service was asked, and the time of its block; never so many."""
-_FORESEEN = {
+"""Most seconds between a row's `timestamp`, the time of its request, and the time of its block."""
+_EXPECTED_INNER = {
     "payment": EVENT_INNER_INDEX,
     "funding": EVENT_INNER_INDEX,
     "withdrawal": EVENT_INNER_INDEX,
     "escrow_lock": ESCROW_EVENT_INNER_INDEX,
 }
-"""Inner index of which the service makes an id before it sends; the event may turn out to stand in another place."""
+"""Inner index from which the service derives an id before it sends; the event may end up in another place."""
 _UNJUDGED = ("funding", "withdrawal")
-"""Types that no policy judges: the policy that a row shows is the service's word."""
-_ASKED = ("wallet_id", "type", "amount", "currency")
-"""What a row shows from the beginning, whatever becomes of it; of what a policy judges also the recipient's address."""
+"""Types that no policy judges: only the service vouches for the policy that such a row shows."""
+_REQUESTED = ("wallet_id", "type", "amount", "currency")
+"""Columns that a row has from the beginning, whatever its outcome; judged types have `recipient_address` as well."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedRow:
     """A movement of money as the chain has it.
 
-    `ids` are those that its row may have, with the inner index of each; `names` what it may show as its recipient.
+    `ids` are the ids that its row may have, with the inner index of each; `names` are the recipients that it may show.
     """
 
     ids: dict[str, int]
@@ -51,13 +51,13 @@ class ExpectedRow:
     attestation: str | None
 
     def __str__(self) -> str:
-        """Return what happened, in a few words."""
+        """Describe the movement in a few words."""
         where = f"{self.signature} (slot {self.slot})"
         return f"{self.type} of {format_usdc(self.amount)} USDC, {self.wallet_id}, to {self.recipient}, in {where}"
 
 
 def rows_of(landed: Landed) -> Iterator[ExpectedRow]:
-    """Give the rows of a transaction."""
+    """Yield the rows of a transaction."""
     for place in landed.events:
         data = place.event.data
         match place.event.name:
@@ -84,9 +84,9 @@ def _row(  # noqa: PLR0917
     data = place.event.data
     names = {str(recipient), wallet_id(recipient)}
     if type_ == "withdrawal":
-        # The reserve is shown as the organisation's token account.
+        # A row shows the reserve as the organisation's token account.
         names |= {account for account, owner in landed.owners.items() if owner == str(recipient)}
-    inners = (place.inner, _FORESEEN.get(type_, place.inner))
+    inners = (place.inner, _EXPECTED_INNER.get(type_, place.inner))
     return ExpectedRow(
         ids={transaction_id(landed.signature, place.instruction, inner, type_): inner for inner in inners},
         org=str(data["org"]),
@@ -106,7 +106,7 @@ def _row(  # noqa: PLR0917
 
 
 def differences(row: Row, chain: ExpectedRow, program_id: Pubkey) -> Iterator[str]:
-    """Say in what an exported row differs from the chain's."""
+    """Yield each difference between an exported row and the chain's."""
     yield from _unlike(row, _expected(row, chain))
     if not is_name(row["recipient"]) and row["recipient"] not in chain.names:
         yield f"recipient is {row['recipient'] or 'empty'} in the export, {chain.recipient} on the chain"
@@ -117,9 +117,9 @@ def differences(row: Row, chain: ExpectedRow, program_id: Pubkey) -> Iterator[st
 
 
 def differences_before(row: Row, chain: ExpectedRow) -> Iterator[str]:
-    """Say in what a row that was exported before it landed differs from the chain's."""
+    """Yield each difference between the chain's row and one that was exported before it landed."""
     expected = _expected(row, chain)
-    names = _ASKED if chain.type in _UNJUDGED else (*_ASKED, "recipient_address")
+    names = _REQUESTED if chain.type in _UNJUDGED else (*_REQUESTED, "recipient_address")
     yield from _unlike(row, {name: expected[name] for name in names})
 
 
@@ -149,17 +149,17 @@ def _unlike(row: Row, expected: Row) -> Iterator[str]:
 
 
 def is_name(recipient: str | None) -> bool:
-    """Whether a recipient is a domain, of which the chain has no more than a hash."""
+    """Whether a recipient is a domain, of which the chain has only a hash."""
     return recipient is not None and "." in recipient
 
 
 def shows_off_chain_policy(row: Row) -> bool:
-    """Whether a row names a policy that does not follow from its event."""
+    """Whether a row shows a policy that its event does not name."""
     return row["type"] in _UNJUDGED and row["policy_id"] is not None
 
 
 def _is_policy(shown: str | None, chain: ExpectedRow, program_id: Pubkey) -> bool:
-    """Whether a policy's id is that of the account that the event names: its address follows from its id."""
+    """Whether the address derived from a policy's id is that of the account that the event names."""
     if shown is None or chain.policy is None:
         return shown is None and chain.policy is None
     try:

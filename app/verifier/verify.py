@@ -1,8 +1,9 @@
 """Compares an export with the chain, in both directions."""
 
 import json
+import math
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,17 +29,18 @@ from idl.codec import load
 
 _OFF_CHAIN = frozenset({"blocked", "failed", "pending"})
 """Statuses of rows that are not on the chain."""
+_TEMPORARY = ""
+"""Name with which SQLite makes a file of its own, uses it only when memory is full, and removes it."""
 
 
 @dataclass(slots=True)
 class VerificationReport:
-    """What came of it.
+    """The result of a verification.
 
-    `problems` are the differences between export and chain, a missing and an added row included. `off_chain` are rows
-    of which the chain knows nothing, `landed` those that were not confirmed in the export and are on the chain after
-    its end. `unsure` are the chain's rows so near an end of the range, or in the last slot, that they may belong to it
-    or not; `later` counts those after the export's end. `words` counts, in rows that were verified, what only the
-    service knows.
+    `problems` are the differences between export and chain, including missing and added rows. `off_chain` are rows that
+    the chain does not have, `landed` those that landed after the export and are not confirmed in it. `unsure` are rows
+    of the chain so near an end of the range, or in the last slot, that the export may lack them; `later` counts those
+    after the last slot. `words` counts, in verified rows, what only the service vouches for.
     """
 
     scope: Scope
@@ -51,15 +53,15 @@ class VerificationReport:
     words: dict[str, int] = field(default_factory=lambda: {"memos": 0, "names of recipients": 0, "policies": 0})
 
     def lines(self) -> Iterator[str]:
-        """Give the report as text."""
+        """Yield the report as text."""
         scope = self.scope
-        yield f"Export {scope.export_id}, made {scope.generated_at}, claims to hold"
+        yield f"Export {scope.export_id}, made {scope.generated_at}, states this scope:"
         yield f"  organisation  {scope.org}"
         yield f"  program       {scope.program_id}"
         yield f"  wallet        {scope.wallet_id or 'all'}"
         yield f"  from          {scope.from_ or 'the beginning'}"
         yield f"  to            {scope.to or 'the end'}, up to slot {scope.slot}"
-        yield "These are the file's own words: compare them with what was asked for."
+        yield "Compare this with the request: it is only what the file says of itself."
         yield from (f"DIFFERENT {problem}" for problem in self.problems)
         yield from (f"OFF-CHAIN {row}" for row in self.off_chain)
         yield from (f"LANDED    {row}" for row in self.landed)
@@ -67,25 +69,25 @@ class VerificationReport:
         yield f"{self.verified} rows verified against the chain, {len(self.problems)} differences."
         yield f"{len(self.off_chain)} rows are off-chain: nothing about them is verified."
         if self.landed:
-            yield f"{len(self.landed)} rows landed after the export: only who paid whom how much is verified."
+            yield f"{len(self.landed)} rows landed after the export: only payer, recipient and amount are verified."
         if self.later:
-            yield f"{self.later} further rows of the chain landed after slot {scope.slot}, which the export ends with."
+            yield f"{self.later} further rows of the chain landed after slot {scope.slot}, the export's last."
         words = ", ".join(f"{name} ({count})" for name, count in self.words.items())
-        yield f"Off-chain in the verified rows, not verified: {words}; explorer links;"
-        yield f"  the order of rows; timestamps, only known to lie within {TOLERANCE} seconds of their blocks."
+        yield f"Not on the chain and not verified in the verified rows: {words}; explorer links;"
+        yield f"  the order of rows; timestamps, except that they are within {TOLERANCE} seconds of their blocks."
         if self.unsure:
-            yield f"{len(self.unsure)} rows of the chain are so near an end of the export that they may be left out."
+            yield f"{len(self.unsure)} rows of the chain are so near an end of the export that they may be missing."
 
 
 async def verify(path: Path, transport: Transport, program_id: Pubkey | None = None) -> VerificationReport:
-    """Check an export against the chain that `transport` leads to.
+    """Check an export against the chain behind `transport`.
 
-    `program_id` is the program that is trusted, by default the one of the IDL; what the file names is not. Raises
+    `program_id` is the trusted program, by default the one of the IDL; the file's own is not trusted. Raises
     `UnreadableError`, `IncompleteError`, ChainUnavailable and RpcError.
     """
     codec = load(program_id)
-    with opened(path) as document, closing(_Book()) as book:
-        checker = _Checker(document.scope, book, codec.program_id)
+    with opened(path) as document, closing(sqlite3.connect(_TEMPORARY)) as db:
+        checker = _Checker(document.scope, _Book(db), codec.program_id)
         checker.read(document.rows)
         history = History(transport, codec)
         if (newest := await history.slot()) < document.scope.slot:
@@ -100,20 +102,19 @@ async def verify(path: Path, transport: Transport, program_id: Pubkey | None = N
 
 
 class _Book:
-    """The export's rows, kept in a temporary file: there may be more than memory holds."""
+    """The export's rows in a temporary database: there may be more than memory holds."""
 
-    def __init__(self) -> None:
-        # An empty name stands for a file that SQLite makes, spills into when it has to, and removes.
-        self._db = sqlite3.connect("")
-        self._db.execute("CREATE TABLE rows (tx_id TEXT PRIMARY KEY, content TEXT NOT NULL, met INTEGER NOT NULL)")
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        db.execute("CREATE TABLE rows (tx_id TEXT PRIMARY KEY, content TEXT NOT NULL, met INTEGER NOT NULL)")
 
     def add(self, row: Row) -> bool:
-        """Keep a row; false when there is one with its id."""
+        """Store a row; returns false when there is one with its id."""
         values = (row["tx_id"], json.dumps(row))
         return self._db.execute("INSERT OR IGNORE INTO rows VALUES (?, ?, 0)", values).rowcount == 1
 
-    def find(self, ids: Iterator[str]) -> Row | None:
-        """Return the first row with one of the ids that was not met yet, and note that it is met."""
+    def find(self, ids: Iterable[str]) -> Row | None:
+        """Return the first row with one of the ids that was not met before, and mark it as met."""
         for tx_id in ids:
             row = self._db.execute("SELECT content FROM rows WHERE tx_id = ? AND met = 0", (tx_id,)).fetchone()
             if row is not None:
@@ -123,61 +124,55 @@ class _Book:
         return None
 
     def rest(self) -> Iterator[Row]:
-        """Give the rows that were not met."""
+        """Yield the rows that were not met."""
         for (content,) in self._db.execute("SELECT content FROM rows WHERE met = 0"):
             yield json.loads(content)
 
-    def close(self) -> None:
-        """Remove the file."""
-        self._db.close()
-
 
 class _Checker:
-    """Goes through the export, then through the chain, then through what is left of the export."""
+    """Reads the export, then compares the chain's rows with it, then judges the export's other rows."""
 
     def __init__(self, scope: Scope, book: _Book, program_id: Pubkey) -> None:
         self.report = VerificationReport(scope)
         self._scope = scope
         self._book = book
         self._program_id = program_id
-        self._start = None if scope.from_ is None else _moment(scope.from_)
-        self._end = None if scope.to is None else _moment(scope.to)
+        self._start = -math.inf if scope.from_ is None else _moment(scope.from_)
+        self._end = math.inf if scope.to is None else _moment(scope.to)
         self._made = _moment(scope.generated_at)
         self._last = scope.slot
         if scope.program_id != str(program_id):
             self._note(f"the export is about the program {scope.program_id}, not {program_id}")
 
     def address(self) -> str:
-        """Return the address that every transaction names whose rows the export may have."""
+        """Return the address that every transaction of the export names."""
         vault = self._scope.vault
         if (None if vault is None else _wallet_of(vault)) != self._scope.wallet_id:
-            raise UnreadableError("the wallet that the export is about is not the one at the address that it names")
+            raise UnreadableError("the export's wallet is not the one at the address that it names")
         return vault or self._scope.org
 
-    def seconds(self) -> tuple[int | None, int | None]:
-        """Return the Unix seconds between which the blocks lie whose rows the export may have."""
-        start = None if self._start is None else self._start // 1000 - TOLERANCE
-        return start, None if self._end is None else self._end // 1000 + TOLERANCE + 1
+    def seconds(self) -> tuple[float, float]:
+        """Return the Unix seconds between which the blocks of the export's rows lie."""
+        return self._start / 1000 - TOLERANCE, self._end / 1000 + TOLERANCE
 
     def read(self, rows: Iterator[Row]) -> None:
-        """Take in the export and check what shows without the chain."""
+        """Store the export's rows and check what needs no chain."""
         count = 0
-        for row in rows:
-            count += 1
+        for count, row in enumerate(rows, 1):
             if row["tx_id"] is None:
                 self._note(f"row {count} has no tx_id")
             elif not self._book.add(row):
-                self._note(f"{row['tx_id']} stands in the export more than once")
-            elif not self._is_claimed(row["timestamp"]):
+                self._note(f"{row['tx_id']} is in the export more than once")
+            elif not self._is_in_range(row["timestamp"]):
                 self._note(f"{row['tx_id']}: timestamp {row['timestamp'] or 'empty'} is not in the export's range")
         if count != self._scope.rows:
             self._note(f"the export has {count} rows and claims to have {self._scope.rows}")
 
     def compare(self, chain: ExpectedRow) -> None:
-        """Look for a row of the chain in the export."""
+        """Compare a row of the chain with the export's."""
         if chain.org != self._scope.org or self._scope.wallet_id not in {None, chain.wallet_id}:
             return
-        row = self._book.find(iter(chain.ids))
+        row = self._book.find(chain.ids)
         if row is None:
             self._miss(chain)
             return
@@ -188,7 +183,7 @@ class _Checker:
             found = list(differences(row, chain, self._program_id))
             if chain.slot > self._scope.slot:
                 found.append(f"landed in slot {chain.slot}, after the export's last, {self._scope.slot}")
-            # The chain is read backwards: before a row that is there none may be missing.
+            # The chain is read backwards: no row may be missing before one that the export has.
             self._last = max(self._last, chain.slot)
         self.report.problems += [f"{row['tx_id']}: {one}" for one in found]
         if not found and row["status"] == "confirmed":
@@ -198,45 +193,42 @@ class _Checker:
             self.report.words["policies"] += shows_off_chain_policy(row)
 
     def finish(self) -> None:
-        """Judge the rows of the export that the chain does not have."""
+        """Judge the export's rows that the chain does not have."""
         for row in self._book.rest():
-            if row["status"] in _OFF_CHAIN:
-                self._set_aside(row)
-            else:
-                self._note(f"{row['tx_id']}: added: {row['type']} of {row['amount']} is not on the chain")
+            said = f"{row['type']} of {row['amount']}"
+            if row["status"] not in _OFF_CHAIN:
+                self._note(f"{row['tx_id']}: added: {said} is not on the chain")
+                continue
+            if self._scope.wallet_id not in {None, row["wallet_id"]}:
+                self._note(f"{row['tx_id']} belongs to another wallet, {row['wallet_id'] or 'none'}")
+            self.report.off_chain.append(f"{row['tx_id']}: {row['status']} {said} USDC")
 
     def _is_due(self, chain: ExpectedRow) -> bool:
-        """Whether an export made at that time, with those rows, has to have this one, too."""
+        """Whether an export made at that time, with those rows, must have this one as well."""
         landed_before = chain.block_time is not None and (chain.block_time + TOLERANCE) * 1000 < self._made
         return chain.slot < self._last or landed_before
 
     def _miss(self, chain: ExpectedRow) -> None:
         near = False
         if chain.block_time is not None:
-            # When it was asked for is not on the chain, and decides whether it is in the range.
+            # The time of the request decides whether the row is in the range, and is not on the chain.
             early, late = (chain.block_time - TOLERANCE) * 1000, (chain.block_time + TOLERANCE) * 1000
-            if (self._start is not None and late < self._start) or (self._end is not None and early >= self._end):
+            if late < self._start or early >= self._end:
                 return
-            near = (self._start is not None and early < self._start) or (self._end is not None and late >= self._end)
+            near = early < self._start or late >= self._end
         if self._is_due(chain) and not near:
             self._note(f"missing: {chain}")
         elif self._is_due(chain) or chain.slot == self._scope.slot:
-            # In the last slot more may have landed after the service looked.
+            # More may have landed in the last slot after the service looked.
             self.report.unsure.append(str(chain))
         else:
             self.report.later += 1
 
-    def _set_aside(self, row: Row) -> None:
-        if self._scope.wallet_id not in {None, row["wallet_id"]}:
-            self._note(f"{row['tx_id']} belongs to another wallet, {row['wallet_id'] or 'none'}")
-        self.report.off_chain.append(f"{row['tx_id']}: {row['status']} {row['type']} of {row['amount']} USDC")
-
-    def _is_claimed(self, timestamp: str | None) -> bool:
+    def _is_in_range(self, timestamp: str | None) -> bool:
         try:
-            moment = parse_iso_ms(timestamp or "")
+            return self._start <= parse_iso_ms(timestamp or "") < self._end
         except ValueError:
             return False
-        return (self._start is None or moment >= self._start) and (self._end is None or moment < self._end)
 
     def _note(self, problem: str) -> None:
         self.report.problems.append(problem)
@@ -253,4 +245,4 @@ def _moment(text: str) -> int:
     try:
         return parse_iso_ms(text)
     except ValueError:
-        raise UnreadableError("a time that the export names is none") from None
+        raise UnreadableError("a time that the export names is malformed") from None

@@ -1,4 +1,4 @@
-"""The offline verifier: an honest export is accepted, and every way to falsify one is found."""
+"""The offline verifier accepts an honest export and finds every way to falsify one."""
 
 import asyncio
 import csv
@@ -39,7 +39,7 @@ Change = Callable[[list[Json]], object]
 
 @dataclass
 class Story:
-    """An organisation in which everything has happened once, and the rows of its export."""
+    """An organisation in which everything has happened once, and its export."""
 
     world: ServiceWorld
     payer: Agent
@@ -85,7 +85,7 @@ async def _story(world: ServiceWorld, tmp_path_factory: pytest.TempPathFactory) 
     co_signed = {"Session-Token": payer.session}
     await world.ok("POST", "/v1/payments", operator, headers=co_signed)
     await world.call("POST", "/v1/payments", operator | {"amount": "51"}, headers=co_signed)
-    # What follows lands in later slots.
+    # The rest lands in later slots.
     await world.later(1)
     await world.ok("POST", f"/v1/wallets/{payer.id}/withdraw", {"amount": "1"})
     released = await payer.lock(payee, "3")
@@ -93,13 +93,13 @@ async def _story(world: ServiceWorld, tmp_path_factory: pytest.TempPathFactory) 
     disputed = await payer.lock(payee, "4")
     await payer.ok("POST", of(disputed, "dispute"), {"reason": "No answer"})
     await world.ok("POST", of(disputed, "resolve"), {"decision": "split", "releasedAmount": "1"})
-    # Lamports at the next escrow's address move its event to another place than its lock's id was made of.
+    # Lamports at the next escrow's address move its event to another place than the one in the id of its lock.
     address = world.service.addresses.escrow(Pubkey.from_string(payer.vault), 2)
     await world.localnet.airdrop(address, 1_000_000)
     await payer.lock(payee, "2")
     batch = {"allocations": [{"walletId": one.id, "amount": "1"} for one in (payer, payee)]}
     await world.ok("POST", "/v1/wallets/fund-batch", batch)
-    # In the slot with which an export ends something may be missing.
+    # Rows of the export's last slot may be missing.
     await world.later(1)
     folder = tmp_path_factory.mktemp("exports")
     document = json.loads((await export(world, folder / "all.json", format="json")).read_text())
@@ -116,7 +116,7 @@ def _with(row: Json, **fields: Any) -> Change:
 
 
 def _only_up_to(slot: int, kept: Json, **fields: Any) -> Change:
-    """Drop what landed after a slot, but for one row, and change that."""
+    """Drop what landed after a slot, except for one row, and change that row."""
 
     def change(rows: list[Json]) -> None:
         rows[:] = [row for row in rows if row == kept or (row["on_chain_slot"] or 0) <= slot]
@@ -138,7 +138,7 @@ async def test_honest_export_of_everything_is_verified(story: Story) -> None:
         assert report.verified == len(story.document["transactions"]) - 1
 
 
-async def test_place_that_the_export_names_is_the_one_of_the_id(story: Story) -> None:
+async def test_id_is_derived_from_the_place_that_the_export_names(story: Story) -> None:
     lock, mirror = story.row("escrow_lock"), story.row("a2a_send")
 
     assert lock["tx_signature"] == mirror["tx_signature"]
@@ -194,7 +194,7 @@ async def test_changed_field_is_found(story: Story, type_: str, fields: Json) ->
     assert report.verified == len(story.document["transactions"]) - 2
 
 
-async def test_removed_row_is_found_of_every_type(story: Story) -> None:
+async def test_removed_row_of_every_type_is_found(story: Story) -> None:
     for row in story.document["transactions"]:
         report = await story.check(story.changed(_without(row)))
 
@@ -206,7 +206,7 @@ async def test_removed_row_is_found_of_every_type(story: Story) -> None:
         assert row["tx_signature"] in problem
 
 
-async def test_removed_off_chain_row_shows_in_the_number_of_rows(story: Story) -> None:
+async def test_removed_off_chain_row_is_found_by_the_number_of_rows(story: Story) -> None:
     count = len(story.document["transactions"])
 
     report = await story.check(story.changed(_without(story.row("payment", "blocked")), {"rows": count}))
@@ -222,10 +222,10 @@ async def test_added_rows_are_found(story: Story) -> None:
     twice = await story.check(story.changed(lambda rows: rows.append(row)))
 
     assert added.problems == [f"tx_1111111111111111: added: payment of {row['amount']} is not on the chain"]
-    assert twice.problems == [f"{row['tx_id']} stands in the export more than once"]
+    assert twice.problems == [f"{row['tx_id']} is in the export more than once"]
 
 
-async def test_lowered_slot_hides_no_row_that_is_missing_before_others(story: Story) -> None:
+async def test_lowered_slot_hides_no_missing_row_before_others(story: Story) -> None:
     row = story.row("payment")
     lowered = {"slot": row["on_chain_slot"] - 1}
 
@@ -238,7 +238,7 @@ async def test_lowered_slot_hides_no_row_that_is_missing_before_others(story: St
     assert late in report.problems
 
 
-async def test_rows_that_landed_long_before_the_export_was_made_are_missing_whatever_its_slot(story: Story) -> None:
+async def test_rows_that_landed_long_before_the_export_are_missing_at_any_slot(story: Story) -> None:
     confirmed = [row for row in story.document["transactions"] if row["status"] == "confirmed"]
 
     older = await story.check(story.changed(lambda rows: rows.clear(), {"slot": 0}))
@@ -247,9 +247,9 @@ async def test_rows_that_landed_long_before_the_export_was_made_are_missing_what
     )
 
     assert (older.problems, older.verified) == ([], 0)
-    # In the last slot more may have landed after the service looked.
+    # More may have landed in the last slot after the service looked.
     assert older.later + len(older.unsure) >= len(confirmed)
-    end = "further rows of the chain landed after slot 0, which the export ends with."
+    end = "further rows of the chain landed after slot 0, the export's last."
     assert any(line.endswith(end) for line in older.lines())
     assert len(false.problems) >= len(confirmed)
     assert all(problem.startswith("missing: ") for problem in false.problems)
@@ -288,7 +288,7 @@ async def test_confirmed_row_has_no_violation(story: Story) -> None:
     assert report.problems == [f"{row['tx_id']}: {one}" for one in shown]
 
 
-async def test_export_that_ends_after_the_nodes_last_slot_is_not_judged(story: Story) -> None:
+async def test_export_that_ends_after_the_nodes_last_slot_gives_no_verdict(story: Story) -> None:
     with pytest.raises(IncompleteError, match="the node is at slot"):
         await story.check(story.changed(lambda _rows: None, {"slot": 10**9}))
 
@@ -320,7 +320,7 @@ async def test_export_made_while_payments_arrive_ends_before_them(own_world: Ser
         assert (report.unsure, report.later) == ([], 1)
 
 
-async def test_payment_that_was_pending_and_landed_after_the_export_is_said_to_have_landed(
+async def test_pending_payment_that_landed_after_the_export_is_reported(
     own_world: ServiceWorld, tmp_path: Path
 ) -> None:
     world = own_world
@@ -343,7 +343,7 @@ async def test_payment_that_was_pending_and_landed_after_the_export_is_said_to_h
     assert landed.startswith(f"{pending['tx_id']}: pending, confirmed on the chain in slot ")
 
 
-async def test_row_of_another_organisation_is_an_added_one(story: Story) -> None:
+async def test_row_of_another_organisation_is_an_added_row(story: Story) -> None:
     world = story.world
     key = world.key("admin", org=await world.organisation("other"))
     body = {"agentId": "a", "label": "A", "policyId": "pol_permissive"}
@@ -371,7 +371,7 @@ async def test_export_of_a_wallet_holds_all_of_the_wallet_and_nothing_else(story
         assert len((await story.check(path)).problems) == 1, last
 
 
-async def test_row_near_the_end_of_a_range_may_be_missing_and_one_further_in_may_not(story: Story) -> None:
+async def test_only_a_row_near_the_end_of_the_range_may_be_missing(story: Story) -> None:
     rows = story.document["transactions"]
     first = min(row["timestamp"] for row in rows)
     path = await export(story.world, story.folder / "from.json", format="json", **{"from": first})
@@ -406,7 +406,7 @@ async def test_the_program_that_the_file_names_is_not_trusted(story: Story) -> N
         await story.check(story.changed(lambda _rows: None, {"program_id": foreign}), Pubkey.from_string(foreign))
 
 
-async def test_history_that_the_node_has_cut_is_no_verdict(story: Story) -> None:
+async def test_history_that_the_node_has_pruned_gives_no_verdict(story: Story) -> None:
     through = AsgiTransport(story.world.localnet.rpc_app)
 
     async def forgetful(body: bytes) -> bytes:
@@ -419,7 +419,7 @@ async def test_history_that_the_node_has_cut_is_no_verdict(story: Story) -> None
         await verify(story.changed(lambda _rows: None), forgetful)
 
 
-async def test_history_of_a_node_that_is_behind_the_export_is_no_verdict(story: Story) -> None:
+async def test_node_that_is_behind_the_export_gives_no_verdict(story: Story) -> None:
     through = AsgiTransport(story.world.localnet.rpc_app)
 
     async def behind(body: bytes) -> bytes:
@@ -434,7 +434,7 @@ async def test_history_of_a_node_that_is_behind_the_export_is_no_verdict(story: 
         await verify(story.changed(lambda _rows: None), behind)
 
 
-async def test_node_that_gives_short_pages_is_asked_to_the_end(story: Story) -> None:
+async def test_node_that_returns_short_pages_is_read_to_the_end(story: Story) -> None:
     through = AsgiTransport(story.world.localnet.rpc_app)
 
     async def sparing(body: bytes) -> bytes:
@@ -446,7 +446,7 @@ async def test_node_that_gives_short_pages_is_asked_to_the_end(story: Story) -> 
     assert report.verified == len(story.document["transactions"]) - 1
 
 
-async def test_verifier_needs_nothing_of_the_service_that_wrote_the_file() -> None:
+async def test_verifier_does_not_load_the_service() -> None:
     code = "import sys, app.verifier.verify; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=_ROOT)  # noqa: ASYNC221
 
@@ -463,7 +463,7 @@ async def test_verifier_needs_nothing_of_the_service_that_wrote_the_file() -> No
     assert [name for name in loaded if name.startswith(foreign)] == []
 
 
-async def test_cut_or_foreign_files_are_no_exports(story: Story) -> None:
+async def test_damaged_or_foreign_files_are_refused(story: Story) -> None:
     whole = (await export(story.world, story.folder / "whole.csv", format="csv")).read_text()
     text = json.dumps(story.document)
     broken = [
@@ -517,7 +517,7 @@ async def test_csv_row_is_checked_like_one_in_json(story: Story) -> None:
     assert report.problems == [f"{tx_id}: amount is 900.00 in the export, 1.00 on the chain"]
 
 
-async def test_command_ends_with_1_on_a_difference_and_with_2_when_it_cannot_tell(story: Story) -> None:
+async def test_command_exits_with_1_on_a_difference_and_2_when_undecided(story: Story) -> None:
     _, port = free_ports()
 
     async def run(path: Path, *options: str) -> Result:
