@@ -1,1 +1,1 @@
-"""The readable documentation: one page for the interface, one for each error code; nothing is loaded from elsewhere."""
+"""The documentation pages: they are self-contained and load nothing from elsewhere."""

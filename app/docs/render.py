@@ -1,4 +1,4 @@
-"""Makes HTML pages: of the OpenAPI document, the errors, the events, the settings, the guides and the reference."""
+"""Renders the HTML pages: the interface, the errors, the events, the settings, the guides and the reference."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,32 +25,32 @@ GUIDES: Mapping[str, str] = {
     "direct-use": "Direct use",
     "clusters": "Clusters",
 }
-"""The guides: name of the file and of the page, and title."""
+"""Title of each guide by its name in file and path."""
 
 _REQUEST_ID = "req_NaLTW5KRAT7GNcwLfd2Mhr"
 _ABOUT_EVENTS = (
-    "`GET /v1/events` lists events, webhooks deliver them. Each has `event_id`, `event` (its type) and `timestamp`, "
-    "and in the list `severity` and `summary`; beside these it has the fields of its type. Events are kept for 90 days,"
-    " unless the operator of the service has set another time."
+    "`GET /v1/events` lists events, and webhooks deliver them. Each event has `event_id`, `event` (its type), "
+    "`timestamp` and the fields of its type; the list adds `severity` and `summary`. Events are kept for 90 days "
+    "unless the operator of the service has set another time."
 )
 _HOME = '<p><a href="/docs">Agent Vault Payment Service</a></p>'
 
 
 @cache
-def _style() -> str:
-    return files("app.docs").joinpath("style.css").read_text()
+def _file(name: str) -> str:
+    return files("app.docs").joinpath(name).read_text(encoding="utf-8")
 
 
 def _page(title: str, body: str) -> str:
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{_style()}</style></head>'
-        f"<body>{body}</body></html>"
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{_file("style.css")}</style>'
+        f"</head><body>{body}</body></html>"
     )
 
 
 def error_page(kind: ErrorKind, base_url: str) -> str:
-    """Return the page to which an error's `docs` leads: cause, example and remedy."""
+    """Return the page that an error's `docs` links to, with cause, example and remedy."""
     example = _example(kind).envelope(docs=f"{base_url}/docs/errors/{kind.code}", request_id=_REQUEST_ID)
     return _page(
         kind.code,
@@ -77,20 +77,15 @@ def _example(kind: ErrorKind) -> ApiError:
 def events_page() -> str:
     """Return the page of all events."""
     sections = "".join(_event(kind) for kind in EVENTS.values())
-    return _page(
-        "Events",
-        f"{_HOME}<h1>Events</h1><p>{_inline(_ABOUT_EVENTS)}</p>{sections}",
-    )
+    return _page("Events", f"{_HOME}<h1>Events</h1><p>{_inline(_ABOUT_EVENTS)}</p>{sections}")
 
 
 def _event(kind: EventKind) -> str:
     severity = f"{kind.severity}, {kind.exception}" if kind.exception else kind.severity
-    fields = ", ".join(
-        (*(f"`{name}`" for name in kind.fields), *(f"`{name}` (in some cases)" for name in kind.optional))
-    )
+    fields = [*(f"`{name}`" for name in kind.fields), *(f"`{name}` (in some cases)" for name in kind.optional)]
     return (
         f'<h2 id="{kind.type}"><code>{kind.type}</code></h2><p>{_inline(kind.meaning)}</p>'
-        f'<p class="muted">Severity: {severity}. Fields: {_inline(fields)}</p>'
+        f'<p class="muted">Severity: {severity}. Fields: {_inline(", ".join(fields))}</p>'
     )
 
 
@@ -106,25 +101,21 @@ def settings_page() -> str:
         )
     return _page(
         "Settings",
-        f"{_HOME}<h1>Settings</h1><p>Each is an environment variable of <code>agent-vault</code>. Durations are "
-        "seconds unless the name says otherwise.</p>"
-        "<table><thead><tr><th>Variable</th><th>Default</th><th></th></tr></thead>"
-        f"<tbody>{''.join(rows)}</tbody></table>",
+        f"{_HOME}<h1>Settings</h1><p>Each is an environment variable of <code>agent-vault</code>. Durations are in "
+        f"seconds unless the name says otherwise.</p>{_table(('Variable', 'Default', ''), rows)}",
     )
 
 
 @cache
 def guide_page(name: str) -> str:
     """Return the page of a guide of `GUIDES`."""
-    text = files("app.docs.guides").joinpath(f"{name}.md").read_text(encoding="utf-8")
-    return _page(GUIDES[name], _HOME + _markdown(text))
+    return _page(GUIDES[name], _HOME + _markdown(_file(f"guides/{name}.md")))
 
 
 @cache
 def reference_page() -> str:
-    """Return the page that names everything a client can rely on, and the test of each."""
-    text = files("app.docs").joinpath("reference.md").read_text(encoding="utf-8")
-    return _page("Reference", _HOME + _markdown(text))
+    """Return the page that lists everything a client can rely on, with the test of each."""
+    return _page("Reference", _HOME + _markdown(_file("reference.md")))
 
 
 def _markdown(text: str) -> str:
@@ -132,19 +123,15 @@ def _markdown(text: str) -> str:
 
 
 def interface_page(document: Mapping[str, Any], others: Sequence[Route]) -> str:
-    """Return the page of all operations, from the OpenAPI document, and of ``others`` by what their code says."""
+    """Return the page of all operations, from the OpenAPI document, and of the ``others``, from their docstrings."""
     tags: dict[str, list[str]] = {}
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             tags.setdefault(operation["tags"][0], []).append(_operation(method, path, operation, document))
     menu = "".join(f'<a href="#{escape(tag)}">{escape(tag)}</a>' for tag in (*tags, "service", "errors"))
-    pages = {
-        "reference": "Reference",
-        "events": "Events",
-        "settings": "Settings",
-        **{f"guides/{name}": title for name, title in GUIDES.items()},
-    }
-    guides = "".join(f'<a href="/docs/{name}">{escape(title)}</a>' for name, title in pages.items())
+    pages = {"reference": "Reference", "events": "Events", "settings": "Settings"}
+    pages |= {f"guides/{name}": title for name, title in GUIDES.items()}
+    links = "".join(f'<a href="/docs/{name}">{escape(title)}</a>' for name, title in pages.items())
     sections = "".join(
         f'<h2 id="{escape(tag)}">{escape(tag.capitalize())}</h2>{"".join(parts)}' for tag, parts in tags.items()
     )
@@ -153,9 +140,9 @@ def interface_page(document: Mapping[str, Any], others: Sequence[Route]) -> str:
         info["title"],
         f"<h1>{escape(info['title'])}</h1><p>{escape(info['description'])}</p>"
         "<p>Every request carries <code>Authorization: Bearer &lt;API key&gt;</code>. State-changing requests take an "
-        "idempotency key, as the field <code>idempotencyKey</code> or the header <code>Idempotency-Key</code>. "
-        'The same as data: <a href="/openapi.json">/openapi.json</a>.</p>'
-        f'<nav>{guides}</nav><nav>{menu}</nav>{sections}<h2 id="service">Service</h2>{_others(others)}'
+        "idempotency key in the field <code>idempotencyKey</code> or the header <code>Idempotency-Key</code>. "
+        'This interface as an OpenAPI document: <a href="/openapi.json">/openapi.json</a>.</p>'
+        f'<nav>{links}</nav><nav>{menu}</nav>{sections}<h2 id="service">Service</h2>{_others(others)}'
         f'<h2 id="errors">Errors</h2>{_errors()}',
     )
 
@@ -170,12 +157,10 @@ def _operation(method: str, path: str, operation: Mapping[str, Any], document: M
         (one["name"], f"{one['in']}, {_type(one['schema'])}", one["required"]) for one in operation["parameters"]
     ]
     if parameters:
-        parts.append(_table("Parameter", parameters))
+        parts.append(_fields("Parameter", parameters))
     if "requestBody" in operation:
-        schema = _resolve(operation["requestBody"]["content"]["application/json"]["schema"], document)
-        parts.append(_fields("Body", schema))
-    answer = operation["responses"]["200"]["content"]["application/json"]["schema"]
-    parts.append(_fields("Answer", _resolve(answer, document)))
+        parts.append(_body("Body", operation["requestBody"], document))
+    parts.append(_body("Answer", operation["responses"]["200"], document))
     codes = [
         f'<a href="/docs/errors/{code}"><code>{code}</code></a>'
         for status, response in operation["responses"].items()
@@ -193,18 +178,26 @@ def _others(routes: Sequence[Route]) -> str:
     )
 
 
-def _fields(title: str, schema: Mapping[str, Any]) -> str:
+def _body(title: str, body: Mapping[str, Any], document: Mapping[str, Any]) -> str:
+    name = body["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+    schema = document["components"]["schemas"][name]
     required = schema.get("required", ())
-    rows = [(name, _type(field), name in required) for name, field in schema.get("properties", {}).items()]
-    return _table(title, rows)
-
-
-def _table(title: str, rows: Iterable[tuple[str, str, bool]]) -> str:
-    lines = "".join(
-        f"<tr><td><code>{escape(name)}</code></td><td>{escape(kind)}</td><td>{'required' if required else ''}</td></tr>"
-        for name, kind, required in rows
+    return _fields(
+        title, ((name, _type(kind), name in required) for name, kind in schema.get("properties", {}).items())
     )
-    return f"<table><thead><tr><th>{title}</th><th>Type</th><th></th></tr></thead><tbody>{lines}</tbody></table>"
+
+
+def _fields(title: str, fields: Iterable[tuple[str, str, bool]]) -> str:
+    rows = (
+        f"<tr><td><code>{escape(name)}</code></td><td>{escape(kind)}</td><td>{'required' if required else ''}</td></tr>"
+        for name, kind, required in fields
+    )
+    return _table((title, "Type", ""), rows)
+
+
+def _table(titles: Sequence[str], rows: Iterable[str]) -> str:
+    head = "".join(f"<th>{title}</th>" for title in titles)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
 
 def _type(schema: Mapping[str, Any]) -> str:
@@ -225,22 +218,16 @@ def _type(schema: Mapping[str, Any]) -> str:
     return f"{kind} ({', '.join(bounds)})" if bounds else kind
 
 
-def _resolve(schema: Mapping[str, Any], document: Mapping[str, Any]) -> Mapping[str, Any]:
-    name = schema["$ref"].rpartition("/")[2]
-    found: Mapping[str, Any] = document["components"]["schemas"][name]
-    return found
-
-
 def _errors() -> str:
-    rows = "".join(
+    rows = (
         f'<tr><td><a href="/docs/errors/{kind.code}"><code>{kind.code}</code></a></td><td>{kind.status}</td>'
         f"<td>{escape(kind.meaning)}</td></tr>"
         for kind in CATALOGUE.values()
     )
-    return f"<table><thead><tr><th>Code</th><th>Status</th><th>Meaning</th></tr></thead><tbody>{rows}</tbody></table>"
+    return _table(("Code", "Status", "Meaning"), rows)
 
 
 def _inline(text: str) -> str:
-    """Text with `code` between backquotes."""
+    """Return text as HTML, with code where it is between backquotes."""
     parts = escape(text).split("`")
     return "".join(f"<code>{part}</code>" if index % 2 else part for index, part in enumerate(parts))

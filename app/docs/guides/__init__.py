@@ -1,1 +1,1 @@
-"""Guides, as Markdown: what the service does and how it is run."""
+"""Guides in Markdown: what the service does and how to run it."""
