@@ -35,9 +35,8 @@ table = Table(
     metadata,
     Column("mail_id", String, primary_key=True),
     Column("event_id", String, nullable=False),
-    # Those from before these columns count for nobody.
-    Column("org", String, nullable=False, server_default=""),
-    Column("type", String, nullable=False, server_default="", comment="of the alert"),
+    Column("org", String, nullable=False),
+    Column("type", String, nullable=False, comment="of the alert"),
     Column("recipient", String, nullable=False),
     Column("subject", String, nullable=False),
     Column("body", Text, nullable=False),

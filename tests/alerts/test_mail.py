@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from pydantic import SecretStr, ValidationError
-from sqlalchemy import Connection, inspect
+from sqlalchemy import Connection
 from sqlalchemy.exc import DatabaseError
 from structlog.testing import capture_logs
 
@@ -195,29 +195,6 @@ async def test_neither_another_organisation_nor_another_type_of_alert_uses_up_th
         "Policy violation: quiet",
     ]
     await scene.close()
-
-
-def test_older_database_gets_what_mails_are_counted_by(tmp_path: Path) -> None:
-    def make_older(conn: Connection) -> None:
-        for change in (
-            "DROP INDEX alert_mails_counted",
-            "ALTER TABLE alert_mails DROP COLUMN org",
-            "ALTER TABLE alert_mails DROP COLUMN type",
-            "CREATE INDEX alert_mails_by_recipient ON alert_mails (recipient, created_at)",
-            f"INSERT INTO alert_mails VALUES ('mail_1', 'evt_1', '{OPS}', 'subject', 'body', 'pending', 0, 1, 1)",
-            "DELETE FROM applied_migrations WHERE name = 'mails_by_organisation'",
-        ):
-            conn.exec_driver_sql(change)
-
-    older = Scene(tmp_path)
-    older.db.write_now(make_older)
-    older.db.close()
-    scene = Scene(tmp_path)
-
-    assert [(one.recipient, one.org, one.status) for one in scene.mails()] == [(OPS, "", "pending")]
-    indexes = scene.db.read_now(lambda conn: inspect(conn).get_indexes("alert_mails"))
-    assert {one["name"] for one in indexes} == {"alert_mails_due", "alert_mails_counted"}
-    scene.db.close()
 
 
 async def test_without_a_mail_server_nothing_is_queued(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
-from sqlalchemy import Connection, delete, insert, inspect, select
+from sqlalchemy import Connection, insert, select
 
 from app.access.keyring import KeyRing
 from app.chain.rules import Rules
@@ -17,7 +17,6 @@ from app.core.timestamps import now_ms, parse_iso_ms
 from app.server.housekeeping import Housekeeping
 from app.store.approval_requests import MAX_PENDING, approval_requests
 from app.store.attempts import pending_attempts
-from app.store.migrations import applied_migrations, migrate
 from app.submission.recovery import Recovery
 from tests.support.service_world import Json, ServiceWorld, error_of
 
@@ -564,22 +563,6 @@ async def test_approvals_outlive_a_restart(own_world: ServiceWorld) -> None:
     assert [await _get(world, asked), await _get(world, approved)] == before
     assert await agent.refused("30") == asked
     assert (await agent.pay()).json()["status"] == "confirmed"
-
-
-async def test_database_from_before_approvals_gets_their_table(own_world: ServiceWorld) -> None:
-    world = own_world
-    name = approval_requests.name
-
-    def forget(connection: Any) -> None:
-        approval_requests.drop(connection)
-        connection.execute(delete(applied_migrations).where(applied_migrations.c.name == name))
-
-    world.service.db.write_now(forget)
-    assert world.service.db.write_now(migrate) == [name]
-
-    indexes = world.service.db.read_now(lambda conn: {one["name"] for one in inspect(conn).get_indexes(name)})
-    assert {one.name for one in approval_requests.indexes} <= indexes
-    assert (await _get(world, await (await _agent(world)).refused()))["status"] == "pending"
 
 
 async def test_wallet_has_a_thousand_undecided_requests_of_which_the_oldest_gives_way(world: ServiceWorld) -> None:

@@ -6,13 +6,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from sqlalchemy import Connection, delete, update
+from sqlalchemy import Connection, update
 
 from app.access.keyring import KeyRing
 from app.server.cli import main
 from app.server.housekeeping import Housekeeping
-from app.store.keys import made_keys
-from app.store.migrations import applied_migrations, migrate
 from app.store.state_tables import idempotency
 from tests.support.service_world import Json, ServiceWorld, error_of
 
@@ -230,18 +228,6 @@ async def test_idempotency_key_that_is_used_anew_after_its_time_makes_another_ke
     assert second["key_id"] != first["key_id"]
     assert await _works(world, first["key"])
     assert await _works(world, second["key"])
-
-
-async def test_database_from_before_keys_were_remembered_by_their_request_makes_them(own_world: ServiceWorld) -> None:
-    def forget(connection: Connection) -> None:
-        made_keys.drop(connection)
-        connection.execute(delete(applied_migrations).where(applied_migrations.c.name == made_keys.name))
-
-    own_world.service.db.write_now(forget)
-    assert own_world.service.db.write_now(migrate) == [made_keys.name]
-
-    made = await own_world.ok("POST", "/v1/keys", {"role": "viewer", "idempotencyKey": "after"})
-    assert await _works(own_world, made["key"])
 
 
 async def test_list_is_paged_newest_first(world: ServiceWorld) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event, select, text, update
+from sqlalchemy import event, text, update
 
 from app.store import Database
 from app.store.attempts import Attempt, insert_attempt
@@ -25,7 +25,6 @@ from app.store.escrows import (
     remember_task,
     reset_escrows,
 )
-from app.store.migrations import applied_migrations, migrate
 from app.store.read_tables import escrows as table
 
 _ORG = "org-1"
@@ -159,27 +158,3 @@ def test_texts_are_shown_only_with_the_hashes_that_the_chain_has(db: Database) -
     assert texts == ("task", "https://files.example", "reason", "wal_b")
     others = (unknown.task_description, unknown.output_url, unknown.dispute_reason, unknown.disputed_for)
     assert others == (None, None, None, None)
-
-
-def test_database_from_before_escrows_gets_them(db: Database) -> None:
-    def before(connection: Any) -> None:
-        for statement in (
-            "DROP TABLE escrows",
-            "DROP TABLE escrow_details",
-            "ALTER TABLE wallets DROP COLUMN escrow_counter",
-            "DROP INDEX feed_by_other",
-            "DROP INDEX feed_by_other_kind",
-            "ALTER TABLE feed DROP COLUMN other_wallet_id",
-            "DELETE FROM applied_migrations WHERE name = 'escrows'",
-        ):
-            connection.exec_driver_sql(statement)
-
-    db.write_now(before)
-
-    assert db.write_now(migrate) == ["escrows"]
-
-    _put(db, _escrow(1))
-    assert _find(db, 1) == _escrow(1)
-    assert "escrows" in db.read_now(lambda c: list(c.scalars(select(applied_migrations.c.name))))
-    for query in ("SELECT escrow_counter FROM wallets", "SELECT other_wallet_id FROM feed"):
-        assert db.read_now(lambda c, query=query: c.execute(text(query)).all()) == []  # type: ignore[misc]

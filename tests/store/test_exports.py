@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sqlalchemy import event, inspect
+from sqlalchemy import event
 from sqlalchemy.engine import Connection, Engine
 
 from app.access.keyring import KeyRing
@@ -102,24 +102,3 @@ async def test_exports_are_forgotten_90_days_after_their_request(db: Database) -
     assert [one.export_id for one in db.read_now(lambda conn: with_status(conn, "expired"))] == ["exp_new"]
     assert db.read_now(lambda conn: with_status(conn, "failed")) == []
     assert db.read_now(lambda conn: export(conn, "exp_live")) is not None
-
-
-def test_older_database_gets_what_is_new(db: Database, tmp_path: Path) -> None:
-    def make_old(conn: Connection) -> None:
-        for statement in (
-            "DELETE FROM applied_migrations WHERE name = 'exports_by_end'",
-            "DROP INDEX exports_by_end",
-            "DROP INDEX exports_by_org",
-            "ALTER TABLE exports DROP COLUMN created_under",
-        ):
-            conn.exec_driver_sql(statement)
-
-    db.write_now(make_old)
-    db.close()
-
-    again = Database(tmp_path / "agent-vault.db")
-    indexes = again.read_now(lambda conn: {one["name"] for one in inspect(conn).get_indexes("exports")})
-    _store(again, replace(_MADE, created_under="key"))
-    again.close()
-
-    assert {"exports_by_end", "exports_by_org", "exports_by_status"} <= indexes

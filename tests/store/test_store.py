@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from sqlalchemy import Connection, delete, event, func, insert, inspect, select, text
+from sqlalchemy import Connection, event, func, insert, select, text
 from sqlalchemy.exc import IntegrityError
 
 from app.events.catalogue import EVENTS
@@ -23,9 +23,7 @@ from app.store.escrows import EscrowFilter, escrows
 from app.store.feed import EXCEPTIONS, SEVERITIES, FeedFilter, append_event, feed, feed_after
 from app.store.idempotency import LIFETIME, IdempotencyRecord, attach_transaction, claim, find, finish, purge, release
 from app.store.keys import ApiKey, api_key_by_digest, api_keys, insert_api_key, revoke_api_key, touch_api_keys
-from app.store.migrations import MIGRATIONS, applied_migrations, migrate
 from app.store.paging import RecordPage
-from app.store.read_tables import feed as feed_table
 from app.store.read_tables import policies as policy_table
 from app.store.read_tables import transactions as rows
 from app.store.read_tables import wallets as wallet_table
@@ -37,7 +35,6 @@ from app.store.wallets import WalletDetails, insert_wallet_details, wallets
 from app.transactions.models import TransactionStatus, TransactionType
 
 ORG, OTHER = "org-1", "org-2"
-_INDEXED = ("approval_requests", "escrows", "transactions", "feed")
 
 
 @pytest.fixture(name="db")
@@ -163,54 +160,6 @@ def test_commits_reach_the_disk(db: Database) -> None:
 
     assert pragma("journal_mode") == "wal"
     assert pragma("synchronous") == 2
-
-
-# Migrations
-
-
-def test_new_database_needs_no_migration_and_opens_again(db: Database, tmp_path: Path) -> None:
-    db.write_now(put("kept", "yes"))
-    again = Database(tmp_path / "app.db")
-    assert again.read_now(lambda c: get_value(c, "kept")) == "yes"
-    assert set(again.read_now(lambda c: list(c.scalars(select(applied_migrations.c.name))))) == set(MIGRATIONS)
-    again.close()
-
-
-def test_older_database_gets_each_missing_migration_once(db: Database) -> None:
-    ran: list[str] = []
-    newer = {**MIGRATIONS, "a": lambda _: ran.append("a"), "b": lambda _: ran.append("b")}
-    assert db.write_now(lambda c: migrate(c, newer)) == ["a", "b"]
-    assert db.write_now(lambda c: migrate(c, newer)) == []
-    assert ran == ["a", "b"]
-
-
-def test_database_from_before_an_index_gets_it(db: Database) -> None:
-    newer: dict[str, set[Any]] = {
-        "undecided_requests": {"approval_requests_undecided"},
-        "escrows_by_wallet_and_status": {"escrows_by_wallet_status", "escrows_by_receiver_status"},
-        "merged_lists": {index.name for table in (rows, feed_table) for index in table.indexes},
-    }
-
-    def forget(conn: Connection) -> None:
-        for migration, indexes in newer.items():
-            conn.execute(delete(applied_migrations).where(applied_migrations.c.name == migration))
-            for index in indexes:
-                conn.exec_driver_sql(f"DROP INDEX {index}")
-
-    db.write_now(forget)
-    assert db.write_now(migrate) == list(newer)
-
-    found = db.read_now(lambda conn: {one["name"] for table in _INDEXED for one in inspect(conn).get_indexes(table)})
-    assert set().union(*newer.values()) <= found
-
-
-def test_failed_migration_is_not_recorded(db: Database) -> None:
-    def fail(_: Connection) -> None:
-        raise RuntimeError("no")
-
-    with pytest.raises(RuntimeError):
-        db.write_now(lambda c: migrate(c, {**MIGRATIONS, "bad": fail}))
-    assert db.write_now(lambda c: migrate(c, {**MIGRATIONS, "bad": lambda _: None})) == ["bad"]
 
 
 # Attempts and transactions

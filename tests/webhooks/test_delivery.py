@@ -25,11 +25,9 @@ from app.store.deliveries import LIFETIME, deliveries, queue_again, restart, tab
 from app.store.delivery_attempts import table as attempts
 from app.store.delivery_retention import purge
 from app.store.feed import append_event
-from app.store.migrations import applied_migrations
 from app.store.read_tables import feed
 from app.store.retention import delete_events
 from app.store.webhooks import WebhookRecord, change_webhook
-from app.store.webhooks import table as webhooks
 from app.webhooks import dispatcher
 from app.webhooks.dispatcher import Dispatcher
 from app.webhooks.signing import ROTATION_OVERLAP, headers, new_secret
@@ -635,19 +633,6 @@ async def test_delivery_that_is_deleted_while_it_is_sent_leaves_nothing_in_the_l
     assert len(receiver.received) == 1
     counts = [select(func.count()).select_from(one) for one in (table, attempts)]
     assert post.db.read_now(lambda conn: [conn.scalar(one) for one in counts]) == [0, 0]
-
-
-def test_older_database_gets_the_tables(post: Post, tmp_path: Path) -> None:
-    def make_older(conn: Any) -> None:
-        for one in (attempts, table, webhooks):
-            one.drop(conn)
-        conn.execute(applied_migrations.delete().where(applied_migrations.c.name == "webhooks"))
-
-    post.db.write_now(make_older)
-    again = Post(tmp_path)
-    made, _ = again.register("https://hooks.example.com/")
-    assert again.shown(made).status == "enabled"
-    again.close()
 
 
 async def test_running_dispatcher_sends_what_happens_and_ends_with_what_is_being_sent(post: Post) -> None:

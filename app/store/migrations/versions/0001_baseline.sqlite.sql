@@ -1,0 +1,499 @@
+CREATE TABLE reserves (
+    org VARCHAR NOT NULL,
+    balance BIGINT NOT NULL,
+    slot BIGINT NOT NULL,
+    sequence BIGINT NOT NULL,
+    authority VARCHAR NOT NULL,
+    operator VARCHAR NOT NULL,
+    paused BOOLEAN NOT NULL,
+    PRIMARY KEY (org)
+);
+
+CREATE TABLE wallets (
+    wallet_id VARCHAR NOT NULL,
+    org VARCHAR NOT NULL,
+    vault VARCHAR NOT NULL,
+    tokens VARCHAR NOT NULL,
+    policy VARCHAR NOT NULL,
+    agent_hash VARCHAR NOT NULL,
+    session_authority VARCHAR,
+    session_expires_at BIGINT NOT NULL,
+    frozen INTEGER NOT NULL,
+    archived BOOLEAN NOT NULL,
+    balance BIGINT NOT NULL,
+    balance_slot BIGINT NOT NULL,
+    balance_sequence BIGINT NOT NULL,
+    config_sequence BIGINT NOT NULL,
+    frozen_sequence BIGINT NOT NULL,
+    funded BOOLEAN NOT NULL,
+    sequence BIGINT NOT NULL,
+    escrow_counter BIGINT DEFAULT '0' NOT NULL,
+    created_at BIGINT NOT NULL,
+    updated_at BIGINT NOT NULL,
+    last_transaction_at BIGINT,
+    blocked_at BIGINT,
+    PRIMARY KEY (wallet_id),
+    UNIQUE (vault)
+);
+CREATE INDEX wallets_newest ON wallets (org, created_at, wallet_id);
+CREATE INDEX wallets_by_policy ON wallets (org, policy);
+
+CREATE TABLE policies (
+    address VARCHAR NOT NULL,
+    policy_id VARCHAR NOT NULL,
+    org VARCHAR NOT NULL,
+    "key" BLOB NOT NULL,
+    max_per_tx BIGINT,
+    max_per_day BIGINT,
+    max_per_month BIGINT,
+    velocity_cap BIGINT,
+    require_co_sign BIGINT,
+    expiry BIGINT,
+    blocked_categories BIGINT NOT NULL,
+    restricted BOOLEAN NOT NULL,
+    allowlist VARCHAR,
+    version BIGINT NOT NULL,
+    immutable BOOLEAN NOT NULL,
+    closed BOOLEAN NOT NULL,
+    created_at BIGINT NOT NULL,
+    PRIMARY KEY (address),
+    UNIQUE (org, policy_id)
+);
+
+CREATE TABLE policy_versions (
+    address VARCHAR NOT NULL,
+    version BIGINT NOT NULL,
+    changes JSON NOT NULL,
+    timestamp BIGINT NOT NULL,
+    signature VARCHAR NOT NULL,
+    PRIMARY KEY (address, version)
+);
+
+CREATE TABLE recipients (
+    org VARCHAR NOT NULL,
+    address VARCHAR NOT NULL,
+    domain_hash VARCHAR,
+    category INTEGER NOT NULL,
+    effective_at BIGINT NOT NULL,
+    sequence BIGINT NOT NULL,
+    updated_at BIGINT NOT NULL,
+    PRIMARY KEY (org, address)
+);
+CREATE INDEX recipients_by_domain ON recipients (org, domain_hash);
+
+CREATE TABLE transactions (
+    tx_id VARCHAR NOT NULL,
+    org VARCHAR NOT NULL,
+    wallet_id VARCHAR NOT NULL,
+    type VARCHAR NOT NULL,
+    recipient VARCHAR,
+    recipient_address VARCHAR,
+    amount BIGINT NOT NULL,
+    status VARCHAR NOT NULL,
+    signature VARCHAR,
+    slot BIGINT,
+    policy_id VARCHAR,
+    policy_triggered BOOLEAN NOT NULL,
+    memo VARCHAR,
+    attestation_hash VARCHAR,
+    violation JSON,
+    error VARCHAR,
+    timestamp BIGINT NOT NULL,
+    PRIMARY KEY (tx_id)
+);
+CREATE INDEX transactions_newest ON transactions (org, timestamp, tx_id);
+CREATE INDEX transactions_by_wallet ON transactions (wallet_id, timestamp, tx_id);
+CREATE INDEX transactions_by_kind ON transactions (org, status, type, timestamp, tx_id);
+CREATE INDEX transactions_by_wallet_kind ON transactions (wallet_id, status, type, timestamp, tx_id);
+CREATE INDEX transactions_by_address ON transactions (org, recipient_address, status, type, timestamp, tx_id);
+CREATE INDEX transactions_by_wallet_address ON transactions (wallet_id, recipient_address, status, type, timestamp, tx_id);
+CREATE INDEX transactions_by_recipient ON transactions (org, recipient, status, type, timestamp, tx_id)
+    WHERE recipient IS NOT recipient_address;
+CREATE INDEX transactions_by_wallet_recipient ON transactions (wallet_id, recipient, status, type, timestamp, tx_id)
+    WHERE recipient IS NOT recipient_address;
+CREATE INDEX transactions_by_signature ON transactions (signature);
+
+CREATE TABLE feed (
+    position INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+    event_id VARCHAR NOT NULL,
+    org VARCHAR NOT NULL,
+    type VARCHAR NOT NULL,
+    timestamp BIGINT NOT NULL,
+    wallet_id VARCHAR,
+    severity VARCHAR NOT NULL,
+    summary VARCHAR NOT NULL,
+    payload JSON NOT NULL,
+    signature VARCHAR,
+    other_wallet_id VARCHAR,
+    UNIQUE (event_id)
+);
+CREATE INDEX feed_newest ON feed (org, timestamp, position);
+CREATE INDEX feed_by_kind ON feed (org, type, severity, timestamp, position);
+CREATE INDEX feed_by_wallet ON feed (wallet_id, timestamp, position);
+CREATE INDEX feed_by_wallet_kind ON feed (wallet_id, type, severity, timestamp, position);
+CREATE INDEX feed_by_other ON feed (other_wallet_id, timestamp, position)
+    WHERE other_wallet_id <> wallet_id;
+CREATE INDEX feed_by_other_kind ON feed (other_wallet_id, type, severity, timestamp, position)
+    WHERE other_wallet_id <> wallet_id;
+CREATE INDEX feed_by_signature ON feed (signature);
+
+CREATE TABLE projection (
+    name VARCHAR NOT NULL,
+    position BIGINT NOT NULL,
+    PRIMARY KEY (name)
+);
+
+CREATE TABLE approvals (
+    address VARCHAR NOT NULL,
+    org VARCHAR NOT NULL,
+    vault VARCHAR NOT NULL,
+    recipient VARCHAR NOT NULL,
+    amount BIGINT NOT NULL,
+    for_escrow BOOLEAN DEFAULT 0 NOT NULL,
+    policy_version BIGINT NOT NULL,
+    expires_at BIGINT NOT NULL,
+    payer VARCHAR NOT NULL,
+    state VARCHAR NOT NULL,
+    PRIMARY KEY (address)
+);
+CREATE INDEX approvals_by_vault ON approvals (vault, recipient, amount);
+
+CREATE TABLE escrows (
+    escrow_id VARCHAR NOT NULL,
+    org VARCHAR NOT NULL,
+    address VARCHAR NOT NULL,
+    wallet_id VARCHAR NOT NULL,
+    vault VARCHAR NOT NULL,
+    receiver VARCHAR NOT NULL,
+    to_wallet VARCHAR,
+    payer VARCHAR NOT NULL,
+    policy VARCHAR NOT NULL,
+    amount BIGINT NOT NULL,
+    task_hash VARCHAR NOT NULL,
+    output_commitment VARCHAR,
+    proof_kinds INTEGER NOT NULL,
+    counter BIGINT NOT NULL,
+    status VARCHAR NOT NULL,
+    deadline BIGINT NOT NULL,
+    due_at BIGINT,
+    created_at BIGINT NOT NULL,
+    tx_id VARCHAR,
+    signature VARCHAR,
+    disputed_at BIGINT,
+    disputed_by VARCHAR,
+    reason_hash VARCHAR,
+    evidence_hash VARCHAR,
+    dispute_signature VARCHAR,
+    released BIGINT,
+    refunded BIGINT,
+    output_hash VARCHAR,
+    proof_kind INTEGER,
+    settled_at BIGINT,
+    settlement_signature VARCHAR,
+    PRIMARY KEY (escrow_id),
+    UNIQUE (address)
+);
+CREATE INDEX escrows_newest ON escrows (org, created_at, escrow_id);
+CREATE INDEX escrows_by_status ON escrows (org, status, created_at, escrow_id);
+CREATE INDEX escrows_by_wallet ON escrows (wallet_id, created_at, escrow_id);
+CREATE INDEX escrows_by_receiver ON escrows (to_wallet, created_at, escrow_id);
+CREATE INDEX escrows_by_wallet_status ON escrows (wallet_id, status, created_at, escrow_id);
+CREATE INDEX escrows_by_receiver_status ON escrows (to_wallet, status, created_at, escrow_id);
+CREATE INDEX escrows_by_transaction ON escrows (tx_id);
+CREATE INDEX escrows_due ON escrows (due_at);
+
+CREATE TABLE webhooks (
+    webhook_id VARCHAR NOT NULL,
+    org VARCHAR NOT NULL,
+    url VARCHAR NOT NULL,
+    events JSON NOT NULL,
+    status VARCHAR NOT NULL,
+    secret VARCHAR NOT NULL,
+    old_secret VARCHAR,
+    old_secret_until BIGINT,
+    position BIGINT NOT NULL,
+    created_at BIGINT NOT NULL,
+    updated_at BIGINT NOT NULL,
+    created_under VARCHAR,
+    rotated_under VARCHAR,
+    PRIMARY KEY (webhook_id)
+);
+CREATE INDEX webhooks_newest ON webhooks (org, created_at, webhook_id);
+CREATE INDEX webhooks_by_status ON webhooks (status);
+
+CREATE TABLE webhook_deliveries (
+    delivery_id VARCHAR NOT NULL,
+    webhook_id VARCHAR NOT NULL,
+    event_id VARCHAR NOT NULL,
+    event VARCHAR NOT NULL,
+    position BIGINT NOT NULL,
+    body TEXT NOT NULL,
+    status VARCHAR NOT NULL,
+    attempts INTEGER NOT NULL,
+    due_at BIGINT NOT NULL,
+    created_at BIGINT NOT NULL,
+    PRIMARY KEY (delivery_id)
+);
+CREATE INDEX webhook_deliveries_newest ON webhook_deliveries (webhook_id, position, delivery_id);
+CREATE INDEX webhook_deliveries_by_status ON webhook_deliveries (webhook_id, status, position, delivery_id);
+CREATE INDEX webhook_deliveries_by_round ON webhook_deliveries (webhook_id, status, attempts, position, delivery_id);
+CREATE INDEX webhook_deliveries_due ON webhook_deliveries (webhook_id, status, due_at);
+
+CREATE TABLE organisations (
+    org VARCHAR NOT NULL,
+    org_id VARCHAR NOT NULL,
+    name VARCHAR NOT NULL,
+    creator VARCHAR NOT NULL,
+    mint VARCHAR NOT NULL,
+    reserve VARCHAR NOT NULL,
+    created_at BIGINT NOT NULL,
+    PRIMARY KEY (org),
+    UNIQUE (org_id)
+);
+
+CREATE TABLE api_keys (
+    key_id VARCHAR NOT NULL,
+    org VARCHAR NOT NULL,
+    role VARCHAR NOT NULL,
+    wallet_id VARCHAR,
+    name VARCHAR NOT NULL,
+    digest VARCHAR NOT NULL,
+    hint VARCHAR NOT NULL,
+    created_at BIGINT NOT NULL,
+    revoked_at BIGINT,
+    last_used_at BIGINT,
+    PRIMARY KEY (key_id),
+    UNIQUE (digest)
+);
+CREATE INDEX ix_api_keys_org ON api_keys (org);
+
+CREATE TABLE wallet_details (
+    wallet_id VARCHAR NOT NULL,
+    org VARCHAR NOT NULL,
+    vault VARCHAR NOT NULL,
+    agent_id VARCHAR NOT NULL,
+    label VARCHAR NOT NULL,
+    created_at BIGINT NOT NULL,
+    updated_at BIGINT NOT NULL,
+    PRIMARY KEY (wallet_id),
+    UNIQUE (org, agent_id),
+    UNIQUE (vault)
+);
+
+CREATE TABLE policy_details (
+    address VARCHAR NOT NULL,
+    policy_id VARCHAR NOT NULL,
+    org VARCHAR NOT NULL,
+    name VARCHAR NOT NULL,
+    created_at BIGINT NOT NULL,
+    PRIMARY KEY (address),
+    UNIQUE (org, policy_id)
+);
+
+CREATE TABLE policy_edits (
+    id INTEGER NOT NULL,
+    org VARCHAR NOT NULL,
+    policy_id VARCHAR NOT NULL,
+    version BIGINT,
+    changed_by VARCHAR NOT NULL,
+    changes JSON NOT NULL,
+    created_at BIGINT NOT NULL,
+    PRIMARY KEY (id)
+);
+CREATE INDEX policy_edits_by_policy ON policy_edits (org, policy_id);
+
+CREATE TABLE allowlists (
+    allowlist VARCHAR NOT NULL,
+    policy_id VARCHAR NOT NULL,
+    entries JSON NOT NULL,
+    PRIMARY KEY (allowlist)
+);
+
+CREATE TABLE domains (
+    domain_hash VARCHAR NOT NULL,
+    domain VARCHAR NOT NULL,
+    PRIMARY KEY (domain_hash)
+);
+
+CREATE TABLE attempts (
+    tx_id VARCHAR NOT NULL,
+    org VARCHAR NOT NULL,
+    wallet_id VARCHAR,
+    type VARCHAR NOT NULL,
+    status VARCHAR NOT NULL,
+    recipient VARCHAR,
+    recipient_address VARCHAR,
+    amount BIGINT NOT NULL,
+    policy_id VARCHAR,
+    policy_triggered BOOLEAN NOT NULL,
+    memo VARCHAR,
+    reference BLOB,
+    signature VARCHAR,
+    raw BLOB,
+    last_valid_block_height BIGINT,
+    attestation_hash VARCHAR,
+    violation JSON,
+    error VARCHAR,
+    slot BIGINT,
+    created_at BIGINT NOT NULL,
+    settled_at BIGINT,
+    PRIMARY KEY (tx_id),
+    UNIQUE (signature)
+);
+CREATE INDEX attempts_by_status ON attempts (status, created_at);
+CREATE INDEX attempts_by_wallet ON attempts (wallet_id, created_at);
+
+CREATE TABLE idempotency (
+    org VARCHAR NOT NULL,
+    "key" VARCHAR NOT NULL,
+    method VARCHAR NOT NULL,
+    path VARCHAR NOT NULL,
+    body_hash VARCHAR NOT NULL,
+    state VARCHAR NOT NULL,
+    status_code INTEGER,
+    response VARCHAR,
+    tx_id VARCHAR,
+    created_at BIGINT NOT NULL,
+    expires_at BIGINT NOT NULL,
+    PRIMARY KEY (org, "key")
+);
+CREATE INDEX ix_idempotency_expires_at ON idempotency (expires_at);
+
+CREATE TABLE escrow_details (
+    escrow_id VARCHAR NOT NULL,
+    task_description VARCHAR,
+    expected_output VARCHAR,
+    output_hash VARCHAR,
+    output_url VARCHAR,
+    dispute_reason VARCHAR,
+    disputed_by VARCHAR,
+    PRIMARY KEY (escrow_id)
+);
+
+CREATE TABLE setting_values (
+    name VARCHAR NOT NULL,
+    value VARCHAR NOT NULL,
+    PRIMARY KEY (name)
+);
+
+CREATE TABLE alert_mails (
+    mail_id VARCHAR NOT NULL,
+    event_id VARCHAR NOT NULL,
+    org VARCHAR NOT NULL,
+    type VARCHAR NOT NULL,
+    recipient VARCHAR NOT NULL,
+    subject VARCHAR NOT NULL,
+    body TEXT NOT NULL,
+    status VARCHAR NOT NULL,
+    attempts INTEGER NOT NULL,
+    due_at BIGINT NOT NULL,
+    created_at BIGINT NOT NULL,
+    PRIMARY KEY (mail_id)
+);
+CREATE INDEX alert_mails_due ON alert_mails (status, due_at);
+CREATE INDEX alert_mails_counted ON alert_mails (org, type, recipient, created_at);
+
+CREATE TABLE alert_rules (
+    scope VARCHAR NOT NULL,
+    type VARCHAR NOT NULL,
+    org VARCHAR NOT NULL,
+    enabled BOOLEAN NOT NULL,
+    threshold BIGINT,
+    emails JSON,
+    updated_at BIGINT NOT NULL,
+    PRIMARY KEY (scope, type)
+);
+CREATE INDEX alert_rules_by_type ON alert_rules (type, enabled);
+
+CREATE TABLE alert_marks (
+    wallet_id VARCHAR NOT NULL,
+    type VARCHAR NOT NULL,
+    event_id VARCHAR NOT NULL,
+    marked_at BIGINT NOT NULL,
+    PRIMARY KEY (wallet_id, type)
+);
+CREATE INDEX alert_marks_by_type ON alert_marks (type);
+
+CREATE TABLE approval_requests (
+    approval_id VARCHAR NOT NULL,
+    org VARCHAR NOT NULL,
+    wallet_id VARCHAR NOT NULL,
+    address VARCHAR NOT NULL,
+    recipient VARCHAR NOT NULL,
+    recipient_address VARCHAR NOT NULL,
+    amount BIGINT NOT NULL,
+    for_escrow BOOLEAN DEFAULT 0 NOT NULL,
+    policy VARCHAR NOT NULL,
+    policy_id VARCHAR NOT NULL,
+    policy_version BIGINT NOT NULL,
+    created_at BIGINT NOT NULL,
+    rejected BOOLEAN NOT NULL,
+    decided_by VARCHAR,
+    decided_at BIGINT,
+    PRIMARY KEY (approval_id),
+    UNIQUE (address)
+);
+CREATE INDEX approval_requests_newest ON approval_requests (org, created_at, approval_id);
+CREATE INDEX approval_requests_by_wallet ON approval_requests (wallet_id, created_at, approval_id);
+CREATE INDEX approval_requests_undecided ON approval_requests (created_at)
+    WHERE decided_at IS NULL;
+CREATE INDEX approval_requests_by_payment ON approval_requests (wallet_id, recipient_address, amount);
+
+CREATE TABLE webhook_attempts (
+    id INTEGER NOT NULL,
+    delivery_id VARCHAR NOT NULL,
+    attempt INTEGER NOT NULL,
+    started_at BIGINT NOT NULL,
+    duration BIGINT NOT NULL,
+    status_code INTEGER,
+    error VARCHAR,
+    excerpt TEXT NOT NULL,
+    PRIMARY KEY (id)
+);
+CREATE INDEX webhook_attempts_by_delivery ON webhook_attempts (delivery_id, id);
+
+CREATE TABLE exports (
+    export_id VARCHAR NOT NULL,
+    org VARCHAR NOT NULL,
+    wallet_id VARCHAR,
+    format VARCHAR NOT NULL,
+    start BIGINT,
+    "end" BIGINT,
+    status VARCHAR NOT NULL,
+    created_at BIGINT NOT NULL,
+    estimated_at BIGINT NOT NULL,
+    rows INTEGER,
+    reason VARCHAR,
+    finished_at BIGINT,
+    expires_at BIGINT,
+    created_under VARCHAR,
+    PRIMARY KEY (export_id)
+);
+CREATE INDEX exports_by_status ON exports (status, created_at);
+CREATE INDEX exports_by_end ON exports (status, expires_at);
+CREATE INDEX exports_by_org ON exports (org, status);
+
+CREATE TABLE made_keys (
+    org VARCHAR NOT NULL,
+    idempotency_key VARCHAR NOT NULL,
+    key_id VARCHAR NOT NULL,
+    PRIMARY KEY (org, idempotency_key)
+);
+
+CREATE TABLE topup_rules (
+    wallet_id VARCHAR NOT NULL,
+    enabled BOOLEAN NOT NULL,
+    trigger_below BIGINT,
+    topup_amount BIGINT,
+    updated_at BIGINT NOT NULL,
+    PRIMARY KEY (wallet_id)
+);
+CREATE INDEX topup_rules_enabled ON topup_rules (enabled);
+
+CREATE TABLE wallet_tags (
+    wallet_id VARCHAR NOT NULL,
+    tag VARCHAR NOT NULL,
+    position INTEGER NOT NULL,
+    PRIMARY KEY (wallet_id, tag),
+    FOREIGN KEY(wallet_id) REFERENCES wallet_details (wallet_id) ON DELETE CASCADE
+);
