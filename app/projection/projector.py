@@ -13,6 +13,7 @@ from app.core.waiters import Waiters
 from app.projection.batch import Batch, vaults_of
 from app.projection.handlers import HANDLERS
 from app.projection.rows import ChainRow
+from app.store.attempts import SHARED_COLUMNS
 from app.store.columns import upsert, upsert_all
 from app.store.database import Database
 from app.store.escrows import reset_escrows
@@ -50,7 +51,6 @@ _READ_MODELS = (approvals, policies, policy_versions, recipients, reserves, tran
 _CURSORS = select(organisations.c.org, projection.c.position).outerjoin(
     projection, projection.c.name == _CURSOR + organisations.c.org
 )
-_ROW_COLUMNS = [column.name for column in transactions.columns if column.name in attempts.columns]
 
 
 class Projector(Background):
@@ -225,7 +225,7 @@ def _reset(connection: Connection) -> None:
         connection.execute(delete(table))
     reset_escrows(connection)
     connection.execute(delete(projection).where(projection.c.name != _REVERTS))
-    kept = select(*(attempts.c[name] for name in _ROW_COLUMNS), attempts.c.created_at).where(
+    kept = select(*(attempts.c[name] for name in SHARED_COLUMNS), attempts.c.created_at).where(
         attempts.c.type.in_(ROW_TYPES), attempts.c.wallet_id.is_not(None)
     )
-    connection.execute(insert(transactions).from_select([*_ROW_COLUMNS, "timestamp"], kept))
+    connection.execute(insert(transactions).from_select([*SHARED_COLUMNS, "timestamp"], kept))

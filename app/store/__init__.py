@@ -1,7 +1,7 @@
 """The service's own database: tables, and plain functions that read and write them inside one transaction.
 
-App state (keys, attempts, labels, memos, idempotency) is what the chain does not know and is never rebuilt. Read
-models (wallets, policies, transactions, recipients) follow from the chain and are rebuilt by the projector.
+State (keys, attempts, labels, memos, idempotency) is unknown to the chain and never rebuilt. The read models (wallets,
+policies, transactions, recipients) follow from the chain; the projector can rebuild them.
 """
 
 from app.store.database import Database

@@ -18,7 +18,7 @@ EVENT_OF: Mapping[AlertType, str] = {
     VELOCITY_SPIKE: "alert.velocity_spike",
     LARGE_TRANSACTION: "alert.large_transaction",
 }
-"""The event that each type of alert is."""
+"""The type of event that reports each type of alert."""
 TYPE_OF: Mapping[str, AlertType] = {event: kind for kind, event in EVENT_OF.items()}
 
 HOUR = 60 * 60 * 1000

@@ -1,7 +1,7 @@
-"""E-mails of alerts: the queue, and what became of them. Times are Unix milliseconds.
+"""E-mails of alerts: the queue and the outcomes. Times are Unix milliseconds.
 
-They are queued by the position of their event in the feed, in the transaction that moves the alerts' own position, as
-deliveries to webhooks are. So what a writer committed to the feed is queued once, whenever the process dies.
+As with deliveries to webhooks, one transaction queues an event's e-mails and moves the alerts' own position in the feed
+past it. So each committed event is queued once, even if the process dies.
 """
 
 from collections.abc import Collection, Sequence
@@ -24,10 +24,11 @@ from sqlalchemy import (
 )
 
 from app.store.alert_kinds import AlertType
-from app.store.columns import columns_of, metadata, upsert_all
+from app.store.columns import metadata, upsert_all
 from app.store.deliveries import LIFETIME, MAX_ATTEMPTS, retry_at
-from app.store.feed import FeedEvent
+from app.store.feed import FeedEvent, last_position
 from app.store.read_tables import feed
+from app.store.records import columns_of, fetch_all
 from app.store.values import get_value, put_value
 
 table = Table(
@@ -41,8 +42,8 @@ table = Table(
     Column("subject", String, nullable=False),
     Column("body", Text, nullable=False),
     Column("status", String, nullable=False, comment="pending, sent or failed"),
-    Column("attempts", Integer, nullable=False, comment="that failed"),
-    Column("due_at", BigInteger, nullable=False, comment="of the next attempt; of the last one when there is no next"),
+    Column("attempts", Integer, nullable=False, comment="failed ones"),
+    Column("due_at", BigInteger, nullable=False, comment="of the next attempt, or else of the last one"),
     Column("created_at", BigInteger, nullable=False),
     Index("alert_mails_due", "status", "due_at"),
     Index("alert_mails_counted", "org", "type", "recipient", "created_at"),
@@ -53,7 +54,7 @@ _POSITION = "alerts.position"
 
 @dataclass(frozen=True, slots=True)
 class Mail:
-    """An e-mail about one event to one address: `pending` while queued, then `sent`, or `failed` after all attempts."""
+    """An e-mail about an event to one address: `pending` while queued, then `sent`, or `failed` after all attempts."""
 
     mail_id: str
     event_id: str
@@ -69,49 +70,48 @@ class Mail:
 
 
 def begin(connection: Connection) -> None:
-    """Start at the end of the feed where alerts were never looked for before."""
+    """Start at the end of the feed if alerts have never read it."""
     if get_value(connection, _POSITION) is None:
-        put_value(connection, _POSITION, str(_last(connection)))
+        put_value(connection, _POSITION, str(last_position(connection)))
 
 
 def unread(connection: Connection) -> bool:
-    """Whether the feed has events that were not looked at."""
-    return _last(connection) > _position(connection)
+    """Return whether the feed has events that alerts have not read."""
+    return last_position(connection) > _position(connection)
 
 
 def read_feed(connection: Connection, types: Collection[str], limit: int) -> list[FeedEvent]:
-    """Return the next events of these types, at most `limit`, and move on past them."""
+    """Return the next events of these types, at most `limit`, and move the position past them."""
     query = select(feed).where(feed.c.position > _position(connection), feed.c.type.in_(types))
-    rows = connection.execute(query.order_by(feed.c.position).limit(limit))
-    events = [FeedEvent(**row._mapping) for row in rows]  # noqa: SLF001
-    last = events[-1].position if len(events) == limit else _last(connection)
+    events = fetch_all(connection, FeedEvent, query.order_by(feed.c.position).limit(limit))
+    last = events[-1].position if len(events) == limit else last_position(connection)
     put_value(connection, _POSITION, str(last))
     return events
 
 
 def queue(connection: Connection, mails: Sequence[Mail]) -> None:
-    """Queue e-mails; one about the same event to the same address was queued already."""
+    """Queue e-mails, except those about an event to an address that are queued already."""
     upsert_all(connection, table, [columns_of(one) for one in mails], keys=["mail_id"], replace=False)
 
 
 def count_since(connection: Connection, org: str, kind: AlertType, recipient: str, since: int) -> int:
-    """Return how many e-mails of an organisation, about a type of alert, were queued for an address after `since`."""
+    """Return how many of an organisation's e-mails on a type of alert were queued for an address after `since`."""
     parameters = {"of_org": org, "of_type": kind, "to": recipient, "since": since}
     return connection.scalar(_COUNT, parameters) or 0
 
 
 def due_mails(connection: Connection, now: int, limit: int) -> list[Mail]:
-    """Return what is to be sent now, at most `limit`, what is due for longest first."""
-    return [Mail(**row._mapping) for row in connection.execute(_DUE, {"now": now, "most": limit})]  # noqa: SLF001
+    """Return at most `limit` e-mails that are due, the longest due first."""
+    return fetch_all(connection, Mail, _DUE, {"now": now, "most": limit})
 
 
 def record_sent(connection: Connection, mail: Mail, now: int) -> None:
-    """Note that an e-mail was taken by the mail server."""
+    """Store that the mail server accepted an e-mail."""
     connection.execute(_NOTE, {"id": mail.mail_id, "state": "sent", "failed": mail.attempts, "due": now})
 
 
 def record_failure(connection: Connection, mail: Mail, now: int) -> bool:
-    """Note a failed attempt, after which the next follows as with webhooks; returns whether it was the last."""
+    """Store a failed attempt, to be repeated on the schedule of webhooks; returns whether it was the last."""
     failed = mail.attempts + 1
     last = failed >= MAX_ATTEMPTS
     due = now if last else retry_at(failed, now)
@@ -128,10 +128,6 @@ def purge(connection: Connection, now: int, *, limit: int) -> bool:
 
 def _position(connection: Connection) -> int:
     return int(get_value(connection, _POSITION) or 0)
-
-
-def _last(connection: Connection) -> int:
-    return connection.scalar(select(func.max(feed.c.position))) or 0
 
 
 _DUE = (

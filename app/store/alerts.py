@@ -1,7 +1,7 @@
-"""Alert rules, which alerts hold at the moment, and what follows from the read models. Times are Unix milliseconds.
+"""Alert rules, and the alerts that currently hold by the read models. Times are Unix milliseconds.
 
-An alert that lasts (a low balance, inactivity, a velocity spike) is told once: its mark, made in the transaction that
-adds the event, stays until the condition does not hold any more.
+A lasting alert (a low balance, inactivity, a velocity spike) is reported once: its mark, stored in the transaction that
+adds the event, stays until the condition no longer holds.
 """
 
 from collections.abc import Collection, Sequence
@@ -16,7 +16,6 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Index,
-    Row,
     Select,
     String,
     Table,
@@ -31,8 +30,9 @@ from sqlalchemy import (
 )
 
 from app.store.alert_kinds import BALANCE_LOW, HOUR, INACTIVITY, VELOCITY_SPIKE, AlertType
-from app.store.columns import columns_of, metadata, upsert_all
+from app.store.columns import metadata, upsert_all
 from app.store.read_tables import transactions, wallets
+from app.store.records import columns_of, fetch_all
 from app.store.transactions import ESCROW_LOCK, PAYMENT
 
 MAX_THRESHOLD = 2**63 - 1
@@ -41,12 +41,12 @@ MAX_THRESHOLD = 2**63 - 1
 rules = Table(
     "alert_rules",
     metadata,
-    Column("scope", String, primary_key=True, comment="the wallet, or the organisation for all that have no own rule"),
+    Column("scope", String, primary_key=True, comment="a wallet, or the organisation for wallets without their own"),
     Column("type", String, primary_key=True),
     Column("org", String, nullable=False),
     Column("enabled", Boolean, nullable=False),
     Column("threshold", BigInteger, comment="micro-USDC, hours or transactions an hour"),
-    Column("emails", JSON(none_as_null=True), comment="null in a wallet's rule: those of the organisation's"),
+    Column("emails", JSON(none_as_null=True), comment="null in a wallet's rule: the organisation's"),
     Column("updated_at", BigInteger, nullable=False),
     Index("alert_rules_by_type", "type", "enabled"),
 )
@@ -66,8 +66,8 @@ marks = Table(
 class AlertRule:
     """One type of alert for a `scope`: a wallet, or the organisation for all wallets without a rule of their own.
 
-    `threshold` is in micro-USDC, hours or transactions an hour, and None where the type has none or the alert is off.
-    `emails` of None, in a wallet's rule, are the organisation's.
+    `threshold` is in micro-USDC, hours or transactions an hour; None if the type has none or the alert is off.
+    None as a wallet's `emails` means the organisation's.
     """
 
     scope: str
@@ -81,7 +81,7 @@ class AlertRule:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A wallet for which an alert starts to hold, or, when `marked`, does not hold any more."""
+    """A wallet for which an alert starts to hold or, if `marked`, no longer holds."""
 
     wallet_id: str
     org: str
@@ -92,83 +92,75 @@ class Watched:
 
 
 def put_rules(connection: Connection, scope: str, new: Sequence[AlertRule]) -> None:
-    """Store rules in place of all those of the scope."""
+    """Replace all rules of a scope."""
     connection.execute(delete(rules).where(rules.c.scope == scope))
     upsert_all(connection, rules, [columns_of(rule) for rule in new], keys=["scope", "type"])
 
 
 def rules_of(connection: Connection, scopes: Collection[str]) -> dict[tuple[str, AlertType], AlertRule]:
     """Return the rules of wallets and organisations, by scope and type."""
-    found = connection.execute(_RULES, {"scopes": list(scopes)})
-    return {(row.scope, row.type): AlertRule(**row._mapping) for row in found}  # noqa: SLF001
+    found = fetch_all(connection, AlertRule, _RULES, {"scopes": list(scopes)})
+    return {(rule.scope, rule.type): rule for rule in found}
 
 
 def watches(connection: Connection, kinds: Collection[AlertType]) -> bool:
-    """Whether there is any rule by which an alert of these types may hold."""
+    """Return whether any rule has these types of alerts enabled."""
     return bool(connection.scalar(_WATCHES, {"types": list(kinds)}))
 
 
 def turns(
     connection: Connection, kind: AlertType, now: int, *, vaults: Collection[str] | None = None, limit: int
 ) -> list[Watched]:
-    """Return where a low balance or inactivity began or ended; of these vaults, or of all; at most `limit`.
+    """Return at most `limit` wallets, of all or of these vaults, whose low balance or inactivity began or ended.
 
-    A wallet that never held USDC is not low; one that never had a transaction is inactive since its creation.
+    A wallet that never held USDC is not low; one without transactions has been inactive since its creation.
     """
-    parameters: dict[str, Any] = {"now": now, "most": limit}
-    if vaults is None:
-        return [_watched(row) for row in connection.execute(_TURNS[kind], parameters)]
-    return [_watched(row) for row in connection.execute(_TURNS_OF_VAULTS[kind], {**parameters, "vaults": list(vaults)})]
+    query = _TURNS[kind] if vaults is None else _TURNS_OF_VAULTS[kind]
+    return fetch_all(connection, Watched, query, {"now": now, "most": limit, "vaults": list(vaults or ())})
 
 
 def busy_wallets(connection: Connection, now: int, *, vaults: Collection[str] | None = None) -> list[Watched]:
-    """Return the wallets for which a velocity spike is to be looked for, or may be over.
+    """Return the wallets to check for a velocity spike.
 
-    Those of `vaults`, or all that had a transaction within the last hour; and those for which one holds.
+    They are those with a transaction in the last hour, of all or of these vaults, and all for which a spike holds.
     """
-    if vaults is None:
-        return [_watched(row) for row in connection.execute(_BUSY, {"now": now})]
-    return [_watched(row) for row in connection.execute(_BUSY_OF_VAULTS, {"now": now, "vaults": list(vaults)})]
+    query = _BUSY if vaults is None else _BUSY_OF_VAULTS
+    return fetch_all(connection, Watched, query, {"now": now, "vaults": list(vaults or ())})
 
 
 def exceeds_velocity(connection: Connection, wallet_id: str, threshold: int, now: int) -> bool:
-    """Whether the wallet had more payments and escrows than `threshold` within the last hour."""
+    """Return whether the wallet had more than `threshold` payments and escrows in the last hour."""
     parameters = {"wallet": wallet_id, "since": now - HOUR, "count": threshold}
     return connection.scalar(_SPENT_LATELY.offset(bindparam("count")).limit(1), parameters) is not None
 
 
 def velocity(connection: Connection, wallet_id: str, now: int) -> int:
-    """Return how many payments and escrows the wallet had within the last hour."""
+    """Return the number of the wallet's payments and escrows in the last hour."""
     return connection.scalar(_VELOCITY, {"wallet": wallet_id, "since": now - HOUR}) or 0
 
 
 def mark(connection: Connection, wallet_id: str, kind: AlertType, event_id: str, now: int) -> None:
-    """Note that an alert was told."""
+    """Store that an alert was reported."""
     values = {"wallet_id": wallet_id, "type": kind, "event_id": event_id, "marked_at": now}
     connection.execute(insert(marks).values(values))
 
 
 def unmark(connection: Connection, wallet_id: str, kind: AlertType) -> None:
-    """Note that an alert does not hold any more."""
+    """Store that an alert no longer holds."""
     connection.execute(delete(marks).where(marks.c.wallet_id == wallet_id, marks.c.type == kind))
-
-
-def _watched(row: Row[Any]) -> Watched:
-    values = dict(row._mapping)  # noqa: SLF001
-    return Watched(**{**values, "marked": bool(values["marked"])})
 
 
 _RULES = select(rules).where(rules.c.scope.in_(bindparam("scopes", expanding=True)))
 _WATCHES = select(exists().where(rules.c.type.in_(bindparam("types", expanding=True)), rules.c.enabled))
 
 _OWN, _COMMON = rules.alias("own"), rules.alias("common")
-# Not the first that is not null: a wallet's own rule may switch an alert off.
+# Not a coalesce: a wallet's own rule can turn an alert off.
 _THRESHOLD: ColumnElement[Any] = case((_OWN.c.scope.is_not(None), _OWN.c.threshold), else_=_COMMON.c.threshold)
 _MARKED = marks.c.wallet_id.is_not(None)
 
 
 def _watching(kind: AlertType, holds: ColumnElement[bool]) -> tuple[Select[Any], ColumnElement[Any]]:
-    """Return the wallets with their thresholds for a type of alert, and 1 where it holds, else 0."""
+    """Return the wallets with their thresholds for a type of alert, and 1 if it holds, else 0."""
     query = select(
         wallets.c.wallet_id,
         wallets.c.org,
@@ -208,6 +200,6 @@ _LATELY = (
     transactions.c.type.in_((PAYMENT, ESCROW_LOCK)),
     transactions.c.status == "confirmed",
 )
-# Newest first, so that a high count is not counted to its end.
+# Limited by the threshold, so that a high count is not counted to its end.
 _SPENT_LATELY = select(transactions.c.timestamp).where(*_LATELY).order_by(transactions.c.timestamp.desc())
 _VELOCITY = select(func.count()).where(*_LATELY)

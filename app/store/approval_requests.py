@@ -1,6 +1,6 @@
-"""Requests for approvals: payments that a policy refused for want of the operator's co-signature.
+"""Approval requests: payments that a policy refused because the operator has not co-signed them.
 
-What became of one follows from the chain, except that a request may be rejected before it ever gets there.
+The outcome of a request follows from the chain, unless it is rejected before it gets there.
 """
 
 from collections.abc import Collection
@@ -15,7 +15,6 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Index,
-    Row,
     Select,
     String,
     Table,
@@ -32,20 +31,21 @@ from sqlalchemy import (
     update,
 )
 
-from app.store.columns import U64, columns_of, metadata
-from app.store.paging import Listing, RecordPage, fetch_page, listing, sought
+from app.store.columns import U64, metadata
+from app.store.paging import Listing, RecordPage, fetch_page, listing, unindexed
 from app.store.read_tables import approvals
+from app.store.records import columns_of, fetch_one
 
 LIFETIME = 24 * 60 * 60 * 1000
-"""Milliseconds for which a request can be approved, and then its approval be used."""
+"""Milliseconds for which a request can be approved, and for which its approval can then be used."""
 
 _SLACK = 60 * 60 * 1000
-#: Milliseconds from its creation in which a request can have a status at all: a search for the few that have it ends
-#: there. An approval may land a little late, and by another clock.
+#: Milliseconds after its creation in which a request can have a status, which limits the search for it. An approval may
+#: land a little late, and by another clock.
 _WINDOWS = {"pending": LIFETIME, "approved": 2 * LIFETIME + _SLACK}
 
 MAX_PENDING = 1_000
-"""Undecided requests of a wallet; the oldest gives way to one more, so that none is kept from asking."""
+"""Undecided requests of a wallet; one more replaces the oldest, so that a wallet can always ask."""
 
 approval_requests = Table(
     "approval_requests",
@@ -54,16 +54,16 @@ approval_requests = Table(
     Column("org", String, nullable=False),
     Column("wallet_id", String, nullable=False),
     Column("address", String, nullable=False, unique=True, comment="of the Approval, once it is on the chain"),
-    Column("recipient", String, nullable=False, comment="as it was given"),
+    Column("recipient", String, nullable=False, comment="as the client gave it"),
     Column("recipient_address", String, nullable=False),
     Column("amount", U64, nullable=False),
-    Column("for_escrow", Boolean, nullable=False, server_default=false(), comment="it is locked, not paid"),
+    Column("for_escrow", Boolean, nullable=False, server_default=false(), comment="an escrow, not a payment"),
     Column("policy", String, nullable=False, comment="address of the policy that refused"),
     Column("policy_id", String, nullable=False),
     Column("policy_version", U64, nullable=False),
     Column("created_at", BigInteger, nullable=False),
     Column("rejected", Boolean, nullable=False),
-    Column("decided_by", String, comment="API key that approved or rejected last"),
+    Column("decided_by", String, comment="the API key of the last decision"),
     Column("decided_at", BigInteger),
     Index("approval_requests_newest", "org", "created_at", "approval_id"),
     Index("approval_requests_by_wallet", "wallet_id", "created_at", "approval_id"),
@@ -75,10 +75,7 @@ table = approval_requests
 
 @dataclass(frozen=True, slots=True)
 class NewRequest:
-    """A request for the approval of exactly this payment or escrow.
-
-    `amount` is in micro-USDC, `created_at` in milliseconds.
-    """
+    """A request to approve exactly this payment or escrow; `amount` is in micro-USDC."""
 
     approval_id: str
     org: str
@@ -96,10 +93,10 @@ class NewRequest:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRequest(NewRequest):
-    """A request and what became of it: `pending`, `approved`, `rejected`, `used` or `expired`.
+    """A request and its status: `pending`, `approved`, `rejected`, `used` or `expired`.
 
-    `on_chain` is the state of its Approval there: `open`, `used` or `closed`; `None` when there never was one. Times
-    are Unix milliseconds.
+    `on_chain` is the state of its Approval: `open`, `used` or `closed`, `None` if there never was one. Times are Unix
+    milliseconds.
     """
 
     decided_by: str | None
@@ -110,10 +107,10 @@ class ApprovalRequest(NewRequest):
 
 
 def add_request(connection: Connection, new: NewRequest, *, worthless: Collection[str] = ()) -> str:
-    """Store a request and return its id; or the id of an equal one that is pending or approved.
+    """Store a request and return its id, or the id of an equal one that is pending or approved.
 
-    An approved one whose address is among the `worthless` does not count. Forgets the wallet's oldest undecided request
-    when there are too many.
+    Approved ones at the unusable addresses `worthless` do not count. Deletes the wallet's oldest undecided request if
+    there are too many.
     """
     same = (
         table.c.wallet_id == new.wallet_id,
@@ -125,22 +122,20 @@ def add_request(connection: Connection, new: NewRequest, *, worthless: Collectio
         table.c.address.not_in(worthless),
         _STATUS.in_(("pending", "approved")),
     )
-    # Sought by the payment: by time the wallet's whole past would be gone through when there is none.
-    newest = sought(table.c.created_at, there=False).desc()
-    query = _REQUESTS.where(*same).order_by(newest).limit(1)
-    known = connection.execute(query, {"org": new.org, "now": new.created_at}).one_or_none()
+    # An index by time would scan the wallet's whole past if there is none.
+    query = _REQUESTS.where(*same).order_by(unindexed(table.c.created_at).desc()).limit(1)
+    known = fetch_one(connection, ApprovalRequest, query, {"org": new.org, "now": new.created_at})
     if known is not None:
-        return str(known.approval_id)
+        return known.approval_id
     connection.execute(insert(table).values(columns_of(new) | {"rejected": False}))
-    connection.execute(_FORGET_SURPLUS, {"org": new.org, "wallet_id": new.wallet_id, "now": new.created_at})
+    connection.execute(_DELETE_SURPLUS, {"org": new.org, "wallet_id": new.wallet_id, "now": new.created_at})
     return new.approval_id
 
 
 def approval_request(connection: Connection, org: str, approval_id: str, now: int) -> ApprovalRequest | None:
     """Return the organisation's request with this id."""
     query = _REQUESTS.where(table.c.approval_id == approval_id)
-    row = connection.execute(query, {"org": org, "now": now}).one_or_none()
-    return None if row is None else _record(row)
+    return fetch_one(connection, ApprovalRequest, query, {"org": org, "now": now})
 
 
 def approval_requests_of(
@@ -158,36 +153,31 @@ def approval_requests_of(
     chosen = _listing(
         of_wallet=wallet_id is not None, with_status=status is not None, window=_WINDOWS.get(status or "")
     )
-    rows, more, following = fetch_page(connection, chosen, parameters, limit=limit, cursor=cursor)
-    return RecordPage([_record(row) for row in rows], more, following)
+    return fetch_page(connection, ApprovalRequest, chosen, parameters, limit=limit, cursor=cursor)
 
 
 def decide(connection: Connection, approval_id: str, *, by: str, now: int, rejected: bool) -> None:
-    """Note who decided on a request; a rejection holds from when no Approval is open on the chain."""
+    """Store who decided on a request; a rejection takes effect once no Approval is open on the chain."""
     mine = update(table).where(table.c.approval_id == approval_id)
     connection.execute(mine.values(decided_by=by, decided_at=now, rejected=rejected))
 
 
-def _status() -> ColumnElement[str]:
-    """Return the status as SQL; the first condition that holds decides."""
-    now = bindparam("now", type_=BigInteger)
-    return case(
-        (approvals.c.state == "used", literal("used")),
-        (and_(table.c.rejected, func.coalesce(approvals.c.state, "closed") == "closed"), literal("rejected")),
-        (now >= _EXPIRES_AT, literal("expired")),
-        # Withdrawn beside this service.
-        (approvals.c.state == "closed", literal("rejected")),
-        (approvals.c.state == "open", literal("approved")),
-        else_=literal("pending"),
-    )
-
-
+_NOW = bindparam("now", type_=BigInteger)
 _EXPIRES_AT = func.coalesce(approvals.c.expires_at * 1000, table.c.created_at + LIFETIME)
-_STATUS = _status()
+# The first condition that holds decides.
+_STATUS = case(
+    (approvals.c.state == "used", literal("used")),
+    (and_(table.c.rejected, func.coalesce(approvals.c.state, "closed") == "closed"), literal("rejected")),
+    (_NOW >= _EXPIRES_AT, literal("expired")),
+    # Withdrawn without this service.
+    (approvals.c.state == "closed", literal("rejected")),
+    (approvals.c.state == "open", literal("approved")),
+    else_=literal("pending"),
+)
 
 
-def _query(*, sought_by_org: bool = True) -> Select[Any]:
-    """Leaves `org` and `now` open."""
+def _query(org: ColumnElement[Any]) -> Select[Any]:
+    """Return the query of an organisation's requests, with the parameters `org` and `now`."""
     return (
         select(
             *(table.c[field.name] for field in fields(NewRequest)),
@@ -198,20 +188,17 @@ def _query(*, sought_by_org: bool = True) -> Select[Any]:
             _STATUS.label("status"),
         )
         .outerjoin(approvals, approvals.c.address == table.c.address)
-        .where(sought(table.c.org, there=sought_by_org) == bindparam("org"))
+        .where(org == bindparam("org"))
     )
 
 
-_REQUESTS = _query()
-# What has a wallet's index is not to be sought among all of the organisation's.
-_OF_WALLET = _query(sought_by_org=False).where(table.c.wallet_id == bindparam("wallet_id"))
-
-
-# A wallet's undecided requests behind the newest that it may have, a few at a time. What is being decided stays.
+_REQUESTS = _query(table.c.org)
+_OF_WALLET = _query(unindexed(table.c.org)).where(table.c.wallet_id == bindparam("wallet_id"))
+# A wallet's undecided requests in excess of the newest ones, a few at a time. What is being decided stays.
 _surplus = (
     _OF_WALLET.with_only_columns(table.c.approval_id)
     .where(
-        table.c.created_at > bindparam("now", type_=BigInteger) - LIFETIME,
+        table.c.created_at > _NOW - LIFETIME,
         table.c.decided_at.is_(None),
         _STATUS == "pending",
     )
@@ -219,7 +206,7 @@ _surplus = (
     .limit(100)
     .offset(MAX_PENDING)
 )
-_FORGET_SURPLUS = delete(table).where(table.c.approval_id.in_(_surplus))
+_DELETE_SURPLUS = delete(table).where(table.c.approval_id.in_(_surplus))
 
 
 @cache
@@ -228,9 +215,5 @@ def _listing(*, of_wallet: bool, with_status: bool, window: int | None) -> Listi
     if with_status:
         query = query.where(bindparam("status") == _STATUS)
     if window is not None:
-        query = query.where(table.c.created_at > bindparam("now", type_=BigInteger) - window)
+        query = query.where(table.c.created_at > _NOW - window)
     return listing(query, time=table.c.created_at, key=table.c.approval_id)
-
-
-def _record(row: Row[Any]) -> ApprovalRequest:
-    return ApprovalRequest(**row._mapping)  # noqa: SLF001

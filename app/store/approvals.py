@@ -1,4 +1,4 @@
-"""Approvals: co-signatures that the operator left on the chain for one payment each."""
+"""Approvals: the operator's co-signatures on the chain, each for one payment."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -8,13 +8,14 @@ from sqlalchemy import Connection, and_, or_, select
 from app.store.approval_requests import approval_requests as requests
 from app.store.read_tables import approvals as table
 from app.store.read_tables import policies, wallets
+from app.store.records import fetch_one
 
 
 @dataclass(frozen=True, slots=True)
 class OnChainApproval:
-    """An approval of a payment, or an escrow, of exactly this amount (micro-USDC) from `vault` to `recipient`.
+    """An approval of one payment or escrow of exactly `amount` (micro-USDC) from `vault` to `recipient`.
 
-    Until the Unix second given.
+    `expires_at` is a Unix second.
     """
 
     address: str
@@ -40,10 +41,10 @@ def open_approval(  # noqa: PLR0917
     *,
     worthless: Collection[str] = (),
 ) -> OnChainApproval | None:
-    """Return an unused approval that is good for this payment or escrow at the Unix second `now`; the first to expire.
+    """Return the unused approval for this payment or escrow at the Unix second `now` that expires first.
 
-    One given under another policy than the vault's, or another version of it, is good for nothing. Of one that was not
-    asked for here only the version is known; those that turn out to be `worthless` are left out by their addresses.
+    It must have been given under the vault's current policy and version. For an approval that was not requested here,
+    only the version is known; pass the addresses of those found to be unusable as `worthless`.
     """
     asked = and_(requests.c.policy == policies.c.address, requests.c.policy_version == policies.c.version)
     query = (
@@ -66,11 +67,9 @@ def open_approval(  # noqa: PLR0917
         .order_by(table.c.expires_at)
         .limit(1)
     )
-    row = connection.execute(query).one_or_none()
-    return None if row is None else OnChainApproval(**row._mapping)  # noqa: SLF001
+    return fetch_one(connection, OnChainApproval, query)
 
 
 def approval(connection: Connection, org: str, address: str) -> OnChainApproval | None:
     """Return the approval at this address, open or not."""
-    row = connection.execute(select(table).where(table.c.org == org, table.c.address == address)).one_or_none()
-    return None if row is None else OnChainApproval(**row._mapping)  # noqa: SLF001
+    return fetch_one(connection, OnChainApproval, select(table).where(table.c.org == org, table.c.address == address))

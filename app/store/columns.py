@@ -1,4 +1,4 @@
-"""Column types, the metadata that every table belongs to, and `upsert`."""
+"""What the tables share: the metadata, a column type, and `upsert`."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -19,8 +19,8 @@ _RANGE = 2**64
 class U64(TypeDecorator[int]):
     """An unsigned 64-bit integer in a signed column.
 
-    Databases have no unsigned type. Values below 2^63, which covers every amount of USDC that can exist, are stored
-    as they are, so that they sort and add up; only limits and refused amounts can be larger and then wrap.
+    Databases have no unsigned type. Values below 2^63 are stored unchanged, so that they sort and add up; every amount
+    of USDC that can exist is below. Only limits and refused amounts can be larger; they wrap to negative numbers.
     """
 
     impl = BigInteger
@@ -42,10 +42,9 @@ class U64(TypeDecorator[int]):
 def upsert(
     connection: Connection, table: Table, values: Mapping[str, Any], *, keys: Sequence[str], replace: bool = True
 ) -> bool:
-    """Insert a row, or where `keys` are taken replace what it gives, or with `replace=False` leave it as it is.
+    """Insert a row, or update the one with the same `keys`; with `replace=False`, leave that one unchanged.
 
-    Returns whether something was written. The one statement that the portable part of SQLAlchemy lacks; SQLite and
-    PostgreSQL spell it alike.
+    Returns whether anything was written. SQLAlchemy has no portable upsert; SQLite and PostgreSQL share the syntax.
     """
     return upsert_all(connection, table, [values], keys=keys, replace=replace) == 1
 
@@ -58,15 +57,10 @@ def upsert_all(
     keys: Sequence[str],
     replace: bool = True,
 ) -> int:
-    """Do the same for many rows, which must give the same columns; returns how many were written."""
+    """Upsert many rows with the same columns; returns how many were written."""
     if not rows:
         return 0
     return _upsert(connection.dialect, table, tuple(rows[0]), tuple(keys), replace).execute(connection, rows)
-
-
-def columns_of(record: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass; `dataclasses.asdict`, which copies every value, takes ten times as long."""
-    return {name: getattr(record, name) for name in record.__dataclass_fields__}
 
 
 @lru_cache(maxsize=256)

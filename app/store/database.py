@@ -1,4 +1,4 @@
-"""Access to the database: one writer that commits many callers' work at once, and a reader for each thread."""
+"""Access to the database: one writer that commits the work of many callers together, and one reader per thread."""
 
 import asyncio
 import contextvars
@@ -20,7 +20,7 @@ T = TypeVar("T")
 Work = Callable[[Connection], T]
 
 _BUSY_TIMEOUT = 10.0
-"""Seconds to wait for another process (the command line) that writes."""
+"""Seconds to wait while another process (the command line) writes."""
 
 
 @dataclass(slots=True)
@@ -32,20 +32,23 @@ class _Job:
 class Database:
     """The service's SQLite database.
 
-    A commit waits for the disk, so callers share it: whatever was handed to `write` while one commit is under way
-    goes into the next, each in a savepoint of its own. Statements run in the event loop's thread, where they take
-    microseconds; only the commit, which waits without the interpreter lock, runs in another. That thread does nothing
-    else, so no commit stands in line behind what is read.
+    A commit waits for the disk, so callers share it: all work passed to `write` during one commit goes into the next,
+    each piece in its own savepoint. Statements run in the event loop's thread, where they take microseconds. Only the
+    commit, which waits without the interpreter lock, runs in another thread, which does nothing else, so no commit
+    queues behind reads.
     """
 
     def __init__(self, path: str | Path) -> None:
-        """Open or create the file and bring it to the newest schema."""
+        """Open or create the file and bring it to the newest schema.
+
+        Raises `ConfigurationError` if the file has a schema that this version does not know.
+        """
         self._writer = _engine(path, "BEGIN IMMEDIATE")
         self._readers = _engine(path, "BEGIN")
         self._thread = threading.local()
         self._open_readers: list[Connection] = []
         self._connection = self._writer.connect()
-        # Held by whoever uses the writer's connection, across threads.
+        # Held by the thread that uses the writer's connection.
         self._lock = threading.Lock()
         self._committer = ThreadPoolExecutor(1, thread_name_prefix="commit")
         self._reading = ThreadPoolExecutor(thread_name_prefix="read")
@@ -54,9 +57,9 @@ class Database:
         self.write_now(migrate)
 
     async def write(self, work: Work[T]) -> T:
-        """Run `work` in a transaction and return its result once that is committed to disk.
+        """Run `work` in a transaction and return its result once committed to disk.
 
-        An exception in `work` undoes its own changes only and is raised here. `work` runs in the event loop: keep it
+        An exception in `work` undoes only its own changes and is raised here. `work` runs in the event loop, so keep it
         short.
         """
         job = _Job(work, asyncio.get_running_loop().create_future())
@@ -90,9 +93,9 @@ class Database:
             connection.rollback()
 
     def close(self) -> None:
-        """Close all connections; what was not committed is lost.
+        """Close all connections; uncommitted work is lost.
 
-        Waits for what is being read, also for callers who no longer do: a connection must not be closed under it.
+        Waits for running reads, even if their callers gave up: their connections must not be closed under them.
         """
         self._reading.shutdown(cancel_futures=True)
         with self._lock:
@@ -127,7 +130,7 @@ class Database:
             batch, self._jobs = self._jobs, []
             try:
                 finished = self._run(batch)
-            except Exception as error:  # noqa: BLE001 - without a disk or a lock all who share the transaction fail
+            except Exception as error:  # noqa: BLE001 - a missing disk or lock fails all who share the transaction
                 self._connection.rollback()
                 self._lock.release()
                 _answer([(job, None) for job in batch], error)
@@ -135,14 +138,14 @@ class Database:
             await in_thread(self._commit, finished)
 
     def _run(self, batch: list[_Job]) -> list[tuple[_Job, Any]]:
-        """Run every job in its savepoint and return those that succeeded, with their results."""
+        """Run every job in its own savepoint; return those that succeeded with their results."""
         finished = []
         self._connection.begin()
         execute = _driver(self._connection).execute
         for job in batch:
             if job.future.cancelled():
                 continue
-            # SQLAlchemy's own savepoints take a hundred times as long as these statements.
+            # SQLAlchemy's own savepoints take a hundred times as long.
             execute("SAVEPOINT job")
             try:
                 result = job.work(self._connection)
@@ -169,7 +172,7 @@ class Database:
 
 
 def _driver(connection: Connection) -> Any:
-    """Return the driver's connection, for statements that need nothing of SQLAlchemy."""
+    """Return the driver's connection, for statements that do not need SQLAlchemy."""
     return connection.connection.dbapi_connection
 
 
@@ -191,13 +194,13 @@ def _engine(path: str | Path, begin: str) -> Engine:
         json_serializer=lambda value: to_json(value).decode(),
         json_deserializer=from_json,
         poolclass=NullPool,
-        # Bound values are memos, answers and signed transactions: they do not belong into messages and logs.
+        # Bound values are memos, answers and signed transactions: they do not belong in messages and logs.
         hide_parameters=True,
     )
 
     @event.listens_for(engine, "connect")
     def configure(connection: Any, _record: Any) -> None:
-        # Python's driver would otherwise begin and commit on its own and break savepoints.
+        # Otherwise Python's driver would begin and commit on its own, which breaks savepoints.
         connection.isolation_level = None
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "temp_store=MEMORY"):
             connection.execute(f"PRAGMA {pragma}")

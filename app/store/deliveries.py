@@ -1,11 +1,10 @@
-"""Deliveries: the queue of every webhook, and the log of what was in it. Times are Unix milliseconds.
+"""Deliveries: every webhook's queue, and its log. Times are Unix milliseconds.
 
-An event is queued by the position that it has in the feed. Positions are given out in the order of commits, and the
-queue grows in the transaction that moves the webhook's own position: so the feed is the outbox. What a writer
-committed there is queued once, in its order, whenever the process dies.
+The feed is the outbox: positions in it follow the order of commits, and one transaction queues an event and moves the
+webhook's own position past it. So each committed event is queued once, in order, even if the process dies.
 
-A rebuilding of the read models adds events to the feed again, at new positions. What the feed still had it ignores;
-what was queued has its row here; and what is older than both are kept is no news.
+Rebuilding the read models adds events to the feed again, at new positions. The feed ignores those that it still has,
+this table those that were queued; anything older than both is not recent.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +17,6 @@ from sqlalchemy import (
     Connection,
     Index,
     Integer,
-    Row,
     Select,
     String,
     Table,
@@ -33,10 +31,11 @@ from sqlalchemy import (
 
 from app.core.identifiers import derived_id
 from app.store import webhooks
-from app.store.columns import columns_of, metadata, upsert_all
-from app.store.feed import FeedEvent, feed_after
+from app.store.columns import metadata, upsert_all
+from app.store.feed import FeedEvent, feed_after, last_position
 from app.store.paging import RecordPage, fetch_page, listing
 from app.store.read_tables import feed
+from app.store.records import columns_of, fetch_all, fetch_one
 from app.store.webhooks import WebhookRecord, listening
 
 DELIVERY_PREFIX = "dlv_"
@@ -45,9 +44,9 @@ MAX_ATTEMPTS = 5
 DELAYS = (60_000, 300_000, 1_800_000, 7_200_000)
 """Milliseconds from a failed attempt to the next one."""
 LIFETIME = 90 * 24 * 60 * 60 * 1000
-"""Milliseconds for which deliveries are kept, in the queue as in the log, and events are news."""
+"""Milliseconds for which deliveries are kept, queued or logged, and for which events are recent."""
 _TOLERANCE = 24 * 60 * 60 * 1000
-"""Milliseconds by which an event may seem to have happened before a webhook was there; see `_is_for`."""
+"""Milliseconds by which an event may seem older than a webhook that it is for; see `_is_for`."""
 
 table = Table(
     "webhook_deliveries",
@@ -59,9 +58,9 @@ table = Table(
     Column("position", BigInteger, nullable=False, comment="of the event in the feed"),
     Column("body", Text, nullable=False),
     Column("status", String, nullable=False, comment="pending, delivered or failed"),
-    Column("attempts", Integer, nullable=False, comment="that failed since the delivery was queued"),
-    Column("due_at", BigInteger, nullable=False, comment="of the next attempt; of the last one when there is no next"),
-    Column("created_at", BigInteger, nullable=False, comment="when it was queued, the last time"),
+    Column("attempts", Integer, nullable=False, comment="failed ones since the delivery was queued"),
+    Column("due_at", BigInteger, nullable=False, comment="of the next attempt, or else of the last one"),
+    Column("created_at", BigInteger, nullable=False, comment="when it was last queued"),
     Index("webhook_deliveries_newest", "webhook_id", "position", "delivery_id"),
     Index("webhook_deliveries_by_status", "webhook_id", "status", "position", "delivery_id"),
     Index("webhook_deliveries_by_round", "webhook_id", "status", "attempts", "position", "delivery_id"),
@@ -70,15 +69,14 @@ table = Table(
 
 
 Encode = Callable[[FeedEvent], str]
-"""Returns the body that is sent of an event."""
+"""Returns the request body that reports an event."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryRecord:
     """An event on its way to a webhook: `pending` while queued, then `delivered`.
 
-    `attempts` counts those that failed since it was queued, for the first time or again. A ping is not queued; it is
-    `delivered` or `failed`.
+    `attempts` counts the failures since it was last queued. A ping is never queued, only `delivered` or `failed`.
     """
 
     delivery_id: str
@@ -94,13 +92,13 @@ class DeliveryRecord:
 
 
 def news(connection: Connection) -> bool:
-    """Whether the feed has events that a webhook has neither queued nor passed."""
+    """Return whether the feed has events that some webhook has neither queued nor skipped."""
     behind = connection.scalar(select(func.min(webhooks.table.c.position)).where(webhooks.table.c.status != "deleted"))
-    return behind is not None and (connection.scalar(_LAST) or 0) > behind
+    return behind is not None and last_position(connection) > behind
 
 
 def queue_news(connection: Connection, encode: Encode, now: int, *, limit: int) -> None:
-    """Queue the next events of the feed, at most `limit`, for the webhooks that want them."""
+    """Queue the next events of the feed, at most `limit`, for the webhooks subscribed to them."""
     listeners = listening(connection)
     events = feed_after(connection, min(one.position for one in listeners), limit) if listeners else []
     if not events:
@@ -111,7 +109,7 @@ def queue_news(connection: Connection, encode: Encode, now: int, *, limit: int) 
         for one in listeners
         if event.position > one.position and _is_for(one, event, now)
     ]
-    # An event that a reorganisation of the chain took back and brought again was queued already.
+    # An event that a chain reorganisation removed and restored is queued already.
     upsert_all(connection, table, rows, keys=["delivery_id"], replace=False)
     last = events[-1].position
     passed = update(webhooks.table).where(webhooks.table.c.position < last, webhooks.table.c.status != "deleted")
@@ -119,20 +117,20 @@ def queue_news(connection: Connection, encode: Encode, now: int, *, limit: int) 
 
 
 def is_news(event: FeedEvent, now: int) -> bool:
-    """Whether an event that is new in the feed may be one that happened lately.
+    """Return whether an event that is new in the feed may have happened recently.
 
-    One of which the chain tells no time, which then is 0, always may.
+    Always true if the chain gives no time for it, which is then 0.
     """
     return event.timestamp == 0 or event.timestamp >= now - LIFETIME
 
 
 def _is_for(webhook: WebhookRecord, event: FeedEvent, now: int) -> bool:
-    """Whether an event is to be queued for a webhook.
+    """Return whether to queue an event for a webhook.
 
-    A webhook gets what happens after its registration, however late it is indexed. Its position in the feed alone
-    does not tell: a rebuilding adds old events behind it. The time alone does not either: the chain's clock may run
-    behind this service's, as Solana's once did by half an hour. So time only excludes what happened a whole day
-    before. That is nothing fresh, and all that the feed, which keeps events for a day at least, had deleted by then.
+    A webhook gets what happens after its registration, however late it is indexed. The position in the feed does not
+    decide: a rebuild appends old events. Nor does the time: the chain's clock may run behind the service's, as
+    Solana's once did by half an hour. So only events a whole day older are excluded, which are not fresh; they include
+    all that the feed, which keeps events for at least a day, had deleted by then.
     """
     if event.org != webhook.org or not webhook.wants(event.type) or not is_news(event, now):
         return False
@@ -140,7 +138,7 @@ def _is_for(webhook: WebhookRecord, event: FeedEvent, now: int) -> bool:
 
 
 def delivery_of(webhook: WebhookRecord, event: FeedEvent, body: str, now: int) -> DeliveryRecord:
-    """Return the delivery of an event to a webhook, of which there is one only."""
+    """Return the one delivery of an event to a webhook."""
     return DeliveryRecord(
         delivery_id=derived_id(DELIVERY_PREFIX, webhook.webhook_id, event.event_id),
         webhook_id=webhook.webhook_id,
@@ -156,34 +154,34 @@ def delivery_of(webhook: WebhookRecord, event: FeedEvent, body: str, now: int) -
 
 
 def due_webhooks(connection: Connection, now: int) -> list[str]:
-    """Return the ids of the enabled webhooks to which something is to be sent now."""
+    """Return the ids of the enabled webhooks with a delivery due."""
     return list(connection.scalars(_DUE, {"now": now}))
 
 
 def next_delivery(connection: Connection, webhook_id: str, now: int) -> DeliveryRecord | None:
-    """Return what is to be sent to the webhook next.
+    """Return the webhook's next delivery to send.
 
-    All deliveries with equally many failed attempts are a round, which is a queue of its own: of each only the oldest
-    event may be sent. So the n-th attempts are made in the order of the events, whatever the clock does.
+    Deliveries with the same number of failed attempts form a round, a queue of its own, of which only the oldest event
+    may be sent. So all n-th attempts follow the order of the events, whatever the clock does.
     """
-    heads = [_record(row) for row in connection.execute(_HEADS, {"webhook": webhook_id})]
+    heads = fetch_all(connection, DeliveryRecord, _HEADS, {"webhook": webhook_id})
     due = [head for head in heads if head.due_at <= now]
     return min(due, key=lambda head: (head.due_at, head.position), default=None)
 
 
 def retry_at(failed: int, now: int) -> int:
-    """Return when to try again what has failed so many times, the last time now."""
+    """Return the time of the next attempt after so many failures, the last of them now."""
     return now + DELAYS[min(failed, len(DELAYS)) - 1]
 
 
 def queue_again(connection: Connection, delivery_id: str, now: int) -> None:
-    """Queue one delivery again, in the place of its event."""
+    """Queue a delivery again, at its event's place in the order."""
     mine = update(table).where(table.c.delivery_id == delivery_id)
     connection.execute(mine.values(status="pending", attempts=0, due_at=now, created_at=now))
 
 
 def replay(connection: Connection, deliveries: Sequence[DeliveryRecord], moment: int) -> None:
-    """Queue deliveries, again where they were queued before, but at this very moment: that is what was done already."""
+    """Queue deliveries, also those queued before, unless that was at this very moment: those are already done."""
     mine = table.c.delivery_id.in_([one.delivery_id for one in deliveries])
     done = set(connection.scalars(select(table.c.delivery_id).where(mine, table.c.created_at == moment)))
     rows = [columns_of(one) for one in deliveries if one.delivery_id not in done]
@@ -191,10 +189,9 @@ def replay(connection: Connection, deliveries: Sequence[DeliveryRecord], moment:
 
 
 def restart(connection: Connection, webhook_id: str, now: int, *, limit: int) -> bool:
-    """Give at most `limit` queued deliveries their attempts again, the first one now.
+    """Reset the attempts of at most `limit` queued deliveries and make them due now; returns if there may be more.
 
-    Returns whether there may be more. Those that failed most often come first, of these the oldest events: they may be
-    sent before the next ones follow.
+    Begins with those that failed most often, oldest events first, because they may be sent before the others are reset.
     """
     failed = connection.scalars(_FAILED, {"webhook": webhook_id, "most": limit}).all()
     connection.execute(update(table).where(table.c.delivery_id.in_(failed)).values(attempts=0, due_at=now))
@@ -202,33 +199,27 @@ def restart(connection: Connection, webhook_id: str, now: int, *, limit: int) ->
 
 
 def events_between(connection: Connection, webhook: WebhookRecord, start: int, end: int, limit: int) -> list[FeedEvent]:
-    """Return the events of a range of time, `end` excluded, that the webhook is subscribed to; at most `limit`."""
+    """Return at most `limit` events since `start` and before `end` that the webhook is subscribed to."""
     mine = [feed.c.org == webhook.org, feed.c.timestamp >= start, feed.c.timestamp < end]
     if webhooks.ALL_EVENTS not in webhook.events:
         mine.append(feed.c.type.in_(webhook.events))
-    rows = connection.execute(select(feed).where(*mine).order_by(feed.c.timestamp, feed.c.position).limit(limit))
-    return [FeedEvent(**row._mapping) for row in rows]  # noqa: SLF001
+    query = select(feed).where(*mine).order_by(feed.c.timestamp, feed.c.position).limit(limit)
+    return fetch_all(connection, FeedEvent, query)
 
 
 def delivery(connection: Connection, webhook_id: str, delivery_id: str) -> DeliveryRecord | None:
     """Return one delivery of a webhook."""
     query = select(table).where(table.c.webhook_id == webhook_id, table.c.delivery_id == delivery_id)
-    row = connection.execute(query).one_or_none()
-    return None if row is None else _record(row)
+    return fetch_one(connection, DeliveryRecord, query)
 
 
 def deliveries(
     connection: Connection, webhook_id: str, *, status: str | None = None, limit: int = 20, cursor: str | None = None
 ) -> RecordPage[DeliveryRecord]:
-    """Return a webhook's deliveries, the newest event first. Raises `InvalidCursorError`."""
+    """Return a webhook's deliveries, newest event first. Raises `InvalidCursorError`."""
     chosen = _LISTING if status is None else _LISTING_OF_STATUS
     parameters = {"webhook": webhook_id, "status": status}
-    rows, more, following = fetch_page(connection, chosen, parameters, limit=limit, cursor=cursor)
-    return RecordPage([_record(row) for row in rows], more, following)
-
-
-def _record(row: Row[Any]) -> DeliveryRecord:
-    return DeliveryRecord(**row._mapping)  # noqa: SLF001
+    return fetch_page(connection, DeliveryRecord, chosen, parameters, limit=limit, cursor=cursor)
 
 
 _OF_WEBHOOK = select(table).where(table.c.webhook_id == bindparam("webhook"))
@@ -236,7 +227,6 @@ _LISTING, _LISTING_OF_STATUS = (
     listing(query, time=table.c.position, key=table.c.delivery_id)
     for query in (_OF_WEBHOOK, _OF_WEBHOOK.where(table.c.status == bindparam("status")))
 )
-_LAST = select(func.max(feed.c.position))
 _DUE = select(webhooks.table.c.webhook_id).where(
     webhooks.table.c.status == "enabled",
     exists().where(
@@ -248,7 +238,7 @@ _DUE = select(webhooks.table.c.webhook_id).where(
 
 
 def _round(failed: int) -> Select[Any]:
-    """Return the query of what is queued for a webhook after so many failed attempts, in the order of the events."""
+    """Return the query of a webhook's queued deliveries with so many failed attempts, in the order of the events."""
     mine = _OF_WEBHOOK.where(table.c.status == "pending", table.c.attempts == failed)
     return mine.order_by(table.c.position, table.c.delivery_id)
 

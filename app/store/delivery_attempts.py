@@ -1,4 +1,4 @@
-"""Attempts to deliver: what came of each, and what follows from it. Times are Unix milliseconds."""
+"""Attempts to deliver: their outcomes and consequences. Times are Unix milliseconds."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -24,13 +24,14 @@ from sqlalchemy import (
     update,
 )
 
-from app.store.columns import columns_of, metadata
+from app.store.columns import metadata
 from app.store.deliveries import MAX_ATTEMPTS, DeliveryRecord, retry_at
 from app.store.deliveries import table as deliveries
 from app.store.prepared import execute
+from app.store.records import columns_of, fetch_all
 
 KEPT_ATTEMPTS = 20
-"""Attempts of a delivery that are kept, the newest; however often it is sent again, its log is no longer than that."""
+"""The newest attempts of a delivery that its log keeps, however often it is sent again."""
 
 table = Table(
     "webhook_attempts",
@@ -49,7 +50,7 @@ table = Table(
 
 @dataclass(frozen=True, slots=True)
 class DeliveryAttemptRecord:
-    """One attempt to deliver. `duration` in milliseconds; no `status_code` when there was no answer."""
+    """One attempt to deliver; `duration` is in milliseconds, `status_code` is null if there was no answer."""
 
     delivery_id: str
     attempt: int
@@ -63,11 +64,10 @@ class DeliveryAttemptRecord:
 def record_attempt(
     connection: Connection, delivery: DeliveryRecord, attempt: DeliveryAttemptRecord, *, delivered: bool, now: int
 ) -> bool:
-    """Note an attempt and what follows from it; returns whether it was the last that the webhook had.
+    """Log an attempt and update its delivery; returns whether it was the last one before the webhook is degraded.
 
-    The delivery keeps its place in the queue then, and the webhook is to be degraded. Of a delivery that was deleted
-    while it was sent nothing is noted. One that was queued again meanwhile stays queued; one that only got its attempts
-    again is done when it was acknowledged.
+    The delivery then keeps its place in the queue. Nothing is stored for a delivery that was deleted while being sent.
+    One that was queued again meanwhile stays queued; one whose attempts were reset is still done if acknowledged.
     """
     execute(connection, _LOG, columns_of(attempt))
     execute(connection, _FORGET, {}, of_delivery=delivery.delivery_id, same_delivery=delivery.delivery_id)
@@ -82,7 +82,7 @@ def record_attempt(
 
 
 def insert_ping(connection: Connection, delivery: DeliveryRecord, attempt: DeliveryAttemptRecord) -> None:
-    """Store a ping, which was sent already."""
+    """Store a ping that was sent."""
     connection.execute(insert(deliveries).values(columns_of(delivery)))
     connection.execute(insert(table).values(columns_of(attempt)))
 
@@ -90,8 +90,8 @@ def insert_ping(connection: Connection, delivery: DeliveryRecord, attempt: Deliv
 def attempts_of(connection: Connection, delivery_ids: Sequence[str]) -> dict[str, list[DeliveryAttemptRecord]]:
     """Return the newest attempts of deliveries, oldest first, at most `KEPT_ATTEMPTS` of each."""
     found: dict[str, list[DeliveryAttemptRecord]] = defaultdict(list)
-    for row in connection.execute(_NEWEST, {"ids": delivery_ids}):
-        found[row.delivery_id].append(DeliveryAttemptRecord(**row._mapping))  # noqa: SLF001
+    for attempt in fetch_all(connection, DeliveryAttemptRecord, _NEWEST, {"ids": delivery_ids}):
+        found[attempt.delivery_id].append(attempt)
     return found
 
 
@@ -112,7 +112,7 @@ _COUNT = _FINISH.where(deliveries.c.attempts == bindparam("failed_before"))
 
 
 def _last_forgotten(delivery_id: ColumnElement[str]) -> ScalarSelect[int]:
-    """Return the id of the newest attempt of a delivery that is not kept, null when all are."""
+    """Return the id of a delivery's newest attempt that is not kept, null if all are kept."""
     newer = table.alias()
     ids = select(newer.c.id).where(newer.c.delivery_id == delivery_id).order_by(newer.c.id.desc())
     return ids.limit(literal_column("1")).offset(literal_column(str(KEPT_ATTEMPTS))).scalar_subquery()
@@ -121,7 +121,6 @@ def _last_forgotten(delivery_id: ColumnElement[str]) -> ScalarSelect[int]:
 _FORGET = delete(table).where(
     table.c.delivery_id == bindparam("of_delivery"), table.c.id <= _last_forgotten(bindparam("same_delivery"))
 )
-# What an earlier version kept of a delivery may be many.
 _NEWEST = (
     select(*(table.c[name] for name in DeliveryAttemptRecord.__dataclass_fields__))
     .join(deliveries, deliveries.c.delivery_id == table.c.delivery_id)

@@ -1,4 +1,4 @@
-"""Escrows: terms and outcomes from the chain; the texts behind their hashes from the service."""
+"""Escrows: terms and outcomes from the chain, the texts behind their hashes from the service."""
 
 import hashlib
 from collections.abc import Mapping
@@ -6,31 +6,32 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Row, Select, and_, bindparam, delete, or_, select, update
+from sqlalchemy import BigInteger, ColumnElement, Connection, Select, and_, bindparam, delete, or_, select, update
 
 from app.chain.escrow_instructions import output_commitment
 from app.store.columns import upsert
-from app.store.paging import Listing, RecordPage, fetch_page, listing, sought
+from app.store.paging import Listing, RecordPage, fetch_page, listing, unindexed
 from app.store.read_tables import escrows as table
+from app.store.records import fetch_all, fetch_one
 from app.store.state_tables import attempts
 from app.store.state_tables import escrow_details as details
 
 PENDING, LOCKED, DISPUTED = "pending", "locked", "disputed"
 RELEASED, REFUNDED, SETTLED = "released", "refunded", "settled"
 OPEN = (LOCKED, DISPUTED)
-"""Statuses in which the escrow holds money; `pending`: sent, but not seen on the chain; `settled`: it was split."""
+"""Statuses in which the escrow holds money. `pending`: sent, but not seen on the chain; `settled`: split."""
 
 UNDECIDED_AFTER = 30 * 24 * 60 * 60
-"""Seconds after which a dispute that was not decided is refunded."""
+"""Seconds after which an undecided dispute is refunded."""
 
 
 @dataclass(frozen=True, slots=True)
 class EscrowRecord:
     """An escrow. Amounts are micro-USDC, times Unix seconds, `created_at` milliseconds; hashes are hex.
 
-    `wallet_id` pays from `vault` to `receiver`, which is the vault of `to_wallet` or an address outside.
-    `released` and `refunded` are null until it is settled. The texts come from the service's clients and are null
-    where they are not known, or not those whose hashes are on the chain.
+    `wallet_id` pays from `vault` to `receiver`, which is the vault of `to_wallet` or an outside address. `released` and
+    `refunded` are null until it is settled. The texts come from the service's clients; they are null if unknown or if
+    the chain holds other hashes.
     """
 
     escrow_id: str
@@ -78,7 +79,7 @@ class EscrowRecord:
 
 @dataclass(frozen=True, slots=True)
 class EscrowFilter:
-    """What a list of escrows is narrowed to; `wallet_id` pays or receives."""
+    """Narrows a list of escrows; `wallet_id` pays or receives."""
 
     wallet_id: str | None = None
     status: str | None = None
@@ -86,7 +87,7 @@ class EscrowFilter:
 
 @dataclass(frozen=True, slots=True)
 class DueEscrow:
-    """An escrow that is to be refunded; all are addresses but `escrow_id`."""
+    """An escrow to refund; all fields but `escrow_id` are addresses."""
 
     escrow_id: str
     org: str
@@ -98,12 +99,12 @@ class DueEscrow:
 
 def escrow(connection: Connection, org: str, escrow_id: str) -> EscrowRecord | None:
     """Return the organisation's escrow with this id."""
-    return _one(connection, _BY_ID, org, escrow_id)
+    return fetch_one(connection, _record, _BY_ID, {"org": org, "key": escrow_id})
 
 
 def escrow_of_transaction(connection: Connection, org: str, tx_id: str) -> EscrowRecord | None:
-    """Return the escrow that this transaction locked, or will lock."""
-    return _one(connection, _BY_TRANSACTION, org, tx_id)
+    """Return the escrow that this transaction locked or will lock."""
+    return fetch_one(connection, _record, _BY_TRANSACTION, {"org": org, "key": tx_id})
 
 
 def escrows(
@@ -116,52 +117,49 @@ def escrows(
 ) -> RecordPage[EscrowRecord]:
     """Return the organisation's escrows, newest first. Raises `InvalidCursorError`."""
     wanted = narrowed or EscrowFilter()
-    given = frozenset(name for name in ("wallet_id", "status") if getattr(wanted, name) is not None)
-    chosen = _listing(given)
+    chosen = _listing(of_wallet=wanted.wallet_id is not None, with_status=wanted.status is not None)
     parameters = {"org": org, "wallet_id": wanted.wallet_id, "status": wanted.status}
-    rows, more, following = fetch_page(connection, chosen, parameters, limit=limit, cursor=cursor)
-    return RecordPage([_record(row) for row in rows], more, following)
+    return fetch_page(connection, _record, chosen, parameters, limit=limit, cursor=cursor)
 
 
 def due(connection: Connection, now: int) -> list[DueEscrow]:
-    """Return all organisations' escrows that are to be refunded at the Unix second `now`, the longest due first.
+    """Return all organisations' escrows to refund at the Unix second `now`, the longest due first.
 
-    These are locked ones whose deadline has come, and disputed ones that were not decided in time.
+    They are locked past their deadline, or disputed and not decided in time.
     """
-    return [DueEscrow(**row._mapping) for row in connection.execute(_DUE, {"now": now})]  # noqa: SLF001
+    return fetch_all(connection, DueEscrow, _DUE, {"now": now})
 
 
 def insert_pending_escrow(connection: Connection, new: EscrowRecord) -> None:
-    """Add an escrow in the transaction that stores the attempt to make it; what the chain says of one stays."""
-    vanished = (table.c.escrow_id == new.escrow_id, table.c.status == PENDING)
-    connection.execute(delete(table).where(*vanished))
+    """Add an escrow in the transaction that stores the attempt to create it, unless the chain already has it."""
+    connection.execute(delete(table).where(table.c.escrow_id == new.escrow_id, table.c.status == PENDING))
     upsert(connection, table, {name: getattr(new, name) for name in _COLUMNS}, keys=["escrow_id"], replace=False)
 
 
 def delete_pending_escrow(connection: Connection, tx_id: str) -> None:
-    """Forget an escrow whose making failed."""
+    """Delete an escrow whose creation failed."""
     connection.execute(delete(table).where(table.c.tx_id == tx_id, table.c.status == PENDING))
 
 
 def reset_escrows(connection: Connection) -> None:
-    """Forget what the chain says of escrows; those whose making is pending stay, as such."""
+    """Delete what the chain says about escrows; those whose creation is pending stay as pending."""
     pending = select(attempts.c.tx_id).where(attempts.c.status == PENDING)
     connection.execute(delete(table).where(or_(table.c.tx_id.is_(None), table.c.tx_id.not_in(pending))))
     connection.execute(update(table).values(_AS_PENDING))
 
 
 def remember_task(connection: Connection, escrow_id: str, description: str, expected_output: str | None) -> None:
-    """Keep the text of an escrow's task, and the hash that its output must have."""
+    """Store the text of an escrow's task, and the hash that its output must have."""
     _remember(connection, escrow_id, {"task_description": description, "expected_output": expected_output})
 
 
 def remember_output(connection: Connection, escrow_id: str, output_hash: str, url: str) -> None:
-    """Keep where the output with this hash is."""
+    """Store where the output with this hash is."""
     _remember(connection, escrow_id, {"output_hash": output_hash, "output_url": url})
 
 
 def remember_dispute(connection: Connection, escrow_id: str, reason: str, wallet_id: str) -> None:
-    """Keep the text of a dispute's reason, and for which wallet it is raised."""
+    """Store the text of a dispute's reason, and the wallet for which it is raised."""
     _remember(connection, escrow_id, {"dispute_reason": reason, "disputed_by": wallet_id})
 
 
@@ -169,7 +167,7 @@ def _remember(connection: Connection, escrow_id: str, values: Mapping[str, Any])
     upsert(connection, details, {"escrow_id": escrow_id, **values}, keys=["escrow_id"])
 
 
-def _query(*, sought_by_org: bool = True) -> Select[Any]:
+def _query(org: ColumnElement[Any]) -> Select[Any]:
     texts = (
         details.c.task_description,
         details.c.expected_output,
@@ -181,23 +179,21 @@ def _query(*, sought_by_org: bool = True) -> Select[Any]:
     return (
         select(table, *texts)
         .outerjoin(details, details.c.escrow_id == table.c.escrow_id)
-        .where(sought(table.c.org, there=sought_by_org) == bindparam("org"))
+        .where(org == bindparam("org"))
     )
 
 
 @cache
-def _listing(given: frozenset[str]) -> Listing:
-    """Return the list for the members of the filter that are given."""
-    of_wallet = "wallet_id" in given
-    query = _query(sought_by_org=not of_wallet)
-    if "status" in given:
+def _listing(*, of_wallet: bool, with_status: bool) -> Listing:
+    query = _query(unindexed(table.c.org) if of_wallet else table.c.org)
+    if with_status:
         query = query.where(table.c.status == bindparam("status"))
     either = _WALLETS if of_wallet else ()
     return listing(query, time=table.c.created_at, key=table.c.escrow_id, either=either)
 
 
-# Built once: to build a statement takes longer than to execute it.
-_ESCROWS = _query()
+# Built once: building a statement takes longer than executing it.
+_ESCROWS = _query(table.c.org)
 _BY_ID = _ESCROWS.where(table.c.escrow_id == bindparam("key"))
 _BY_TRANSACTION = _ESCROWS.where(table.c.tx_id == bindparam("key"))
 _DUE = (
@@ -206,7 +202,7 @@ _DUE = (
     .order_by(table.c.due_at, table.c.escrow_id)
 )
 _COLUMNS = [column.name for column in table.columns]
-# An escrow is found by its receiver only where that is another wallet than the one that pays: so it is found once.
+# Finds an escrow by its receiver only if that is not the paying wallet, so that it is found once.
 _WALLETS = (
     table.c.wallet_id == bindparam("wallet_id"),
     and_(table.c.to_wallet == bindparam("wallet_id"), table.c.to_wallet != table.c.wallet_id),
@@ -218,26 +214,22 @@ FROM_LATER_EVENTS = (
 _AS_PENDING = {"status": PENDING, **dict.fromkeys(FROM_LATER_EVENTS)}
 
 
-def _one(connection: Connection, query: Select[Any], org: str, key: str) -> EscrowRecord | None:
-    row = connection.execute(query, {"org": org, "key": key}).one_or_none()
-    return None if row is None else _record(row)
-
-
-def _record(row: Row[Any]) -> EscrowRecord:
-    values = dict(row._mapping)  # noqa: SLF001
-    if values.pop("output_of") != row.output_hash:
+def _record(*, output_of: str | None, **values: Any) -> EscrowRecord:
+    """Return an escrow without the texts whose hashes are not on the chain."""
+    if output_of != values["output_hash"]:
         values["output_url"] = None
-    if not _is_hash(row.task_hash, row.task_description):
+    if not _is_hash(values["task_hash"], values["task_description"]):
         values["task_description"] = None
-    if row.expected_output is None or commitment_to(row.expected_output) != row.output_commitment:
+    expected = values["expected_output"]
+    if expected is None or commitment_to(expected) != values["output_commitment"]:
         values["expected_output"] = None
-    if not _is_hash(row.reason_hash, row.dispute_reason):
+    if not _is_hash(values["reason_hash"], values["dispute_reason"]):
         values["dispute_reason"] = values["disputed_for"] = None
     return EscrowRecord(**values)
 
 
 def commitment_to(expected_output: str) -> str:
-    """Return what the chain holds of the hash that an output must have, both in hex."""
+    """Return the chain's commitment to the hash that an output must have, both in hex."""
     return output_commitment(bytes.fromhex(expected_output)).hex()
 
 

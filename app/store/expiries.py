@@ -1,15 +1,16 @@
-"""Wallets whose policy's time has passed."""
+"""Wallets whose policy has expired."""
 
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, bindparam, select
 
 from app.store.read_tables import policies, wallets
+from app.store.records import fetch_all
 
 
 @dataclass(frozen=True, slots=True)
 class ExpiredWallet:
-    """A wallet that is not frozen although its policy has expired; all are addresses but `wallet_id`."""
+    """A wallet that is not frozen although its policy has expired; all fields but `wallet_id` are addresses."""
 
     wallet_id: str
     org: str
@@ -18,8 +19,8 @@ class ExpiredWallet:
 
 
 def expired_wallets(connection: Connection, now: int) -> list[ExpiredWallet]:
-    """Return the wallets that are to be frozen at the Unix second `now`; the second of expiry itself still pays."""
-    return [ExpiredWallet(**row._mapping) for row in connection.execute(_EXPIRED, {"now": now})]  # noqa: SLF001
+    """Return the wallets to freeze at the Unix second `now`; a policy is still valid in its second of expiry."""
+    return fetch_all(connection, ExpiredWallet, _EXPIRED, {"now": now})
 
 
 _EXPIRED = (

@@ -1,4 +1,4 @@
-"""Exports: what was asked for, and what became of it. The files lie in the data folder."""
+"""Exports: requests and their outcomes. The files are in the data folder."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,11 +20,12 @@ from sqlalchemy import (
     update,
 )
 
-from app.store.columns import columns_of, metadata
+from app.store.columns import metadata
 from app.store.read_tables import transactions
+from app.store.records import columns_of, fetch_all, fetch_one
 
 KEPT_MS = 90 * 86_400_000
-"""For how long after its request an export is remembered whose file is gone."""
+"""Milliseconds after its request for which the record of an export without a file is kept."""
 Status = Literal["processing", "ready", "expired", "failed"]
 Format = Literal["csv", "json"]
 
@@ -33,18 +34,18 @@ exports = Table(
     metadata,
     Column("export_id", String, primary_key=True),
     Column("org", String, nullable=False),
-    Column("wallet_id", String, comment="the only wallet it is about, if there is one"),
+    Column("wallet_id", String, comment="limits the export to one wallet"),
     Column("format", String, nullable=False),
     Column("start", BigInteger, comment="inclusive"),
     Column("end", BigInteger, comment="exclusive"),
     Column("status", String, nullable=False, comment="processing, ready, expired or failed"),
     Column("created_at", BigInteger, nullable=False),
     Column("estimated_at", BigInteger, nullable=False, comment="when it will probably be ready"),
-    Column("rows", Integer, comment="until it is ready, how many there were when it was asked for"),
+    Column("rows", Integer, comment="until it is ready: the count at the request"),
     Column("reason", String, comment="why it failed"),
     Column("finished_at", BigInteger),
     Column("expires_at", BigInteger, comment="when its file is removed"),
-    # Idempotency key of the request: one repeated after a crash gets the export that it had made.
+    # Idempotency key of the request: a repeat after a crash gets the same export.
     Column("created_under", String),
     Index("exports_by_status", "status", "created_at"),
     Index("exports_by_end", "status", "expires_at"),
@@ -74,9 +75,9 @@ class ExportRecord:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """What an organisation's exports take that are `processing` or `ready`.
+    """An organisation's exports that are `processing` or `ready`: their counts, their rows in total.
 
-    `rows` are those of all their files together. `first_end` is when the first that is ready expires.
+    `first_end` is when the first ready one expires.
     """
 
     processing: int
@@ -91,26 +92,24 @@ def insert_export(connection: Connection, export: ExportRecord) -> None:
 
 
 def export(connection: Connection, export_id: str) -> ExportRecord | None:
-    """Return the export with this id, of whichever organisation."""
-    row = connection.execute(select(exports).where(exports.c.export_id == export_id)).one_or_none()
-    return None if row is None else ExportRecord(**row._mapping)  # noqa: SLF001
+    """Return the export with this id, of any organisation."""
+    return fetch_one(connection, ExportRecord, select(exports).where(exports.c.export_id == export_id))
 
 
 def with_status(connection: Connection, status: Status) -> list[ExportRecord]:
-    """Return all organisations' exports in this status, oldest first."""
+    """Return all organisations' exports with this status, oldest first."""
     query = select(exports).where(exports.c.status == status).order_by(exports.c.created_at, exports.c.export_id)
-    return [ExportRecord(**row._mapping) for row in connection.execute(query)]  # noqa: SLF001
+    return fetch_all(connection, ExportRecord, query)
 
 
 def export_created_under(connection: Connection, org: str, key: str) -> ExportRecord | None:
-    """Return the newest export that was made by a request with this idempotency key."""
+    """Return the newest export that was requested under this idempotency key."""
     query = select(exports).where(exports.c.org == org, exports.c.created_under == key)
-    row = connection.execute(query.order_by(exports.c.created_at.desc()).limit(1)).one_or_none()
-    return None if row is None else ExportRecord(**row._mapping)  # noqa: SLF001
+    return fetch_one(connection, ExportRecord, query.order_by(exports.c.created_at.desc()).limit(1))
 
 
 def live(connection: Connection, org: str) -> Live:
-    """Return what the organisation's exports take."""
+    """Return the totals of the organisation's exports that are `processing` or `ready`."""
     mine = select(exports.c.status, func.count(), func.sum(exports.c.rows), func.min(exports.c.expires_at))
     mine = mine.where(exports.c.org == org, exports.c.status.in_(("processing", "ready"))).group_by(exports.c.status)
     found = {status: figures for status, *figures in connection.execute(mine)}
@@ -128,34 +127,34 @@ def finish(  # noqa: PLR0917
     reason: str | None = None,
     expires_at: int | None = None,
 ) -> bool:
-    """Give an export that is being processed its outcome; false, and nothing changed, when it has one."""
+    """Store the outcome of an export; changes nothing and returns false if it has one."""
     values = {"status": status, "finished_at": now, "rows": rows, "reason": reason, "expires_at": expires_at}
     mine = update(exports).where(exports.c.export_id == export_id, exports.c.status == "processing")
     return connection.execute(mine.values(values)).rowcount == 1
 
 
 def over(connection: Connection, now: int, *, most: int) -> list[ExportRecord]:
-    """Return exports whose time is over and that are not marked so yet, at most so many."""
+    """Return at most `most` exports that have expired and are not marked so yet."""
     query = select(exports).where(exports.c.status == "ready", exports.c.expires_at <= now)
-    return [ExportRecord(**row._mapping) for row in connection.execute(query.limit(most))]  # noqa: SLF001
+    return fetch_all(connection, ExportRecord, query.limit(most))
 
 
 def expire(connection: Connection, export_ids: Sequence[str]) -> None:
-    """Mark exports as ones whose time is over."""
+    """Mark exports as expired."""
     connection.execute(update(exports).where(exports.c.export_id.in_(export_ids)).values(status="expired"))
 
 
 def forget(connection: Connection, before: int, *, most: int) -> int:
-    """Delete exports without a file that were asked for before that Unix millisecond, at most so many.
+    """Delete at most `most` exports without a file that were requested before a Unix millisecond.
 
-    Returns how many there were.
+    Returns the number deleted.
     """
     old = select(exports.c.export_id).where(exports.c.status.in_(("expired", "failed")), exports.c.created_at < before)
     return connection.execute(delete(exports).where(exports.c.export_id.in_(old.limit(most)))).rowcount
 
 
 def count_rows(connection: Connection, wanted: ExportRecord, slot: int | None = None) -> int:
-    """Return how many transactions an export is about, as of now, without those of slots after `slot`."""
+    """Return how many transactions an export covers now; those of slots after `slot` do not count."""
     table = transactions
     query = select(func.count()).select_from(table).where(table.c.org == wanted.org)
     if wanted.wallet_id is not None:

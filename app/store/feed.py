@@ -1,17 +1,18 @@
-"""The feed: every event of an organisation, from the chain and from the service, in the API's form."""
+"""The feed: every event of an organisation, from the chain or the service, as the API shows it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from itertools import product
-from typing import Any
+from typing import Any, NotRequired, TypedDict, Unpack
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, bindparam, literal_column, select, true
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, func, literal_column, select, true
 
 from app.store.columns import upsert
-from app.store.paging import Listing, RecordPage, fetch_page, listing, sought
+from app.store.paging import Listing, RecordPage, fetch_page, listing, unindexed
 from app.store.read_tables import BETWEEN_TWO
 from app.store.read_tables import feed as table
+from app.store.records import fetch_all
 
 SEVERITIES = {
     **dict.fromkeys(
@@ -31,16 +32,16 @@ SEVERITIES = {
     "alert.large_transaction": "warning",
     "wallet.frozen": "critical",
 }
-"""Severity of each type of event, but for `EXCEPTIONS`: an event with another would be missing from lists."""
+"""Severity of each type of event, apart from `EXCEPTIONS`; lists would miss an event with any other."""
 EXCEPTIONS = {"escrow.refunded": "critical"}
-"""The other severity that events of a type may have."""
+"""A second severity that events of a type may have."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeedEvent:
-    """One event. `position` rises with every event that is stored, so that a consumer can continue after one.
+    """One event. `position` rises with every stored event, so that a consumer can continue after one.
 
-    `other_wallet_id` is the wallet on the other side of what happened between two.
+    `other_wallet_id` is the other wallet of an event between two.
     """
 
     position: int
@@ -58,7 +59,7 @@ class FeedEvent:
 
 @dataclass(frozen=True, slots=True)
 class FeedFilter:
-    """What the feed is narrowed to. `start` is inclusive, `end` exclusive, in Unix milliseconds."""
+    """Narrows the feed. `start` is inclusive, `end` exclusive, in Unix milliseconds."""
 
     types: Sequence[str] | None = None
     wallet_id: str | None = None
@@ -67,62 +68,30 @@ class FeedFilter:
     end: int | None = None
 
 
-def append_event(
-    connection: Connection,
-    *,
-    event_id: str,
-    org: str,
-    type: str,  # noqa: A002 - the name of the column
-    timestamp: int,
-    payload: dict[str, Any],
-    wallet_id: str | None = None,
-    other_wallet_id: str | None = None,
-    severity: str | None = None,
-    summary: str = "",
-    signature: str | None = None,
-) -> None:
+class NewEvent(TypedDict):
+    """An event to add. Its type decides its severity unless one is given."""
+
+    event_id: str
+    org: str
+    type: str
+    timestamp: int
+    payload: dict[str, Any]
+    wallet_id: NotRequired[str | None]
+    other_wallet_id: NotRequired[str | None]
+    severity: NotRequired[str | None]
+    summary: NotRequired[str]
+    signature: NotRequired[str | None]
+
+
+def append_event(connection: Connection, **event: Unpack[NewEvent]) -> None:
     """Add an event to the feed; a second one with the same id is ignored."""
-    values = feed_row(
-        event_id=event_id,
-        org=org,
-        type=type,
-        timestamp=timestamp,
-        payload=payload,
-        wallet_id=wallet_id,
-        other_wallet_id=other_wallet_id,
-        severity=severity,
-        summary=summary,
-        signature=signature,
-    )
-    upsert(connection, table, values, keys=["event_id"], replace=False)
+    upsert(connection, table, feed_row(**event), keys=["event_id"], replace=False)
 
 
-def feed_row(
-    *,
-    event_id: str,
-    org: str,
-    type: str,  # noqa: A002 - the name of the column
-    timestamp: int,
-    payload: dict[str, Any],
-    wallet_id: str | None = None,
-    other_wallet_id: str | None = None,
-    severity: str | None = None,
-    summary: str = "",
-    signature: str | None = None,
-) -> dict[str, Any]:
-    """Return the columns of an event; its type decides its severity, unless given."""
-    return {
-        "event_id": event_id,
-        "org": org,
-        "type": type,
-        "timestamp": timestamp,
-        "wallet_id": wallet_id,
-        "other_wallet_id": other_wallet_id,
-        "severity": severity or SEVERITIES.get(type, "info"),
-        "summary": summary,
-        "payload": payload,
-        "signature": signature,
-    }
+def feed_row(**event: Unpack[NewEvent]) -> dict[str, Any]:
+    """Return the columns of an event."""
+    severity = event.get("severity") or SEVERITIES.get(event["type"], "info")
+    return {"wallet_id": None, "other_wallet_id": None, "summary": "", "signature": None, **event, "severity": severity}
 
 
 def feed(
@@ -140,15 +109,21 @@ def feed(
     for number, (kind, severity) in enumerate(kinds):
         values |= {f"type_{number}": kind, f"severity_{number}": severity}
     chosen = _listing(frozenset(values) & _OPEN, len(kinds))
-    rows, more, following = fetch_page(connection, chosen, {"org": org, **values}, limit=limit, cursor=cursor)
-    return RecordPage([_record(row) for row in rows], more, following)
+    return fetch_page(connection, FeedEvent, chosen, {"org": org, **values}, limit=limit, cursor=cursor)
 
 
 def feed_after(connection: Connection, position: int, limit: int) -> list[FeedEvent]:
     """Return the events of all organisations stored after `position`, in the order in which they were stored."""
     query = select(table).where(table.c.position > position).order_by(table.c.position).limit(limit)
-    return [_record(row) for row in connection.execute(query)]
+    return fetch_all(connection, FeedEvent, query)
 
+
+def last_position(connection: Connection) -> int:
+    """Return the position of the last event, 0 if there is none."""
+    return connection.scalar(_LAST) or 0
+
+
+_LAST = select(func.max(table.c.position))
 
 _FILTERS = [field.name for field in fields(FeedFilter)]
 _OPEN = frozenset({"wallet_id", "start", "end"})
@@ -156,7 +131,7 @@ _PERIOD = {
     "start": table.c.timestamp >= bindparam("start"),
     "end": table.c.timestamp < bindparam("end"),
 }
-# An event is found by its other wallet only where that is another: so it is found once.
+# Finds an event by its other wallet only if the two differ, so that it is found once.
 _WALLETS = (
     table.c.wallet_id == bindparam("wallet_id"),
     and_(table.c.other_wallet_id == bindparam("wallet_id"), literal_column(BETWEEN_TWO)),
@@ -164,7 +139,7 @@ _WALLETS = (
 
 
 def _kinds(types: Sequence[str] | None, severity: str | None) -> list[tuple[str, str]]:
-    """Return the types with the severities that a filter lets through; none when it lets all through."""
+    """Return the pairs of type and severity that a filter selects; none if it selects all."""
     if severity is not None:
         chosen = types or [kind for kind in SEVERITIES if severity in _severities(kind)]
         return [(kind, severity) for kind in dict.fromkeys(chosen)]
@@ -179,9 +154,9 @@ def _severities(kind: str) -> set[str]:
 
 @cache
 def _listing(given: frozenset[str], kinds: int) -> Listing:
-    """Return the list for the members of the filter that are given, narrowed to so many pairs of type and severity."""
+    """Return the list for these filters and so many pairs of type and severity."""
     query = select(table).where(
-        sought(table.c.org, there="wallet_id" not in given) == bindparam("org"),
+        (unindexed(table.c.org) if "wallet_id" in given else table.c.org) == bindparam("org"),
         *(condition for name, condition in _PERIOD.items() if name in given),
     )
     wallets = _WALLETS if "wallet_id" in given else (true(),)
@@ -192,7 +167,3 @@ def _listing(given: frozenset[str], kinds: int) -> Listing:
 
 def _of_kind(number: int) -> ColumnElement[bool]:
     return and_(table.c.type == bindparam(f"type_{number}"), table.c.severity == bindparam(f"severity_{number}"))
-
-
-def _record(row: Row[Any]) -> FeedEvent:
-    return FeedEvent(**row._mapping)  # noqa: SLF001

@@ -1,4 +1,4 @@
-"""Counts for those who watch over the service."""
+"""Counts for the metrics."""
 
 from sqlalchemy import Connection, func, select
 
@@ -6,5 +6,5 @@ from app.store.state_tables import attempts
 
 
 def count_pending(connection: Connection) -> int:
-    """Return how many attempts have no outcome yet."""
+    """Return the number of attempts without an outcome."""
     return connection.execute(select(func.count()).where(attempts.c.status == "pending")).scalar_one()

@@ -1,28 +1,29 @@
-"""Idempotency keys: which request holds a key, and what it was answered."""
+"""Idempotency keys: the request that holds each key, and its answer."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Row, bindparam, delete, select, update
+from sqlalchemy import Connection, bindparam, delete, select, update
 
-from app.store.columns import columns_of, upsert
+from app.store.columns import upsert
 from app.store.prepared import execute
+from app.store.records import columns_of, fetch_one
 from app.store.state_tables import idempotency as table
 
 LIFETIME = 24 * 60 * 60 * 1000
-"""Milliseconds for which an answer is repeated."""
+"""Milliseconds for which a repeat gets the same answer."""
 
 State = Literal["running", "done"]
-"""`running`: being worked on, or of unknown outcome; `done`: answered."""
+"""`running`: in progress, or with an unknown outcome; `done`: answered."""
 
-# Built once: to build a statement takes longer than to execute it.
+# Built once: building a statement takes longer than executing it.
 _BY_KEY = select(table).where(table.c.org == bindparam("org"), table.c.key == bindparam("key"))
 _UPDATE = update(table).where(table.c.org == bindparam("of_org"), table.c.key == bindparam("of_key"))
 
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyRecord:
-    """A key's holder. `body_hash` is of the parsed body, so that spelling does not matter."""
+    """The request that holds a key. `body_hash` is of the parsed body, so that formatting does not matter."""
 
     org: str
     key: str
@@ -38,50 +39,51 @@ class IdempotencyRecord:
 
 
 def claim(connection: Connection, record: IdempotencyRecord) -> IdempotencyRecord | None:
-    """Take a key for a request; return `None` when taken, else the record that holds it.
+    """Claim a key for a request; returns `None` on success, else the record that holds it.
 
-    An answered record whose time is up gives way; a running one does not.
+    An expired answer gives the key up; a running request does not.
     """
     values, keys = columns_of(record), ["org", "key"]
     if upsert(connection, table, values, keys=keys, replace=False):
         return None
-    held = connection.execute(_BY_KEY, {"org": record.org, "key": record.key}).one()
+    held = fetch_one(connection, IdempotencyRecord, _BY_KEY, {"org": record.org, "key": record.key})
+    assert held is not None
     if not _is_over(held, record.created_at):
-        return IdempotencyRecord(**held._mapping)  # noqa: SLF001
+        return held
     upsert(connection, table, values, keys=keys)
     return None
 
 
 def find(connection: Connection, org: str, key: str, now: int) -> IdempotencyRecord | None:
-    """Return the record that holds a key; `None` when it is free, or held by an answer whose time is up."""
-    row = connection.execute(_BY_KEY, {"org": org, "key": key}).one_or_none()
-    return None if row is None or _is_over(row, now) else IdempotencyRecord(**row._mapping)  # noqa: SLF001
+    """Return the record that holds a key, or `None` if the key is free or its answer has expired."""
+    held = fetch_one(connection, IdempotencyRecord, _BY_KEY, {"org": org, "key": key})
+    return None if held is None or _is_over(held, now) else held
 
 
 def attach_transaction(connection: Connection, org: str, key: str, tx_id: str) -> None:
-    """Note the attempt that a request led to, in the transaction that stores the attempt."""
+    """Link a request to its attempt, in the transaction that stores the attempt."""
     _update(connection, org, key, tx_id=tx_id)
 
 
 def finish(  # noqa: PLR0917
     connection: Connection, org: str, key: str, status_code: int, response: str, now: int
 ) -> None:
-    """Store the answer that repeats of the request get for the next 24 hours."""
+    """Store the answer, which repeats of the request get for the next 24 hours."""
     _update(connection, org, key, state="done", status_code=status_code, response=response, expires_at=now + LIFETIME)
 
 
 def release(connection: Connection, org: str, key: str) -> None:
-    """Free the key of a request that failed and changed nothing."""
+    """Free the key of a request that failed without changing anything."""
     connection.execute(delete(table).where(table.c.org == org, table.c.key == key, table.c.state != "done"))
 
 
 def purge(connection: Connection, now: int) -> int:
-    """Delete the answers whose time is up and return how many."""
+    """Delete expired answers; returns their number."""
     return connection.execute(delete(table).where(table.c.state == "done", table.c.expires_at <= now)).rowcount
 
 
-def _is_over(row: Row[Any], now: int) -> bool:
-    return bool(row.state == "done" and row.expires_at <= now)
+def _is_over(held: IdempotencyRecord, now: int) -> bool:
+    return held.state == "done" and held.expires_at <= now
 
 
 def _update(connection: Connection, org: str, key: str, **values: Any) -> None:

@@ -1,17 +1,17 @@
 """Organisations and their reserves."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
-from sqlalchemy import Connection, Row, Select, insert, select
+from sqlalchemy import Connection, insert, select
 
 from app.store.read_tables import reserves
+from app.store.records import columns_of, fetch_all, fetch_one
 from app.store.state_tables import organisations as table
 
 
 @dataclass(frozen=True, slots=True)
 class Organisation:
-    """An organisation that this service serves; `org` is the address of its Org account."""
+    """An organisation of this service; `org` is the address of its Org account."""
 
     org: str
     org_id: str
@@ -24,7 +24,7 @@ class Organisation:
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """What the chain says about an organisation: its reserve's micro-USDC, its keys, and whether it is paused."""
+    """An organisation's on-chain state: the reserve's micro-USDC, the keys, and whether it is paused."""
 
     org: str
     balance: int
@@ -36,41 +36,31 @@ class Reserve:
 
 
 def insert_organisation(connection: Connection, organisation: Organisation) -> None:
-    """Remember an organisation; from then on its events are projected."""
-    connection.execute(insert(table).values(asdict(organisation)))
+    """Store an organisation; its events are projected from then on."""
+    connection.execute(insert(table).values(columns_of(organisation)))
 
 
 def organisation(connection: Connection, org: str) -> Organisation | None:
     """Return the organisation with this address."""
-    return _one(connection, select(table).where(table.c.org == org))
+    return fetch_one(connection, Organisation, select(table).where(table.c.org == org))
 
 
 def organisation_by_id(connection: Connection, org_id: str) -> Organisation | None:
     """Return the organisation with this id."""
-    return _one(connection, select(table).where(table.c.org_id == org_id))
+    return fetch_one(connection, Organisation, select(table).where(table.c.org_id == org_id))
 
 
 def organisations(connection: Connection) -> list[Organisation]:
     """Return all organisations, oldest first."""
-    return [_record(row) for row in connection.execute(select(table).order_by(table.c.created_at, table.c.org))]
+    return fetch_all(connection, Organisation, select(table).order_by(table.c.created_at, table.c.org))
 
 
 def reserve(connection: Connection, org: str) -> Reserve | None:
-    """Return what the chain says about an organisation; `None` before its creation was seen there."""
-    row = connection.execute(select(reserves).where(reserves.c.org == org)).one_or_none()
-    return None if row is None else Reserve(**row._mapping)  # noqa: SLF001
+    """Return an organisation's on-chain state, or `None` before its creation was seen on the chain."""
+    return fetch_one(connection, Reserve, select(reserves).where(reserves.c.org == org))
 
 
 def reserve_balance(connection: Connection, org: str) -> int:
     """Return the micro-USDC in the organisation's reserve."""
     found = reserve(connection, org)
     return 0 if found is None else found.balance
-
-
-def _one(connection: Connection, query: Select[Any]) -> Organisation | None:
-    row = connection.execute(query).one_or_none()
-    return None if row is None else _record(row)
-
-
-def _record(row: Row[Any]) -> Organisation:
-    return Organisation(**row._mapping)  # noqa: SLF001

@@ -1,9 +1,9 @@
-"""Pages of lists: newest first, continued after the last row of the page before."""
+"""Pages of lists: newest first; a cursor names the last row of the previous page."""
 
 import base64
 import json
 from binascii import Error as BinasciiError
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -31,12 +31,12 @@ _LIMIT = 2**63
 
 
 class InvalidCursorError(ValueError):
-    """A cursor that the list did not give."""
+    """The list did not issue this cursor."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordPage(Generic[T]):
-    """One page of a list and the cursor of the next."""
+    """One page of a list, and the cursor of the next page."""
 
     data: list[T]
     has_more: bool
@@ -45,9 +45,9 @@ class RecordPage(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The statements of a list under one combination of conditions, whose values they leave open.
+    """The statements of a list for one combination of filters, whose values are parameters.
 
-    To build a statement takes longer than to execute it: make each listing once.
+    Build each listing once: building a statement takes longer than executing it.
     """
 
     first: Executable
@@ -61,45 +61,48 @@ class Listing:
 def listing(
     query: Select[Any], *, time: Column[Any], key: Column[Any], either: Sequence[ColumnElement[bool]] = ()
 ) -> Listing:
-    """Return the statements of a list in the order `time`, then `key`, both falling.
+    """Return the statements of a list ordered by `time`, then `key`, both descending.
 
-    Of the conditions `either` one must hold, and no two may hold for one row. Each is to have an index in the order of
-    the list: the database merges their rows, and reads hardly more of them than the page has. No parameter of `query`
-    may begin with `page_`.
+    A row is listed if one of the conditions `either` holds; no two may hold for the same row. Each needs an index in
+    the order of the list, so that the database merges their rows and reads hardly more than one page of them. No
+    parameter of `query` may begin with `page_`.
     """
     moment, last = bindparam("page_moment", type_=time.type), bindparam("page_last", type_=key.type)
-    # The second condition follows from the first, and is one that an index can begin at.
+    # The second condition is implied by the first, but an index can start from it.
     after = query.where(or_(time < moment, and_(time == moment, key < last)), time <= moment)
     first, following = (_page(one, time, key, either) for one in (query, after))
     return Listing(first, following, key.table.name, time.name, key.name, key.type.python_type)
 
 
 def fetch_page(
-    connection: Connection, found_by: Listing, parameters: Mapping[str, Any], *, limit: int, cursor: str | None
-) -> tuple[Sequence[Row[Any]], bool, str | None]:
-    """Return the rows of one page, whether there are more, and the cursor of the next page.
+    connection: Connection,
+    record: Callable[..., T],
+    found_by: Listing,
+    parameters: Mapping[str, Any],
+    *,
+    limit: int,
+    cursor: str | None,
+) -> RecordPage[T]:
+    """Return one page of a list, its rows as records. A page costs the same wherever it starts.
 
-    `parameters` are those that the listing leaves open. A page costs the same wherever it starts. Raises
-    `InvalidCursorError`.
+    Raises `InvalidCursorError`.
     """
     values = {**parameters, "page_limit": limit + 1}
     if cursor is not None:
         values["page_moment"], values["page_last"] = _decode(cursor, found_by)
     rows = connection.execute(found_by.first if cursor is None else found_by.following, values).all()
-    time, key = found_by.time, found_by.key
-    if len(rows) <= limit:
-        return rows, False, None
-    rows = rows[:limit]
-    return rows, True, _encode(found_by.name, getattr(rows[-1], time), getattr(rows[-1], key))
+    more, rows = len(rows) > limit, rows[:limit]
+    following = _encode(found_by, rows[-1]) if more else None
+    return RecordPage([record(**row._mapping) for row in rows], more, following)  # noqa: SLF001
 
 
-def sought(column: Column[Any], *, there: bool) -> ColumnElement[Any]:
-    """Return a column for a condition, which may look it up in an index only if it is `there` to be sought by.
+def unindexed(column: Column[Any]) -> ColumnElement[Any]:
+    """Return a column in a form that no index can serve, for a condition that another index serves better.
 
-    Without statistics SQLite takes every index for equally good: it would go through all confirmed payments of an
-    organisation to find those of one wallet.
+    SQLite, without statistics, considers all indexes equally good: to find one wallet's payments, it would scan all
+    confirmed payments of the organisation.
     """
-    return column if there else func.coalesce(column, "")
+    return func.coalesce(column, "")
 
 
 def _page(
@@ -108,7 +111,7 @@ def _page(
     most = bindparam("page_limit", type_=Integer)
     if len(either) <= 1:
         return query.where(*either).order_by(time.desc(), key.desc()).limit(most)
-    # By their places: of the parts of a union SQLite does not tell columns of the same name in two tables apart.
+    # By position: in a union, SQLite cannot tell apart columns of two tables with the same name.
     names = [column.name for column in query.selected_columns]
     order: list[ColumnElement[Any]] = [
         desc(literal_column(str(names.index(column.name) + 1))) for column in (time, key)
@@ -116,9 +119,9 @@ def _page(
     return union_all(*(query.where(one) for one in either)).order_by(*order).limit(most)
 
 
-def _encode(name: str, moment: int, key: Any) -> str:
-    # The name of the list keeps its cursors out of others, where they would begin at rows that nobody asked for.
-    text = json.dumps([name, moment, key], separators=(",", ":"))
+def _encode(found_by: Listing, last: Row[Any]) -> str:
+    # The list's name makes its cursors invalid in other lists.
+    text = json.dumps([found_by.name, getattr(last, found_by.time), getattr(last, found_by.key)], separators=(",", ":"))
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
@@ -138,5 +141,5 @@ def _decode(cursor: str, found_by: Listing) -> tuple[int, Any]:
 
 
 def _fits(key: Any) -> bool:
-    # All keys are ASCII; what is not may be no text that a database takes.
+    # All keys are ASCII; a database may reject other text.
     return 0 <= key < _LIMIT if isinstance(key, int) else key.isascii()

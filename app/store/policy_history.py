@@ -1,4 +1,4 @@
-"""What a policy's vaults have paid, and what became of their escrows: to be judged again."""
+"""What wallets have paid and been refused, for replaying it against other rules."""
 
 from dataclasses import dataclass
 
@@ -6,15 +6,16 @@ from sqlalchemy import Connection, and_, or_, select
 
 from app.store.read_tables import escrows
 from app.store.read_tables import transactions as table
+from app.store.records import fetch_all
 from app.store.transactions import A2A_SEND, ESCROW_LOCK, PAYMENT
 
 
 @dataclass(frozen=True, slots=True)
 class PastPayment:
-    """A payment or escrow of a wallet: confirmed, or blocked by the policy of its time.
+    """A wallet's payment or escrow, confirmed or blocked by its policy at the time.
 
-    `amount` is micro-USDC, `timestamp` Unix milliseconds. `attestation_hash` is set when the session's key signed.
-    `settled_at` (Unix seconds) and `released` say what became of an escrow.
+    `amount` is micro-USDC, `timestamp` Unix milliseconds. `attestation_hash` is set if the session key signed.
+    `settled_at` (Unix seconds) and `released` are an escrow's outcome.
     """
 
     tx_id: str
@@ -34,7 +35,7 @@ class PastPayment:
 def past_payments(
     connection: Connection, wallet_id: str, *, charged_from: int, judged_from: int, limit: int
 ) -> list[PastPayment]:
-    """Return the oldest `limit` of what a wallet spent from one time on, and was refused from a later one on.
+    """Return the oldest payments that a wallet made since `charged_from` or was refused since `judged_from`.
 
     Both are Unix milliseconds.
     """
@@ -48,4 +49,4 @@ def past_payments(
         .order_by(table.c.timestamp, table.c.tx_id)
         .limit(limit)
     )
-    return [PastPayment(**row._mapping) for row in connection.execute(query)]  # noqa: SLF001
+    return fetch_all(connection, PastPayment, query)

@@ -1,8 +1,8 @@
 """Read models: tables that follow from the chain, joined with what only the service knows.
 
-The projector writes them and can rebuild them. Times are Unix milliseconds, except where the chain keeps seconds
-(`session_expires_at`, `expiry`, `effective_at`, an escrow's but `created_at`); addresses are base58, hashes lower-case
-hex.
+The projector writes and can rebuild them. Times are Unix milliseconds, except where the chain keeps seconds
+(`session_expires_at`, `expiry`, `effective_at`, and an escrow's times other than `created_at`); addresses are base58,
+hashes lower-case hex.
 """
 
 from sqlalchemy import (
@@ -49,8 +49,8 @@ wallets = Table(
     Column("archived", Boolean, nullable=False),
     Column("balance", U64, nullable=False),
     Column("balance_slot", BigInteger, nullable=False, comment="as of which the balance holds"),
-    # Events may be applied out of order: the number of the last one that set the balance, the policy and session,
-    # and the freeze.
+    # Events may be applied out of order. These are the numbers of the last ones that set the balance, the policy and
+    # session, and the freeze.
     Column("balance_sequence", U64, nullable=False),
     Column("config_sequence", U64, nullable=False),
     Column("frozen_sequence", U64, nullable=False),
@@ -60,7 +60,7 @@ wallets = Table(
     Column("created_at", BigInteger, nullable=False),
     Column("updated_at", BigInteger, nullable=False),
     Column("last_transaction_at", BigInteger),
-    Column("blocked_at", BigInteger, comment="when the last attempt was refused; null when it was not"),
+    Column("blocked_at", BigInteger, comment="when the last attempt was refused; else null"),
     Index("wallets_newest", "org", "created_at", "wallet_id"),
     Index("wallets_by_policy", "org", "policy"),
 )
@@ -112,7 +112,7 @@ recipients = Table(
 )
 
 RECIPIENT_GIVEN = "recipient IS NOT recipient_address"
-"""Holds for a transaction whose recipient was given as something else than the address."""
+"""True for a transaction whose recipient was not given as the address."""
 
 transactions = Table(
     "transactions",
@@ -121,7 +121,7 @@ transactions = Table(
     Column("org", String, nullable=False),
     Column("wallet_id", String, nullable=False),
     Column("type", String, nullable=False),
-    Column("recipient", String, comment="as it was given, or the address"),
+    Column("recipient", String, comment="as the client gave it, or the address"),
     Column("recipient_address", String),
     Column("amount", U64, nullable=False),
     Column("status", String, nullable=False),
@@ -134,15 +134,15 @@ transactions = Table(
     Column("violation", JSON),
     Column("error", String),
     Column("timestamp", BigInteger, nullable=False),
-    # Every combination of filters is read in the order of one of these, or of several that are merged: where an index
-    # has a column that the filter leaves open, once for each of its few values.
+    # Every combination of filters reads one of these indexes in its order, or merges several: one for each of the few
+    # values of an indexed column that the filter leaves open.
     Index("transactions_newest", "org", "timestamp", "tx_id"),
     Index("transactions_by_wallet", "wallet_id", "timestamp", "tx_id"),
     Index("transactions_by_kind", "org", "status", "type", "timestamp", "tx_id"),
     Index("transactions_by_wallet_kind", "wallet_id", "status", "type", "timestamp", "tx_id"),
     Index("transactions_by_address", "org", "recipient_address", "status", "type", "timestamp", "tx_id"),
     Index("transactions_by_wallet_address", "wallet_id", "recipient_address", "status", "type", "timestamp", "tx_id"),
-    # What was given is mostly the address, and then the indexes of that have the row.
+    # Mostly the address was given; then the indexes by address find the row.
     *(
         Index(name, scope, "recipient", "status", "type", "timestamp", "tx_id", sqlite_where=text(RECIPIENT_GIVEN))
         for name, scope in (("transactions_by_recipient", "org"), ("transactions_by_wallet_recipient", "wallet_id"))
@@ -151,7 +151,7 @@ transactions = Table(
 )
 
 BETWEEN_TWO = "other_wallet_id <> wallet_id"
-"""Holds for an event of what happened between two wallets."""
+"""True for an event between two wallets."""
 
 feed = Table(
     "feed",
@@ -165,9 +165,9 @@ feed = Table(
     Column("severity", String, nullable=False),
     Column("summary", String, nullable=False),
     Column("payload", JSON, nullable=False),
-    Column("signature", String, comment="of the transaction it reports, if any"),
-    Column("other_wallet_id", String, comment="of the wallet on the other side, if any"),
-    # As with transactions: each list is read in the order of one index, or of several that are merged.
+    Column("signature", String, comment="of the reported transaction, if any"),
+    Column("other_wallet_id", String, comment="the other of two wallets, if any"),
+    # As with transactions, each list reads one index in its order, or merges several.
     Index("feed_newest", "org", "timestamp", "position"),
     Index("feed_by_kind", "org", "type", "severity", "timestamp", "position"),
     Index("feed_by_wallet", "wallet_id", "timestamp", "position"),
@@ -187,7 +187,7 @@ projection = Table(
     "projection",
     metadata,
     Column("name", String, primary_key=True),
-    Column("position", BigInteger, nullable=False, comment="of the last change of the chain database that was applied"),
+    Column("position", BigInteger, nullable=False, comment="of the last row of the chain database that was applied"),
 )
 
 approvals = Table(
@@ -198,7 +198,7 @@ approvals = Table(
     Column("vault", String, nullable=False),
     Column("recipient", String, nullable=False),
     Column("amount", U64, nullable=False),
-    Column("for_escrow", Boolean, nullable=False, server_default=false(), comment="it is locked, not paid"),
+    Column("for_escrow", Boolean, nullable=False, server_default=false(), comment="an escrow, not a payment"),
     Column("policy_version", U64, nullable=False),
     Column("expires_at", BigInteger, nullable=False, comment="Unix seconds"),
     Column("payer", String, nullable=False, comment="gets the account's rent back"),
@@ -215,7 +215,7 @@ escrows = Table(
     Column("wallet_id", String, nullable=False, comment="of the wallet that pays"),
     Column("vault", String, nullable=False, comment="of that wallet"),
     Column("receiver", String, nullable=False, comment="address of the receiving vault, or another address"),
-    Column("to_wallet", String, comment="of the receiving wallet, when the receiver is one"),
+    Column("to_wallet", String, comment="of the receiving wallet, if the receiver is one"),
     Column("payer", String, nullable=False, comment="gets the accounts' rent back"),
     Column("policy", String, nullable=False, comment="address of the policy that allowed it"),
     Column("amount", U64, nullable=False),
@@ -223,13 +223,13 @@ escrows = Table(
     Column("output_commitment", String, comment="SHA-256 of the hash that the output must have"),
     Column("proof_kinds", Integer, nullable=False, comment="bit set over the codes of the kinds"),
     Column("counter", U64, nullable=False),
-    # A locked escrow is disputed at most once and settled at most once, and the status follows from which of the two
-    # is known, in whatever order their events are applied.
+    # A locked escrow is disputed and settled at most once each. The status follows from which of the two is known, in
+    # whatever order their events are applied.
     Column("status", String, nullable=False, comment="pending, locked, disputed, released, refunded or settled"),
     Column("deadline", BigInteger, nullable=False),
-    Column("due_at", BigInteger, comment="when it is to be refunded; null while pending and once settled"),
+    Column("due_at", BigInteger, comment="when to refund it; null while pending and once settled"),
     Column("created_at", BigInteger, nullable=False),
-    Column("tx_id", String, comment="of the row of its locking"),
+    Column("tx_id", String, comment="of the transaction that locked it"),
     Column("signature", String),
     Column("disputed_at", BigInteger),
     Column("disputed_by", String, comment="the address that signed"),

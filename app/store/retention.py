@@ -1,4 +1,4 @@
-"""Deletes what is kept for a time only."""
+"""Deletion of old events and requests."""
 
 from sqlalchemy import Connection, delete, exists, select
 
@@ -8,7 +8,7 @@ from app.store.state_tables import organisations
 
 
 def delete_events(connection: Connection, before: int, *, most: int) -> int:
-    """Delete the oldest events of before that Unix millisecond, at most so many; returns how many there were."""
+    """Delete the oldest events before a Unix millisecond, at most `most`; returns the number deleted."""
     deleted = 0
     for org in connection.scalars(select(organisations.c.org)).all():
         # The index by time begins with the organisation.
@@ -19,12 +19,12 @@ def delete_events(connection: Connection, before: int, *, most: int) -> int:
 
 
 def delete_undecided_requests(connection: Connection, before: int, *, most: int) -> int:
-    """Delete the oldest requests for approvals of before that Unix millisecond that nobody decided on.
+    """Delete the oldest undecided approval requests before a Unix millisecond, at most `most`.
 
-    At most so many; returns how many there were.
+    Returns the number deleted.
     """
     table = approval_requests
-    # Without a decision here a request may still have been approved past the service.
+    # A request that is undecided here may have been approved without this service.
     given = exists().where(approvals.c.address == table.c.address)
     old = select(table.c.approval_id).where(table.c.decided_at.is_(None), table.c.created_at < before, ~given)
     chosen = old.order_by(table.c.created_at).limit(most)

@@ -1,4 +1,4 @@
-"""Tables of what the chain does not know; they are never rebuilt.
+"""Tables of state that the chain does not know; they are never rebuilt.
 
 Times are Unix milliseconds, addresses base58, hashes lower-case hex.
 """
@@ -37,7 +37,7 @@ api_keys = Table(
     Column("key_id", String, primary_key=True),
     Column("org", String, nullable=False, index=True),
     Column("role", String, nullable=False),
-    Column("wallet_id", String, comment="the one wallet of an agent's key"),
+    Column("wallet_id", String, comment="the only wallet of an agent's key"),
     Column("name", String, nullable=False),
     Column("digest", String, nullable=False, unique=True, comment="HMAC of the key; the key itself is not kept"),
     Column("hint", String, nullable=False, comment="enough of the key to recognise it"),
@@ -84,7 +84,7 @@ policy_edits = Table(
     Column("id", Integer, primary_key=True),
     Column("org", String, nullable=False),
     Column("policy_id", String, nullable=False),
-    Column("version", U64, comment="of the policy after the edit; null when only its name changed"),
+    Column("version", U64, comment="of the policy after the edit; null if only its name changed"),
     Column("changed_by", String, nullable=False),
     Column("changes", JSON, nullable=False),
     Column("created_at", BigInteger, nullable=False),
@@ -96,7 +96,7 @@ allowlists = Table(
     metadata,
     Column("allowlist", String, primary_key=True, comment="address of one version of a policy's list"),
     Column("policy_id", String, nullable=False),
-    Column("entries", JSON, nullable=False, comment="addresses and domains as they were given"),
+    Column("entries", JSON, nullable=False, comment="addresses and domains as the client gave them"),
 )
 
 domains = Table(
@@ -114,7 +114,7 @@ attempts = Table(
     Column("wallet_id", String),
     Column("type", String, nullable=False),
     Column("status", String, nullable=False, comment="pending, confirmed, blocked or failed"),
-    Column("recipient", String, comment="as it was given: an address, a wallet or a domain"),
+    Column("recipient", String, comment="as the client gave it: an address, a wallet or a domain"),
     Column("recipient_address", String),
     Column("amount", U64, nullable=False),
     Column("policy_id", String),
@@ -142,7 +142,7 @@ idempotency = Table(
     Column("method", String, nullable=False),
     Column("path", String, nullable=False),
     Column("body_hash", String, nullable=False),
-    Column("state", String, nullable=False, comment="running, done or unknown"),
+    Column("state", String, nullable=False, comment="running or done"),
     Column("status_code", Integer),
     Column("response", String),
     Column("tx_id", String),
@@ -154,10 +154,10 @@ escrow_details = Table(
     "escrow_details",
     metadata,
     Column("escrow_id", String, primary_key=True),
-    # The chain holds the hashes of these. Each is shown only where its hash is the one on the chain.
+    # The chain holds the hashes of these. Each is shown only if the hashes match.
     Column("task_description", String),
     Column("expected_output", String, comment="hex hash that the output must have"),
-    Column("output_hash", String, comment="hex hash of the output that is at output_url"),
+    Column("output_hash", String, comment="hex hash of the output at output_url"),
     Column("output_url", String),
     Column("dispute_reason", String),
     Column("disputed_by", String, comment="id of the wallet for which the dispute was raised"),

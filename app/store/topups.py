@@ -1,14 +1,15 @@
-"""Auto-topup rules: which wallets are filled up from the reserve, from when on and by how much."""
+"""Auto-topup rules: which wallets are refilled from the reserve, below which balance and by how much."""
 
 from dataclasses import dataclass
 
 from sqlalchemy import BigInteger, Boolean, Column, Connection, Index, String, Table, select
 
-from app.store.columns import columns_of, metadata, upsert
+from app.store.columns import metadata, upsert
 from app.store.read_tables import reserves, wallets
+from app.store.records import columns_of, fetch_all, fetch_one
 
 MAX_AMOUNT = 2**63 - 1
-"""The largest micro-USDC of a rule: the column's, far above all USDC there can be."""
+"""The largest micro-USDC in a rule: the column's maximum, far above all USDC that can exist."""
 
 topup_rules = Table(
     "topup_rules",
@@ -35,7 +36,7 @@ class TopupRecord:
 
 @dataclass(frozen=True, slots=True)
 class LowWallet:
-    """A wallet whose balance is below its rule's, at `sequence` of its vault; `reserve` is what could fill it up."""
+    """A wallet with less than its rule's balance, as of its vault's `sequence`; `reserve` is what is available."""
 
     wallet_id: str
     org: str
@@ -48,19 +49,18 @@ class LowWallet:
 
 
 def put_topup_rule(connection: Connection, rule: TopupRecord) -> None:
-    """Store a wallet's rule in place of the one it had."""
+    """Store a wallet's rule, replacing the old one."""
     upsert(connection, topup_rules, columns_of(rule), keys=["wallet_id"])
 
 
 def topup_rule(connection: Connection, wallet_id: str) -> TopupRecord | None:
-    """Return the wallet's rule, if it was ever given one."""
-    row = connection.execute(select(topup_rules).where(topup_rules.c.wallet_id == wallet_id)).one_or_none()
-    return None if row is None else TopupRecord(**row._mapping)  # noqa: SLF001
+    """Return the wallet's rule, if it ever had one."""
+    return fetch_one(connection, TopupRecord, select(topup_rules).where(topup_rules.c.wallet_id == wallet_id))
 
 
 def low_wallets(connection: Connection) -> list[LowWallet]:
-    """Return the wallets that are to be filled up; never a frozen or archived one, nor one of a paused organisation."""
-    return [LowWallet(**row._mapping) for row in connection.execute(_LOW)]  # noqa: SLF001
+    """Return the wallets to refill, without those frozen, archived or of a paused organisation."""
+    return fetch_all(connection, LowWallet, _LOW)
 
 
 _LOW = (

@@ -1,4 +1,4 @@
-"""Transactions: confirmed ones from the chain, and the service's attempts that are pending, blocked or failed."""
+"""Transactions: confirmed ones from the chain, pending, blocked and failed ones from the service's attempts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -8,26 +8,27 @@ from typing import Any
 
 from sqlalchemy import Column, ColumnElement, Connection, and_, bindparam, literal_column, select, true
 
-from app.store.paging import Listing, RecordPage, fetch_page, listing, sought
+from app.store.paging import Listing, RecordPage, fetch_page, listing, unindexed
 from app.store.read_tables import RECIPIENT_GIVEN
 from app.store.read_tables import transactions as table
+from app.store.records import fetch_one
 
 PAYMENT = "payment"
 FUNDING = "funding"
 WITHDRAWAL = "withdrawal"
 ESCROW_LOCK, ESCROW_RELEASE, ESCROW_REFUND = "escrow_lock", "escrow_release", "escrow_refund"
 A2A_SEND, A2A_RECEIVE = "a2a_send", "a2a_receive"
-"""They mirror a lock and a release as what happened between two agents; in sums only the `escrow_*` rows count."""
+"""Show a lock and a release from the agents' point of view; only the `escrow_*` rows count in sums."""
 ROW_TYPES = (PAYMENT, FUNDING, WITHDRAWAL, ESCROW_LOCK, A2A_SEND)
-"""Types of attempts that are rows of the list; an attempt of another type (say, a freeze) moves no money.
+"""Types of attempts that the list shows; others, such as a freeze, move no money.
 
-An escrow that was refused is an `a2a_send`.
+A refused escrow is an `a2a_send`.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionRecord:
-    """A movement of money, or the attempt at one. `amount` is in micro-USDC."""
+    """A movement of money, or an attempt at one. `amount` is in micro-USDC."""
 
     tx_id: str
     org: str
@@ -50,7 +51,7 @@ class TransactionRecord:
 
 @dataclass(frozen=True, slots=True)
 class TransactionFilter:
-    """What a list of transactions is narrowed to. `start` is inclusive, `end` exclusive, in Unix milliseconds."""
+    """Narrows a list of transactions. `start` is inclusive, `end` exclusive, in Unix milliseconds."""
 
     wallet_id: str | None = None
     status: str | None = None
@@ -62,17 +63,17 @@ class TransactionFilter:
 
 STATUSES = ("pending", "confirmed", "blocked", "failed")
 TYPES = (PAYMENT, FUNDING, WITHDRAWAL, ESCROW_LOCK, ESCROW_RELEASE, ESCROW_REFUND, A2A_SEND, A2A_RECEIVE)
-"""All that a row may have: one with another status or type would be missing from lists."""
+"""All types of rows; lists would miss a row with another status or type."""
 _RENAMED = {"tx_signature": "signature", "on_chain_slot": "slot"}
 _COLUMNS = [table.c[_RENAMED.get(field.name, field.name)].label(field.name) for field in fields(TransactionRecord)]
-# Built once: to build a statement takes longer than to execute it.
+# Built once: building a statement takes longer than executing it.
 _BY_ID = select(*_COLUMNS).where(table.c.tx_id == bindparam("tx_id"), table.c.org == bindparam("org"))
 _FILTERS = [field.name for field in fields(TransactionFilter)]
 _PERIOD = {
     "start": table.c.timestamp >= bindparam("start"),
     "end": table.c.timestamp < bindparam("end"),
 }
-# A row is found by what was given as its recipient only where that is not the address: so it is found once.
+# Finds a row by its recipient as given only if that is not the address, so that it is found once.
 _RECIPIENT = (
     table.c.recipient_address == bindparam("recipient"),
     and_(table.c.recipient == bindparam("recipient"), literal_column(RECIPIENT_GIVEN)),
@@ -81,8 +82,7 @@ _RECIPIENT = (
 
 def transaction(connection: Connection, org: str, tx_id: str) -> TransactionRecord | None:
     """Return the organisation's transaction with this id."""
-    row = connection.execute(_BY_ID, {"tx_id": tx_id, "org": org}).one_or_none()
-    return None if row is None else _record(row)
+    return fetch_one(connection, TransactionRecord, _BY_ID, {"tx_id": tx_id, "org": org})
 
 
 def transactions(
@@ -97,16 +97,15 @@ def transactions(
     wanted = narrowed or TransactionFilter()
     values = {name: value for name in _FILTERS if (value := getattr(wanted, name)) is not None}
     chosen = _listing(frozenset(values))
-    rows, more, following = fetch_page(connection, chosen, {"org": org, **values}, limit=limit, cursor=cursor)
-    return RecordPage([_record(row) for row in rows], more, following)
+    return fetch_page(connection, TransactionRecord, chosen, {"org": org, **values}, limit=limit, cursor=cursor)
 
 
 @cache
 def _listing(given: frozenset[str]) -> Listing:
-    """Return the list for the members of the filter that are given."""
+    """Return the list for these members of the filter."""
     of_wallet = "wallet_id" in given
     query = select(*_COLUMNS).where(
-        sought(table.c.org, there=not of_wallet) == bindparam("org"),
+        (unindexed(table.c.org) if of_wallet else table.c.org) == bindparam("org"),
         *(condition for name, condition in _PERIOD.items() if name in given),
     )
     if of_wallet:
@@ -121,9 +120,5 @@ def _listing(given: frozenset[str]) -> Listing:
 
 
 def _each(column: Column[Any], values: Sequence[str], given: frozenset[str]) -> list[ColumnElement[bool]]:
-    """Return the condition that gives a column its value, or one for each that it may have when the filter has none."""
+    """Return the filter's condition on a column or, without one, a condition for each value it may have."""
     return [column == bindparam(column.name)] if column.name in given else [column == value for value in values]
-
-
-def _record(row: Sequence[Any]) -> TransactionRecord:
-    return TransactionRecord(*row)

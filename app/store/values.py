@@ -1,4 +1,4 @@
-"""Single values under a name."""
+"""Named values."""
 
 from sqlalchemy import Connection, select
 
@@ -7,10 +7,10 @@ from app.store.state_tables import setting_values as table
 
 
 def get_value(connection: Connection, name: str) -> str | None:
-    """Return the value under a name."""
+    """Return the value with this name."""
     return connection.scalar(select(table.c.value).where(table.c.name == name))
 
 
 def put_value(connection: Connection, name: str, value: str) -> None:
-    """Set the value under a name."""
+    """Store a value under a name."""
     upsert(connection, table, {"name": name, "value": value}, keys=["name"])

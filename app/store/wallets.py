@@ -1,15 +1,13 @@
 """Wallets: balances, policies and freezes from the chain; agent ids, labels and tags from the service."""
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
 
 from sqlalchemy import (
     BigInteger,
-    ColumnElement,
     Connection,
-    Row,
     Select,
     and_,
     bindparam,
@@ -26,9 +24,10 @@ from sqlalchemy.exc import IntegrityError
 
 from app.chain.rules import Rules
 from app.store.paging import Listing, RecordPage, fetch_page, listing
-from app.store.policies import RULE_COLUMNS, policy_name, rules_of
+from app.store.policies import RULE_COLUMNS, policy_name, take_rules
 from app.store.read_tables import policies
 from app.store.read_tables import wallets as table
+from app.store.records import columns_of, fetch_all
 from app.store.state_tables import policy_details, wallet_tags
 from app.store.state_tables import wallet_details as details
 
@@ -36,16 +35,16 @@ DAY = 24 * 60 * 60 * 1000
 IDLE_AFTER = 7 * DAY
 """Milliseconds without a transaction after which a wallet is idle."""
 VIOLATION_SHOWN_FOR = DAY
-"""Milliseconds for which a refused last attempt shows in a wallet's status."""
+"""Milliseconds for which a wallet's status shows that its last attempt was refused."""
 
 
 class AgentIdTakenError(Exception):
-    """The organisation already has, or had, a wallet for this agent id."""
+    """The organisation has or had a wallet for this agent id."""
 
 
 @dataclass(frozen=True, slots=True)
 class WalletDetails:
-    """What only the service knows of a wallet."""
+    """What only the service knows about a wallet."""
 
     wallet_id: str
     org: str
@@ -58,7 +57,7 @@ class WalletDetails:
 
 @dataclass(frozen=True, slots=True)
 class WalletPolicy:
-    """What a wallet shows of its policy, and what a payment needs of it."""
+    """The part of its policy that a wallet shows and a payment needs."""
 
     policy_id: str
     address: str
@@ -94,16 +93,9 @@ class WalletRecord:
 
 
 def insert_wallet_details(connection: Connection, wallet: WalletDetails) -> None:
-    """Store a wallet's details, before its creation is sent. Raises `AgentIdTakenError`."""
-    values = {
-        "wallet_id": wallet.wallet_id,
-        "org": wallet.org,
-        "vault": wallet.vault,
-        "agent_id": wallet.agent_id,
-        "label": wallet.label,
-        "created_at": wallet.created_at,
-        "updated_at": wallet.created_at,
-    }
+    """Store a wallet's details before its creation is sent. Raises `AgentIdTakenError`."""
+    values = columns_of(wallet) | {"updated_at": wallet.created_at}
+    del values["tags"]
     try:
         connection.execute(insert(details).values(values))
     except IntegrityError as error:
@@ -112,14 +104,14 @@ def insert_wallet_details(connection: Connection, wallet: WalletDetails) -> None
 
 
 def delete_wallet_details(connection: Connection, wallet_id: str) -> None:
-    """Forget the details of a wallet whose creation failed."""
+    """Delete the details of a wallet whose creation failed."""
     connection.execute(delete(details).where(details.c.wallet_id == wallet_id))
 
 
 def update_wallet_details(
     connection: Connection, wallet_id: str, *, now: int, label: str | None = None, tags: Sequence[str] | None = None
 ) -> None:
-    """Change a wallet's label, its tags, or both."""
+    """Change a wallet's label, its tags or both."""
     values: dict[str, Any] = {"updated_at": now}
     if label is not None:
         values["label"] = label
@@ -130,7 +122,7 @@ def update_wallet_details(
 
 
 def wallet_details(connection: Connection, wallet_id: str) -> WalletDetails | None:
-    """Return a wallet's details, also while its creation has not been seen on the chain."""
+    """Return a wallet's details, even before its creation is seen on the chain."""
     row = connection.execute(select(details).where(details.c.wallet_id == wallet_id)).one_or_none()
     if row is None:
         return None
@@ -145,18 +137,18 @@ def labels(connection: Connection, wallet_ids: Collection[str]) -> dict[str, str
 
 
 def has_wallet(connection: Connection, org: str, wallet_id: str) -> bool:
-    """Return whether the organisation has a wallet with this id, archived ones too."""
+    """Return whether the organisation has a wallet with this id, archived or not."""
     return connection.scalar(_OWNED, {"org": org, "key": wallet_id}) is not None
 
 
 def vault_of(connection: Connection, wallet_id: str) -> str | None:
-    """Return the address of a wallet's vault, also while its creation has not been seen on the chain."""
+    """Return the address of a wallet's vault, even before its creation is seen on the chain."""
     found: str | None = connection.scalar(_VAULT, {"key": wallet_id})
     return found
 
 
 def wallet(connection: Connection, org: str, wallet_id: str, now: int) -> WalletRecord | None:
-    """Return the organisation's wallet with this id, archived ones too."""
+    """Return the organisation's wallet with this id, archived or not."""
     return _one(connection, _BY_ID, {"org": org, "now": now, "key": wallet_id})
 
 
@@ -180,36 +172,31 @@ def wallets(
     limit: int = 20,
     cursor: str | None = None,
 ) -> RecordPage[WalletRecord]:
-    """Return the organisation's wallets, newest first, that have this status and all of these tags.
+    """Return the organisation's wallets with this status and all these tags, newest first.
 
-    Archived wallets are listed only when asked for by their status. Raises `InvalidCursorError`.
+    Archived wallets are listed only if the status asks for them. Raises `InvalidCursorError`.
     """
     wanted = list(dict.fromkeys(tags))
     parameters = {"org": org, "now": now, "status": status, "tags": wanted, "tag_count": len(wanted)}
     chosen = _listing(with_status=status is not None, tagged=bool(wanted))
-    rows, more, following = fetch_page(connection, chosen, parameters, limit=limit, cursor=cursor)
-    return RecordPage(_records(connection, rows), more, following)
+    page: RecordPage[dict[str, Any]] = fetch_page(connection, dict, chosen, parameters, limit=limit, cursor=cursor)
+    return RecordPage(_records(connection, page.data), page.has_more, page.next_cursor)
 
 
-def _status() -> ColumnElement[str]:
-    """Return the status as SQL; the first condition that holds decides."""
-    now = bindparam("now", type_=BigInteger)
-    last_activity = func.coalesce(table.c.last_transaction_at, table.c.created_at)
-    return case(
-        (table.c.archived, literal("archived")),
-        (table.c.frozen != 0, literal("frozen")),
-        (table.c.blocked_at > now - VIOLATION_SHOWN_FOR, literal("policy_violation")),
-        (and_(table.c.balance == 0, table.c.funded), literal("unfunded")),
-        (last_activity < now - IDLE_AFTER, literal("idle")),
-        else_=literal("active"),
-    )
-
-
-# Built once: to build these statements takes longer than to execute them. They leave `org`, `now` and `key` open.
-_STATUS = _status()
+_NOW = bindparam("now", type_=BigInteger)
+# The first condition that holds decides.
+_STATUS = case(
+    (table.c.archived, literal("archived")),
+    (table.c.frozen != 0, literal("frozen")),
+    (table.c.blocked_at > _NOW - VIOLATION_SHOWN_FOR, literal("policy_violation")),
+    (and_(table.c.balance == 0, table.c.funded), literal("unfunded")),
+    (func.coalesce(table.c.last_transaction_at, table.c.created_at) < _NOW - IDLE_AFTER, literal("idle")),
+    else_=literal("active"),
+)
+# Built once: building these statements takes longer than executing them. Their parameters are `org`, `now` and `key`.
 _WALLETS = (
     select(
-        table,
+        *(table.c[field.name] for field in fields(WalletRecord) if field.name in table.c),
         details.c.agent_id,
         details.c.label,
         details.c.updated_at.label("details_updated_at"),
@@ -230,7 +217,7 @@ _VAULT = union(*(select(one.c.vault).where(one.c.wallet_id == bindparam("key")) 
 _BY_ID = _WALLETS.where(table.c.wallet_id == bindparam("key"))
 _BY_VAULT = _WALLETS.where(table.c.vault == bindparam("key"))
 _BY_AGENT = _WALLETS.where(details.c.agent_id == bindparam("key"))
-# Asked of each of the organisation's wallets: other organisations have wallets of the same tags.
+# Evaluated for each of the organisation's wallets: other organisations may use the same tags.
 _TAGS_FOUND = (
     select(func.count())
     .where(wallet_tags.c.wallet_id == table.c.wallet_id, wallet_tags.c.tag.in_(bindparam("tags", expanding=True)))
@@ -252,44 +239,27 @@ def _listing(*, with_status: bool, tagged: bool) -> Listing:
 
 
 def _one(connection: Connection, query: Select[Any], parameters: dict[str, Any]) -> WalletRecord | None:
-    records = _records(connection, connection.execute(query, parameters).all())
+    records = _records(connection, fetch_all(connection, dict, query, parameters))
     return records[0] if records else None
 
 
-def _records(connection: Connection, rows: Sequence[Row[Any]]) -> list[WalletRecord]:
-    tags = _tags(connection, [row.wallet_id for row in rows])
-    return [_record(row, tags.get(row.wallet_id, ())) for row in rows]
+def _records(connection: Connection, rows: Sequence[dict[str, Any]]) -> list[WalletRecord]:
+    tags = _tags(connection, [row["wallet_id"] for row in rows])
+    return [_record(row, tags.get(row["wallet_id"], ())) for row in rows]
 
 
-def _record(row: Row[Any], tags: tuple[str, ...]) -> WalletRecord:
-    return WalletRecord(
-        wallet_id=row.wallet_id,
-        org=row.org,
-        vault=row.vault,
-        tokens=row.tokens,
-        agent_id=row.agent_id,
-        label=row.label,
-        tags=tags,
-        policy=WalletPolicy(
-            policy_id=row.policy_id,
-            address=row.policy,
-            name=policy_name(row.policy_id, row.policy_name),
-            rules=rules_of(row),
-            allowlist=row.allowlist,
-            version=row.version,
-        ),
-        balance=row.balance,
-        status=row.status,
-        frozen=row.frozen,
-        archived=row.archived,
-        session_authority=row.session_authority,
-        session_expires_at=row.session_expires_at,
-        sequence=row.sequence,
-        escrow_counter=row.escrow_counter,
-        created_at=row.created_at,
-        updated_at=max(row.updated_at, row.details_updated_at or 0),
-        last_transaction_at=row.last_transaction_at,
+def _record(values: dict[str, Any], tags: tuple[str, ...]) -> WalletRecord:
+    policy_id = values.pop("policy_id")
+    policy = WalletPolicy(
+        policy_id=policy_id,
+        address=values.pop("policy"),
+        name=policy_name(policy_id, values.pop("policy_name")),
+        rules=take_rules(values),
+        allowlist=values.pop("allowlist"),
+        version=values.pop("version"),
     )
+    updated_at = max(values.pop("updated_at"), values.pop("details_updated_at") or 0)
+    return WalletRecord(**values, tags=tags, policy=policy, updated_at=updated_at)
 
 
 def _tags(connection: Connection, wallet_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:

@@ -10,7 +10,6 @@ from sqlalchemy import (
     Column,
     Connection,
     Index,
-    Row,
     String,
     Table,
     bindparam,
@@ -20,9 +19,10 @@ from sqlalchemy import (
     update,
 )
 
-from app.store.columns import columns_of, metadata
+from app.store.columns import metadata
+from app.store.feed import last_position
 from app.store.paging import RecordPage, fetch_page, listing
-from app.store.read_tables import feed
+from app.store.records import columns_of, fetch_all, fetch_one
 
 ALL_EVENTS = "*"
 """The subscription to events of every type."""
@@ -36,12 +36,12 @@ table = Table(
     Column("events", JSON, nullable=False),
     Column("status", String, nullable=False, comment="enabled, degraded or deleted"),
     Column("secret", String, nullable=False, comment="encrypted"),
-    Column("old_secret", String, comment="encrypted; the one before the last rotation"),
+    Column("old_secret", String, comment="encrypted; from before the last rotation"),
     Column("old_secret_until", BigInteger),
-    Column("position", BigInteger, nullable=False, comment="of the last event of the feed that was queued or passed"),
+    Column("position", BigInteger, nullable=False, comment="of the last event in the feed that was queued or skipped"),
     Column("created_at", BigInteger, nullable=False),
     Column("updated_at", BigInteger, nullable=False),
-    # Idempotency keys of the requests that made the two secrets: one repeated after a crash gets its secret again.
+    # Idempotency keys of the requests that made the secrets: a repeat after a crash gets the same secret.
     Column("created_under", String),
     Column("rotated_under", String),
     Index("webhooks_newest", "org", "created_at", "webhook_id"),
@@ -55,7 +55,7 @@ _LISTING = listing(
 
 @dataclass(frozen=True, slots=True)
 class WebhookRecord:
-    """One webhook. `secret` and `old_secret` are encrypted; the old one signs, too, until `old_secret_until`."""
+    """One webhook. Both secrets are encrypted; the old one also signs until `old_secret_until`."""
 
     webhook_id: str
     org: str
@@ -72,49 +72,49 @@ class WebhookRecord:
     rotated_under: str | None
 
     def wants(self, event: str) -> bool:
-        """Whether it is subscribed to events of this type."""
+        """Return whether it is subscribed to this type of event."""
         return ALL_EVENTS in self.events or event in self.events
 
 
 def insert_webhook(connection: Connection, webhook: WebhookRecord) -> None:
-    """Store a new webhook, which gets the events that are stored from now on."""
-    last = connection.scalar(select(func.max(feed.c.position))) or 0
-    connection.execute(insert(table).values(columns_of(webhook) | {"position": last}))
+    """Store a new webhook; it gets the events that are stored from now on."""
+    connection.execute(insert(table).values(columns_of(webhook) | {"position": last_position(connection)}))
 
 
 def webhook(connection: Connection, org: str, webhook_id: str) -> WebhookRecord | None:
-    """Return the organisation's webhook with this id, a deleted one too while it is remembered."""
-    return _one(connection, table.c.org == org, table.c.webhook_id == webhook_id)
+    """Return the organisation's webhook with this id, including a deleted one while it is kept."""
+    return fetch_one(
+        connection, WebhookRecord, select(table).where(table.c.org == org, table.c.webhook_id == webhook_id)
+    )
 
 
 def webhook_to_serve(connection: Connection, webhook_id: str) -> WebhookRecord | None:
-    """Return the webhook if events are to be sent to it now."""
-    return _one(connection, table.c.webhook_id == webhook_id, table.c.status == "enabled")
+    """Return the webhook if it is enabled."""
+    query = select(table).where(table.c.webhook_id == webhook_id, table.c.status == "enabled")
+    return fetch_one(connection, WebhookRecord, query)
 
 
 def webhook_created_under(connection: Connection, org: str, key: str) -> WebhookRecord | None:
-    """Return the newest webhook that was made by a request with this idempotency key."""
+    """Return the newest webhook that was requested under this idempotency key."""
     query = select(table).where(table.c.org == org, table.c.created_under == key, _LIVING)
-    row = connection.execute(query.order_by(table.c.created_at.desc()).limit(1)).one_or_none()
-    return None if row is None else _record(row)
+    return fetch_one(connection, WebhookRecord, query.order_by(table.c.created_at.desc()).limit(1))
 
 
 def webhooks(
     connection: Connection, org: str, *, limit: int = 20, cursor: str | None = None
 ) -> RecordPage[WebhookRecord]:
     """Return the organisation's webhooks, newest first. Raises `InvalidCursorError`."""
-    rows, more, following = fetch_page(connection, _LISTING, {"org": org}, limit=limit, cursor=cursor)
-    return RecordPage([_record(row) for row in rows], more, following)
+    return fetch_page(connection, WebhookRecord, _LISTING, {"org": org}, limit=limit, cursor=cursor)
 
 
 def count_webhooks(connection: Connection, org: str) -> int:
-    """Return how many webhooks the organisation has."""
+    """Return the number of the organisation's webhooks."""
     return connection.scalar(select(func.count()).select_from(table).where(table.c.org == org, _LIVING)) or 0
 
 
 def listening(connection: Connection) -> list[WebhookRecord]:
-    """Return the webhooks of all organisations whose queues grow; that of a degraded one does."""
-    return [_record(row) for row in connection.execute(select(table).where(_LIVING))]
+    """Return all organisations' webhooks for which events are queued, including degraded ones."""
+    return fetch_all(connection, WebhookRecord, select(table).where(_LIVING))
 
 
 def change_webhook(connection: Connection, webhook_id: str, **values: Any) -> None:
@@ -123,15 +123,6 @@ def change_webhook(connection: Connection, webhook_id: str, **values: Any) -> No
 
 
 def mark_degraded(connection: Connection, webhook_id: str, now: int) -> bool:
-    """Pause an enabled webhook; false when it is none."""
+    """Pause a webhook; false if it is not enabled."""
     mine = update(table).where(table.c.webhook_id == webhook_id, table.c.status == "enabled")
     return connection.execute(mine.values(status="degraded", updated_at=now)).rowcount == 1
-
-
-def _one(connection: Connection, *conditions: Any) -> WebhookRecord | None:
-    row = connection.execute(select(table).where(*conditions)).one_or_none()
-    return None if row is None else _record(row)
-
-
-def _record(row: Row[Any]) -> WebhookRecord:
-    return WebhookRecord(**row._mapping)  # noqa: SLF001

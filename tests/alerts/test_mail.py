@@ -21,8 +21,8 @@ from app.alerts.mailer import Mailer
 from app.core.settings import Settings
 from app.store.alert_kinds import BALANCE_LOW, INACTIVITY, LARGE_TRANSACTION, POLICY_VIOLATION, VELOCITY_SPIKE
 from app.store.alert_mails import purge, table
-from app.store.columns import columns_of
 from app.store.deliveries import LIFETIME
+from app.store.records import columns_of
 from tests.support.alerts import HOUR, MINUTE, OPS, USDC, Mailbox, Scene, Vault, fails, hangs, refuses, takes
 from tests.support.certificates import certificate
 
