@@ -1,1 +1,1 @@
-"""What each event of the chain means for the read models and the feed: one function an event."""
+"""What each on-chain event changes in the read models and the feed: one function per event."""

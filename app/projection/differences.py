@@ -1,4 +1,4 @@
-"""The difference between two versions of a policy, in the API's form."""
+"""The difference between two versions of a policy, as the API shows it."""
 
 from collections.abc import Sequence
 from typing import Any

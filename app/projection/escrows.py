@@ -1,40 +1,39 @@
-"""Events about escrows: they move money between two wallets, or between a wallet and an address outside."""
+"""Events about escrows, which move money between two wallets or from a wallet to an outside address."""
 
 from typing import Any
 
-from app.core.identifiers import escrow_id, event_id, wallet_id
+from app.core.identifiers import escrow_id, wallet_id
 from app.core.money import format_usdc
-from app.core.timestamps import iso, iso_ms
-from app.projection import orphans
+from app.core.timestamps import iso
 from app.projection.batch import Batch, Values
-from app.projection.rows import ChainRow
 from app.projection.transfers import confirm, receive, set_balance, spent, use_approval
 from app.projection.wallets import change
 from app.store.escrows import DISPUTED, FROM_LATER_EVENTS, LOCKED, PENDING, REFUNDED, RELEASED, SETTLED, UNDECIDED_AFTER
 from app.store.transactions import A2A_RECEIVE, A2A_SEND, ESCROW_LOCK, ESCROW_REFUND, ESCROW_RELEASE
+from indexer import StoredEvent
 
 _COMPLETED = 1
 _REFUND_REASONS = {2: "timeout", 4: "dispute", 5: "dispute", 6: "dispute_undecided"}
-"""By the code of the outcome: why something went back."""
+"""Why money was refunded, by the code of the outcome."""
 _NO_HASH = "00" * 32
 
 
-def created(batch: Batch, row: ChainRow) -> bool:
-    """Add the escrow and report it; returns whether events about it came before."""
+def created(batch: Batch, row: StoredEvent) -> None:
+    """Add the escrow and report it."""
     data = row.data
     use_approval(batch, row)
     known = spent(row, data["receiver"])
     locked = confirm(batch, row, ESCROW_LOCK, known)
     confirm(batch, row, A2A_SEND, known)
     set_balance(batch, row, data["balance"], locked["timestamp"])
-    wallet = batch.wallet(data["vault"])
+    wallet = batch.wallets.get(data["vault"])
     if wallet is not None:
-        batch.change_wallet(data["vault"], {"escrow_counter": max(wallet["escrow_counter"], data["counter"] + 1)})
+        batch.wallets.change(data["vault"], {"escrow_counter": max(wallet["escrow_counter"], data["counter"] + 1)})
     values = _terms(row) | {"tx_id": locked["tx_id"], "created_at": locked["timestamp"]}
-    before = batch.escrow(data["escrow"])
+    before = batch.escrows.get(data["escrow"])
     if before is None or before["status"] == PENDING:
         values |= {**dict.fromkeys(FROM_LATER_EVENTS), "status": LOCKED, "due_at": data["deadline"]}
-    batch.change_escrow(data["escrow"], values)
+    batch.escrows.change(data["escrow"], values)
     _report(
         batch,
         row,
@@ -48,16 +47,16 @@ def created(batch: Batch, row: ChainRow) -> bool:
             "tx_id": locked["tx_id"],
         },
     )
-    return orphans.adopt(batch, data["escrow"])
+    batch.adopt_orphans(row, data["escrow"])
 
 
-def disputed(batch: Batch, row: ChainRow) -> bool:
+def disputed(batch: Batch, row: StoredEvent) -> None:
     """Mark the escrow as disputed and report it."""
     data = row.data
     change(batch, row, None, {})
     escrow = _known(batch, row)
     if escrow is None:
-        return False
+        return
     values = {
         "disputed_at": data["timestamp"],
         "disputed_by": data["signer"],
@@ -67,7 +66,7 @@ def disputed(batch: Batch, row: ChainRow) -> bool:
     }
     if escrow["settled_at"] is None:
         values |= {"status": DISPUTED, "due_at": data["timestamp"] + UNDECIDED_AFTER}
-    batch.change_escrow(data["escrow"], values)
+    batch.escrows.change(data["escrow"], values)
     evidence = values["evidence_hash"]
     _report(
         batch,
@@ -80,11 +79,10 @@ def disputed(batch: Batch, row: ChainRow) -> bool:
             "evidence": None if evidence is None else f"sha256:{evidence}",
         },
     )
-    return False
 
 
-def settled(batch: Batch, row: ChainRow) -> bool:
-    """Add what each side got, mark the escrow as settled and report it."""
+def settled(batch: Batch, row: StoredEvent) -> None:
+    """Add each side's share, mark the escrow as settled and report it."""
     data = row.data
     escrow = _known(batch, row)
     moment = batch.moment(row) if escrow is None else _moment(batch, row, escrow)
@@ -114,13 +112,12 @@ def settled(batch: Batch, row: ChainRow) -> bool:
             "settled_at": data["timestamp"],
             "settlement_signature": row.signature,
         }
-        batch.change_escrow(data["escrow"], values)
+        batch.escrows.change(data["escrow"], values)
         _report_settlement(batch, row)
-    return False
 
 
-def _terms(row: ChainRow) -> Values:
-    """Return what an escrow was made with."""
+def _terms(row: StoredEvent) -> Values:
+    """Return the terms with which an escrow was created."""
     data = row.data
     names = ("vault", "receiver", "payer", "policy", "amount", "task_hash", "proof_kinds", "counter", "deadline")
     return {
@@ -135,11 +132,11 @@ def _terms(row: ChainRow) -> Values:
     }
 
 
-def _known(batch: Batch, row: ChainRow) -> Values | None:
-    """Return the event's escrow; `None` when the event of its creation has still to come."""
-    escrow = batch.escrow(row.data["escrow"])
+def _known(batch: Batch, row: StoredEvent) -> Values | None:
+    """Return the event's escrow, or `None` if its creation is still to come."""
+    escrow = batch.escrows.get(row.data["escrow"])
     if escrow is None or escrow["status"] == PENDING:
-        orphans.note(batch, row.data["escrow"])
+        batch.note_orphan(row.data["escrow"])
         return None
     return escrow
 
@@ -150,8 +147,8 @@ def _status(data: dict[str, Any]) -> str:
     return REFUNDED if data["refunded"] else RELEASED
 
 
-def _moment(batch: Batch, row: ChainRow, escrow: Values) -> int:
-    """Return the time of a later event, which never shows as the earlier one."""
+def _moment(batch: Batch, row: StoredEvent, escrow: Values) -> int:
+    """Return the time of an event, shown as later than the creation unless it is in the same transaction."""
     after = escrow["created_at"] + (row.signature != escrow["signature"])
     return max(batch.moment(row), int(after))
 
@@ -160,7 +157,7 @@ def _to(escrow: Values) -> str:
     return str(escrow["to_wallet"] or escrow["receiver"])
 
 
-def _report_settlement(batch: Batch, row: ChainRow) -> None:
+def _report_settlement(batch: Batch, row: StoredEvent) -> None:
     data = row.data
     identifier = escrow_id(data["escrow"])
     if data["outcome"] == _COMPLETED:
@@ -177,28 +174,18 @@ def _report_settlement(batch: Batch, row: ChainRow) -> None:
 
 
 def _report(  # noqa: PLR0917
-    batch: Batch, row: ChainRow, name: str, summary: str, fields: Values, severity: str | None = None
+    batch: Batch, row: StoredEvent, name: str, summary: str, fields: Values, severity: str | None = None
 ) -> None:
-    escrow = batch.escrow(row.data["escrow"])
+    escrow = batch.escrows.get(row.data["escrow"])
     assert escrow is not None
-    moment = _moment(batch, row, escrow)
+    parties = {"escrow_id": escrow["escrow_id"], "from_wallet": escrow["wallet_id"], "to_wallet": _to(escrow)}
     batch.report(
-        event_id=event_id(row.signature, row.instruction, row.inner, name),
-        org=str(row.org),
-        type=name,
-        timestamp=moment,
+        row,
+        name,
+        summary,
+        {**parties, **fields, "tx_signature": row.signature, "on_chain_slot": row.slot},
+        moment=_moment(batch, row, escrow),
         wallet_id=escrow["wallet_id"],
         other_wallet_id=escrow["to_wallet"],
         severity=severity,
-        signature=row.signature,
-        summary=summary,
-        payload={
-            "escrow_id": escrow["escrow_id"],
-            "from_wallet": escrow["wallet_id"],
-            "to_wallet": _to(escrow),
-            **fields,
-            "tx_signature": row.signature,
-            "on_chain_slot": row.slot,
-            "timestamp": iso_ms(moment),
-        },
     )

@@ -1,20 +1,19 @@
-"""Which function applies which row."""
+"""The function that applies each kind of row."""
 
 from collections.abc import Callable
 
 from app.projection import escrows, organisations, policies, transfers, wallets
 from app.projection.batch import Batch
-from app.projection.rows import ChainRow
+from indexer import StoredEvent
 
-Handler = Callable[[Batch, ChainRow], bool]
-"""Applies a row, once or again, in any order; returns whether the organisation's rows have to be applied again."""
+Handler = Callable[[Batch, StoredEvent], None]
+"""Applies a row. Rows may come in any order and more than once."""
 
 
-def deposited(batch: Batch, row: ChainRow) -> bool:
-    """Apply a deposit: into the reserve, or into a vault, of which only the balance shows."""
-    if row.data["vault"] is None:
-        return organisations.deposited(batch, row)
-    return transfers.observed(batch, row)
+def deposited(batch: Batch, row: StoredEvent) -> None:
+    """Apply a deposit into the reserve, or into a vault, which only changes its balance."""
+    apply = organisations.deposited if row.data["vault"] is None else transfers.observed
+    apply(batch, row)
 
 
 HANDLERS: dict[str, Handler] = {
@@ -42,4 +41,4 @@ HANDLERS: dict[str, Handler] = {
     "Deposit": deposited,
     "BalanceObserved": transfers.observed,
 }
-"""By the name of the row; one of another name, such as `AllowlistWritten`, changes no read model."""
+"""By the name of the row; other rows, such as `AllowlistWritten`, change no read model."""

@@ -1,21 +1,18 @@
-"""Events about an organisation: its roles, its reserve, its recipients."""
+"""Events about an organisation: its roles, reserve and recipients."""
 
 from sqlalchemy import select
 
-from app.core.identifiers import event_id
 from app.core.money import format_usdc
-from app.core.timestamps import iso_ms
-from app.projection import orphans
 from app.projection.batch import Batch
-from app.projection.rows import ChainRow
 from app.store.read_tables import recipients
+from indexer import StoredEvent
 
 
-def initialized(batch: Batch, row: ChainRow) -> bool:
-    """Add the organisation's reserve; returns whether events about it came before."""
+def initialized(batch: Batch, row: StoredEvent) -> None:
+    """Add the organisation's reserve."""
     data, org = row.data, str(row.org)
-    if batch.reserve(org) is None:
-        batch.change_reserve(
+    if batch.reserves.get(org) is None:
+        batch.reserves.change(
             org,
             {
                 "org": org,
@@ -27,51 +24,37 @@ def initialized(batch: Batch, row: ChainRow) -> bool:
                 "paused": False,
             },
         )
-    return orphans.adopt(batch, org)
+    batch.adopt_orphans(row, org)
 
 
-def updated(batch: Batch, row: ChainRow) -> bool:
+def updated(batch: Batch, row: StoredEvent) -> None:
     """Set the organisation's roles."""
     values = {name: row.data[name] for name in ("authority", "operator")}
-    return _change(batch, row, {**values, "paused": bool(row.data["paused"])})
+    _change(batch, row, {**values, "paused": bool(row.data["paused"])})
 
 
-def authority_accepted(batch: Batch, row: ChainRow) -> bool:
+def authority_accepted(batch: Batch, row: StoredEvent) -> None:
     """Set the organisation's authority."""
-    return _change(batch, row, {"authority": row.data["authority"]})
+    _change(batch, row, {"authority": row.data["authority"]})
 
 
-def reserve_withdrawn(batch: Batch, row: ChainRow) -> bool:
+def reserve_withdrawn(batch: Batch, row: StoredEvent) -> None:
     """Set the reserve's balance."""
     set_reserve(batch, row, row.data["reserve_balance"])
-    return False
 
 
-def deposited(batch: Batch, row: ChainRow) -> bool:
+def deposited(batch: Batch, row: StoredEvent) -> None:
     """Set the reserve's balance and report the deposit."""
     data = row.data
     set_reserve(batch, row, data["balance"])
-    batch.report(
-        # A deposit has no event of the program; its token account's position tells it apart within the transaction.
-        event_id=event_id(row.signature, 0, row.inner, "org.deposit_confirmed"),
-        org=str(row.org),
-        type="org.deposit_confirmed",
-        timestamp=batch.moment(row),
-        signature=row.signature,
-        summary=f"{format_usdc(data['amount'])} USDC arrived in the reserve",
-        payload={
-            "amount": format_usdc(data["amount"]),
-            "org_balance": format_usdc(data["balance"]),
-            "tx_signature": row.signature,
-            "on_chain_slot": row.slot,
-            "timestamp": iso_ms(batch.moment(row)),
-        },
-    )
-    return False
+    amount = format_usdc(data["amount"])
+    fields = {"amount": amount, "org_balance": format_usdc(data["balance"])}
+    shown = {**fields, "tx_signature": row.signature, "on_chain_slot": row.slot}
+    batch.report(row, "org.deposit_confirmed", f"{amount} USDC arrived in the reserve", shown)
 
 
-def recipient_registered(batch: Batch, row: ChainRow) -> bool:
-    """Set what the organisation says about a recipient."""
+def recipient_registered(batch: Batch, row: StoredEvent) -> None:
+    """Set what the organisation registered about a recipient."""
     data = row.data
     key = (recipients.c.org == row.org, recipients.c.address == data["address"])
     last = batch.connection.scalar(select(recipients.c.sequence).where(*key))
@@ -86,22 +69,20 @@ def recipient_registered(batch: Batch, row: ChainRow) -> bool:
             "updated_at": batch.moment(row),
         }
         batch.put(recipients, values, keys=["org", "address"])
-    return False
 
 
-def set_reserve(batch: Batch, row: ChainRow, balance: int) -> None:
-    """Set the reserve's balance as of the row's slot; within a slot the row stored last counts."""
-    reserve = batch.reserve(str(row.org))
+def set_reserve(batch: Batch, row: StoredEvent, balance: int) -> None:
+    """Set the reserve's balance as of the row's slot; within a slot, the row stored last wins."""
+    reserve = batch.reserves.get(str(row.org))
     if reserve is None:
-        orphans.note(batch, str(row.org))
+        batch.note_orphan(str(row.org))
     elif reserve["slot"] <= row.slot:
-        batch.change_reserve(str(row.org), {"balance": balance, "slot": row.slot})
+        batch.reserves.change(str(row.org), {"balance": balance, "slot": row.slot})
 
 
-def _change(batch: Batch, row: ChainRow, values: dict[str, object]) -> bool:
-    reserve = batch.reserve(str(row.org))
+def _change(batch: Batch, row: StoredEvent, values: dict[str, object]) -> None:
+    reserve = batch.reserves.get(str(row.org))
     if reserve is None:
-        orphans.note(batch, str(row.org))
+        batch.note_orphan(str(row.org))
     elif reserve["sequence"] < row.data["sequence"]:
-        batch.change_reserve(str(row.org), {**values, "sequence": row.data["sequence"]})
-    return False
+        batch.reserves.change(str(row.org), {**values, "sequence": row.data["sequence"]})

@@ -5,21 +5,19 @@ from dataclasses import asdict
 from sqlalchemy import select, update
 
 from app.chain.rules import Rules
-from app.core.identifiers import event_id, policy_id
-from app.core.timestamps import iso_ms
-from app.projection import orphans
-from app.projection.batch import Batch
+from app.core.identifiers import policy_id
+from app.projection.batch import Batch, address_or_none
 from app.projection.differences import difference, shown
-from app.projection.rows import ChainRow, address_or_none
 from app.store.policies import allowlist_entries, is_change
 from app.store.read_tables import policies, policy_versions
 from app.store.state_tables import policy_details
+from indexer import StoredEvent
 
 _FIRST_VERSION = 1
 
 
-def created(batch: Batch, row: ChainRow) -> bool:
-    """Add the policy; returns whether events about it came before."""
+def created(batch: Batch, row: StoredEvent) -> None:
+    """Add the policy."""
     data = row.data
     key = bytes.fromhex(data["key"])
     made = batch.connection.scalar(
@@ -38,16 +36,16 @@ def created(batch: Batch, row: ChainRow) -> bool:
         "created_at": batch.moment(row) if made is None else made,
     }
     batch.put(policies, values, keys=["address"], replace=False)
-    return orphans.adopt(batch, data["policy"])
+    batch.adopt_orphans(row, data["policy"])
 
 
-def updated(batch: Batch, row: ChainRow) -> bool:
-    """Set the rules and add an audit entry and, for a change, a feed event that say what changed."""
+def updated(batch: Batch, row: StoredEvent) -> None:
+    """Set the rules; record the difference in the audit log and, for a change, in the feed."""
     data, connection = row.data, batch.connection
     identifier = batch.policy_id(data["policy"])
     if identifier is None:
-        orphans.note(batch, data["policy"])
-        return False
+        batch.note_orphan(data["policy"])
+        return
     rules, previous = Rules.from_event(data["rules"]), Rules.from_event(data["previous"])
     allowlist = address_or_none(data["allowlist"])
     newer = update(policies).where(policies.c.address == data["policy"], policies.c.version < data["version"])
@@ -64,28 +62,14 @@ def updated(batch: Batch, row: ChainRow) -> bool:
         "signature": row.signature,
     }
     batch.put(policy_versions, version, keys=["address", "version"])
-    if not is_change(batch.cause(row)):
-        return False
-    batch.report(
-        event_id=event_id(row.signature, row.instruction, row.inner, "policy.updated"),
-        org=str(row.org),
-        type="policy.updated",
-        timestamp=batch.moment(row),
-        signature=row.signature,
-        summary=f"Policy {identifier}: {', '.join(changes) or 'no rule'} changed",
-        payload={
-            "policy_id": identifier,
-            "version": data["version"],
-            "changes": changes,
-            "timestamp": iso_ms(batch.moment(row)),
-        },
-    )
-    return False
+    if is_change(batch.cause(row)):
+        summary = f"Policy {identifier}: {', '.join(changes) or 'no rule'} changed"
+        fields = {"policy_id": identifier, "version": data["version"], "changes": changes}
+        batch.report(row, "policy.updated", summary, fields)
 
 
-def closed(batch: Batch, row: ChainRow) -> bool:
+def closed(batch: Batch, row: StoredEvent) -> None:
     """Mark the policy as closed."""
     mine = update(policies).where(policies.c.address == row.data["policy"])
     if batch.connection.execute(mine.values(closed=True, allowlist=None)).rowcount == 0:
-        orphans.note(batch, row.data["policy"])
-    return False
+        batch.note_orphan(row.data["policy"])

@@ -1,4 +1,4 @@
-"""Carries what the indexer stored into the read models and the feed."""
+"""Applies the rows that the indexer stored to the read models and the feed."""
 
 import asyncio
 from collections import OrderedDict
@@ -12,7 +12,6 @@ from app.core.background import Background
 from app.core.waiters import Waiters
 from app.projection.batch import Batch, vaults_of
 from app.projection.handlers import HANDLERS
-from app.projection.rows import ChainRow
 from app.store.attempts import SHARED_COLUMNS
 from app.store.columns import upsert, upsert_all
 from app.store.database import Database
@@ -30,22 +29,23 @@ from app.store.read_tables import (
 )
 from app.store.state_tables import attempts, organisations
 from app.store.transactions import ROW_TYPES
+from indexer import StoredEvent
 
 logger = structlog.get_logger(__name__)
 
-Changes = Callable[[int, int], Awaitable[Sequence[ChainRow]]]
+Changes = Callable[[int, int], Awaitable[Sequence[StoredEvent]]]
 """`changes(after, limit)` returns at most `limit` rows with an id above `after`, in order."""
 
 Watcher = Callable[[set[str]], Awaitable[None]]
-"""Is told the addresses of the vaults that have changed, when all rows that there were are applied; must not raise."""
+"""Receives the addresses of the changed vaults once all stored rows are applied; must not raise."""
 
 _BATCH = 200
 _REMEMBERED = 20_000
-"""Signatures of which it is remembered that they have been applied."""
+"""How many applied signatures are remembered."""
 _REVERTED = "TransactionReverted"
 _CURSOR = "org:"
 _REVERTS = "reverts"
-"""Under this name stands the id of the last row whose news of a vanished transaction was taken in."""
+"""Name of the position of the last row that reported a rolled back transaction and was applied."""
 _RETRY_PAUSE = 0.5
 _READ_MODELS = (approvals, policies, policy_versions, recipients, reserves, transactions, wallets)
 _CURSORS = select(organisations.c.org, projection.c.position).outerjoin(
@@ -54,12 +54,12 @@ _CURSORS = select(organisations.c.org, projection.c.position).outerjoin(
 
 
 class Projector(Background):
-    """Applies rows in the order in which they were stored; each batch and its cursor are one database transaction.
+    """Applies rows in the order in which they were stored, each batch and its cursor in one database transaction.
 
-    Every organisation of this service has a cursor of its own, so that a new one gets its past, too; events of others
-    are passed over. A row applied twice, or after a later one of the same vault, does no harm.
+    Each organisation of this service has its own cursor, so that a new one also gets its past; rows of others are
+    skipped. A row may be applied twice, or after a later one of the same vault.
 
-    Other processes may apply rows to the same database: who waits or watches in this one is told of those, too.
+    Other processes may apply rows to the same database; waiters and watchers in this one are notified of those too.
     """
 
     name = "projector"
@@ -67,7 +67,7 @@ class Projector(Background):
     def __init__(self, db: Database, changes: Changes) -> None:
         self._db = db
         self._changes = changes
-        self._news = asyncio.Event()
+        self._stored = asyncio.Event()
         self._applying = asyncio.Lock()
         self._told: int | None = None
         self._changed: set[str] = set()
@@ -76,44 +76,44 @@ class Projector(Background):
         self._watchers: list[Watcher] = []
 
     def subscribe(self, watcher: Watcher) -> None:
-        """Call `watcher` after every change, before the next is applied; not with what a rebuilding passes through."""
+        """Call `watcher` after every change, before the next one is applied; a rebuild's steps are no changes."""
         self._watchers.append(watcher)
 
     def unsubscribe(self, watcher: Watcher) -> None:
-        """Do not call it any more."""
+        """Stop calling `watcher`."""
         self._watchers.remove(watcher)
 
     @asynccontextmanager
     async def at_rest(self) -> AsyncIterator[None]:
-        """Apply all rows there are, and no further ones until the context ends."""
+        """Apply all stored rows, and no further ones until the context ends."""
         async with self._applying:
             await self._catch_up()
             yield
 
     def notify(self) -> None:
-        """Say that rows were stored; call it from the event loop."""
-        self._news.set()
+        """Announce that rows were stored; call this from the event loop."""
+        self._stored.set()
 
     async def start(self) -> None:
-        """Apply rows from now on."""
-        self._news.set()
+        """Start applying rows."""
+        self._stored.set()
         await super().start()
 
     async def wait(self, signature: str, timeout: float) -> bool:  # noqa: ASYNC109 - false is a result
-        """Wait until the events of a transaction are in the read models; false when they are not in time."""
+        """Wait until a transaction's events are in the read models; false if they are not in time."""
         if signature in self._applied:
             return True
         return await self._waiting.wait(signature, timeout) is True
 
     async def catch_up(self) -> int:
-        """Apply all rows there are; returns how many were read."""
+        """Apply all stored rows; returns the number of rows read."""
         async with self._applying:
             return await self._catch_up()
 
     async def rebuild(self) -> None:
-        """Make the read models anew from the chain's rows and the service's own attempts.
+        """Rebuild the read models from the chain's rows and the service's own attempts.
 
-        Answers are incomplete meanwhile. The feed keeps its entries, and gets those that it lacks.
+        Answers are incomplete meanwhile. The feed keeps its entries and gains missing ones.
         """
         async with self._applying:
             await self._db.write(_reset)
@@ -121,8 +121,8 @@ class Projector(Background):
 
     async def _run(self) -> None:
         while True:
-            await self._news.wait()
-            self._news.clear()
+            await self._stored.wait()
+            self._stored.clear()
             try:
                 await self.catch_up()
             except asyncio.CancelledError:
@@ -130,7 +130,7 @@ class Projector(Background):
             except Exception:
                 logger.exception("projection_failed")
                 await asyncio.sleep(_RETRY_PAUSE)
-                self._news.set()
+                self._stored.set()
 
     async def _catch_up(self) -> int:
         read = 0
@@ -151,8 +151,8 @@ class Projector(Background):
                 break
         return read
 
-    async def _take_in(self, rows: Sequence[ChainRow], cursors: Mapping[str, int]) -> bool | None:
-        """Apply rows and notify who waits for them; returns and does nothing as `_apply`."""
+    async def _take_in(self, rows: Sequence[StoredEvent], cursors: Mapping[str, int]) -> bool | None:
+        """Apply rows and notify waiters; returns what `_apply` does."""
         assert self._told is not None
         mine = [row for row in rows if row.org is None or row.id > cursors.get(row.org, row.id)]
         last = rows[-1].id
@@ -164,11 +164,11 @@ class Projector(Background):
             return None
         self._tell(rows)
         told, self._told = self._told, max(self._told, last)
-        news = [row for row in rows if row.org is None or (row.org in cursors and row.id > min(cursors[row.org], told))]
-        self._changed |= vaults_of(news)
+        new = [row for row in rows if row.org is None or (row.org in cursors and row.id > min(cursors[row.org], told))]
+        self._changed |= vaults_of(new)
         return whole
 
-    def _tell(self, rows: Sequence[ChainRow]) -> None:
+    def _tell(self, rows: Sequence[StoredEvent]) -> None:
         for row in rows:
             self._applied[row.signature] = None
             self._waiting.tell(row.signature, True)
@@ -177,37 +177,36 @@ class Projector(Background):
 
 
 def _cursors(connection: Connection) -> dict[str, int]:
-    """Return up to which row each organisation of this service is projected."""
+    """Return the id of the last applied row for each organisation of this service."""
     return {org: position or 0 for org, position in connection.execute(_CURSORS)}
 
 
-def _apply(connection: Connection, rows: Sequence[ChainRow], cursors: Mapping[str, int], last: int) -> bool | None:
-    """Apply rows and move the cursors to `last`, or back where rows have to be applied again.
+def _apply(connection: Connection, rows: Sequence[StoredEvent], cursors: Mapping[str, int], last: int) -> bool | None:
+    """Apply rows and move the cursors to `last`, or back to the start for organisations to be applied again.
 
-    Returns whether no row has to be applied again. Does nothing and returns None when the cursors are others than
-    these, by which the rows were chosen: another process applied more, or began anew.
+    Returns whether no row has to be applied again. Does nothing and returns None if the cursors differ from these, by
+    which the rows were chosen: another process has applied more or started again.
     """
     if _cursors(connection) != cursors:
         return None
-    again: set[str] = set()
     reverted = False
     batch = Batch(connection, rows)
     for row in rows:
         if row.name == _REVERTED:
             reverted = _revert(connection, row) or reverted
-        elif row.org is not None and (handler := HANDLERS.get(row.name)) is not None and handler(batch, row):
-            again.add(row.org)
+        elif row.org is not None and row.name in HANDLERS:
+            HANDLERS[row.name](batch, row)
     batch.flush()
-    moved = {org: 0 if org in again else max(position, last) for org, position in cursors.items()}
+    moved = {org: 0 if org in batch.again else max(position, last) for org, position in cursors.items()}
     positions = [{"name": _CURSOR + org, "position": position} for org, position in moved.items()]
     upsert_all(connection, projection, positions, keys=["name"])
     if reverted:
         _reset(connection)
-    return not again and not reverted
+    return not batch.again and not reverted
 
 
-def _revert(connection: Connection, row: ChainRow) -> bool:
-    """Take back what a transaction that vanished led to; its attempt is pending again. False when that was done."""
+def _revert(connection: Connection, row: StoredEvent) -> bool:
+    """Undo what a rolled back transaction led to; its attempt is pending again. False if this is already done."""
     last = connection.scalar(select(projection.c.position).where(projection.c.name == _REVERTS))
     if last is not None and row.id <= last:
         return False
@@ -220,7 +219,7 @@ def _revert(connection: Connection, row: ChainRow) -> bool:
 
 
 def _reset(connection: Connection) -> None:
-    """Empty the read models but for what the service's own attempts give, and go back to the first row."""
+    """Reduce the read models to what the service's own attempts give, and go back to the first row."""
     for table in _READ_MODELS:
         connection.execute(delete(table))
     reset_escrows(connection)

@@ -1,28 +1,26 @@
-"""Events about vaults, other than movements of money."""
+"""Events about vaults that move no money."""
 
 from typing import Any
 
 from sqlalchemy import select, update
 
-from app.core.identifiers import event_id, wallet_id
-from app.core.timestamps import iso_ms
-from app.projection import orphans
-from app.projection.batch import Batch, Values
-from app.projection.rows import ChainRow, address_or_none
+from app.core.identifiers import wallet_id
+from app.projection.batch import Batch, Values, address_or_none
 from app.store.attempts import last_blocked
 from app.store.read_tables import approvals
 from app.store.state_tables import wallet_details
+from indexer import StoredEvent
 
 _FROZEN_BY_EXPIRY = 2
 
 
-def created(batch: Batch, row: ChainRow) -> bool:
-    """Add the wallet; returns whether events about it came before."""
+def created(batch: Batch, row: StoredEvent) -> None:
+    """Add the wallet."""
     data, connection = row.data, batch.connection
     identifier = wallet_id(data["vault"])
     details = connection.execute(select(wallet_details).where(wallet_details.c.wallet_id == identifier)).one_or_none()
     moment = batch.moment(row) if details is None else details.created_at
-    if batch.wallet(data["vault"]) is None:
+    if batch.wallets.get(data["vault"]) is None:
         values = {
             "wallet_id": identifier,
             "org": row.org,
@@ -47,14 +45,14 @@ def created(batch: Batch, row: ChainRow) -> bool:
             "last_transaction_at": None,
             "blocked_at": last_blocked(connection, identifier),
         }
-        batch.change_wallet(data["vault"], values)
+        batch.wallets.change(data["vault"], values)
     agent_id = None if details is None else details.agent_id
     shown = {"agent_id": agent_id, "chain_address": data["vault"]}
     _report(batch, row, "wallet.created", identifier, f"Wallet of {agent_id or 'an agent'} created", shown)
-    return orphans.adopt(batch, data["vault"])
+    batch.adopt_orphans(row, data["vault"])
 
 
-def updated(batch: Batch, row: ChainRow) -> bool:
+def updated(batch: Batch, row: StoredEvent) -> None:
     """Set policy and session authority."""
     values = {
         "policy": row.data["policy"],
@@ -62,14 +60,13 @@ def updated(batch: Batch, row: ChainRow) -> bool:
         "session_expires_at": row.data["session_expires_at"],
     }
     change(batch, row, "config_sequence", values)
-    return False
 
 
-def frozen(batch: Batch, row: ChainRow) -> bool:
-    """Mark the wallet as frozen and report it: by hand, or because its policy expired."""
+def frozen(batch: Batch, row: StoredEvent) -> None:
+    """Mark the wallet as frozen, manually or because its policy expired, and report it."""
     wallet = change(batch, row, "frozen_sequence", {"frozen": row.data["reason"]})
     if wallet is None:
-        return False
+        return
     identifier = wallet["wallet_id"]
     if row.data["reason"] == _FROZEN_BY_EXPIRY:
         policy = batch.policy_id(wallet["policy"])
@@ -77,46 +74,41 @@ def frozen(batch: Batch, row: ChainRow) -> bool:
         _report(batch, row, "policy.expired", identifier, summary, {"policy_id": policy})
     else:
         _report(batch, row, "wallet.frozen", identifier, f"Wallet {identifier} frozen", {"reason": "manual"})
-    return False
 
 
-def unfrozen(batch: Batch, row: ChainRow) -> bool:
+def unfrozen(batch: Batch, row: StoredEvent) -> None:
     """Mark the wallet as not frozen and report it."""
     wallet = change(batch, row, "frozen_sequence", {"frozen": 0})
     if wallet is not None:
         identifier = wallet["wallet_id"]
         _report(batch, row, "wallet.unfrozen", identifier, f"Wallet {identifier} unfrozen", {})
-    return False
 
 
-def closed(batch: Batch, row: ChainRow) -> bool:
-    """Mark the wallet as archived, for good."""
+def closed(batch: Batch, row: StoredEvent) -> None:
+    """Mark the wallet as archived, which is final."""
     change(batch, row, None, {"archived": True})
-    return False
 
 
-def approved(batch: Batch, row: ChainRow) -> bool:
-    """Add an approval; one that was used or closed stays so."""
+def approved(batch: Batch, row: StoredEvent) -> None:
+    """Add an approval; if it is already used or closed, it stays so."""
     data = row.data
     values = {name: data[name] for name in ("vault", "recipient", "amount", "policy_version", "expires_at")}
-    # The program's accounts say who paid; of the transaction the indexer keeps the fee payer, who does so here.
+    # An event that does not name the payer of the rent: here the fee payer pays it.
     payer = data.get("payer", row.fee_payer)
     values |= {"address": data["approval"], "org": row.org, "payer": payer, "state": "open"}
     values["for_escrow"] = bool(data["for_escrow"])
     batch.put(approvals, values, keys=["address"], replace=False)
     change(batch, row, None, {})
-    return False
 
 
-def approval_closed(batch: Batch, row: ChainRow) -> bool:
+def approval_closed(batch: Batch, row: StoredEvent) -> None:
     """Mark an approval as closed."""
     spend_approval(batch, row, row.data["approval"], "closed")
     change(batch, row, None, {})
-    return False
 
 
-def spend_approval(batch: Batch, row: ChainRow, address: str, state: str) -> None:
-    """Mark an approval as used or closed, also when the event that made it comes later."""
+def spend_approval(batch: Batch, row: StoredEvent, address: str, state: str) -> None:
+    """Mark an approval as used or closed, even if the event that created it comes later."""
     mine = update(approvals).where(approvals.c.address == address)
     if batch.connection.execute(mine.values(state=state)).rowcount == 0:
         unknown = {"recipient": "", "amount": 0, "policy_version": 0, "expires_at": 0, "payer": row.fee_payer}
@@ -124,15 +116,15 @@ def spend_approval(batch: Batch, row: ChainRow, address: str, state: str) -> Non
         batch.put(approvals, values, keys=["address"], replace=False)
 
 
-def change(batch: Batch, row: ChainRow, counter: str | None, values: Values) -> Values | None:
-    """Change the event's wallet and return it; `None` when it does not exist yet.
+def change(batch: Batch, row: StoredEvent, counter: str | None, values: Values) -> Values | None:
+    """Change the event's wallet and return it, or `None` if it does not exist yet.
 
-    With `counter`, the values are set only when no later event has set them.
+    With `counter`, the values are set only if no later event has set them.
     """
     sequence = row.data["sequence"]
-    wallet = batch.wallet(row.data["vault"])
+    wallet = batch.wallets.get(row.data["vault"])
     if wallet is None:
-        orphans.note(batch, row.data["vault"])
+        batch.note_orphan(row.data["vault"])
         return None
     changes: Values = {
         "sequence": max(wallet["sequence"], sequence),
@@ -142,20 +134,11 @@ def change(batch: Batch, row: ChainRow, counter: str | None, values: Values) -> 
         changes |= values
     elif wallet[counter] < sequence:
         changes |= values | {counter: sequence}
-    batch.change_wallet(row.data["vault"], changes)
+    batch.wallets.change(row.data["vault"], changes)
     return wallet
 
 
 def _report(  # noqa: PLR0917
-    batch: Batch, row: ChainRow, name: str, wallet: str, summary: str, fields: dict[str, Any]
+    batch: Batch, row: StoredEvent, name: str, wallet: str, summary: str, fields: dict[str, Any]
 ) -> None:
-    batch.report(
-        event_id=event_id(row.signature, row.instruction, row.inner, name),
-        org=str(row.org),
-        type=name,
-        timestamp=batch.moment(row),
-        wallet_id=wallet,
-        signature=row.signature,
-        summary=summary,
-        payload={"wallet_id": wallet, **fields, "timestamp": iso_ms(batch.moment(row))},
-    )
+    batch.report(row, name, summary, {"wallet_id": wallet, **fields}, wallet_id=wallet)

@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from email import message_from_bytes
 from email.message import EmailMessage
 from email.policy import default
@@ -32,6 +32,7 @@ from app.store.database import Database
 from app.store.feed import FeedEvent, append_event, feed
 from app.store.organisations import Organisation, insert_organisation
 from app.store.wallets import WalletDetails, insert_wallet_details
+from indexer import StoredEvent
 
 SECOND, MINUTE, HOUR = 1000, 60 * 1000, 60 * 60 * 1000
 USDC = 1_000_000
@@ -130,21 +131,10 @@ class Mailbox:
 # The wallets
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+def _row(number: int, name: str, org: str, block_time: int, data: dict[str, Any]) -> StoredEvent:
     """What the indexer would have stored of an event."""
-
-    id: int
-    name: str
-    org: str | None
-    block_time: int
-    data: dict[str, Any]
-    slot: int
-    signature: str = field(default_factory=lambda: str(Signature(secrets.token_bytes(64))))
-    instruction: int = 0
-    inner: int = 0
-    fee_payer: str = _NOBODY
-    message_hash: str = "00" * 32
+    signature = str(Signature(secrets.token_bytes(64)))
+    return StoredEvent(number, signature, 0, 0, number, block_time, _NOBODY, "00" * 32, name, org, data)
 
 
 @dataclass(slots=True)
@@ -168,7 +158,7 @@ class Scene:
     on with what the database has, as a process that was started anew.
     """
 
-    def __init__(self, folder: Path, *, rows: list[Row] | None = None, **settings: Any) -> None:
+    def __init__(self, folder: Path, *, rows: list[StoredEvent] | None = None, **settings: Any) -> None:
         self.now = 1_777_600_000_000
         self.rows = [] if rows is None else rows
         self.db = Database(folder / "alerts.db")
@@ -177,7 +167,7 @@ class Scene:
         compose = Composer(hourly=self.settings.alert_emails_per_hour) if self.settings.smtp_host else None
         self.watcher = Watcher(self.db, self.projector, interval=3600, compose=compose, clock=lambda: self.now)
 
-    async def _changes(self, after: int, limit: int) -> list[Row]:
+    async def _changes(self, after: int, limit: int) -> list[StoredEvent]:
         return [row for row in self.rows if row.id > after][:limit]
 
     async def open(self) -> None:
@@ -248,18 +238,8 @@ class Scene:
     def revert_last(self) -> None:
         """The last transaction vanishes from the chain."""
         gone = self.rows.pop()
-        reverted = Row(
-            gone.id + 1,
-            "TransactionReverted",
-            None,
-            self.now // 1000,
-            {},
-            slot=gone.slot,
-            signature=gone.signature,
-            instruction=-1,
-            inner=-1,
-        )
-        self.rows.append(reverted)
+        reverted = replace(gone, name="TransactionReverted", org=None, data={}, instruction=-1, inner=-1)
+        self.rows.append(replace(reverted, id=gone.id + 1, block_time=self.now // 1000))
 
     async def archive(self, vault: Vault) -> None:
         self._happens(vault, "WalletClosed")
@@ -337,4 +317,4 @@ class Scene:
         vault.sequence += 1
         number = self.rows[-1].id + 1 if self.rows else 1
         fields = {**data, "vault": vault.address, "sequence": vault.sequence}
-        self.rows.append(Row(number, name, vault.org, self.now // 1000, fields, slot=number))
+        self.rows.append(_row(number, name, vault.org, self.now // 1000, fields))
