@@ -25,6 +25,8 @@ from sqlalchemy import (
     union_all,
 )
 
+from app.store.records import records
+
 T = TypeVar("T")
 _MAX_CURSOR = 256
 _LIMIT = 2**63
@@ -90,10 +92,11 @@ def fetch_page(
     values = {**parameters, "page_limit": limit + 1}
     if cursor is not None:
         values["page_moment"], values["page_last"] = _decode(cursor, found_by)
-    rows = connection.execute(found_by.first if cursor is None else found_by.following, values).all()
+    result = connection.execute(found_by.first if cursor is None else found_by.following, values)
+    names, rows = result.keys(), result.all()
     more, rows = len(rows) > limit, rows[:limit]
     following = _encode(found_by, rows[-1]) if more else None
-    return RecordPage([record(**row._mapping) for row in rows], more, following)  # noqa: SLF001
+    return RecordPage(records(record, names, rows), more, following)
 
 
 def unindexed(column: Column[Any]) -> ColumnElement[Any]:
