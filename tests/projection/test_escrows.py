@@ -349,9 +349,7 @@ async def test_attempt_with_another_reference_is_not_taken_for_this_one(history:
     db.close()
 
 
-async def test_vanished_creation_is_pending_again_and_one_past_the_service_is_gone(
-    history: History, tmp_path: Path
-) -> None:
+async def test_rolled_back_creation_is_pending_again_or_gone_if_by_others(history: History, tmp_path: Path) -> None:
     [ours], [theirs, _] = history.of(6), history.of(5)
     made = _attempt(history, ours)
     db = Database(tmp_path / "fork.db")

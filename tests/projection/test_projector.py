@@ -422,7 +422,7 @@ async def test_waiting_for_a_signature_ends_when_it_is_projected(line: Line) -> 
     assert await line.projector.wait(signature, 0)
 
 
-async def test_what_another_process_applied_is_told_to_those_who_wait_and_watch_here(line: Line) -> None:
+async def test_rows_applied_by_another_process_notify_waiters_and_watchers(line: Line) -> None:
     # Given two processes that have read everything so far
     vault = await line.stage.wallet("agent-1", funds=20 * USDC)
     await line.seen()
@@ -582,9 +582,7 @@ async def test_other_organisations_are_passed_over_until_they_are_this_services(
     db.close()
 
 
-async def test_vanished_transaction_leaves_the_read_models_and_its_attempt_is_pending_again(
-    line: Line, tmp_path: Path
-) -> None:
+async def test_rolled_back_transaction_is_undone_and_its_attempt_pending_again(line: Line, tmp_path: Path) -> None:
     rows = await real_rows(line)
     gone = next(row for row in reversed(rows) if row.name == "PaymentExecuted")
     tx_id = transaction_id(gone.signature, gone.instruction, gone.inner, "payment")

@@ -350,9 +350,7 @@ def _combinations(names: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("given", _combinations(["wallet_id", "status", "type", "recipient"]))
-def test_no_combination_of_filters_goes_through_transactions_that_meet_all_of_them_but_one(
-    db: Database, given: tuple[str, ...]
-) -> None:
+def test_no_filters_scan_transactions_that_match_all_but_one_of_them(db: Database, given: tuple[str, ...]) -> None:
     wanted = {"wallet_id": "wal_quiet", "status": "failed", "type": "escrow_lock", "recipient": "shop.example"}
     narrowed = replace(TransactionFilter(), **{name: wanted[name] for name in given})  # type: ignore[arg-type]
     found = {"wallet_id": "wal_noisy", "status": "confirmed", "type": "payment", "recipient": "Address"}
@@ -373,9 +371,7 @@ def test_no_combination_of_filters_goes_through_transactions_that_meet_all_of_th
 
 
 @pytest.mark.parametrize("given", _combinations(["wallet_id", "types", "severity"]))
-def test_no_combination_of_filters_goes_through_events_that_meet_all_of_them_but_one(
-    db: Database, given: tuple[str, ...]
-) -> None:
+def test_no_filters_scan_events_that_match_all_but_one_of_them(db: Database, given: tuple[str, ...]) -> None:
     wanted = {"wallet_id": "wal_quiet", "types": "escrow.refunded", "severity": "critical"}
     others = {"wallet_id": "wal_noisy", "types": "wallet.created", "severity": "info"}
     narrowed = FeedFilter(
@@ -460,7 +456,7 @@ def test_lists_know_every_status_type_and_severity() -> None:
         ("wal_7", "used", "by_wallet (wallet_id=?)"),
     ],
 )
-def test_approvals_that_can_have_a_status_for_a_time_are_sought_in_that_time(
+def test_search_for_a_passing_status_is_limited_to_its_time(
     db: Database, wallet_id: str | None, status: str, sought: str
 ) -> None:
     plans = _plans(db, lambda conn: approval_requests_of(conn, ORG, 1, wallet_id=wallet_id, status=status))
@@ -469,7 +465,7 @@ def test_approvals_that_can_have_a_status_for_a_time_are_sought_in_that_time(
     assert not [plan for plan in plans if "TEMP B-TREE" in plan]
 
 
-def test_request_for_an_approval_is_stored_without_going_through_those_before(db: Database) -> None:
+def test_storing_an_approval_request_scans_no_earlier_ones(db: Database) -> None:
     values: dict[str, Any] = dict.fromkeys((field.name for field in fields(NewRequest)), "1")
     new = NewRequest(**{**values, "amount": 1, "policy_version": 1, "created_at": 1, "for_escrow": False})
 
