@@ -26,7 +26,7 @@ from app.store.alerts import (
     watches,
 )
 from app.store.database import Database
-from app.store.deliveries import is_news
+from app.store.deliveries import is_recent
 from app.store.feed import FeedEvent, append_event
 
 _log = structlog.get_logger(__name__)
@@ -159,8 +159,8 @@ class Watcher(Periodic):
         types = set(_SPENDING if watches(conn, [LARGE_TRANSACTION]) else ())
         if self._compose is not None:
             types |= set(EVENT_OF.values())
-        # What a rebuilding of the read models adds to the feed once more, long after it was deleted there, is no news.
-        events = [one for one in read_feed(conn, types, _BATCH) if is_news(one, now)]
+        # Rebuilding the read models adds old events, which the feed had deleted, to it again: those are not recent.
+        events = [one for one in read_feed(conn, types, _BATCH) if is_recent(one, now)]
         rules = rules_of(conn, {scope for one in events for scope in (one.org, one.wallet_id) if scope is not None})
         for one in events:
             if one.type in _SPENDING:

@@ -77,7 +77,7 @@ async def request(
         policy_version=refusing.version,
         created_at=now_ms(),
     )
-    return await service.db.write(lambda conn: add_request(conn, new, worthless=unusable))
+    return await service.db.write(lambda conn: add_request(conn, new, unusable=unusable))
 
 
 async def given(
@@ -95,7 +95,7 @@ async def given(
     """
     org, vault, payee, now = wallet.org, wallet.vault, str(payee_address), int(time.time())
     return await service.db.read(
-        lambda conn: open_approval(conn, org, vault, payee, amount, for_escrow, now, worthless=unusable)
+        lambda conn: open_approval(conn, org, vault, payee, amount, for_escrow, now, unusable=unusable)
     )
 
 

@@ -11,7 +11,7 @@ from app.access.keyring import KeyRing
 from app.api.metrics import Metrics
 from app.core.errors import UnavailableError
 from app.server.health import Health
-from app.store.figures import count_pending
+from app.store.attempts import count_pending
 from app.submission.context import Service
 
 

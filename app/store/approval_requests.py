@@ -106,10 +106,10 @@ class ApprovalRequest(NewRequest):
     status: str
 
 
-def add_request(connection: Connection, new: NewRequest, *, worthless: Collection[str] = ()) -> str:
+def add_request(connection: Connection, new: NewRequest, *, unusable: Collection[str] = ()) -> str:
     """Store a request and return its id, or the id of an equal one that is pending or approved.
 
-    Approved ones at the unusable addresses `worthless` do not count. Deletes the wallet's oldest undecided request if
+    Approved ones at the addresses `unusable` do not count. Deletes the wallet's oldest undecided request if
     there are too many.
     """
     same = (
@@ -119,7 +119,7 @@ def add_request(connection: Connection, new: NewRequest, *, worthless: Collectio
         table.c.for_escrow == new.for_escrow,
         table.c.policy == new.policy,
         table.c.policy_version == new.policy_version,
-        table.c.address.not_in(worthless),
+        table.c.address.not_in(unusable),
         _STATUS.in_(("pending", "approved")),
     )
     # An index by time would scan the wallet's whole past if there is none.

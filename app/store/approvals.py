@@ -39,12 +39,12 @@ def open_approval(  # noqa: PLR0917
     for_escrow: bool,
     now: int,
     *,
-    worthless: Collection[str] = (),
+    unusable: Collection[str] = (),
 ) -> OnChainApproval | None:
     """Return the unused approval for this payment or escrow at the Unix second `now` that expires first.
 
     It must have been given under the vault's current policy and version. For an approval that was not requested here,
-    only the version is known; pass the addresses of those found to be unusable as `worthless`.
+    only the version is known; `unusable` are the addresses of those that were found not to work.
     """
     asked = and_(requests.c.policy == policies.c.address, requests.c.policy_version == policies.c.version)
     query = (
@@ -62,7 +62,7 @@ def open_approval(  # noqa: PLR0917
             or_(requests.c.policy.is_(None), asked),
             table.c.state == "open",
             table.c.expires_at > now,
-            table.c.address.not_in(worthless),
+            table.c.address.not_in(unusable),
         )
         .order_by(table.c.expires_at)
         .limit(1)

@@ -77,6 +77,11 @@ def pending_attempts(connection: Connection, *, created_before: int | None = Non
     return fetch_all(connection, Attempt, query)
 
 
+def count_pending(connection: Connection) -> int:
+    """Return the number of attempts whose outcome is unknown."""
+    return connection.execute(select(func.count()).where(table.c.status == "pending")).scalar_one()
+
+
 def pending_changes(
     connection: Connection, org: str, types: Collection[str], wallet_id: str | None = None
 ) -> list[Attempt]:

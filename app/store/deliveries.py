@@ -91,13 +91,13 @@ class DeliveryRecord:
     created_at: int
 
 
-def news(connection: Connection) -> bool:
+def has_new_events(connection: Connection) -> bool:
     """Return whether the feed has events that some webhook has neither queued nor skipped."""
     behind = connection.scalar(select(func.min(webhooks.table.c.position)).where(webhooks.table.c.status != "deleted"))
     return behind is not None and last_position(connection) > behind
 
 
-def queue_news(connection: Connection, encode: Encode, now: int, *, limit: int) -> None:
+def queue_new_events(connection: Connection, encode: Encode, now: int, *, limit: int) -> None:
     """Queue the next events of the feed, at most `limit`, for the webhooks subscribed to them."""
     listeners = listening(connection)
     events = feed_after(connection, min(one.position for one in listeners), limit) if listeners else []
@@ -116,7 +116,7 @@ def queue_news(connection: Connection, encode: Encode, now: int, *, limit: int) 
     connection.execute(passed.values(position=last))
 
 
-def is_news(event: FeedEvent, now: int) -> bool:
+def is_recent(event: FeedEvent, now: int) -> bool:
     """Return whether an event that is new in the feed may have happened recently.
 
     Always true if the chain gives no time for it, which is then 0.
@@ -132,7 +132,7 @@ def _is_for(webhook: WebhookRecord, event: FeedEvent, now: int) -> bool:
     Solana's once did by half an hour. So only events a whole day older are excluded, which are not fresh; they include
     all that the feed, which keeps events for at least a day, had deleted by then.
     """
-    if event.org != webhook.org or not webhook.wants(event.type) or not is_news(event, now):
+    if event.org != webhook.org or not webhook.wants(event.type) or not is_recent(event, now):
         return False
     return event.timestamp == 0 or event.timestamp >= webhook.created_at - _TOLERANCE
 

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from app.core.background import Periodic
 from app.core.errors import UnavailableError
 from app.store.database import Database
-from app.store.deliveries import DeliveryRecord, due_webhooks, news, next_delivery, queue_news
+from app.store.deliveries import DeliveryRecord, due_webhooks, has_new_events, next_delivery, queue_new_events
 from app.store.delivery_attempts import DeliveryAttemptRecord, record_attempt
 from app.store.delivery_retention import purge
 from app.store.webhooks import mark_degraded, webhook_to_serve
@@ -67,9 +67,9 @@ class Dispatcher(Periodic):
 
     async def tick(self) -> None:
         """Queue what is new, and begin to send to the webhooks to which something is due."""
-        while await self._db.read(news):
+        while await self._db.read(has_new_events):
             now = self._clock()
-            await self._db.write(lambda conn: queue_news(conn, body_of, now, limit=_BATCH))  # noqa: B023 - awaited at once
+            await self._db.write(lambda conn: queue_new_events(conn, body_of, now, limit=_BATCH))  # noqa: B023 - awaited at once
         now = self._clock()
         for webhook_id in await self._db.read(lambda conn: due_webhooks(conn, now)):
             if webhook_id not in self._serving:

@@ -7,7 +7,7 @@ from app.api.fields import Page
 from app.core.errors import BusinessError, NotFoundError
 from app.core.identifiers import random_id
 from app.core.timestamps import iso_ms
-from app.store.deliveries import news, queue_news, restart
+from app.store.deliveries import has_new_events, queue_new_events, restart
 from app.store.webhooks import (
     WebhookRecord,
     change_webhook,
@@ -102,8 +102,8 @@ async def update(service: Service, principal: Principal, claim: Claim, webhook_i
         found = find(conn, principal.org, webhook_id)
         if again:
             return found
-        while body.events is not None and news(conn):
-            queue_news(conn, body_of, now, limit=_BATCH)
+        while body.events is not None and has_new_events(conn):
+            queue_new_events(conn, body_of, now, limit=_BATCH)
         change_webhook(conn, webhook_id, updated_at=now, **changes)
         while body.status is not None and restart(conn, webhook_id, now, limit=_BATCH):
             pass
@@ -119,8 +119,8 @@ async def _work_off(service: Service, org: str, webhook_id: str, body: UpdateWeb
     Raises ``webhook_not_found``.
     """
     await service.db.read(lambda conn: find(conn, org, webhook_id))
-    while body.events is not None and await service.db.read(news):
-        await service.db.write(lambda conn: queue_news(conn, body_of, now, limit=_BATCH))
+    while body.events is not None and await service.db.read(has_new_events):
+        await service.db.write(lambda conn: queue_new_events(conn, body_of, now, limit=_BATCH))
     while body.status is not None and await service.db.write(lambda conn: restart(conn, webhook_id, now, limit=_BATCH)):
         pass
 

@@ -658,7 +658,7 @@ from app.webhooks import dispatcher
 from tests.support.webhooks import Post
 folder, moment, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 name, kills_before = {
-    "sent": ("record_attempt", True), "recorded": ("record_attempt", False), "queued": ("queue_news", False)
+    "sent": ("record_attempt", True), "recorded": ("record_attempt", False), "queued": ("queue_new_events", False)
 }[moment]
 work, calls = getattr(dispatcher, name), 0
 def deadly(*args, **options):
