@@ -27,7 +27,10 @@ SHARED_COLUMNS = [column.name for column in transactions.columns if column.name 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt. `recipient` is as the client gave it, `raw` the signed transaction, `amount` in micro-USDC."""
+    """One attempt. `recipient` is as the client gave it, `raw` the signed transaction, `amount` in micro-USDC.
+
+    `actor` is the API key that asked for a change of a policy.
+    """
 
     tx_id: str
     org: str
@@ -41,6 +44,7 @@ class Attempt:
     policy_id: str | None = None
     policy_triggered: bool = False
     memo: str | None = None
+    actor: str | None = None
     reference: bytes | None = None
     signature: str | None = None
     raw: bytes | None = None

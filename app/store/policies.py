@@ -146,14 +146,14 @@ def is_change(attempt_type: str | None) -> bool:
 def policy_audit_log(connection: Connection, org: str, policy_id: str) -> list[AuditRecord]:
     """Return the changes of a policy, oldest first.
 
-    Changes of rules come from the chain, their authors from the memo of the service's attempt or from a stored edit.
+    Changes of rules come from the chain, their authors from the service's attempts or from a stored edit.
     """
     mine = (policy_edits.c.org == org, policy_edits.c.policy_id == policy_id)
     edits = list(connection.execute(select(policy_edits).where(*mine).order_by(policy_edits.c.id)))
     notes = {edit.version: edit for edit in edits if edit.version is not None}
     entries = [AuditRecord(e.created_at, e.changed_by, e.changes) for e in edits if e.version is None]
     versions = (
-        select(policy_versions, attempts.c.type, attempts.c.memo, attempts.c.created_at)
+        select(policy_versions, attempts.c.type, attempts.c.actor, attempts.c.created_at)
         .join(table, table.c.address == policy_versions.c.address)
         .outerjoin(attempts, attempts.c.signature == policy_versions.c.signature)
         .where(table.c.org == org, table.c.policy_id == policy_id)
@@ -166,7 +166,7 @@ def policy_audit_log(connection: Connection, org: str, policy_id: str) -> list[A
         # The chain's clock gives only the second; the attempt knows the millisecond of the request.
         latest = max(latest, row.timestamp, row.created_at or 0)
         note = notes.get(row.version)
-        changed_by = row.memo or (None if note is None else note.changed_by)
+        changed_by = row.actor or (None if note is None else note.changed_by)
         changes = {**row.changes, **({} if note is None else note.changes)}
         entries.append(AuditRecord(latest, changed_by, changes, row.version, row.signature))
     return sorted(entries, key=lambda entry: entry.timestamp)

@@ -120,6 +120,7 @@ attempts = Table(
     Column("policy_id", String),
     Column("policy_triggered", Boolean, nullable=False),
     Column("memo", String),
+    Column("actor", String, comment="the API key that asked for a change of a policy"),
     Column("reference", LargeBinary),
     Column("signature", String, unique=True),
     Column("raw", LargeBinary, comment="the signed transaction, stored before it is sent"),

@@ -224,6 +224,7 @@ class Submitter:
             policy_id=plan.policy_id,
             policy_triggered=plan.policy_triggered,
             memo=plan.memo,
+            actor=plan.actor,
             reference=plan.reference,
             signature=signed.signature,
             raw=signed.raw,

@@ -327,6 +327,7 @@ CREATE TABLE attempts (
     policy_id VARCHAR,
     policy_triggered BOOLEAN NOT NULL,
     memo VARCHAR,
+    actor VARCHAR,
     reference BLOB,
     signature VARCHAR,
     raw BLOB,
