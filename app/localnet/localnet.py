@@ -6,30 +6,33 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Self
 
 import uvicorn
 from solders.compute_budget import set_compute_unit_limit
 from solders.hash import Hash
-from solders.instruction import AccountMeta, Instruction
+from solders.instruction import Instruction
 from solders.keypair import Keypair
 from solders.message import Message
 from solders.pubkey import Pubkey
 from solders.signature import Signature
 from solders.system_program import TransferParams, transfer
 from solders.transaction import VersionedTransaction
+from spl.token.instructions import MintToParams, mint_to
+from starlette.applications import Starlette
+from starlette.routing import WebSocketRoute
 from starlette.types import ASGIApp
 
-from app.localnet import genesis, server, tokens
+from app.localnet import genesis
 from app.localnet.bank import Bank
 from app.localnet.chain import Chain
 from app.localnet.context import Node
+from app.localnet.server import RpcApp
 from app.localnet.storage import Storage
 from app.localnet.subscriptions import Subscriptions
 from app.localnet.timeline import Timeline
+from app.localnet.tokens import TOKEN_PROGRAM
 
-_MINT_TO = 7  # instruction number in the SPL Token program
 _MAX_UNITS = 1_400_000
 _DISTINCT_LIMITS = 1_000_000
 
@@ -37,8 +40,8 @@ _DISTINCT_LIMITS = 1_000_000
 class Localnet:
     """A Solana node with a chain of its own.
 
-    Reach it in process through `rpc_app` (`httpx.ASGITransport`), or over sockets with `serve`. Use it as an
-    asynchronous context manager, or call `aclose`, so that the last executed transactions are written.
+    Reach it in process through `rpc_app` (`httpx.ASGITransport`), or over sockets with `serving`. Use it as an
+    asynchronous context manager or call `aclose`, so that the last executed transactions are written.
     """
 
     def __init__(self, chain: Chain, faucet: Keypair, lock: IO[str] | None) -> None:
@@ -50,19 +53,18 @@ class Localnet:
         self._faucet_calls = int(time.time() * 1000)
         self._subscriptions = Subscriptions(chain)
         node = Node(chain, faucet.pubkey(), lambda address, lamports: str(self._airdrop(address, lamports)))
-        self._node = node
-        self.rpc_app: ASGIApp = server.RpcApp(node)
-        self.ws_app: ASGIApp = server.ws_app(self._subscriptions)
+        self.rpc_app: ASGIApp = RpcApp(node)
+        self.ws_app: ASGIApp = Starlette(routes=[WebSocketRoute("/", self._subscriptions.serve)])
 
     @classmethod
     def open(
         cls, data_dir: Path | None, programs: Mapping[Pubkey, Path], clock: Callable[[], float] = time.time
     ) -> Self:
-        """Start or continue the chain kept in `data_dir`; None keeps one in memory.
+        """Start or continue the chain in `data_dir`; None keeps it in memory.
 
-        `programs` maps addresses to .so files, which are loaded anew at every start. `clock` gives Unix seconds; slots
-        and the Clock sysvar follow it. Raises DataDirInUseError: another process has the directory. Raises ValueError
-        or sqlite3.Error: what is in it cannot be read.
+        `programs` maps addresses to .so files, which are loaded anew at every start. `clock` returns Unix seconds;
+        slots and the Clock sysvar follow it. Raises DataDirInUseError: another process uses the directory. Raises
+        ValueError or sqlite3.Error: its content cannot be read.
         """
         with contextlib.ExitStack() as on_error:
             lock = None if data_dir is None else on_error.enter_context(genesis.lock(data_dir))
@@ -84,9 +86,7 @@ class Localnet:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_exception: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:
@@ -100,13 +100,6 @@ class Localnet:
         finally:
             if self._lock is not None:
                 self._lock.close()
-
-    async def confirmation(self, signature: Signature) -> object:
-        """Wait until a transaction is confirmed and return its error in JSON form, None for success.
-
-        Waits for ever for a transaction that is never executed: give it a time limit.
-        """
-        return await self.chain.confirmation(signature)
 
     # Faucet
 
@@ -122,20 +115,15 @@ class Localnet:
 
         Raises RuntimeError: the token program refused it.
         """
-        accounts = [
-            AccountMeta(self.usdc_mint, is_signer=False, is_writable=True),
-            AccountMeta(token_account, is_signer=False, is_writable=True),
-            AccountMeta(self.faucet.pubkey(), is_signer=True, is_writable=False),
-        ]
-        data = bytes([_MINT_TO]) + amount.to_bytes(8, "little")
-        return await self._confirmed(self._send(Instruction(tokens.TOKEN_PROGRAM, data, accounts)))
+        mint = MintToParams(TOKEN_PROGRAM, self.usdc_mint, token_account, self.faucet.pubkey(), amount)
+        return await self._confirmed(self._send(mint_to(mint)))
 
     def _airdrop(self, address: Pubkey, lamports: int) -> Signature:
         parameters = TransferParams(from_pubkey=self.faucet.pubkey(), to_pubkey=address, lamports=lamports)
         return self._send(transfer(parameters))
 
     def _send(self, instruction: Instruction) -> Signature:
-        # A compute limit that differs each time keeps two equal requests in one slot from being duplicates.
+        # Each call has another compute limit, so that two equal requests in one slot are not duplicates.
         self._faucet_calls += 1
         limit = set_compute_unit_limit(_MAX_UNITS - self._faucet_calls % _DISTINCT_LIMITS)
         blockhash = self.chain.timeline.blockhash(self.chain.slot())
@@ -153,19 +141,16 @@ class Localnet:
 
     @contextlib.asynccontextmanager
     async def serving(self, host: str, port: int) -> AsyncIterator[tuple[int, int]]:
-        """Serve HTTP on `port` and WebSocket on the one above while the context lasts; yields both ports.
+        """Serve HTTP on `port` and WebSocket on the next one while the context lasts; yields both ports.
 
         Port 0 takes any free pair. Signal handlers are left to the caller. Raises OSError: a port is taken.
         """
-        http_socket, ws_socket = _bind_pair(host, port)
+        # The sockets listen already, so clients may connect before the servers have started.
+        sockets = _listen_pair(host, port)
         servers = [_RpcServer(_uvicorn(app)) for app in (self.rpc_app, self.ws_app)]
-        tasks = [
-            asyncio.create_task(one.serve(sockets=[bound]))
-            for one, bound in zip(servers, (http_socket, ws_socket), strict=True)
-        ]
+        tasks = [asyncio.create_task(one.serve([bound])) for one, bound in zip(servers, sockets, strict=True)]
         try:
-            await asyncio.gather(*(one.ready.wait() for one in servers))
-            yield http_socket.getsockname()[1], ws_socket.getsockname()[1]
+            yield sockets[0].getsockname()[1], sockets[1].getsockname()[1]
         finally:
             for one in servers:
                 one.should_exit = True
@@ -173,19 +158,11 @@ class Localnet:
 
 
 class _RpcServer(uvicorn.Server):
-    """A server that tells when it listens and leaves signals alone."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.ready = asyncio.Event()
+    """A server that leaves signals alone."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.ready.set()
 
 
 def _uvicorn(app: ASGIApp) -> uvicorn.Config:
@@ -195,32 +172,33 @@ def _uvicorn(app: ASGIApp) -> uvicorn.Config:
         access_log=False,
         lifespan="off",
         ws="websockets-sansio",
-        # Longer than clients keep a connection that they do not use, so that none sends into one being closed.
+        # Longer than clients keep an idle connection, so that none sends into one that is being closed.
         timeout_keep_alive=75,
         timeout_graceful_shutdown=1,
     )
 
 
-def _bind_pair(host: str, port: int) -> tuple[socket.socket, socket.socket]:
-    """Bind `port` and the one above it; with port 0 try free ones until a pair is found."""
+def _listen_pair(host: str, port: int) -> tuple[socket.socket, socket.socket]:
+    """Listen on `port` and the next one; with port 0 try free ones until a pair is found."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     while True:
-        first = _bind(family, host, port)
+        first = _listen(family, host, port)
         try:
-            return first, _bind(family, host, first.getsockname()[1] + 1)
+            return first, _listen(family, host, first.getsockname()[1] + 1)
         except (OSError, OverflowError):
             first.close()
             if port:
                 raise
 
 
-def _bind(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
+def _listen(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
     # asyncio switches Nagle's delay off only on sockets that name their protocol; with it every answer takes 40 ms.
-    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind((host, port))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen()
     except BaseException:
-        bound.close()
+        listener.close()
         raise
-    return bound
+    return listener

@@ -132,7 +132,7 @@ async def test_a_full_disk_stops_the_chain_until_it_can_write_again(
         # When there is room again, it goes on by itself
         writer.execute("PRAGMA max_page_count = 1000000")
         async with asyncio.timeout(5):
-            assert await localnet.confirmation(signature) is None
+            assert await localnet.chain.confirmation(signature) is None
         await rpc.send(second)
 
 
@@ -157,7 +157,7 @@ LOAD = """
                     instruction = pay_usdc(localnet.usdc_mint, source, target, wallet.pubkey(), amount % 50 + 1)
                     transaction = rpc.signed(wallet, distinct(), instruction)
                     localnet.chain.send(transaction, preflight=False)
-                    await localnet.confirmation(transaction.signatures[0])
+                    await localnet.chain.confirmation(transaction.signatures[0])
                     print("confirmed", transaction.signatures[0], flush=True)
 
             await asyncio.gather(*(load(index) for index in range(4)))

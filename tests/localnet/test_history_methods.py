@@ -129,7 +129,7 @@ async def test_commitment_rises_from_processed_over_confirmed_to_finalized(rpc: 
     assert status is not None
     assert status[1] is Commitment.PROCESSED
     assert chain.storage.transaction(transaction.signatures[0]) is None
-    await rpc.localnet.confirmation(transaction.signatures[0])
+    await rpc.localnet.chain.confirmation(transaction.signatures[0])
     assert await level() == ("confirmed", 0, True, False)
     clock.advance_slots(31)
     assert await level() == ("confirmed", 31, True, False)
@@ -195,5 +195,5 @@ async def test_awaiting_a_confirmation_in_process(rpc: Client) -> None:
     for transaction, err in ((passing, None), (failing, {"InstructionError": [0, {"Custom": 1}]})):
         rpc.localnet.chain.send(transaction, preflight=False)
         signature = transaction.signatures[0]
-        assert await rpc.localnet.confirmation(signature) == err
-        assert await rpc.localnet.confirmation(signature) == err
+        assert await rpc.localnet.chain.confirmation(signature) == err
+        assert await rpc.localnet.chain.confirmation(signature) == err
