@@ -1,4 +1,4 @@
-"""The embedded chain: a Solana JSON-RPC node over LiteSVM, with its state in SQLite. `Localnet` is the way in."""
+"""The embedded chain: a Solana JSON-RPC node over LiteSVM with its state in SQLite, used through `Localnet`."""
 
 from app.localnet.genesis import DataDirInUseError
 from app.localnet.localnet import Localnet

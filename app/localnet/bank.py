@@ -1,8 +1,8 @@
 """The executing part of the chain: LiteSVM with the chain's clock, rent rules and fees.
 
 LiteSVM checks neither blockhashes, duplicates nor signatures here; the chain does so before a transaction gets in.
-A transaction is run once, without effect; the caller then decides whether its effects are applied. So a preflight
-check and the execution that follows it cost one run of the virtual machine instead of two.
+A transaction runs once, without effect, and the caller decides whether to apply its effects. So a preflight check and
+the execution after it cost one run of the virtual machine instead of two.
 """
 
 import json
@@ -25,11 +25,11 @@ from app.localnet.transactions import LoadedAddresses
 
 @dataclass(slots=True)
 class Run:
-    """What a transaction does when it is run on the current state.
+    """What a transaction does when it runs on the current state.
 
-    `err` is the JSON form of the error or None. `landed` tells whether a validator would put it into a block: what
-    passes, and what fails in an instruction, which pays the fee; anything else leaves no trace. `after` holds the
-    accounts as they would become, None standing for a closed one.
+    `err` is the JSON form of the error or None. `landed` tells whether a validator would put it into a block: it does
+    if the transaction succeeds, or fails in an instruction and pays the fee. Any other transaction leaves no trace.
+    `after` holds the accounts as they would become, None for a closed one.
     """
 
     keys: list[Pubkey]
@@ -51,11 +51,10 @@ class Bank:
         for address, path in programs.items():
             self._svm.add_program_from_file(address, path)
         self._clock_at: tuple[int, int] | None = None
-        self._rent_minimum: dict[int, int] = {}
-        self.set_clock()
+        self._set_clock()
 
-    def set_clock(self) -> int:
-        """Bring the sysvars Clock and SlotHashes up to date and return the current slot."""
+    def _set_clock(self) -> None:
+        """Bring the sysvars Clock and SlotHashes up to date."""
         slot = self._timeline.slot()
         second = int(self._timeline.now())
         if self._clock_at != (slot, second):
@@ -63,19 +62,14 @@ class Bank:
             epoch_start = self._timeline.block_time(epoch * SLOTS_PER_EPOCH)
             self._svm.set_clock(Clock(slot, epoch_start, epoch, epoch + 1, second))
             if self._clock_at is None or self._clock_at[0] != slot:
-                # Address lookup tables are made under a recent slot of this list.
+                # A new address lookup table must name a recent slot from this list.
                 self._svm.set_slot_hashes(self._timeline.recent(slot))
             self._clock_at = (slot, second)
-        return slot
 
     def get(self, address: Pubkey) -> Account | None:
-        """Return an account, None when it does not exist."""
+        """Return an account, None if it does not exist."""
         account = self._svm.get_account(address)
         return account if account is not None and account.lamports else None
-
-    def balance(self, address: Pubkey) -> int:
-        """Return the lamports of an account, 0 when it does not exist."""
-        return self._svm.get_balance(address) or 0
 
     def put(self, address: Pubkey, account: Account | None) -> None:
         """Create or replace an account; None closes it."""
@@ -83,21 +77,18 @@ class Bank:
 
     def rent_minimum(self, size: int) -> int:
         """Return the lamports that make an account with `size` bytes of data rent-exempt."""
-        minimum = self._rent_minimum.get(size)
-        if minimum is None:
-            minimum = self._rent_minimum[size] = self._svm.minimum_balance_for_rent_exemption(size)
-        return minimum
+        return self._svm.minimum_balance_for_rent_exemption(size)
 
     def run(self, transaction: VersionedTransaction) -> Run:
         """Run a transaction on the current state without changing it."""
-        self.set_clock()
+        self._set_clock()
         message = transaction.message
         loaded = transactions.loaded_addresses(message, self.get)
         run = Run([*message.account_keys, *loaded.writable, *loaded.readonly], loaded, transactions.fee(message))
         payer_address = run.keys[0]
         payer = self.get(payer_address)
         charged = None if payer is None or payer.lamports < run.fee else _less(payer, run.fee)
-        if charged is not None and not self._rent_state_allowed(payer, charged):
+        if not self._rent_allows(payer, charged):
             run.err = _insufficient_funds_for_rent(0)
             return run
         result = self._svm.simulate_transaction(transaction)
@@ -114,15 +105,13 @@ class Bank:
         return run
 
     def _rent_error(self, run: Run) -> Any:
-        # LiteSVM leaves this check of the validator out: no account may be left below the rent-exempt minimum.
+        # LiteSVM leaves out this check of the validator: no account may be left below the rent-exempt minimum.
         for address, after in run.after.items():
-            if after is None or after.lamports >= self.rent_minimum(len(after.data)):
-                continue
-            if not self._rent_state_allowed(self.get(address), after):
+            if not self._rent_allows(self.get(address), after):
                 return _insufficient_funds_for_rent(run.keys.index(address))
         return None
 
-    def _rent_state_allowed(self, before: Account | None, after: Account | None) -> bool:
+    def _rent_allows(self, before: Account | None, after: Account | None) -> bool:
         if after is None or after.lamports >= self.rent_minimum(len(after.data)):
             return True
         if before is None or before.lamports >= self.rent_minimum(len(before.data)):

@@ -1,7 +1,7 @@
 """Slots, block times and blockhashes of the embedded chain, all derived from one clock.
 
 Nothing is stored per slot: a slot is 400 ms of clock time since genesis, and its blockhash is a digest of the genesis
-hash and the slot number. A blockhash handed out before a restart is therefore still known after it.
+hash and the slot number. A blockhash given out before a restart is therefore still known after it.
 """
 
 from collections import deque
@@ -23,16 +23,16 @@ SLOTS_PER_EPOCH = 432_000
 
 
 class Timeline:
-    """Turns a clock into slots that never run backwards.
+    """Turns a clock into slots that never go back.
 
-    A clock that steps back stops the chain's time until it has caught up, so neither slots nor timestamps repeat.
+    If the clock steps back, the chain's time stops until the clock has caught up, so slots and timestamps never repeat.
     """
 
     def __init__(self, clock: Callable[[], float], genesis_hash: Hash, genesis_time: int, last_time: float) -> None:
-        """Start from what was stored.
+        """Start from the stored values.
 
-        `clock` gives Unix seconds, `genesis_time` is the Unix second of slot 0, `last_time` the latest time shown
-        by an earlier run.
+        `clock` returns Unix seconds, `genesis_time` is the Unix second of slot 0, and `last_time` is the latest time
+        that an earlier run returned.
         """
         self._clock = clock
         self._last_time = max(last_time, float(genesis_time))
@@ -44,7 +44,7 @@ class Timeline:
         self._hashed_up_to = -1
 
     def now(self) -> float:
-        """Return the chain's time in Unix seconds; never smaller than any value returned before."""
+        """Return the chain's time in Unix seconds, never less than before."""
         self._last_time = max(self._last_time, self._clock())
         return self._last_time
 
@@ -58,7 +58,7 @@ class Timeline:
         return self.genesis_time + slot * SLOT_MS // 1000
 
     def seconds_to_next_slot(self) -> float:
-        """Return how long the current slot still lasts."""
+        """Return how many seconds the current slot still lasts."""
         elapsed_ms = (self.now() - self.genesis_time) * 1000
         return (SLOT_MS - elapsed_ms % SLOT_MS) / 1000
 
@@ -67,12 +67,10 @@ class Timeline:
         return Hash(sha256(self._seed + slot.to_bytes(8, "little")).digest())
 
     def slot_of_blockhash(self, blockhash: Hash, current: int) -> int | None:
-        """Return the slot of a blockhash that is still valid in the slot `current`, else None."""
+        """Return the slot of a blockhash that is still valid in slot `current`, else None."""
         self._catch_up(current)
-        slot_named = self._slot_of.get(blockhash)
-        if slot_named is None or slot_named < current - MAX_BLOCKHASH_AGE:
-            return None
-        return slot_named
+        slot = self._slot_of.get(blockhash)
+        return slot if slot is not None and slot >= current - MAX_BLOCKHASH_AGE else None
 
     def recent(self, current: int) -> list[tuple[int, Hash]]:
         """Return up to 150 slots before `current` with their blockhashes, newest first."""

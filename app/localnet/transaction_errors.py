@@ -1,6 +1,6 @@
-"""Wording of transaction errors, as validators put it into the message of a preflight failure.
+"""The wording of transaction errors in a validator's preflight failure.
 
-From the Display implementations of the crates solana-transaction-error and solana-instruction-error.
+Source: the Display implementations of the crates solana-transaction-error and solana-instruction-error.
 """
 
 from typing import Any

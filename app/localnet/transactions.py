@@ -1,4 +1,4 @@
-"""A transaction as it arrives: parsed, checked for form, its addresses resolved."""
+"""A transaction as it arrives: parsed, its form checked, its addresses resolved."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,42 +14,35 @@ from app.localnet.errors import invalid_params
 LAMPORTS_PER_SIGNATURE = 5000
 
 TYPE_NAME = "solana_transaction::versioned::VersionedTransaction"
-"""How a validator calls a transaction in its error messages."""
+"""The name of a transaction in a validator's error messages."""
 
 _SYSTEM_PROGRAM = Pubkey.default()
 _ADVANCE_NONCE = (4).to_bytes(4, "little")
-_MEMO_PROGRAMS = frozenset(
-    map(
-        Pubkey.from_string,
-        ("MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgDLGmfcHr", "Memo1UhkJRfHyvLMcVucJwxXeuD728EqVDDwQDxFMNo"),
-    )
-)
-# Programs run by the validator itself; each signature they verify costs a fee like one of the transaction's own.
+_MEMO_PROGRAMS = {
+    Pubkey.from_string("MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgDLGmfcHr"),
+    Pubkey.from_string("Memo1UhkJRfHyvLMcVucJwxXeuD728EqVDDwQDxFMNo"),
+}
+# Programs that the validator itself runs; each signature they verify costs the fee of a transaction's signature.
 # The first byte of their instruction data is the number of signatures.
-_SIGNATURE_PROGRAMS = frozenset(
-    map(
-        Pubkey.from_string,
-        (
-            "Ed25519SigVerify111111111111111111111111111",
-            "KeccakSecp256k11111111111111111111111111111",
-            "Secp256r1SigVerify1111111111111111111111111",
-        ),
-    )
-)
+_SIGNATURE_PROGRAMS = {
+    Pubkey.from_string("Ed25519SigVerify111111111111111111111111111"),
+    Pubkey.from_string("KeccakSecp256k11111111111111111111111111111"),
+    Pubkey.from_string("Secp256r1SigVerify1111111111111111111111111"),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedAddresses:
-    """What the address lookup tables of a versioned transaction add to its accounts."""
+    """The accounts that a versioned transaction takes from address lookup tables."""
 
     writable: tuple[Pubkey, ...] = ()
     readonly: tuple[Pubkey, ...] = ()
 
 
 def parse(raw: bytes) -> VersionedTransaction:
-    """Return the transaction serialised in `raw`; bytes behind it are ignored, as validators do.
+    """Return the transaction serialised in `raw`; like a validator, ignore any bytes after it.
 
-    Raises RpcError: not a transaction, or its indexes point outside of it.
+    Raises MethodError: it is malformed, has an index out of range, or uses a durable nonce.
     """
     try:
         transaction = VersionedTransaction.from_bytes(raw)
@@ -65,7 +58,7 @@ def parse(raw: bytes) -> VersionedTransaction:
 
 
 def uses_durable_nonce(transaction: VersionedTransaction) -> bool:
-    """Tell whether the first instruction advances a nonce account, which makes the blockhash a nonce."""
+    """Tell whether the first instruction advances a nonce account, so that the blockhash is a nonce."""
     message = transaction.message
     if not message.instructions:
         return False
@@ -74,7 +67,7 @@ def uses_durable_nonce(transaction: VersionedTransaction) -> bool:
 
 
 def fee(message: Message | MessageV0) -> int:
-    """Return the fee in lamports: 5,000 a signature; priority fees are accepted and not charged."""
+    """Return the fee in lamports: 5,000 a signature; priority fees are accepted but not charged."""
     signatures = message.header.num_required_signatures
     keys = message.account_keys
     for instruction in message.instructions:
@@ -84,7 +77,7 @@ def fee(message: Message | MessageV0) -> int:
 
 
 def memo(message: Message | MessageV0) -> str | None:
-    """Return the memos of the transaction as getSignaturesForAddress shows them: `[length] text; ...`."""
+    """Return the transaction's memos as getSignaturesForAddress shows them: `[length] text; ...`."""
     keys = message.account_keys
     memos = []
     for instruction in message.instructions:
@@ -98,22 +91,20 @@ def memo(message: Message | MessageV0) -> str | None:
 
 
 def loaded_addresses(message: Message | MessageV0, read: Callable[[Pubkey], Account | None]) -> LoadedAddresses:
-    """Look up the addresses a versioned message takes from tables; nothing when a lookup fails.
+    """Look up the addresses that a versioned message takes from tables; none if a lookup fails.
 
-    The virtual machine does its own lookup and reports the failure; this one serves the history.
+    This lookup serves the history. The virtual machine does its own and reports a failure.
     """
-    if not isinstance(message, MessageV0) or not message.address_table_lookups:
+    if not isinstance(message, MessageV0):
         return LoadedAddresses()
     writable: list[Pubkey] = []
     readonly: list[Pubkey] = []
-    for lookup in message.address_table_lookups:
-        account = read(lookup.account_key)
-        if account is None:
-            return LoadedAddresses()
-        try:
-            addresses = AddressLookupTable.deserialize(account.data).addresses
+    try:
+        for lookup in message.address_table_lookups:
+            table = read(lookup.account_key)
+            addresses = AddressLookupTable.deserialize(table.data if table else b"").addresses
             writable += [addresses[index] for index in lookup.writable_indexes]
             readonly += [addresses[index] for index in lookup.readonly_indexes]
-        except (ValueError, IndexError):
-            return LoadedAddresses()
+    except (ValueError, IndexError):
+        return LoadedAddresses()
     return LoadedAddresses(tuple(writable), tuple(readonly))
