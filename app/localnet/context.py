@@ -1,4 +1,4 @@
-"""What the RPC methods share: the chain, contexts of answers, and the fields of their configuration objects."""
+"""What the RPC methods share: the chain, the context of answers, and common configuration fields."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,21 +8,23 @@ from solders.pubkey import Pubkey
 
 from app.localnet import params
 from app.localnet.chain import Chain
-from app.localnet.errors import min_context_slot_not_reached
+from app.localnet.errors import MIN_CONTEXT_SLOT_NOT_REACHED, MethodError
 from app.localnet.params import Commitment, Reader
 
 API_VERSION = "4.0.0"
-"""The Agave release whose RPC answers are followed."""
+"""The Agave release whose RPC answers this node imitates."""
 
-COMMITMENT_FIELDS: dict[str, Reader] = {"commitment": params.commitment, "minContextSlot": params.u64}
-
-context_config = params.config("RpcContextConfig", COMMITMENT_FIELDS)
-
+TRANSACTION_ENCODINGS = ("binary", "base64", "base58", "json", "jsonParsed")
+transaction_encoding = params.choice(*TRANSACTION_ENCODINGS)
+account_encoding = params.choice("binary", "base58", "base64", "jsonParsed", "base64+zstd")
 data_slice = params.config(
     "UiDataSliceConfig", {"offset": params.usize, "length": params.usize}, frozenset({"offset", "length"})
 )
-account_encoding = params.choice("binary", "base58", "base64", "jsonParsed", "base64+zstd")
+
+COMMITMENT_FIELDS: dict[str, Reader] = {"commitment": params.commitment, "minContextSlot": params.u64}
 ACCOUNT_FIELDS: dict[str, Reader] = {**COMMITMENT_FIELDS, "encoding": account_encoding, "dataSlice": data_slice}
+context_config = params.config("RpcContextConfig", COMMITMENT_FIELDS)
+account_config = params.config("RpcAccountInfoConfig", ACCOUNT_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,30 +36,36 @@ class Node:
     airdrop: Callable[[Pubkey, int], str]
 
     def slot_for(self, config: dict[str, Any]) -> int:
-        """Return the slot an answer is taken from.
+        """Return the slot that a request's answer describes.
 
-        Raises RpcError: it lies before the `minContextSlot` of the request.
+        Raises MethodError: it is before the request's `minContextSlot`.
         """
         slot = self.chain.slot(commitment_of(config))
         if slot < config.get("minContextSlot", 0):
-            raise min_context_slot_not_reached(slot)
+            message = "Minimum context slot has not been reached"
+            raise MethodError(MIN_CONTEXT_SLOT_NOT_REACHED, message, {"contextSlot": slot})
         return slot
 
     def with_context(self, config: dict[str, Any], value: Any) -> dict[str, Any]:
-        """Return `value` together with the slot it is taken from."""
+        """Return `value` together with the slot it describes."""
         return {"context": {"apiVersion": API_VERSION, "slot": self.slot_for(config)}, "value": value}
 
 
 def commitment_of(config: dict[str, Any]) -> Commitment:
-    """Return the commitment asked for; `finalized` when none is given."""
+    """Return the requested commitment, `finalized` by default."""
     level: Commitment = config.get("commitment", Commitment.FINALIZED)
     return level
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method and how its parameters are read; the last of them are optional beyond `required`."""
+    """A method and the readers of its parameters; those after the first `required` are optional.
+
+    With `in_context` the answer also names the slot it describes. The last parameter is then the configuration, whose
+    `minContextSlot` is checked before the call.
+    """
 
     call: Callable[..., Any]
     readers: tuple[Reader, ...] = ()
     required: int = 0
+    in_context: bool = False

@@ -1,4 +1,4 @@
-"""JSON-RPC 2.0: from the bytes of a request to the bytes of its answer."""
+"""JSON-RPC 2.0: from the bytes of a request to the text of its answer."""
 
 import asyncio
 import inspect
@@ -28,7 +28,7 @@ _MEMBERS = frozenset({"jsonrpc", "id", "method", "params"})
 def parse_json(body: bytes | str) -> Any:
     """Parse a request.
 
-    Raises RpcError: not JSON, or JSON with NaN or the like.
+    Raises MethodError: it is not JSON, or contains NaN or an infinity.
     """
     try:
         return from_json(body, allow_inf_nan=False)
@@ -37,25 +37,24 @@ def parse_json(body: bytes | str) -> Any:
 
 
 async def answer(node: Node, body: bytes) -> str:
-    """Return the answer to a request or batch of requests; empty when there is nothing to say."""
-    # Without a socket nothing else in here may ever wait, so callers in a loop would never let the chain write.
+    """Return the answer to a request or a batch of requests; empty if none expects one."""
+    # Without a socket nothing else in here ever waits, so a caller in a loop would never let the chain write.
     await asyncio.sleep(0)
     try:
         request = parse_json(body)
     except MethodError as error:
         return response(None, error)
     if isinstance(request, list):
-        answers = [await _answer_one(node, one) for one in request]
-        said = [one for one in answers if one]
-        return f"[{','.join(said)}]" if said else ""
+        answers = [text for one in request if (text := await _answer_one(node, one))]
+        return f"[{','.join(answers)}]" if answers else ""
     return await _answer_one(node, request)
 
 
 async def _answer_one(node: Node, request: Any) -> str:
     try:
-        request_id, name, arguments = read_request(request)
+        name, arguments = read_request(request)
     except MethodError as error:
-        return response(request.get("id") if isinstance(request, dict) else None, error)
+        return response(request, error)
     result: Any
     try:
         result = await _call(node, name, arguments)
@@ -64,14 +63,14 @@ async def _answer_one(node: Node, request: Any) -> str:
     except Exception:
         logger.exception("%s failed", name)
         result = MethodError(INTERNAL_ERROR, "Internal error")
-    # A request without an id is a notification and is not answered.
-    return response(request_id, result) if "id" in request else ""
+    # A request without an id is a notification, which expects no answer.
+    return response(request, result) if "id" in request else ""
 
 
-def read_request(request: Any) -> tuple[Any, str, Any]:
-    """Return id, method and parameters of a request.
+def read_request(request: Any) -> tuple[str, Any]:
+    """Return the method and the parameters of a request.
 
-    Raises RpcError: not a JSON-RPC 2.0 request.
+    Raises MethodError: it is not a JSON-RPC 2.0 request.
     """
     if not isinstance(request, dict) or isinstance(request.get("id"), bool | float | list | dict):
         raise MethodError(PARSE_ERROR, "Parse error")
@@ -81,19 +80,24 @@ def read_request(request: Any) -> tuple[Any, str, Any]:
     proper = request.get("jsonrpc") == "2.0" and isinstance(arguments, list | dict | None)
     if not proper or not isinstance(name, str) or not request.keys() <= _MEMBERS:
         raise MethodError(INVALID_REQUEST, "Invalid request")
-    return request.get("id"), name, arguments
+    return name, arguments
 
 
 async def _call(node: Node, name: str, arguments: Any) -> Any:
     method = METHODS.get(name)
     if method is None:
         raise method_not_found()
-    result = method.call(node, *params.arguments(arguments, method.readers, method.required))
-    return await result if inspect.isawaitable(result) else result
+    values = params.arguments(arguments, method.readers, method.required)
+    context = node.with_context(values[-1], None) if method.in_context else None
+    result = method.call(node, *values)
+    if inspect.isawaitable(result):
+        result = await result
+    return result if context is None else {**context, "value": result}
 
 
-def response(request_id: Any, result: Any) -> str:
-    """Return the text of an answer; `result` may be an RpcError."""
+def response(request: Any, result: Any) -> str:
+    """Return the text of the answer to `request`, which may be malformed; `result` may be a MethodError."""
+    request_id = request.get("id") if isinstance(request, dict) else None
     name, body = ("error", result.as_json()) if isinstance(result, MethodError) else ("result", result)
     text = body if isinstance(body, Raw) else to_json(body)
     return f'{{"jsonrpc":"2.0","{name}":{text},"id":{to_json(request_id)}}}'

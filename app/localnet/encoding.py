@@ -5,13 +5,15 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from based58 import b58encode
 from solders.account import Account
+from solders.instruction import CompiledInstruction
 from solders.message import Message, MessageV0
 from solders.pubkey import Pubkey
 from solders.transaction import VersionedTransaction
 
-from app.localnet import base58, tokens
-from app.localnet.errors import INVALID_REQUEST, MethodError, unsupported_transaction_version
+from app.localnet import tokens
+from app.localnet.errors import INVALID_REQUEST, UNSUPPORTED_TRANSACTION_VERSION, MethodError
 from app.localnet.storage import StoredTransaction, to_json
 
 _MAX_BASE58_DATA = 128
@@ -20,7 +22,7 @@ _ZSTD_MAX_BLOCK = 128 * 1024
 
 
 class Raw(str):
-    """A result that is serialised already and goes into the answer as it is."""
+    """A result that is already serialised."""
 
     __slots__ = ()
 
@@ -36,14 +38,12 @@ def account_json(
 ) -> dict[str, Any]:
     """Return an account as the RPC shows it.
 
-    `encoding` is one of binary, base58, base64, base64+zstd, jsonParsed; the last shows token accounts and mints in
-    words, everything else in base64. Raises RpcError: more than 128 bytes in base58.
+    `encoding` is binary, base58, base64, base64+zstd or jsonParsed; the last decodes token accounts and mints and shows
+    everything else in base64. Raises MethodError: more than 128 bytes in base58.
     """
+    shown: Any = tokens.parsed(account, decimals_of) if encoding == "jsonParsed" else None
     data = account.data
     size = len(data)
-    shown: Any = None
-    if encoding == "jsonParsed":
-        shown = tokens.parsed_account(account, _decimals_behind(account, decimals_of))
     if shown is None:
         if data_slice is not None:
             data = data[data_slice["offset"] : data_slice["offset"] + data_slice["length"]]
@@ -58,16 +58,12 @@ def account_json(
     }
 
 
-def _decimals_behind(account: Account, decimals_of: Callable[[Pubkey], int | None]) -> int | None:
-    return decimals_of(tokens.holding(account)[0]) if tokens.is_token_account(account) else None
-
-
 def _encoded_data(data: bytes, encoding: str) -> Any:
     if encoding in {"binary", "base58"}:
         if len(data) > _MAX_BASE58_DATA:
             message = "Encoded binary (base 58) data should be less than 128 bytes, please use Base64 encoding."
             raise MethodError(INVALID_REQUEST, message)
-        text = base58.encode(data)
+        text = b58encode(data).decode()
         # `binary` is the oldest form: the bare text without the name of the encoding.
         return text if encoding == "binary" else [text, "base58"]
     if encoding == "base64+zstd":
@@ -78,7 +74,7 @@ def _encoded_data(data: bytes, encoding: str) -> Any:
 def zstd_frame(data: bytes) -> bytes:
     """Return `data` as a Zstandard frame of uncompressed blocks (RFC 8878, 3.1.1), which every decoder reads.
 
-    Clients such as the Solana CLI ask for this encoding; on a local connection there is nothing to gain by compressing.
+    Clients such as the Solana CLI ask for this encoding; compressing gains nothing on a local connection.
     """
     # Frame header: 8-byte content size, single segment, no checksum, no dictionary.
     parts = [_ZSTD_MAGIC, b"\xe0", len(data).to_bytes(8, "little")]
@@ -95,30 +91,42 @@ def zstd_frame(data: bytes) -> bytes:
 def transaction_json(stored: StoredTransaction, encoding: str, max_version: int | None) -> Raw:
     """Return a stored transaction as getTransaction shows it.
 
-    `encoding` is one of binary, base58, base64, json, jsonParsed. `max_version` is what the client can read, None for
-    legacy transactions only. Raises RpcError: the transaction is of a newer version.
+    `encoding` is binary, base58, base64, json or jsonParsed. `max_version` is the newest version the client reads, None
+    if it reads legacy transactions only. Raises MethodError: the transaction's version is newer.
     """
     versioned = stored.wire_is_versioned
     if versioned and max_version is None:
-        raise unsupported_transaction_version(0)
+        raise MethodError(
+            UNSUPPORTED_TRANSACTION_VERSION,
+            "Transaction version (0) is not supported by the requesting client. Please try the request again "
+            'with the following configuration parameter: "maxSupportedTransactionVersion": 0',
+        )
     meta = stored.meta
     if encoding == "base64":
-        shown = f'["{base64.b64encode(stored.wire).decode()}","base64"]'
-    elif encoding == "base58":
-        shown = f'["{base58.encode(stored.wire)}","base58"]'
-    elif encoding == "binary":
-        shown = f'"{base58.encode(stored.wire)}"'
+        shown = to_json([base64.b64encode(stored.wire).decode(), "base64"])
+    elif encoding in {"binary", "base58"}:
+        text = b58encode(stored.wire).decode()
+        shown = to_json(text if encoding == "binary" else [text, "base58"])
     else:
         transaction = VersionedTransaction.from_bytes(stored.wire)
-        body = json.loads(meta)
-        if encoding == "json":
-            message = _message_json(transaction.message)
-        else:
-            message = _parsed_message_json(transaction.message, body)
+        message = _message_json(transaction.message)
+        if encoding == "jsonParsed":
+            body = json.loads(meta)
+            _resolve_indexes(message, transaction.message, body)
             meta = to_json(body)
         shown = to_json({"message": message, "signatures": [str(one) for one in transaction.signatures]})
     version = "" if max_version is None else f'"version":{0 if versioned else to_json("legacy")},'
     return Raw(f'{{"slot":{stored.slot},"blockTime":{stored.block_time},{version}"meta":{meta},"transaction":{shown}}}')
+
+
+def instruction_json(instruction: CompiledInstruction, stack_height: int) -> dict[str, Any]:
+    """Return an instruction whose program and accounts are indexes into the transaction's keys."""
+    return {
+        "programIdIndex": instruction.program_id_index,
+        "accounts": list(instruction.accounts),
+        "data": b58encode(bytes(instruction.data)).decode(),
+        "stackHeight": stack_height,
+    }
 
 
 def _message_json(message: Message | MessageV0) -> dict[str, Any]:
@@ -130,15 +138,7 @@ def _message_json(message: Message | MessageV0) -> dict[str, Any]:
             "numReadonlyUnsignedAccounts": header.num_readonly_unsigned_accounts,
             "numRequiredSignatures": header.num_required_signatures,
         },
-        "instructions": [
-            {
-                "programIdIndex": instruction.program_id_index,
-                "accounts": list(instruction.accounts),
-                "data": base58.encode(bytes(instruction.data)),
-                "stackHeight": 1,
-            }
-            for instruction in message.instructions
-        ],
+        "instructions": [instruction_json(instruction, 1) for instruction in message.instructions],
         "recentBlockhash": str(message.recent_blockhash),
     }
     if isinstance(message, MessageV0):
@@ -153,14 +153,14 @@ def _message_json(message: Message | MessageV0) -> dict[str, Any]:
     return shown
 
 
-def _parsed_message_json(message: Message | MessageV0, meta: dict[str, Any]) -> dict[str, Any]:
-    """Return the message with addresses in place of indexes, and change `meta` likewise.
+def _resolve_indexes(shown: dict[str, Any], message: Message | MessageV0, meta: dict[str, Any]) -> None:
+    """Replace indexes by addresses in `shown`, the JSON form of `message`, and in `meta`.
 
-    Instructions are given in the RPC's partially decoded form: program, accounts and data.
+    Instructions get the RPC's partially decoded form: program, accounts and data.
     """
     header = message.header
     signers = header.num_required_signatures
-    static = [str(key) for key in message.account_keys]
+    static: list[str] = shown["accountKeys"]
     unsigned_writable = len(static) - header.num_readonly_unsigned_accounts
     loaded = meta.pop("loadedAddresses")
     keys = [*static, *loaded["writable"], *loaded["readonly"]]
@@ -180,10 +180,7 @@ def _parsed_message_json(message: Message | MessageV0, meta: dict[str, Any]) -> 
             "stackHeight": instruction["stackHeight"],
         }
 
-    for group in meta["innerInstructions"]:
+    for group in (shown, *meta["innerInstructions"]):
         group["instructions"] = [decoded(instruction) for instruction in group["instructions"]]
-    shown = _message_json(message)
-    del shown["header"]
     shown["accountKeys"] = [account(index, key) for index, key in enumerate(keys)]
-    shown["instructions"] = [decoded(instruction) for instruction in shown["instructions"]]
-    return shown
+    del shown["header"]

@@ -19,7 +19,7 @@ class MethodError(Exception):
     """An answer with `error` in place of `result`."""
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
-        """Keep the JSON-RPC error `code`, its `message` and the optional `data` member."""
+        """Take the JSON-RPC error `code`, its `message` and the optional `data` member."""
         super().__init__(message)
         self.code = code
         self.message = message
@@ -43,31 +43,6 @@ def method_not_found() -> MethodError:
     return MethodError(METHOD_NOT_FOUND, "Method not found")
 
 
-def block_not_available(slot: int) -> MethodError:
-    """Return the error for a slot that lies in the future."""
-    return MethodError(BLOCK_NOT_AVAILABLE, f"Block not available for slot {slot}")
-
-
 def node_unhealthy() -> MethodError:
     """Return the error of a node that cannot write to its disk at the moment."""
     return MethodError(NODE_UNHEALTHY, "Node is unhealthy", {"numSlotsBehind": None})
-
-
-def min_context_slot_not_reached(context_slot: int) -> MethodError:
-    """Return the error for a `minContextSlot` above the slot the answer would be taken from."""
-    message = "Minimum context slot has not been reached"
-    return MethodError(MIN_CONTEXT_SLOT_NOT_REACHED, message, {"contextSlot": context_slot})
-
-
-def transaction_not_found(signature: str) -> MethodError:
-    """Return the error for a `before` or `until` signature that is not in the history."""
-    return MethodError(TRANSACTION_NOT_FOUND, f"Transaction {signature} not found")
-
-
-def unsupported_transaction_version(version: int) -> MethodError:
-    """Return the error for a versioned transaction the client did not say it can read."""
-    return MethodError(
-        UNSUPPORTED_TRANSACTION_VERSION,
-        f"Transaction version ({version}) is not supported by the requesting client. Please try the request again "
-        f'with the following configuration parameter: "maxSupportedTransactionVersion": {version}',
-    )

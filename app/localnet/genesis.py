@@ -1,4 +1,4 @@
-"""The first state of a chain and its keys: a faucet with lamports and the authority over a USDC mint."""
+"""The first state of a chain: a USDC mint, and a faucet with lamports and the authority over that mint."""
 
 import json
 import os
@@ -9,13 +9,14 @@ from solders.account import Account
 from solders.hash import Hash
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
+from solders.token.state import Mint
 
 from app.core import file_lock as locks
-from app.localnet import tokens
-from app.localnet.storage import AccountRow, Storage
+from app.localnet.storage import Storage
+from app.localnet.tokens import TOKEN_PROGRAM
 
 USDC_MINT = Pubkey.from_string("EPjFWdd5AufqSSqeM2qN1xzybapC8G4wEGGkZwyTDt1v")
-"""The address of USDC on mainnet; here a mint under the faucet's authority stands there."""
+"""The address of USDC on mainnet, which here has a mint under the faucet's authority."""
 
 USDC_DECIMALS = 6
 
@@ -28,9 +29,9 @@ class DataDirInUseError(RuntimeError):
 
 
 def lock(data_dir: Path) -> IO[str]:
-    """Create the directory and keep it for this process until the returned file is closed.
+    """Create the directory and lock it for this process until the returned file is closed.
 
-    Raises DataDirInUseError: another process has it.
+    Raises DataDirInUseError: another process holds the lock.
     """
     data_dir.mkdir(parents=True, exist_ok=True)
     taken = locks.take(data_dir / "localnet.lock")
@@ -40,9 +41,9 @@ def lock(data_dir: Path) -> IO[str]:
 
 
 def faucet_key(data_dir: Path | None, *, create: bool) -> Keypair:
-    """Return the faucet's key from `faucet.json`, in the format of the Solana command line, mode 600.
+    """Return the faucet's key from `faucet.json`, a keypair file of the Solana CLI with mode 600.
 
-    `create` makes one when there is none. Raises FileNotFoundError: none is there and none is to be made.
+    `create` writes a new one if there is none. Raises FileNotFoundError: there is none, and `create` is false.
     """
     if data_dir is None:
         return Keypair()
@@ -50,7 +51,7 @@ def faucet_key(data_dir: Path | None, *, create: bool) -> Keypair:
     if not create or path.exists():
         return Keypair.from_json(path.read_text())
     keypair = Keypair()
-    # Written aside and renamed, so that a crash leaves a whole key or none.
+    # Written under another name first, so that a crash leaves a whole key or none.
     aside = path.with_suffix(".new")
     aside.unlink(missing_ok=True)
     with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -64,10 +65,11 @@ def faucet_key(data_dir: Path | None, *, create: bool) -> Keypair:
 def write(storage: Storage, faucet: Pubkey, time: int) -> dict[str, Any]:
     """Write the first state of a chain that begins at the Unix second `time`, and return its settings."""
     state = {"genesis_hash": os.urandom(Hash.LENGTH), "genesis_time": time, "last_time": float(time)}
-    mint = Account(_MINT_LAMPORTS, tokens.mint_data(faucet, USDC_DECIMALS), tokens.TOKEN_PROGRAM)
+    mint = bytes(Mint(faucet, supply=0, decimals=USDC_DECIMALS, is_initialized=True))
     accounts = [
-        AccountRow(faucet, Account(_FAUCET_LAMPORTS, b"", Pubkey.default()), None),
-        AccountRow(USDC_MINT, mint, None),
+        (faucet, Account(_FAUCET_LAMPORTS, b"", Pubkey.default())),
+        (USDC_MINT, Account(_MINT_LAMPORTS, mint, TOKEN_PROGRAM)),
     ]
-    storage.write_genesis(state, accounts)
+    storage.stage(state, accounts)
+    storage.commit()
     return state

@@ -8,8 +8,9 @@ from solders.account import Account
 from solders.pubkey import Pubkey
 from solders.transaction_metadata import TransactionMetadata
 
-from app.localnet import base58, tokens
+from app.localnet import tokens
 from app.localnet.bank import Run
+from app.localnet.encoding import instruction_json
 
 
 def transaction_meta(
@@ -17,7 +18,7 @@ def transaction_meta(
 ) -> dict[str, Any]:
     """Return the `meta` object of an executed transaction.
 
-    `before` holds the accounts of `run.keys` as they were, `decimals_of` gives the decimals of a mint.
+    `before` holds the accounts of `run.keys` as they were; `decimals_of` returns the decimals of a mint.
     """
     after = [run.after.get(key, old) for key, old in zip(run.keys, before, strict=True)]
     tokens_before = [_token_balance(index, account, decimals_of) for index, account in enumerate(before)]
@@ -25,18 +26,15 @@ def transaction_meta(
         known if account is old else _token_balance(index, account, decimals_of)
         for index, (account, old, known) in enumerate(zip(after, before, tokens_before, strict=True))
     ]
-    units, logs, inner, returned = 0, [], [], None
-    if run.meta is not None:
-        units, logs = run.meta.compute_units_consumed(), run.meta.logs()
-        inner, returned = inner_instructions(run.meta), return_data(run.meta)
+    ran = run.meta
     meta = {
         "err": run.err,
         "status": {"Ok": None} if run.err is None else {"Err": run.err},
         "fee": run.fee,
         "preBalances": [account.lamports if account else 0 for account in before],
         "postBalances": [account.lamports if account else 0 for account in after],
-        "innerInstructions": inner,
-        "logMessages": logs,
+        "innerInstructions": inner_instructions(ran) if ran else [],
+        "logMessages": ran.logs() if ran else [],
         "preTokenBalances": [balance for balance in tokens_before if balance],
         "postTokenBalances": [balance for balance in tokens_after if balance],
         "rewards": [],
@@ -44,36 +42,30 @@ def transaction_meta(
             "writable": [str(key) for key in run.loaded.writable],
             "readonly": [str(key) for key in run.loaded.readonly],
         },
-        "computeUnitsConsumed": units,
+        "computeUnitsConsumed": ran.compute_units_consumed() if ran else 0,
     }
-    if returned is not None:
+    if ran and (returned := return_data(ran)):
         meta["returnData"] = returned
     return meta
 
 
 def inner_instructions(meta: TransactionMetadata) -> list[dict[str, Any]]:
     """Return the instructions that programs called, grouped by the index of the calling top-level instruction."""
-    groups = []
-    for index, group in enumerate(meta.inner_instructions()):
-        if not group:
-            continue
-        calls = []
-        for inner in group:
-            instruction = inner.instruction()
-            calls.append(
-                {
-                    "programIdIndex": instruction.program_id_index,
-                    "accounts": list(instruction.accounts),
-                    "data": base58.encode(bytes(instruction.data)),
-                    "stackHeight": inner.stack_height(),  # type: ignore[attr-defined] # missing in solders' stubs
-                }
-            )
-        groups.append({"index": index, "instructions": calls})
-    return groups
+    return [
+        {
+            "index": index,
+            "instructions": [
+                instruction_json(inner.instruction(), inner.stack_height())  # type: ignore[attr-defined] # missing in solders' stubs
+                for inner in group
+            ],
+        }
+        for index, group in enumerate(meta.inner_instructions())
+        if group
+    ]
 
 
 def return_data(meta: TransactionMetadata) -> dict[str, Any] | None:
-    """Return what the last program returned by `set_return_data`, None when there is nothing."""
+    """Return what the last program returned by `set_return_data`, None if it returned nothing."""
     returned = meta.return_data()  # type: ignore[attr-defined] # another name in solders' stubs
     data = bytes(returned.data)
     if not data:
@@ -84,16 +76,14 @@ def return_data(meta: TransactionMetadata) -> dict[str, Any] | None:
 def _token_balance(
     index: int, account: Account | None, decimals_of: Callable[[Pubkey], int | None]
 ) -> dict[str, Any] | None:
-    if account is None or not tokens.is_token_account(account):
-        return None
-    mint, owner, amount = tokens.holding(account)
-    decimals = decimals_of(mint)
-    if decimals is None:
+    token = tokens.read_account(account) if account else None
+    decimals = decimals_of(token.mint) if token else None
+    if account is None or token is None or decimals is None:
         return None
     return {
         "accountIndex": index,
-        "mint": str(mint),
-        "owner": str(owner),
+        "mint": str(token.mint),
+        "owner": str(token.owner),
         "programId": str(account.owner),
-        "uiTokenAmount": tokens.ui_amount(amount, decimals),
+        "uiTokenAmount": tokens.ui_amount(token.amount, decimals),
     }

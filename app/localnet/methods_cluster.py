@@ -4,15 +4,22 @@ from typing import Any
 
 from solders.hash import Hash
 from solders.message import from_bytes_versioned
-from solders.pubkey import Pubkey
 
 from app.localnet import params, transactions
 from app.localnet.context import API_VERSION, Method, Node, context_config
-from app.localnet.errors import INVALID_REQUEST, MethodError, block_not_available, invalid_params, node_unhealthy
+from app.localnet.errors import BLOCK_NOT_AVAILABLE, INVALID_REQUEST, MethodError, invalid_params, node_unhealthy
 from app.localnet.timeline import MAX_BLOCKHASH_AGE, SLOTS_PER_EPOCH
 
 _MAX_DATA_SIZE = 10 * 1024 * 1024
 _MESSAGE_TYPE = "solana_message::versions::VersionedMessage"
+
+_EPOCH_SCHEDULE = {
+    "firstNormalEpoch": 0,
+    "firstNormalSlot": 0,
+    "leaderScheduleSlotOffset": SLOTS_PER_EPOCH,
+    "slotsPerEpoch": SLOTS_PER_EPOCH,
+    "warmup": False,
+}
 
 
 def get_health(node: Node) -> str:
@@ -20,21 +27,6 @@ def get_health(node: Node) -> str:
     if not node.chain.healthy:
         raise node_unhealthy()
     return "ok"
-
-
-def get_version(_node: Node) -> dict[str, Any]:
-    """Return the version whose RPC is followed; the feature set 0 marks this as no validator."""
-    return {"feature-set": 0, "solana-core": API_VERSION}
-
-
-def get_genesis_hash(node: Node) -> str:
-    """Return the hash that tells this chain from any other."""
-    return str(node.chain.timeline.genesis_hash)
-
-
-def get_identity(node: Node) -> dict[str, str]:
-    """Return the address that stands for the node."""
-    return {"identity": str(node.identity)}
 
 
 def get_slot(node: Node, config: dict[str, Any]) -> int:
@@ -51,7 +43,7 @@ def get_transaction_count(node: Node, config: dict[str, Any]) -> int:
 def get_block_time(node: Node, slot: int) -> int:
     """Return the Unix second in which a past slot began."""
     if slot > node.chain.slot():
-        raise block_not_available(slot)
+        raise MethodError(BLOCK_NOT_AVAILABLE, f"Block not available for slot {slot}")
     return node.chain.timeline.block_time(slot)
 
 
@@ -68,79 +60,59 @@ def get_epoch_info(node: Node, config: dict[str, Any]) -> dict[str, int]:
     }
 
 
-def get_epoch_schedule(_node: Node) -> dict[str, Any]:
-    """Return the lengths of epochs."""
-    return {
-        "firstNormalEpoch": 0,
-        "firstNormalSlot": 0,
-        "leaderScheduleSlotOffset": SLOTS_PER_EPOCH,
-        "slotsPerEpoch": SLOTS_PER_EPOCH,
-        "warmup": False,
-    }
-
-
 def get_latest_blockhash(node: Node, config: dict[str, Any]) -> dict[str, Any]:
-    """Return the blockhash of the newest slot at the commitment, and the last height at which it is good."""
+    """Return the blockhash of the newest slot at the commitment, and the last block height at which it is valid."""
     slot = node.slot_for(config)
-    blockhash = str(node.chain.timeline.blockhash(slot))
-    return node.with_context(config, {"blockhash": blockhash, "lastValidBlockHeight": slot + MAX_BLOCKHASH_AGE})
+    return {"blockhash": str(node.chain.timeline.blockhash(slot)), "lastValidBlockHeight": slot + MAX_BLOCKHASH_AGE}
 
 
-def is_blockhash_valid(node: Node, blockhash: Hash, config: dict[str, Any]) -> dict[str, Any]:
+def is_blockhash_valid(node: Node, blockhash: Hash, _config: dict[str, Any]) -> bool:
     """Tell whether a transaction may still name this blockhash."""
-    valid = node.chain.timeline.slot_of_blockhash(blockhash, node.chain.slot()) is not None
-    return node.with_context(config, valid)
+    return node.chain.timeline.slot_of_blockhash(blockhash, node.chain.slot()) is not None
 
 
 def get_fee_for_message(node: Node, text: str, config: dict[str, Any]) -> dict[str, Any]:
-    """Return the fee of a message in base64, null when its blockhash has expired."""
+    """Return the fee of a message in base64, null if its blockhash has expired."""
     raw = params.wire_bytes(text, "base64", _MESSAGE_TYPE)
     try:
         message = from_bytes_versioned(raw)
     except ValueError as error:
         raise invalid_params(f"failed to deserialize {_MESSAGE_TYPE}: {error}") from None
-    known = node.chain.timeline.slot_of_blockhash(message.recent_blockhash, node.chain.slot()) is not None
-    return node.with_context(config, transactions.fee(message) if known else None)
+    valid = is_blockhash_valid(node, message.recent_blockhash, config)
+    return node.with_context(config, transactions.fee(message) if valid else None)
 
 
 def get_minimum_balance_for_rent_exemption(node: Node, size: int, config: dict[str, Any]) -> int:
-    """Return the lamports that keep an account of `size` bytes alive."""
+    """Return the lamports that make an account of `size` bytes rent-exempt."""
     node.slot_for(config)
     if size > _MAX_DATA_SIZE:
         raise MethodError(INVALID_REQUEST, "Invalid request")
     return node.chain.bank.rent_minimum(size)
 
 
-def get_recent_prioritization_fees(_node: Node, _addresses: list[Pubkey]) -> list[Any]:
-    """Return nothing: priority fees are not charged."""
-    return []
-
-
-def first_slot(_node: Node) -> int:
-    """Return the oldest slot that can be asked for."""
-    return 0
-
+_FEE_ADDRESSES = params.optional(params.sequence(params.pubkey, 128), [])
 
 METHODS = {
     "getHealth": Method(get_health),
-    "getVersion": Method(get_version),
-    "getGenesisHash": Method(get_genesis_hash),
-    "getIdentity": Method(get_identity),
+    # Feature set 0 shows that this is not a validator.
+    "getVersion": Method(lambda _node: {"feature-set": 0, "solana-core": API_VERSION}),
+    "getGenesisHash": Method(lambda node: str(node.chain.timeline.genesis_hash)),
+    "getIdentity": Method(lambda node: {"identity": str(node.identity)}),
     "getSlot": Method(get_slot, (context_config,)),
     "getBlockHeight": Method(get_slot, (context_config,)),
     "getTransactionCount": Method(get_transaction_count, (context_config,)),
     "getBlockTime": Method(get_block_time, (params.u64,), 1),
     "getEpochInfo": Method(get_epoch_info, (context_config,)),
-    "getEpochSchedule": Method(get_epoch_schedule),
-    "getLatestBlockhash": Method(get_latest_blockhash, (context_config,)),
-    "isBlockhashValid": Method(is_blockhash_valid, (params.blockhash, context_config), 1),
+    "getEpochSchedule": Method(lambda _node: _EPOCH_SCHEDULE),
+    "getLatestBlockhash": Method(get_latest_blockhash, (context_config,), in_context=True),
+    "isBlockhashValid": Method(is_blockhash_valid, (params.blockhash, context_config), 1, in_context=True),
     "getFeeForMessage": Method(get_fee_for_message, (params.string, context_config), 1),
     "getMinimumBalanceForRentExemption": Method(
         get_minimum_balance_for_rent_exemption, (params.usize, context_config), 1
     ),
-    "getRecentPrioritizationFees": Method(
-        get_recent_prioritization_fees, (params.optional(params.sequence(params.pubkey, 128), []),)
-    ),
-    "getFirstAvailableBlock": Method(first_slot),
-    "minimumLedgerSlot": Method(first_slot),
+    # Priority fees are not charged.
+    "getRecentPrioritizationFees": Method(lambda _node, _addresses: [], (_FEE_ADDRESSES,)),
+    # The whole history is kept.
+    "getFirstAvailableBlock": Method(lambda _node: 0),
+    "minimumLedgerSlot": Method(lambda _node: 0),
 }

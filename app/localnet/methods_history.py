@@ -1,15 +1,21 @@
-"""RPC methods about past transactions. Only written transactions are shown, but for their status."""
+"""RPC methods about past transactions. Only getSignatureStatuses shows those that are not written yet."""
 
-import json
 from typing import Any
 
 from solders.pubkey import Pubkey
 from solders.signature import Signature
 
 from app.localnet import params
-from app.localnet.context import COMMITMENT_FIELDS, Method, Node, commitment_of
+from app.localnet.context import (
+    COMMITMENT_FIELDS,
+    TRANSACTION_ENCODINGS,
+    Method,
+    Node,
+    commitment_of,
+    transaction_encoding,
+)
 from app.localnet.encoding import Raw, transaction_json
-from app.localnet.errors import invalid_params, transaction_not_found
+from app.localnet.errors import TRANSACTION_NOT_FOUND, MethodError, invalid_params
 from app.localnet.params import Commitment
 from app.localnet.timeline import FINALIZED_DEPTH
 
@@ -17,12 +23,11 @@ _MAX_STATUSES = 256
 _MAX_PAGE = 1000
 _NO_BOUND = 2**62
 
-_encoding = params.choice("binary", "base64", "base58", "json", "jsonParsed")
 _transaction_fields = params.config(
     "RpcTransactionConfig",
     {
         "commitment": params.commitment,
-        "encoding": _encoding,
+        "encoding": transaction_encoding,
         "maxSupportedTransactionVersion": params.unsigned("u8", 255),
     },
 )
@@ -36,15 +41,14 @@ _status_config = params.config("RpcSignatureStatusConfig", {"searchTransactionHi
 def _transaction_config(value: Any) -> dict[str, Any]:
     if isinstance(value, str):
         value = {"encoding": value}
-    encodings = ("binary", "base64", "base58", "json", "jsonParsed", None)
-    if not isinstance(value, dict | None) or (value and value.get("encoding") not in encodings):
+    if not isinstance(value, dict | None) or (value and value.get("encoding") not in (*TRANSACTION_ENCODINGS, None)):
         name = "RpcEncodingConfigWrapper"
         raise invalid_params(f"Invalid params: data did not match any variant of untagged enum {name}.")
     config: dict[str, Any] = _transaction_fields(value)
     return config
 
 
-def _refuse_processed(config: dict[str, Any]) -> Commitment:
+def _written_commitment(config: dict[str, Any]) -> Commitment:
     commitment = commitment_of(config)
     if commitment is Commitment.PROCESSED:
         raise invalid_params("Method does not support commitment below `confirmed`")
@@ -52,8 +56,8 @@ def _refuse_processed(config: dict[str, Any]) -> Commitment:
 
 
 def get_transaction(node: Node, signature: Signature, config: dict[str, Any]) -> Raw | None:
-    """Return a transaction with its outcome, null when it is unknown or not settled enough."""
-    commitment = _refuse_processed(config)
+    """Return a transaction with its outcome, null if it is unknown or not settled enough."""
+    commitment = _written_commitment(config)
     stored = node.chain.storage.transaction(signature)
     if stored is None or node.chain.settled(stored.slot) < commitment:
         return None
@@ -61,7 +65,7 @@ def get_transaction(node: Node, signature: Signature, config: dict[str, Any]) ->
 
 
 def get_signature_statuses(node: Node, signatures: list[Signature], _config: dict[str, Any]) -> dict[str, Any]:
-    """Return how far transactions have come; the whole history is searched whether asked for or not."""
+    """Return how settled transactions are; always searches the whole history."""
     current = node.chain.slot()
     return node.with_context({"commitment": Commitment.PROCESSED}, [_status(node, one, current) for one in signatures])
 
@@ -71,26 +75,26 @@ def _status(node: Node, signature: Signature, current: int) -> dict[str, Any] | 
     if found is None:
         return None
     stored, commitment = found
-    err = None if stored.err is None else json.loads(stored.err)
-    if commitment is Commitment.FINALIZED:
-        confirmations = None
-    else:
-        confirmations = 0 if commitment is Commitment.PROCESSED else min(current - stored.slot, FINALIZED_DEPTH - 1)
+    confirmations = {
+        Commitment.PROCESSED: 0,
+        Commitment.CONFIRMED: min(current - stored.slot, FINALIZED_DEPTH - 1),
+        Commitment.FINALIZED: None,
+    }
     return {
         "slot": stored.slot,
-        "confirmations": confirmations,
-        "err": err,
-        "status": {"Ok": None} if err is None else {"Err": err},
+        "confirmations": confirmations[commitment],
+        "err": stored.error,
+        "status": {"Ok": None} if stored.err is None else {"Err": stored.error},
         "confirmationStatus": commitment.name.lower(),
     }
 
 
 def get_signatures_for_address(node: Node, address: Pubkey, config: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return what mentions an address, newest first, at most 1,000 at a time between `before` and `until`."""
+    """Return the transactions that mention an address, newest first, up to 1,000 between `before` and `until`."""
     limit = config.get("limit", _MAX_PAGE)
     if not 1 <= limit <= _MAX_PAGE:
         raise invalid_params(f"Invalid limit; max {_MAX_PAGE}")
-    commitment = _refuse_processed(config)
+    commitment = _written_commitment(config)
     node.slot_for(config)
     newest = node.chain.newest_settled(commitment)
     before = _seq(node, config["before"]) if "before" in config else _NO_BOUND
@@ -99,7 +103,7 @@ def get_signatures_for_address(node: Node, address: Pubkey, config: dict[str, An
         {
             "signature": str(Signature(stored.signature)),
             "slot": stored.slot,
-            "err": None if stored.err is None else json.loads(stored.err),
+            "err": stored.error,
             "memo": stored.memo,
             "blockTime": stored.block_time,
             "confirmationStatus": max(commitment, node.chain.settled(stored.slot)).name.lower(),
@@ -111,14 +115,14 @@ def get_signatures_for_address(node: Node, address: Pubkey, config: dict[str, An
 def _seq(node: Node, signature: Signature) -> int:
     stored = node.chain.storage.status(signature)
     if stored is None:
-        raise transaction_not_found(str(signature))
+        raise MethodError(TRANSACTION_NOT_FOUND, f"Transaction {signature} not found")
     return stored.seq
 
 
+_SIGNATURES = params.sequence(params.signature, _MAX_STATUSES)
+
 METHODS = {
     "getTransaction": Method(get_transaction, (params.signature, _transaction_config), 1),
-    "getSignatureStatuses": Method(
-        get_signature_statuses, (params.sequence(params.signature, _MAX_STATUSES), _status_config), 1
-    ),
+    "getSignatureStatuses": Method(get_signature_statuses, (_SIGNATURES, _status_config), 1),
     "getSignaturesForAddress": Method(get_signatures_for_address, (params.pubkey, _addresses_fields), 1),
 }

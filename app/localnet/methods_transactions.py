@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from solders.hash import Hash
 from solders.message import Message, MessageV0
 from solders.pubkey import Pubkey
 from solders.transaction import VersionedTransaction
@@ -9,20 +10,18 @@ from solders.transaction import VersionedTransaction
 from app.localnet import meta, params, transaction_errors, transactions
 from app.localnet.bank import Run
 from app.localnet.chain import TransactionRefusedError
-from app.localnet.context import COMMITMENT_FIELDS, Method, Node, account_encoding
+from app.localnet.context import COMMITMENT_FIELDS, Method, Node, account_encoding, transaction_encoding
 from app.localnet.encoding import account_json
 from app.localnet.errors import PREFLIGHT_FAILURE, MethodError, invalid_params
 from app.localnet.params import Commitment
 from app.localnet.timeline import MAX_BLOCKHASH_AGE
-
-_transaction_encoding = params.choice("binary", "base64", "base58", "json", "jsonParsed")
 
 _send_config = params.config(
     "RpcSendTransactionConfig",
     {
         "skipPreflight": params.boolean,
         "preflightCommitment": params.strict_commitment,
-        "encoding": _transaction_encoding,
+        "encoding": transaction_encoding,
         "maxRetries": params.usize,
         "minContextSlot": params.u64,
     },
@@ -40,22 +39,27 @@ _simulate_config = params.config(
         **COMMITMENT_FIELDS,
         "sigVerify": params.boolean,
         "replaceRecentBlockhash": params.boolean,
-        "encoding": _transaction_encoding,
+        "encoding": transaction_encoding,
         "accounts": _simulated_accounts,
         "innerInstructions": params.boolean,
     },
 )
 
+_airdrop_config = params.config("RpcRequestAirdropConfig", {})
+
+
+def _parsed(text: str, config: dict[str, Any]) -> VersionedTransaction:
+    return transactions.parse(params.wire_bytes(text, config.get("encoding", "base58"), transactions.TYPE_NAME))
+
 
 def send_transaction(node: Node, text: str, config: dict[str, Any]) -> str:
     """Execute a transaction and return its signature.
 
-    With `skipPreflight` a transaction that cannot land is dropped without a word, as a validator does; its status then
-    stays null. The chain executes at once, so `maxRetries` has no meaning.
+    With `skipPreflight` a transaction that cannot land is dropped silently, as by a validator; its status stays null.
+    The chain executes at once, so `maxRetries` has no meaning.
     """
     node.slot_for({**config, "commitment": config.get("preflightCommitment", Commitment.FINALIZED)})
-    raw = params.wire_bytes(text, config.get("encoding", "base58"), transactions.TYPE_NAME)
-    transaction = transactions.parse(raw)
+    transaction = _parsed(text, config)
     preflight = not config.get("skipPreflight", False)
     try:
         node.chain.send(transaction, preflight=preflight)
@@ -70,8 +74,7 @@ def simulate_transaction(node: Node, text: str, config: dict[str, Any]) -> dict[
     """Run a transaction without effect on the executed state."""
     verify = config.get("sigVerify", False)
     replace = config.get("replaceRecentBlockhash", False)
-    raw = params.wire_bytes(text, config.get("encoding", "base58"), transactions.TYPE_NAME)
-    transaction = transactions.parse(raw)
+    transaction = _parsed(text, config)
     if replace and verify:
         raise invalid_params("sigVerify may not be used with replaceRecentBlockhash")
     answer = node.with_context(config, None)
@@ -97,23 +100,18 @@ def simulate_transaction(node: Node, text: str, config: dict[str, Any]) -> dict[
     return answer
 
 
-def _with_blockhash(transaction: VersionedTransaction, blockhash: Any) -> VersionedTransaction:
-    message = transaction.message
-    if isinstance(message, MessageV0):
-        changed: Message | MessageV0 = MessageV0(
-            message.header, message.account_keys, blockhash, message.instructions, message.address_table_lookups
-        )
+def _with_blockhash(transaction: VersionedTransaction, blockhash: Hash) -> VersionedTransaction:
+    old = transaction.message
+    header, keys, instructions = old.header, old.account_keys, old.instructions
+    new: Message | MessageV0
+    if isinstance(old, MessageV0):
+        new = MessageV0(header, keys, blockhash, instructions, old.address_table_lookups)
     else:
-        header = message.header
-        changed = Message.new_with_compiled_instructions(
-            header.num_required_signatures,
-            header.num_readonly_signed_accounts,
-            header.num_readonly_unsigned_accounts,
-            message.account_keys,
-            blockhash,
-            message.instructions,
+        signed, unsigned = header.num_readonly_signed_accounts, header.num_readonly_unsigned_accounts
+        new = Message.new_with_compiled_instructions(
+            header.num_required_signatures, signed, unsigned, keys, blockhash, instructions
         )
-    return VersionedTransaction.populate(changed, transaction.signatures)
+    return VersionedTransaction.populate(new, transaction.signatures)
 
 
 def _wanted_addresses(wanted: dict[str, Any], transaction: VersionedTransaction) -> list[Pubkey]:
@@ -128,22 +126,22 @@ def _wanted_addresses(wanted: dict[str, Any], transaction: VersionedTransaction)
 def _after(node: Node, run: Run | None, address: Pubkey, wanted: dict[str, Any]) -> dict[str, Any] | None:
     if run is None or run.err is not None:
         return None
-    account = run.after[address] if address in run.after else node.chain.bank.get(address)
+    account = run.after.get(address, node.chain.bank.get(address))
     if account is None:
         return None
     return account_json(account, wanted.get("encoding", "base64"), None, node.chain.decimals)
 
 
 def _outcome(err: Any, run: Run | None, *, inner: bool = False) -> dict[str, Any]:
-    ran = run.meta if run is not None else None
+    ran = run.meta if run else None
     return {
         "accounts": None,
         "err": err,
-        "innerInstructions": meta.inner_instructions(ran) if ran is not None and inner else None,
-        "logs": ran.logs() if ran is not None else [],
+        "innerInstructions": meta.inner_instructions(ran) if ran and inner else None,
+        "logs": ran.logs() if ran else [],
         "replacementBlockhash": None,
-        "returnData": meta.return_data(ran) if ran is not None else None,
-        "unitsConsumed": ran.compute_units_consumed() if ran is not None else 0,
+        "returnData": meta.return_data(ran) if ran else None,
+        "unitsConsumed": ran.compute_units_consumed() if ran else 0,
     }
 
 
@@ -155,7 +153,5 @@ def request_airdrop(node: Node, address: Pubkey, lamports: int, _config: dict[st
 METHODS = {
     "sendTransaction": Method(send_transaction, (params.string, _send_config), 1),
     "simulateTransaction": Method(simulate_transaction, (params.string, _simulate_config), 1),
-    "requestAirdrop": Method(
-        request_airdrop, (params.pubkey, params.u64, params.config("RpcRequestAirdropConfig", {})), 2
-    ),
+    "requestAirdrop": Method(request_airdrop, (params.pubkey, params.u64, _airdrop_config), 2),
 }

@@ -1,20 +1,20 @@
-"""Reading JSON-RPC parameters: types, ranges and the messages a validator gives for wrong ones.
+"""Read JSON-RPC parameters and refuse wrong ones in a validator's words.
 
-A reader takes a JSON value and returns the parsed one, or raises `RpcError` with code -32602.
+A reader takes a JSON value and returns the parsed one, or raises MethodError with code -32602.
 """
 
 import base64
-import binascii
 import json
+import re
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
+from based58 import b58decode
 from solders.hash import Hash, ParseHashError
 from solders.pubkey import Pubkey
 from solders.signature import Signature
 
-from app.localnet import base58
 from app.localnet.errors import MethodError, invalid_params
 
 Reader = Callable[[Any], Any]
@@ -22,25 +22,19 @@ Reader = Callable[[Any], Any]
 MAX_WIRE_BYTES = 1232
 """Largest serialised transaction: an IPv6 packet of 1,280 bytes less its headers."""
 
-_MAX_BASE58_CHARS = 1683
-_MAX_BASE64_CHARS = 1644
-_PUBKEY_BYTES = 32
-_SIGNATURE_BYTES = 64
+_NOT_BASE58 = re.compile("[^1-9A-HJ-NP-Za-km-z]")
+_NOT_BASE64 = re.compile("[^A-Za-z0-9+/=]")
 
 
 class Commitment(IntEnum):
-    """How settled the state must be that an answer is taken from; ordered."""
+    """How settled the state behind an answer must be, in ascending order."""
 
     PROCESSED = 0
     CONFIRMED = 1
     FINALIZED = 2
 
 
-_COMMITMENTS = {
-    "processed": Commitment.PROCESSED,
-    "confirmed": Commitment.CONFIRMED,
-    "finalized": Commitment.FINALIZED,
-}
+_COMMITMENTS = {level.name.lower(): level for level in Commitment}
 
 
 def describe(value: Any) -> str:
@@ -82,7 +76,7 @@ def boolean(value: Any) -> bool:
 
 
 def unsigned(kind: str = "u64", maximum: int = 2**64 - 1) -> Reader:
-    """Return a reader of integers from 0 to `maximum`, named `kind` in messages."""
+    """Return a reader of integers from 0 to `maximum`; error messages call the type `kind`."""
 
     def read(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
@@ -124,46 +118,35 @@ def sequence(item: Reader, maximum: int | None = None, too_many: str = "Too many
     return read
 
 
-def _fault(text: str, size: int) -> str:
-    """Return what is wrong with a text that is not the base58 of `size` bytes."""
-    # A longer text cannot be right, and decoding it would take quadratic time.
-    if len(text) <= 2 * size:
+def single_entry(value: Any) -> tuple[str, Any]:
+    """Read an object with one member into its name and value."""
+    if not isinstance(value, dict) or len(value) != 1:
+        raise invalid_params("Invalid params: invalid value: map, expected map with a single key.")
+    ((name, detail),) = value.items()
+    return name, detail
+
+
+def _base58(parse: Callable[[str], Any], max_chars: int, prefix: str = "Invalid param: ") -> Reader:
+    """Return a reader of base58 text; `prefix` begins its error message."""
+
+    def read(value: Any) -> Any:
+        text = string(value)
         try:
-            base58.decode(text)
-        except ValueError:
-            return "Invalid"
-    return "WrongSize"
+            return parse(text)
+        except (ValueError, ParseHashError):
+            fault = "Invalid" if len(text) <= max_chars and _NOT_BASE58.search(text) else "WrongSize"
+            raise invalid_params(prefix + fault) from None
+
+    return read
 
 
-def pubkey(value: Any) -> Pubkey:
-    """Read a base58 address."""
-    text = string(value)
-    try:
-        return Pubkey.from_string(text)
-    except ValueError:
-        raise invalid_params(f"Invalid param: {_fault(text, _PUBKEY_BYTES)}") from None
-
-
-def signature(value: Any) -> Signature:
-    """Read a base58 transaction signature."""
-    text = string(value)
-    try:
-        return Signature.from_string(text)
-    except ValueError:
-        raise invalid_params(f"Invalid param: {_fault(text, _SIGNATURE_BYTES)}") from None
-
-
-def blockhash(value: Any) -> Hash:
-    """Read a base58 blockhash."""
-    text = string(value)
-    try:
-        return Hash.from_string(text)
-    except ParseHashError:
-        raise invalid_params(_fault(text, _PUBKEY_BYTES)) from None
+pubkey = _base58(Pubkey.from_string, 44)
+signature = _base58(Signature.from_string, 88)
+blockhash = _base58(Hash.from_string, 44, prefix="")
 
 
 def commitment(value: Any) -> Commitment:
-    """Read a commitment level; like a validator, take an unknown one for `finalized`."""
+    """Read a commitment level; an unknown one means `finalized`, as it does to a validator."""
     return _COMMITMENTS.get(value, Commitment.FINALIZED) if isinstance(value, str) else Commitment.FINALIZED
 
 
@@ -173,7 +156,7 @@ def strict_commitment(value: Any) -> Commitment:
 
 
 def config(name: str, fields: dict[str, Reader], required: frozenset[str] = frozenset()) -> Reader:
-    """Return a reader of an object; unknown members are ignored, null stands for a missing one."""
+    """Return a reader of an object; it ignores unknown members and treats null as missing."""
 
     def read(value: Any) -> dict[str, Any]:
         if value is None:
@@ -188,51 +171,61 @@ def config(name: str, fields: dict[str, Reader], required: frozenset[str] = froz
     return read
 
 
+def base58_bytes(text: str) -> bytes:
+    """Decode base58. This takes quadratic time, so limit the length first.
+
+    Raises ValueError: the message names the first wrong character as a validator does.
+    """
+    if wrong := _NOT_BASE58.search(text):
+        raise ValueError(f"InvalidCharacter {{ character: {wrong[0]!r}, index: {wrong.start()} }}")
+    return b58decode(text.encode())
+
+
 def base64_bytes(text: str) -> bytes:
     """Decode base64.
 
-    Raises RpcError: the text is not base64; the message names the place as a validator does.
+    Raises ValueError: the message says what is wrong as a validator does.
     """
+    if wrong := _NOT_BASE64.search(text):
+        raise ValueError(f"InvalidByte({wrong.start()}, {ord(wrong[0])})")
     try:
         return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
-        for index, char in enumerate(text):
-            if char not in alphabet:
-                raise invalid_params(f"invalid base64 encoding: InvalidByte({index}, {ord(char)})") from None
-        raise invalid_params(f"invalid base64 encoding: InvalidLength({len(text)})") from None
+    except ValueError:
+        raise ValueError(f"InvalidLength({len(text)})") from None
+
+
+# The name in messages, the length of MAX_WIRE_BYTES in this encoding, the decoder. `binary` is base58's old name.
+_WIRE_ENCODINGS = {
+    "base64": ("base64", 1644, base64_bytes),
+    "base58": ("base58", 1683, base58_bytes),
+    "binary": ("base58", 1683, base58_bytes),
+}
 
 
 def wire_bytes(text: str, encoding: str, type_name: str) -> bytes:
-    """Decode a serialised transaction or message in `base58` or `base64`.
+    """Decode a serialised transaction or message in base58 or base64.
 
-    Raises RpcError: wrong encoding, too long, or an encoding that cannot carry a transaction.
+    Raises MethodError: the encoding is another one, or the text is malformed or too long.
     """
-    if encoding == "base64":
-        limit = _MAX_BASE64_CHARS
-    elif encoding in {"base58", "binary"}:
-        encoding, limit = "base58", _MAX_BASE58_CHARS
-    else:
+    if encoding not in _WIRE_ENCODINGS:
         raise invalid_params(f"unsupported encoding: {encoding}. Supported encodings: base58, base64")
+    name, limit, decode = _WIRE_ENCODINGS[encoding]
     if len(text) > limit:
         sizes = f"{len(text)} bytes (max: encoded/raw {limit}/{MAX_WIRE_BYTES})"
-        raise invalid_params(f"{encoding} encoded {type_name} too large: {sizes}")
-    if encoding == "base64":
-        raw = base64_bytes(text)
-    else:
-        try:
-            raw = base58.decode(text)
-        except ValueError as error:
-            raise invalid_params(f"invalid base58 encoding: {error}") from None
+        raise invalid_params(f"{name} encoded {type_name} too large: {sizes}")
+    try:
+        raw = decode(text)
+    except ValueError as error:
+        raise invalid_params(f"invalid {name} encoding: {error}") from None
     if len(raw) > MAX_WIRE_BYTES:
         raise invalid_params(f"decoded {type_name} too large: {len(raw)} bytes (max: {MAX_WIRE_BYTES} bytes)")
     return raw
 
 
 def arguments(params: Any, readers: tuple[Reader, ...], required: int) -> list[Any]:
-    """Read positional parameters; those beyond `required` may be missing and are then read from null.
+    """Read positional parameters; a missing optional one is read from null.
 
-    Raises RpcError: not an array, too few, too many, or one of them is wrong.
+    Raises MethodError: not an array, too few, too many, or one of them is wrong.
     """
     if params is None:
         params = []

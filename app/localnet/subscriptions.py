@@ -3,9 +3,9 @@
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from solders.account import Account
@@ -15,22 +15,22 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from app.localnet import params
 from app.localnet.chain import Chain, Executed
-from app.localnet.context import ACCOUNT_FIELDS, API_VERSION, commitment_of
+from app.localnet.context import API_VERSION, account_config, commitment_of
 from app.localnet.dispatch import parse_json, read_request, response
 from app.localnet.encoding import account_json
 from app.localnet.errors import MethodError, invalid_params, method_not_found
 from app.localnet.params import Commitment
-from app.localnet.storage import to_json
+from app.localnet.storage import StoredStatus, to_json
 from app.localnet.timeline import FINALIZED_DEPTH
 
 _MAX_QUEUED = 10_000
-"""Messages a client may lag behind before its connection is closed."""
+"""How many messages a client may lag behind before its connection is closed."""
 
 _TRY_AGAIN_LATER = 1013
 
 
 class _Connection:
-    """One client: its subscriptions and the messages on their way to it."""
+    """One client: its subscriptions and the messages queued for it."""
 
     def __init__(self) -> None:
         self.queue: asyncio.Queue[str] = asyncio.Queue(_MAX_QUEUED)
@@ -49,29 +49,21 @@ class _Subscription:
     number: int
     connection: _Connection
     kind: str
-    commitment: Commitment = Commitment.PROCESSED
-    # What is watched: a signature, an account, or for logs an address that must be mentioned (None: everything).
-    key: Signature | Pubkey | None = None
-    config: dict[str, Any] = field(default_factory=dict)
+    # What is watched: a signature, an account, or for logs the address they must mention (None: everything).
+    key: Signature | Pubkey | None
+    config: dict[str, Any]
+    commitment: Commitment
 
     def notify(self, slot: int | None, value: str) -> None:
-        """Send `value`, JSON already; `slot` None leaves the context out."""
+        """Send `value`, which is JSON text; without a `slot` the notification has no context."""
         if slot is not None:
             value = f'{{"context":{{"apiVersion":"{API_VERSION}","slot":{slot}}},"value":{value}}}'
         head = f'{{"jsonrpc":"2.0","method":"{self.kind}Notification"'
         self.connection.send(f'{head},"params":{{"result":{value},"subscription":{self.number}}}}}')
 
 
-_signature_config = params.config(
-    "RpcSignatureSubscribeConfig",
-    {"commitment": params.commitment, "enableReceivedNotification": params.boolean},
-)
-_logs_config = params.config("RpcTransactionLogsConfig", {"commitment": params.commitment})
-_account_config = params.config("RpcAccountInfoConfig", ACCOUNT_FIELDS)
-
-
 def _logs_filter(value: Any) -> Pubkey | None:
-    """Read the filter of logsSubscribe: the address that must be mentioned, None for every transaction."""
+    """Read the filter of logsSubscribe: the address to be mentioned, None for every transaction."""
     if value in ("all", "allWithVotes"):
         return None
     if not isinstance(value, dict) or value.keys() != {"mentions"}:
@@ -83,33 +75,42 @@ def _logs_filter(value: Any) -> Pubkey | None:
     return address
 
 
-class Subscriptions:
-    """Tells subscribers what the chain executes and confirms.
+_signature_config = params.config(
+    "RpcSignatureSubscribeConfig",
+    {"commitment": params.commitment, "enableReceivedNotification": params.boolean},
+)
+_logs_config = params.config("RpcTransactionLogsConfig", {"commitment": params.commitment})
 
-    Notifications at `finalized` and of slots come from a ticker that runs only while somebody waits for them.
+# The readers of a subscription's parameters and how many of them are required.
+_KINDS: dict[str, tuple[tuple[params.Reader, ...], int]] = {
+    "signature": ((params.signature, _signature_config), 1),
+    "logs": ((_logs_filter, _logs_config), 1),
+    "account": ((params.pubkey, account_config), 1),
+    "slot": ((), 0),
+}
+
+
+class Subscriptions:
+    """Notifies subscribers of what the chain executes and confirms.
+
+    A ticker sends the notifications at `finalized` and those of slots. It runs only while somebody waits for them.
     """
 
     def __init__(self, chain: Chain) -> None:
         """Listen to `chain`."""
         self._chain = chain
         self._numbers = itertools.count(1)
-        self._all: dict[str, dict[int, _Subscription]] = {kind: {} for kind in ("signature", "logs", "account", "slot")}
+        self._all: dict[str, dict[int, _Subscription]] = {kind: {} for kind in _KINDS}
         self._by_signature: dict[Signature, list[_Subscription]] = {}
         self._to_finalize: deque[tuple[int, list[Executed], set[Pubkey]]] = deque()
         self._ticker: asyncio.Task[None] | None = None
-        self._subscribe: dict[str, tuple[tuple[params.Reader, ...], int, Callable[..., _Subscription]]] = {
-            "signatureSubscribe": ((params.signature, _signature_config), 1, self._signature),
-            "logsSubscribe": ((_logs_filter, _logs_config), 1, self._logs),
-            "accountSubscribe": ((params.pubkey, _account_config), 1, self._account),
-            "slotSubscribe": ((), 0, self._slot),
-        }
         chain.on_processed = self._processed
         chain.on_confirmed = self._confirmed
 
     # Connections
 
     async def serve(self, websocket: WebSocket) -> None:
-        """Serve one client until it goes away or cannot keep up."""
+        """Serve one client until it disconnects or lags too far behind."""
         await websocket.accept()
         connection = _Connection()
         tasks = [
@@ -135,8 +136,7 @@ class Subscriptions:
                 message = await websocket.receive()
                 if message["type"] == "websocket.disconnect":
                     return
-                for text in self._answers(connection, message.get("text") or message.get("bytes") or ""):
-                    connection.send(text)
+                self._answer(connection, message.get("text") or message.get("bytes") or "")
 
     @staticmethod
     async def _write(websocket: WebSocket, connection: _Connection) -> None:
@@ -144,72 +144,62 @@ class Subscriptions:
             while True:
                 await websocket.send_text(await connection.queue.get())
 
-    def _answers(self, connection: _Connection, text: str | bytes) -> Iterable[str]:
+    def _answer(self, connection: _Connection, text: str | bytes) -> None:
         try:
             request = parse_json(text)
         except MethodError as error:
-            yield response(None, error)
+            connection.send(response(None, error))
             return
-        if not isinstance(request, list):
-            yield from self._answer(connection, request)
-            return
-        # Clients read the answers of a batch as one array; notifications must come behind it.
-        found: list[_Subscription] = []
-        yield f"[{','.join(itertools.chain.from_iterable(self._answer(connection, one, found) for one in request))}]"
-        for subscription in found:
+        new: list[_Subscription] = []
+        if isinstance(request, list):
+            connection.send(f"[{','.join(self._answer_one(connection, one, new) for one in request)}]")
+        else:
+            connection.send(self._answer_one(connection, request, new))
+        # Clients read the answers to a batch as one array, so notifications must follow it.
+        for subscription in new:
             self._catch_up(subscription)
 
-    def _answer(self, connection: _Connection, request: Any, later: list[_Subscription] | None = None) -> Iterable[str]:
+    def _answer_one(self, connection: _Connection, request: Any, new: list[_Subscription]) -> str:
         try:
-            request_id, name, arguments = read_request(request)
-            result = self._call(connection, name, arguments)
+            name, arguments = read_request(request)
+            kind = name.removesuffix("Subscribe")
+            if kind == name or kind not in _KINDS:
+                self._unsubscribe(connection, name, arguments)
+                return response(request, True)
+            subscription = self._subscribe(connection, kind, *params.arguments(arguments, *_KINDS[kind]))
         except MethodError as error:
-            yield response(request.get("id") if isinstance(request, dict) else None, error)
-            return
-        if isinstance(result, bool):
-            yield response(request_id, result)
-            return
-        yield response(request_id, result.number)
-        if later is None:
-            self._catch_up(result)
-        else:
-            later.append(result)
-
-    def _call(self, connection: _Connection, name: str, arguments: Any) -> "_Subscription | bool":
-        if name in self._subscribe:
-            readers, required, make = self._subscribe[name]
-            subscription = make(connection, *params.arguments(arguments, readers, required))
-            connection.subscriptions[subscription.number] = subscription
-            self._all[subscription.kind][subscription.number] = subscription
-            self._start_ticker()
-            return subscription
-        kind = name.removesuffix("Unsubscribe")
-        if kind == name or kind not in self._all:
-            raise method_not_found()
-        (number,) = params.arguments(arguments, (params.u64,), 1)
-        wanted = connection.subscriptions.get(number)
-        if wanted is None or wanted.kind != kind:
-            raise invalid_params("Invalid subscription id.")
-        self._remove(wanted)
-        return True
+            return response(request, error)
+        new.append(subscription)
+        return response(request, subscription.number)
 
     # Subscribing
 
-    def _signature(self, connection: _Connection, signature: Signature, config: dict[str, Any]) -> _Subscription:
-        subscription = _Subscription(
-            next(self._numbers), connection, "signature", commitment_of(config), signature, config
-        )
-        self._by_signature.setdefault(signature, []).append(subscription)
+    def _subscribe(
+        self,
+        connection: _Connection,
+        kind: str,
+        key: Signature | Pubkey | None = None,
+        config: dict[str, Any] | None = None,
+    ) -> _Subscription:
+        config = {"commitment": Commitment.PROCESSED} if config is None else config
+        subscription = _Subscription(next(self._numbers), connection, kind, key, config, commitment_of(config))
+        connection.subscriptions[subscription.number] = subscription
+        self._all[kind][subscription.number] = subscription
+        if isinstance(key, Signature):
+            self._by_signature.setdefault(key, []).append(subscription)
+        if (kind == "slot" or self._wants_finalized()) and (self._ticker is None or self._ticker.done()):
+            self._ticker = asyncio.create_task(self._tick(), name="localnet-slots")
         return subscription
 
-    def _logs(self, connection: _Connection, mentioned: Pubkey | None, config: dict[str, Any]) -> _Subscription:
-        return _Subscription(next(self._numbers), connection, "logs", commitment_of(config), mentioned, config)
-
-    def _account(self, connection: _Connection, address: Pubkey, config: dict[str, Any]) -> _Subscription:
-        return _Subscription(next(self._numbers), connection, "account", commitment_of(config), address, config)
-
-    def _slot(self, connection: _Connection) -> _Subscription:
-        return _Subscription(next(self._numbers), connection, "slot")
+    def _unsubscribe(self, connection: _Connection, name: str, arguments: Any) -> None:
+        kind = name.removesuffix("Unsubscribe")
+        if kind == name or kind not in _KINDS:
+            raise method_not_found()
+        (number,) = params.arguments(arguments, (params.u64,), 1)
+        subscription = connection.subscriptions.get(number)
+        if subscription is None or subscription.kind != kind:
+            raise invalid_params("Invalid subscription id.")
+        self._remove(subscription)
 
     def _remove(self, subscription: _Subscription) -> None:
         subscription.connection.subscriptions.pop(subscription.number, None)
@@ -222,51 +212,52 @@ class Subscriptions:
                 self._by_signature.pop(subscription.key, None)
 
     def _catch_up(self, subscription: _Subscription) -> None:
-        """Tell a subscriber of a signature at once when the transaction is as settled as it asked for already."""
+        """Notify a subscriber of a signature at once if its transaction is settled enough already."""
         if not isinstance(subscription.key, Signature):
             return
         found = self._chain.status(subscription.key)
         if found is not None and found[1] >= subscription.commitment:
-            self._tell_signature(subscription, found[0].slot, found[0].err or "null")
+            self._notify_signature(subscription, found[0])
 
     # Events
 
     def _processed(self, executed: Executed, changed: Iterable[Pubkey]) -> None:
-        self._tell(Commitment.PROCESSED, [executed], changed)
+        self._notify(Commitment.PROCESSED, [executed], changed)
 
     def _confirmed(self, executed: list[Executed], changed: Iterable[Pubkey]) -> None:
-        self._tell(Commitment.CONFIRMED, executed, changed)
+        self._notify(Commitment.CONFIRMED, executed, changed)
         if self._wants_finalized():
-            self._to_finalize.append((executed[-1].slot + FINALIZED_DEPTH, executed, set(changed)))
+            self._to_finalize.append((executed[-1].row.slot + FINALIZED_DEPTH, executed, set(changed)))
 
-    def _tell(self, commitment: Commitment, executed: list[Executed], changed: Iterable[Pubkey]) -> None:
+    def _notify(self, commitment: Commitment, executed: list[Executed], changed: Iterable[Pubkey]) -> None:
         for one in executed if self._by_signature else ():
             for subscription in [s for s in self._by_signature.get(one.signature, ()) if s.commitment == commitment]:
-                self._tell_signature(subscription, one.slot, to_json(one.err))
-        logs = [s for s in self._all["logs"].values() if s.commitment == commitment]
+                self._notify_signature(subscription, one.row)
+        logs = self._at(commitment, "logs")
         for one in executed if logs else ():
             value = to_json({"signature": str(one.signature), "err": one.err, "logs": one.logs})
             for subscription in logs:
                 if subscription.key is None or subscription.key in one.keys:
-                    subscription.notify(one.slot, value)
-        accounts = [s for s in self._all["account"].values() if s.commitment == commitment]
-        if accounts:
+                    subscription.notify(one.row.slot, value)
+        if accounts := self._at(commitment, "account"):
             addresses = set(changed)
             for subscription in accounts:
                 if isinstance(subscription.key, Pubkey) and subscription.key in addresses:
-                    self._tell_account(subscription, subscription.key, executed[-1].slot)
+                    self._notify_account(subscription, subscription.key, executed[-1].row.slot)
 
-    def _tell_signature(self, subscription: _Subscription, slot: int, err: str) -> None:
-        subscription.notify(slot, f'{{"err":{err}}}')
+    def _at(self, commitment: Commitment, kind: str) -> list[_Subscription]:
+        return [s for s in self._all[kind].values() if s.commitment == commitment]
+
+    def _notify_signature(self, subscription: _Subscription, status: StoredStatus) -> None:
+        subscription.notify(status.slot, f'{{"err":{status.err or "null"}}}')
         self._remove(subscription)
 
-    def _tell_account(self, subscription: _Subscription, address: Pubkey, slot: int) -> None:
+    def _notify_account(self, subscription: _Subscription, address: Pubkey, slot: int) -> None:
         account = self._chain.account(address, subscription.commitment) or Account(0, b"", Pubkey.default())
         config = subscription.config
+        encoding = config.get("encoding", "binary")
         try:
-            shown = account_json(
-                account, config.get("encoding", "binary"), config.get("dataSlice"), self._chain.decimals
-            )
+            shown = account_json(account, encoding, config.get("dataSlice"), self._chain.decimals)
         except MethodError:
             # Too long for base58: a validator sends an error in place of the data.
             shown = account_json(account, "base64")
@@ -276,35 +267,25 @@ class Subscriptions:
     # Time
 
     def _wants_finalized(self) -> bool:
-        kinds = ("signature", "logs", "account")
-        return any(s.commitment is Commitment.FINALIZED for kind in kinds for s in self._all[kind].values())
-
-    def _start_ticker(self) -> None:
-        wanted = self._all["slot"] or self._wants_finalized()
-        if wanted and (self._ticker is None or self._ticker.done()):
-            self._ticker = asyncio.create_task(self._tick(), name="localnet-slots")
+        return any(s.commitment is Commitment.FINALIZED for kind in self._all.values() for s in kind.values())
 
     async def _tick(self) -> None:
-        told = self._chain.slot()
+        last = self._chain.slot()
         while self._all["slot"] or self._wants_finalized():
             await asyncio.sleep(self._chain.timeline.seconds_to_next_slot())
             slot = self._chain.slot()
-            if slot == told:
+            if slot == last:
                 continue
-            told = slot
+            last = slot
             value = to_json({"parent": slot - 1, "root": max(0, slot - FINALIZED_DEPTH), "slot": slot})
             for subscription in self._all["slot"].values():
                 subscription.notify(None, value)
-            self._finalize(slot)
-        self._to_finalize.clear()
-
-    def _finalize(self, slot: int) -> None:
-        while self._to_finalize and self._to_finalize[0][0] <= slot:
-            _, executed, changed = self._to_finalize.popleft()
-            self._tell(Commitment.FINALIZED, executed, changed)
-        for subscription in list(self._all["signature"].values()):
-            if subscription.commitment is Commitment.FINALIZED:
+            while self._to_finalize and self._to_finalize[0][0] <= slot:
+                _, executed, changed = self._to_finalize.popleft()
+                self._notify(Commitment.FINALIZED, executed, changed)
+            for subscription in self._at(Commitment.FINALIZED, "signature"):
                 self._catch_up(subscription)
+        self._to_finalize.clear()
 
     async def aclose(self) -> None:
         """Stop the ticker."""

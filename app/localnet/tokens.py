@@ -1,133 +1,105 @@
-"""Reading SPL token accounts and mints, of both token programs, by their byte layout.
+"""SPL token accounts and mints, of both token programs, as the RPC shows them.
 
-Layout: spl-token's `state.rs`; with Token-2022 the same bytes come first, then from byte 165 on the account type and
-the extensions.
+Token-2022 appends to the same bytes the account type (byte 165) and the extensions.
 """
 
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from solders.account import Account
 from solders.pubkey import Pubkey
+from solders.token.state import Mint, TokenAccount
 
 TOKEN_PROGRAM = Pubkey.from_string("TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA")
 TOKEN_2022_PROGRAM = Pubkey.from_string("TokenzQdBNbLqP5VEhdkAS6EPFLC1PHnBqCXEpPxuEb")
 PROGRAM_NAMES = {TOKEN_PROGRAM: "spl-token", TOKEN_2022_PROGRAM: "spl-token-2022"}
 
-MINT_SIZE = 82
-ACCOUNT_SIZE = 165
-
+_MINT_SIZE = 82
+_ACCOUNT_SIZE = 165
 _MULTISIG_SIZE = 355
 _TYPE_MINT = 1
 _TYPE_ACCOUNT = 2
 _STATES = ("uninitialized", "initialized", "frozen")
 
 
-def is_token_account(account: Account) -> bool:
-    """Tell whether this is an initialised token account."""
-    if account.owner not in PROGRAM_NAMES:
-        return False
+def read_mint(account: Account) -> Mint | None:
+    """Return the mint in an account, None if it holds no initialised one."""
+    with suppress(ValueError):
+        if data := _base_data(account, _MINT_SIZE, _TYPE_MINT):
+            return Mint.from_bytes(data)
+    return None
+
+
+def read_account(account: Account) -> TokenAccount | None:
+    """Return the token account in an account, None if it holds no initialised one."""
+    with suppress(ValueError):
+        if data := _base_data(account, _ACCOUNT_SIZE, _TYPE_ACCOUNT):
+            return TokenAccount.from_bytes(data)
+    return None
+
+
+def _base_data(account: Account, size: int, kind: int) -> bytes | None:
+    """Return the bytes that both programs lay out alike, None for an account of another kind."""
+    owner = account.owner
+    if owner not in PROGRAM_NAMES:
+        return None
     data = account.data
-    return _has_type(account, data, ACCOUNT_SIZE, _TYPE_ACCOUNT) and data[108] in {1, 2}
-
-
-def is_mint(account: Account) -> bool:
-    """Tell whether this is an initialised mint."""
-    if account.owner not in PROGRAM_NAMES:
-        return False
-    data = account.data
-    return _has_type(account, data, MINT_SIZE, _TYPE_MINT) and data[45] == 1
-
-
-def _has_type(account: Account, data: bytes, size: int, kind: int) -> bool:
-    if len(data) == size:
-        return True
-    extended = account.owner == TOKEN_2022_PROGRAM and len(data) > ACCOUNT_SIZE and len(data) != _MULTISIG_SIZE
-    return extended and data[ACCOUNT_SIZE] == kind
-
-
-def holding(account: Account) -> tuple[Pubkey, Pubkey, int]:
-    """Return mint, wallet and amount in base units of a token account."""
-    data = account.data
-    return Pubkey(data[:32]), Pubkey(data[32:64]), int.from_bytes(data[64:72], "little")
-
-
-def wallet_of(account: Account) -> bytes | None:
-    """Return the address of the wallet a token account belongs to; None for any other account."""
-    return account.data[32:64] if is_token_account(account) else None
-
-
-def supply(mint: Account) -> int:
-    """Return a mint's supply in base units."""
-    return int.from_bytes(mint.data[36:44], "little")
-
-
-def decimals(mint: Account) -> int:
-    """Return a mint's number of decimals."""
-    return mint.data[44]
+    extended = owner == TOKEN_2022_PROGRAM and len(data) > _ACCOUNT_SIZE and len(data) != _MULTISIG_SIZE
+    return data[:size] if len(data) == size or (extended and data[_ACCOUNT_SIZE] == kind) else None
 
 
 def ui_amount(amount: int, places: int) -> dict[str, Any]:
-    """Return the RPC's token amount: base units as text beside the decimal forms."""
-    if places == 0:
-        text = str(amount)
-    else:
-        digits = str(amount).rjust(places + 1, "0")
+    """Return the RPC's token amount: base units as text next to the decimal forms."""
+    text = str(amount)
+    if places:
+        digits = text.rjust(places + 1, "0")
         text = f"{digits[:-places]}.{digits[-places:]}".rstrip("0").rstrip(".")
-    # The float is part of the RPC's answer and meant for display; nothing here computes with it.
+    # The RPC's answer contains a float for display; nothing here computes with it.
     return {"uiAmount": float(text), "decimals": places, "amount": str(amount), "uiAmountString": text}
 
 
-def mint_data(authority: Pubkey, places: int) -> bytes:
-    """Return the data of an initialised mint without supply and freeze authority."""
-    tag = (1).to_bytes(4, "little")
-    return tag + bytes(authority) + bytes(8) + bytes([places, 1]) + bytes(36)
-
-
-def parsed_account(account: Account, places: int | None) -> dict[str, Any] | None:
+def parsed(account: Account, decimals_of: Callable[[Pubkey], int | None]) -> dict[str, Any] | None:
     """Return the `jsonParsed` form of a token account or mint, None for anything else.
 
-    `places`: decimals of the mint behind a token account. Extensions of Token-2022 are not listed.
+    `decimals_of` returns the decimals of a mint. Extensions of Token-2022 are not listed.
     """
-    if is_mint(account):
-        kind, info = "mint", _mint_info(account)
-    elif places is not None and is_token_account(account):
-        kind, info = "account", _account_info(account, places)
+    if mint := read_mint(account):
+        kind, info = "mint", _mint_info(mint)
+    elif (token := read_account(account)) and (places := decimals_of(token.mint)) is not None:
+        kind, info = "account", _account_info(token, places)
     else:
         return None
-    parsed = {"type": kind, "info": info}
-    return {"program": PROGRAM_NAMES[account.owner], "parsed": parsed, "space": len(account.data)}
-
-
-def _mint_info(account: Account) -> dict[str, Any]:
-    data = account.data
     return {
-        "mintAuthority": _optional_key(data, 0),
-        "supply": str(supply(account)),
-        "decimals": decimals(account),
+        "program": PROGRAM_NAMES[account.owner],
+        "parsed": {"type": kind, "info": info},
+        "space": len(account.data),
+    }
+
+
+def _mint_info(mint: Mint) -> dict[str, Any]:
+    return {
+        "mintAuthority": mint.mint_authority and str(mint.mint_authority),
+        "supply": str(mint.supply),
+        "decimals": mint.decimals,
         "isInitialized": True,
-        "freezeAuthority": _optional_key(data, 46),
+        "freezeAuthority": mint.freeze_authority and str(mint.freeze_authority),
     }
 
 
-def _account_info(account: Account, places: int) -> dict[str, Any]:
-    data = account.data
-    mint, owner, amount = holding(account)
+def _account_info(token: TokenAccount, places: int) -> dict[str, Any]:
     info: dict[str, Any] = {
-        "mint": str(mint),
-        "owner": str(owner),
-        "tokenAmount": ui_amount(amount, places),
-        "state": _STATES[data[108]],
-        "isNative": data[109] == 1,
+        "mint": str(token.mint),
+        "owner": str(token.owner),
+        "tokenAmount": ui_amount(token.amount, places),
+        "state": _STATES[int(token.state)],
+        "isNative": token.is_native is not None,
     }
-    if data[109] == 1:
-        info["rentExemptReserve"] = ui_amount(int.from_bytes(data[113:121], "little"), places)
-    if (delegate := _optional_key(data, 72)) is not None:
-        info["delegate"] = delegate
-        info["delegatedAmount"] = ui_amount(int.from_bytes(data[121:129], "little"), places)
-    if (close_authority := _optional_key(data, 129)) is not None:
-        info["closeAuthority"] = close_authority
+    if token.is_native is not None:
+        info["rentExemptReserve"] = ui_amount(token.is_native, places)
+    if token.delegate is not None:
+        info["delegate"] = str(token.delegate)
+        info["delegatedAmount"] = ui_amount(token.delegated_amount, places)
+    if token.close_authority is not None:
+        info["closeAuthority"] = str(token.close_authority)
     return info
-
-
-def _optional_key(data: bytes, offset: int) -> str | None:
-    return str(Pubkey(data[offset + 4 : offset + 36])) if data[offset] == 1 else None

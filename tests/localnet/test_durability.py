@@ -19,7 +19,7 @@ from solders.signature import Signature
 
 from app.localnet import DataDirInUseError, Localnet, chain
 from app.localnet.params import Commitment
-from app.localnet.tokens import holding
+from app.localnet.tokens import read_account
 from tests.support.localnet import CONFIRMED, SOL, ManualClock, client, distinct, encoded, pay
 
 PROJECT = Path(__file__).parents[2]
@@ -196,7 +196,9 @@ async def test_everything_confirmed_survives_a_kill_under_load(tmp_path: Path, r
         for address in accounts:
             account = localnet.chain.account(address, Commitment.CONFIRMED)
             assert account is not None
-            balances[str(address)] = holding(account)[2]
+            token = read_account(account)
+            assert token is not None
+            balances[str(address)] = token.amount
         assert sum(balances.values()) == 4_000_000
         rpc = client(localnet)
         for address in accounts:

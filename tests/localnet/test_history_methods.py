@@ -4,13 +4,13 @@ import base64
 from typing import Any
 
 import pytest
+from based58 import b58decode
 from solders.instruction import Instruction
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 from solders.transaction import VersionedTransaction
 from spl.token.instructions import create_idempotent_associated_token_account
 
-from app.localnet import base58
 from app.localnet.params import Commitment
 from app.localnet.tokens import TOKEN_PROGRAM
 from tests.support.localnet import CONFIRMED, SOL, Client, ManualClock, distinct, pay, pay_usdc
@@ -75,7 +75,7 @@ async def test_inner_instructions_carry_program_accounts_data_and_depth(rpc: Cli
     assert group["index"] == 0
     assert keys[last["programIdIndex"]] == str(TOKEN_PROGRAM)
     # InitializeAccount3 with the owner.
-    assert base58.decode(last["data"]) == bytes([18]) + bytes(sender.pubkey())
+    assert b58decode(last["data"].encode()) == bytes([18]) + bytes(sender.pubkey())
     assert last["stackHeight"] == 2
     parsed = await rpc("getTransaction", signature, {"encoding": "jsonParsed", **VERSIONED})
     inner = parsed["meta"]["innerInstructions"][0]["instructions"][-1]
@@ -100,7 +100,7 @@ async def test_a_transaction_comes_back_byte_for_byte(rpc: Client, encoding: str
     signature = await rpc.send(transaction)
     shown = (await rpc("getTransaction", signature, {"encoding": encoding, **VERSIONED}))["transaction"]
     text = shown if encoding == "binary" else shown[0]
-    raw = base64.b64decode(text) if encoding == "base64" else base58.decode(text)
+    raw = base64.b64decode(text) if encoding == "base64" else b58decode(text.encode())
     assert VersionedTransaction.from_bytes(raw) == transaction
 
 

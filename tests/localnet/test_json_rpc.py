@@ -108,6 +108,9 @@ WRONG_PARAMETERS: list[tuple[str, list[Any], str]] = [
     ("getRecentPrioritizationFees", [["x"]], "Invalid param: WrongSize"),
     ("getBalance", [], "`params` should have at least 1 argument(s)"),
     ("getBalance", ["0OIl"], "Invalid param: Invalid"),
+    ("getBalance", ["l" * 44], "Invalid param: Invalid"),
+    ("getBalance", ["l" * 45], "Invalid param: WrongSize"),
+    ("getBalance", ["z" * 44], "Invalid param: WrongSize"),
     ("getBalance", [ADDRESS, {}, 5], "Invalid parameters: Expected from 1 to 2 parameters."),
     ("getAccountInfo", ["x"], "Invalid param: WrongSize"),
     ("getAccountInfo", ["1" * 40_000], "Invalid param: WrongSize"),
@@ -182,6 +185,8 @@ WRONG_PARAMETERS: list[tuple[str, list[Any], str]] = [
     ),
     ("simulateTransaction", ["x", {"encoding": "base64"}], "invalid base64 encoding: InvalidLength(1)"),
     ("getTransaction", ["x"], "Invalid param: WrongSize"),
+    ("getTransaction", ["l" * 88], "Invalid param: Invalid"),
+    ("getTransaction", ["l" * 89], "Invalid param: WrongSize"),
     (
         "getTransaction",
         [SIGNATURE, "hex"],

@@ -3,6 +3,7 @@
 import base64
 
 import pytest
+from based58 import b58encode
 from solders.hash import Hash
 from solders.instruction import AccountMeta, Instruction
 from solders.keypair import Keypair
@@ -12,7 +13,7 @@ from solders.system_program import AdvanceNonceAccountParams, advance_nonce_acco
 from solders.transaction import VersionedTransaction
 from spl.token.instructions import create_idempotent_associated_token_account
 
-from app.localnet import base58, transactions
+from app.localnet import transactions
 from app.localnet.tokens import TOKEN_PROGRAM
 from tests.support.localnet import CONFIRMED, SOL, Client, ManualClock, distinct, encoded, pay, pay_usdc
 
@@ -32,7 +33,7 @@ async def test_a_sent_transaction_moves_lamports_and_pays_the_fee(rpc: Client) -
 async def test_base58_is_the_default_encoding(rpc: Client) -> None:
     sender = await rpc.wallet()
     transaction = rpc.signed(sender, pay(sender, sender.pubkey(), 1))
-    assert await rpc("sendTransaction", base58.encode(bytes(transaction))) == str(transaction.signatures[0])
+    assert await rpc("sendTransaction", b58encode(bytes(transaction)).decode()) == str(transaction.signatures[0])
 
 
 async def test_preflight_refuses_what_would_fail_with_everything_a_validator_tells(rpc: Client) -> None:

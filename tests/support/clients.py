@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from based58 import b58decode
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
-from app.localnet import base58
 from tests.support.service_world import ServiceWorld
 
 IDL = Path(__file__).parents[2] / "idl/agent_vault.json"
@@ -39,7 +39,7 @@ async def vault_with_session(world: ServiceWorld, folder: Path, *, restricted: b
     policy = await world.policy(maxPerTx="5", **rules)
     wallet = await world.wallet(policy["policy_id"], funds="50")
     token = await world.session(wallet)
-    session = Keypair.from_seed(base58.decode(token.removeprefix("avs_")))
+    session = Keypair.from_seed(b58decode(token.removeprefix("avs_").encode()))
     keypair_file = folder / "session.json"
     keypair_file.write_text(json.dumps(list(bytes(session))))
     await world.localnet.airdrop(session.pubkey(), _FEES)
