@@ -1,4 +1,4 @@
-"""A chain in memory whose clock the test moves."""
+"""A chain in memory whose clock the test controls."""
 
 from collections.abc import AsyncIterator
 

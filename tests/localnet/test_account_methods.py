@@ -109,21 +109,21 @@ async def test_minted_usdc_shows_in_balance_supply_and_parsed_account(rpc: Clien
     }
 
 
-async def test_confirmed_reads_show_what_is_written_and_processed_reads_what_is_executed(rpc: Client) -> None:
+async def test_confirmed_reads_see_written_and_processed_reads_executed_state(rpc: Client) -> None:
     # Given a confirmed balance
     wallet = await rpc.wallet()
     receiver = Keypair().pubkey()
-    # When a transfer was executed and the writer had no chance to run yet
+    # When a transfer has executed and the writer has not run yet
     rpc.localnet.chain.send(rpc.signed(wallet, pay(wallet, receiver, SOL // 2)), preflight=True)
     chain = rpc.localnet.chain
     settled = (Commitment.CONFIRMED, Commitment.FINALIZED)
     before = [chain.account(key, level) for level in settled for key in (receiver, wallet.pubkey())]
-    # Then confirmed and finalized show the state before it, processed the one after it
+    # Then confirmed and finalized reads see the state before it, processed reads the state after it
     assert [account.lamports if account else 0 for account in before] == [0, SOL, 0, SOL]
     processed = chain.account(receiver, Commitment.PROCESSED)
     assert processed is not None
     assert processed.lamports == SOL // 2
-    # And once it is written, both agree
+    # And once it is written, they agree
     await rpc.localnet.chain.flush()
     assert (await rpc("getBalance", str(receiver), CONFIRMED))["value"] == SOL // 2
 

@@ -110,7 +110,7 @@ async def test_rent_exempt_minimum(rpc: Client) -> None:
     assert (await rpc.failure("getMinimumBalanceForRentExemption", 1 << 40)).code == -32600
 
 
-async def test_small_answers_that_wallets_ask_for(rpc: Client) -> None:
+async def test_minor_methods_that_wallets_call(rpc: Client) -> None:
     assert await rpc("getFirstAvailableBlock") == 0
     assert await rpc("minimumLedgerSlot") == 0
     assert await rpc("getRecentPrioritizationFees") == []

@@ -1,4 +1,4 @@
-"""What was reported as confirmed survives; nothing is half written."""
+"""Confirmed transactions survive a crash, and nothing is half written."""
 
 import asyncio
 import json
@@ -42,9 +42,9 @@ async def test_accounts_history_and_keys_survive_a_restart(tmp_path: Path, clock
         ]
         answers = [await rpc(*question) for question in questions]
         faucet = localnet.faucet
-    # When it is opened again
+    # When the chain is opened again
     async with Localnet.open(tmp_path, {}, clock) as localnet:
-        # Then every answer is the same, and it goes on
+        # Then every answer is the same, and the chain continues
         rpc = client(localnet)
         assert [await rpc(*question) for question in questions] == answers
         assert localnet.faucet == faucet
@@ -52,7 +52,7 @@ async def test_accounts_history_and_keys_survive_a_restart(tmp_path: Path, clock
         assert (await rpc("getTokenAccountBalance", str(account), CONFIRMED))["value"]["amount"] == "124"
 
 
-async def test_slots_and_time_do_not_go_back_over_a_restart(tmp_path: Path, clock: ManualClock) -> None:
+async def test_slots_and_time_do_not_go_back_across_a_restart(tmp_path: Path, clock: ManualClock) -> None:
     async with Localnet.open(tmp_path, {}, clock) as localnet:
         clock.advance_slots(1000)
         assert localnet.chain.slot() == 1000
@@ -64,7 +64,7 @@ async def test_slots_and_time_do_not_go_back_over_a_restart(tmp_path: Path, cloc
         assert localnet.chain.slot() == 1000 + 9000
 
 
-async def test_blockhashes_and_duplicates_are_known_over_a_restart(tmp_path: Path, clock: ManualClock) -> None:
+async def test_blockhashes_and_duplicates_are_known_across_a_restart(tmp_path: Path, clock: ManualClock) -> None:
     async with Localnet.open(tmp_path, {}, clock) as localnet:
         rpc = client(localnet)
         sender = await rpc.wallet()
@@ -113,7 +113,7 @@ async def test_a_full_disk_stops_the_chain_until_it_can_write_again(
         sender = await rpc.wallet()
         first = rpc.signed(sender, distinct(), pay(sender, sender.pubkey(), 1))
         second = rpc.signed(sender, distinct(), pay(sender, sender.pubkey(), 1))
-        # Given a database that may not grow any more
+        # Given a database that cannot grow
         writer = localnet.chain.storage._writer
         pages = writer.execute("PRAGMA page_count").fetchone()[0]
         writer.execute(f"PRAGMA max_page_count = {pages}")
@@ -121,15 +121,15 @@ async def test_a_full_disk_stops_the_chain_until_it_can_write_again(
         for one in (first, *filler):
             localnet.chain.send(one, preflight=True)
         async with asyncio.timeout(5):
-            while localnet.chain.healthy:  # noqa: ASYNC110 - nothing tells
+            while localnet.chain.healthy:  # noqa: ASYNC110 - there is no event to wait for
                 await asyncio.sleep(0.01)
-        # Then nothing more is executed, and what is not written is not called confirmed
+        # Then nothing more is executed, and unwritten transactions are not confirmed
         error = await rpc.failure("sendTransaction", encoded(second), {"encoding": "base64"})
         assert error.code == -32005
         assert (await rpc.failure("getHealth")).code == -32005
         signature = first.signatures[0]
         assert (await rpc("getSignatureStatuses", [str(signature)]))["value"][0]["confirmationStatus"] == "processed"
-        # When there is room again, it goes on by itself
+        # And when there is room again, the chain recovers by itself
         writer.execute("PRAGMA max_page_count = 1000000")
         async with asyncio.timeout(5):
             assert await localnet.chain.confirmation(signature) is None
@@ -171,7 +171,7 @@ async def test_everything_confirmed_survives_a_kill_under_load(tmp_path: Path, r
     # Given a process that reports each confirmation it sees
     script = tmp_path / "load.py"
     script.write_text(textwrap.dedent(LOAD))
-    process = subprocess.Popen(  # noqa: ASYNC220 - nothing else runs meanwhile
+    process = subprocess.Popen(  # noqa: ASYNC220 - nothing else runs in this loop
         [sys.executable, "-W", "ignore", str(script), str(tmp_path / "data")],
         stdout=subprocess.PIPE,
         text=True,
@@ -179,7 +179,7 @@ async def test_everything_confirmed_survives_a_kill_under_load(tmp_path: Path, r
     )
     assert process.stdout is not None
     accounts = [Pubkey.from_string(text) for text in process.stdout.readline().split()[1:]]
-    # When it is killed after a few of them
+    # When it is killed after some of them
     wanted = random.Random(run).randint(5, 60)
     lines = [process.stdout.readline() for _ in range(wanted)]
     process.send_signal(signal.SIGKILL)
@@ -188,7 +188,7 @@ async def test_everything_confirmed_survives_a_kill_under_load(tmp_path: Path, r
     process.stdout.close()
     confirmed = [Signature.from_string(line.split()[1]) for line in lines if line.endswith("\n")]
     assert len(confirmed) >= wanted
-    # Then each is in the history, and accounts and history agree to the last unit
+    # Then each is in the history, and accounts and history agree to the micro-USDC
     async with Localnet.open(tmp_path / "data", {}) as localnet:
         storage = localnet.chain.storage
         assert [one for one in confirmed if storage.status(one) is None] == []

@@ -30,7 +30,7 @@ async def test_a_token_transfer_is_kept_with_its_whole_outcome(rpc: Client, cloc
     signature = await rpc.send(transaction)
     # When it is looked up
     shown = await rpc("getTransaction", signature, VERSIONED)
-    # Then slot, time, balances, logs and fee are there
+    # Then it has slot, time, balances, logs and fee
     keys = shown["transaction"]["message"]["accountKeys"]
     meta = shown["meta"]
     assert (shown["slot"], shown["blockTime"], shown["version"]) == (5, int(clock.now), 0)
@@ -104,7 +104,7 @@ async def test_a_transaction_comes_back_byte_for_byte(rpc: Client, encoding: str
     assert VersionedTransaction.from_bytes(raw) == transaction
 
 
-async def test_a_client_that_reads_legacy_only_is_told_of_newer_versions(rpc: Client) -> None:
+async def test_a_legacy_only_client_is_refused_versioned_transactions(rpc: Client) -> None:
     sender = await rpc.wallet()
     signature = await rpc.send(rpc.signed(sender, pay(sender, sender.pubkey(), 1)))
     error = await rpc.failure("getTransaction", signature, CONFIRMED)
@@ -112,7 +112,7 @@ async def test_a_client_that_reads_legacy_only_is_told_of_newer_versions(rpc: Cl
     assert "maxSupportedTransactionVersion" in error.message
 
 
-async def test_commitment_rises_from_processed_over_confirmed_to_finalized(rpc: Client, clock: ManualClock) -> None:
+async def test_commitment_rises_from_processed_to_confirmed_to_finalized(rpc: Client, clock: ManualClock) -> None:
     sender = await rpc.wallet()
     transaction = rpc.legacy(sender, pay(sender, sender.pubkey(), 1))
     signature = str(transaction.signatures[0])
@@ -124,7 +124,7 @@ async def test_commitment_rises_from_processed_over_confirmed_to_finalized(rpc: 
 
     chain = rpc.localnet.chain
     chain.send(transaction, preflight=True)
-    # The writer has had no turn yet.
+    # The writer has not run yet.
     status = chain.status(transaction.signatures[0])
     assert status is not None
     assert status[1] is Commitment.PROCESSED
@@ -157,14 +157,14 @@ async def test_the_history_of_an_address_is_paged_newest_first(rpc: Client, cloc
         lines = await rpc("getSignaturesForAddress", str(receiver), {**CONFIRMED, **config})
         return [line["signature"] for line in lines]
 
-    # Then pages follow each other without gap or overlap
+    # Then the pages have no gap and no overlap
     assert await page() == newest_first
     assert await page(limit=10) == newest_first[:10]
     assert await page(limit=10, before=newest_first[9]) == newest_first[10:20]
     assert await page(limit=10, before=newest_first[19]) == newest_first[20:]
     assert await page(until=newest_first[3]) == newest_first[:3]
     assert await page(before=newest_first[3], until=newest_first[6]) == newest_first[4:6]
-    # And a finalized reader sees what is 32 slots old
+    # And a finalized reader sees them 32 slots later
     assert await page(commitment="finalized") == []
     clock.advance_slots(32)
     assert await page(commitment="finalized") == newest_first
@@ -172,7 +172,7 @@ async def test_the_history_of_an_address_is_paged_newest_first(rpc: Client, cloc
     assert (error.code, error.message) == (-32020, f"Transaction {'1' * 64} not found")
 
 
-async def test_a_line_of_the_history_tells_slot_time_memo_and_status(rpc: Client, clock: ManualClock) -> None:
+async def test_a_history_entry_has_slot_time_memo_and_status(rpc: Client, clock: ManualClock) -> None:
     clock.advance_slots(10)
     sender = await rpc.wallet()
     note = Instruction(MEMO, "für Öl".encode(), [])

@@ -39,7 +39,7 @@ async def post(rpc: Client, body: bytes) -> Any:
         (b'{"jsonrpc":"2.0","id":"a","method":"getBlocks","params":[1,2]}', -32601, "a"),
     ],
 )
-async def test_a_malformed_request_gets_the_code_of_its_fault(
+async def test_a_malformed_request_gets_the_right_error_code(
     rpc: Client, body: bytes, code: int, request_id: Any
 ) -> None:
     answer = await post(rpc, body)
@@ -47,7 +47,7 @@ async def test_a_malformed_request_gets_the_code_of_its_fault(
     assert answer["id"] == request_id
 
 
-async def test_null_parameters_are_none(rpc: Client) -> None:
+async def test_null_params_mean_no_parameters(rpc: Client) -> None:
     assert (await post(rpc, b'{"jsonrpc":"2.0","id":1,"method":"getSlot","params":null}'))["result"] == 0
 
 

@@ -1,4 +1,4 @@
-"""Programs given as files, and address lookup tables."""
+"""Programs loaded from files, and address lookup tables."""
 
 from pathlib import Path
 
@@ -31,16 +31,14 @@ async def test_a_program_file_runs_at_its_address_after_every_start(
             rpc = client(localnet)
             sender = await rpc.wallet()
             signature = await rpc.send(rpc.signed(sender, Instruction(address, b"hello %d" % start, [])))
-            # Then it runs, and is shown as a program
+            # Then it runs, and its account is executable
             shown = await rpc("getTransaction", signature, VERSIONED)
             assert f'Program log: Memo (len 7): "hello {start}"' in shown["meta"]["logMessages"]
             account = (await rpc("getAccountInfo", str(address), {"encoding": "base64", **CONFIRMED}))["value"]
             assert account["executable"] is True
 
 
-async def test_addresses_from_a_lookup_table_are_resolved_and_found_in_the_history(
-    rpc: Client, clock: ManualClock
-) -> None:
+async def test_lookup_table_addresses_are_resolved_and_in_the_history(rpc: Client, clock: ManualClock) -> None:
     # Given a lookup table with one address
     clock.advance_slots(10)
     sender, receiver = await rpc.wallet(), Keypair().pubkey()
@@ -49,11 +47,11 @@ async def test_addresses_from_a_lookup_table_are_resolved_and_found_in_the_histo
     for instruction in making:
         await rpc.send(rpc.signed(sender, instruction))
     clock.advance_slots(1)
-    # When a payment takes its receiver from the table
+    # When a payment names its receiver through the table
     message = MessageV0.try_compile(sender.pubkey(), [pay(sender, receiver, SOL // 2)], [lookup], rpc.blockhash())
     assert receiver not in message.account_keys
     signature = await rpc.send(VersionedTransaction(message, [sender]))
-    # Then it arrives, and is found by that address
+    # Then it arrives, and the receiver's history has it
     assert (await rpc("getBalance", str(receiver), CONFIRMED))["value"] == SOL // 2
     shown = await rpc("getTransaction", signature, VERSIONED)
     assert shown["meta"]["loadedAddresses"] == {"writable": [str(receiver)], "readonly": []}

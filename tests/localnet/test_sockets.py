@@ -1,4 +1,4 @@
-"""The node over real sockets, used by solana-py: HTTP and WebSocket subscriptions."""
+"""The node over real sockets, as solana-py uses it: HTTP and WebSocket subscriptions."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ from app.localnet import Localnet, subscriptions
 from tests.support.localnet import SOL, Client, ManualClock, client, distinct, pay
 
 with warnings.catch_warnings():
-    # solana-py 0.36 uses a part of websockets that warns of its age when imported.
+    # solana-py 0.36 imports a deprecated part of websockets.
     warnings.simplefilter("ignore", DeprecationWarning)
     from solana.rpc.websocket_api import SolanaWsClientProtocol, connect
 
@@ -43,7 +43,7 @@ async def ws(ports: tuple[int, int]) -> AsyncIterator[SolanaWsClientProtocol]:
 
 
 async def receive(ws: SolanaWsClientProtocol) -> Any:
-    """Return the next message, whose only part it is."""
+    """Return the result of the next message, which must have one part."""
     async with asyncio.timeout(SECONDS):
         (message,) = await ws.recv()
     return message.result
@@ -55,7 +55,7 @@ async def nothing_comes(ws: SolanaWsClientProtocol) -> bool:
     return isinstance(await receive(ws), int)
 
 
-async def test_the_websocket_port_is_the_one_above(ports: tuple[int, int]) -> None:
+async def test_the_websocket_port_follows_the_http_port(ports: tuple[int, int]) -> None:
     assert ports[1] == ports[0] + 1
 
 
@@ -208,7 +208,7 @@ async def test_a_batch_of_subscriptions_is_answered_as_one(ports: tuple[int, int
         assert [one["id"] for one in json.loads(await ws.recv())] == [1, 2]
 
 
-async def test_a_client_that_goes_away_leaves_no_subscriptions(rpc: Client, ports: tuple[int, int]) -> None:
+async def test_a_disconnected_client_leaves_no_subscriptions(rpc: Client, ports: tuple[int, int]) -> None:
     async with connect(f"ws://127.0.0.1:{ports[1]}") as ws:
         await ws.logs_subscribe()
         await ws.signature_subscribe(Signature.default())
@@ -216,7 +216,7 @@ async def test_a_client_that_goes_away_leaves_no_subscriptions(rpc: Client, port
         await receive(ws)
     kept = rpc.localnet._subscriptions
     async with asyncio.timeout(SECONDS):
-        while any(kept._all.values()) or kept._by_signature:  # noqa: ASYNC110 - nothing tells
+        while any(kept._all.values()) or kept._by_signature:  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.01)
 
 

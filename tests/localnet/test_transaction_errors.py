@@ -25,7 +25,7 @@ from app.localnet import transaction_errors
         ("AnErrorOfTheFuture", "AnErrorOfTheFuture"),
     ],
 )
-def test_errors_read_as_a_validator_words_them(err: Any, text: str) -> None:
+def test_errors_are_worded_as_by_a_validator(err: Any, text: str) -> None:
     assert transaction_errors.describe(err) == text
 
 

@@ -36,7 +36,7 @@ async def test_base58_is_the_default_encoding(rpc: Client) -> None:
     assert await rpc("sendTransaction", b58encode(bytes(transaction)).decode()) == str(transaction.signatures[0])
 
 
-async def test_preflight_refuses_what_would_fail_with_everything_a_validator_tells(rpc: Client) -> None:
+async def test_preflight_refuses_a_failing_transaction_in_validator_detail(rpc: Client) -> None:
     sender = await rpc.wallet()
     transaction = rpc.signed(sender, pay(sender, Keypair().pubkey(), 2 * SOL))
     error = await rpc.failure("sendTransaction", encoded(transaction), BASE64)
@@ -68,7 +68,7 @@ async def test_without_preflight_a_failing_transaction_lands_and_pays_the_fee(rp
     assert (await rpc("getBalance", str(sender.pubkey()), CONFIRMED))["value"] == SOL - 5000
 
 
-async def test_a_blockhash_is_good_for_150_slots(rpc: Client, clock: ManualClock) -> None:
+async def test_a_blockhash_is_valid_for_150_slots(rpc: Client, clock: ManualClock) -> None:
     sender = await rpc.wallet()
     blockhash = rpc.blockhash()
     self_payment = pay(sender, sender.pubkey(), 1)
@@ -79,7 +79,7 @@ async def test_a_blockhash_is_good_for_150_slots(rpc: Client, clock: ManualClock
     error = await rpc.failure("sendTransaction", encoded(transactions_[1]), BASE64)
     assert (error.code, error.message) == (-32002, "Transaction simulation failed: Blockhash not found")
     assert error.data["err"] == "BlockhashNotFound"
-    # Without preflight it is dropped in silence.
+    # Without preflight it is dropped silently.
     signature = await rpc.send(transactions_[2], skipPreflight=True)
     assert (await rpc("getSignatureStatuses", [signature]))["value"] == [None]
 
@@ -102,8 +102,8 @@ async def test_the_same_transaction_is_executed_once(rpc: Client, clock: ManualC
     assert (await rpc("getBalance", str(receiver), CONFIRMED))["value"] == SOL // 10
 
 
-async def test_duplicates_are_known_by_their_message_whatever_the_signatures(rpc: Client) -> None:
-    # A co-signer can sign the same message twice with different signatures, so these prove nothing.
+async def test_duplicates_are_recognised_by_message_not_by_signature(rpc: Client) -> None:
+    # A co-signer can sign the same message twice with different signatures, so signatures prove nothing.
     sender = await rpc.wallet()
     transaction = rpc.signed(sender, pay(sender, sender.pubkey(), 1))
     await rpc.send(transaction)
@@ -162,7 +162,7 @@ async def test_signatures_checked_by_the_ed25519_program_cost_a_fee_each(rpc: Cl
     assert (await rpc("getBalance", str(sender.pubkey()), CONFIRMED))["value"] == SOL - 10_000
 
 
-async def test_durable_nonces_are_refused_in_words(rpc: Client) -> None:
+async def test_durable_nonces_are_refused_with_a_clear_message(rpc: Client) -> None:
     sender = await rpc.wallet()
     nonce = AdvanceNonceAccountParams(nonce_pubkey=Keypair().pubkey(), authorized_pubkey=sender.pubkey())
     transaction = rpc.signed(sender, advance_nonce_account(nonce))
@@ -170,7 +170,7 @@ async def test_durable_nonces_are_refused_in_words(rpc: Client) -> None:
     assert (error.code, "durable nonces are not supported" in error.message) == (-32602, True)
 
 
-async def test_bytes_that_are_no_transaction(rpc: Client) -> None:
+async def test_bytes_that_are_not_a_transaction_are_refused(rpc: Client) -> None:
     sender = await rpc.wallet()
     raw = bytes(rpc.signed(sender, pay(sender, sender.pubkey(), 1)))
     for broken in (b"", b"\0\0\0", raw[:-8], b"\xff" * 200):
@@ -265,7 +265,7 @@ async def test_accounts_of_a_simulation_are_checked(rpc: Client) -> None:
 # Airdrops
 
 
-async def test_an_airdrop_brings_lamports_and_two_equal_ones_bring_both(rpc: Client) -> None:
+async def test_two_equal_airdrops_both_arrive(rpc: Client) -> None:
     address = Keypair().pubkey()
     signatures = {await rpc("requestAirdrop", str(address), SOL) for _ in range(2)}
     await rpc.localnet.chain.flush()
@@ -273,7 +273,7 @@ async def test_an_airdrop_brings_lamports_and_two_equal_ones_bring_both(rpc: Cli
     assert (await rpc("getBalance", str(address), CONFIRMED))["value"] == 2 * SOL
 
 
-async def test_an_airdrop_beyond_the_faucets_means_fails_on_chain(rpc: Client) -> None:
+async def test_an_airdrop_beyond_the_faucets_balance_fails_on_chain(rpc: Client) -> None:
     signature = await rpc("requestAirdrop", str(Keypair().pubkey()), 10**18)
     await rpc.localnet.chain.flush()
     (status,) = (await rpc("getSignatureStatuses", [signature]))["value"]

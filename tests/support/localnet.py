@@ -1,4 +1,4 @@
-"""A clock that the test moves, a client that talks JSON-RPC, and instructions."""
+"""Support for the embedded chain's tests: a manual clock, a JSON-RPC client and instructions."""
 
 import base64
 import itertools
@@ -30,7 +30,7 @@ CONFIRMED = {"commitment": "confirmed"}
 
 
 class ManualClock:
-    """Unix time that stands still until a test advances it."""
+    """Unix time that changes only when a test advances it."""
 
     def __init__(self, now: float = 1_760_000_000.0) -> None:
         self.now = now
@@ -45,8 +45,8 @@ class ManualClock:
         self.now += slots * 0.4
 
 
-class RpcFailure(Exception):  # noqa: N818 - a failure the test asks for
-    """The `error` object of an answer."""
+class RpcFailure(Exception):  # noqa: N818 - a failure that the test expects
+    """An answer's `error` object."""
 
     def __init__(self, error: dict[str, Any]) -> None:
         super().__init__(error)
@@ -80,13 +80,13 @@ class Client:
         return self.localnet.chain.timeline.blockhash(self.localnet.chain.slot())
 
     async def send(self, transaction: VersionedTransaction, **config: Any) -> str:
-        """Send a transaction and return when it is confirmed or, if it does not land, at once."""
+        """Send a transaction and wait until it is confirmed; return at once if it does not land."""
         signature: str = await self("sendTransaction", encoded(transaction), {"encoding": "base64", **config})
         await self.localnet.chain.flush()
         return signature
 
     async def wallet(self, lamports: int = SOL) -> Keypair:
-        """Return a new key with lamports."""
+        """Return a new key that owns lamports."""
         keypair = Keypair()
         await self.localnet.airdrop(keypair.pubkey(), lamports)
         return keypair
@@ -103,7 +103,7 @@ class Client:
         return VersionedTransaction(message, [signer])
 
     async def usdc_wallet(self, amount: int) -> tuple[Keypair, Pubkey]:
-        """Return a wallet with lamports and its token account with `amount` micro-USDC."""
+        """Return a wallet with lamports, and its token account with `amount` micro-USDC."""
         wallet = await self.wallet()
         mint = self.localnet.usdc_mint
         create = create_idempotent_associated_token_account(wallet.pubkey(), wallet.pubkey(), mint)
