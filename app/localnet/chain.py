@@ -101,16 +101,16 @@ class Chain:
 
     def slot(self, commitment: Commitment = Commitment.PROCESSED) -> int:
         """Return the newest slot at `commitment`."""
-        return max(0, self.newest_settled(commitment))
+        return max(0, self.newest_at(commitment))
 
-    def newest_settled(self, commitment: Commitment) -> int:
-        """Return the newest slot whose transactions have reached `commitment`; negative if none has."""
+    def newest_at(self, commitment: Commitment) -> int:
+        """Return the newest slot whose transactions have reached `commitment`, negative if there is none."""
         current = self.timeline.slot()
         return current - FINALIZED_DEPTH if commitment is Commitment.FINALIZED else current
 
-    def settled(self, slot: int) -> Commitment:
-        """Return how settled a written transaction of `slot` is."""
-        finalized = slot <= self.newest_settled(Commitment.FINALIZED)
+    def commitment_of_slot(self, slot: int) -> Commitment:
+        """Return the commitment that the written transactions of `slot` have reached."""
+        finalized = slot <= self.newest_at(Commitment.FINALIZED)
         return Commitment.FINALIZED if finalized else Commitment.CONFIRMED
 
     # Accounts
@@ -213,17 +213,17 @@ class Chain:
     # History
 
     def status(self, signature: Signature) -> tuple[StoredStatus, Commitment] | None:
-        """Return the outcome of a transaction and how settled it is; None for an unknown one."""
+        """Return the outcome of a transaction and its commitment, None for an unknown one."""
         executed = self._unwritten.get(signature)
         if executed is not None:
             return executed.row, Commitment.PROCESSED
         stored = self.storage.status(signature)
-        return None if stored is None else (stored, self.settled(stored.slot))
+        return None if stored is None else (stored, self.commitment_of_slot(stored.slot))
 
     async def confirmation(self, signature: Signature) -> Any:
         """Wait until a transaction is confirmed and return its error in JSON form, None for success.
 
-        Set a time limit: a transaction that is never executed is awaited for ever.
+        Set a time limit: this never returns for a transaction that is never executed.
         """
         if signature not in self._unwritten and (stored := self.storage.status(signature)):
             return stored.error

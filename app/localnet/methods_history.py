@@ -56,16 +56,16 @@ def _written_commitment(config: dict[str, Any]) -> Commitment:
 
 
 def get_transaction(node: Node, signature: Signature, config: dict[str, Any]) -> Raw | None:
-    """Return a transaction with its outcome, null if it is unknown or not settled enough."""
+    """Return a transaction with its outcome, null if it is unknown or below the commitment."""
     commitment = _written_commitment(config)
     stored = node.chain.storage.transaction(signature)
-    if stored is None or node.chain.settled(stored.slot) < commitment:
+    if stored is None or node.chain.commitment_of_slot(stored.slot) < commitment:
         return None
     return transaction_json(stored, config.get("encoding", "json"), config.get("maxSupportedTransactionVersion"))
 
 
 def get_signature_statuses(node: Node, signatures: list[Signature], _config: dict[str, Any]) -> dict[str, Any]:
-    """Return how settled transactions are; always searches the whole history."""
+    """Return the outcome and the commitment of transactions; always searches the whole history."""
     current = node.chain.slot()
     return node.with_context({"commitment": Commitment.PROCESSED}, [_status(node, one, current) for one in signatures])
 
@@ -96,7 +96,7 @@ def get_signatures_for_address(node: Node, address: Pubkey, config: dict[str, An
         raise invalid_params(f"Invalid limit; max {_MAX_PAGE}")
     commitment = _written_commitment(config)
     node.slot_for(config)
-    newest = node.chain.newest_settled(commitment)
+    newest = node.chain.newest_at(commitment)
     before = _seq(node, config["before"]) if "before" in config else _NO_BOUND
     until = _seq(node, config["until"]) if "until" in config else 0
     return [
@@ -106,7 +106,7 @@ def get_signatures_for_address(node: Node, address: Pubkey, config: dict[str, An
             "err": stored.error,
             "memo": stored.memo,
             "blockTime": stored.block_time,
-            "confirmationStatus": max(commitment, node.chain.settled(stored.slot)).name.lower(),
+            "confirmationStatus": max(commitment, node.chain.commitment_of_slot(stored.slot)).name.lower(),
         }
         for stored in node.chain.storage.history_of(address, before, until, newest, limit)
     ]

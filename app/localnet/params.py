@@ -27,7 +27,7 @@ _NOT_BASE64 = re.compile("[^A-Za-z0-9+/=]")
 
 
 class Commitment(IntEnum):
-    """How settled the state behind an answer must be, in ascending order."""
+    """The commitment levels of the RPC, in ascending order."""
 
     PROCESSED = 0
     CONFIRMED = 1

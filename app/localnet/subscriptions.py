@@ -212,7 +212,7 @@ class Subscriptions:
                 self._by_signature.pop(subscription.key, None)
 
     def _catch_up(self, subscription: _Subscription) -> None:
-        """Notify a subscriber of a signature at once if its transaction is settled enough already."""
+        """Notify a subscriber of a signature at once if its transaction has reached the commitment."""
         if not isinstance(subscription.key, Signature):
             return
         found = self._chain.status(subscription.key)

@@ -116,8 +116,8 @@ async def test_confirmed_reads_see_written_and_processed_reads_executed_state(rp
     # When a transfer has executed and the writer has not run yet
     rpc.localnet.chain.send(rpc.signed(wallet, pay(wallet, receiver, SOL // 2)), preflight=True)
     chain = rpc.localnet.chain
-    settled = (Commitment.CONFIRMED, Commitment.FINALIZED)
-    before = [chain.account(key, level) for level in settled for key in (receiver, wallet.pubkey())]
+    on_disk = (Commitment.CONFIRMED, Commitment.FINALIZED)
+    before = [chain.account(key, level) for level in on_disk for key in (receiver, wallet.pubkey())]
     # Then confirmed and finalized reads see the state before it, processed reads the state after it
     assert [account.lamports if account else 0 for account in before] == [0, SOL, 0, SOL]
     processed = chain.account(receiver, Commitment.PROCESSED)
