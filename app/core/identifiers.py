@@ -9,7 +9,6 @@ import secrets
 
 from based58 import b58decode, b58encode
 from solders.pubkey import Pubkey
-from solders.signature import Signature
 
 SIZE = 16
 """Bytes behind an identifier."""
@@ -70,18 +69,18 @@ def escrow_id(address: Pubkey | str) -> str:
     return _encode(ESCROW_PREFIX, bytes(key)[:SIZE])
 
 
-def transaction_id(signature: Signature | str, instruction: int, inner: int, row_type: str) -> str:
+def transaction_id(message_hash: str, instruction: int, inner: int, row_type: str) -> str:
     """Return the id of the row that an event stands for.
 
     `instruction` and `inner` say where the event stands in the transaction; `row_type` tells apart the rows of one
     event, such as `a2a_send` and `escrow_lock`.
     """
-    return _encode(TRANSACTION_PREFIX, _event_digest(signature, instruction, inner, row_type))
+    return _encode(TRANSACTION_PREFIX, _event_digest(message_hash, instruction, inner, row_type))
 
 
-def event_id(signature: Signature | str, instruction: int, inner: int, name: str) -> str:
+def event_id(message_hash: str, instruction: int, inner: int, name: str) -> str:
     """Return the id of the feed entry `name` that an on-chain event gives rise to."""
-    return _encode(EVENT_PREFIX, _event_digest(signature, instruction, inner, name))
+    return _encode(EVENT_PREFIX, _event_digest(message_hash, instruction, inner, name))
 
 
 def random_id(prefix: str) -> str:
@@ -115,10 +114,9 @@ def is_id(prefix: str, text: str) -> bool:
     return True
 
 
-def _event_digest(signature: Signature | str, instruction: int, inner: int, name: str) -> bytes:
-    raw = bytes(Signature.from_string(signature) if isinstance(signature, str) else signature)
+def _event_digest(message_hash: str, instruction: int, inner: int, name: str) -> bytes:
     position = instruction.to_bytes(2, "little") + inner.to_bytes(2, "little")
-    return hashlib.sha256(raw + position + name.encode()).digest()[:SIZE]
+    return hashlib.sha256(bytes.fromhex(message_hash) + position + name.encode()).digest()[:SIZE]
 
 
 def _encode(prefix: str, raw: bytes) -> str:

@@ -4,14 +4,12 @@ import csv
 import os
 import time
 from collections.abc import Callable, Iterator
-from itertools import chain, product
 from pathlib import Path
 from typing import Any, TextIO
 
 from pydantic_core import to_json
 from sqlalchemy import Connection
 
-from app.core.identifiers import transaction_id
 from app.core.timestamps import iso_ms, now_ms
 from app.exports.layout import COLUMNS, SCOPE_COLUMN, Scope, cells, neutralise
 from app.store.exports import ExportRecord, count_rows
@@ -26,8 +24,6 @@ PART = ".part"
 _PAGE = 500
 _ROWS_PER_PAUSE, _PAUSE = 100, 0.0005
 """The writing thread pauses for so many seconds after so many rows: requests need the interpreter too."""
-_MAX_INDEX = 64
-"""More instructions, or inner instructions of one, than fit into a transaction."""
 
 
 class StoppedError(Exception):
@@ -75,18 +71,16 @@ def write(  # noqa: PLR0917
 
 
 def _rows(connection: Connection, export: ExportRecord, slot: int, show: Show, stop: Stop) -> Iterator[Row]:
-    likely: dict[str, tuple[int, int]] = {}
     for number, row in enumerate(_stored(connection, export, slot), 1):
         if number % _ROWS_PER_PAUSE == 0:
             if stop():
                 raise StoppedError
             time.sleep(_PAUSE)
-        instruction, inner = _place(row, likely)
         yield {
             **show(row),
             "recipient_address": row.recipient_address,
-            "instruction_index": instruction,
-            "inner_index": inner,
+            "instruction_index": row.instruction_index,
+            "inner_index": row.inner_index,
         }
 
 
@@ -99,20 +93,6 @@ def _stored(connection: Connection, export: ExportRecord, slot: int) -> Iterator
         cursor = page.next_cursor
         if cursor is None:
             return
-
-
-def _place(row: TransactionRecord, likely: dict[str, tuple[int, int]]) -> tuple[int, int] | tuple[None, None]:
-    """Return the indexes of the instruction and the inner instruction from which the row's id is derived.
-
-    `likely` holds the place of the last row of each type: nearly all rows of a type have the same place.
-    """
-    if row.tx_signature is not None:
-        guess = likely.get(row.type, (0, 0))
-        for place in chain([guess], product(range(_MAX_INDEX), range(_MAX_INDEX))):
-            if transaction_id(row.tx_signature, *place, row.type) == row.tx_id:
-                likely[row.type] = place
-                return place
-    return None, None
 
 
 def _csv(handle: TextIO, scope: Scope, rows: Iterator[Row]) -> None:

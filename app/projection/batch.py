@@ -135,7 +135,7 @@ class Batch:
         timestamp = self.moment(row) if moment is None else moment
         values = feed_row(
             # A deposit has no instruction; the position of its token account identifies it within the transaction.
-            event_id=event_id(row.signature, max(row.instruction, 0), row.inner, name),
+            event_id=event_id(row.message_hash, max(row.instruction, 0), row.inner, name),
             org=str(row.org),
             type=name,
             timestamp=timestamp,
@@ -186,7 +186,7 @@ def vaults_of(rows: Sequence[StoredEvent]) -> set[str]:
 
 def transaction_of(row: StoredEvent, row_type: str) -> str:
     """Return the id of an event's transaction row of this type."""
-    return transaction_id(row.signature, row.instruction, row.inner, row_type)
+    return transaction_id(row.message_hash, row.instruction, row.inner, row_type)
 
 
 def address_or_none(text: str) -> str | None:

@@ -85,6 +85,8 @@ def confirm(batch: Batch, row: StoredEvent, row_type: str, known: Values) -> Val
         "amount": data["amount"],
         "status": "confirmed",
         "signature": row.signature,
+        "instruction_index": row.instruction,
+        "inner_index": row.inner,
         "slot": row.slot,
         "policy_id": None,
         "policy_triggered": False,
@@ -100,7 +102,7 @@ def confirm(batch: Batch, row: StoredEvent, row_type: str, known: Values) -> Val
         values |= _remembered(attempt)
         if attempt.type == row_type:
             # Keep the id that was given out, even if it was derived from another place of the event.
-            values["tx_id"] = attempt.tx_id
+            values |= {name: getattr(attempt, name) for name in ("tx_id", "instruction_index", "inner_index")}
             batch.settle(attempt.tx_id, row.slot, batch.moment(row))
     # Only rows that a policy judged show one. A funding's event does not tell the vault's policy at that time.
     if values["policy_id"] is None and "policy" in data:

@@ -47,6 +47,8 @@ class Attempt:
     actor: str | None = None
     reference: bytes | None = None
     signature: str | None = None
+    instruction_index: int | None = None
+    inner_index: int | None = None
     raw: bytes | None = None
     last_valid_block_height: int | None = None
     attestation_hash: str | None = None

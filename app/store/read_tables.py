@@ -126,6 +126,8 @@ transactions = Table(
     Column("amount", U64, nullable=False),
     Column("status", String, nullable=False),
     Column("signature", String),
+    Column("instruction_index", Integer, comment="of the instruction whose event the id is derived from"),
+    Column("inner_index", Integer, comment="of that event among the inner instructions"),
     Column("slot", BigInteger),
     Column("policy_id", String),
     Column("policy_triggered", Boolean, nullable=False),

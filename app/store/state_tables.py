@@ -123,6 +123,8 @@ attempts = Table(
     Column("actor", String, comment="the API key that asked for a change of a policy"),
     Column("reference", LargeBinary),
     Column("signature", String, unique=True),
+    Column("instruction_index", Integer, comment="of the instruction whose event the id is derived from"),
+    Column("inner_index", Integer, comment="of that event among the inner instructions"),
     Column("raw", LargeBinary, comment="the signed transaction, stored before it is sent"),
     Column("last_valid_block_height", BigInteger),
     Column("attestation_hash", String),

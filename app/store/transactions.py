@@ -39,6 +39,8 @@ class TransactionRecord:
     amount: int
     status: str
     tx_signature: str | None
+    instruction_index: int | None
+    inner_index: int | None
     on_chain_slot: int | None
     policy_id: str | None
     policy_triggered: bool

@@ -211,7 +211,8 @@ class Submitter:
         return Outcome(replace(attempt, status="failed", error=text), "failed", slot, error, custom_error)
 
     async def _store(self, plan: Plan, signed: Signed, last_height: int, claim: Claim) -> Attempt:
-        tx_id = transaction_id(signed.signature, plan.event_instruction, plan.event_inner, plan.type.name)
+        message = message_hash(signed.raw)
+        tx_id = transaction_id(message, plan.event_instruction, plan.event_inner, plan.type.name)
         attempt = Attempt(
             tx_id=tx_id,
             org=plan.org,
@@ -227,9 +228,11 @@ class Submitter:
             actor=plan.actor,
             reference=plan.reference,
             signature=signed.signature,
+            instruction_index=plan.event_instruction,
+            inner_index=plan.event_inner,
             raw=signed.raw,
             last_valid_block_height=last_height,
-            attestation_hash=f"sha256:{message_hash(signed.raw)}" if plan.attested else None,
+            attestation_hash=f"sha256:{message}" if plan.attested else None,
             created_at=now_ms(),
         )
 

@@ -88,7 +88,7 @@ def _row(  # noqa: PLR0917
         names |= {account for account, owner in landed.owners.items() if owner == str(recipient)}
     inners = (place.inner, _EXPECTED_INNER.get(type_, place.inner))
     return ExpectedRow(
-        ids={transaction_id(landed.signature, place.instruction, inner, type_): inner for inner in inners},
+        ids={transaction_id(landed.message_hash, place.instruction, inner, type_): inner for inner in inners},
         org=str(data["org"]),
         signature=landed.signature,
         slot=landed.slot,

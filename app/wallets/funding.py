@@ -17,6 +17,7 @@ from app.submission.plan import Outcome, Plan, PlanType, RefusedError
 from app.submission.refusals import business_error
 from app.wallets import service as wallets
 from app.wallets.models import Funded, FundedBatch, FundWallet, FundWallets, WithdrawFromWallet, Withdrawn
+from idl.transactions import message_hash
 
 _FUND = PlanType(FUNDING, projected=True)
 _FUND_BATCH = PlanType("fund_batch")
@@ -63,20 +64,21 @@ async def fund_batch(service: Service, principal: Principal, claim: Claim, body:
         reference=references[0],
     )
     outcome = await _move(service, claim, plan, *(wallet.wallet_id for wallet in receiving))
-    signature = outcome.attempt.signature or ""
+    assert outcome.attempt.raw is not None
+    message = message_hash(outcome.attempt.raw)
     return FundedBatch(
         funded=[
             await _funded(
                 service,
                 outcome,
                 one.wallet_id,
-                transaction_id(signature, instruction, EVENT_INNER_INDEX, FUNDING),
+                transaction_id(message, instruction, EVENT_INNER_INDEX, FUNDING),
                 one.amount,
             )
             for instruction, one in enumerate(body.allocations)
         ],
         org_balance_remaining=await _reserve(service, principal.org),
-        tx_signature=signature,
+        tx_signature=outcome.attempt.signature or "",
         status=outcome.status,
     )
 

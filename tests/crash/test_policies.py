@@ -27,7 +27,7 @@ import os, signal, sys
 from app.submission import idempotency
 from app.submission.submitter import Submitter
 moment, number = sys.argv[1], int(sys.argv[2])
-send, seen, armed = Submitter._send, 0, False
+send, seen, armed = Submitter.resend, 0, False
 def arm(*_):
     global armed
     armed = True
@@ -41,7 +41,7 @@ async def deadly(self, attempt):
     if moment == "sent" and seen == number:
         os.kill(os.getpid(), signal.SIGKILL)
     return outcome
-Submitter._send = deadly
+Submitter.resend = deadly
 finish = idempotency.finish
 def unanswered(*arguments):
     if moment == "made" and armed:

@@ -22,14 +22,14 @@ _ROOT = Path(__file__).resolve().parents[2]
 _LAUNCHER = """
 import asyncio, pathlib, sys
 from app.submission.submitter import Submitter
-release, send = pathlib.Path(sys.argv[1]), Submitter._send
+release, send = pathlib.Path(sys.argv[1]), Submitter.resend
 async def held(self, attempt):
     if attempt.type == "payment":
         print("held", flush=True)
         while not release.exists():
             await asyncio.sleep(0.01)
     return await send(self, attempt)
-Submitter._send = held
+Submitter.resend = held
 from app.server.cli import main
 main(sys.argv[2:])
 """

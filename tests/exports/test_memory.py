@@ -56,9 +56,8 @@ def _insert(rows: list[dict[str, Any]], connection: Connection) -> None:
 
 def _made(numbers: range) -> Iterator[dict[str, Any]]:
     for number in numbers:
-        signature = str(Signature(os.urandom(64)))
         yield {
-            "tx_id": transaction_id(signature, 1, 1, "payment"),
+            "tx_id": transaction_id(os.urandom(32).hex(), 1, 1, "payment"),
             "org": "org",
             "wallet_id": "wal_1111111111111111",
             "type": "payment",
@@ -66,7 +65,9 @@ def _made(numbers: range) -> Iterator[dict[str, Any]]:
             "recipient_address": "CJaDRP1Wi69NfUj3XBHvRrUrVe8EYDCkjPGvRuFwA24p",
             "amount": number,
             "status": "confirmed",
-            "signature": signature,
+            "signature": str(Signature(os.urandom(64))),
+            "instruction_index": 1,
+            "inner_index": 1,
             "slot": number,
             "policy_id": "pol_moderate",
             "policy_triggered": False,

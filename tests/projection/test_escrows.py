@@ -216,7 +216,7 @@ async def test_rows_of_both_wallets_have_the_ids_that_their_events_give(history:
         (split, "escrow_refund", sent, 6 * USDC),
         (split, "escrow_release", got, 4 * USDC),
     ):
-        shown = where[transaction_id(row.signature, row.instruction, row.inner, kind)]
+        shown = where[transaction_id(row.message_hash, row.instruction, row.inner, kind)]
         assert (shown.type, shown.amount, shown.tx_signature) == (kind, amount, row.signature)
     assert created.inner == ESCROW_EVENT_INNER_INDEX
     locked = sum(row.amount * (1 if row.type == "escrow_lock" else -1) for row in sent.values() if "escrow" in row.type)
@@ -304,7 +304,7 @@ async def test_rows_applied_twice_change_nothing(history: History, tmp_path: Pat
 def _attempt(history: History, row: StoredEvent, *, inner: int = ESCROW_EVENT_INNER_INDEX) -> Attempt:
     """The service's attempt at an escrow, whose event it expected at `inner`."""
     return Attempt(
-        tx_id=transaction_id(row.signature, row.instruction, inner, "escrow_lock"),
+        tx_id=transaction_id(row.message_hash, row.instruction, inner, "escrow_lock"),
         org=history.org,
         type="escrow_lock",
         status="pending",

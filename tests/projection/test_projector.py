@@ -169,7 +169,7 @@ async def test_wallet_shows_what_the_chain_and_the_service_know(line: Line) -> N
 async def test_payment_is_a_transaction_with_its_memo_and_an_event(line: Line) -> None:
     vault = await line.stage.wallet("agent-1", funds=20 * USDC)
     signature = await line.stage.pay(vault, 3 * USDC)
-    tx_id = transaction_id(signature, 0, EVENT_INNER_INDEX, "payment")
+    tx_id = transaction_id(line.stage.messages[signature], 0, EVENT_INNER_INDEX, "payment")
     made = Attempt(
         tx_id=tx_id,
         org=line.org,
@@ -216,7 +216,7 @@ async def test_funding_and_withdrawal_move_both_balances(line: Line) -> None:
         lambda c: list_transactions(c, line.org, TransactionFilter(wallet_id=wallet_id(vault)))
     ).data
     assert sorted((one.type, one.amount) for one in kinds) == [("funding", 20 * USDC), ("withdrawal", 5 * USDC)]
-    tx_id = transaction_id(signature, 0, EVENT_INNER_INDEX, "withdrawal")
+    tx_id = transaction_id(line.stage.messages[signature], 0, EVENT_INNER_INDEX, "withdrawal")
     assert line.db.read_now(lambda c: transaction(c, line.org, tx_id)) is not None
     [event] = line.feed("wallet.funded")
     assert (event.payload["amount"], event.payload["usdc_balance"]) == ("20.00", "20.00")
@@ -401,7 +401,7 @@ async def test_session_signed_payment_carries_the_hash_of_what_was_signed(line: 
     )
     signature = await stage.send(payment, signers=[session])
     await line.seen()
-    tx_id = transaction_id(signature, 0, EVENT_INNER_INDEX, "payment")
+    tx_id = transaction_id(line.stage.messages[signature], 0, EVENT_INNER_INDEX, "payment")
     row = line.db.read_now(lambda c: transaction(c, line.org, tx_id))
     assert row is not None
     assert row.attestation_hash is not None
@@ -485,7 +485,7 @@ async def test_rebuilding_gives_the_same_read_models(line: Line) -> None:
     vault = await stage.wallet("agent-1", funds=20 * USDC)
     blocked = Attempt("tx_blocked", line.org, "payment", "blocked", NOW + 10**7, wallet_id(vault), amount=2**64 - 1)
     signature = await stage.pay(vault, USDC)
-    tx_id = transaction_id(signature, 0, EVENT_INNER_INDEX, "payment")
+    tx_id = transaction_id(line.stage.messages[signature], 0, EVENT_INNER_INDEX, "payment")
     paid = Attempt(
         tx_id, line.org, "payment", "pending", NOW, wallet_id(vault), memo="x", amount=USDC, signature=signature
     )
@@ -585,7 +585,7 @@ async def test_other_organisations_are_passed_over_until_they_are_this_services(
 async def test_rolled_back_transaction_is_undone_and_its_attempt_pending_again(line: Line, tmp_path: Path) -> None:
     rows = await real_rows(line)
     gone = next(row for row in reversed(rows) if row.name == "PaymentExecuted")
-    tx_id = transaction_id(gone.signature, gone.instruction, gone.inner, "payment")
+    tx_id = transaction_id(gone.message_hash, gone.instruction, gone.inner, "payment")
     db = Database(tmp_path / "fork.db")
     paid = Attempt(tx_id, line.org, "payment", "pending", NOW, wallet_id(gone.data["vault"]), signature=gone.signature)
     await db.write(lambda c: insert_organisation(c, organisation_of(line.stage)))

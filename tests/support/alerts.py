@@ -1,6 +1,7 @@
 """A mail server that behaves as a test wants, and alerts on a database, a projection and a clock of its own."""
 
 import asyncio
+import hashlib
 import secrets
 import ssl
 from collections.abc import Callable
@@ -134,7 +135,19 @@ class Mailbox:
 def _row(number: int, name: str, org: str, block_time: int, data: dict[str, Any]) -> StoredEvent:
     """What the indexer would have stored of an event."""
     signature = str(Signature(secrets.token_bytes(64)))
-    return StoredEvent(number, signature, 0, 0, number, block_time, _NOBODY, "00" * 32, name, org, data)
+    return StoredEvent(
+        number,
+        signature,
+        0,
+        0,
+        number,
+        block_time,
+        _NOBODY,
+        hashlib.sha256(signature.encode()).hexdigest(),
+        name,
+        org,
+        data,
+    )
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from app.chain.transactions import sign
 from app.chain.transport import AsgiTransport
 from app.localnet import Localnet
 from idl.codec import load
+from idl.transactions import message_hash
 
 PROGRAM = Path(__file__).parents[2] / "programs" / "agent_vault.so"
 USDC = 1_000_000
@@ -38,6 +39,8 @@ class Stage:
         self.org = self.addresses.org(self.authority.pubkey(), self.org_id)
         self.build = Instructions(self.codec, self.addresses, self.org)
         self.payee = Pubkey.new_unique()
+        #: Hashes of the messages that were signed, by signature.
+        self.messages: dict[str, str] = {}
 
     async def __aenter__(self) -> Self:
         await self.localnet.airdrop(self.payer.pubkey(), 1000 * LAMPORTS)
@@ -75,6 +78,7 @@ class Stage:
         blockhash = await self.chain.blockhash()
         signed = sign(instructions, payer=self.payer, signers=signers, blockhash=blockhash.hash)
         assert await self.chain.send(signed.raw) == signed.signature
+        self.messages[signed.signature] = message_hash(signed.raw)
         return signed.signature
 
     async def deposit(self, token_account: Pubkey, amount: int) -> str:

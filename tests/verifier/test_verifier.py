@@ -1,6 +1,7 @@
 """The offline verifier accepts an honest export and finds every way to falsify one."""
 
 import asyncio
+import base64
 import csv
 import json
 import subprocess
@@ -26,6 +27,7 @@ from app.submission.recovery import Recovery
 from app.verifier.document import UnreadableError
 from app.verifier.history import IncompleteError
 from app.verifier.verify import VerificationReport, verify
+from idl.transactions import OPTIONS, message_hash
 from tests.server.test_command_line import free_ports
 from tests.support.escrows import Agent, agent, of, shows_output
 from tests.support.service_world import Json, ServiceWorld
@@ -144,10 +146,12 @@ async def test_id_is_derived_from_the_place_that_the_export_names(story: Story) 
     lock, mirror = story.row("escrow_lock"), story.row("a2a_send")
 
     assert lock["tx_signature"] == mirror["tx_signature"]
+    found = await story.world.service.chain.call("getTransaction", [lock["tx_signature"], OPTIONS])
+    landed = base64.b64decode(found["transaction"][0])
     assert lock["inner_index"] == ESCROW_EVENT_INNER_INDEX < mirror["inner_index"]
     for row in (lock, mirror):
         place = row["instruction_index"], row["inner_index"]
-        assert transaction_id(row["tx_signature"], *place, row["type"]) == row["tx_id"]
+        assert transaction_id(message_hash(landed), *place, row["type"]) == row["tx_id"]
 
 
 async def test_refused_payments_memos_and_names_are_off_chain(story: Story) -> None:
