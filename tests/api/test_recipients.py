@@ -268,7 +268,7 @@ async def test_domain_that_names_its_address_is_paid(
     wallet = await world.wallet()
     body = json.dumps({"solana": {"usdc": to}}).encode()
     async with _site(tmp_path, _http(body), asked) as resolver:
-        monkeypatch.setattr(world.service, "domains", resolver)
+        monkeypatch.setattr(world.service, "parts", {**world.service.parts, DomainResolver: resolver})
         paid = (await world.pay(wallet, "shop.example.com", "1")).json()
 
     assert (paid["status"], paid["recipient"]) == ("confirmed", "shop.example.com")
@@ -298,7 +298,7 @@ async def test_domain_that_names_nothing_usable_is_no_recipient(
 ) -> None:
     wallet, asked = await world.wallet(), list[bytes]()
     async with _site(tmp_path, answer, asked) as resolver:
-        monkeypatch.setattr(world.service, "domains", resolver)
+        monkeypatch.setattr(world.service, "parts", {**world.service.parts, DomainResolver: resolver})
         error_of(await world.pay(wallet, "shop.example.com", "1"), 400, "invalid_recipient")
 
     assert len(asked) == 1
