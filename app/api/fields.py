@@ -1,8 +1,9 @@
 """What all models share: spellings, strictness and the field types with their limits."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -26,6 +27,10 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from app.chain.rules import CATEGORIES
 from app.core.money import parse_usdc
 from app.core.timestamps import parse_iso_ms
+from app.store.paging import RecordPage
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 _DECIMAL = {"type": "string", "pattern": r"^[0-9]{1,14}(\.[0-9]{1,6})?$", "examples": ["12.50"]}
 _DECIMAL_OR_ALL = {"anyOf": [_DECIMAL, {"const": "all"}], "examples": ["all"]}
@@ -267,6 +272,25 @@ class Page(Query):
 
     limit: PageSize = 20
     cursor: Cursor | None = None
+
+
+class ListAnswer(Answer, Generic[T]):
+    """One page of a list."""
+
+    data: list[T]
+    has_more: bool
+    next_cursor: str | None
+
+    @classmethod
+    def of(cls, found: RecordPage[R], shown: Callable[[R], T]) -> Self:
+        """Return the answer that shows a page of records."""
+        data = [shown(one) for one in found.data]
+        return cls(data=data, has_more=found.has_more, next_cursor=found.next_cursor)
+
+
+def optional(convert: Callable[[R], T], value: R | None) -> T | None:
+    """Return the converted value; None stays None."""
+    return None if value is None else convert(value)
 
 
 class ErrorBody(Answer):

@@ -24,6 +24,7 @@ Handler = TypeVar("Handler", bound=Callable[..., Awaitable[BaseModel]])
 
 _ALWAYS = ("invalid_request", "authentication_failed", "rate_limited", "internal_error")
 _BODIES = ("request_too_large", "request_timeout")
+_SESSION = ("session_token_invalid", "session_token_expired")
 _CHANGES = ("idempotency_conflict", "idempotency_in_progress", "chain_unavailable")
 
 #: Collects the operations as their routes are imported; ``app.server.application`` makes `/openapi.json` of it.
@@ -95,9 +96,9 @@ def operation(
 ) -> Callable[[Handler], Endpoint]:
     """Make an endpoint of ``handler(call, body or query)``.
 
-    ``changes`` gives it idempotency keys, ``session`` documents the header Session-Token, ``version`` If-Match and
-    ``tagged`` the answer's ETag. ``secret`` keeps the answer encrypted while it can be repeated. ``pays`` counts its
-    outcome as a payment's. ``errors`` are the codes next to those that every operation has.
+    ``changes`` gives it idempotency keys. ``session`` documents the header Session-Token and its errors, ``version``
+    If-Match, ``tagged`` the answer's ETag. ``secret`` keeps the answer encrypted while it can be repeated, ``pays``
+    counts its outcome as a payment's. ``errors`` are the codes that not every operation has.
     """
 
     def decorate(handler: Handler) -> Endpoint:
@@ -135,6 +136,7 @@ def operation(
             "insufficient_permissions",
             *(_CHANGES if changes else ()),
             *(_BODIES if body else ()),
+            *(_SESSION if session else ()),
             *errors,
         }
         documented = api.validate(

@@ -105,3 +105,7 @@ class Outcome:
     def confirmed(self) -> bool:
         """Whether the chain has confirmed it."""
         return self.status == "confirmed"
+
+
+Failure = RefusedError | Outcome
+"""A transaction that the simulation refused, or that failed when it landed."""

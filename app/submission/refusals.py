@@ -19,7 +19,7 @@ from app.core.errors import (
 from app.core.money import format_usdc
 from app.core.timestamps import iso
 from app.store.policies import PolicyRecord
-from app.submission.plan import Outcome, RefusedError
+from app.submission.plan import Failure, Outcome, RefusedError
 from idl.codec import Codec
 
 _log = structlog.get_logger(__name__)
@@ -77,7 +77,7 @@ _MEANWHILE = frozenset({"VersionMismatch", "AlreadyFrozen", "NotFrozen", "WrongP
 _UNPAID = ("InsufficientFundsForFee", "AccountNotFound")
 
 
-def error_name(codec: Codec, failure: RefusedError | Outcome) -> str | None:
+def error_name(codec: Codec, failure: Failure) -> str | None:
     """Return the program's name of the error; None when something else failed."""
     custom = failure.simulation.custom_error if isinstance(failure, RefusedError) else failure.custom_error
     return codec.error_name(custom) if custom is not None else None
@@ -95,7 +95,7 @@ def invalid_recipient(field: str, reason: str | None = None) -> RequestError:
 
 def business_error(
     codec: Codec,
-    failure: RefusedError | Outcome,
+    failure: Failure,
     *,
     instead: Mapping[str, str] | None = None,
     recipient: str | None = None,
@@ -142,7 +142,7 @@ def require_confirmed(codec: Codec, outcome: Outcome) -> None:
         )
 
 
-def rule_of(codec: Codec, failure: RefusedError | Outcome) -> str | None:
+def rule_of(codec: Codec, failure: Failure) -> str | None:
     """Return the rule that refused, from the error code; None when it was no rule of the policy's."""
     custom = failure.simulation.custom_error if isinstance(failure, RefusedError) else failure.custom_error
     if custom is None or codec.error_name(custom) is None:

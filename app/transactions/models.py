@@ -8,6 +8,7 @@ from app.api.fields import (
     Answer,
     End,
     Identifier,
+    ListAnswer,
     Moment,
     Page,
     PolicyId,
@@ -20,8 +21,6 @@ from app.api.fields import (
 )
 
 TransactionStatus = Literal["pending", "confirmed", "blocked", "failed"]
-
-
 TransactionType = Literal[
     "payment", "funding", "withdrawal", "a2a_send", "a2a_receive", "escrow_lock", "escrow_release", "escrow_refund"
 ]
@@ -44,7 +43,7 @@ class ListTransactions(ListWalletTransactions):
 
 
 class Payment(Answer):
-    """A payment as its request answers it."""
+    """A payment as the request for it is answered."""
 
     tx_id: TransactionId
     id: TransactionId
@@ -61,7 +60,7 @@ class Payment(Answer):
 
 
 class Transaction(Payment):
-    """A transaction with all that is known of it."""
+    """A transaction with everything known about it."""
 
     type: TransactionType
     policy_id: PolicyId | None
@@ -71,9 +70,5 @@ class Transaction(Payment):
     violation: Violation | None
 
 
-class TransactionPage(Answer):
+class TransactionPage(ListAnswer[Transaction]):
     """One page of transactions, newest first."""
-
-    data: list[Transaction]
-    has_more: bool
-    next_cursor: str | None

@@ -1,4 +1,4 @@
-"""Transactions: every movement of a wallet's money, and every payment that was refused."""
+"""Transactions: every movement of a wallet's money, and every refused payment."""
 
 from starlette.routing import Route
 
@@ -23,7 +23,7 @@ async def get_transaction(call: Call) -> Transaction:
 )
 async def list_transactions(call: Call, query: ListTransactions) -> TransactionPage:
     """List the organisation's transactions, newest first."""
-    return await transactions.organisation_page(call.service, call.principal, query)
+    return await transactions.page(call.service, call.principal, query, query.wallet_id, query.recipient)
 
 
 @operation(
