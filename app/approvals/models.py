@@ -1,8 +1,8 @@
-"""Approvals of payments and escrows above a policy's threshold for a co-signature."""
+"""Approvals as queried and shown."""
 
 from typing import Literal
 
-from app.api.fields import Answer, ApprovalId, Identifier, Page, PolicyId, Time, Usdc, WalletId
+from app.api.fields import Answer, ApprovalId, Identifier, ListAnswer, Page, PolicyId, Time, Usdc, WalletId
 
 ApprovalStatus = Literal["pending", "approved", "rejected", "used", "expired"]
 
@@ -17,8 +17,8 @@ class ListApprovals(Page):
 class Approval(Answer):
     """The approval of one payment, or of one escrow, as its `type` says.
 
-    While it is pending `expires_at` ends the time to decide, then the time to pay. `chain_address` is where it stands
-    on the chain once it is approved; `decided_by` is the id of an API key.
+    While it is pending, `expires_at` ends the time to decide; afterwards, the time to pay. `chain_address` is its
+    address on the chain once it is approved; `decided_by` is the id of an API key.
     """
 
     approval_id: ApprovalId
@@ -39,9 +39,5 @@ class Approval(Answer):
     decided_at: Time | None
 
 
-class ApprovalPage(Answer):
+class ApprovalPage(ListAnswer[Approval]):
     """One page of approvals, newest first."""
-
-    data: list[Approval]
-    has_more: bool
-    next_cursor: str | None

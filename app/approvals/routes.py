@@ -1,4 +1,4 @@
-"""Approvals: the operator's word on payments above a policy's threshold for a co-signature."""
+"""Approvals: the operator's decisions on payments above a policy's threshold for a co-signature."""
 
 from starlette.routing import Route
 
@@ -44,8 +44,8 @@ async def get_approval(call: Call) -> Approval:
 async def approve_payment(call: Call, _body: EmptyBody) -> Approval:
     """Approve a payment.
 
-    Leaves the approval on the chain. For 24 hours it lets the agent make this payment once, while the wallet's policy
-    is the one that refused it, unchanged. Other rules bind it all the same.
+    Puts the approval on the chain. For 24 hours the agent may make this payment once, as long as the wallet has the
+    policy that refused it, unchanged. All other rules still apply.
     """
     return await approvals.approve(call.service, call.principal, call.claim, call.path("approval_id"))
 
@@ -61,7 +61,7 @@ async def approve_payment(call: Call, _body: EmptyBody) -> Approval:
 async def reject_payment(call: Call, _body: EmptyBody) -> Approval:
     """Reject a payment.
 
-    Withdraws an approval that was given and not used, expired ones too: the rent of its account comes back.
+    Withdraws an approval that was not used, an expired one too; the rent of its account is returned.
     """
     return await approvals.reject(call.service, call.principal, call.claim, call.path("approval_id"))
 

@@ -1,17 +1,20 @@
-"""Approvals: an agent's payment or escrow above its policy's threshold waits for the operator's word, given before.
+"""Approvals: an agent's payment or escrow above its policy's threshold needs the operator's consent beforehand.
 
-The refusal of such a payment asks for the approval. Once an operator has approved it stands on the chain, where the
-same payment, sent again, uses it up.
+The refusal of such a payment creates the request. Once an operator has approved it, the approval is on the chain, where
+the same payment, sent again, uses it up.
 """
 
 import time
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import cast
 
+from solders.instruction import Instruction
 from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
 from app.access.keyring import Principal
+from app.api.fields import optional
 from app.approvals.models import Approval, ApprovalPage, ApprovalStatus, ListApprovals
 from app.chain.errors import ChainUnavailable
 from app.core.errors import BusinessError, ConflictError, NotFoundError
@@ -19,6 +22,7 @@ from app.core.identifiers import approval_id as id_of_approval
 from app.core.identifiers import approval_reference, new_reference
 from app.core.money import format_usdc
 from app.core.timestamps import iso_ms, now_ms
+from app.recipients.service import Payee
 from app.store.approval_requests import (
     LIFETIME,
     ApprovalRequest,
@@ -46,76 +50,70 @@ _CLOSE = PlanType("close_approval", resent=False, waits_for=_DECISIONS)
 PLAN_TYPES = (_APPROVE, _CLOSE)
 
 
-async def request(
-    service: Service,
-    wallet: WalletRecord,
-    payee_address: Pubkey,
-    recipient_name: str,
-    amount: int,
-    *,
-    for_escrow: bool,
-    unusable: Collection[str] = (),
-) -> str:
-    """Ask for the approval of a payment, or an escrow, that `require_co_sign` refused, and return the approval's id.
+@dataclass(slots=True)
+class Expense:
+    """Money that is to leave a wallet as a payment, or into an escrow. ``amount`` is in micro-USDC."""
 
-    While an equal payment waits for its approval or has it, that one's id is returned; unless the address of its
-    Approval is among those that the chain has found ``unusable``.
+    wallet: WalletRecord
+    payee: Payee
+    amount: int
+    for_escrow: bool = False
+
+
+async def request(service: Service, refused: Expense, *, unusable: Collection[str] = ()) -> str:
+    """Request the approval of an expense that `require_co_sign` refused, and return the approval's id.
+
+    An equal request that is pending or approved is returned instead, unless its approval's address is ``unusable``.
     """
-    refusing = (await wallets.find(service, wallet.org, wallet.wallet_id)).policy
+    wallet = refused.wallet
+    policy = (await wallets.find(service, wallet.org, wallet.wallet_id)).policy
     reference = new_reference()
     new = NewRequest(
         approval_id=id_of_approval(reference),
         org=wallet.org,
         wallet_id=wallet.wallet_id,
         address=str(service.addresses.approval(Pubkey.from_string(wallet.vault), reference)),
-        recipient=recipient_name,
-        recipient_address=str(payee_address),
-        amount=amount,
-        for_escrow=for_escrow,
-        policy=refusing.address,
-        policy_id=refusing.policy_id,
-        policy_version=refusing.version,
+        recipient=refused.payee.name,
+        recipient_address=str(refused.payee.owner),
+        amount=refused.amount,
+        for_escrow=refused.for_escrow,
+        policy=policy.address,
+        policy_id=policy.policy_id,
+        policy_version=policy.version,
         created_at=now_ms(),
     )
     return await service.db.write(lambda conn: add_request(conn, new, unusable=unusable))
 
 
-async def given(
-    service: Service,
-    wallet: WalletRecord,
-    payee_address: Pubkey,
-    amount: int,
-    *,
-    for_escrow: bool,
-    unusable: Collection[str] = (),
-) -> OnChainApproval | None:
-    """Return an approval on the chain that lets the agent do this; None when there is none but ``unusable``.
+async def find_usable(service: Service, expense: Expense, *, unusable: Collection[str] = ()) -> OnChainApproval | None:
+    """Return an approval on the chain for an agent's expense; those at ``unusable`` addresses are passed over.
 
-    The rehearsal tells whether it is usable: see `is_unusable`.
+    Whether it really is usable, only a simulation tells; see `is_unusable`.
     """
-    org, vault, payee, now = wallet.org, wallet.vault, str(payee_address), int(time.time())
+    org, vault, payee = expense.wallet.org, expense.wallet.vault, str(expense.payee.owner)
+    amount, for_escrow, now = expense.amount, expense.for_escrow, int(time.time())
     return await service.db.read(
         lambda conn: open_approval(conn, org, vault, payee, amount, for_escrow, now, unusable=unusable)
     )
 
 
 def is_unusable(service: Service, refused: RefusedError) -> bool:
-    """Whether a rehearsal blames the approval: it has ended in a way the read models do not show, or is used up."""
+    """Whether a simulation failed because of the approval: it is used up, or gone in a way the read models lack."""
     return _is_gone(refused) or error_name(service.codec, refused) == "WrongApproval"
 
 
 def _is_gone(refused: RefusedError) -> bool:
-    """Whether an instruction failed without an error of a program's own, as for an account that is not there."""
+    """Whether an instruction failed without a program's own error, as it does for a missing account."""
     return refused.simulation.failed_instruction is not None and refused.simulation.custom_error is None
 
 
 async def get(service: Service, principal: Principal, approval_id: str) -> Approval:
-    """Return an approval. Raises ``approval_not_found``, for an agent also when it is another wallet's."""
+    """Return an approval. Raises ``approval_not_found``, for an agent also if it belongs to another wallet."""
     return _shown(await _find(service, principal, approval_id))
 
 
 async def page(service: Service, principal: Principal, query: ListApprovals) -> ApprovalPage:
-    """One page of approvals, newest first; an agent sees its own wallet's."""
+    """Return one page of approvals, newest first; an agent sees its own wallet's. Raises ``wallet_not_found``."""
     if query.wallet_id is not None:
         await wallets.require(service, principal.org, query.wallet_id)
 
@@ -130,32 +128,29 @@ async def page(service: Service, principal: Principal, query: ListApprovals) -> 
             cursor=query.cursor,
         )
 
-    # What follows from the chain has no index: to find a page of few among many may take a while.
-    found = await service.db.read(read) if query.status is None else await service.db.read(read, in_thread=True)
-    return ApprovalPage(
-        data=[_shown(one) for one in found.data], has_more=found.has_more, next_cursor=found.next_cursor
-    )
+    # A status depends on the chain and has no index, so finding a page of few among many may take a while.
+    return ApprovalPage.of(await service.db.read(read, in_thread=query.status is not None), _shown)
 
 
 async def approve(service: Service, principal: Principal, claim: Claim, approval_id: str) -> Approval:
-    """Leave the approval on the chain, for 24 hours; what is approved already stays so.
+    """Put the approval on the chain, for 24 hours; what is approved already stays so.
 
     Raises ``approval_not_pending`` when it can no longer be decided, and ``approval_outdated`` when the wallet's policy
-    is another than the one that refused the payment.
+    is not the one that refused the payment.
     """
     await _find(service, principal, approval_id)
     async with service.locks.hold(LockScope.APPROVAL, approval_id):
         if await resumed(service, claim) is None:
             found = await _up_to_date(service, principal, approval_id)
             if found.status == "pending":
-                await _submit(service, claim, await _approval(service, principal, found))
+                await _submit(service, claim, _plan(service, principal, found, await _approval(service, found)))
             elif found.status != "approved":
                 raise BusinessError("approval_not_pending", f"The approval is {found.status}.")
     return await get(service, principal, approval_id)
 
 
 async def reject(service: Service, principal: Principal, claim: Claim, approval_id: str) -> Approval:
-    """Reject a payment: record it, or withdraw from the chain what was approved there and not used.
+    """Record the rejection of a payment, or withdraw its unused approval from the chain.
 
     Raises ``approval_not_pending`` when it was used, or its time passed without a decision.
     """
@@ -164,7 +159,8 @@ async def reject(service: Service, principal: Principal, claim: Claim, approval_
         if await resumed(service, claim) is None:
             found = await _up_to_date(service, principal, approval_id)
             if found.on_chain == "open":
-                await _submit(service, claim, await _withdrawal(service, principal, found))
+                plan = _plan(service, principal, found, await _withdrawal(service, found), rejects=True)
+                await _submit(service, claim, plan)
             elif found.status == "pending":
                 by, now = principal.key_id, now_ms()
                 await service.db.write(lambda conn: decide(conn, approval_id, by=by, now=now, rejected=True))
@@ -181,17 +177,17 @@ async def _find(service: Service, principal: Principal, approval_id: str) -> App
 
 
 async def _up_to_date(service: Service, principal: Principal, approval_id: str) -> ApprovalRequest:
-    """Return the approval as the chain has it, when no earlier decision on it can land any more."""
+    """Return the approval as the chain has it, once no earlier decision on it can land any more."""
     await wait_for_earlier(service, principal.org, _DECISIONS, where=lambda earlier: earlier.recipient == approval_id)
     await service.catch_up()
     return await _find(service, principal, approval_id)
 
 
-async def _approval(service: Service, principal: Principal, found: ApprovalRequest) -> Plan:
+async def _approval(service: Service, found: ApprovalRequest) -> Instruction:
     wallet = await wallets.find_living(service, found.org, found.wallet_id)
     if (wallet.policy.address, wallet.policy.version) != (found.policy, found.policy_version):
         raise BusinessError("approval_outdated")
-    instruction = service.instructions(found.org).approve_payment(
+    return service.instructions(found.org).approve_payment(
         payer=service.signers.fee_payer_address,
         operator=service.signers.operator_address,
         vault=Pubkey.from_string(wallet.vault),
@@ -202,40 +198,33 @@ async def _approval(service: Service, principal: Principal, found: ApprovalReque
         expires_at=await _chain_time(service) + LIFETIME // 1000,
         for_escrow=found.for_escrow,
     )
-    now = now_ms()
-    return Plan(
-        org=found.org,
-        type=_APPROVE,
-        instructions=[instruction],
-        signers=[service.signers.operator],
-        wallet_id=found.wallet_id,
-        recipient=found.approval_id,
-        amount=found.amount,
-        policy_id=found.policy_id,
-        on_store=lambda conn, _attempt: decide(conn, found.approval_id, by=principal.key_id, now=now, rejected=False),
-    )
 
 
-async def _withdrawal(service: Service, principal: Principal, found: ApprovalRequest) -> Plan:
+async def _withdrawal(service: Service, found: ApprovalRequest) -> Instruction:
     given = await service.db.read(lambda conn: approval(conn, found.org, found.address))
     assert given is not None
-    instruction = service.instructions(found.org).close_approval(
+    return service.instructions(found.org).close_approval(
         signer=service.signers.operator_address,
         vault=Pubkey.from_string(given.vault),
         approval=Pubkey.from_string(given.address),
         rent_receiver=Pubkey.from_string(given.payer),
     )
-    now = now_ms()
+
+
+def _plan(
+    service: Service, principal: Principal, found: ApprovalRequest, instruction: Instruction, *, rejects: bool = False
+) -> Plan:
+    by, now = principal.key_id, now_ms()
     return Plan(
         org=found.org,
-        type=_CLOSE,
+        type=_CLOSE if rejects else _APPROVE,
         instructions=[instruction],
         signers=[service.signers.operator],
         wallet_id=found.wallet_id,
         recipient=found.approval_id,
         amount=found.amount,
         policy_id=found.policy_id,
-        on_store=lambda conn, _attempt: decide(conn, found.approval_id, by=principal.key_id, now=now, rejected=True),
+        on_store=lambda conn, _attempt: decide(conn, found.approval_id, by=by, now=now, rejected=rejects),
     )
 
 
@@ -252,7 +241,7 @@ async def _submit(service: Service, claim: Claim, plan: Plan) -> None:
 
 
 async def _chain_time(service: Service) -> int:
-    """Return the time of the last finalized block: from later than 24 h after its own clock the program refuses."""
+    """Return the time of the last finalized block; the program refuses expiries over 24 h after its own clock."""
     slot = await service.chain.call("getSlot", [{"commitment": "finalized"}])
     moment = await service.chain.call("getBlockTime", [slot])
     if not isinstance(moment, int):
@@ -261,8 +250,8 @@ async def _chain_time(service: Service) -> int:
 
 
 def _shown(found: ApprovalRequest) -> Approval:
-    # A decision whose transaction failed is none.
-    decided_at = found.decided_at if found.on_chain is not None or found.status == "rejected" else None
+    # A decision whose transaction failed does not count.
+    decided = found.on_chain is not None or found.status == "rejected"
     return Approval(
         approval_id=found.approval_id,
         id=found.approval_id,
@@ -278,6 +267,6 @@ def _shown(found: ApprovalRequest) -> Approval:
         chain_address=found.address,
         created_at=iso_ms(found.created_at),
         expires_at=iso_ms(found.expires_at),
-        decided_by=None if decided_at is None else found.decided_by,
-        decided_at=None if decided_at is None else iso_ms(decided_at),
+        decided_by=found.decided_by if decided else None,
+        decided_at=optional(iso_ms, found.decided_at) if decided else None,
     )

@@ -1,4 +1,4 @@
-"""Escrows: what makes, completes, disputes, resolves and shows them."""
+"""Escrows as requests and answers."""
 
 import re
 from typing import Annotated, Literal
@@ -13,6 +13,7 @@ from app.api.fields import (
     EscrowId,
     IdempotencyKey,
     Identifier,
+    ListAnswer,
     Memo,
     Page,
     Recipient,
@@ -23,19 +24,19 @@ from app.api.fields import (
     WalletId,
 )
 
-#: Bounds of the time that a receiver gets, in seconds; the program's own.
+#: Limits of the time that the receiver has, in seconds, as in the program.
 MIN_TIMEOUT, MAX_TIMEOUT, DEFAULT_TIMEOUT = 60, 2_592_000, 3_600
 
 ProofType = Literal["output_hash", "signed_attestation", "webhook_callback"]
 EscrowStatus = Literal["pending", "locked", "completed", "released", "refunded", "disputed", "settled"]
 
-_SHA256 = r"^sha256:[0-9a-fA-F]{64}$"
+SHA256 = r"^sha256:[0-9a-fA-F]{64}$"
 _URL = r"^[A-Za-z][A-Za-z0-9+.-]*://\S+$"
 _MAX_URL = 2_048
 
 
 def _sha256(value: str) -> str:
-    if not re.fullmatch(_SHA256, value):
+    if not re.fullmatch(SHA256, value):
         raise PydanticCustomError("sha256", "must be sha256: and 64 hexadecimal digits")
     return value.lower()
 
@@ -46,20 +47,20 @@ def _url(value: str) -> str:
     return value
 
 
-#: A hash, in lower case as it is compared.
-Sha256 = Annotated[str, AfterValidator(_sha256), WithJsonSchema({"type": "string", "pattern": _SHA256})]
+#: A hash, in lower case so that it can be compared.
+Sha256 = Annotated[str, AfterValidator(_sha256), WithJsonSchema({"type": "string", "pattern": SHA256})]
 Url = Annotated[
     str,
     StringConstraints(max_length=_MAX_URL),
     AfterValidator(_url),
     WithJsonSchema({"type": "string", "maxLength": _MAX_URL, "pattern": _URL}),
 ]
-#: No proof is as long; a shorter one that is malformed is an `invalid_proof`.
+#: Longer than any proof; what is malformed below this length is an `invalid_proof`.
 Proof = Annotated[str, StringConstraints(max_length=512)]
 
 
 class CreateEscrow(Body):
-    """Body of an escrow; `toWallet` is a wallet of the organisation or a chain address, and no domain."""
+    """Body of an escrow. `toWallet` is a wallet of the organisation or a chain address, not a domain."""
 
     from_wallet: Identifier
     to_wallet: Recipient
@@ -78,8 +79,8 @@ class CreateEscrow(Body):
 class CompleteEscrow(Body):
     """Body of a completion.
 
-    `proof` is `sha256:<hex>` of the output for `output_hash`, otherwise base64 of the 64-byte signature followed by the
-    32-byte hash of the output.
+    For `output_hash`, `proof` is `sha256:<hex>` of the output; otherwise it is base64 of the 64-byte signature followed
+    by the 32-byte hash of the output.
     """
 
     proof_type: ProofType
@@ -89,7 +90,7 @@ class CompleteEscrow(Body):
 
 
 class DisputeEscrow(Body):
-    """Body of a dispute; `walletId` names the side that an operator's key speaks for, the requesting one if absent."""
+    """Body of a dispute. `walletId` names the side for which an operator's key acts; by default the paying one."""
 
     reason: Text
     evidence: Sha256 | None = None
@@ -98,7 +99,7 @@ class DisputeEscrow(Body):
 
 
 class ResolveDispute(Body):
-    """Body of the arbiter's decision; `releasedAmount` is the receiver's part of a split."""
+    """Body of the arbiter's decision. `releasedAmount` is the receiver's share of a split."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -115,19 +116,21 @@ class ResolveDispute(Body):
     @model_validator(mode="after")
     def _splits_with_an_amount(self) -> "ResolveDispute":
         if (self.decision == "split") != (self.released_amount is not None):
-            raise PydanticCustomError("released_amount", "releasedAmount belongs to the decision split, and only there")
+            raise PydanticCustomError(
+                "released_amount", "releasedAmount is required for the decision split and not allowed for others"
+            )
         return self
 
 
 class ListEscrows(Page):
-    """Query of the escrows; `walletId` pays or receives."""
+    """Query of the escrows. `walletId` is the paying or the receiving wallet."""
 
     wallet_id: Identifier | None = None
     status: EscrowStatus | None = None
 
 
 class Dispute(Answer):
-    """A dispute: by which side, or which address when it was raised past the service, and why."""
+    """A dispute. `raised_by` is a wallet, or an address if it was raised past the service."""
 
     reason: str | None
     evidence: str | None
@@ -137,7 +140,7 @@ class Dispute(Answer):
 
 
 class Escrow(Answer):
-    """An escrow with all that is known of it."""
+    """An escrow with everything known about it."""
 
     escrow_id: EscrowId
     id: EscrowId
@@ -165,9 +168,5 @@ class Escrow(Answer):
     settlement_signature: str | None
 
 
-class EscrowPage(Answer):
+class EscrowPage(ListAnswer[Escrow]):
     """One page of escrows, newest first."""
-
-    data: list[Escrow]
-    has_more: bool
-    next_cursor: str | None

@@ -1,11 +1,11 @@
-"""Escrows: payments between agents that wait for a proof of the work."""
+"""Escrows: payments between agents, held until the work is proved."""
 
 from starlette.routing import Route
 
 from app.access.auth import ADMINS, PAYERS, READERS_AND_AGENT
 from app.api.operation import Call, operation
-from app.escrows import outcomes as escrow_outcomes
 from app.escrows import service as escrows
+from app.escrows import settlement
 from app.escrows.models import (
     CompleteEscrow,
     CreateEscrow,
@@ -16,7 +16,6 @@ from app.escrows.models import (
     ResolveDispute,
 )
 
-_SESSION = ("session_token_invalid", "session_token_expired")
 _CHANGE = ("escrow_not_found", "escrow_already_settled", "transaction_failed")
 
 
@@ -26,7 +25,6 @@ _CHANGE = ("escrow_not_found", "escrow_already_settled", "transaction_failed")
     body=CreateEscrow,
     answer=Escrow,
     errors=(
-        *_SESSION,
         "invalid_amount",
         "invalid_recipient",
         "wallet_not_found",
@@ -44,9 +42,9 @@ _CHANGE = ("escrow_not_found", "escrow_already_settled", "transaction_failed")
 async def create_escrow(call: Call, body: CreateEscrow) -> Escrow:
     """Create an escrow.
 
-    Locks money of the wallet for a task, as its policy allows; nobody but the program can move it then. It is released
-    upon a proof that the work is done, and goes back when there was none until `expires_at`. Answers when it is locked,
-    or with the status `pending` when that takes too long.
+    Locks the wallet's money for a task, if its policy allows; then only the program can move it. A proof that the work
+    is done releases it; without one it is refunded after `expires_at`. Answers once the money is locked, or with the
+    status `pending` when that takes too long.
     """
     return await escrows.create(call.service, call.principal, call.claim, body, call.session_token)
 
@@ -56,19 +54,19 @@ async def create_escrow(call: Call, body: CreateEscrow) -> Escrow:
     roles=PAYERS,
     body=CompleteEscrow,
     answer=Escrow,
-    errors=(*_SESSION, *_CHANGE, "invalid_proof", "invalid_recipient", "escrow_expired"),
+    errors=(*_CHANGE, "invalid_proof", "invalid_recipient", "escrow_expired"),
     changes=True,
     session=True,
 )
 async def complete_escrow(call: Call, body: CompleteEscrow) -> Escrow:
     """Submit a completion proof.
 
-    A valid one releases the escrow. An `output_hash` is any hash, or the expected one where the escrow names it; the
-    other proofs are signatures of `agent-vault:v1:` and the kind of proof, followed by the program's address, the
-    escrow's, the task's hash and the output's hash as raw bytes: by the receiving wallet's session key (or the
-    receiving address), or by the organisation's verifier.
+    A valid proof releases the escrow. An `output_hash` is any hash, or the one that the escrow expects. The others are
+    signatures over `agent-vault:v1:` and the kind of proof, followed as raw bytes by the program's address, the
+    escrow's address, the task's hash and the output's hash. A `signed_attestation` is signed by the receiving wallet's
+    session key (or the receiving address), a `webhook_callback` by the organisation's verifier.
     """
-    return await escrow_outcomes.complete(
+    return await settlement.complete(
         call.service, call.principal, call.claim, call.path("escrow_id"), body, call.session_token
     )
 
@@ -78,17 +76,17 @@ async def complete_escrow(call: Call, body: CompleteEscrow) -> Escrow:
     roles=PAYERS,
     body=DisputeEscrow,
     answer=Escrow,
-    errors=(*_SESSION, *_CHANGE, "escrow_expired"),
+    errors=(*_CHANGE, "escrow_expired"),
     changes=True,
     session=True,
 )
 async def dispute_escrow(call: Call, body: DisputeEscrow) -> Escrow:
     """Raise a dispute.
 
-    Either side may before the deadline; then the escrow waits for the arbiter, and goes back after 30 days without a
-    decision. `reason` is required, `evidence` is not; the chain keeps the hashes of both.
+    Either side may, before the deadline. The escrow then waits for the arbiter; after 30 days without a decision it is
+    refunded. `reason` is required, `evidence` is not; the chain keeps the hashes of both.
     """
-    return await escrow_outcomes.dispute(
+    return await settlement.dispute(
         call.service, call.principal, call.claim, call.path("escrow_id"), body, call.session_token
     )
 
@@ -104,9 +102,9 @@ async def dispute_escrow(call: Call, body: DisputeEscrow) -> Escrow:
 async def resolve_dispute(call: Call, body: ResolveDispute) -> Escrow:
     """Decide a dispute.
 
-    Releases, refunds or splits what is locked; after a split the status is `settled`. Signed by the arbiter.
+    Releases, refunds or splits the locked money; after a split the status is `settled`. The arbiter signs.
     """
-    return await escrow_outcomes.resolve(call.service, call.principal, call.claim, call.path("escrow_id"), body)
+    return await settlement.resolve(call.service, call.principal, call.claim, call.path("escrow_id"), body)
 
 
 @operation(tag="escrows", roles=READERS_AND_AGENT, answer=Escrow, errors=("escrow_not_found",))
@@ -119,7 +117,8 @@ async def get_escrow(call: Call) -> Escrow:
 async def list_escrows(call: Call, query: ListEscrows) -> EscrowPage:
     """List escrows, newest first.
 
-    `walletId` pays or receives. A completion proof releases at once, so no escrow is ever listed as `completed`.
+    `walletId` is the paying or the receiving wallet. A completion proof releases at once, so no escrow is listed as
+    `completed`.
     """
     return await escrows.page(call.service, call.principal, query)
 

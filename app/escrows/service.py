@@ -1,8 +1,7 @@
-"""Escrows between agents: made, looked up and shown. How they end is in ``app.escrows.outcomes``."""
+"""Escrows between agents: made, found and shown. How they end is in ``app.escrows.settlement``."""
 
 import hashlib
 import time
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
 
@@ -12,9 +11,10 @@ from sqlalchemy import Connection
 
 from app.access.auth import authorise_wallet, session_key
 from app.access.keyring import Principal
+from app.api.fields import optional
 from app.chain.escrow_instructions import PROOF_KINDS, output_commitment
-from app.core.errors import BusinessError, NotFoundError, UnavailableError
-from app.core.identifiers import ESCROW_EVENT_INNER_INDEX, escrow_id, is_id, new_reference
+from app.core.errors import NotFoundError, UnavailableError
+from app.core.identifiers import ESCROW_EVENT_INNER_INDEX, escrow_id, is_id
 from app.core.money import format_usdc
 from app.core.timestamps import iso, iso_ms, now_ms
 from app.escrows.models import (
@@ -27,9 +27,9 @@ from app.escrows.models import (
     ListEscrows,
     ProofType,
 )
-from app.payments.spending import Form, Order, landed_refused, order_of, send
-from app.payments.token_accounts import may_create
-from app.recipients.service import Payee, parse_address, receiving_wallet
+from app.payments.spending import Spending, landed_error, spend
+from app.payments.token_accounts import must_open
+from app.recipients.service import Payee, parse_address, payee_of
 from app.store.attempts import Attempt
 from app.store.escrows import (
     PENDING,
@@ -42,8 +42,8 @@ from app.store.escrows import (
     insert_pending_escrow,
     remember_task,
 )
-from app.store.transactions import A2A_SEND, ESCROW_LOCK
-from app.store.wallets import WalletRecord, wallet_by_vault
+from app.store.transactions import ESCROW_LOCK
+from app.store.wallets import WalletRecord, wallet, wallet_by_vault
 from app.submission.context import Service
 from app.submission.idempotency import Claim
 from app.submission.locks import LockScope
@@ -61,30 +61,21 @@ LOCK = PlanType(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Terms:
-    """What was asked for, and who receives."""
-
-    body: CreateEscrow
-    receiver: Pubkey
-    to_wallet: str | None
-
-
 async def create(service: Service, principal: Principal, claim: Claim, body: CreateEscrow, token: str | None) -> Escrow:
-    """Lock money for a task and answer when it is locked, or as `pending` when that takes too long.
+    """Lock money for a task and answer once it is locked, or as `pending` when that takes too long.
 
-    Raises ``policy_violation`` when the policy refuses; then nothing was sent and the refusal is on record.
+    Raises ``policy_violation`` when the policy refuses: nothing was sent, and the refusal is on record.
     """
     authorise_wallet(principal, body.from_wallet)
     paying = await wallets.find(service, principal.org, body.from_wallet)
     session = session_key(principal, token, paying)
-    # One after the other, for an escrow's address follows from how many the wallet has made.
+    # One at a time: an escrow's address follows from the number that the wallet has made.
     async with service.locks.hold(LockScope.WALLET_ESCROWS, paying.wallet_id):
         outcome = await service.submitter.resume(claim)
         if outcome is None:
             outcome = await _lock(service, principal, claim, session, body)
     if outcome.status == "failed":
-        raise await landed_refused(service, paying, outcome)
+        raise await landed_error(service, paying, outcome)
     tx_id = outcome.attempt.tx_id
     made = await service.db.read(lambda conn: escrow_of_transaction(conn, principal.org, tx_id))
     if made is None:
@@ -96,111 +87,87 @@ async def _lock(
     service: Service, principal: Principal, claim: Claim, session: Keypair | None, body: CreateEscrow
 ) -> Outcome:
     await wait_for_earlier(service, principal.org, LOCK.waits_for, wallet_id=body.from_wallet)
-    paying = await wallets.find(service, principal.org, body.from_wallet)
-    if paying.archived:
-        raise BusinessError("wallet_archived")
-    terms = await _terms(service, paying, body)
-    payee = Payee(terms.receiver, str(terms.receiver))
-    order = order_of(service, principal, paying, session, payee, body.amount, body.memo, row_type=A2A_SEND)
-    async with service.locks.hold(LockScope.WALLET_SENDING, paying.wallet_id):
-        outcome = await send(service, claim, order, partial(_plan, service, terms), opens=False)
-    return await service.submitter.wait(outcome, claim)
+    paying = await wallets.find_living(service, principal.org, body.from_wallet)
+    spending = Spending(
+        paying,
+        await _payee(service, paying, body.to_wallet),
+        body.amount,
+        for_escrow=True,
+        service=service,
+        principal=principal,
+        memo=body.memo,
+        session=session,
+    )
+    return await spend(spending, claim, partial(_plan, body))
 
 
-async def _terms(service: Service, paying: WalletRecord, body: CreateEscrow) -> _Terms:
-    """Find out who receives. Raises ``invalid_recipient`` and ``wallet_archived``."""
-    receiving = await _receiving(service, paying.org, body.to_wallet)
-    if receiving is not None:
-        if receiving.vault == paying.vault:
-            raise invalid_recipient("toWallet", "A wallet makes no escrow for itself.")
-        return _Terms(body, Pubkey.from_string(receiving.vault), receiving.wallet_id)
-    address = parse_address(body.to_wallet)
-    if address is None:
-        raise invalid_recipient("toWallet", "It must be a wallet id or a chain address, and no domain.")
-    # Opened and counted at the release, but refused now, while the requester can still choose.
-    await may_create(service, paying.wallet_id, address)
-    return _Terms(body, address, None)
+async def _payee(service: Service, paying: WalletRecord, to: str) -> Payee:
+    """Return who receives. Raises ``invalid_recipient`` and ``wallet_archived``."""
+    org, address = paying.org, parse_address(to)
+    if address is None and not is_id("wal_", to):
+        raise invalid_recipient("toWallet", "It must be a wallet id or a chain address, not a domain.")
+    find = wallet if address is None else wallet_by_vault
+    found = await service.db.read(lambda conn: find(conn, org, to, now_ms()))
+    if found is None and address is not None:
+        # Opened and counted at the release, but refused now, while the requester can still choose.
+        await must_open(service, paying.wallet_id, address)
+        return Payee(address, to)
+    payee = payee_of(found, "toWallet")
+    if payee.wallet_id == paying.wallet_id:
+        raise invalid_recipient("toWallet", "A wallet cannot make an escrow for itself.")
+    return payee
 
 
-async def _receiving(service: Service, org: str, to: str) -> WalletRecord | None:
-    """Return the organisation's wallet that is named by its id or its address; None for another address."""
-    if parse_address(to) is not None:
-        return await service.db.read(lambda conn: wallet_by_vault(conn, org, to, now_ms()))
-    return await receiving_wallet(service, org, to, "toWallet") if is_id("wal_", to) else None
-
-
-def _plan(service: Service, terms: _Terms, order: Order, form: Form) -> Plan:
-    paying, body = order.wallet, terms.body
-    vault, counter = Pubkey.from_string(paying.vault), paying.escrow_counter
-    address = service.addresses.escrow(vault, counter)
-    payer = service.signers.fee_payer_address
+def _plan(body: CreateEscrow, spending: Spending) -> Plan:
+    service, paying, payee = spending.service, spending.wallet, spending.payee
+    vault, payer = Pubkey.from_string(paying.vault), service.signers.fee_payer_address
+    address = service.addresses.escrow(vault, paying.escrow_counter)
     task_hash = hashlib.sha256(body.task_description.encode()).digest()
-    expected = None if body.expected_output_hash is None else hash_of(body.expected_output_hash)
+    expected = optional(parse_hash, body.expected_output_hash)
     kinds = sum(1 << PROOF_KINDS.index(name) for name in set(body.proof_types))
-    # The chain's clock counts whole seconds: the one that has begun is given on top, where the program takes it.
+    # The chain's clock counts whole seconds, so the second that has begun is added where the program permits it.
     timeout = min(body.timeout_seconds + 1, MAX_TIMEOUT)
-    reference = new_reference()
     instruction = service.instructions(paying.org).create_escrow(
         payer=payer,
-        signer=order.signer,
-        policy=Pubkey.from_string(paying.policy.address),
-        vault=vault,
-        receiver=terms.receiver,
-        counter=counter,
-        amount=order.amount,
-        reference=reference,
+        receiver=payee.owner,
+        counter=paying.escrow_counter,
         task_hash=task_hash,
         proof_kinds=kinds,
         timeout=timeout,
         expected_output=expected,
-        **form.accounts(service, order),
-    )
-    pending = EscrowRecord(
-        escrow_id=escrow_id(address),
-        org=paying.org,
-        address=str(address),
-        wallet_id=paying.wallet_id,
-        vault=paying.vault,
-        receiver=str(terms.receiver),
-        to_wallet=terms.to_wallet,
-        payer=str(payer),
-        policy=paying.policy.address,
-        amount=order.amount,
-        task_hash=task_hash.hex(),
-        output_commitment=None if expected is None else output_commitment(expected).hex(),
-        proof_kinds=kinds,
-        counter=counter,
-        status=PENDING,
-        deadline=int(time.time()) + timeout,
-        created_at=now_ms(),
+        **spending.arguments(),
     )
 
     def store(conn: Connection, attempt: Attempt) -> None:
-        remember_task(conn, pending.escrow_id, body.task_description, None if expected is None else expected.hex())
-        made = replace(pending, tx_id=attempt.tx_id, signature=attempt.signature, created_at=attempt.created_at)
-        insert_pending_escrow(conn, made)
+        pending = EscrowRecord(
+            escrow_id=escrow_id(address),
+            org=paying.org,
+            address=str(address),
+            wallet_id=paying.wallet_id,
+            vault=paying.vault,
+            receiver=str(payee.owner),
+            to_wallet=payee.wallet_id,
+            payer=str(payer),
+            policy=paying.policy.address,
+            amount=spending.amount,
+            task_hash=task_hash.hex(),
+            output_commitment=None if expected is None else output_commitment(expected).hex(),
+            proof_kinds=kinds,
+            counter=paying.escrow_counter,
+            status=PENDING,
+            deadline=int(time.time()) + timeout,
+            created_at=attempt.created_at,
+            tx_id=attempt.tx_id,
+            signature=attempt.signature,
+        )
+        remember_task(conn, pending.escrow_id, body.task_description, optional(bytes.hex, expected))
+        insert_pending_escrow(conn, pending)
 
-    return Plan(
-        org=paying.org,
-        type=LOCK,
-        instructions=[instruction],
-        signers=form.signers(service, order),
-        event_inner=ESCROW_EVENT_INNER_INDEX,
-        wallet_id=paying.wallet_id,
-        recipient=order.payee.name,
-        recipient_address=str(order.payee.owner),
-        amount=order.amount,
-        policy_id=paying.policy.policy_id,
-        policy_triggered=form.policy_triggered,
-        memo=order.memo,
-        reference=reference,
-        attested=order.session is not None,
-        on_store=store,
-    )
+    return spending.plan(LOCK, [instruction], store, event_inner=ESCROW_EVENT_INNER_INDEX)
 
 
 async def find(service: Service, principal: Principal, identifier: str) -> EscrowRecord:
-    """Return an escrow. Raises ``escrow_not_found``, for an agent also when neither side is its wallet."""
+    """Return an escrow. Raises ``escrow_not_found``, for an agent also if neither side is its wallet."""
     found = await service.db.read(lambda conn: escrow(conn, principal.org, identifier))
     if found is None or principal.wallet_id not in (None, found.wallet_id, found.to_wallet):
         raise NotFoundError("escrow_not_found")
@@ -208,33 +175,28 @@ async def find(service: Service, principal: Principal, identifier: str) -> Escro
 
 
 async def get(service: Service, principal: Principal, identifier: str) -> Escrow:
-    """Return an escrow as it is shown; see ``find``."""
+    """Return an escrow as the API shows it; see ``find``."""
     return shown(await find(service, principal, identifier), principal)
 
 
 async def page(service: Service, principal: Principal, query: ListEscrows) -> EscrowPage:
-    """One page of escrows, newest first; an agent sees those that its wallet pays or receives.
-
-    Raises ``wallet_not_found`` when a wallet is named that the organisation does not have.
-    """
+    """Return one page of escrows, newest first; an agent sees those of its wallet. Raises ``wallet_not_found``."""
     if query.wallet_id is not None:
         await wallets.require(service, principal.org, query.wallet_id)
     chosen = EscrowFilter(wallet_id=query.wallet_id or principal.wallet_id, status=query.status)
     found = await service.db.read(
         lambda conn: escrows(conn, principal.org, chosen, limit=query.limit, cursor=query.cursor)
     )
-    return EscrowPage(
-        data=[shown(one, principal) for one in found.data], has_more=found.has_more, next_cursor=found.next_cursor
-    )
+    return EscrowPage.of(found, lambda one: shown(one, principal))
 
 
 def shown(found: EscrowRecord, reader: Principal) -> Escrow:
-    """Return an escrow as it is shown.
+    """Return an escrow as the API shows it.
 
-    The receiving agent does not see, before it is settled, the hash that the output must have: with that alone it
-    could claim the money.
+    Until it is settled, the receiving agent does not see the expected hash of the output: with that alone it could
+    claim the money.
     """
-    works = reader.wallet_id not in {None, found.wallet_id} and found.settled_at is None
+    hidden = reader.wallet_id not in {None, found.wallet_id} and found.settled_at is None
     return Escrow(
         escrow_id=found.escrow_id,
         id=found.escrow_id,
@@ -248,14 +210,14 @@ def shown(found: EscrowRecord, reader: Principal) -> Escrow:
         created_at=iso_ms(found.created_at),
         tx_id=found.tx_id,
         tx_signature=found.signature,
-        task_hash=f"sha256:{found.task_hash}",
+        task_hash=_hash(found.task_hash),
         task_description=found.task_description,
-        expected_output_hash=None if works else _hash(found.expected_output),
+        expected_output_hash=None if hidden else optional(_hash, found.expected_output),
         proof_types=[_proof_type(kind) for kind in range(len(PROOF_KINDS)) if found.proof_kinds >> kind & 1],
-        released_amount=None if found.released is None else format_usdc(found.released),
-        refunded_amount=None if found.refunded is None else format_usdc(found.refunded),
-        proof_type=None if found.proof_kind is None else _proof_type(found.proof_kind),
-        output_hash=_hash(found.output_hash),
+        released_amount=optional(format_usdc, found.released),
+        refunded_amount=optional(format_usdc, found.refunded),
+        proof_type=optional(_proof_type, found.proof_kind),
+        output_hash=optional(_hash, found.output_hash),
         output_url=found.output_url,
         dispute=_dispute(found),
         settled_at=_moment(found, found.settled_at),
@@ -263,7 +225,7 @@ def shown(found: EscrowRecord, reader: Principal) -> Escrow:
     )
 
 
-def hash_of(text: str) -> bytes:
+def parse_hash(text: str) -> bytes:
     """Return the 32 bytes of a hash of the form ``sha256:<hex>``."""
     return bytes.fromhex(text.removeprefix("sha256:"))
 
@@ -274,7 +236,7 @@ def _dispute(found: EscrowRecord) -> Dispute | None:
         return None
     return Dispute(
         reason=found.dispute_reason,
-        evidence=_hash(found.evidence_hash),
+        evidence=optional(_hash, found.evidence_hash),
         raised_by=found.disputed_for or found.disputed_by,
         raised_at=moment,
         tx_signature=found.dispute_signature or "",
@@ -285,10 +247,10 @@ def _proof_type(kind: int) -> ProofType:
     return cast(ProofType, PROOF_KINDS[kind])
 
 
-def _hash(digest: str | None) -> str | None:
-    return None if digest is None else f"sha256:{digest}"
+def _hash(digest: str) -> str:
+    return f"sha256:{digest}"
 
 
 def _moment(found: EscrowRecord, seconds: int | None) -> str | None:
-    # The chain's clock knows only seconds; nothing happens before the escrow was asked for.
+    # The chain's clock counts whole seconds; nothing happens before the escrow was requested.
     return None if seconds is None else iso_ms(max(seconds * 1000, found.created_at))

@@ -1,24 +1,13 @@
-"""Payments and transactions."""
+"""Payments as requests and answers."""
 
 from typing import Literal
 
-from app.api.fields import (
-    Amount,
-    Answer,
-    Body,
-    IdempotencyKey,
-    Identifier,
-    Memo,
-    Recipient,
-    Time,
-    Usdc,
-    WalletId,
-)
+from app.api.fields import Amount, Answer, Body, IdempotencyKey, Identifier, Memo, Recipient, Time, Usdc, WalletId
 from app.transactions.models import Payment
 
 
 class PayFromWallet(Body):
-    """Body of a payment whose wallet stands in the path."""
+    """Body of a payment from the wallet in the path."""
 
     to: Recipient
     amount: Amount
@@ -34,7 +23,7 @@ class CreatePayment(PayFromWallet):
 
 
 class SimulatePayment(Body):
-    """Body of a payment's rehearsal: that of the payment, whose memo and idempotency key have no effect here."""
+    """Body of a payment to simulate: the payment's own. `memo` and `idempotencyKey` have no effect here."""
 
     wallet_id: Identifier
     to: Recipient
@@ -45,13 +34,13 @@ class SimulatePayment(Body):
 
 
 class QuickPayment(Payment):
-    """The same with the quick start's name of the signature."""
+    """A payment with `signature`, the quickstart's name for `tx_signature`."""
 
     signature: str | None
 
 
 class RuleVerdict(Answer):
-    """What one rule says; money as decimal strings, counts and codes as their digits."""
+    """The verdict of one rule. Money is a decimal string; counts and codes are their digits."""
 
     rule: str
     set: bool

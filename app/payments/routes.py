@@ -1,11 +1,11 @@
-"""Payments: made, rehearsed and looked up."""
+"""Payments: made, simulated and read."""
 
 from starlette.routing import Route
 
 from app.access.auth import PAYERS, READERS_AND_AGENT
 from app.api.operation import Call, operation
 from app.payments import service as payments
-from app.payments import simulation
+from app.payments._simulation import simulate
 from app.payments.models import CreatePayment, PayFromWallet, QuickPayment, SimulatePayment, Simulation
 from app.transactions import service as transactions
 from app.transactions.models import Payment, Transaction
@@ -14,8 +14,6 @@ _ERRORS = (
     "invalid_amount",
     "invalid_recipient",
     "wallet_not_found",
-    "session_token_invalid",
-    "session_token_expired",
     "policy_violation",
     "wallet_frozen",
     "wallet_archived",
@@ -38,8 +36,8 @@ _ERRORS = (
 async def create_payment(call: Call, body: CreatePayment) -> Payment:
     """Send a payment.
 
-    The program judges it against the wallet's policy first; what it refuses is answered with 402 and never sent.
-    Answers when the chain has confirmed the payment, or with the status `pending` when that takes too long.
+    The program first judges it against the wallet's policy; a refused payment is answered with 402 and never sent.
+    Answers once the chain has confirmed the payment, or with the status `pending` when that takes too long.
     """
     return await payments.pay(
         call.service, call.principal, call.claim, wallet_id=body.wallet_id, body=body, token=call.session_token
@@ -70,24 +68,16 @@ async def pay_from_wallet(call: Call, body: PayFromWallet) -> QuickPayment:
     roles=READERS_AND_AGENT,
     body=SimulatePayment,
     answer=Simulation,
-    errors=(
-        "invalid_amount",
-        "invalid_recipient",
-        "wallet_not_found",
-        "wallet_archived",
-        "session_token_invalid",
-        "session_token_expired",
-        "chain_unavailable",
-    ),
+    errors=("invalid_amount", "invalid_recipient", "wallet_not_found", "wallet_archived", "chain_unavailable"),
     session=True,
 )
 async def simulate_payment(call: Call, body: SimulatePayment) -> Simulation:
-    """Rehearse a payment.
+    """Simulate a payment.
 
-    Asks the program for the verdict of every rule, with its limit, what was attempted, what is left and when the
-    same payment would pass. Nothing is recorded.
+    Asks the program for the verdict of every rule: its limit, what was attempted, what is left and when the same
+    payment would pass. Nothing is recorded.
     """
-    return await simulation.simulate(call.service, call.principal, body, call.session_token)
+    return await simulate(call.service, call.principal, body, call.session_token)
 
 
 @operation(tag="payments", roles=READERS_AND_AGENT, answer=Transaction, errors=("transaction_not_found",))

@@ -1,27 +1,23 @@
-"""Payments: resolved, judged by the program in a rehearsal, then stored, sent and confirmed."""
+"""Payments: resolved, judged by the program in a simulation, then stored, sent and confirmed."""
 
-from functools import partial
 from typing import cast
 
-from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
 from app.access.auth import session_key
 from app.access.keyring import Principal
 from app.core.errors import BusinessError
-from app.core.identifiers import new_reference
 from app.core.money import format_usdc
 from app.core.timestamps import iso_ms
-from app.payments.events import append_pending
+from app.payments._events import append_pending
 from app.payments.models import PayFromWallet
-from app.payments.spending import Form, Order, landed_refused, order_of, send
-from app.payments.token_accounts import count_creation
+from app.payments.spending import Spending, landed_error, spend
+from app.payments.token_accounts import count_opening
 from app.recipients.service import resolve
 from app.store.attempts import Attempt
 from app.store.transactions import PAYMENT
 from app.submission.context import Service
 from app.submission.idempotency import Claim
-from app.submission.locks import LockScope
 from app.submission.plan import Outcome, Plan, PlanType
 from app.submission.refusals import invalid_recipient
 from app.transactions.models import Payment, TransactionStatus
@@ -34,9 +30,9 @@ PLAN_TYPES = (_PAY,)
 async def pay(
     service: Service, principal: Principal, claim: Claim, *, wallet_id: str, body: PayFromWallet, token: str | None
 ) -> Payment:
-    """Make a payment and answer when it is confirmed, or as `pending` when that takes too long.
+    """Make a payment and answer once it is confirmed, or as `pending` when that takes too long.
 
-    Raises ``policy_violation`` when the policy refuses; then nothing was sent and the refusal is on record.
+    Raises ``policy_violation`` when the policy refuses: nothing was sent, and the refusal is on record.
     """
     paying = await wallets.find(service, principal.org, wallet_id)
     session = session_key(principal, token, paying)
@@ -46,57 +42,32 @@ async def pay(
             raise BusinessError("wallet_archived")
         payee = await resolve(service, principal.org, body.to)
         if str(payee.owner) == paying.vault:
-            raise invalid_recipient("to", "A wallet does not pay itself.")
-        order = order_of(service, principal, paying, session, payee, body.amount, body.memo, row_type=PAYMENT)
-        async with service.locks.hold(LockScope.WALLET_SENDING, wallet_id):
-            outcome = await send(service, claim, order, partial(_plan, service), opens=True)
-        outcome = await service.submitter.wait(outcome, claim)
+            raise invalid_recipient("to", "A wallet cannot pay itself.")
+        spending = Spending(
+            paying, payee, body.amount, service=service, principal=principal, memo=body.memo, session=session
+        )
+        outcome = await spend(spending, claim, _plan)
     if outcome.status == "failed":
-        raise await landed_refused(service, paying, outcome)
-    return _answer(outcome)
+        raise await landed_error(service, paying, outcome)
+    return _shown(outcome)
 
 
-def _plan(service: Service, order: Order, form: Form) -> Plan:
-    paying, owner = order.wallet, order.payee.owner
-    build = service.instructions(paying.org)
-    reference = new_reference()
-    payment = build.execute_payment(
-        signer=order.signer,
-        policy=Pubkey.from_string(paying.policy.address),
-        vault=Pubkey.from_string(paying.vault),
-        destination=service.addresses.token_account(owner),
-        amount=order.amount,
-        reference=reference,
-        **form.accounts(service, order),
-    )
-    front = [build.create_token_account(payer=service.signers.fee_payer_address, owner=owner)] if form.creates else []
+def _plan(spending: Spending) -> Plan:
+    service, wallet, owner = spending.service, spending.wallet, spending.payee.owner
+    build, opens = service.instructions(wallet.org), spending.opens_account
+    payment = build.execute_payment(destination=service.addresses.token_account(owner), **spending.arguments())
+    front = [build.create_token_account(payer=service.signers.fee_payer_address, owner=owner)] if opens else []
 
     def store(conn: Connection, attempt: Attempt) -> None:
         append_pending(conn, attempt)
-        if form.creates:
-            count_creation(conn, paying.wallet_id)
+        if opens:
+            count_opening(conn, wallet.wallet_id)
 
-    return Plan(
-        org=paying.org,
-        type=_PAY,
-        instructions=[*front, payment],
-        signers=form.signers(service, order),
-        event_instruction=len(front),
-        wallet_id=paying.wallet_id,
-        recipient=order.payee.name,
-        recipient_address=str(order.payee.owner),
-        amount=order.amount,
-        policy_id=paying.policy.policy_id,
-        policy_triggered=form.policy_triggered,
-        memo=order.memo,
-        reference=reference,
-        attested=order.session is not None,
-        on_store=store,
-    )
+    return spending.plan(_PAY, [*front, payment], store, event_instruction=len(front))
 
 
-def _answer(outcome: Outcome) -> Payment:
-    # What the row of the read models shows, too; it is not read again for every payment.
+def _shown(outcome: Outcome) -> Payment:
+    # The same as the row of the read models, which is not read again for every payment.
     attempt = outcome.attempt
     return Payment(
         tx_id=attempt.tx_id,

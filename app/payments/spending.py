@@ -1,134 +1,127 @@
-"""Money that leaves a wallet by payment or into an escrow: judged by its policy, co-signed or approved where needed."""
+"""Sends money out of a wallet, as a payment or into an escrow, in the form that the wallet's policy asks for."""
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
 
+from solders.instruction import Instruction
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
 from app.access.keyring import Principal
 from app.approvals import service as approvals
+from app.approvals.service import Expense
 from app.core.errors import ApiError, AuthenticationError, BusinessError, PolicyViolationError
-from app.core.identifiers import random_id
+from app.core.identifiers import EVENT_INNER_INDEX, new_reference, random_id
 from app.core.timestamps import now_ms
-from app.payments.events import append_blocked
-from app.payments.token_accounts import may_create
+from app.payments._events import append_blocked
+from app.payments.token_accounts import must_open
 from app.policies import service as policies
-from app.recipients.service import Payee
 from app.store.approvals import OnChainApproval
 from app.store.attempts import Attempt, insert_attempt
-from app.store.transactions import A2A_SEND
+from app.store.transactions import A2A_SEND, PAYMENT
 from app.store.wallets import WalletRecord
 from app.submission.context import Service
 from app.submission.idempotency import Claim
-from app.submission.plan import Outcome, Plan, RefusedError
+from app.submission.locks import LockScope
+from app.submission.plan import Hook, Outcome, Plan, PlanType, RefusedError
 from app.submission.refusals import EXPIRED, business_error, error_name, is_known, rule_of, violation
 from app.wallets import service as wallets
 from app.wallets.service import BY_EXPIRY
 from idl.transactions import OPTIONS
 
 _CO_SIGN = "require_co_sign"
-#: Errors that say that the read models lag behind the chain; by `InvalidSeeds` the next escrow has another address.
+#: Errors that mean the read models lag behind the chain; `InvalidSeeds`: the next escrow has another address.
 _STALE = frozenset(
     {"WrongPolicy", "WrongAllowlist", "UninitializedAccount", "RecipientAccountRequired", "InvalidSeeds"}
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """Money that is to leave a wallet: to whom, and who signs.
+@dataclass(slots=True, kw_only=True)
+class Spending(Expense):
+    """An expense, who asks for it, and what refused simulations have shown it to need.
 
-    ``signer`` is the address of the session's key or the operator's; to compute it from the key takes long. ``type``
-    is that of the row which shows a refusal.
+    Without a ``session`` the operator signs. Added on demand: a token account for the payee, the operator's
+    co-signature, or its approval. ``unusable`` are addresses of approvals that the chain has refused.
     """
 
-    wallet: WalletRecord
-    payee: Payee
-    amount: int
+    service: Service
+    principal: Principal
     memo: str | None
     session: Keypair | None
-    signer: Pubkey
-    may_co_sign: bool
-    type: str
-
-    @property
-    def for_escrow(self) -> bool:
-        """Whether it is locked, not paid."""
-        return self.type == A2A_SEND
-
-    @property
-    def recipient_field(self) -> str:
-        """The field of the request that names the payee."""
-        return "toWallet" if self.for_escrow else "to"
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """What a rehearsal found missing: the payee's token account, the operator's co-signature or its approval."""
-
-    creates: bool = False
+    reference: bytes = field(default_factory=new_reference)
+    #: The signer's address; to derive it from the key takes long.
+    signer: Pubkey = field(init=False)
+    opens_account: bool = False
     co_signed: bool = False
     approval: OnChainApproval | None = None
+    unusable: set[str] = field(default_factory=set)
+    refreshed: bool = False
 
-    def accounts(self, service: Service, order: Order) -> dict[str, Pubkey | None]:
-        """Return the optional accounts of the instruction that spends."""
-        wallet, owner = order.wallet, order.payee.owner
-        rules, allowlist = wallet.policy.rules, wallet.policy.allowlist
-        org, consulted = Pubkey.from_string(wallet.org), rules.blocked_categories or rules.restricted
-        return {
-            "allowlist": Pubkey.from_string(allowlist) if allowlist else None,
-            "recipient": service.addresses.recipient(org, owner) if consulted else None,
-            "co_signer": service.signers.operator_address if self.co_signed else None,
-            "approval": Pubkey.from_string(self.approval.address) if self.approval else None,
-            "approval_rent_receiver": Pubkey.from_string(self.approval.payer) if self.approval else None,
-        }
-
-    def signers(self, service: Service, order: Order) -> list[Keypair]:
-        """Return the keys that sign beside the fee payer's."""
-        operator = service.signers.operator
-        first = order.session or operator
-        return [first, operator] if self.co_signed else [first]
+    def __post_init__(self) -> None:
+        self.signer = self.service.signers.operator_address
+        if self.session is not None and self.wallet.session_authority is not None:
+            self.signer = Pubkey.from_string(self.wallet.session_authority)
 
     @property
     def policy_triggered(self) -> bool:
-        """Whether the policy had the operator asked."""
+        """Whether the policy made the service ask the operator."""
         return self.co_signed or self.approval is not None
 
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments that the instructions for a payment and for an escrow share."""
+        policy, approval, addresses = self.wallet.policy, self.approval, self.service.addresses
+        org = Pubkey.from_string(self.wallet.org)
+        consulted = policy.rules.blocked_categories or policy.rules.restricted
+        return {
+            "signer": self.signer,
+            "policy": Pubkey.from_string(policy.address),
+            "vault": Pubkey.from_string(self.wallet.vault),
+            "amount": self.amount,
+            "reference": self.reference,
+            "allowlist": Pubkey.from_string(policy.allowlist) if policy.allowlist else None,
+            "recipient": addresses.recipient(org, self.payee.owner) if consulted else None,
+            "co_signer": self.service.signers.operator_address if self.co_signed else None,
+            "approval": Pubkey.from_string(approval.address) if approval else None,
+            "approval_rent_receiver": Pubkey.from_string(approval.payer) if approval else None,
+        }
 
-def order_of(  # noqa: PLR0917
-    service: Service,
-    principal: Principal,
-    wallet: WalletRecord,
-    session: Keypair | None,
-    payee: Payee,
-    amount: int,
-    memo: str | None,
-    *,
-    row_type: str,
-) -> Order:
-    """Return what was asked for, signed by the session's key, else by the operator's."""
-    signer = service.signers.operator_address
-    if session is not None and wallet.session_authority is not None:
-        signer = Pubkey.from_string(wallet.session_authority)
-    return Order(wallet, payee, amount, memo, session, signer, principal.role != "agent", row_type)
-
-
-@dataclass(slots=True)
-class _Sending:
-    """Money on its way: its order, its form so far, and what was tried already."""
-
-    service: Service
-    order: Order
-    opens: bool
-    form: Form = Form()
-    refreshed: bool = False
-    unusable: set[str] = field(default_factory=set)
+    def plan(
+        self,
+        kind: PlanType,
+        instructions: list[Instruction],
+        on_store: Hook,
+        *,
+        event_instruction: int = 0,
+        event_inner: int = EVENT_INNER_INDEX,
+    ) -> Plan:
+        """Return the plan of the transaction that spends."""
+        operator = self.service.signers.operator
+        first = self.session or operator
+        return Plan(
+            org=self.wallet.org,
+            type=kind,
+            instructions=instructions,
+            signers=[first, operator] if self.co_signed else [first],
+            event_instruction=event_instruction,
+            event_inner=event_inner,
+            wallet_id=self.wallet.wallet_id,
+            recipient=self.payee.name,
+            recipient_address=str(self.payee.owner),
+            amount=self.amount,
+            policy_id=self.wallet.policy.policy_id,
+            policy_triggered=self.policy_triggered,
+            memo=self.memo,
+            reference=self.reference,
+            attested=self.session is not None,
+            on_store=on_store,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """What a simulation refused: the program's or the runtime's name of the error, and the rule if it was one."""
+    """A refused simulation: the name of the program's or the runtime's error, and the rule if one was broken."""
 
     error: RefusedError
     name: str | None
@@ -142,109 +135,88 @@ class _Refusal:
                 name = runtime
         return cls(error, name, rule_of(service.codec, error))
 
+    def rejects_session(self, spending: Spending) -> bool:
+        """Whether the chain does not know the session, or no longer."""
+        return self.name == "Unauthorized" and spending.session is not None
 
-def _is_stale(sending: _Sending, refusal: _Refusal) -> bool:
-    """Whether the wallet was changed past this service, or a moment ago."""
-    return not sending.refreshed and refusal.name in _STALE
 
-
-async def _refresh(sending: _Sending) -> bool:
-    sending.order = replace(sending.order, wallet=await _caught_up(sending.service, sending.order.wallet))
-    sending.refreshed = True
+async def _refresh(spending: Spending, refusal: _Refusal) -> bool:
+    """Read the wallet again, once, if it was changed past this service or a moment ago."""
+    if spending.refreshed or refusal.name not in _STALE:
+        return False
+    spending.wallet = await _caught_up(spending.service, spending.wallet)
+    spending.refreshed = True
     return True
 
 
-def _blames_approval(sending: _Sending, refusal: _Refusal) -> bool:
-    return sending.form.approval is not None and approvals.is_unusable(sending.service, refusal.error)
-
-
-async def _drop_approval(sending: _Sending) -> bool:
-    assert sending.form.approval is not None
-    sending.unusable.add(sending.form.approval.address)
-    sending.form = replace(sending.form, approval=None)
+async def _drop_approval(spending: Spending, refusal: _Refusal) -> bool:
+    """Leave out an approval that turns out to be unusable."""
+    if spending.approval is None or not approvals.is_unusable(spending.service, refusal.error):
+        return False
+    spending.unusable.add(spending.approval.address)
+    spending.approval = None
     return True
 
 
-def _lacks_co_signature(sending: _Sending, refusal: _Refusal) -> bool:
-    return refusal.rule == _CO_SIGN and sending.order.session is not None and not sending.form.policy_triggered
+async def _ask_operator(spending: Spending, refusal: _Refusal) -> bool:
+    """Add the operator's co-signature or, for an agent, the operator's approval if there is one."""
+    if refusal.rule != _CO_SIGN or spending.session is None or spending.policy_triggered:
+        return False
+    if spending.principal.role == "agent":
+        spending.approval = await approvals.find_usable(spending.service, spending, unusable=spending.unusable)
+    else:
+        spending.co_signed = True
+    return spending.policy_triggered
 
 
-async def _ask_operator(sending: _Sending) -> bool:
-    """Add the operator's co-signature or approval; false where there is none."""
-    order = sending.order
-    if order.may_co_sign:
-        sending.form = replace(sending.form, co_signed=True)
-        return True
-    given = await approvals.given(
-        sending.service,
-        order.wallet,
-        order.payee.owner,
-        order.amount,
-        for_escrow=order.for_escrow,
-        unusable=sending.unusable,
-    )
-    sending.form = replace(sending.form, approval=given)
-    return given is not None
+async def _open_account(spending: Spending, refusal: _Refusal) -> bool:
+    """Open a token account for the payee of a payment if it has none and nothing else explains the refusal."""
+    explained = refusal.rule is not None or is_known(refusal.name) or refusal.rejects_session(spending)
+    if spending.for_escrow or spending.opens_account or explained:
+        return False
+    spending.opens_account = await must_open(spending.service, spending.wallet.wallet_id, spending.payee.owner)
+    return spending.opens_account
 
 
-def _may_lack_account(sending: _Sending, refusal: _Refusal) -> bool:
-    explained = refusal.rule is not None or is_known(refusal.name) or _rejects_session(sending.order, refusal)
-    return sending.opens and not sending.form.creates and not explained
+#: What may change a refusal: each is tried in this order until one applies, before the refusal counts.
+_REPAIRS = (_refresh, _drop_approval, _ask_operator, _open_account)
 
 
-async def _open_account(sending: _Sending) -> bool:
-    order = sending.order
-    creates = await may_create(sending.service, order.wallet.wallet_id, order.payee.owner)
-    sending.form = replace(sending.form, creates=creates)
-    return creates
+async def spend(spending: Spending, claim: Claim, plan_of: Callable[[Spending], Plan]) -> Outcome:
+    """Simulate, send and wait for the outcome.
 
-
-#: What a simulation may have refused, and the repair that is tried before the refusal counts, in this order.
-_REPAIRS: Sequence[tuple[Callable[[_Sending, _Refusal], bool], Callable[[_Sending], Awaitable[bool]]]] = (
-    (_is_stale, _refresh),
-    (_blames_approval, _drop_approval),
-    (_lacks_co_signature, _ask_operator),
-    (_may_lack_account, _open_account),
-)
-
-
-async def send(
-    service: Service, claim: Claim, order: Order, plan_of: Callable[[Order, Form], Plan], *, opens: bool
-) -> Outcome:
-    """Simulate and send, in the form that is needed; call it under the wallet's lock.
-
-    The plain form comes first. Only when the simulation refuses it, what is missing is added and simulated again;
-    ``opens`` says that the payee's token account may be. Raises ``policy_violation`` when the policy refuses; then
-    nothing was sent and the refusal is on record.
+    The plain form comes first; what a refused simulation shows to be missing is added. Raises ``policy_violation`` when
+    the policy refuses: nothing was sent, and the refusal is on record.
     """
-    sending = _Sending(service, order, opens)
+    service = spending.service
+    async with service.locks.hold(LockScope.WALLET_SENDING, spending.wallet.wallet_id):
+        outcome = await _send(spending, claim, plan_of)
+    return await service.submitter.wait(outcome, claim)
+
+
+async def _send(spending: Spending, claim: Claim, plan_of: Callable[[Spending], Plan]) -> Outcome:
     while True:
         try:
-            return await service.submitter.send(plan_of(sending.order, sending.form), claim)
+            return await spending.service.submitter.send(plan_of(spending), claim)
         except RefusedError as error:
-            refusal = _Refusal.of(service, error)
-            repairs = [repair for applies, repair in _REPAIRS if applies(sending, refusal)]
-            for repair in repairs:
-                if await repair(sending):
+            refusal = _Refusal.of(spending.service, error)
+            for repair in _REPAIRS:
+                if await repair(spending, refusal):
                     break
             else:
-                raise await _error(sending, refusal) from None
+                raise await _error(spending, refusal) from None
 
 
-def _rejects_session(order: Order, refusal: _Refusal) -> bool:
-    return refusal.name == "Unauthorized" and order.session is not None
-
-
-async def _error(sending: _Sending, refusal: _Refusal) -> ApiError:
-    """Return the error of a refusal that no repair helps."""
-    service, order = sending.service, sending.order
+async def _error(spending: Spending, refusal: _Refusal) -> ApiError:
+    """Return the error for a refusal that cannot be repaired."""
+    service = spending.service
     if refusal.rule is not None:
-        return await _blocked(service, order, refusal.error, sending.unusable)
-    if _rejects_session(order, refusal):
+        return await _block(spending, refusal)
+    if refusal.rejects_session(spending):
         return AuthenticationError("session_token_invalid")
-    if refusal.name == "WalletFrozen" and await _expired(service, order.wallet):
+    if refusal.name == "WalletFrozen" and await _has_expired(service, spending.wallet):
         return BusinessError("wallet_frozen", EXPIRED)
-    return business_error(service.codec, refusal.error, recipient=order.recipient_field)
+    return business_error(service.codec, refusal.error, recipient="toWallet" if spending.for_escrow else "to")
 
 
 async def _caught_up(service: Service, wallet: WalletRecord) -> WalletRecord:
@@ -253,39 +225,36 @@ async def _caught_up(service: Service, wallet: WalletRecord) -> WalletRecord:
     return await wallets.find(service, wallet.org, wallet.wallet_id)
 
 
-async def _expired(service: Service, frozen: WalletRecord) -> bool:
-    """Whether a wallet that the chain has frozen is so by its policy's expiry, which is lifted in another way."""
+async def _has_expired(service: Service, frozen: WalletRecord) -> bool:
+    """Whether a frozen wallet's policy has expired; such a freeze is lifted in another way."""
     found = await wallets.find(service, frozen.org, frozen.wallet_id)
     if not found.frozen:
         found = await _caught_up(service, frozen)
     return found.frozen == BY_EXPIRY
 
 
-async def _blocked(service: Service, order: Order, refused: RefusedError, unusable: Collection[str]) -> ApiError:
-    """Put a refusal on record, as a `blocked` row and its event, and return the error to raise."""
-    paying = order.wallet
-    policy = await policies.find(service, paying.org, paying.policy.policy_id)
-    found = violation(service.codec, refused.simulation.logs, policy)
+async def _block(spending: Spending, refusal: _Refusal) -> ApiError:
+    """Record a refusal by the policy as a `blocked` row with its event, and return the error."""
+    service, wallet = spending.service, spending.wallet
+    policy = await policies.find(service, wallet.org, wallet.policy.policy_id)
+    found = violation(service.codec, refusal.error.simulation.logs, policy)
     if found is None:
-        return business_error(service.codec, refused)
+        return business_error(service.codec, refusal.error)
     approval_id = None
-    if found["rule"] == _CO_SIGN and order.session is not None:
-        owner, name = order.payee.owner, order.payee.name
-        approval_id = await approvals.request(
-            service, paying, owner, name, order.amount, for_escrow=order.for_escrow, unusable=unusable
-        )
+    if found["rule"] == _CO_SIGN and spending.session is not None:
+        approval_id = await approvals.request(service, spending, unusable=spending.unusable)
     blocked = Attempt(
         tx_id=random_id("tx_"),
-        org=paying.org,
-        wallet_id=paying.wallet_id,
-        type=order.type,
+        org=wallet.org,
+        wallet_id=wallet.wallet_id,
+        type=A2A_SEND if spending.for_escrow else PAYMENT,
         status="blocked",
-        recipient=order.payee.name,
-        recipient_address=str(order.payee.owner),
-        amount=order.amount,
+        recipient=spending.payee.name,
+        recipient_address=str(spending.payee.owner),
+        amount=spending.amount,
         policy_id=policy.policy_id,
         policy_triggered=True,
-        memo=order.memo,
+        memo=spending.memo,
         violation=found,
         created_at=now_ms(),
     )
@@ -296,22 +265,17 @@ async def _blocked(service: Service, order: Order, refused: RefusedError, unusab
 
     await service.db.write(record)
     return PolicyViolationError(
-        violation=found, wallet_id=paying.wallet_id, policy_id=policy.policy_id, approval_id=approval_id
+        violation=found, wallet_id=wallet.wallet_id, policy_id=policy.policy_id, approval_id=approval_id
     )
 
 
-async def landed_refused(service: Service, paying: WalletRecord, outcome: Outcome) -> ApiError:
-    """Return the error for what passed the rehearsal and was refused when it landed."""
-    if rule_of(service.codec, outcome) is None:
-        return business_error(service.codec, outcome)
-    landed = await service.chain.call(
-        "getTransaction",
-        [outcome.attempt.signature, OPTIONS],
-    )
-    policy = await policies.find(service, paying.org, paying.policy.policy_id)
-    found = violation(service.codec, landed["meta"]["logMessages"], policy) if landed else None
-    if found is None:
-        return business_error(service.codec, outcome)
-    return PolicyViolationError(
-        violation=found, wallet_id=paying.wallet_id, policy_id=outcome.attempt.policy_id or policy.policy_id
-    )
+async def landed_error(service: Service, paying: WalletRecord, outcome: Outcome) -> ApiError:
+    """Return the error for a transaction that passed the simulation and was refused when it landed."""
+    if rule_of(service.codec, outcome) is not None:
+        landed = await service.chain.call("getTransaction", [outcome.attempt.signature, OPTIONS])
+        policy = await policies.find(service, paying.org, paying.policy.policy_id)
+        found = violation(service.codec, landed["meta"]["logMessages"], policy) if landed else None
+        if found is not None:
+            policy_id = outcome.attempt.policy_id or policy.policy_id
+            return PolicyViolationError(violation=found, wallet_id=paying.wallet_id, policy_id=policy_id)
+    return business_error(service.codec, outcome)

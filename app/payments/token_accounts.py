@@ -1,4 +1,4 @@
-"""Token accounts of recipients that have none: the service opens them at its own cost, within bounds."""
+"""Token accounts for recipients that have none: the service pays for them, up to a daily number per wallet."""
 
 import json
 
@@ -26,11 +26,11 @@ _NOT_OWNERS = frozenset(
 )
 
 
-async def may_create(service: Service, wallet_id: str, owner: Pubkey) -> bool:
-    """Whether ``owner`` lacks a token account and one may be opened; False when there is one already.
+async def must_open(service: Service, wallet_id: str, owner: Pubkey) -> bool:
+    """Whether ``owner`` has no token account, so that the service must open one.
 
-    Raises ``invalid_recipient`` for an address that cannot own one (a token account, a mint, a program) and when
-    the wallet has used up its number for 24 hours.
+    Raises ``invalid_recipient`` for an address that cannot own one (a token account, a mint, a program), and when the
+    wallet has used up its number for 24 hours.
     """
     tokens, account = await service.chain.accounts([service.addresses.token_account(owner), owner])
     if tokens is not None:
@@ -41,13 +41,13 @@ async def may_create(service: Service, wallet_id: str, owner: Pubkey) -> bool:
     if len(opened) >= service.settings.token_accounts_per_day:
         raise RequestError(
             "invalid_recipient",
-            "The recipient has no USDC account, and the wallet has used up what it may open in 24 hours.",
+            "The recipient has no USDC account, and the wallet has reached its limit of accounts opened in 24 hours.",
         )
     return True
 
 
-def count_creation(conn: Connection, wallet_id: str) -> None:
-    """Count one opened account, in the transaction that stores the payment."""
+def count_opening(conn: Connection, wallet_id: str) -> None:
+    """Count an opened account, in the database transaction that stores the attempt."""
     put_value(conn, _name(wallet_id), json.dumps([*_opened(conn, wallet_id), now_ms()]))
 
 

@@ -1,4 +1,4 @@
-"""Domains as recipients: how a domain names its address."""
+"""Domains as recipients: a domain publishes its address over HTTPS."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ _MAX_LENGTH = 253
 
 
 def normalise(text: str) -> str | None:
-    """Return the domain in lower-case ASCII, or None when the text is none; IP addresses and bare names are none."""
+    """Return a domain in lower-case ASCII; None for any other text, such as an IP address or a bare name."""
     try:
         domain = text.rstrip(".").encode("idna").decode().lower()
     except UnicodeError:
@@ -46,23 +46,25 @@ class DomainResolver:
         self._port = port
 
     def close(self) -> None:
-        """Start no more look-ups."""
+        """Start no more lookups."""
         self._outbound.close()
 
     async def resolve(self, domain: str, owner: str = "") -> str:
-        """Return the address that a normalised domain names, for the organisation that asks.
+        """Return the address that a normalised domain publishes; ``owner`` is the organisation that asks.
 
-        Raises ``invalid_recipient``, and ``chain_unavailable`` while too many look-ups wait for an answer.
+        Raises ``invalid_recipient``, and ``chain_unavailable`` while too many lookups wait for an answer.
         """
         try:
             async with asyncio.timeout(self._timeout):
                 document = json.loads(await self._fetch(domain, owner))
         except (OSError, TimeoutError, ValueError, RecursionError, httpx.HTTPError):
-            raise RequestError("invalid_recipient", f"The domain names no address at https://{domain}{PATH}.") from None
+            raise RequestError(
+                "invalid_recipient", f"The domain publishes no address at https://{domain}{PATH}."
+            ) from None
         chain = document.get("solana") if isinstance(document, dict) else None
         address = chain.get("usdc") if isinstance(chain, dict) else None
         if not isinstance(address, str):
-            raise RequestError("invalid_recipient", f"https://{domain}{PATH} does not hold an address at solana.usdc.")
+            raise RequestError("invalid_recipient", f"https://{domain}{PATH} has no address at solana.usdc.")
         return address
 
     async def _fetch(self, domain: str, owner: str) -> bytes:

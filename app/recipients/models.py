@@ -1,10 +1,10 @@
-"""Recipients: what the operator attests of an address or a domain."""
+"""Recipients as requests and answers."""
 
 from app.api.fields import Answer, Body, Category, IdempotencyKey, Recipient, Time
 
 
 class PutRecipient(Body):
-    """Body of a registration; `address` is needed for a domain and must be absent or the same for an address."""
+    """Body of a registration. A domain needs `address`; for an address it must be absent or the same."""
 
     address: Recipient | None = None
     category: Category | None = None
@@ -12,7 +12,7 @@ class PutRecipient(Body):
 
 
 class RegisteredRecipient(Answer):
-    """What is registered."""
+    """What is registered for an address or a domain."""
 
     recipient: str
     address: str

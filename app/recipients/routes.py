@@ -19,7 +19,7 @@ from app.recipients.models import PutRecipient, RegisteredRecipient
 async def put_recipient(call: Call, body: PutRecipient) -> RegisteredRecipient:
     """Register a recipient.
 
-    For a domain `address` is needed. Changing what is registered needs an admin's key.
+    A domain needs `address`. Changing a registration needs an admin's key.
     """
     return await recipients.put(call.service, call.principal, call.claim, call.path("recipient"), body)
 

@@ -1,4 +1,4 @@
-"""Recipients: finding the address behind what a client names, and what the operator registers of it."""
+"""Recipients: finds the address behind the name that a client gives, and registers what the operator attests."""
 
 from dataclasses import dataclass
 
@@ -28,14 +28,18 @@ PLAN_TYPES = (_REGISTER,)
 
 @dataclass(frozen=True, slots=True)
 class Payee:
-    """Who is paid: the owner of the receiving token account, and the name under which the payment is remembered."""
+    """Who is paid: the owner of the receiving token account, and the name under which the payment is remembered.
+
+    ``wallet_id`` is set where the payee was found to be a wallet of the organisation.
+    """
 
     owner: Pubkey
     name: str
+    wallet_id: str | None = None
 
 
 def parse_address(text: str) -> Pubkey | None:
-    """Return the address that a text is, or None."""
+    """Return the address that a text spells, or None."""
     try:
         return Pubkey.from_string(text) if 32 <= len(text) <= 44 else None
     except ValueError:
@@ -45,15 +49,14 @@ def parse_address(text: str) -> Pubkey | None:
 async def resolve(service: Service, org: str, to: str) -> Payee:
     """Return the payee that ``to`` names: an address, a wallet of the organisation or a domain.
 
-    A domain is what the operator registered, else what it names itself; asking it registers nothing.
-    Raises ``invalid_recipient`` and ``wallet_archived``.
+    A domain means the address that the operator registered, else the one that it publishes itself, which is not
+    registered. Raises ``invalid_recipient`` and ``wallet_archived``.
     """
     address = parse_address(to)
     if address is not None:
         return Payee(address, to)
     if is_id("wal_", to):
-        found = await receiving_wallet(service, org, to, "to")
-        return Payee(Pubkey.from_string(found.vault), found.vault)
+        return payee_of(await service.db.read(lambda conn: wallet(conn, org, to, now_ms())), "to")
     domain = normalise(to)
     if domain is None:
         raise invalid_recipient("to")
@@ -65,22 +68,21 @@ async def resolve(service: Service, org: str, to: str) -> Payee:
     except RequestError as error:
         raise invalid_recipient("to", error.message) from None
     if named is None:
-        raise invalid_recipient("to", "The domain names something that is no chain address.")
+        raise invalid_recipient("to", "The domain publishes something that is not a chain address.")
     return Payee(named, domain)
 
 
-async def receiving_wallet(service: Service, org: str, identifier: str, field: str) -> WalletRecord:
-    """Return the wallet that a ``field`` names to be paid. Raises ``invalid_recipient`` and ``wallet_archived``."""
-    found = await service.db.read(lambda conn: wallet(conn, org, identifier, now_ms()))
+def payee_of(found: WalletRecord | None, field: str) -> Payee:
+    """Return the wallet that a ``field`` names as a payee. Raises ``invalid_recipient`` and ``wallet_archived``."""
     if found is None:
-        raise invalid_recipient(field, "There is no such wallet to pay to.")
+        raise invalid_recipient(field, "The organisation has no wallet with this id.")
     if found.archived:
         raise BusinessError("wallet_archived", RECEIVER_ARCHIVED)
-    return found
+    return Payee(Pubkey.from_string(found.vault), found.vault, found.wallet_id)
 
 
 async def allowlist_entry(service: Service, org: str, text: str, field: str) -> tuple[str, bytes]:
-    """Return an allowlist's entry as it is shown and as it stands on the chain. Raises ``invalid_recipient``."""
+    """Return an allowlist's entry as it is shown and as the chain holds it. Raises ``invalid_recipient``."""
     address = parse_address(text)
     if address is not None:
         return text, bytes(address)
@@ -99,88 +101,78 @@ async def put(
 ) -> RegisteredRecipient:
     """Register the category of an address, or the address and category of a domain.
 
-    The operator adds; what is registered is changed by the authority, so that takes an admin's key. A domain that
-    moves to another address is taken from the old one in the same transaction.
+    The operator adds registrations; changing one takes the authority and so an admin's key. A domain that moves to
+    another address is removed from the old one in the same transaction.
     """
-    target = _target(name, body)
-    # One after the other, so that each decides by what the one before has registered.
-    async with service.locks.hold(LockScope.RECIPIENTS, principal.org):
-        await _put(service, principal, claim, target, body.category)
-    found = await service.db.read(lambda conn: recipient(conn, principal.org, str(target[1])))
+    domain, address = _target(name, body)
+    org = principal.org
+    # One at a time, so that each sees what the one before it registered.
+    async with service.locks.hold(LockScope.RECIPIENTS, org):
+        if await resumed(service, claim) is None:
+            plan = await _plan(service, principal, domain, address, body.category)
+            if plan is not None:
+                await carry_out(service, plan, claim)
+    found = await service.db.read(lambda conn: recipient(conn, org, str(address)))
     if found is None:
         raise UnavailableError("chain_unavailable")
-    return _answer(found)
+    return _shown(found)
 
 
-async def _put(
-    service: Service, principal: Principal, claim: Claim, target: tuple[str | None, Pubkey], named: str | None
-) -> None:
-    """Register the target, a domain and an address, with the named category, as far as that changes something."""
-    domain, address = target
-    org = principal.org
-    if await resumed(service, claim) is not None:
-        return
-    touched = {str(address), *([domain] if domain else [])}
+async def _plan(
+    service: Service, principal: Principal, domain: str | None, address: Pubkey, named: str | None
+) -> Plan | None:
+    """Return the plan that registers an address with a domain and the named category; None if nothing changes."""
+    org, text = principal.org, str(address)
+    touched = {text, domain} - {None}
     await wait_for_earlier(
         service,
         org,
         _REGISTER.waits_for,
         where=lambda earlier: not touched.isdisjoint({earlier.recipient, earlier.recipient_address}),
     )
-    existing = await service.db.read(lambda conn: recipient(conn, org, str(address)))
+    existing = await service.db.read(lambda conn: recipient(conn, org, text))
     moved = await service.db.read(lambda conn: recipient_by_domain(conn, org, domain)) if domain else None
-    if moved is not None and moved.address == str(address):
+    if moved is not None and moved.address == text:
         moved = None
     category = CATEGORIES.index(named) if named else existing.category if existing else 0
-    if existing and existing.category == category and (domain is None or existing.domain == domain) and not moved:
-        return
-    if (existing or moved) and principal.role != "admin":
-        raise AuthenticationError("insufficient_permissions", "Changing what is registered needs an admin's key.")
-    signer = service.signers.require_authority() if existing or moved else service.signers.operator
-    payer = service.signers.fee_payer_address
-    build = service.instructions(org)
-    instructions = [
-        build.register_recipient(
-            payer=payer,
-            signer=signer.pubkey(),
-            address=address,
-            category=category,
-            domain=domain or (existing.domain if existing else None),
-        )
-    ]
+    if existing and existing.category == category and domain in (None, existing.domain) and not moved:
+        return None
+    changes = existing or moved
+    if changes and principal.role != "admin":
+        raise AuthenticationError("insufficient_permissions", "Changing a registration needs an admin's key.")
+    signer = service.signers.require_authority() if changes else service.signers.operator
+    registrations = [(address, category, domain or (existing.domain if existing else None))]
     if moved is not None:
-        freed = Pubkey.from_string(moved.address)
-        instructions.append(
-            build.register_recipient(
-                payer=payer, signer=signer.pubkey(), address=freed, category=moved.category, domain=None
-            )
-        )
-    plan = Plan(
+        registrations.append((Pubkey.from_string(moved.address), moved.category, None))
+    payer, key = service.signers.fee_payer_address, signer.pubkey()
+    return Plan(
         org=org,
         type=_REGISTER,
-        instructions=instructions,
+        instructions=[
+            service.instructions(org).register_recipient(
+                payer=payer, signer=key, address=whose, category=code, domain=its_domain
+            )
+            for whose, code, its_domain in registrations
+        ],
         signers=[signer],
-        recipient=domain or str(address),
-        recipient_address=str(address),
+        recipient=domain or text,
+        recipient_address=text,
         on_store=lambda conn, _attempt: put_domain(conn, domain) if domain else None,
     )
-    await carry_out(service, plan, claim)
 
 
 async def get(service: Service, principal: Principal, name: str) -> RegisteredRecipient:
     """Return what is registered for an address or a domain. Raises ``recipient_not_found``."""
-    org = principal.org
     domain = None if parse_address(name) else normalise(name)
-    if domain is not None:
-        found = await service.db.read(lambda conn: recipient_by_domain(conn, org, domain))
-    else:
-        found = await service.db.read(lambda conn: recipient(conn, org, name))
+    find, key = (recipient, name) if domain is None else (recipient_by_domain, domain)
+    found = await service.db.read(lambda conn: find(conn, principal.org, key))
     if found is None:
         raise NotFoundError("recipient_not_found")
-    return _answer(found)
+    return _shown(found)
 
 
 def _target(name: str, body: PutRecipient) -> tuple[str | None, Pubkey]:
+    """Return the domain, if one is registered, and its address. Raises ``invalid_recipient``."""
     address = parse_address(name)
     if address is not None:
         if body.address not in (None, name):
@@ -195,7 +187,7 @@ def _target(name: str, body: PutRecipient) -> tuple[str | None, Pubkey]:
     return domain, named
 
 
-def _answer(found: Recipient) -> RegisteredRecipient:
+def _shown(found: Recipient) -> RegisteredRecipient:
     return RegisteredRecipient(
         recipient=found.domain or found.address,
         address=found.address,

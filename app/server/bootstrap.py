@@ -25,7 +25,7 @@ from app.core.outbound import Outbound
 from app.core.paths import ConfigurationError, Paths, program_file
 from app.core.settings import Settings
 from app.core.signers import Signers, load_or_create, read_secret, write_secret
-from app.escrows import outcomes as escrow_outcomes
+from app.escrows import settlement
 from app.exports.exporter import Exporter
 from app.exports.links import DownloadLinks
 from app.keeper.keeper import Keeper
@@ -66,7 +66,7 @@ PLAN_TYPES: Mapping[str, PlanType] = {
         *funding.PLAN_TYPES,
         *approvals.PLAN_TYPES,
         *payments.PLAN_TYPES,
-        *escrow_outcomes.PLAN_TYPES,
+        *settlement.PLAN_TYPES,
     )
 }
 

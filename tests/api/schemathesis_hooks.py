@@ -23,7 +23,7 @@ _BEYOND_SCHEMAS = (
     "url: ",
     "owner_org: ",
     "must be an e-mail address",
-    "walletId: is neither side's wallet",
+    "walletId: must be the paying or the receiving wallet",
     "allocations: must name each wallet once",
     "query: type and event are the same",
     "Idempotency-Key: ",

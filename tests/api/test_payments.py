@@ -170,7 +170,7 @@ async def test_payment_to_itself_is_refused(world: ServiceWorld) -> None:
 
     error = error_of(await world.pay(wallet, wallet["chain_address"], "1"), 400, "invalid_recipient")
 
-    assert error["message"] == "to: A wallet does not pay itself."
+    assert error["message"] == "to: A wallet cannot pay itself."
 
 
 async def test_token_account_mint_and_program_are_no_recipients(world: ServiceWorld) -> None:

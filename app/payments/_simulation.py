@@ -1,10 +1,12 @@
-"""Rehearsals that a client asks for: what every rule says of a payment that is not made."""
+"""Simulated payments: the verdict of every rule on a payment that is not made."""
 
 from solders.pubkey import Pubkey
 
 from app.access.auth import session_key
 from app.access.keyring import Principal
+from app.api.fields import optional
 from app.approvals import service as approvals
+from app.approvals.service import Expense
 from app.chain.rules import RULES
 from app.chain.transactions import unsigned
 from app.core.errors import BusinessError
@@ -21,36 +23,34 @@ from app.wallets import service as wallets
 
 
 async def simulate(service: Service, principal: Principal, body: SimulatePayment, token: str | None) -> Simulation:
-    """Return the verdict of every rule on a payment that is not made; asks the program and leaves no trace."""
+    """Ask the program for the verdict of every rule on a payment; nothing is recorded."""
     paying = await wallets.find(service, principal.org, body.wallet_id)
     session = session_key(principal, token, paying) if token is not None else None
     if paying.archived:
         raise BusinessError("wallet_archived")
     payee = await resolve(service, principal.org, body.to)
-    # An operator's key co-signs a payment that the session authority signs; for an agent an approval stands in.
+    # An operator's key co-signs what the session signs; an agent needs an approval instead.
     co_signed = session is not None
     if principal.role == "agent":
-        co_signed = await approvals.given(service, paying, payee.owner, body.amount, for_escrow=False) is not None
-    org = Pubkey.from_string(paying.org)
-    allowlist = paying.policy.allowlist
+        co_signed = await approvals.find_usable(service, Expense(paying, payee, body.amount)) is not None
+    org, vault = Pubkey.from_string(paying.org), Pubkey.from_string(paying.vault)
     check = service.instructions(paying.org).check_payment(
         policy=Pubkey.from_string(paying.policy.address),
-        vault=Pubkey.from_string(paying.vault),
+        vault=vault,
         amount=body.amount,
         recipient=payee.owner,
         co_signed=co_signed,
-        allowlist=Pubkey.from_string(allowlist) if allowlist else None,
+        allowlist=optional(Pubkey.from_string, paying.policy.allowlist),
         recipient_account=service.addresses.recipient(org, payee.owner),
     )
     raw = unsigned([check], payer=service.signers.fee_payer_address)
-    rehearsal = await service.chain.simulate(raw, replace_blockhash=True)
-    if rehearsal.err is not None or rehearsal.return_data is None:
-        raise business_error(service.codec, RefusedError(rehearsal))
-    vault_tokens = service.addresses.token_account(Pubkey.from_string(paying.vault))
-    balance = await service.chain.token_balance(vault_tokens) or 0
+    simulated = await service.chain.simulate(raw, replace_blockhash=True)
+    if simulated.err is not None or simulated.return_data is None:
+        raise business_error(service.codec, RefusedError(simulated))
+    balance = await service.chain.token_balance(service.addresses.token_account(vault)) or 0
     enough = body.amount <= balance
     policy = await policies.find(service, paying.org, paying.policy.policy_id)
-    verdict = service.codec.decode_return("PaymentCheck", rehearsal.return_data)
+    verdict = service.codec.decode_return("PaymentCheck", simulated.return_data)
     return Simulation(
         wallet_id=paying.wallet_id,
         recipient=payee.name,
@@ -58,14 +58,13 @@ async def simulate(service: Service, principal: Principal, body: SimulatePayment
         currency="USDC",
         allowed=verdict["passed"] and enough,
         usdc_balance=format_usdc(balance),
-        retry_at=_time(verdict["retry_at"]) if enough else None,
-        rules=[_rule(rule, policy, payee.owner) for rule in verdict["rules"]],
+        retry_at=optional(iso, verdict["retry_at"]) if enough else None,
+        rules=[_verdict(rule, policy, payee.owner) for rule in verdict["rules"]],
     )
 
 
-def _rule(verdict: dict[str, int | None], policy: PolicyRecord, recipient: Pubkey) -> RuleVerdict:
-    name = RULES[int(verdict["rule"] or 0)]
-    is_set = bool(verdict["set"])
+def _verdict(verdict: dict[str, int | None], policy: PolicyRecord, recipient: Pubkey) -> RuleVerdict:
+    name, is_set = RULES[int(verdict["rule"] or 0)], bool(verdict["set"])
     limit, attempted, headroom = (int(verdict[key] or 0) for key in ("limit", "attempted", "headroom"))
     return RuleVerdict(
         rule=name,
@@ -74,9 +73,5 @@ def _rule(verdict: dict[str, int | None], policy: PolicyRecord, recipient: Pubke
         limit=limit_text(name, limit, policy) if is_set else None,
         attempted=attempted_text(name, attempted, recipient) if is_set else None,
         headroom=headroom_text(name, headroom) if is_set else None,
-        retry_at=_time(verdict["retry_at"]),
+        retry_at=optional(iso, verdict["retry_at"]),
     )
-
-
-def _time(seconds: int | None) -> str | None:
-    return None if seconds is None else iso(seconds)

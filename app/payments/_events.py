@@ -1,4 +1,4 @@
-"""Events of payments that the service itself adds to the feed; those of the chain come from the projection."""
+"""Events of payments that the service itself adds to the feed; the projection adds those of the chain."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from app.store.feed import append_event
 
 
 def append_pending(conn: Connection, attempt: Attempt) -> None:
-    """Tell that a payment is about to be sent."""
+    """Report that a payment is about to be sent."""
     fields = {
         "tx_signature": attempt.signature,
         "amount": format_usdc(attempt.amount),
@@ -22,7 +22,7 @@ def append_pending(conn: Connection, attempt: Attempt) -> None:
 
 
 def append_blocked(conn: Connection, attempt: Attempt, approval_id: str | None) -> None:
-    """Tell that the policy refused a payment or an escrow, and which approval was asked for."""
+    """Report that the policy refused a payment or an escrow, and the approval requested for it."""
     assert attempt.violation is not None
     fields = {
         "attempted_amount": format_usdc(attempt.amount),
@@ -34,7 +34,7 @@ def append_blocked(conn: Connection, attempt: Attempt, approval_id: str | None) 
     _append(conn, attempt, "transaction.blocked", f"refused by {attempt.violation['rule']}", fields)
 
 
-def _append(conn: Connection, attempt: Attempt, kind: str, became: str, fields: dict[str, Any]) -> None:
+def _append(conn: Connection, attempt: Attempt, kind: str, outcome: str, fields: dict[str, Any]) -> None:
     append_event(
         conn,
         event_id=derived_id("evt_", attempt.tx_id, kind),
@@ -42,7 +42,7 @@ def _append(conn: Connection, attempt: Attempt, kind: str, became: str, fields: 
         type=kind,
         timestamp=attempt.created_at,
         wallet_id=attempt.wallet_id,
-        summary=f"{format_usdc(attempt.amount)} USDC to {attempt.recipient} {became}",
+        summary=f"{format_usdc(attempt.amount)} USDC to {attempt.recipient} {outcome}",
         payload={
             "wallet_id": attempt.wallet_id,
             "tx_id": attempt.tx_id,

@@ -1,4 +1,4 @@
-"""Completion proofs: read from requests, handed to the program, and explained where it refuses them."""
+"""Completion proofs: parses them, hands them to the program and explains why it refuses one."""
 
 import base64
 import re
@@ -11,24 +11,23 @@ from solders.pubkey import Pubkey
 from app.chain.escrow_instructions import PROOF_KINDS, attestation, output_commitment
 from app.chain.records import failed_instruction
 from app.core.errors import ApiError, BusinessError
-from app.escrows.models import CompleteEscrow
-from app.escrows.service import hash_of
+from app.escrows.models import SHA256, CompleteEscrow
+from app.escrows.service import parse_hash
 from app.store.escrows import EscrowRecord
 from app.submission.context import Service
-from app.submission.plan import Outcome, RefusedError
+from app.submission.plan import Failure, RefusedError
 from app.submission.refusals import error_name
 
-_HASH = re.compile(r"sha256:[0-9a-fA-F]{64}", re.ASCII)
 _OUTPUT_HASH = PROOF_KINDS.index("output_hash")
 _SIGNED_ATTESTATION = PROOF_KINDS.index("signed_attestation")
 _SIGNATURE_BYTES, _HASH_BYTES = 64, 32
-#: Index of the signature's instruction: before it stands the compute limit, after it the completion.
+#: Index of the instruction with the signature: between the compute limit and the completion.
 _ATTESTATION_INDEX = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """A well-formed proof: the code of its kind, the hash of the output, and the signature of the signed kinds."""
+    """A well-formed proof: the code of its kind, the hash of the output and, for signed kinds, the signature."""
 
     kind: int
     output_hash: bytes
@@ -36,12 +35,12 @@ class Proof:
 
 
 def parse(body: CompleteEscrow) -> Proof:
-    """Return the parts of a proof. Raises ``invalid_proof``."""
+    """Return the proof in a request. Raises ``invalid_proof``."""
     kind = PROOF_KINDS.index(body.proof_type)
     if kind == _OUTPUT_HASH:
-        if not _HASH.fullmatch(body.proof):
+        if not re.fullmatch(SHA256, body.proof):
             raise BusinessError("invalid_proof", "proof: must have the form sha256:<64 hex digits>.")
-        return Proof(kind, hash_of(body.proof), None)
+        return Proof(kind, parse_hash(body.proof), None)
     try:
         raw = base64.b64decode(body.proof.encode("ascii"), validate=True)
     except (UnicodeEncodeError, BinasciiError):
@@ -54,9 +53,9 @@ def parse(body: CompleteEscrow) -> Proof:
 
 
 async def instructions(service: Service, found: EscrowRecord, proof: Proof) -> list[Instruction]:
-    """Return what has to stand before the completion: the runtime's check of a signature, by the key that counts.
+    """Return the instructions before the completion: for a signed proof, the runtime's check of its signature.
 
-    Raises ``invalid_proof`` when there is no such key, and ``escrow_already_settled``.
+    Raises ``invalid_proof`` when nobody's key could sign it, and ``escrow_already_settled``.
     """
     if proof.signature is None:
         return []
@@ -72,27 +71,25 @@ async def instructions(service: Service, found: EscrowRecord, proof: Proof) -> l
         key = receiver
     if key == Pubkey.default():
         missing = "the receiving wallet has no session" if proof.kind == _SIGNED_ATTESTATION else "there is no verifier"
-        raise BusinessError("invalid_proof", f"Nobody can sign such a proof: {missing}.")
+        raise BusinessError("invalid_proof", f"Nobody can sign this kind of proof: {missing}.")
     message = service.instructions(found.org).attested_message(
         address, proof.kind, bytes.fromhex(found.task_hash), proof.output_hash
     )
     return [attestation(key, proof.signature, message)]
 
 
-def explain(service: Service, failure: RefusedError | Outcome, found: EscrowRecord, proof: Proof) -> ApiError | None:
-    """Return the error for a proof that was refused; None when the refusal has another reason."""
+def explain(service: Service, failure: Failure, found: EscrowRecord, proof: Proof) -> ApiError | None:
+    """Return the error for a refused proof; None when the failure has another reason."""
     name = error_name(service.codec, failure)
     if name == "InvalidProof":
         return BusinessError("invalid_proof", _what_is_wrong(found, proof))
     if proof.signature is None:
         return None
     if name == "SessionExpired":
-        return BusinessError(
-            "invalid_proof", "The session of the receiving wallet, whose key has to sign, has expired."
-        )
+        return BusinessError("invalid_proof", "The receiving wallet's session, whose key must sign, has expired.")
     err = failure.simulation.err if isinstance(failure, RefusedError) else failure.error
     if failed_instruction(err) == _ATTESTATION_INDEX:
-        return BusinessError("invalid_proof", "The signature is not the expected key's over this escrow and output.")
+        return BusinessError("invalid_proof", "The signature is not by the expected key over this escrow and output.")
     return None
 
 
@@ -100,5 +97,5 @@ def _what_is_wrong(found: EscrowRecord, proof: Proof) -> str | None:
     if not found.proof_kinds >> proof.kind & 1:
         return f"The escrow does not accept proofs of the kind {PROOF_KINDS[proof.kind]}."
     if found.output_commitment not in (None, output_commitment(proof.output_hash).hex()):
-        return "The output's hash is not the one that the escrow expects."
+        return "The hash of the output is not the one that the escrow expects."
     return None

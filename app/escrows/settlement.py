@@ -1,0 +1,263 @@
+"""How escrows end: completed by a proof, disputed by a side, decided by the arbiter.
+
+The program judges each step in a simulation; the service only explains what it refuses.
+"""
+
+import hashlib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from solders.instruction import Instruction
+from solders.keypair import Keypair
+from solders.pubkey import Pubkey
+from sqlalchemy import Connection
+
+from app.access.auth import decode_token, session_key
+from app.access.keyring import Principal
+from app.api.fields import optional
+from app.chain.escrow_instructions import OpenEscrow
+from app.core.errors import ApiError, AuthenticationError, BusinessError, RequestError, UnavailableError
+from app.escrows import _proofs
+from app.escrows.models import CompleteEscrow, DisputeEscrow, Escrow, ResolveDispute
+from app.escrows.service import LOCK, find, parse_hash, shown
+from app.payments.token_accounts import count_opening, must_open
+from app.store.attempts import Attempt
+from app.store.escrows import DISPUTED, LOCKED, OPEN, PENDING, EscrowRecord, remember_dispute, remember_output
+from app.submission.context import Service
+from app.submission.idempotency import Claim
+from app.submission.locks import LockScope
+from app.submission.plan import Failure, Hook, Plan, PlanType, RefusedError, nothing
+from app.submission.refusals import business_error, error_name, is_known, require_confirmed
+from app.wallets import service as wallets
+
+_COMPLETE, _DISPUTE, _RESOLVE = PlanType("complete_escrow"), PlanType("dispute_escrow"), PlanType("resolve_dispute")
+PLAN_TYPES = (LOCK, _COMPLETE, _DISPUTE, _RESOLVE)
+_NO_HASH = bytes(32)
+
+
+@dataclass(frozen=True, slots=True)
+class _Party:
+    """Who acts: for which wallet, if for one, and the session that signs; without a session the operator does."""
+
+    wallet_id: str | None
+    session: Keypair | None
+
+    def key(self, service: Service) -> Keypair:
+        return self.session or service.signers.operator
+
+    def explain(self, service: Service, failure: Failure) -> ApiError | None:
+        """Return the error for a session that the chain does not know, or no longer."""
+        if self.session is not None and error_name(service.codec, failure) == "Unauthorized":
+            return AuthenticationError("session_token_invalid")
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A step of an escrow: who asks for it, the statuses that allow it, and how its refusals are explained."""
+
+    service: Service
+    principal: Principal
+    claim: Claim
+    allowed: Sequence[str]
+    explain: Callable[[Failure], ApiError | None]
+
+    async def take(self, escrow: EscrowRecord, plan_of: Callable[[EscrowRecord], Awaitable[Plan]]) -> Escrow:
+        """Send the plan, unless an earlier run of the request did, and return the escrow as it is then."""
+        service = self.service
+        outcome = await service.submitter.resume(self.claim)
+        if outcome is None:
+            if escrow.status == PENDING:
+                escrow = await self._caught_up(escrow)
+            self._check(escrow)
+            plan = await plan_of(escrow)
+            try:
+                async with service.locks.hold(LockScope.WALLET_SENDING, escrow.wallet_id):
+                    outcome = await service.submitter.send(plan, self.claim)
+                outcome = await service.submitter.wait(outcome, self.claim)
+            except RefusedError as refused:
+                raise await self._error(escrow, refused) from None
+            if outcome.status == "failed":
+                raise await self._error(escrow, outcome)
+        require_confirmed(service.codec, outcome)
+        return shown(await find(service, self.principal, escrow.escrow_id), self.principal)
+
+    def _check(self, escrow: EscrowRecord) -> None:
+        """Raise the error that says why the step cannot be taken any more, or yet."""
+        if escrow.status in self.allowed:
+            return
+        if escrow.status == PENDING:
+            raise UnavailableError(
+                "chain_unavailable", "The escrow is not confirmed yet.", headers={"Retry-After": "1"}
+            )
+        reason = "it waits for its arbiter" if escrow.status == DISPUTED else "it is settled"
+        raise BusinessError("escrow_already_settled", f"The escrow's status is {escrow.status}: {reason}.")
+
+    async def _caught_up(self, escrow: EscrowRecord) -> EscrowRecord:
+        """Return the escrow as the chain has it now."""
+        await self.service.catch_up()
+        return await find(self.service, self.principal, escrow.escrow_id)
+
+    async def _error(self, escrow: EscrowRecord, failure: Failure) -> ApiError:
+        explained = self.explain(failure)
+        if explained is not None:
+            return explained
+        if not is_known(error_name(self.service.codec, failure)):
+            # A settled escrow's account is gone, which the program cannot tell from one that never existed.
+            try:
+                self._check(await self._caught_up(escrow))
+            except BusinessError as settled:
+                return settled
+        return business_error(self.service.codec, failure)
+
+
+async def complete(  # noqa: PLR0917
+    service: Service, principal: Principal, claim: Claim, identifier: str, body: CompleteEscrow, token: str | None
+) -> Escrow:
+    """Release an escrow upon a proof.
+
+    Raises ``invalid_proof``, ``escrow_expired``, ``escrow_already_settled``, and ``invalid_recipient`` if the receiver
+    has no token account and the wallet may not open another one.
+    """
+    found = await find(service, principal, identifier)
+    party = await _party(service, principal, found, token)
+    proof = _proofs.parse(body)
+
+    async def plan(escrow: EscrowRecord) -> Plan:
+        # It does not matter to the program who brings a signature, so it is not asked to check that.
+        key = party.key(service) if proof.signature is None else None
+        completion = service.instructions(escrow.org).complete_escrow(
+            _accounts(escrow),
+            payer=service.signers.fee_payer_address,
+            kind=proof.kind,
+            output_hash=proof.output_hash,
+            signer=None if key is None else key.pubkey(),
+        )
+        front = await _proofs.instructions(service, escrow, proof)
+        opens = escrow.to_wallet is None and await must_open(
+            service, escrow.wallet_id, Pubkey.from_string(escrow.receiver)
+        )
+
+        def store(conn: Connection, _attempt: Attempt) -> None:
+            if body.output_url is not None:
+                remember_output(conn, escrow.escrow_id, proof.output_hash.hex(), body.output_url)
+            if opens:
+                count_opening(conn, escrow.wallet_id)
+
+        return _plan(escrow, _COMPLETE, [*front, completion], [] if key is None else [key], store)
+
+    def explain(failure: Failure) -> ApiError | None:
+        return _proofs.explain(service, failure, found, proof) or party.explain(service, failure)
+
+    return await _Step(service, principal, claim, (LOCKED,), explain).take(found, plan)
+
+
+async def dispute(  # noqa: PLR0917
+    service: Service, principal: Principal, claim: Claim, identifier: str, body: DisputeEscrow, token: str | None
+) -> Escrow:
+    """Stop an escrow until the arbiter decides; either side may, before the deadline.
+
+    An agent acts for its wallet, an operator's key for the side that it names, by default the paying one. Raises
+    ``escrow_expired`` and ``escrow_already_settled``.
+    """
+    found = await find(service, principal, identifier)
+    if body.wallet_id not in (None, found.wallet_id, found.to_wallet):
+        raise RequestError("invalid_request", "walletId: must be the paying or the receiving wallet.")
+    party = await _party(service, principal, found, token, body.wallet_id)
+    side, key = party.wallet_id or found.wallet_id, party.key(service)
+
+    async def plan(escrow: EscrowRecord) -> Plan:
+        instruction = service.instructions(escrow.org).dispute_escrow(
+            _accounts(escrow),
+            signer=key.pubkey(),
+            reason_hash=hashlib.sha256(body.reason.encode()).digest(),
+            evidence_hash=optional(parse_hash, body.evidence) or _NO_HASH,
+        )
+
+        def store(conn: Connection, _attempt: Attempt) -> None:
+            remember_dispute(conn, escrow.escrow_id, body.reason, side)
+
+        return _plan(escrow, _DISPUTE, [instruction], [key], store)
+
+    def explain(failure: Failure) -> ApiError | None:
+        return party.explain(service, failure)
+
+    return await _Step(service, principal, claim, (LOCKED,), explain).take(found, plan)
+
+
+async def resolve(
+    service: Service, principal: Principal, claim: Claim, identifier: str, body: ResolveDispute
+) -> Escrow:
+    """Divide a disputed escrow as the arbiter decides, whose key signs.
+
+    Raises ``escrow_not_disputed``, ``escrow_already_settled``, ``invalid_amount`` and ``authority_offline``.
+    """
+    found = await find(service, principal, identifier)
+    arbiter = service.signers.require_arbiter()
+    released = {"release": found.amount, "refund": 0}.get(body.decision, body.released_amount or 0)
+    if body.decision == "split" and released >= found.amount:
+        raise RequestError("invalid_amount", "releasedAmount: must be less than the escrow's amount.")
+
+    async def plan(escrow: EscrowRecord) -> Plan:
+        instruction = service.instructions(escrow.org).resolve_dispute(
+            _accounts(escrow),
+            payer=service.signers.fee_payer_address,
+            arbiter=arbiter.pubkey(),
+            released=released,
+        )
+        return _plan(escrow, _RESOLVE, [instruction], [arbiter])
+
+    def explain(failure: Failure) -> ApiError | None:
+        if error_name(service.codec, failure) != "Unauthorized":
+            return None
+        return UnavailableError("authority_offline", "The escrow's arbiter is not this service's key.")
+
+    return await _Step(service, principal, claim, OPEN, explain).take(found, plan)
+
+
+async def _party(
+    service: Service, principal: Principal, found: EscrowRecord, token: str | None, named: str | None = None
+) -> _Party:
+    """Return who acts: the agent, or for a key of another role the wallet of the session token, else the operator.
+
+    Raises ``session_token_invalid`` and ``session_token_expired``.
+    """
+    named = principal.wallet_id or named
+    if token is None and principal.role != "agent":
+        return _Party(named, None)
+    for side in (named,) if named else (found.wallet_id, found.to_wallet):
+        if side is None:
+            continue
+        wallet = await wallets.find(service, found.org, side)
+        known = token is not None and str(decode_token(token).pubkey()) == wallet.session_authority
+        if known or principal.role == "agent":
+            return _Party(side, session_key(principal, token, wallet))
+    raise AuthenticationError("session_token_invalid")
+
+
+def _accounts(found: EscrowRecord) -> OpenEscrow:
+    return OpenEscrow(
+        Pubkey.from_string(found.address),
+        Pubkey.from_string(found.vault),
+        Pubkey.from_string(found.receiver),
+        Pubkey.from_string(found.payer),
+    )
+
+
+def _plan(
+    escrow: EscrowRecord,
+    kind: PlanType,
+    instructions: Sequence[Instruction],
+    signers: Sequence[Keypair],
+    on_store: Hook = nothing,
+) -> Plan:
+    return Plan(
+        org=escrow.org,
+        type=kind,
+        instructions=instructions,
+        signers=signers,
+        wallet_id=escrow.wallet_id,
+        recipient=escrow.escrow_id,
+        amount=escrow.amount,
+        on_store=on_store,
+    )
