@@ -201,13 +201,13 @@ async def _approval(service: Service, found: ApprovalRequest) -> Instruction:
 
 
 async def _withdrawal(service: Service, found: ApprovalRequest) -> Instruction:
-    given = await service.db.read(lambda conn: approval(conn, found.org, found.address))
-    assert given is not None
+    on_chain = await service.db.read(lambda conn: approval(conn, found.org, found.address))
+    assert on_chain is not None
     return service.instructions(found.org).close_approval(
         signer=service.signers.operator_address,
-        vault=Pubkey.from_string(given.vault),
-        approval=Pubkey.from_string(given.address),
-        rent_receiver=Pubkey.from_string(given.payer),
+        vault=Pubkey.from_string(on_chain.vault),
+        approval=Pubkey.from_string(on_chain.address),
+        rent_receiver=Pubkey.from_string(on_chain.payer),
     )
 
 
@@ -234,9 +234,8 @@ async def _submit(service: Service, claim: Claim, plan: Plan) -> None:
     except RefusedError as refused:
         if _is_gone(refused):
             # A payment has just used the approval.
-            raise ConflictError(
-                "idempotency_in_progress", "It was used at the same time. Repeat the request."
-            ) from None
+            message = "The approval was used at the same time. Repeat the request."
+            raise ConflictError("idempotency_in_progress", message) from None
         raise business_error(service.codec, refused) from None
 
 
@@ -245,7 +244,7 @@ async def _chain_time(service: Service) -> int:
     slot = await service.chain.call("getSlot", [{"commitment": "finalized"}])
     moment = await service.chain.call("getBlockTime", [slot])
     if not isinstance(moment, int):
-        raise ChainUnavailable("the node does not tell the time of its last finalized block")
+        raise ChainUnavailable("the node did not report the time of its last finalized block")
     return moment
 
 

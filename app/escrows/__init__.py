@@ -1,1 +1,1 @@
-"""Escrows."""
+"""Escrows between agents: created, completed, disputed and resolved."""

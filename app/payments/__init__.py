@@ -1,1 +1,1 @@
-"""Payments."""
+"""Payments, simulated or made, and what payments and escrows share when money leaves a wallet."""

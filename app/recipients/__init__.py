@@ -1,1 +1,1 @@
-"""Recipients."""
+"""Recipients: resolves whom a client names, and registers categories and domains."""

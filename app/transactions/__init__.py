@@ -1,1 +1,1 @@
-"""Transactions."""
+"""The list of transactions: every movement of money, and every refused payment."""
