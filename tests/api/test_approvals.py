@@ -1,4 +1,4 @@
-"""Approvals: an agent's payment above the threshold waits for the operator, who lets it pass once, or does not."""
+"""Approvals: an agent's payment above the threshold needs the operator, who lets it pass once, or rejects it."""
 
 import asyncio
 from dataclasses import dataclass
@@ -24,13 +24,13 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 _DAY = 24 * 3600
 _THRESHOLD = "10"
-#: Longer than a blockhash lives (150 slots of 0.4 s), until that is finalized (32 slots), and the margin (30).
+#: Longer than a blockhash lives (150 slots of 0.4 s), its last block takes to finalize (32) and the margin (30).
 _EXPIRY_SECONDS = 90.0
 
 
 @dataclass
 class Agent:
-    """An agent whose wallet needs a co-signature above 10 USDC, and somebody whom it pays."""
+    """An agent whose wallet needs a co-signature above 10 USDC, and the recipient of its payments."""
 
     world: ServiceWorld
     wallet: Json
@@ -43,7 +43,7 @@ class Agent:
         return await self.world.pay(self.wallet, to or self.to, amount, key=self.key, session=self.session, **options)
 
     async def refused(self, amount: str = "20", to: str | None = None) -> str:
-        """Make a payment that must be refused for want of a co-signature, and return the approval's id."""
+        """Make a payment that must be refused for lack of a co-signature, and return the approval's id."""
         error = error_of(await self.pay(amount, to), 402, "policy_violation")
         assert error["violation"]["rule"] == "require_co_sign"
         assert error["approval_id"].startswith("apr_")
@@ -106,7 +106,7 @@ async def _switch(world: ServiceWorld, wallet: Json, policy: Json) -> None:
 
 
 async def test_refused_payment_passes_once_when_an_operator_has_approved_it(world: ServiceWorld) -> None:
-    # Given an agent whose payment is refused for want of a co-signature
+    # Given an agent whose payment is refused for lack of a co-signature
     agent, operator = await _agent(world), world.key("operator")
     approval_id = await agent.refused()
     asked = await _get(world, approval_id)
@@ -115,7 +115,7 @@ async def test_refused_payment_passes_once_when_an_operator_has_approved_it(worl
     assert (asked["policy_id"], asked["policy_version"]) == (agent.policy["policy_id"], 1)
     assert (asked["decided_by"], asked["decided_at"]) == (None, None)
 
-    # When an operator approves it, the Approval stands on the chain for 24 hours
+    # When an operator approves it, the Approval is on the chain for 24 hours
     answer = await _decide(world, approval_id, "approve", key=operator)
     assert answer.status_code == 200, answer.text
     approved = answer.json()
@@ -140,7 +140,7 @@ async def test_refused_payment_passes_once_when_an_operator_has_approved_it(worl
     assert await _lamports(world, payer) == before + rent - await _fee(world, paid["tx_signature"])
     assert (await _get(world, approval_id))["status"] == "used"
 
-    # And no second time
+    # But not a second time
     assert await agent.refused() != approval_id
     assert await world.balance(agent.to) == 20_000_000
 
@@ -279,7 +279,7 @@ async def test_simulation_counts_an_approval_for_the_agent(world: ServiceWorld) 
     await _approve(world, await agent.refused())
     assert await allowed(key=agent.key)
     assert await allowed(key=agent.key, headers={"Session-Token": agent.session})
-    # The operator's own payment needs the agent's signature beside its own, whatever was approved
+    # The operator's own payment needs the agent's signature next to its own, whatever was approved
     assert not await allowed()
     assert (await agent.pay()).status_code == 200
     assert not await allowed(key=agent.key)
@@ -288,7 +288,7 @@ async def test_simulation_counts_an_approval_for_the_agent(world: ServiceWorld) 
 # Policies
 
 
-async def test_new_version_of_the_policy_makes_an_approval_worthless(world: ServiceWorld) -> None:
+async def test_new_version_of_the_policy_makes_an_approval_unusable(world: ServiceWorld) -> None:
     agent = await _agent(world)
     approved, undecided = await agent.refused(), await agent.refused("30")
     await _approve(world, approved)
@@ -305,14 +305,14 @@ async def test_new_version_of_the_policy_makes_an_approval_worthless(world: Serv
     assert await world.balance(agent.to) == 20_000_000
 
 
-async def test_approval_rests_while_another_policy_is_attached_and_counts_when_its_own_is_back(
+async def test_approval_is_suspended_while_another_policy_is_attached(
     world: ServiceWorld,
 ) -> None:
     agent, other = await _agent(world), await world.policy(requireCoSign="5")
     approved, undecided = await agent.refused(), await agent.refused("30")
     await _approve(world, approved)
 
-    # The other policy is in the same version, but it is not the one that the operator saw
+    # The other policy has the same version, but it is not the one that the operator saw
     await _switch(world, agent.wallet, other)
     assert await agent.refused() != approved
     error_of(await _decide(world, undecided, "approve"), 422, "approval_outdated")
@@ -324,7 +324,7 @@ async def test_approval_rests_while_another_policy_is_attached_and_counts_when_i
     assert (await agent.pay("30")).json()["status"] == "confirmed"
 
 
-async def test_approval_made_beside_the_service_for_another_policy_stands_in_nobodys_way(world: ServiceWorld) -> None:
+async def test_outside_approval_for_another_policy_blocks_nothing(world: ServiceWorld) -> None:
     agent, other = await _agent(world), await world.policy(requireCoSign="5")
     operator = world.service.signers.operator
     await _switch(world, agent.wallet, other)
@@ -362,7 +362,7 @@ async def test_approval_ends_a_day_after_it_was_given(own_world: ServiceWorld) -
 
     world.clock.ahead += _DAY
 
-    # The chain's clock decides: its Approval is worth nothing any more, and the payment asks for another
+    # The chain's clock decides: the Approval has expired, and the payment requests another
     assert await agent.refused() != late
     assert await world.balance(agent.to) == 20_000_000
 
@@ -465,7 +465,7 @@ async def test_approval_of_an_archived_wallet_is_refused_and_can_be_rejected(wor
         assert (await _decide(world, approval_id, "reject")).json()["status"] == "rejected"
 
 
-# Repetitions, and answers that got lost
+# Repetitions and lost answers
 
 
 async def test_decisions_are_repeated_without_effect(world: ServiceWorld) -> None:
@@ -529,7 +529,7 @@ async def test_decision_cut_off_goes_on_under_its_key(own_world: ServiceWorld, l
     assert world.service.db.read_now(pending_attempts) == []
 
 
-async def test_rejection_waits_until_an_approval_that_got_lost_can_no_longer_land(own_world: ServiceWorld) -> None:
+async def test_rejection_waits_until_a_lost_approval_can_no_longer_land(own_world: ServiceWorld) -> None:
     world = own_world
     agent = await _agent(world)
     approval_id, other = await agent.refused(), await agent.refused("30")
@@ -541,9 +541,9 @@ async def test_rejection_waits_until_an_approval_that_got_lost_can_no_longer_lan
 
     assert refused["tx_id"] == lost
     assert (await _get(world, approval_id))["status"] == "pending"
-    # Others are decided meanwhile
+    # Other approvals can be decided meanwhile
     assert (await _decide(world, other, "reject")).json()["status"] == "rejected"
-    # Settlement does not send it behind the operator's back
+    # Recovery does not send it behind the operator's back
     sent = world.line.methods.count("sendTransaction")
     await world.service.part(Recovery).recover()
     assert world.line.methods.count("sendTransaction") == sent
@@ -565,7 +565,7 @@ async def test_approvals_outlive_a_restart(own_world: ServiceWorld) -> None:
     assert (await agent.pay()).json()["status"] == "confirmed"
 
 
-async def test_wallet_has_a_thousand_undecided_requests_of_which_the_oldest_gives_way(world: ServiceWorld) -> None:
+async def test_oldest_of_a_thousand_undecided_requests_gives_way(world: ServiceWorld) -> None:
     agent, other = await _agent(world), await _agent(world)
     elsewhere, approved, oldest, older = (
         await other.refused(),
@@ -575,7 +575,7 @@ async def test_wallet_has_a_thousand_undecided_requests_of_which_the_oldest_give
     )
     await _approve(world, approved)
 
-    # Given a wallet with as many as it may have
+    # Given a wallet with as many requests as it may have
     def fill(connection: Connection) -> None:
         [row] = connection.execute(select(approval_requests).where(approval_requests.c.approval_id == older))
         filled = [
@@ -587,10 +587,10 @@ async def test_wallet_has_a_thousand_undecided_requests_of_which_the_oldest_give
     await world.service.db.write(fill)
     assert (await _get(world, oldest))["status"] == "pending"
 
-    # When it asks for one more
+    # When it requests one more
     newest = await agent.refused("24")
 
-    # Then the oldest that nobody decided on is gone, and no other
+    # Then only the oldest undecided one is gone
     error_of(await world.call("GET", f"/v1/approvals/{oldest}"), 404, "approval_not_found")
     for kept in (older, newest, elsewhere, "apr_0"):
         assert (await _get(world, kept))["status"] == "pending"
@@ -620,7 +620,7 @@ async def test_requests_that_nobody_decided_on_are_forgotten_after_90_days(world
     assert (await _get(world, rejected))["status"] == "rejected"
 
 
-# Who sees and decides
+# Permissions and lists
 
 
 async def test_agents_and_viewers_decide_nothing(world: ServiceWorld) -> None:

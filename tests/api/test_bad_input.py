@@ -442,7 +442,7 @@ async def test_refused_requests_leave_nothing(world: ServiceWorld) -> None:
     assert (await world.ok("GET", "/v1/wallets?limit=100"), await world.ok("GET", "/v1/policies")) == before
 
 
-async def test_what_nobody_foresaw_is_answered_without_details(
+async def test_unexpected_error_is_answered_without_details(
     world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_arguments: object) -> None:

@@ -1,4 +1,4 @@
-"""USDC that somebody transfers past the API: into the reserve, or straight into a wallet's vault."""
+"""USDC transferred past the API: into the reserve, or straight into a wallet's vault."""
 
 import pytest
 from solders.keypair import Keypair
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def _depositor(world: ServiceWorld, amount: int) -> Keypair:
-    """Somebody with a token account that holds this much micro-USDC."""
+    """Return the owner of a token account that holds this much micro-USDC."""
     owner = Keypair()
     build, payer = world.service.instructions(world.org), world.service.signers.fee_payer.pubkey()
     await world.land([build.create_token_account(payer=payer, owner=owner.pubkey())])
@@ -38,7 +38,7 @@ async def _transfer(world: ServiceWorld, owner: Keypair, to: Pubkey, amount: int
 
 
 async def _look(world: ServiceWorld) -> None:
-    # The program's history does not tell of it; the round in which balances are compared does.
+    # The program's history does not show it; comparing balances does.
     await world.service.indexer.check()
     await world.catch_up()
 
@@ -48,7 +48,7 @@ async def _deposits(world: ServiceWorld) -> list[Json]:
     return list((await world.ok("GET", "/v1/events?type=org.deposit_confirmed&limit=100"))["data"])
 
 
-async def test_transfer_into_the_reserve_is_told_and_can_be_allocated(world: ServiceWorld) -> None:
+async def test_transfer_into_the_reserve_is_reported_and_can_be_allocated(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds=None)
     path = f"/v1/wallets/{wallet['wallet_id']}/fund"
     before = (await world.ok("POST", path, {"amount": "1", "currency": "USDC"}))["org_balance_remaining"]

@@ -1,4 +1,4 @@
-"""Bad input about escrows: a clear error each, and the escrow stays as it was."""
+"""Bad input for escrows: each gets a clear error and leaves the escrow unchanged."""
 
 import pytest
 import pytest_asyncio
@@ -15,7 +15,7 @@ _UNKNOWN = {"escrow_id": "escrow_4vJ9JU1bJJE96FWSJKvHsm"}
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", name="sides")
 async def _sides(world: ServiceWorld) -> tuple[Agent, Agent]:
-    """Two agents whose escrows are refused, or refused what is asked of them."""
+    """Two agents whose requests about escrows are refused."""
     return await agent(world, funds="900"), await agent(world)
 
 
@@ -23,7 +23,7 @@ async def _unchanged(world: ServiceWorld, escrow: Json) -> None:
     assert await world.ok("GET", of(escrow)) == escrow
 
 
-# Making
+# Creation
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ async def test_malformed_terms_lock_nothing(
     assert (await world.ok("GET", f"{A2A}?walletId={paying.id}&status=pending"))["data"] == []
 
 
-async def test_limits_of_the_terms_are_good(sides: tuple[Agent, Agent]) -> None:
+async def test_limits_of_the_terms_are_accepted(sides: tuple[Agent, Agent]) -> None:
     paying, receiving = sides
     shortest = await paying.lock(receiving, "0.000001", timeoutSeconds=60, taskDescription="x" * 2_000)
     longest = await paying.lock(receiving, "1", timeoutSeconds=2_592_000, proofTypes=["output_hash", "output_hash"])
@@ -130,10 +130,10 @@ async def test_wallet_has_at_most_64_open_escrows(world: ServiceWorld, sides: tu
     assert (await paying.lock(receiving, "0.01"))["status"] == "locked"
 
 
-# Who may
+# Permissions
 
 
-async def test_agents_spend_only_from_their_own_wallet_and_with_their_own_session(
+async def test_agents_spend_only_from_their_own_wallet_with_its_session(
     world: ServiceWorld, sides: tuple[Agent, Agent]
 ) -> None:
     paying, receiving = sides
@@ -189,7 +189,7 @@ async def test_unknown_escrow_is_not_found(world: ServiceWorld) -> None:
     error_of(await world.call("GET", f"{A2A}?status=open"), 400, "invalid_request")
 
 
-# Wrong states
+# Wrong statuses
 
 
 async def test_after_the_deadline_nothing_but_the_refund_happens(own_world: ServiceWorld) -> None:
@@ -249,7 +249,7 @@ async def test_malformed_dispute_is_refused(
     await _unchanged(world, made)
 
 
-async def test_agent_speaks_for_no_other_side(sides: tuple[Agent, Agent]) -> None:
+async def test_agent_acts_for_no_other_side(sides: tuple[Agent, Agent]) -> None:
     paying, receiving = sides
     made = await paying.lock(receiving)
 

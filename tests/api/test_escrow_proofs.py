@@ -1,4 +1,4 @@
-"""Completion proofs that prove nothing: refused, the escrow as it was."""
+"""Completion proofs that prove nothing are refused and leave the escrow unchanged."""
 
 import base64
 import hashlib
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", name="sides")
 async def _sides(world: ServiceWorld) -> tuple[Agent, Agent]:
-    """Two agents whose escrows are refused a completion."""
+    """Two agents whose completions are refused."""
     return await agent(world, funds="900"), await agent(world)
 
 
@@ -83,7 +83,7 @@ async def test_agreed_kinds_and_output_bind_every_proof(world: ServiceWorld, sid
     await _unchanged(world, made)
 
 
-async def test_receiving_agent_learns_the_hash_that_its_output_must_have_from_nobody(
+async def test_receiving_agent_cannot_learn_the_expected_hash_before_release(
     world: ServiceWorld, sides: tuple[Agent, Agent]
 ) -> None:
     paying, receiving = sides

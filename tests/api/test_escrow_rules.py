@@ -31,7 +31,7 @@ async def test_blocked_escrow_is_on_record_and_changes_nothing_on_the_chain(worl
     assert (await world.ok("GET", f"/v1/wallets/{paying.id}"))["status"] == "policy_violation"
 
 
-async def test_escrows_and_payments_count_together_and_what_comes_back_is_given_back(world: ServiceWorld) -> None:
+async def test_limits_count_escrows_and_payments_together_less_refunds(world: ServiceWorld) -> None:
     policy = await world.policy(maxPerDay="10")
     paying, receiving = await agent(world, policy["policy_id"]), await agent(world)
     made = await paying.lock(receiving, "8")

@@ -1,4 +1,4 @@
-"""Escrows walk the table of their states: what each side holds, sees and is told at every step."""
+"""Escrows go through all their states: what each side holds and sees, and its events, at every step."""
 
 import hashlib
 
@@ -23,7 +23,7 @@ async def _escrow(world: ServiceWorld, escrow: Json) -> Json:
     return await world.ok("GET", of(escrow))
 
 
-# Making
+# Creation
 
 
 async def test_locking_takes_the_money_from_the_wallet_at_once(world: ServiceWorld) -> None:
@@ -178,7 +178,7 @@ async def test_callback_of_the_verifier_releases(world: ServiceWorld) -> None:
     assert (done["status"], done["proof_type"]) == ("released", "webhook_callback")
 
 
-async def test_address_outside_is_paid_and_has_no_rows(world: ServiceWorld) -> None:
+async def test_outside_address_is_paid_and_has_no_rows(world: ServiceWorld) -> None:
     paying, outside = await agent(world), Keypair()
     made = await paying.lock(str(outside.pubkey()))
     assert made["to_wallet"] == str(outside.pubkey())
@@ -195,7 +195,7 @@ async def test_address_outside_is_paid_and_has_no_rows(world: ServiceWorld) -> N
 # Timeout
 
 
-async def test_timeout_gives_the_money_back_by_the_keeper(own_world: ServiceWorld) -> None:
+async def test_keeper_refunds_an_escrow_after_its_timeout(own_world: ServiceWorld) -> None:
     world = own_world
     paying, receiving = await _agents(world)
     made = await paying.lock(receiving, timeoutSeconds=60)
@@ -289,7 +289,7 @@ async def test_arbiter_divides_what_is_disputed(
     )
 
 
-async def test_disputed_escrow_outlives_its_deadline_and_goes_back_after_30_days_without_a_decision(
+async def test_undecided_dispute_is_refunded_after_30_days_not_at_the_deadline(
     own_world: ServiceWorld,
 ) -> None:
     world = own_world
@@ -309,7 +309,7 @@ async def test_disputed_escrow_outlives_its_deadline_and_goes_back_after_30_days
     assert (event["severity"], event["reason"]) == ("critical", "dispute_undecided")
 
 
-# Looking
+# Lists
 
 
 async def test_lists_narrow_to_a_side_and_a_status(world: ServiceWorld) -> None:

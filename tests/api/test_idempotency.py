@@ -1,4 +1,4 @@
-"""Idempotency keys: one effect and one answer, however often and however parallel a request is repeated."""
+"""Idempotency keys: one effect and one answer, however often and concurrently a request is repeated."""
 
 import asyncio
 
@@ -77,7 +77,7 @@ async def test_parallel_duplicates_pay_once(world: ServiceWorld) -> None:
     assert await world.balance(to) == 1_000_000
 
 
-async def test_duplicate_of_a_request_that_takes_too_long_is_told_so(own_world: ServiceWorld) -> None:
+async def test_duplicate_of_a_slow_request_is_refused_as_in_progress(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, to = await world.wallet(), await world.payee()
     await world.restart(idempotency_wait=0.2)

@@ -23,7 +23,7 @@ _WAIT = 10.0
 
 @dataclass
 class Change:
-    """A request under a key, its altered form, and what was answered to each."""
+    """A request under a key, its altered form, and the answers to each."""
 
     key: str
     path: str
@@ -67,7 +67,7 @@ def _changes(count: int, wallet: str, payees: list[str]) -> list[Change]:
 
 
 async def _repeat(base: str, key: str, changes: list[Change], seed: int) -> None:
-    """One client: every request once in an order of its own, and after each the altered one."""
+    """Send every request once as one client, in its own order, each followed by the altered one."""
     order = list(changes)
     random.Random(seed).shuffle(order)
     limits = httpx.Limits(max_connections=1)
@@ -99,7 +99,7 @@ async def test_parallel_clients_over_many_keys_have_one_effect_each(
 
         await world.catch_up()
         for change in changes:
-            # Every answer is the same, but for those that had waited too long for it.
+            # Every answer is the same, except to those who waited too long for it.
             good = [answer for answer, _ in change.answers if answer.status_code == 200]
             late = [(answer, seconds) for answer, seconds in change.answers if answer.status_code != 200]
             assert len(change.answers) == _CLIENTS

@@ -14,12 +14,12 @@ from tests.support.service_world import ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-#: Seconds that a connection may last where something else than time is to end it.
+#: Seconds that a connection may last where something other than time should end it.
 _LONG = 6 * PATIENCE
 
 
 async def test_largest_allowlist_of_addresses_fits(world: ServiceWorld) -> None:
-    # 44 characters are the longest that an address takes.
+    # An address has at most 44 characters.
     addresses = [str(Pubkey(b"\xff" * 28 + number.to_bytes(4))) for number in range(1_000)]
     body = {"name": "x" * 128, "allowedRecipients": addresses}
     assert 48_000 < len(json.dumps(body)) < world.settings.max_body_bytes == 65_536
@@ -53,7 +53,7 @@ async def test_body_of_the_largest_size_is_read(world: ServiceWorld) -> None:
 
 
 async def _answer(port: int, *parts: bytes) -> bytes:
-    """What the service sends until it closes the connection."""
+    """Return what the service sends until it closes the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         async with asyncio.timeout(PATIENCE):
@@ -68,7 +68,7 @@ async def _answer(port: int, *parts: bytes) -> bytes:
 
 
 def _parsed(answer: bytes) -> httpx.Response:
-    """The one response that an answer consists of."""
+    """Return the only response in an answer."""
     head, _, body = answer.partition(b"\r\n\r\n")
     status, *lines = head.decode().split("\r\n")
     headers = dict(line.split(": ", 1) for line in lines)
@@ -87,7 +87,7 @@ async def test_connection_that_sends_no_request_is_closed(world: ServiceWorld) -
         assert await _answer(port, b"GET /docs HTTP/1.1\r\nHost: service\r\n") == b""
 
 
-async def test_body_that_does_not_come_is_answered_in_the_envelope(world: ServiceWorld) -> None:
+async def test_overdue_body_is_answered_in_the_envelope(world: ServiceWorld) -> None:
     async with listening(world, 0.2) as port:
         head, _, body = (await _answer(port, _head(world, Content_Length="100"), b"{")).partition(b"\r\n\r\n")
 
@@ -101,8 +101,8 @@ async def test_body_that_nobody_waits_for_holds_no_connection(world: ServiceWorl
         assert (await _answer(port, request, b"{")).startswith(b"HTTP/1.1 404 ")
 
 
-async def test_one_who_sends_a_body_that_is_too_large_gets_the_answer(world: ServiceWorld) -> None:
-    """Closing a connection on which data arrives would have the client see a reset in place of the answer."""
+async def test_sender_of_a_body_that_is_too_large_gets_the_answer(world: ServiceWorld) -> None:
+    """If the connection were closed while data arrives, the client would see a reset instead of the answer."""
     size = 8 * world.settings.max_body_bytes
     async with listening(world, PATIENCE) as port:
         answer = await _answer(port, _head(world, Content_Length=str(size)), b"x" * size)
@@ -133,7 +133,7 @@ async def test_head_of_64_kb_is_read_and_one_that_goes_on_is_refused(world: Serv
     assert "65,536 bytes" in error_of(larger, 400, "invalid_request")["message"]
 
 
-#: What a client can send in the course of a body that is no body, without end.
+#: What a client can send without end inside a malformed body.
 _NO_BODY = {
     "fields after the last chunk": (b"1\r\na\r\n0\r\n", b"a: b\r\n" * 200),
     "one such field": (b"1\r\na\r\n0\r\na: ", b"x" * 1_000),
@@ -154,7 +154,7 @@ async def test_what_is_neither_head_nor_body_is_cut_off(world: ServiceWorld, kin
                 await _answer(port, request, begin, *[more] * 1_000)
 
 
-async def test_body_that_stops_being_one_is_answered_once_and_in_the_envelope(world: ServiceWorld) -> None:
+async def test_body_that_turns_malformed_is_answered_once_in_the_envelope(world: ServiceWorld) -> None:
     async with listening(world, _LONG) as port:
         for broken in (b"nonsense\r\n", b"0\r\na: ".ljust(70_000, b"x")):
             answer = _parsed(await _answer(port, _head(world, Transfer_Encoding="chunked"), b"2\r\n{}\r\n", broken))
@@ -210,7 +210,7 @@ async def test_field_after_the_body_is_no_header(world: ServiceWorld) -> None:
         error_of(_parsed(await _answer(port, head + late)), 401, "authentication_failed")
 
 
-async def test_wish_for_another_protocol_is_passed_over(world: ServiceWorld) -> None:
+async def test_upgrade_to_another_protocol_is_ignored(world: ServiceWorld) -> None:
     wish = {
         "Connection": "Upgrade",
         "Upgrade": "websocket",
@@ -232,7 +232,7 @@ _NO_REQUEST = [
 
 
 @pytest.mark.parametrize("sent", _NO_REQUEST)
-async def test_what_is_no_request_is_answered_in_the_envelope(world: ServiceWorld, sent: bytes) -> None:
+async def test_malformed_request_is_answered_in_the_envelope(world: ServiceWorld, sent: bytes) -> None:
     async with listening(world, PATIENCE) as port:
         answer = _parsed(await _answer(port, sent))
 
@@ -240,7 +240,7 @@ async def test_what_is_no_request_is_answered_in_the_envelope(world: ServiceWorl
     assert answer.headers["connection"] == "close"
 
 
-async def test_what_is_no_request_is_counted(world: ServiceWorld) -> None:
+async def test_malformed_request_is_counted(world: ServiceWorld) -> None:
     count = b'agent_vault_http_request_seconds_count{method="other",route="unknown",status="400"} 2.0'
     async with listening(world, PATIENCE) as port:
         for sent in _NO_REQUEST[:2]:
@@ -250,7 +250,7 @@ async def test_what_is_no_request_is_counted(world: ServiceWorld) -> None:
     assert count in figures.splitlines()
 
 
-async def test_request_is_answered_also_when_none_follows_it(world: ServiceWorld) -> None:
+async def test_request_is_answered_when_a_malformed_one_follows(world: ServiceWorld) -> None:
     async with listening(world, PATIENCE) as port:
         answer = await _answer(port, b"GET /healthz HTTP/1.1\r\nHost: service\r\n\r\n" + _NO_REQUEST[0])
 

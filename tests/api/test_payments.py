@@ -54,7 +54,7 @@ async def test_payment_is_readable_as_payment_and_as_transaction(world: ServiceW
     assert paid["tx_signature"] in payment["explorer_url_2"]
 
 
-async def test_quick_start_shape_pays_too(world: ServiceWorld) -> None:
+async def test_quickstart_shape_pays_too(world: ServiceWorld) -> None:
     policy = await world.ok(
         "POST", "/v1/policies", {"name": "Quick", "max_per_tx": "5", "velocity_cap": 10, "allowed_recipients": []}
     )
@@ -99,7 +99,7 @@ async def test_recipient_without_a_usdc_account_gets_one(world: ServiceWorld) ->
     assert (await world.ok("GET", f"/v1/payments/{paid['tx_id']}"))["status"] == "confirmed"
 
 
-async def test_opened_accounts_are_limited_a_wallet_and_day(world: ServiceWorld) -> None:
+async def test_opened_accounts_are_limited_per_wallet_and_day(world: ServiceWorld) -> None:
     limit = world.service.settings.token_accounts_per_day
     wallet = await world.wallet()
     for _ in range(limit):
@@ -149,7 +149,7 @@ async def test_archived_wallet_pays_nothing(world: ServiceWorld) -> None:
     error_of(await world.pay(wallet, await world.payee(), "1"), 422, "wallet_archived")
 
 
-async def test_archived_wallet_is_paid_nothing(world: ServiceWorld) -> None:
+async def test_archived_wallet_receives_nothing(world: ServiceWorld) -> None:
     wallet, archived = await world.wallet(), await world.wallet(funds=None)
     await world.ok("DELETE", f"/v1/wallets/{archived['wallet_id']}")
     escrow = {"fromWallet": wallet["wallet_id"], "amount": "1", "currency": "USDC", "taskDescription": "Work"}
@@ -195,7 +195,7 @@ async def test_payment_under_a_policy_that_was_just_switched_uses_the_new_one(wo
     assert (await world.pay(wallet, to, "1")).json()["status"] == "confirmed"
 
 
-async def test_events_tell_of_a_payment_pending_and_completed(world: ServiceWorld) -> None:
+async def test_events_report_a_payment_as_pending_and_completed(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(), await world.payee()
     paid = (await world.pay(wallet, to, "1")).json()
 
@@ -247,7 +247,7 @@ async def test_policy_switched_past_the_service_is_noticed(world: ServiceWorld) 
     assert (await world.pay(wallet, to, "1")).json()["status"] == "confirmed"
 
 
-async def test_refusal_that_says_why_asks_for_nothing_more(world: ServiceWorld) -> None:
+async def test_explained_refusal_needs_no_further_requests(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(funds="1"), await world.payee()
     world.line.methods.clear()
 

@@ -1,4 +1,4 @@
-"""Recipients: what is registered of addresses and domains, and how a domain names its address itself."""
+"""Recipients: registrations of addresses and domains, and domains that publish their own address."""
 
 import asyncio
 import datetime as dt
@@ -112,7 +112,7 @@ async def test_organisations_register_for_themselves(world: ServiceWorld) -> Non
     error_of(theirs, 404, "recipient_not_found")
 
 
-# Domains that name their address themselves
+# Domains that publish their own address
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ async def test_one_private_address_among_public_ones_spoils_the_domain() -> None
 
 @asynccontextmanager
 async def _site(folder: Path, answer: bytes, asked: list[bytes]) -> AsyncIterator[DomainResolver]:
-    """A resolver to whom a web server on this machine, with a certificate for shop.example.com, passes as public."""
+    """A resolver that takes a local web server, with a certificate for shop.example.com, for a public one."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
     now = dt.datetime.now(dt.UTC)
@@ -313,7 +313,7 @@ async def test_certificate_for_another_name_is_not_trusted(tmp_path: Path) -> No
     assert asked == []
 
 
-async def test_silent_name_servers_hold_up_nothing_but_look_ups() -> None:
+async def test_silent_name_servers_delay_only_lookups() -> None:
     answers = threading.Event()
 
     def silent(_domain: str, _port: int) -> list[str]:

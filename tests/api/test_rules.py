@@ -1,4 +1,4 @@
-"""Each of the eight rules, through HTTP and past it: what it allows, what it refuses, and that no trace remains."""
+"""Each of the eight rules, through the API and past it: what it allows and refuses, and that it leaves no trace."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @dataclass
 class Case:
-    """A policy's rule, payments that it allows and one that it refuses; and how the refusal reads."""
+    """A policy's rule, payments that it allows, one that it refuses, and the violation in the answer."""
 
     rule: str
     code: int
@@ -69,7 +69,7 @@ async def _require_co_sign(world: ServiceWorld) -> Case:
 
 async def _expiry(world: ServiceWorld) -> Case:
     to = await world.payee()
-    # The policy expires an hour from now, and then the chain's clock goes on by two.
+    # The policy expires in an hour; then the chain's clock goes forward by two.
     at = int(world.clock()) + 3600
     text = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
@@ -92,7 +92,7 @@ async def _expiry(world: ServiceWorld) -> Case:
         _expiry,
     ],
 )
-async def test_rule_allows_refuses_and_binds_those_who_go_round_the_service(
+async def test_rule_allows_refuses_and_binds_those_who_bypass_the_service(
     world: ServiceWorld, make: Callable[[ServiceWorld], Awaitable[Case]]
 ) -> None:
     # Given a wallet under a policy with this rule
@@ -121,7 +121,7 @@ async def test_rule_allows_refuses_and_binds_those_who_go_round_the_service(
     if case.attempted:
         assert error["violation"]["attempted"] == case.attempted
     else:
-        # The time of the attempt, in the form of the limit's.
+        # The time of the attempt, in the format of the limit.
         assert datetime.fromisoformat(error["violation"]["attempted"]) > datetime.fromisoformat(case.limit)
     assert error["wallet_id"] == wallet["wallet_id"]
     assert error["policy_id"] == policy["policy_id"]
@@ -220,7 +220,7 @@ async def test_domain_in_the_allowlist_passes_for_the_address_registered_for_it(
     assert await world.balance(registered) == 2_000_000
 
 
-async def test_simulation_tells_every_rule_and_leaves_no_trace(world: ServiceWorld) -> None:
+async def test_simulation_reports_every_rule_and_leaves_no_trace(world: ServiceWorld) -> None:
     policy = await world.policy(maxPerTx="5", maxPerDay="8", velocityCap=3)
     wallet, to = await world.wallet(policy["policy_id"]), await world.payee()
     await world.pay(wallet, to, "5")
@@ -253,7 +253,7 @@ async def test_simulation_tells_every_rule_and_leaves_no_trace(world: ServiceWor
 async def test_simulation_of_the_payments_own_body_refuses_more_than_the_balance(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(funds="2"), await world.payee()
     body = {"walletId": wallet["wallet_id"], "to": to, "amount": "2.000001", "currency": "USDC"}
-    body |= {"memo": "rehearsed", "idempotencyKey": "rehearsed"}
+    body |= {"memo": "simulated", "idempotencyKey": "simulated"}
 
     refused = await world.ok("POST", "/v1/payments/simulate", body)
     allowed = await world.ok("POST", "/v1/payments/simulate", {**body, "amount": "2"})

@@ -1,4 +1,4 @@
-"""The shapes of answers, field by field, as clients of the interface read them; and the quick start's shapes."""
+"""The shapes of answers, field by field, as clients of the API read them; and the quickstart's shapes."""
 
 import re
 from datetime import datetime, timedelta
@@ -81,7 +81,7 @@ _MONEY = re.compile(r"(amount|.*_amount|usdc_balance|org_balance.*|max_per_.*|re
 
 
 def _check_values(value: Any, name: str = "") -> None:
-    """Money in decimal strings, times in UTC, numbers only where something is counted."""
+    """Check that money is decimal strings, times are UTC, and only counts are numbers."""
     if isinstance(value, dict):
         for key, inner in value.items():
             _check_values(inner, key)
@@ -130,7 +130,7 @@ async def test_policy_says_every_rule_and_how_many_wallets_it_has(world: Service
     _check_values(listed)
 
 
-async def test_presets_are_what_they_are(world: ServiceWorld) -> None:
+async def test_presets_have_their_documented_limits(world: ServiceWorld) -> None:
     found = (await world.ok("GET", "/v1/policies"))["data"]
 
     limits = ("max_per_tx", "max_per_day", "max_per_month", "velocity_cap")
@@ -241,7 +241,7 @@ async def test_everything_else_has_its_fields(world: ServiceWorld) -> None:
     _check_values([token, topup, webhook, export])
 
 
-async def test_event_says_when_to_the_millisecond_and_what_of_which_wallet(world: ServiceWorld) -> None:
+async def test_event_has_milliseconds_a_summary_and_its_wallet(world: ServiceWorld) -> None:
     wallet = await world.wallet()
 
     events = (await world.ok("GET", f"/v1/events?walletId={wallet['wallet_id']}"))["data"]
@@ -255,7 +255,7 @@ async def test_event_says_when_to_the_millisecond_and_what_of_which_wallet(world
     _check_values(events)
 
 
-async def test_quick_start_takes_and_answers_its_own_shapes(world: ServiceWorld) -> None:
+async def test_quickstart_takes_and_answers_its_own_shapes(world: ServiceWorld) -> None:
     to = await world.payee()
     rules = {
         "name": "Quick start",

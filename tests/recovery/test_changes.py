@@ -1,4 +1,4 @@
-"""Changes whose outcome was lost, and changes at the same time: what was answered last is what holds."""
+"""Lost outcomes and concurrent changes: the change that was answered last is the one that holds."""
 
 import asyncio
 from dataclasses import replace
@@ -18,7 +18,7 @@ from tests.support.service_world import Json, ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-#: Longer than a blockhash lives (150 slots of 0.4 s), until that is finalized (32 slots), and the margin (30).
+#: Longer than a blockhash lives (150 slots of 0.4 s), its last block takes to finalize (32) and the margin (30).
 EXPIRY_SECONDS = 90.0
 
 
@@ -55,7 +55,7 @@ async def test_freeze_is_not_acknowledged_while_an_earlier_unfreeze_may_land(own
     error_of(await world.pay(wallet, to, "1"), 422, "wallet_frozen")
 
 
-async def test_freeze_beside_an_unfreeze_that_gets_lost_is_not_acknowledged(own_world: ServiceWorld) -> None:
+async def test_freeze_concurrent_with_a_lost_unfreeze_is_not_acknowledged(own_world: ServiceWorld) -> None:
     world = own_world
     wallet = await world.wallet(funds=None)
     await world.ok("PATCH", _path(wallet), {"status": "frozen"})
@@ -68,7 +68,7 @@ async def test_freeze_beside_an_unfreeze_that_gets_lost_is_not_acknowledged(own_
     assert [answer.status_code for answer in answers] == [503, 503]
 
 
-async def test_freeze_is_not_acknowledged_by_what_was_before_an_unfreeze_that_landed(own_world: ServiceWorld) -> None:
+async def test_freeze_is_not_acknowledged_before_a_landed_unfreeze_is_seen(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, to = await world.wallet(), await world.payee()
     await world.ok("PATCH", _path(wallet), {"status": "frozen"})
@@ -220,7 +220,7 @@ async def test_equal_registrations_at_once_all_succeed(world: ServiceWorld) -> N
     assert [answer.status_code for answer in answers] == [200] * 3
 
 
-async def test_of_two_operators_who_register_a_domain_at_once_one_is_refused(world: ServiceWorld) -> None:
+async def test_one_of_two_concurrent_registrations_of_a_domain_is_refused(world: ServiceWorld) -> None:
     operator = world.key("operator")
     bodies = [{"address": str(Keypair().pubkey())} for _ in range(2)]
 
@@ -288,7 +288,7 @@ async def test_confirmed_transaction_is_not_answered_as_failed(world: ServiceWor
     assert (await world.ok("GET", f"/v1/payments/{paid['tx_id']}"))["status"] == "confirmed"
 
 
-async def test_settlement_goes_on_behind_an_attempt_that_cannot_be_settled(
+async def test_recovery_goes_on_after_an_attempt_that_cannot_be_recovered(
     own_world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, submitter = own_world, own_world.service.submitter

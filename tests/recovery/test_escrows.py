@@ -1,4 +1,4 @@
-"""Escrows whose outcome was lost on the way, that were made past the service, or by several requests at once."""
+"""Escrows whose outcome was lost, that were made past the service, or by concurrent requests."""
 
 import asyncio
 from typing import Any
@@ -15,7 +15,7 @@ from tests.support.service_world import Json, ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-#: Longer than a blockhash lives (150 slots of 0.4 s) and until that is finalized (32 slots).
+#: Longer than a blockhash lives (150 slots of 0.4 s) and its last block takes to finalize (32 slots).
 _EXPIRY_SECONDS = 90.0
 _ROWS = [("a2a_send", "10.00", "confirmed"), ("escrow_lock", "10.00", "confirmed")]
 
@@ -38,7 +38,7 @@ async def _settle(world: ServiceWorld) -> None:
 
 
 def _lag(world: ServiceWorld) -> None:
-    """Keep what happens from now on from the read models until something is rehearsed."""
+    """Hide what happens from now on from the read models until something is simulated."""
     line, start = world.line, len(world.line.methods)
     line.lose_requests = lambda method: (
         method in ("getTransaction", "getSignaturesForAddress") and "simulateTransaction" not in line.methods[start:]
@@ -46,7 +46,7 @@ def _lag(world: ServiceWorld) -> None:
 
 
 async def _direct(world: ServiceWorld, paying: Agent, receiving: Agent, counter: int) -> Pubkey:
-    """An escrow of 1 USDC that the operator makes past the service; returns its address."""
+    """Make an escrow of 1 USDC past the service, signed by the operator, and return its address."""
     found = world.wallet_record(paying.id)
     operator, vault = world.service.signers.operator, Pubkey.from_string(paying.vault)
     create = world.service.instructions(world.org).create_escrow(
@@ -66,7 +66,7 @@ async def _direct(world: ServiceWorld, paying: Agent, receiving: Agent, counter:
     return world.service.addresses.escrow(vault, counter)
 
 
-# Lost on the way
+# Lost requests and answers
 
 
 async def test_escrow_that_was_not_confirmed_in_time_is_pending_until_it_is(own_world: ServiceWorld) -> None:
@@ -112,7 +112,7 @@ async def test_escrow_that_never_reached_the_chain_is_sent_again_under_its_key(o
     assert (await paying.lock(receiving, "2"))["escrow_id"] != made["escrow_id"]
 
 
-async def test_restart_settles_an_escrow_that_was_sent(own_world: ServiceWorld) -> None:
+async def test_restart_recovers_an_escrow_that_was_sent(own_world: ServiceWorld) -> None:
     world = own_world
     paying, receiving = await _agents(world)
     world.line.lose_answers = _unsent
@@ -161,7 +161,7 @@ async def test_completion_whose_answer_was_lost_is_found_not_repeated(own_world:
     assert await receiving.balance() == "10.00"
 
 
-# At once, and past the service
+# Concurrent requests, and escrows made past the service
 
 
 async def test_parallel_requests_of_one_wallet_each_make_an_escrow(world: ServiceWorld) -> None:
@@ -231,9 +231,7 @@ async def test_approval_is_not_blamed_for_an_escrow_made_past_the_service(own_wo
 
 
 @pytest.mark.parametrize("which", ["escrow", "tokens"])
-async def test_lamports_sent_to_an_address_beforehand_change_neither_escrow_nor_transaction(
-    world: ServiceWorld, which: str
-) -> None:
+async def test_lamports_sent_to_the_address_beforehand_change_nothing(world: ServiceWorld, which: str) -> None:
     paying, receiving = await _agents(world)
     addresses = world.service.addresses
     address = addresses.escrow(Pubkey.from_string(paying.vault), 0)
@@ -259,7 +257,7 @@ async def test_rebuilt_read_models_show_the_same_escrows_and_rows(own_world: Ser
     world.line.lose_requests = _unsent
     error_of(await paying.call("POST", A2A, terms(paying, receiving)), 503, "chain_unavailable")
     world.line.mend()
-    # The deposit into the reserve is found in its own time.
+    # The deposit into the reserve is found separately.
     await world.service.indexer.check()
     await world.catch_up()
 
@@ -281,7 +279,7 @@ async def test_text_is_shown_only_where_its_hash_is_on_the_chain(own_world: Serv
     world.line.lose_requests = _unsent
     error_of(await paying.call("POST", A2A, terms(paying, receiving)), 503, "chain_unavailable")
     world.line.mend()
-    # Another escrow takes the address that the service had in mind.
+    # Another escrow takes the address that the service was about to use.
     address = await _direct(world, paying, receiving, 0)
     await world.catch_up()
 

@@ -1,4 +1,4 @@
-"""What others do on the chain while the service runs: pauses, limits, expiries, approvals, last-moment changes."""
+"""Changes that others make on the chain meanwhile: pauses, limits, expiries, approvals, last-moment changes."""
 
 import time
 from typing import Any
@@ -165,7 +165,7 @@ async def _address(world: ServiceWorld, policy: Json) -> Pubkey:
 
 
 def _just_before_sending(world: ServiceWorld, instructions: list[Instruction], *signers: Any) -> None:
-    """Have a transaction land between the next payment's rehearsal and its sending."""
+    """Land a transaction between the next payment's simulation and its sending."""
     through = world.line.through
 
     async def overtaken(body: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Payments whose outcome was lost on the way: neither lost nor paid twice, also over restarts."""
+"""Payments whose outcome was lost: neither dropped nor paid twice, even across restarts."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +14,7 @@ from tests.support.service_world import Json, ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-#: Longer than a blockhash lives (150 slots of 0.4 s) and until that is finalized (32 slots).
+#: Longer than a blockhash lives (150 slots of 0.4 s) and its last block takes to finalize (32 slots).
 EXPIRY_SECONDS = 90.0
 
 
@@ -77,7 +77,7 @@ async def test_payment_whose_confirmation_was_lost_is_found_not_repeated(own_wor
     assert len(await _payments(world, wallet)) == 1
 
 
-async def test_restart_settles_what_was_sent_and_what_was_not(own_world: ServiceWorld) -> None:
+async def test_restart_recovers_payments_sent_and_unsent(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, to = await world.wallet(), await world.payee()
     world.line.lose_requests = lambda method: method == "sendTransaction"
@@ -117,14 +117,14 @@ async def test_expired_payment_failed_and_its_key_pays_anew(own_world: ServiceWo
 
 
 def _behind(method: str, result: Any) -> Any:
-    """Answer for statuses as a node that has seen no block yet, beside another that has."""
+    """Answer status requests like a node that has seen no block yet, next to one that has."""
     if method == "getSignatureStatuses":
         return {"context": {"slot": 0}, "value": [None for _ in result["value"]]}
     return result
 
 
 def _without_history(method: str, result: Any) -> Any:
-    """Answer as a node that started from a snapshot: it has all accounts, but no transaction."""
+    """Answer like a node that started from a snapshot: it has all accounts, but no transactions."""
     if method == "getSignatureStatuses":
         return {**result, "value": [None for _ in result["value"]]}
     return {"getSignaturesForAddress": [], "getTransaction": None}.get(method, result)
@@ -151,7 +151,7 @@ async def test_payment_is_not_repeated_when_a_node_does_not_know_it(
     assert await world.balance(to) == 1_000_000
 
 
-async def test_payment_of_a_wallet_that_the_read_models_do_not_show_is_not_expired(own_world: ServiceWorld) -> None:
+async def test_payment_of_a_wallet_unknown_to_the_read_models_is_not_expired(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, to = await world.wallet(), await world.payee()
     world.line.lose_requests = lambda method: method == "sendTransaction"
@@ -166,7 +166,7 @@ async def test_payment_of_a_wallet_that_the_read_models_do_not_show_is_not_expir
     assert (await world.service.submitter.look(found)).status == "failed"
 
 
-async def test_payment_too_old_to_land_is_not_sent_again_while_it_may_have_landed(own_world: ServiceWorld) -> None:
+async def test_payment_too_old_to_land_is_not_resent_while_in_doubt(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, to = await world.wallet(), await world.payee()
     world.line.alter = _without_history
@@ -211,7 +211,7 @@ async def test_final_block_is_read_before_the_status_that_it_judges(own_world: S
     assert calls[:2] == ["getEpochInfo", "getSignatureStatuses"]
 
 
-async def test_pending_payment_is_not_failed_before_its_blockhash_expired_at_finalized(own_world: ServiceWorld) -> None:
+async def test_payment_fails_only_once_its_blockhash_expired_at_finalized(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, to = await world.wallet(), await world.payee()
     world.line.lose_requests = lambda method: method == "sendTransaction"

@@ -1,4 +1,4 @@
-"""What the tests of escrows through the interface share: two agents, proofs, and what each side sees."""
+"""Shared by the tests of escrows through the API: agents, proofs, and what each side sees."""
 
 import base64
 import hashlib
@@ -40,7 +40,7 @@ class Agent:
         return decode_token(self.session)
 
     async def call(self, method: str, path: str, body: Any = None, **options: Any) -> httpx.Response:
-        """A request with the agent's key and token."""
+        """Send a request with the agent's key and token."""
         headers = {"Session-Token": self.session, **options.pop("headers", {})}
         return await self.world.call(method, path, body, key=self.key, headers=headers, **options)
 
@@ -54,30 +54,30 @@ class Agent:
         return await self.ok("POST", A2A, terms(self, to, amount, **fields))
 
     async def balance(self) -> str:
-        """What the wallet shows, which must be what the chain holds."""
+        """Return the balance that the wallet shows, which must be what the chain holds."""
         shown = (await self.world.ok("GET", f"/v1/wallets/{self.id}"))["usdc_balance"]
         assert round(float(shown) * 10**6) == await self.world.balance(self.vault)
         return str(shown)
 
     async def rows(self) -> list[tuple[str, str, str]]:
-        """Type, amount and status of the wallet's transactions but fundings, sorted."""
+        """Return type, amount and status of the wallet's transactions except fundings, sorted."""
         page = await self.world.ok("GET", f"/v1/wallets/{self.id}/transactions?limit=100")
         return sorted((row["type"], row["amount"], row["status"]) for row in page["data"] if row["type"] != "funding")
 
     async def events(self) -> list[str]:
-        """Names of the events of escrows that the agent's key sees, oldest first."""
+        """Return the names of the escrow events that the agent's key sees, oldest first."""
         page = await self.world.ok("GET", "/v1/events?limit=100", key=self.key)
         return [one["event"] for one in reversed(page["data"]) if one["event"].startswith("escrow.")]
 
 
 async def agent(world: ServiceWorld, policy_id: str = "pol_permissive", funds: str | None = "100") -> Agent:
-    """A funded wallet with a session."""
+    """Create a funded wallet with a session."""
     wallet = await world.wallet(policy_id, funds=funds)
     return Agent(world, wallet, world.key("agent", wallet["wallet_id"]), await world.session(wallet))
 
 
 def terms(paying: Agent, to: "Agent | str", amount: str = "10", **fields: Any) -> Json:
-    """Body of an escrow."""
+    """Return the body of an escrow."""
     return {
         "fromWallet": paying.id,
         "toWallet": to.id if isinstance(to, Agent) else to,
@@ -89,12 +89,12 @@ def terms(paying: Agent, to: "Agent | str", amount: str = "10", **fields: Any) -
 
 
 def shows_output(output: str = OUTPUT) -> Json:
-    """Body of a completion by the output's hash alone."""
+    """Return the body of a completion by the output's hash alone."""
     return {"proofType": "output_hash", "proof": f"sha256:{output}"}
 
 
 def signs_output(world: ServiceWorld, escrow: Json, kind: str, key: Keypair, output: str = OUTPUT) -> Json:
-    """Body of a completion by a key's signature."""
+    """Return the body of a completion by a key's signature."""
     message = world.service.instructions(world.org).attested_message(
         Pubkey.from_string(escrow["chain_address"]),
         PROOF_KINDS.index(kind),
@@ -106,5 +106,5 @@ def signs_output(world: ServiceWorld, escrow: Json, kind: str, key: Keypair, out
 
 
 def of(escrow: Json, step: str = "") -> str:
-    """Path of an escrow, or of a step of it."""
+    """Return the path of an escrow, or of a step of it."""
     return f"{A2A}/{escrow['escrow_id']}" + (f"/{step}" if step else "")
