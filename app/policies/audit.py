@@ -1,4 +1,4 @@
-"""The audit log of a policy: what changed, when, and who asked for it or, past this service, who signed."""
+"""The audit log of a policy: what changed, when, and who asked for it or, without this service, signed it."""
 
 import asyncio
 import time
@@ -18,18 +18,18 @@ from idl.codec import Codec
 from idl.transactions import OPTIONS, RawTransaction, instructions
 
 _INSTRUCTION = "update_policy"
-#: Where its accounts name the authority, and the policy.
+#: Positions of the authority and the policy among its accounts.
 _AUTHORITY, _POLICY = 0, 2
-#: Shown of a change past this service while the chain does not give its transaction, or when that does not tell.
+#: Shown as the author of a change whose transaction the chain does not give, or which does not tell.
 _UNKNOWN = "on-chain"
 _MALFORMED = (KeyError, TypeError, ValueError, IndexError)
-_AT_ONCE = 10
-#: Transactions that are asked for on the way to one answer; the next answers ask for the others.
+_CONCURRENT = 10
+#: Transactions that one request fetches at most; later requests fetch the others.
 MAX_ASKED = 50
-#: Seconds for which the node is not asked again for a transaction that it does not have, and of how many that is kept.
+#: Seconds for which the node is not asked again for a transaction that it does not have, and how many are remembered.
 MISSING_FOR, _MAX_MISSING = 600.0, 10_000
 
-#: When, by the process's clock, the node was last asked for a transaction that it did not have; the oldest first.
+#: Monotonic time of the last failed request for each missing transaction, oldest first.
 _missing: dict[str, float] = {}
 
 
@@ -40,17 +40,17 @@ async def log(service: Service, principal: Principal, identifier: str) -> AuditL
     if found is None:
         raise NotFoundError("policy_not_found")
     entries = await service.db.read(lambda conn: policy_audit_log(conn, org, identifier), in_thread=True)
-    unsigned = [entry for entry in entries if entry.changed_by is None and _worth_asking(entry.signature or "")]
-    if unsigned:
-        await _find_signers(service, org, identifier, found.address, unsigned[:MAX_ASKED])
+    unknown = [entry for entry in entries if entry.changed_by is None and not _is_missing(entry.signature)]
+    if unknown:
+        await _store_signers(service, org, identifier, Pubkey.from_string(found.address), unknown[:MAX_ASKED])
         entries = await service.db.read(lambda conn: policy_audit_log(conn, org, identifier), in_thread=True)
-    # Of a long list every change holds two whole ones.
+    # Each change of a long allowlist holds the whole list twice.
     return await asyncio.to_thread(lambda: AuditLog(data=[_shown(entry) for entry in entries]))
 
 
-def _worth_asking(signature: str) -> bool:
-    missed = _missing.get(signature)
-    return missed is None or time.monotonic() - missed >= MISSING_FOR
+def _is_missing(signature: str | None) -> bool:
+    missed = _missing.get(signature or "")
+    return missed is not None and time.monotonic() - missed < MISSING_FOR
 
 
 def _shown(entry: AuditRecord) -> AuditEntry:
@@ -61,11 +61,11 @@ def _shown(entry: AuditRecord) -> AuditEntry:
     )
 
 
-async def _find_signers(
-    service: Service, org: str, identifier: str, address: str, entries: Sequence[AuditRecord]
+async def _store_signers(
+    service: Service, org: str, identifier: str, address: Pubkey, entries: Sequence[AuditRecord]
 ) -> None:
-    """Note who signed these changes, as far as the chain gives their transactions."""
-    limit = asyncio.Semaphore(_AT_ONCE)
+    """Store who signed these changes, as far as the chain gives their transactions."""
+    limit = asyncio.Semaphore(_CONCURRENT)
 
     async def signer(entry: AuditRecord) -> str | None:
         async with limit:
@@ -73,7 +73,7 @@ async def _find_signers(
 
     signers = await asyncio.gather(*map(signer, entries))
 
-    def note(conn: Connection) -> None:
+    def store(conn: Connection) -> None:
         known = {entry.version for entry in policy_audit_log(conn, org, identifier) if entry.changed_by is not None}
         for entry, signed_by in zip(entries, signers, strict=True):
             if signed_by is not None and entry.version not in known:
@@ -81,19 +81,18 @@ async def _find_signers(
                     conn, org, identifier, version=entry.version, changed_by=signed_by, changes={}, now=now_ms()
                 )
 
-    await service.db.write(note)
+    await service.db.write(store)
 
 
-async def _signer(service: Service, address: str, signature: str) -> str | None:
-    """Return who signed a transaction's update of the policy at this address.
+async def _signer(service: Service, address: Pubkey, signature: str) -> str | None:
+    """Return who signed a transaction's update of the policy at this address; None when the chain does not give it.
 
-    None while the chain does not give the transaction; one that a node does not have is not asked for again for a
-    while, one that does not tell never.
+    A transaction that the node does not have is not fetched again for a while, one that does not tell never.
     """
     try:
         landed = await service.chain.call("getTransaction", [signature, OPTIONS])
         if landed:
-            return _authority(landed, service.codec, Pubkey.from_string(address)) or _UNKNOWN
+            return _authority(landed, service.codec, address) or _UNKNOWN
     except ChainUnavailable:
         return None
     except (RpcError, *_MALFORMED):
@@ -106,11 +105,10 @@ async def _signer(service: Service, address: str, signature: str) -> str | None:
 
 
 def _authority(landed: RawTransaction, codec: Codec, policy_address: Pubkey) -> str | None:
-    """Return the authority of a transaction's update of a policy, whether it was called by itself or by a program."""
+    """Return the authority of a transaction's policy update, whether top-level or called by another program."""
     for program, data, accounts in instructions(landed):
-        if program != codec.program_id or len(accounts) <= _POLICY or accounts[_POLICY] != policy_address:
-            continue
-        decoded = codec.decode_instruction(data)
-        if decoded and decoded[0] == _INSTRUCTION:
-            return str(accounts[_AUTHORITY])
+        if program == codec.program_id and len(accounts) > _POLICY and accounts[_POLICY] == policy_address:
+            decoded = codec.decode_instruction(data)
+            if decoded and decoded[0] == _INSTRUCTION:
+                return str(accounts[_AUTHORITY])
     return None

@@ -1,11 +1,11 @@
-"""Changes of policies: a change of the rules is one transaction on the chain and binds every attached vault at once.
+"""Changes of policies: one transaction changes the rules and binds every attached vault at once.
 
-The chain lets a change pass only while the policy has the version that the change was made from, so one that lands
-late undoes nothing; what was asked for is then made anew from what the policy says by now.
+A change names the policy's version from which it was made, and the program refuses it at any other. So a late change
+undoes nothing; the service makes it anew from the policy's current terms.
 """
 
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,11 +17,10 @@ from app.access.keyring import Principal
 from app.core.errors import BusinessError, NotFoundError
 from app.core.identifiers import random_id
 from app.core.timestamps import iso_ms, now_ms
-from app.policies import allowlists as policy_lists
 from app.policies import service as policies
-from app.policies.allowlists import WRITE
+from app.policies.allowlists import WRITE, is_written, split, store_texts, writes
 from app.policies.models import Policy, UpdatePolicy
-from app.policies.terms import Expected, Terms, changed, changed_meanwhile, named, terms_of
+from app.policies.terms import Precondition, Terms, apply_changes, concurrent_change, terms_of, with_recipients
 from app.store.attempts import Attempt
 from app.store.feed import append_event
 from app.store.policies import (
@@ -33,6 +32,7 @@ from app.store.policies import (
     record_policy_edit,
     version_made_by,
 )
+from app.submission import ordering
 from app.submission.changes import resumed
 from app.submission.context import Service
 from app.submission.idempotency import Claim
@@ -42,40 +42,31 @@ from app.submission.refusals import business_error, error_name, require_confirme
 
 _UPDATE, _CLOSE = PlanType(UPDATE), PlanType("close_policy")
 PLAN_TYPES = (WRITE, _UPDATE, _CLOSE)
-#: Refusals that say that the policy or its draft has changed since it was read.
-_CHANGED_MEANWHILE = frozenset({"VersionMismatch", "WrongAllowlist", "AllowlistGap", "AllowlistNotSealed"})
+#: Refusals of a transaction made from an outdated policy or draft.
+_OUTDATED = frozenset({"VersionMismatch", "WrongAllowlist", "AllowlistGap", "AllowlistNotSealed"})
 _TRIES = 3
 _OFF_CHAIN = frozenset({"name", "idempotency_key"})
 
 
-class _ChangedMeanwhileError(Exception):
-    """The policy or its draft is not any more what it was when it was read."""
-
-
-@dataclass(frozen=True, slots=True)
-class _PolicyStep:
-    """A transaction of a change, and what is written when it is stored."""
-
-    type: PlanType
-    instructions: Sequence[Instruction]
-    on_store: Hook = nothing
-
-
-_Steps = Callable[[PolicyRecord], AsyncGenerator[_PolicyStep]]
+class _OutdatedError(Exception):
+    """The policy or its draft has changed since it was read."""
 
 
 @dataclass(frozen=True, slots=True)
 class _ChangeRequest:
-    """Who asks for a change of which policy, and in which state that has to be."""
+    """Who asks to change which policy, and in which versions."""
 
     service: Service
     principal: Principal
     claim: Claim
-    identifier: str
-    expected: Expected
+    policy_id: str
+    precondition: Precondition
+
+    def lock(self) -> AbstractAsyncContextManager[None]:
+        return self.service.locks.hold(LockScope.POLICY, f"{self.principal.org}/{self.policy_id}")
 
     async def find(self) -> PolicyRecord:
-        return await policies.find(self.service, self.principal.org, self.identifier)
+        return await policies.find(self.service, self.principal.org, self.policy_id)
 
     async def find_changeable(self) -> PolicyRecord:
         found = await self.find()
@@ -84,42 +75,49 @@ class _ChangeRequest:
         return found
 
 
-async def update(  # noqa: PLR0917
-    service: Service, principal: Principal, claim: Claim, identifier: str, body: UpdatePolicy, expected: Expected
+async def update(
+    service: Service,
+    principal: Principal,
+    claim: Claim,
+    identifier: str,
+    body: UpdatePolicy,
+    *,
+    precondition: Precondition,
 ) -> Policy:
-    """Change the fields in the body, the others stay. Raises ``policy_immutable`` and ``version_conflict``."""
-    # Its key is claimed without a transaction by the last step, the name: an earlier run only could not answer.
+    """Change the fields in the body. Raises ``policy_immutable`` and ``version_conflict``."""
+    # The last step, the rename, claims the key without a transaction: then only the answer is missing.
     done = claim.repeats and claim.attempt is None
-    request = _ChangeRequest(service, principal, claim, identifier, expected)
+    request = _ChangeRequest(service, principal, claim, identifier, precondition)
     await request.find_changeable()
-    async with service.locks.hold(LockScope.POLICY, f"{principal.org}/{identifier}"):
+    async with request.lock():
         if not done:
             await _change(request, body)
-    changed_policy = await request.find()
-    return policies.shown(await named(service, changed_policy))
+    return policies.shown(await with_recipients(service, await request.find()))
 
 
 async def _change(request: _ChangeRequest, body: UpdatePolicy) -> None:
     landed = await _resumed(request)
     if landed is None and body.model_fields_set - _OFF_CHAIN:
-        landed = await _carry_out(request, lambda before: _update(request, before, body))
+        landed = await _send_current(request, lambda before: _update(request, before, body))
     elif landed is None:
-        request.expected.check(await request.find())
+        request.precondition.check(await request.find())
     if "name" in body.model_fields_set:
         await _rename(request, body.name, landed)
 
 
-async def delete(service: Service, principal: Principal, claim: Claim, identifier: str, expected: Expected) -> Policy:
-    """Delete a policy to which no vault is attached, and return it as it was.
+async def delete(
+    service: Service, principal: Principal, claim: Claim, identifier: str, *, precondition: Precondition
+) -> Policy:
+    """Delete a policy with no attached vault, and return it as it was.
 
     Raises ``policy_in_use``, ``policy_immutable`` and ``version_conflict``.
     """
-    request = _ChangeRequest(service, principal, claim, identifier, expected)
-    async with service.locks.hold(LockScope.POLICY, f"{principal.org}/{identifier}"):
+    request = _ChangeRequest(service, principal, claim, identifier, precondition)
+    async with request.lock():
         landed = await _resumed(request)
         if landed is None:
             await request.find_changeable()
-            landed = await _carry_out(request, lambda before: _close(request, before))
+            landed = await _send_current(request, lambda before: _close(request, before))
     return await service.db.read(lambda conn: _deleted(conn, principal.org, identifier, landed or ""))
 
 
@@ -131,173 +129,168 @@ def _deleted(conn: Connection, org: str, identifier: str, closing: str) -> Polic
 
 
 async def _resumed(request: _ChangeRequest) -> str | None:
-    """Return the signature of the change that an earlier run of the request has made, if it has.
+    """Return the signature of the change made by an earlier run of the request, if any.
 
-    Raises while that is not known. A chunk of an allowlist is not the change yet.
+    Raises ``chain_unavailable`` while its outcome is unknown. A chunk of an allowlist is not yet the change.
     """
     outcome = await resumed(request.service, request.claim)
     return None if outcome is None or outcome.attempt.type == WRITE.name else outcome.attempt.signature
 
 
-async def _carry_out(request: _ChangeRequest, steps: _Steps) -> str | None:
-    """Send the steps from the policy as it is, and return the signature of the last; None when there was none.
-
-    When the policy has changed meanwhile they are made anew.
-    """
-    service = request.service
+async def _send_current(request: _ChangeRequest, send: Callable[[PolicyRecord], Awaitable[str | None]]) -> str | None:
+    """Send a change made from the current policy and return its signature; make it anew when it is outdated."""
     for _ in range(_TRIES):
-        signature = None
-        await service.catch_up()
+        await request.service.catch_up()
         before = await request.find()
-        request.expected.check(before)
+        request.precondition.check(before)
         try:
-            async with aclosing(steps(before)) as following:
-                async for step in following:
-                    signature = await _send(request, step)
-        except _ChangedMeanwhileError:
+            return await send(before)
+        except _OutdatedError:
             continue
-        return signature
-    raise changed_meanwhile()
+    raise concurrent_change()
 
 
-async def _send(request: _ChangeRequest, step: _PolicyStep) -> str | None:
+async def _send(
+    request: _ChangeRequest, kind: PlanType, instructions: Sequence[Instruction], on_store: Hook = nothing
+) -> str | None:
+    """Send one transaction of a change and return its signature once it is confirmed."""
     service = request.service
     plan = Plan(
         org=request.principal.org,
-        type=step.type,
-        instructions=step.instructions,
+        type=kind,
+        instructions=instructions,
         signers=[service.signers.require_authority()],
-        policy_id=request.identifier,
+        policy_id=request.policy_id,
         actor=request.principal.key_id,
-        on_store=step.on_store,
+        on_store=on_store,
     )
     failure: RefusedError | Outcome
     try:
-        failure = outcome = await service.submitter.submit(plan, request.claim)
+        failure = await service.submitter.submit(plan, request.claim)
+        if failure.status != "failed":
+            require_confirmed(service.codec, failure)
+            return failure.attempt.signature
     except RefusedError as refused:
         failure = refused
-    else:
-        if outcome.status != "failed":
-            require_confirmed(service.codec, outcome)
-            return outcome.attempt.signature
-    if error_name(service.codec, failure) in _CHANGED_MEANWHILE:
-        raise _ChangedMeanwhileError
-    raise business_error(service.codec, failure) from None
+    if error_name(service.codec, failure) in _OUTDATED:
+        raise _OutdatedError
+    raise business_error(service.codec, failure)
 
 
-async def _update(request: _ChangeRequest, before: PolicyRecord, body: UpdatePolicy) -> AsyncGenerator[_PolicyStep]:
-    """Yield the transactions of a change of rules: one, or before it those that write a longer allowlist."""
+async def _update(request: _ChangeRequest, before: PolicyRecord, body: UpdatePolicy) -> str | None:
+    """Send a change of the rules, preceded by the writes of an allowlist that does not fit next to it.
+
+    Returns None when nothing changes.
+    """
     service = request.service
     listed = "allowed_recipients" in body.model_fields_set
-    says = await terms_of(service, before) if listed else Terms(before.rules, {})
-    wanted = await changed(service, before.org, says, body)
-    if wanted == says:
-        # An earlier change that still lands would undo what is asked for here, and answered as done.
-        await policy_lists.wait_for_earlier(service, before.org, before.policy_id, (UPDATE,))
-        if (await policies.find(service, before.org, before.policy_id)).version != before.version:
-            raise _ChangedMeanwhileError
-        return
-    authority = service.signers.require_authority().pubkey()
+    old = await terms_of(service, before) if listed else Terms(before.rules, {})
+    new = await apply_changes(service, before.org, old, body)
+    if new == old:
+        # An earlier change that lands after this answer would undo what the answer reports.
+        await _wait_for_earlier(request, {UPDATE})
+        if (await request.find()).version != before.version:
+            raise _OutdatedError
+        return None
+    if new.entries == old.entries or not new.entries:
+        dropped = before.allowlist if before.rules.restricted and not new.rules.restricted else None
+        return await _send(request, _UPDATE, [await _switch(service, before, new, dropped=dropped)])
+    await _wait_for_earlier(request)
+    payer, authority = service.signers.fee_payer_address, service.signers.require_authority().pubkey()
     address = Pubkey.from_string(before.address)
-    if wanted.entries == says.entries or not wanted.entries:
-        dropped = before.allowlist if before.rules.restricted and not wanted.rules.restricted else None
-        yield _PolicyStep(_UPDATE, [await _switch(service, before, wanted, dropped=dropped)])
-        return
-    await policy_lists.wait_for_earlier(service, before.org, before.policy_id)
-    version = (await _on_chain(service, before))["allowlist_version"] + 1
-    new, entries = service.addresses.allowlist(address, version), list(wanted.entries)
-    payer = service.signers.fee_payer_address
-    writes = policy_lists.writes(
-        service.instructions(before.org), address, version, entries, payer=payer, authority=authority
-    )
-    switch = await _switch(service, before, wanted, dropped=before.allowlist, new=new)
+    version = (await _account(service, before))["allowlist_version"] + 1
+    draft = service.addresses.allowlist(address, version)
+    build = service.instructions(before.org)
+    chunks = writes(build, address, version, list(new.entries), payer=payer, authority=authority)
+    switch = await _switch(service, before, new, dropped=before.allowlist, draft=draft)
 
-    def remember(conn: Connection, _attempt: Attempt) -> None:
-        policy_lists.remember(conn, new, before.policy_id, list(wanted.entries.values()))
+    def store_list(conn: Connection, _attempt: Attempt) -> None:
+        store_texts(conn, draft, before.policy_id, new.entries)
 
-    if policy_lists.fit([*writes, switch], payer, signatures=2):
-        yield _PolicyStep(_UPDATE, [*writes, switch], remember)
-        return
-    for write in writes:
-        yield _PolicyStep(WRITE, [write], remember)
-    # Nothing but what was asked for comes into force, whoever else wrote meanwhile.
-    if not await policy_lists.written(service, new, entries):
-        raise _ChangedMeanwhileError
-    yield _PolicyStep(_UPDATE, [switch], remember)
+    *earlier, last = split([*chunks, switch], payer)
+    for instructions in earlier:
+        await _send(request, WRITE, instructions, store_list)
+    # Whoever else wrote the draft meanwhile, only the requested list comes into force.
+    if earlier and not await is_written(service, draft, new.entries):
+        raise _OutdatedError
+    return await _send(request, _UPDATE, last, store_list)
 
 
 async def _switch(
-    service: Service, before: PolicyRecord, wanted: Terms, *, dropped: str | None, new: Pubkey | None = None
+    service: Service, before: PolicyRecord, terms: Terms, *, dropped: str | None, draft: Pubkey | None = None
 ) -> Instruction:
-    """Return the instruction that sets the rules, closes the list that is ``dropped`` and puts the new one in force."""
+    """Return the instruction that sets the rules, closes the list ``dropped`` and puts the draft in force."""
     old = None if dropped is None else Pubkey.from_string(dropped)
     return service.instructions(before.org).update_policy(
         authority=service.signers.require_authority().pubkey(),
         policy=Pubkey.from_string(before.address),
         expected_version=before.version,
-        rules=wanted.rules,
-        new_allowlist=new,
+        rules=terms.rules,
+        new_allowlist=draft,
         old_allowlist=old,
         rent_receiver=None if old is None else (await _decoded(service, old))["payer"],
     )
 
 
-async def _close(request: _ChangeRequest, before: PolicyRecord) -> AsyncGenerator[_PolicyStep]:
-    """Yield the transaction that closes a policy, its list, and a draft that never came into force.
+async def _close(request: _ChangeRequest, before: PolicyRecord) -> str | None:
+    """Close a policy, its list, and a draft that never came into force.
 
     The program closes only the list in force, so such a draft is emptied and put in force first.
     """
     service = request.service
     build, authority = service.instructions(before.org), service.signers.require_authority().pubkey()
-    await policy_lists.wait_for_earlier(service, before.org, before.policy_id)
+    await _wait_for_earlier(request)
     address = Pubkey.from_string(before.address)
-    stands = await _on_chain(service, before)
+    account = await _account(service, before)
     closed = None if before.allowlist is None else Pubkey.from_string(before.allowlist)
-    front: list[Instruction] = []
-    version = stands["allowlist_version"] + 1
+    instructions: list[Instruction] = []
+    version = account["allowlist_version"] + 1
     draft = service.addresses.allowlist(address, version)
     if await service.chain.account(draft) is not None:
-        emptied = Terms(replace(before.rules, restricted=True), {})
-        front = [
-            build.write_allowlist(
-                payer=service.signers.fee_payer_address,
-                authority=authority,
-                policy=address,
-                version=version,
-                offset=0,
-                entries=[],
-                seal=True,
-            ),
-            await _switch(service, before, emptied, dropped=before.allowlist, new=draft),
-        ]
+        empty = Terms(replace(before.rules, restricted=True), {})
+        payer = service.signers.fee_payer_address
+        instructions += writes(build, address, version, [], payer=payer, authority=authority)
+        instructions.append(await _switch(service, before, empty, dropped=before.allowlist, draft=draft))
         closed = draft
-    close = build.close_policy(
-        authority=authority,
-        policy=address,
-        policy_rent_receiver=stands["payer"],
-        allowlist=closed,
-        allowlist_rent_receiver=None if closed is None else (await _decoded(service, closed))["payer"],
+    instructions.append(
+        build.close_policy(
+            authority=authority,
+            policy=address,
+            policy_rent_receiver=account["payer"],
+            allowlist=closed,
+            allowlist_rent_receiver=None if closed is None else (await _decoded(service, closed))["payer"],
+        )
     )
-    yield _PolicyStep(_CLOSE, [*front, close])
+    return await _send(request, _CLOSE, instructions)
 
 
-async def _on_chain(service: Service, before: PolicyRecord) -> dict[str, Any]:
-    """Return the policy's account, if it is still in the version that the read models show."""
-    stands = await _decoded(service, Pubkey.from_string(before.address))
-    if stands["version"] != before.version:
-        raise _ChangedMeanwhileError
-    return stands
+async def _wait_for_earlier(request: _ChangeRequest, types: Collection[str] = (WRITE.name, UPDATE)) -> None:
+    """Return when no earlier change of the policy, or chunk of a draft, can still land.
+
+    Raises ``chain_unavailable`` while one can. A change of the rules alone need not wait: of two that start from the
+    same version, the program accepts only the first.
+    """
+    org, mine = request.principal.org, request.policy_id
+    await ordering.wait_for_earlier(request.service, org, types, where=lambda earlier: earlier.policy_id == mine)
+
+
+async def _account(service: Service, before: PolicyRecord) -> dict[str, Any]:
+    """Return the policy's account if it is still in the version of the read models."""
+    account = await _decoded(service, Pubkey.from_string(before.address))
+    if account["version"] != before.version:
+        raise _OutdatedError
+    return account
 
 
 async def _decoded(service: Service, address: Pubkey) -> dict[str, Any]:
     account = await service.chain.account(address)
     if account is None:
-        raise _ChangedMeanwhileError
+        raise _OutdatedError
     return service.codec.decode_account(account.data).data
 
 
 async def _rename(request: _ChangeRequest, name: str, landed: str | None) -> None:
-    """Give the policy a name, which only the service knows; with the change of rules that landed, it is one entry."""
+    """Rename the policy, which the chain does not see; with a landed change of the rules it is one audit entry."""
     found = await request.find()
 
     def write(conn: Connection) -> None:
@@ -316,6 +309,7 @@ async def _rename(request: _ChangeRequest, name: str, landed: str | None) -> Non
             changes=changes,
             now=now,
         )
+        version = current.version
         append_event(
             conn,
             event_id=random_id("evt_"),
@@ -323,12 +317,7 @@ async def _rename(request: _ChangeRequest, name: str, landed: str | None) -> Non
             type="policy.updated",
             timestamp=now,
             summary=f"Policy {found.policy_id}: name changed",
-            payload={
-                "policy_id": found.policy_id,
-                "version": current.version,
-                "changes": changes,
-                "timestamp": iso_ms(now),
-            },
+            payload={"policy_id": found.policy_id, "version": version, "changes": changes, "timestamp": iso_ms(now)},
         )
 
     await request.claim.store(write)

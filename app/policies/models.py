@@ -1,4 +1,4 @@
-"""Policies: the eight rules as a client writes and reads them."""
+"""Policies: the eight rules as clients write and read them."""
 
 from typing import Annotated, Any, Literal
 
@@ -22,12 +22,12 @@ from app.api.fields import (
     without_defaults,
 )
 
-#: Entries that an on-chain allowlist holds.
+#: Entries that an on-chain allowlist may hold.
 MAX_RECIPIENTS = 1_000
 
 
 class RuleFields(Body):
-    """The rules; which of them are in a body tells ``model_fields_set``, so that `null` differs from absence."""
+    """The rules; ``model_fields_set`` tells which are in the body, so that `null` differs from absence."""
 
     model_config = ConfigDict(json_schema_extra=without_defaults)
 
@@ -42,37 +42,37 @@ class RuleFields(Body):
 
     @model_serializer(mode="wrap")
     def _as_sent(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Two bodies under one idempotency key are the same when they give the same fields, not the same defaults.
+        # Under one idempotency key, bodies are equal if they set the same fields, not if their defaults agree.
         return {name: value for name, value in serialize(self).items() if name in self.model_fields_set}
 
 
 class CreatePolicy(RuleFields):
-    """Body of policy creation; an absent rule is not set, an empty allowlist allows every recipient."""
+    """Body of a policy creation. An absent rule is not set; an empty allowlist allows every recipient."""
 
     name: Name
     idempotency_key: IdempotencyKey | None = None
 
 
 class UpdatePolicy(RuleFields):
-    """Body of a policy's change; an absent field stays, `null` or an empty list clears a rule."""
+    """Body of a policy update. An absent field keeps its value; `null` or an empty list clears a rule."""
 
     name: Name = Field(default="")
     idempotency_key: IdempotencyKey | None = None
 
 
 class ClonePolicy(RuleFields):
-    """Body of cloning; an absent rule is the cloned policy's, `null` or an empty list clears it."""
+    """Body of a policy clone. An absent rule is copied; `null` or an empty list clears it."""
 
     name: Name
     idempotency_key: IdempotencyKey | None = None
 
 
 class PreviewPolicy(UpdatePolicy):
-    """Body of a preview: that of the change, whose name and idempotency key have no effect here."""
+    """Body of a preview: the body of the update. Its name and idempotency key have no effect here."""
 
 
 class Policy(Answer):
-    """A policy. `version` rises with every change of its rules; a new policy with an allowlist starts at 2."""
+    """A policy. `version` increases with every change of its rules; a new policy with an allowlist starts at 2."""
 
     policy_id: PolicyId
     id: PolicyId
@@ -99,7 +99,7 @@ class PolicyList(Answer):
 
 
 class Change(Answer):
-    """What a field was and became, in the form in which policies are shown."""
+    """The values of a field before and after a change, in the form in which policies are shown."""
 
     model_config = ConfigDict(frozen=True, serialize_by_alias=True)
 
@@ -110,7 +110,7 @@ class Change(Answer):
 class AuditEntry(Answer):
     """A change of a policy: when, by whom, and of which fields.
 
-    `changed_by` is the id of the API key that asked, or the address that signed a change past this service.
+    `changed_by` is the id of the API key that asked, or the address that signed a change made without this service.
     """
 
     timestamp: Time
@@ -125,7 +125,7 @@ class AuditLog(Answer):
 
 
 class PreviewedPayment(Answer):
-    """A payment or escrow that would have become something else than it did."""
+    """A payment or escrow whose outcome would have been different."""
 
     tx_id: TransactionId
     wallet_id: WalletId
@@ -141,8 +141,8 @@ class PreviewedPayment(Answer):
 class PolicyPreview(Answer):
     """What payments and escrows of the last seven days would have become.
 
-    Counted are those of the `wallets` that were looked at; `wallets_left_out` made more than one preview takes.
-    `changes` are the newest that differ; `changes_left_out` is the number of the others.
+    Covers as many wallets as one preview can take: `wallets` is their number, `wallets_left_out` that of the others.
+    `changes` lists the newest payments that differ; `changes_left_out` is the number of the others.
     """
 
     model_config = ConfigDict(frozen=True, serialize_by_alias=True)

@@ -1,8 +1,8 @@
-"""Payments of the past made again in a VM of their own, under other rules: the program itself judges them.
+"""Replays past payments under other rules in a VM, where the program itself judges them.
 
-The VM holds the built program and the organisation's account as the chain has it. Vaults begin anew, with more money
-than they can spend, and their ledgers fill as they did: what came before the time of interest is charged under a
-policy without rules. What the rules then refuse is not charged, and so makes room for what follows.
+The VM holds the built program and the organisation's account from the chain. Vaults start anew, with more money than
+they can spend, and their ledgers fill as they did: what precedes the judged period is charged under a policy without
+rules. A payment that the new rules refuse is not charged, which leaves room for later ones.
 """
 
 import heapq
@@ -36,23 +36,24 @@ from idl.codec import Codec
 _UNITS = compute_unit_limit(MAX_UNITS)
 _LAMPORTS = 10**17
 #: Micro-USDC of each vault.
-_PLENTY = 2**62
+_BALANCE = 2**62
 _FOREVER = 2**62
 #: Where a token account keeps its owner and amount, for the SPL token program and for Token-2022.
 _OWNER, _AMOUNT = slice(32, 64), slice(64, 72)
-_NO_RULES_KEY, _NEW_RULES_KEY = b"as it was".ljust(16), b"as it would be".ljust(16)
+_OLD_KEY, _NEW_KEY = b"as it was".ljust(16), b"as it would be".ljust(16)
 _ANY_HASH = bytes(32)
 _ANY_PROOF = 1
-MAX_TIMEOUT = 2_592_000
+#: Seconds; arbitrary, because every escrow is disputed at once.
+_TIMEOUT = 86_400
 
 
 class ReplayError(Exception):
-    """The VM refused something, and not by a rule."""
+    """The VM refused something for another reason than a rule."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """What the VM is made of: the program, and the chain's accounts of organisation, mint and recipients."""
+class Snapshot:
+    """What the VM starts from: the program, and the chain's accounts of organisation, mint and recipients."""
 
     program: Path
     codec: Codec
@@ -62,58 +63,58 @@ class Stage:
 
 
 class PolicyReplay:
-    """The VM, with a policy that says ``terms``; to be used by the thread that made it."""
+    """A VM with a policy of these terms; use it only in the thread that made it."""
 
-    def __init__(self, stage: Stage, terms: Terms, start: int) -> None:
-        """Begin at the Unix second ``start``."""
-        self._codec, self._addresses, self._org = stage.codec, stage.addresses, stage.org
-        # Who signs stands in the transactions; whether they did was settled when the payments were made.
+    def __init__(self, snapshot: Snapshot, terms: Terms, start: int) -> None:
+        """Set the clock to the Unix second ``start``."""
+        self._codec, self._addresses, self._org = snapshot.codec, snapshot.addresses, snapshot.org
+        # Nobody signs here: the signatures were checked when the payments were made.
         self._svm = LiteSVM().with_sigverify(False).with_transaction_history(0).with_blockhash_check(False)
-        self._svm.add_program_from_file(stage.codec.program_id, stage.program)
-        for address, account in stage.accounts.items():
+        self._svm.add_program_from_file(snapshot.codec.program_id, snapshot.program)
+        for address, account in snapshot.accounts.items():
             self._put(address, account.owner, account.data, account.lamports)
-        org = stage.codec.decode_account(stage.accounts[stage.org].data).data
+        org = snapshot.codec.decode_account(snapshot.accounts[snapshot.org].data).data
         self._authority, self._operator, self._arbiter = org["authority"], org["operator"], org["arbiter"]
         self._payer, self._session = Pubkey.new_unique(), Pubkey.new_unique()
         self._put(self._payer, SYSTEM_PROGRAM, b"", _LAMPORTS)
-        self._build = Instructions(stage.codec, stage.addresses, stage.org)
-        self._at(start)
+        self._build = Instructions(snapshot.codec, snapshot.addresses, snapshot.org)
+        self._set_time(start)
         if org["paused"]:
             self._do(self._build.update_org(signer=self._authority, paused=False))
-        self._as_it_was = self._create_policy(_NO_RULES_KEY, Rules())
-        self._as_it_would_be = self._create_policy(_NEW_RULES_KEY, terms.rules)
-        self._consulted = bool(terms.rules.restricted or terms.rules.blocked_categories)
-        self._list = self._write_list(terms) if terms.entries else None
+        self._old, self._new = self._create_policy(_OLD_KEY, Rules()), self._create_policy(_NEW_KEY, terms.rules)
+        self._needs_recipient = bool(terms.rules.restricted or terms.rules.blocked_categories)
+        self._allowlist = self._write_allowlist(terms) if terms.entries else None
         self._payees: set[Pubkey] = set()
 
     def judge(
         self, wallet_id: str, past: Sequence[PastPayment], since: int
     ) -> Iterator[tuple[PastPayment, list[str] | None]]:
-        """Make a wallet's payments again, in their order, and yield those since a time in Unix milliseconds.
+        """Replay a wallet's payments in their order and yield those since a time in Unix milliseconds.
 
-        Beside each stands the log of its refusal; None when it passes. Raises ReplayError.
+        Each comes with the log of its refusal, or None when it passes. Raises ReplayError.
         """
-        self._at(past[0].timestamp // 1000)
-        vault, policy, counter = self._create_vault(wallet_id), self._as_it_was, 0
+        self._set_time(past[0].timestamp // 1000)
+        vault, policy, counter = self._create_vault(wallet_id), self._old, 0
         refunds: list[tuple[int, int, OpenEscrow, int]] = []
         for payment in past:
-            moment, payee = payment.timestamp // 1000, Pubkey.from_string(payment.recipient_address)
-            while refunds and refunds[0][0] <= moment:
+            now, payee = payment.timestamp // 1000, Pubkey.from_string(payment.recipient_address)
+            while refunds and refunds[0][0] <= now:
                 self._refund(*heapq.heappop(refunds))
-            self._at(moment)
-            if payment.timestamp >= since and policy == self._as_it_was:
-                policy = self._as_it_would_be
-                self._switch(vault)
-            # An escrow is charged like a payment; only one that gave something back later has to be one.
-            if payment.settled_at is None or payment.released == payment.amount:
-                refusal = self._try(self._payment(vault, policy, payee, payment))
-            else:
-                refusal = self._try(self._escrow(vault, policy, payee, payment, counter))
-                if refusal is None:
-                    escrow = OpenEscrow(self._addresses.escrow(vault, counter), vault, payee, self._payer)
-                    self._dispute(escrow)
-                    heapq.heappush(refunds, (payment.settled_at, counter, escrow, payment.released or 0))
-                    counter += 1
+            self._set_time(now)
+            if payment.timestamp >= since and policy == self._old:
+                policy = self._new
+                attach = self._build.update_wallet(
+                    operator=self._operator, vault=vault, policy=self._old, new_policy=policy
+                )
+                self._do(attach)
+            # An escrow is charged like a payment; only one that later gave something back must be replayed as one.
+            ended = None if payment.released == payment.amount else payment.settled_at
+            refusal = self._try(self._spending(vault, policy, payee, payment, None if ended is None else counter))
+            if ended is not None and refusal is None:
+                escrow = OpenEscrow(self._addresses.escrow(vault, counter), vault, payee, self._payer)
+                self._dispute(escrow)
+                heapq.heappush(refunds, (ended, counter, escrow, payment.released or 0))
+                counter += 1
             if payment.timestamp >= since:
                 yield payment, refusal
 
@@ -121,99 +122,80 @@ class PolicyReplay:
         self._do(self._build.create_policy(payer=self._payer, authority=self._authority, key=key, rules=rules))
         return self._addresses.policy(self._org, key)
 
-    def _write_list(self, terms: Terms) -> Pubkey:
-        policy, build = self._as_it_would_be, self._build
-        for write in writes(build, policy, 1, list(terms.entries), payer=self._payer, authority=self._authority):
+    def _write_allowlist(self, terms: Terms) -> Pubkey:
+        build, policy, authority = self._build, self._new, self._authority
+        for write in writes(build, policy, 1, list(terms.entries), payer=self._payer, authority=authority):
             self._do(write)
-        written = self._addresses.allowlist(policy, 1)
-        self._do(
-            build.update_policy(
-                authority=self._authority, policy=policy, expected_version=1, rules=terms.rules, new_allowlist=written
-            )
+        allowlist = self._addresses.allowlist(policy, 1)
+        switch = build.update_policy(
+            authority=authority, policy=policy, expected_version=1, rules=terms.rules, new_allowlist=allowlist
         )
-        return written
+        self._do(switch)
+        return allowlist
 
     def _create_vault(self, wallet_id: str) -> Pubkey:
-        # The address is another than the wallet's own: nobody pays himself, so it makes no difference.
-        build = self._build
-        session = (self._session, _FOREVER)
-        self._do(
-            build.create_wallet(
-                payer=self._payer,
-                operator=self._operator,
-                agent_id=wallet_id,
-                policy=self._as_it_was,
-                session=session,
-            )
+        # Its address differs from the wallet's own. That changes no verdict: a wallet cannot pay itself.
+        creation = self._build.create_wallet(
+            payer=self._payer,
+            operator=self._operator,
+            agent_id=wallet_id,
+            policy=self._old,
+            session=(self._session, _FOREVER),
         )
+        self._do(creation)
         vault = self._addresses.vault(self._org, wallet_id)
-        self._set_tokens(vault, vault, _PLENTY)
+        self._set_tokens(vault, vault, _BALANCE)
         return vault
 
-    def _switch(self, vault: Pubkey) -> None:
-        self._do(
-            self._build.update_wallet(
-                operator=self._operator, vault=vault, policy=self._as_it_was, new_policy=self._as_it_would_be
-            )
-        )
-
     def _set_tokens(self, owner: Pubkey, like: Pubkey, amount: int) -> None:
-        """Give an address a token account of this amount, made like another's."""
+        """Give an address a token account with this amount, copied from that of ``like``."""
         account = self._svm.get_account(self._addresses.token_account(like))
         assert account is not None
         data = bytearray(account.data)
         data[_OWNER], data[_AMOUNT] = bytes(owner), amount.to_bytes(8, "little")
         self._put(self._addresses.token_account(owner), account.owner, bytes(data), account.lamports)
 
-    def _spending(self, vault: Pubkey, policy: Pubkey, payee: Pubkey, payment: PastPayment) -> dict[str, Any]:
-        """Return the accounts of an instruction that spends, with those who signed or approved then."""
+    def _spending(
+        self, vault: Pubkey, policy: Pubkey, payee: Pubkey, payment: PastPayment, counter: int | None
+    ) -> Instruction:
+        """Return the payment, or the escrow with this counter, signed and co-signed as it was."""
         if payee not in self._payees:
             self._set_tokens(payee, vault, 0)
             self._payees.add(payee)
-        judged = policy == self._as_it_would_be
+        judged = policy == self._new
         co_signed = payment.policy_triggered and payment.status == "confirmed"
-        return {
+        common: dict[str, Any] = {
             "signer": self._session if payment.attestation_hash else self._operator,
             "policy": policy,
             "vault": vault,
-            "allowlist": self._list if judged else None,
-            "recipient": self._addresses.recipient(self._org, payee) if judged and self._consulted else None,
+            "allowlist": self._allowlist if judged else None,
+            "recipient": self._addresses.recipient(self._org, payee) if judged and self._needs_recipient else None,
             "co_signer": self._operator if co_signed else None,
+            "amount": payment.amount,
+            "reference": new_reference(),
         }
-
-    def _payment(self, vault: Pubkey, policy: Pubkey, payee: Pubkey, payment: PastPayment) -> Instruction:
-        accounts = self._spending(vault, policy, payee, payment)
-        return self._build.execute_payment(
-            **accounts,
-            destination=self._addresses.token_account(payee),
-            amount=payment.amount,
-            reference=new_reference(),
-        )
-
-    def _escrow(self, vault: Pubkey, policy: Pubkey, payee: Pubkey, payment: PastPayment, counter: int) -> Instruction:
-        accounts = self._spending(vault, policy, payee, payment)
+        if counter is None:
+            return self._build.execute_payment(**common, destination=self._addresses.token_account(payee))
         return self._build.create_escrow(
-            **accounts,
+            **common,
             payer=self._payer,
             receiver=payee,
             counter=counter,
-            amount=payment.amount,
-            reference=new_reference(),
             task_hash=_ANY_HASH,
             proof_kinds=_ANY_PROOF,
-            timeout=MAX_TIMEOUT,
+            timeout=_TIMEOUT,
         )
 
     def _dispute(self, escrow: OpenEscrow) -> None:
-        """Have the arbiter decide: so everything can be refunded, in parts too, whatever the reason was then."""
+        """Dispute an escrow, so that the arbiter can refund any part of it, whatever the reason was then."""
         hashes = {"reason_hash": _ANY_HASH, "evidence_hash": _ANY_HASH}
         self._do(self._build.dispute_escrow(escrow, signer=self._operator, **hashes))
 
-    def _refund(self, moment: int, _counter: int, escrow: OpenEscrow, released: int) -> None:
-        self._at(moment)
+    def _refund(self, second: int, _counter: int, escrow: OpenEscrow, released: int) -> None:
+        self._set_time(second)
         self._do(self._build.resolve_dispute(escrow, payer=self._payer, arbiter=self._arbiter, released=released))
 
-    def _at(self, second: int) -> None:
+    def _set_time(self, second: int) -> None:
         clock = self._svm.get_clock()
         clock.unix_timestamp = second
         self._svm.set_clock(clock)
@@ -224,10 +206,10 @@ class PolicyReplay:
     def _do(self, instruction: Instruction) -> None:
         refusal = self._try(instruction)
         if refusal is not None:
-            raise ReplayError(f"a rule refuses what no rule judges: {refusal}")
+            raise ReplayError(f"a rule refused what it must not judge: {refusal}")
 
     def _try(self, instruction: Instruction) -> list[str] | None:
-        """Run an instruction and return the log of its refusal by a rule; None when it passes."""
+        """Run an instruction and return the log of its refusal by a rule, or None when it passes."""
         message = Message.new_with_blockhash([_UNITS, instruction], self._payer, Hash.default())
         signatures = [Signature.default()] * message.header.num_required_signatures
         result = self._svm.send_transaction(Transaction.populate(message, signatures))

@@ -1,4 +1,4 @@
-"""Policies: the rules that the program enforces."""
+"""Policies: the rules that the program enforces on wallets."""
 
 import json
 from functools import wraps
@@ -10,9 +10,7 @@ from starlette.routing import Route
 from app.access.auth import ADMINS, OPERATORS, READERS
 from app.api.fields import EmptyBody
 from app.api.operation import Call, Endpoint, operation
-from app.policies import audit as policy_audit
-from app.policies import changes as policy_changes
-from app.policies import preview as policy_preview
+from app.policies import audit, changes
 from app.policies import service as policies
 from app.policies.models import (
     AuditLog,
@@ -24,26 +22,27 @@ from app.policies.models import (
     PreviewPolicy,
     UpdatePolicy,
 )
-from app.policies.terms import Expected, tag
+from app.policies.preview import preview
+from app.policies.terms import Precondition, entity_tag
 
 _WRITING = ("invalid_amount", "invalid_recipient", "authority_offline", "transaction_failed")
 
 
 def _tagged(endpoint: Endpoint) -> Endpoint:
-    """Have the endpoint's answer, a policy, carry its `ETag`."""
+    """Add the `ETag` of the answered policy to the endpoint's response."""
 
     @wraps(endpoint)
     async def answer(request: Request) -> Response:
         response = await endpoint(request)
         policy = json.loads(bytes(response.body))
-        response.headers["etag"] = f'"{tag(policy["version"], policy["name"])}"'
+        response.headers["etag"] = f'"{entity_tag(policy["version"], policy["name"])}"'
         return response
 
     return answer
 
 
-def _expected(call: Call) -> Expected:
-    return Expected.of(call.request.headers.get("if-match"))
+def _precondition(call: Call) -> Precondition:
+    return Precondition.of(call.request.headers.get("if-match"))
 
 
 @_tagged
@@ -51,15 +50,15 @@ def _expected(call: Call) -> Expected:
 async def create_policy(call: Call, body: CreatePolicy) -> Policy:
     """Create a policy.
 
-    A rule that is left out is not set. Signed by the organisation's authority.
+    An omitted rule is not set. The organisation's authority signs.
     """
     return await policies.create(call.service, call.principal, call.claim, body)
 
 
 @operation(tag="policies", roles=READERS, answer=PolicyList, errors=("chain_unavailable",))
 async def list_policies(call: Call) -> PolicyList:
-    """List policies, the presets first."""
-    return await policies.all_of(call.service, call.principal)
+    """List policies, presets first."""
+    return await policies.list_all(call.service, call.principal)
 
 
 @_tagged
@@ -67,8 +66,8 @@ async def list_policies(call: Call) -> PolicyList:
 async def get_policy(call: Call) -> Policy:
     """Get a policy.
 
-    The header `ETag` names its version and name; sent as `If-Match` with a change, it keeps that from undoing
-    somebody else's.
+    The header `ETag` identifies its version and name. Send it as `If-Match` with a change, so that the change does not
+    undo somebody else's.
     """
     return await policies.get(call.service, call.principal, call.path("policy_id"))
 
@@ -87,12 +86,12 @@ async def get_policy(call: Call) -> Policy:
 async def update_policy(call: Call, body: UpdatePolicy) -> Policy:
     """Update a policy.
 
-    An absent field stays, `null` or an empty list clears a rule. The change binds all attached wallets at once; a
-    long allowlist is written first and takes effect as a whole. With `If-Match` only the policy of that `ETag` is
-    changed.
+    An absent field keeps its value, `null` or an empty list clears a rule. The change binds all attached wallets at
+    once. A long allowlist is written first and takes effect as a whole. With `If-Match` the policy changes only if it
+    still has that `ETag`.
     """
-    identifier, expected = call.path("policy_id"), _expected(call)
-    return await policy_changes.update(call.service, call.principal, call.claim, identifier, body, expected)
+    identifier, precondition = call.path("policy_id"), _precondition(call)
+    return await changes.update(call.service, call.principal, call.claim, identifier, body, precondition=precondition)
 
 
 @_tagged
@@ -116,10 +115,10 @@ async def update_policy(call: Call, body: UpdatePolicy) -> Policy:
 async def delete_policy(call: Call, _body: EmptyBody) -> Policy:
     """Delete a policy.
 
-    No wallet may be attached to it. Answers the policy as it was; its audit log stays.
+    No wallet may be attached to it. Returns the policy as it was; its audit log stays.
     """
-    identifier, expected = call.path("policy_id"), _expected(call)
-    return await policy_changes.delete(call.service, call.principal, call.claim, identifier, expected)
+    identifier, precondition = call.path("policy_id"), _precondition(call)
+    return await changes.delete(call.service, call.principal, call.claim, identifier, precondition=precondition)
 
 
 @_tagged
@@ -135,8 +134,8 @@ async def delete_policy(call: Call, _body: EmptyBody) -> Policy:
 async def clone_policy(call: Call, body: ClonePolicy) -> Policy:
     """Clone a policy.
 
-    The new policy says what the old one does, its allowlist included, but for the fields in the body. Presets can be
-    cloned, and the clone changed.
+    The new policy has the rules and the allowlist of the old one, except for the fields in the body. Presets can be
+    cloned, and their clones can be changed.
     """
     return await policies.clone(call.service, call.principal, call.claim, call.path("policy_id"), body)
 
@@ -145,10 +144,10 @@ async def clone_policy(call: Call, body: ClonePolicy) -> Policy:
 async def get_policy_audit_log(call: Call) -> AuditLog:
     """Get a policy's audit log.
 
-    All changes, oldest first, of deleted policies too. `changed_by` is the id of the API key that asked, or the
-    address that signed a change past this service.
+    All changes, oldest first, also those of deleted policies. `changed_by` is the id of the API key that asked, or the
+    address that signed a change made without this service.
     """
-    return await policy_audit.log(call.service, call.principal, call.path("policy_id"))
+    return await audit.log(call.service, call.principal, call.path("policy_id"))
 
 
 @operation(
@@ -161,11 +160,11 @@ async def get_policy_audit_log(call: Call) -> AuditLog:
 async def preview_policy(call: Call, body: PreviewPolicy) -> PolicyPreview:
     """Preview a change of a policy.
 
-    What the payments and escrows of the last seven days would have become, had the change been made before: the
-    program judges each again, one after the other, in a virtual machine beside the chain. Nothing is changed.
-    Balances, freezes and pauses do not count, and co-signatures and approvals are those that were given.
+    Shows what the payments and escrows of the last seven days would have become if the change had been made before
+    them: the program judges each again, in order, in a virtual machine apart from the chain. Nothing is changed.
+    Balances, freezes and pauses are ignored; co-signatures and approvals count as they were given.
     """
-    return await policy_preview.preview(call.service, call.principal, call.path("policy_id"), body)
+    return await preview(call.service, call.principal, call.path("policy_id"), body)
 
 
 routes = [

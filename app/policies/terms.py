@@ -1,4 +1,4 @@
-"""What a policy says: its name, its rules and its allowlist, and how a request changes that."""
+"""What a policy demands: its rules and its allowlist, and how a request changes them."""
 
 import hashlib
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _NAME_DIGITS = 8
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Rules, and the entries of the allowlist: chain form to shown form, ascending by the chain form."""
+    """Rules, and the allowlist's entries from chain form to shown form, ascending by chain form."""
 
     rules: Rules
     entries: dict[bytes, str]
@@ -29,22 +29,25 @@ NO_TERMS = Terms(Rules(), {})
 
 
 async def terms_of(service: Service, policy: PolicyRecord) -> Terms:
-    """Return what a policy says, its allowlist as the chain has it."""
+    """Return a policy's terms, with the allowlist as it is on the chain."""
     if policy.allowlist is None:
         return Terms(policy.rules, {})
     account = await service.chain.account(Pubkey.from_string(policy.allowlist))
     if account is None:
-        raise changed_meanwhile()
+        raise concurrent_change()
     entries: list[bytes] = service.codec.decode_account(account.data).data["entries"]
     known = await _entries(service, policy.org, policy.allowed_recipients)
     if not known:
         known = await service.db.read(lambda conn: domains_of(conn, entries))
-    # What is not known may be a domain's hash; it is copied as it is, and shown as an address would be.
+    # An unknown entry may be a domain's hash; it is copied as it is and shown as an address.
     return Terms(policy.rules, {raw: known.get(raw) or str(Pubkey.from_bytes(raw)) for raw in entries})
 
 
-async def named(service: Service, policy: PolicyRecord) -> PolicyRecord:
-    """Return the policy with the texts of its allowlist, found out once when the list was written past this service."""
+async def with_recipients(service: Service, policy: PolicyRecord) -> PolicyRecord:
+    """Return the policy with its allowed recipients.
+
+    A list written without the service is read from the chain once and stored.
+    """
     if policy.allowlist is None or policy.allowed_recipients:
         return policy
     allowlist, texts = policy.allowlist, list((await terms_of(service, policy)).entries.values())
@@ -52,8 +55,8 @@ async def named(service: Service, policy: PolicyRecord) -> PolicyRecord:
     return replace(policy, allowed_recipients=texts)
 
 
-async def changed(service: Service, org: str, before: Terms, body: RuleFields) -> Terms:
-    """Return what is said once the fields in the body are set. Raises ``invalid_recipient``."""
+async def apply_changes(service: Service, org: str, before: Terms, body: RuleFields) -> Terms:
+    """Return the terms after setting the fields in the body. Raises ``invalid_recipient``."""
     given = body.model_fields_set
     rules = replace(before.rules, **{name: getattr(body, name) for name in _PLAIN if name in given})
     if "blocked_categories" in given:
@@ -65,34 +68,35 @@ async def changed(service: Service, org: str, before: Terms, body: RuleFields) -
     return Terms(rules, entries)
 
 
-def tag(version: int, name: str) -> str:
-    """Return the entity tag of a policy: the chain's version, and a digest of the name that the chain does not know."""
+def entity_tag(version: int, name: str) -> str:
+    """Return a policy's entity tag: its version, and a digest of its name, which the version does not cover."""
     return f"{version}-{hashlib.sha256(name.encode()).hexdigest()[:_NAME_DIGITS]}"
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
-    """The tags that the header If-Match allows a policy to have; without the header any."""
+class Precondition:
+    """The entity tags that the header If-Match accepts; None accepts any."""
 
     tags: Sequence[str] | None
 
     @classmethod
-    def of(cls, header: str | None) -> "Expected":
-        """Read the header: `*`, or quoted tags, of which each may be the version alone. Raises ``invalid_request``."""
+    def of(cls, header: str | None) -> "Precondition":
+        """Parse the header: `*`, or quoted tags, each of which may be only the version. Raises ``invalid_request``."""
         if header is None or header.strip() == "*":
             return cls(None)
         tags = [one.strip() for one in header.split(",")]
         if not all(len(one) > 2 and one[0] == one[-1] == '"' and '"' not in one[1:-1] for one in tags):
-            raise RequestError("invalid_request", 'If-Match: takes the ETag of an answer, such as "3-5d41402a".')
+            raise RequestError("invalid_request", 'If-Match: must be the ETag of a response, such as "3-5d41402a".')
         return cls([one[1:-1] for one in tags])
 
     def check(self, policy: PolicyRecord) -> None:
-        """Raise ``version_conflict`` unless the policy is as expected."""
-        if self.tags is not None and not {str(policy.version), tag(policy.version, policy.name)} & set(self.tags):
+        """Raise ``version_conflict`` unless the policy matches."""
+        accepted = {str(policy.version), entity_tag(policy.version, policy.name)}
+        if self.tags is not None and accepted.isdisjoint(self.tags):
             raise ConflictError("version_conflict", fields={"version": policy.version})
 
 
-def changed_meanwhile() -> ConflictError:
+def concurrent_change() -> ConflictError:
     """Return the error for a policy that others keep changing."""
     return ConflictError("version_conflict", "The policy was changed at the same time. Repeat the request.")
 
