@@ -1,1 +1,1 @@
-"""Keys."""
+"""API keys: created, listed, rotated and revoked by an admin."""

@@ -1,4 +1,4 @@
-"""API keys: asked for, shown once, listed."""
+"""API keys as clients write and read them."""
 
 from typing import Annotated
 
@@ -8,12 +8,12 @@ from pydantic_core import PydanticCustomError
 from app.access.keyring import KeyStatus, Role
 from app.api.fields import Answer, Body, IdempotencyKey, Identifier, KeyId, Name, Page, Time, WalletId
 
-#: The longest time for which a rotated key works on, in seconds.
+#: The longest time in seconds for which a rotated key may still work.
 MAX_OVERLAP = 30 * 86_400
 
 
 class CreateKey(Body):
-    """Body of an API key's creation; an agent's key, and no other, names its wallet."""
+    """Body of a key creation. An agent's key needs its wallet; other keys take none."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -36,18 +36,18 @@ class CreateKey(Body):
 
 
 class RotateKey(Body):
-    """Body of a rotation: the seconds for which the old key works on."""
+    """Body of a rotation: the seconds for which the old key still works."""
 
     overlap_seconds: Annotated[int, Field(ge=0, le=MAX_OVERLAP)] | None = None
     idempotency_key: IdempotencyKey | None = None
 
 
 class ListKeys(Page):
-    """Query of the API keys."""
+    """Query of the key list."""
 
 
 class Key(Answer):
-    """An API key without the key itself; `hint` is its end. `rotated`: it works until `revoked_at`."""
+    """An API key without the key itself; `hint` is its end. With status `rotated` it works until `revoked_at`."""
 
     key_id: KeyId
     id: KeyId
@@ -62,7 +62,7 @@ class Key(Answer):
 
 
 class NewKey(Key):
-    """An API key, shown this once."""
+    """A new API key with the key itself, which is shown only this once."""
 
     key: str
 

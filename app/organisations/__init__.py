@@ -1,1 +1,1 @@
-"""Organisations."""
+"""Organisations: created on the chain and stored."""

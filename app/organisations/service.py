@@ -1,4 +1,4 @@
-"""Organisations: made on the chain, funded where the chain has a faucet, and made known to the service."""
+"""Creates organisations on the chain and in the database."""
 
 from app.chain.errors import RpcError
 from app.chain.instructions import Instructions
@@ -13,14 +13,14 @@ from app.submission.plan import Plan, PlanType
 
 _INITIALIZE = PlanType("initialize_org")
 PLAN_TYPES = (_INITIALIZE,)
-#: What a faucet is asked for, in lamports.
+#: Lamports asked from a faucet.
 _AIRDROP = 10**9
 
 
 async def ensure_fees(service: Service) -> None:
-    """Have lamports on the fee payer's account, from a test network's faucet where it has none.
+    """Make sure that the fee payer has lamports, from the faucet of a test network if necessary.
 
-    Raises ConfigurationError with the address to fund when there is no faucet.
+    Raises ConfigurationError with the address to fund if there is no faucet.
     """
     address = service.signers.fee_payer_address
     if await service.chain.account(address) is not None:
@@ -35,13 +35,12 @@ async def ensure_fees(service: Service) -> None:
 
 
 async def create(service: Service, org_id: str) -> Organisation:
-    """Make an organisation with this id, or find it: the same call again changes nothing.
+    """Create the organisation with this id, or return the existing one.
 
-    The service's authority key becomes its creator and authority. The database knows it before the chain does, so
-    that none of its events is passed over.
+    The service's authority key becomes its creator and authority. It is stored before the chain creates it, so that
+    the projector skips none of its events.
     """
     authority = service.signers.require_authority()
-    payer, operator = service.signers.fee_payer_address, service.signers.operator_address
     address = service.addresses.org(authority.pubkey(), org_id)
     build = Instructions(service.codec, service.addresses, address)
     new = Organisation(
@@ -58,22 +57,16 @@ async def create(service: Service, org_id: str) -> Organisation:
         await service.db.write(lambda conn: insert_organisation(conn, new))
     if await service.chain.account(address) is None:
         arbiter = (service.signers.arbiter or authority).pubkey()
-        plan = Plan(
-            org=new.org,
-            type=_INITIALIZE,
-            instructions=[
-                build.initialize_org(
-                    payer=payer,
-                    creator=authority.pubkey(),
-                    org_id=org_id,
-                    operator=operator,
-                    arbiter=arbiter,
-                    verifier=arbiter,
-                    operator_daily_limit=parse_usdc(service.settings.operator_daily_limit, allow_zero=True),
-                    attestation_delay=service.settings.attestation_delay,
-                )
-            ],
-            signers=[authority],
+        creation = build.initialize_org(
+            payer=service.signers.fee_payer_address,
+            creator=authority.pubkey(),
+            org_id=org_id,
+            operator=service.signers.operator_address,
+            arbiter=arbiter,
+            verifier=arbiter,
+            operator_daily_limit=parse_usdc(service.settings.operator_daily_limit, allow_zero=True),
+            attestation_delay=service.settings.attestation_delay,
         )
+        plan = Plan(org=new.org, type=_INITIALIZE, instructions=[creation], signers=[authority])
         await carry_out(service, plan, Claim(service.db))
     return known or new

@@ -1,1 +1,1 @@
-"""Policies."""
+"""Policies: the rules and allowlists of wallets, their changes, previews and audit logs."""

@@ -53,7 +53,7 @@ class _OutdatedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _ChangeRequest:
+class ChangeRequest:
     """Who asks to change which policy, and in which versions."""
 
     service: Service
@@ -63,39 +63,33 @@ class _ChangeRequest:
     precondition: Precondition
 
     def lock(self) -> AbstractAsyncContextManager[None]:
+        """Keep other changes of the policy waiting."""
         return self.service.locks.hold(LockScope.POLICY, f"{self.principal.org}/{self.policy_id}")
 
     async def find(self) -> PolicyRecord:
+        """Return the policy. Raises ``policy_not_found``."""
         return await policies.find(self.service, self.principal.org, self.policy_id)
 
     async def find_changeable(self) -> PolicyRecord:
+        """Return the policy. Raises ``policy_not_found``, and ``policy_immutable`` for a preset."""
         found = await self.find()
         if found.immutable:
             raise BusinessError("policy_immutable")
         return found
 
 
-async def update(
-    service: Service,
-    principal: Principal,
-    claim: Claim,
-    identifier: str,
-    body: UpdatePolicy,
-    *,
-    precondition: Precondition,
-) -> Policy:
+async def update(request: ChangeRequest, body: UpdatePolicy) -> Policy:
     """Change the fields in the body. Raises ``policy_immutable`` and ``version_conflict``."""
     # The last step, the rename, claims the key without a transaction: then only the answer is missing.
-    done = claim.repeats and claim.attempt is None
-    request = _ChangeRequest(service, principal, claim, identifier, precondition)
+    done = request.claim.repeats and request.claim.attempt is None
     await request.find_changeable()
     async with request.lock():
         if not done:
             await _change(request, body)
-    return policies.shown(await with_recipients(service, await request.find()))
+    return policies.shown(await with_recipients(request.service, await request.find()))
 
 
-async def _change(request: _ChangeRequest, body: UpdatePolicy) -> None:
+async def _change(request: ChangeRequest, body: UpdatePolicy) -> None:
     landed = await _resumed(request)
     if landed is None and body.model_fields_set - _OFF_CHAIN:
         landed = await _send_current(request, lambda before: _update(request, before, body))
@@ -105,20 +99,18 @@ async def _change(request: _ChangeRequest, body: UpdatePolicy) -> None:
         await _rename(request, body.name, landed)
 
 
-async def delete(
-    service: Service, principal: Principal, claim: Claim, identifier: str, *, precondition: Precondition
-) -> Policy:
+async def delete(request: ChangeRequest) -> Policy:
     """Delete a policy with no attached vault, and return it as it was.
 
     Raises ``policy_in_use``, ``policy_immutable`` and ``version_conflict``.
     """
-    request = _ChangeRequest(service, principal, claim, identifier, precondition)
     async with request.lock():
         landed = await _resumed(request)
         if landed is None:
             await request.find_changeable()
             landed = await _send_current(request, lambda before: _close(request, before))
-    return await service.db.read(lambda conn: _deleted(conn, principal.org, identifier, landed or ""))
+    org, identifier = request.principal.org, request.policy_id
+    return await request.service.db.read(lambda conn: _deleted(conn, org, identifier, landed or ""))
 
 
 def _deleted(conn: Connection, org: str, identifier: str, closing: str) -> Policy:
@@ -128,7 +120,7 @@ def _deleted(conn: Connection, org: str, identifier: str, closing: str) -> Polic
     return policies.shown(replace(deleted, allowed_recipients=recipients_before(conn, deleted.address, closing)))
 
 
-async def _resumed(request: _ChangeRequest) -> str | None:
+async def _resumed(request: ChangeRequest) -> str | None:
     """Return the signature of the change made by an earlier run of the request, if any.
 
     Raises ``chain_unavailable`` while its outcome is unknown. A chunk of an allowlist is not yet the change.
@@ -137,7 +129,7 @@ async def _resumed(request: _ChangeRequest) -> str | None:
     return None if outcome is None or outcome.attempt.type == WRITE.name else outcome.attempt.signature
 
 
-async def _send_current(request: _ChangeRequest, send: Callable[[PolicyRecord], Awaitable[str | None]]) -> str | None:
+async def _send_current(request: ChangeRequest, send: Callable[[PolicyRecord], Awaitable[str | None]]) -> str | None:
     """Send a change made from the current policy and return its signature; make it anew when it is outdated."""
     for _ in range(_TRIES):
         await request.service.catch_up()
@@ -151,7 +143,7 @@ async def _send_current(request: _ChangeRequest, send: Callable[[PolicyRecord], 
 
 
 async def _send(
-    request: _ChangeRequest, kind: PlanType, instructions: Sequence[Instruction], on_store: Hook = nothing
+    request: ChangeRequest, kind: PlanType, instructions: Sequence[Instruction], on_store: Hook = nothing
 ) -> str | None:
     """Send one transaction of a change and return its signature once it is confirmed."""
     service = request.service
@@ -177,7 +169,7 @@ async def _send(
     raise business_error(service.codec, failure)
 
 
-async def _update(request: _ChangeRequest, before: PolicyRecord, body: UpdatePolicy) -> str | None:
+async def _update(request: ChangeRequest, before: PolicyRecord, body: UpdatePolicy) -> str | None:
     """Send a change of the rules, preceded by the writes of an allowlist that does not fit next to it.
 
     Returns None when nothing changes.
@@ -194,22 +186,18 @@ async def _update(request: _ChangeRequest, before: PolicyRecord, body: UpdatePol
         return None
     if new.entries == old.entries or not new.entries:
         dropped = before.allowlist if before.rules.restricted and not new.rules.restricted else None
-        return await _send(request, _UPDATE, [await _switch(service, before, new, dropped=dropped)])
+        return await _send(request, _UPDATE, await _switch(service, before, new, dropped=dropped))
     await _wait_for_earlier(request)
-    payer, authority = service.signers.fee_payer_address, service.signers.require_authority().pubkey()
-    address = Pubkey.from_string(before.address)
     version = (await _account(service, before))["allowlist_version"] + 1
-    draft = service.addresses.allowlist(address, version)
-    build = service.instructions(before.org)
-    chunks = writes(build, address, version, list(new.entries), payer=payer, authority=authority)
-    switch = await _switch(service, before, new, dropped=before.allowlist, draft=draft)
+    draft = service.addresses.allowlist(Pubkey.from_string(before.address), version)
+    instructions = await _switch(service, before, new, dropped=before.allowlist, version=version)
 
     def store_list(conn: Connection, _attempt: Attempt) -> None:
         store_texts(conn, draft, before.policy_id, new.entries)
 
-    *earlier, last = split([*chunks, switch], payer)
-    for instructions in earlier:
-        await _send(request, WRITE, instructions, store_list)
+    *earlier, last = split(instructions, service.signers.fee_payer_address)
+    for chunk in earlier:
+        await _send(request, WRITE, chunk, store_list)
     # Whoever else wrote the draft meanwhile, only the requested list comes into force.
     if earlier and not await is_written(service, draft, new.entries):
         raise _OutdatedError
@@ -217,54 +205,60 @@ async def _update(request: _ChangeRequest, before: PolicyRecord, body: UpdatePol
 
 
 async def _switch(
-    service: Service, before: PolicyRecord, terms: Terms, *, dropped: str | None, draft: Pubkey | None = None
-) -> Instruction:
-    """Return the instruction that sets the rules, closes the list ``dropped`` and puts the draft in force."""
+    service: Service, before: PolicyRecord, terms: Terms, *, dropped: str | None, version: int | None = None
+) -> list[Instruction]:
+    """Return the instructions that set the rules and close the list ``dropped``.
+
+    With a version they write the allowlist as a draft of this version first, and put it in force.
+    """
+    build, address = service.instructions(before.org), Pubkey.from_string(before.address)
+    payer, authority = service.signers.fee_payer_address, service.signers.require_authority().pubkey()
     old = None if dropped is None else Pubkey.from_string(dropped)
-    return service.instructions(before.org).update_policy(
-        authority=service.signers.require_authority().pubkey(),
-        policy=Pubkey.from_string(before.address),
-        expected_version=before.version,
-        rules=terms.rules,
-        new_allowlist=draft,
-        old_allowlist=old,
-        rent_receiver=None if old is None else (await _decoded(service, old))["payer"],
+    instructions: list[Instruction] = []
+    if version is not None:
+        instructions = writes(build, address, version, list(terms.entries), payer=payer, authority=authority)
+    instructions.append(
+        build.update_policy(
+            authority=authority,
+            policy=address,
+            expected_version=before.version,
+            rules=terms.rules,
+            new_allowlist=None if version is None else service.addresses.allowlist(address, version),
+            old_allowlist=old,
+            rent_receiver=None if old is None else (await _decoded(service, old))["payer"],
+        )
     )
+    return instructions
 
 
-async def _close(request: _ChangeRequest, before: PolicyRecord) -> str | None:
+async def _close(request: ChangeRequest, before: PolicyRecord) -> str | None:
     """Close a policy, its list, and a draft that never came into force.
 
     The program closes only the list in force, so such a draft is emptied and put in force first.
     """
     service = request.service
-    build, authority = service.instructions(before.org), service.signers.require_authority().pubkey()
     await _wait_for_earlier(request)
     address = Pubkey.from_string(before.address)
     account = await _account(service, before)
-    closed = None if before.allowlist is None else Pubkey.from_string(before.allowlist)
+    allowlist = None if before.allowlist is None else Pubkey.from_string(before.allowlist)
     instructions: list[Instruction] = []
     version = account["allowlist_version"] + 1
     draft = service.addresses.allowlist(address, version)
     if await service.chain.account(draft) is not None:
         empty = Terms(replace(before.rules, restricted=True), {})
-        payer = service.signers.fee_payer_address
-        instructions += writes(build, address, version, [], payer=payer, authority=authority)
-        instructions.append(await _switch(service, before, empty, dropped=before.allowlist, draft=draft))
-        closed = draft
-    instructions.append(
-        build.close_policy(
-            authority=authority,
-            policy=address,
-            policy_rent_receiver=account["payer"],
-            allowlist=closed,
-            allowlist_rent_receiver=None if closed is None else (await _decoded(service, closed))["payer"],
-        )
+        instructions = await _switch(service, before, empty, dropped=before.allowlist, version=version)
+        allowlist = draft
+    closing = service.instructions(before.org).close_policy(
+        authority=service.signers.require_authority().pubkey(),
+        policy=address,
+        policy_rent_receiver=account["payer"],
+        allowlist=allowlist,
+        allowlist_rent_receiver=None if allowlist is None else (await _decoded(service, allowlist))["payer"],
     )
-    return await _send(request, _CLOSE, instructions)
+    return await _send(request, _CLOSE, [*instructions, closing])
 
 
-async def _wait_for_earlier(request: _ChangeRequest, types: Collection[str] = (WRITE.name, UPDATE)) -> None:
+async def _wait_for_earlier(request: ChangeRequest, types: Collection[str] = (WRITE.name, UPDATE)) -> None:
     """Return when no earlier change of the policy, or chunk of a draft, can still land.
 
     Raises ``chain_unavailable`` while one can. A change of the rules alone need not wait: of two that start from the
@@ -289,7 +283,7 @@ async def _decoded(service: Service, address: Pubkey) -> dict[str, Any]:
     return service.codec.decode_account(account.data).data
 
 
-async def _rename(request: _ChangeRequest, name: str, landed: str | None) -> None:
+async def _rename(request: ChangeRequest, name: str, landed: str | None) -> None:
     """Rename the policy, which the chain does not see; with a landed change of the rules it is one audit entry."""
     found = await request.find()
 

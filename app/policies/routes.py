@@ -12,6 +12,7 @@ from app.api.fields import EmptyBody
 from app.api.operation import Call, Endpoint, operation
 from app.policies import audit, changes
 from app.policies import service as policies
+from app.policies.changes import ChangeRequest
 from app.policies.models import (
     AuditLog,
     ClonePolicy,
@@ -26,6 +27,7 @@ from app.policies.preview import preview
 from app.policies.terms import Precondition, entity_tag
 
 _WRITING = ("invalid_amount", "invalid_recipient", "authority_offline", "transaction_failed")
+_CHANGING = ("policy_not_found", "policy_immutable", "version_conflict", "authority_offline", "transaction_failed")
 
 
 def _tagged(endpoint: Endpoint) -> Endpoint:
@@ -41,8 +43,9 @@ def _tagged(endpoint: Endpoint) -> Endpoint:
     return answer
 
 
-def _precondition(call: Call) -> Precondition:
-    return Precondition.of(call.request.headers.get("if-match"))
+def _change_request(call: Call) -> ChangeRequest:
+    precondition = Precondition.of(call.request.headers.get("if-match"))
+    return ChangeRequest(call.service, call.principal, call.claim, call.path("policy_id"), precondition)
 
 
 @_tagged
@@ -79,7 +82,7 @@ async def get_policy(call: Call) -> Policy:
     body=UpdatePolicy,
     answer=Policy,
     tagged=True,
-    errors=("policy_not_found", "policy_immutable", "version_conflict", *_WRITING),
+    errors=(*_CHANGING, *_WRITING),
     changes=True,
     version=True,
 )
@@ -90,8 +93,7 @@ async def update_policy(call: Call, body: UpdatePolicy) -> Policy:
     once. A long allowlist is written first and takes effect as a whole. With `If-Match` the policy changes only if it
     still has that `ETag`.
     """
-    identifier, precondition = call.path("policy_id"), _precondition(call)
-    return await changes.update(call.service, call.principal, call.claim, identifier, body, precondition=precondition)
+    return await changes.update(_change_request(call), body)
 
 
 @_tagged
@@ -101,14 +103,7 @@ async def update_policy(call: Call, body: UpdatePolicy) -> Policy:
     body=EmptyBody,
     answer=Policy,
     tagged=True,
-    errors=(
-        "policy_not_found",
-        "policy_immutable",
-        "policy_in_use",
-        "version_conflict",
-        "authority_offline",
-        "transaction_failed",
-    ),
+    errors=("policy_in_use", *_CHANGING),
     changes=True,
     version=True,
 )
@@ -117,8 +112,7 @@ async def delete_policy(call: Call, _body: EmptyBody) -> Policy:
 
     No wallet may be attached to it. Returns the policy as it was; its audit log stays.
     """
-    identifier, precondition = call.path("policy_id"), _precondition(call)
-    return await changes.delete(call.service, call.principal, call.claim, identifier, precondition=precondition)
+    return await changes.delete(_change_request(call))
 
 
 @_tagged
@@ -137,7 +131,7 @@ async def clone_policy(call: Call, body: ClonePolicy) -> Policy:
     The new policy has the rules and the allowlist of the old one, except for the fields in the body. Presets can be
     cloned, and their clones can be changed.
     """
-    return await policies.clone(call.service, call.principal, call.claim, call.path("policy_id"), body)
+    return await policies.create(call.service, call.principal, call.claim, body, call.path("policy_id"))
 
 
 @operation(tag="policies", roles=READERS, answer=AuditLog, errors=("policy_not_found",))

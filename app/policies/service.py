@@ -53,31 +53,24 @@ def _is_complete(found: PolicyRecord) -> bool:
     return not found.rules.restricted or found.allowlist is not None
 
 
-async def create(service: Service, principal: Principal, claim: Claim, body: CreatePolicy) -> Policy:
-    """Create a policy, in one transaction if its allowlist fits.
+async def create(
+    service: Service, principal: Principal, claim: Claim, body: CreatePolicy | ClonePolicy, source: str | None = None
+) -> Policy:
+    """Create a policy from the terms of ``source``, if given, changed by the fields in the body.
 
-    A longer allowlist takes several. Until it is in force the policy refuses every recipient and is not shown. A
-    repeated request continues where the first one stopped.
+    A long allowlist takes several transactions. Until it is in force the policy refuses every recipient and is not
+    shown. A repeated request continues where the first one stopped.
     """
+    org = principal.org
+    cloned = None if source is None else await find(service, org, source)
     service.signers.require_authority()
-    terms = await apply_changes(service, principal.org, NO_TERMS, body)
-    return await _create(service, principal.org, claim, body.name, terms)
-
-
-async def clone(service: Service, principal: Principal, claim: Claim, identifier: str, body: ClonePolicy) -> Policy:
-    """Create a policy with the terms of another one, its allowlist included, changed by the fields in the body."""
-    source = await find(service, principal.org, identifier)
-    service.signers.require_authority()
-    terms = await apply_changes(service, principal.org, await terms_of(service, source), body)
-    return await _create(service, principal.org, claim, body.name, terms)
-
-
-async def _create(service: Service, org: str, claim: Claim, name: str, terms: Terms) -> Policy:
+    before = NO_TERMS if cloned is None else await terms_of(service, cloned)
+    terms = await apply_changes(service, org, before, body)
     identifier = (claim.attempt.policy_id if claim.attempt else None) or policy_id(new_policy_key())
     address = service.addresses.policy(Pubkey.from_string(org), policy_key(identifier))
 
     def store_details(conn: Connection, _attempt: Attempt) -> None:
-        insert_policy_details(conn, identifier, org, str(address), name, now_ms())
+        insert_policy_details(conn, identifier, org, str(address), body.name, now_ms())
         if terms.entries:
             store_texts(conn, service.addresses.allowlist(address, 1), identifier, terms.entries)
 

@@ -1,1 +1,1 @@
-"""Auto-topup rules: fill a wallet from the reserve when its balance is low."""
+"""Auto-topup rules, which refill a wallet from the reserve when its balance is low."""

@@ -1,4 +1,4 @@
-"""Auto-topup: the rule and its answer."""
+"""The auto-topup rule as clients write and read it."""
 
 from typing import Annotated
 
@@ -16,7 +16,7 @@ def _storable(value: int) -> int:
 
 
 class PutTopupRule(Body):
-    """Body of the auto-topup rule; an enabled one needs both amounts."""
+    """Body of the auto-topup rule. An enabled rule needs both amounts."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -41,7 +41,7 @@ class PutTopupRule(Body):
 
 
 class TopupRule(Answer):
-    """A wallet's auto-topup rule; without amounts when none was given."""
+    """A wallet's auto-topup rule; an amount that is not set is null."""
 
     wallet_id: WalletId
     id: WalletId

@@ -1,4 +1,4 @@
-"""Auto-topup: the rule by which a wallet is filled up from the reserve."""
+"""Auto-topup: the rule that refills a wallet from the reserve."""
 
 from starlette.routing import Route
 
@@ -19,10 +19,9 @@ from app.topups.models import PutTopupRule, TopupRule
 async def put_topup_rule(call: Call, body: PutTopupRule) -> TopupRule:
     """Set the auto-topup rule.
 
-    While it is enabled, a balance below `triggerBelow` is raised by `topupAmount` from the reserve, again and again
-    until it is not below any more. Each top-up is a `funding` like any other. There is none while the wallet is
-    frozen, the organisation is paused, or the reserve holds less than `topupAmount`; it follows when that is over.
-    The rule replaces the one before.
+    Replaces the previous rule. While the rule is enabled and the balance is below `triggerBelow`, the reserve adds
+    `topupAmount`, repeatedly until the balance is no longer below. Each top-up is a `funding` like any other. While the
+    wallet is frozen, the organisation is paused or the reserve holds less than `topupAmount`, it is postponed.
     """
     return await topups.put(call.service, call.principal, call.path("wallet_id"), body)
 

@@ -1,4 +1,4 @@
-"""Auto-topup rules of wallets; ``app.keeper.keeper`` acts on them."""
+"""Stores the auto-topup rules on which ``app.keeper`` acts."""
 
 from app.access.keyring import Principal
 from app.core.money import format_usdc
@@ -18,7 +18,7 @@ async def put(service: Service, principal: Principal, wallet_id: str, body: PutT
 
 
 async def get(service: Service, principal: Principal, wallet_id: str) -> TopupRule:
-    """Return the wallet's rule; a disabled one without amounts when it was never given one."""
+    """Return the wallet's rule, by default a disabled one without amounts. Raises ``wallet_not_found``."""
     await wallets.require(service, principal.org, wallet_id)
     rule = await service.db.read(lambda conn: topup_rule(conn, wallet_id))
     return _answer(rule or TopupRecord(wallet_id, enabled=False, trigger_below=None, topup_amount=None, updated_at=0))

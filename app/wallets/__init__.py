@@ -1,1 +1,1 @@
-"""Wallets."""
+"""Wallets: created, changed and archived; money between them and the reserve; session tokens."""

@@ -1,4 +1,4 @@
-"""Money between the organisation's reserve and its wallets."""
+"""Moves money between the organisation's reserve and its wallets."""
 
 from solders.instruction import Instruction
 from solders.pubkey import Pubkey
@@ -23,6 +23,12 @@ _FUND = PlanType(FUNDING, projected=True)
 _FUND_BATCH = PlanType("fund_batch")
 _WITHDRAW = PlanType(WITHDRAWAL, projected=True)
 PLAN_TYPES = (_FUND, _FUND_BATCH, _WITHDRAW)
+#: Errors that have a better code when money leaves a wallet for the reserve.
+_INSTEAD = {
+    "wallet_insufficient_balance": "withdrawal_exceeds_balance",
+    # `all` of an empty wallet.
+    "invalid_amount": "withdrawal_exceeds_balance",
+}
 
 
 async def fund(service: Service, principal: Principal, claim: Claim, wallet_id: str, body: FundWallet) -> Funded:
@@ -45,9 +51,9 @@ async def fund(service: Service, principal: Principal, claim: Claim, wallet_id: 
 
 
 async def fund_batch(service: Service, principal: Principal, claim: Claim, body: FundWallets) -> FundedBatch:
-    """Move USDC from the reserve into several wallets in one transaction: into all of them, or into none.
+    """Fund several wallets from the reserve in one transaction: all of them or none.
 
-    The attempt is the transaction's; the rows of the wallets follow from its events. Raises
+    The attempt is that of the transaction; the wallets' rows follow from its events. Raises
     ``org_insufficient_balance``.
     """
     receiving = [await _living(service, principal.org, one.wallet_id) for one in body.allocations]
@@ -66,17 +72,12 @@ async def fund_batch(service: Service, principal: Principal, claim: Claim, body:
     outcome = await _move(service, claim, plan, *(wallet.wallet_id for wallet in receiving))
     assert outcome.attempt.raw is not None
     message = message_hash(outcome.attempt.raw)
+    funded = []
+    for index, one in enumerate(body.allocations):
+        tx_id = transaction_id(message, index, EVENT_INNER_INDEX, FUNDING)
+        funded.append(await _funded(service, outcome, one.wallet_id, tx_id, one.amount))
     return FundedBatch(
-        funded=[
-            await _funded(
-                service,
-                outcome,
-                one.wallet_id,
-                transaction_id(message, instruction, EVENT_INNER_INDEX, FUNDING),
-                one.amount,
-            )
-            for instruction, one in enumerate(body.allocations)
-        ],
+        funded=funded,
         org_balance_remaining=await _reserve(service, principal.org),
         tx_signature=outcome.attempt.signature or "",
         status=outcome.status,
@@ -86,13 +87,12 @@ async def fund_batch(service: Service, principal: Principal, claim: Claim, body:
 async def withdraw(
     service: Service, principal: Principal, claim: Claim, wallet_id: str, body: WithdrawFromWallet
 ) -> Withdrawn:
-    """Move USDC from a wallet back into the reserve; works for frozen and archived wallets too.
+    """Move USDC from a wallet back into the reserve, also from a frozen or archived wallet.
 
     Raises ``withdrawal_exceeds_balance``.
     """
     source = await wallets.find(service, principal.org, wallet_id)
-    build = service.instructions(principal.org)
-    reference = new_reference()
+    build, reference = service.instructions(principal.org), new_reference()
     instruction = build.withdraw(
         operator=service.signers.operator_address,
         vault=Pubkey.from_string(source.vault),
@@ -112,7 +112,7 @@ async def withdraw(
     )
     outcome = await _move(service, claim, plan, wallet_id)
     moved = outcome.attempt
-    # `all` is what the wallet turned out to hold, which its event tells.
+    # For `all`, the event tells how much the wallet held.
     row = await service.db.read(lambda conn: transaction(conn, moved.org, moved.tx_id))
     after = await wallets.find(service, principal.org, wallet_id)
     return Withdrawn(
@@ -126,7 +126,7 @@ async def withdraw(
 
 
 async def _living(service: Service, org: str, wallet_id: str) -> WalletRecord:
-    """Return one of several wallets; the error says which of them it is about."""
+    """Return a wallet of a batch; an error names the wallet."""
     try:
         return await wallets.find_living(service, org, wallet_id)
     except ApiError as error:
@@ -143,15 +143,8 @@ def _funding(service: Service, receiving: WalletRecord, amount: int, reference: 
     )
 
 
-#: Errors that have a better code when it is a wallet that money leaves.
-_INSTEAD = {
-    "wallet_insufficient_balance": "withdrawal_exceeds_balance",
-    # Nothing to withdraw: `all` of an empty wallet is refused like any amount above its balance.
-    "invalid_amount": "withdrawal_exceeds_balance",
-}
-
-
 async def _move(service: Service, claim: Claim, plan: Plan, *wallet_ids: str) -> Outcome:
+    """Send the plan unless an earlier run of the request has, and return its outcome, confirmed or pending."""
     try:
         outcome = await service.submitter.resume(claim)
         if outcome is None:

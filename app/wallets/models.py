@@ -1,4 +1,4 @@
-"""Wallets: what creates, changes, funds and shows them."""
+"""Wallets: the bodies that create, change and fund them, and the answers."""
 
 from typing import Annotated, Literal
 
@@ -27,15 +27,15 @@ from app.api.fields import (
 
 WalletStatus = Literal["active", "idle", "policy_violation", "frozen", "unfunded", "archived"]
 
-#: Bounds of a session token's life, in seconds.
+#: Lifetime of a session token, in seconds.
 MIN_TTL, MAX_TTL, DEFAULT_TTL = 60, 2_592_000, 86_400
 
-#: Wallets that one transaction funds: an eighth would make it larger than the 1,232 bytes that the chain takes.
+#: Wallets that one transaction can fund: with an eighth it would exceed the 1,232 bytes that the chain accepts.
 MAX_ALLOCATIONS = 7
 
 
 class CreateWallet(Body):
-    """Body of wallet creation."""
+    """Body of a wallet creation."""
 
     agent_id: NewIdentifier
     label: Name
@@ -46,7 +46,7 @@ class CreateWallet(Body):
 
 
 class UpdateWallet(Body):
-    """Body of a wallet's update; what is absent stays as it is."""
+    """Body of a wallet update; an absent field keeps its value."""
 
     model_config = ConfigDict(json_schema_extra=at_least_one_change)
 
@@ -71,7 +71,7 @@ class UpdateWallet(Body):
 
 
 class FundWallet(Body):
-    """Body of funding from the reserve."""
+    """Body of a funding from the reserve."""
 
     amount: Amount
     currency: Literal["USDC"] = "USDC"
@@ -79,7 +79,7 @@ class FundWallet(Body):
 
 
 class Allocation(Body):
-    """What one wallet of a batch gets."""
+    """One wallet of a batch and what it receives."""
 
     wallet_id: Identifier
     amount: Amount
@@ -92,7 +92,7 @@ def _wallets_differ(allocations: list[Allocation]) -> list[Allocation]:
 
 
 class FundWallets(Body):
-    """Body of funding several wallets from the reserve at once."""
+    """Body of a funding of several wallets from the reserve."""
 
     allocations: Annotated[
         list[Allocation], Field(min_length=1, max_length=MAX_ALLOCATIONS), AfterValidator(_wallets_differ)
@@ -110,21 +110,21 @@ class WithdrawFromWallet(Body):
 
 
 class RotateToken(Body):
-    """Body of a new session token."""
+    """Body of a rotation of the session token."""
 
     ttl_seconds: Annotated[int, Field(ge=MIN_TTL, le=MAX_TTL)] = DEFAULT_TTL
     idempotency_key: IdempotencyKey | None = None
 
 
 class ListWallets(Page):
-    """Query of the wallet list; `tags` is comma-separated and matches wallets that have all of them."""
+    """Query of the wallet list. `tags` is comma-separated; a wallet must have all of them."""
 
     status: WalletStatus | None = None
     tags: TagList = Field(default=[])
 
 
 class AttachedPolicy(Answer):
-    """The policy as a wallet shows it."""
+    """A policy as its wallets show it."""
 
     policy_id: PolicyId
     id: PolicyId
@@ -135,7 +135,7 @@ class AttachedPolicy(Answer):
 
 
 class Wallet(Answer):
-    """A wallet as lists and changes answer it."""
+    """A wallet in lists and in the answer to its creation."""
 
     wallet_id: WalletId
     id: WalletId
@@ -150,7 +150,7 @@ class Wallet(Answer):
 
 
 class WalletDetail(Wallet):
-    """A wallet as the get request answers it."""
+    """A wallet in the answers to get, update and archive."""
 
     updated_at: Time
     last_transaction_at: Time | None
@@ -165,7 +165,7 @@ class WalletPage(Answer):
 
 
 class Funded(Answer):
-    """Answer of a funding."""
+    """Answer to a funding."""
 
     wallet_id: WalletId
     id: WalletId
@@ -178,7 +178,7 @@ class Funded(Answer):
 
 
 class FundedBatch(Answer):
-    """Answer of a funding of several wallets, in the order of its allocations."""
+    """Answer to a funding of several wallets, in the order of the allocations."""
 
     funded: list[Funded]
     org_balance_remaining: Usdc
@@ -187,7 +187,7 @@ class FundedBatch(Answer):
 
 
 class Withdrawn(WalletDetail):
-    """Answer of a withdrawal: the wallet, and what moved, or while `transaction_status` is `pending` what will."""
+    """Answer to a withdrawal: the wallet, and what moved or, while `transaction_status` is `pending`, will move."""
 
     transaction_status: str
     tx_id: TransactionId
@@ -197,7 +197,7 @@ class Withdrawn(WalletDetail):
 
 
 class SessionToken(Answer):
-    """A new session token; it is shown this once."""
+    """A new session token. It is shown only this once."""
 
     wallet_id: WalletId
     id: WalletId

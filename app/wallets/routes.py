@@ -24,15 +24,8 @@ from app.wallets.models import (
     Withdrawn,
 )
 
-_FUNDING = (
-    "invalid_amount",
-    "wallet_not_found",
-    "wallet_archived",
-    "org_insufficient_balance",
-    "org_paused",
-    "operator_limit_exceeded",
-    "transaction_failed",
-)
+_CHANGING = ("wallet_not_found", "wallet_archived", "transaction_failed")
+_FUNDING = (*_CHANGING, "invalid_amount", "org_insufficient_balance", "org_paused", "operator_limit_exceeded")
 
 
 @operation(
@@ -46,7 +39,7 @@ _FUNDING = (
 async def create_wallet(call: Call, body: CreateWallet) -> Wallet:
     """Create a wallet.
 
-    An agent has one wallet in an organisation; its address follows from the two ids.
+    An agent has one wallet in an organisation. Its address is derived from both ids.
     """
     return await wallets.create(call.service, call.principal, call.claim, body)
 
@@ -55,7 +48,7 @@ async def create_wallet(call: Call, body: CreateWallet) -> Wallet:
 async def list_wallets(call: Call, query: ListWallets) -> WalletPage:
     """List wallets.
 
-    Newest first; archived ones only with `status=archived`.
+    Newest first. Archived wallets are listed only with `status=archived`.
     """
     return await wallets.page(call.service, call.principal, query)
 
@@ -71,21 +64,14 @@ async def get_wallet(call: Call) -> WalletDetail:
     roles=OPERATORS,
     body=UpdateWallet,
     answer=WalletDetail,
-    errors=(
-        "wallet_not_found",
-        "policy_not_found",
-        "wallet_archived",
-        "wallet_frozen",
-        "authority_offline",
-        "transaction_failed",
-    ),
+    errors=(*_CHANGING, "policy_not_found", "wallet_frozen", "authority_offline"),
     changes=True,
 )
 async def update_wallet(call: Call, body: UpdateWallet) -> WalletDetail:
     """Update a wallet.
 
-    Changes label, tags and policy; `status` freezes with `frozen` and unfreezes with `active`. Lifting a freeze
-    that was made by hand needs an admin's key.
+    Changes label, tags and policy. `status` freezes the wallet with `frozen` and unfreezes it with `active`. Lifting a
+    manual freeze needs an admin's key.
     """
     return await wallets.update(call.service, call.principal, call.claim, call.path("wallet_id"), body)
 
@@ -95,13 +81,13 @@ async def update_wallet(call: Call, body: UpdateWallet) -> WalletDetail:
     roles=OPERATORS,
     body=EmptyBody,
     answer=WalletDetail,
-    errors=("wallet_not_found", "wallet_archived", "wallet_not_empty", "transaction_failed"),
+    errors=(*_CHANGING, "wallet_not_empty"),
     changes=True,
 )
 async def archive_wallet(call: Call, _body: EmptyBody) -> WalletDetail:
     """Archive a wallet.
 
-    It must be empty. Its history stays, and its agent id is not given again.
+    It must be empty. Its history is kept, and its agent id cannot be used again.
     """
     return await wallets.archive(call.service, call.principal, call.claim, call.path("wallet_id"))
 
@@ -116,7 +102,7 @@ async def fund_wallet(call: Call, body: FundWallet) -> Funded:
 async def fund_wallets(call: Call, body: FundWallets) -> FundedBatch:
     """Fund several wallets from the reserve at once.
 
-    All of them are funded, or none: it is one transaction, and takes as many allocations as fit into it.
+    Funds all of them or none, in one transaction; it takes as many allocations as fit into one.
     """
     return await funding.fund_batch(call.service, call.principal, call.claim, body)
 
@@ -132,7 +118,7 @@ async def fund_wallets(call: Call, body: FundWallets) -> FundedBatch:
 async def withdraw_from_wallet(call: Call, body: WithdrawFromWallet) -> Withdrawn:
     """Return USDC to the reserve.
 
-    `amount` is a decimal string or `all`. Works for frozen and archived wallets too.
+    `amount` is a decimal string or `all`. Also works for frozen and archived wallets.
     """
     return await funding.withdraw(call.service, call.principal, call.claim, call.path("wallet_id"), body)
 
@@ -142,14 +128,14 @@ async def withdraw_from_wallet(call: Call, body: WithdrawFromWallet) -> Withdraw
     roles=PAYERS,
     body=RotateToken,
     answer=SessionToken,
-    errors=("wallet_not_found", "wallet_archived", "transaction_failed"),
+    errors=_CHANGING,
     changes=True,
     secret=True,
 )
 async def rotate_session_token(call: Call, body: RotateToken) -> SessionToken:
     """Rotate the session token.
 
-    Revokes the current token and issues a new one. It holds the session's signing key and is shown this once.
+    Revokes the current token and issues a new one. It contains the session's signing key and is shown only this once.
     """
     return await wallets.rotate_token(call.service, call.principal, call.claim, call.path("wallet_id"), body)
 

@@ -57,15 +57,19 @@ def _forget_details(conn: Connection, attempt: Attempt) -> None:
     delete_wallet_details(conn, attempt.wallet_id)
 
 
-CREATE = PlanType("create_wallet", on_failed=_forget_details)
-UPDATE = PlanType("update_wallet", resent=False, waits_for=_CHANGES_OF_STATE)
-#: A freeze, which may be urgent, waits for the least: neither another freeze nor another policy lifts it.
-FREEZE = PlanType("freeze_wallet", resent=False, waits_for=frozenset({"unfreeze_wallet"}))
-UNFREEZE = PlanType("unfreeze_wallet", resent=False, waits_for=_CHANGES_OF_STATE)
-CLOSE = PlanType("close_wallet", resent=False, waits_for=_CHANGES_OF_STATE)
-#: An earlier rotation's token is lost, and the new one replaces it either way.
-ROTATE = PlanType("rotate_token", resent=False, waits_for=frozenset({"rotate_token"}), superseded=True)
-PLAN_TYPES = (CREATE, UPDATE, FREEZE, UNFREEZE, CLOSE, ROTATE)
+_CREATE = PlanType("create_wallet", on_failed=_forget_details)
+_UPDATE = PlanType("update_wallet", resent=False, waits_for=_CHANGES_OF_STATE)
+#: A freeze may be urgent, so it waits only for what could lift it: neither another freeze nor a change of policy does.
+_FREEZE = PlanType("freeze_wallet", resent=False, waits_for=frozenset({"unfreeze_wallet"}))
+_UNFREEZE = PlanType("unfreeze_wallet", resent=False, waits_for=_CHANGES_OF_STATE)
+_CLOSE = PlanType("close_wallet", resent=False, waits_for=_CHANGES_OF_STATE)
+#: The token of an earlier rotation is lost, and the new one replaces it in any case.
+_ROTATE = PlanType("rotate_token", resent=False, waits_for=frozenset({"rotate_token"}), superseded=True)
+PLAN_TYPES = (_CREATE, _UPDATE, _FREEZE, _UNFREEZE, _CLOSE, _ROTATE)
+#: Refusals of a change made from an outdated wallet.
+_OUTDATED = frozenset({"AlreadyFrozen", "NotFrozen", "WrongPolicy"})
+#: Reason codes of freezes: by the operator or the authority, and by the expiry of the policy.
+_MANUAL, BY_EXPIRY = 1, 2
 
 
 async def find(service: Service, org: str, wallet_id: str) -> WalletRecord:
@@ -77,13 +81,13 @@ async def find(service: Service, org: str, wallet_id: str) -> WalletRecord:
 
 
 async def require(service: Service, org: str, wallet_id: str) -> None:
-    """Raise ``wallet_not_found`` where the organisation has no such wallet."""
+    """Raise ``wallet_not_found`` unless the organisation has this wallet."""
     if not await service.db.read(lambda conn: has_wallet(conn, org, wallet_id)):
         raise NotFoundError("wallet_not_found")
 
 
 async def find_living(service: Service, org: str, wallet_id: str) -> WalletRecord:
-    """Return the same, but not an archived one. Raises ``wallet_archived`` too."""
+    """Return a wallet that is not archived. Raises ``wallet_not_found`` and ``wallet_archived``."""
     found = await find(service, org, wallet_id)
     if found.archived:
         raise BusinessError("wallet_archived")
@@ -91,28 +95,29 @@ async def find_living(service: Service, org: str, wallet_id: str) -> WalletRecor
 
 
 async def page(service: Service, principal: Principal, query: ListWallets) -> WalletPage:
-    """One page of the organisation's wallets, newest first; an agent sees its own."""
+    """Return one page of the organisation's wallets, newest first; an agent sees only its own."""
     tags = tuple(query.tags)
     if principal.wallet_id is not None:
         own = await find(service, principal.org, principal.wallet_id)
         shown = query.status in (None, own.status) and set(tags) <= set(own.tags)
-        return WalletPage(data=[summary(own)] if shown else [], has_more=False, next_cursor=None)
+        return WalletPage(data=[_summary(own)] if shown else [], has_more=False, next_cursor=None)
     found = await service.db.read(
         lambda conn: wallets(
             conn, principal.org, now_ms(), status=query.status, tags=tags, limit=query.limit, cursor=query.cursor
         )
     )
-    return WalletPage(data=[summary(one) for one in found.data], has_more=found.has_more, next_cursor=found.next_cursor)
+    data = [_summary(one) for one in found.data]
+    return WalletPage(data=data, has_more=found.has_more, next_cursor=found.next_cursor)
 
 
 async def create(service: Service, principal: Principal, claim: Claim, body: CreateWallet) -> Wallet:
     """Create an agent's wallet in one transaction.
 
-    Raises ``policy_not_found`` and ``wallet_agent_id_conflict``; an agent id is never given twice.
+    Raises ``policy_not_found``, and ``wallet_agent_id_conflict`` also when the agent's wallet is archived.
     """
     org = principal.org
     await _check_owner(service, org, body.owner_org)
-    attached = await policies.find(service, org, body.policy_id)
+    policy = await policies.find(service, org, body.policy_id)
     address = service.addresses.vault(Pubkey.from_string(org), body.agent_id)
     new = WalletDetails(
         wallet_id=id_of_wallet(address),
@@ -123,83 +128,75 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
         tags=tuple(body.tags),
         created_at=now_ms(),
     )
-    operator = service.signers.operator
+    creation = service.instructions(org).create_wallet(
+        payer=service.signers.fee_payer_address,
+        operator=service.signers.operator_address,
+        agent_id=body.agent_id,
+        policy=Pubkey.from_string(policy.address),
+    )
     plan = Plan(
         org=org,
-        type=CREATE,
-        instructions=[
-            service.instructions(org).create_wallet(
-                payer=service.signers.fee_payer_address,
-                operator=operator.pubkey(),
-                agent_id=body.agent_id,
-                policy=Pubkey.from_string(attached.address),
-            )
-        ],
-        signers=[operator],
+        type=_CREATE,
+        instructions=[creation],
+        signers=[service.signers.operator],
         wallet_id=new.wallet_id,
-        policy_id=attached.policy_id,
+        policy_id=policy.policy_id,
         on_store=lambda conn, _attempt: insert_wallet_details(conn, new),
     )
     if await resumed(service, claim) is None:
-        taken = await service.db.read(lambda conn: wallet(conn, org, new.wallet_id, now_ms()))
-        if taken is not None:
+        if await service.db.read(lambda conn: has_wallet(conn, org, new.wallet_id)):
             raise ConflictError("wallet_agent_id_conflict")
         try:
             await carry_out(service, plan, claim)
         except AgentIdTakenError:
             raise ConflictError("wallet_agent_id_conflict") from None
-    return summary(await find(service, org, new.wallet_id))
+    return _summary(await find(service, org, new.wallet_id))
 
 
 async def _check_owner(service: Service, org: str, named: str | None) -> None:
-    """Refuse a body that names another organisation than the API key's, to which the wallet will belong."""
+    """Refuse a body that names another organisation than that of the API key."""
     if named is None or named == org:
         return
     own = await service.db.read(lambda conn: organisation(conn, org))
     if own is None or named != own.org_id:
-        raise RequestError("invalid_request", "owner_org: must be the organisation that the API key belongs to.")
+        raise RequestError("invalid_request", "owner_org: must be the organisation of the API key.")
 
 
 async def update(
     service: Service, principal: Principal, claim: Claim, wallet_id: str, body: UpdateWallet
 ) -> WalletDetail:
-    """Change a wallet: label and tags at once, policy and status in one transaction on the chain.
+    """Change a wallet: policy and status in one transaction on the chain, label and tags in the database.
 
     Lifting a manual freeze needs an admin's key and the authority.
     """
     await find_living(service, principal.org, wallet_id)
-
-    def write(conn: Connection) -> None:
-        if body.label is not None or body.tags is not None:
-            tags = tuple(body.tags) if body.tags is not None else None
-            update_wallet_details(conn, wallet_id, now=now_ms(), label=body.label, tags=tags)
-
     if body.policy_id is not None or body.status is not None:
         async with service.locks.hold(LockScope.WALLET_STATE, wallet_id):
             await _update(service, principal, claim, wallet_id, body)
-    await service.db.write(write)
+    if body.label is not None or body.tags is not None:
+        await service.db.write(
+            lambda conn: update_wallet_details(conn, wallet_id, now=now_ms(), label=body.label, tags=body.tags)
+        )
     return detail(await find(service, principal.org, wallet_id))
 
 
 async def _update(service: Service, principal: Principal, claim: Claim, wallet_id: str, body: UpdateWallet) -> None:
-    """Change policy and status, as far as they differ from what the chain has now."""
+    """Change policy and status as far as they differ from the chain's."""
     if await resumed(service, claim) is not None:
         return
-    change = UPDATE if body.policy_id is not None else FREEZE
-    if body.status == "active":
-        change = UNFREEZE
-    await wait_for_earlier(service, principal.org, change.waits_for, wallet_id=wallet_id)
+    kind = _UNFREEZE if body.status == "active" else _FREEZE if body.policy_id is None else _UPDATE
+    await wait_for_earlier(service, principal.org, kind.waits_for, wallet_id=wallet_id)
     for again in (True, False):
         await service.catch_up()
         before = await find_living(service, principal.org, wallet_id)
         instructions, signers = await _changes(service, principal, before, body)
         if not instructions:
             return
-        plan = Plan(org=principal.org, type=change, instructions=instructions, signers=signers, wallet_id=wallet_id)
+        plan = Plan(org=principal.org, type=kind, instructions=instructions, signers=signers, wallet_id=wallet_id)
         try:
             await submit(service, plan, claim)
         except RefusedError as refused:
-            if again and error_name(service.codec, refused) in _CHANGED_MEANWHILE:
+            if again and error_name(service.codec, refused) in _OUTDATED:
                 continue
             raise business_error(service.codec, refused) from None
         return
@@ -208,29 +205,26 @@ async def _update(service: Service, principal: Principal, claim: Claim, wallet_i
 async def _changes(
     service: Service, principal: Principal, before: WalletRecord, body: UpdateWallet
 ) -> tuple[list[Instruction], list[Keypair]]:
-    build, operator = service.instructions(principal.org), service.signers.operator
+    """Return the instructions of an update, and the keys that may have to sign them."""
+    build, operator = service.instructions(principal.org), service.signers.operator_address
+    signers = [service.signers.operator]
     vault, policy = Pubkey.from_string(before.vault), Pubkey.from_string(before.policy.address)
     instructions: list[Instruction] = []
-    signers: list[Keypair] = []
     if body.policy_id is not None and body.policy_id != before.policy.policy_id:
         new_policy = Pubkey.from_string((await policies.find(service, principal.org, body.policy_id)).address)
-        instructions.append(
-            build.update_wallet(operator=operator.pubkey(), vault=vault, policy=policy, new_policy=new_policy)
-        )
-        signers.append(operator)
+        instructions.append(build.update_wallet(operator=operator, vault=vault, policy=policy, new_policy=new_policy))
         policy = new_policy
     if body.status == "frozen" and before.frozen != _MANUAL:
-        instructions.append(build.freeze_wallet(signer=operator.pubkey(), vault=vault, policy=policy, action="Freeze"))
-        signers.append(operator)
+        instructions.append(build.freeze_wallet(signer=operator, vault=vault, policy=policy, action="Freeze"))
     if body.status == "active" and before.frozen:
         signer = operator
         if before.frozen == _MANUAL:
             if principal.role != "admin":
                 raise AuthenticationError("insufficient_permissions", "Lifting a freeze needs an admin's key.")
-            signer = service.signers.require_authority()
-        instructions.append(build.freeze_wallet(signer=signer.pubkey(), vault=vault, policy=policy, action="Unfreeze"))
-        signers.append(signer)
-    return instructions, list({signer.pubkey(): signer for signer in signers}.values())
+            signers.append(service.signers.require_authority())
+            signer = signers[-1].pubkey()
+        instructions.append(build.freeze_wallet(signer=signer, vault=vault, policy=policy, action="Unfreeze"))
+    return instructions, signers
 
 
 async def archive(service: Service, principal: Principal, claim: Claim, wallet_id: str) -> WalletDetail:
@@ -238,77 +232,55 @@ async def archive(service: Service, principal: Principal, claim: Claim, wallet_i
     await require(service, principal.org, wallet_id)
     async with service.locks.hold(LockScope.WALLET_STATE, wallet_id):
         if await resumed(service, claim) is None:
-            await wait_for_earlier(service, principal.org, CLOSE.waits_for, wallet_id=wallet_id)
-            await _archive(service, claim, await find_living(service, principal.org, wallet_id))
+            await wait_for_earlier(service, principal.org, _CLOSE.waits_for, wallet_id=wallet_id)
+            before = await find_living(service, principal.org, wallet_id)
+            await carry_out(service, _plan(service, _CLOSE, before, await _closing(service, before)), claim)
     return detail(await find(service, principal.org, wallet_id))
 
 
-async def _archive(service: Service, claim: Claim, before: WalletRecord) -> None:
-    vault = await service.chain.account(Pubkey.from_string(before.vault))
-    if vault is None:
+async def _closing(service: Service, before: WalletRecord) -> Instruction:
+    vault = Pubkey.from_string(before.vault)
+    account = await service.chain.account(vault)
+    if account is None:
         raise NotFoundError("wallet_not_found")
-    operator = service.signers.operator
-    plan = Plan(
-        org=before.org,
-        type=CLOSE,
-        instructions=[
-            service.instructions(before.org).close_wallet(
-                operator=operator.pubkey(),
-                vault=Pubkey.from_string(before.vault),
-                policy=Pubkey.from_string(before.policy.address),
-                rent_receiver=service.codec.decode_account(vault.data).data["payer"],
-            )
-        ],
-        signers=[operator],
-        wallet_id=before.wallet_id,
+    return service.instructions(before.org).close_wallet(
+        operator=service.signers.operator_address,
+        vault=vault,
+        policy=Pubkey.from_string(before.policy.address),
+        rent_receiver=service.codec.decode_account(account.data).data["payer"],
     )
-    await carry_out(service, plan, claim)
 
 
 async def rotate_token(
     service: Service, principal: Principal, claim: Claim, wallet_id: str, body: RotateToken
 ) -> SessionToken:
-    """Make a new session key the wallet's session authority; the service keeps its public key only.
+    """Make a new session key the wallet's session authority; the service keeps only its public key.
 
-    A run whose answer got lost lost the token with it, so a repetition makes another one.
+    A lost answer loses its token too, so a repeated request makes another one.
     """
     before = await find_living(service, principal.org, wallet_id)
-    # It is an earlier rotation like any other.
+    # The transaction of an earlier run is only an earlier rotation, which this one waits for and replaces.
     claim.resolve(lasts=False)
-    session = Keypair()
-    expires_at = int(time.time()) + body.ttl_seconds
-    operator = service.signers.operator
-    plan = Plan(
-        org=principal.org,
-        type=ROTATE,
-        instructions=[
-            service.instructions(principal.org).update_wallet(
-                operator=operator.pubkey(),
-                vault=Pubkey.from_string(before.vault),
-                session=(session.pubkey(), expires_at),
-            )
-        ],
-        signers=[operator],
-        wallet_id=wallet_id,
+    session, expires_at = Keypair(), int(time.time()) + body.ttl_seconds
+    rotation = service.instructions(principal.org).update_wallet(
+        operator=service.signers.operator_address,
+        vault=Pubkey.from_string(before.vault),
+        session=(session.pubkey(), expires_at),
     )
     async with service.locks.hold(LockScope.WALLET_SESSION, wallet_id):
-        await wait_for_earlier(service, principal.org, ROTATE.waits_for, wallet_id=wallet_id)
-        await carry_out(service, plan, claim)
-    return SessionToken(
-        wallet_id=wallet_id, id=wallet_id, session_token=encode_token(session), expires_at=iso(expires_at)
-    )
+        await wait_for_earlier(service, principal.org, _ROTATE.waits_for, wallet_id=wallet_id)
+        await carry_out(service, _plan(service, _ROTATE, before, rotation), claim)
+    token = encode_token(session)
+    return SessionToken(wallet_id=wallet_id, id=wallet_id, session_token=token, expires_at=iso(expires_at))
 
 
-#: Refusals that say that the wallet has changed since it was read.
-_CHANGED_MEANWHILE = frozenset({"AlreadyFrozen", "NotFrozen", "WrongPolicy"})
+def _plan(service: Service, kind: PlanType, before: WalletRecord, instruction: Instruction) -> Plan:
+    """Return the plan of an instruction that the operator signs."""
+    operator = service.signers.operator
+    return Plan(org=before.org, type=kind, instructions=[instruction], signers=[operator], wallet_id=before.wallet_id)
 
 
-#: The reason codes of freezes: one that the operator or the authority made, and one by the policy's expiry.
-_MANUAL, BY_EXPIRY = 1, 2
-
-
-def attached(policy: WalletPolicy) -> AttachedPolicy:
-    """Return a policy as a wallet shows it."""
+def _attached_policy(policy: WalletPolicy) -> AttachedPolicy:
     rules = policy.rules
     return AttachedPolicy(
         policy_id=policy.policy_id,
@@ -320,7 +292,7 @@ def attached(policy: WalletPolicy) -> AttachedPolicy:
     )
 
 
-def summary(found: WalletRecord) -> Wallet:
+def _summary(found: WalletRecord) -> Wallet:
     """Return a wallet as lists show it."""
     return Wallet(
         wallet_id=found.wallet_id,
@@ -329,7 +301,7 @@ def summary(found: WalletRecord) -> Wallet:
         agent_id=found.agent_id or "",
         label=found.label or "",
         usdc_balance=format_usdc(found.balance),
-        policy=attached(found.policy),
+        policy=_attached_policy(found.policy),
         status=cast(WalletStatus, found.status),
         tags=list(found.tags),
         created_at=iso_ms(found.created_at),
@@ -337,10 +309,10 @@ def summary(found: WalletRecord) -> Wallet:
 
 
 def detail(found: WalletRecord) -> WalletDetail:
-    """Return a wallet with all that is known of it."""
+    """Return a wallet as the get request shows it."""
     last = found.last_transaction_at
     return WalletDetail(
-        **summary(found).model_dump(),
+        **_summary(found).model_dump(),
         updated_at=iso_ms(found.updated_at),
         last_transaction_at=None if last is None else iso_ms(last),
     )

@@ -1,0 +1,91 @@
+"""API keys: what an admin does with them."""
+
+from collections.abc import Callable
+from typing import cast
+
+from sqlalchemy import Connection
+
+from app.access.keyring import Issued, KeyRing, Principal, Role, status_of
+from app.core.timestamps import iso_ms, now_ms
+from app.keys.models import CreateKey, Key, KeyPage, ListKeys, NewKey, RotateKey
+from app.store.keys import ApiKey, api_key_page, insert_api_key
+from app.submission.context import Service
+from app.submission.idempotency import Claim
+from app.wallets import service as wallets
+
+
+async def create(service: Service, principal: Principal, claim: Claim, body: CreateKey) -> NewKey:
+    """Create a key. Raises ``wallet_not_found``."""
+    org, ring = principal.org, service.part(KeyRing)
+    if body.wallet_id is not None:
+        await wallets.require(service, org, body.wallet_id)
+
+    def issue(conn: Connection) -> Issued:
+        name, live = body.name or "", _is_live(service)
+        issued = ring.issue(org=org, role=body.role, wallet_id=body.wallet_id, name=name, live=live)
+        insert_api_key(conn, issued.record, idempotency_key=claim.key)
+        return issued
+
+    return await _issue(service, org, claim, issue)
+
+
+async def page(service: Service, principal: Principal, query: ListKeys) -> KeyPage:
+    """Return one page of the organisation's keys, newest first."""
+    org = principal.org
+    found = await service.db.read(lambda conn: api_key_page(conn, org, limit=query.limit, cursor=query.cursor))
+    return KeyPage(data=[_shown(one) for one in found.data], has_more=found.has_more, next_cursor=found.next_cursor)
+
+
+async def rotate(service: Service, principal: Principal, claim: Claim, key_id: str, body: RotateKey) -> NewKey:
+    """Issue a key for the same use; the old one works for the overlap. Raises as ``KeyRing.rotate``."""
+    org, ring = principal.org, service.part(KeyRing)
+    overlap = service.settings.key_rotation_overlap if body.overlap_seconds is None else body.overlap_seconds
+
+    def rotated(conn: Connection) -> Issued:
+        live = _is_live(service)
+        return ring.rotate(conn, org, key_id, overlap=overlap, live=live, idempotency_key=claim.key)
+
+    new = await _issue(service, org, claim, rotated)
+    ring.forget()
+    return new
+
+
+async def revoke(service: Service, principal: Principal, claim: Claim, key_id: str) -> Key:
+    """Revoke a key at once. Raises ``key_not_found`` and ``key_not_active``."""
+    ring, again = service.part(KeyRing), claim.repeats
+    revoked = await claim.store(lambda conn: ring.revoke(conn, principal.org, key_id, again=again))
+    ring.forget()
+    return _shown(revoked)
+
+
+async def _issue(service: Service, org: str, claim: Claim, issue: Callable[[Connection], Issued]) -> NewKey:
+    """Store a new key; for a request whose answer got lost, replace the key in the record that it stored."""
+    ring, again, idempotency_key = service.part(KeyRing), claim.repeats, claim.key
+
+    def store(conn: Connection) -> Issued:
+        earlier = None
+        if again and idempotency_key is not None:
+            earlier = ring.reissue(conn, org, idempotency_key, live=_is_live(service))
+        return earlier or issue(conn)
+
+    issued = await claim.store(store)
+    return NewKey(**_shown(issued.record).model_dump(), key=issued.key)
+
+
+def _is_live(service: Service) -> bool:
+    return service.settings.cluster == "mainnet-beta"
+
+
+def _shown(record: ApiKey) -> Key:
+    return Key(
+        key_id=record.key_id,
+        id=record.key_id,
+        role=cast(Role, record.role),
+        wallet_id=record.wallet_id,
+        name=record.name,
+        hint=record.hint,
+        status=status_of(record, now_ms()),
+        created_at=iso_ms(record.created_at),
+        last_used_at=None if record.last_used_at is None else iso_ms(record.last_used_at),
+        revoked_at=None if record.revoked_at is None else iso_ms(record.revoked_at),
+    )
