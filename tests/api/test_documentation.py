@@ -14,7 +14,7 @@ FOLDER = Path(app.docs.guides.__file__).parent
 README = Path(__file__).parents[2] / "README.md"
 
 
-def test_every_guide_in_the_folder_has_a_page_and_stands_in_the_readme() -> None:
+def test_every_guide_has_a_page_and_a_link_in_the_readme() -> None:
     names = {file.stem for file in FOLDER.glob("*.md")}
     assert names == set(GUIDES)
     assert all(f"(app/docs/guides/{name}.md)" in README.read_text() for name in names)

@@ -76,7 +76,7 @@ async def test_funded_wallet_of_a_batch_answers_like_a_funding(world: ServiceWor
     assert (told["usdc_balance"], alone["usdc_balance"]) == ("1.00", "2.00")
 
 
-async def test_as_many_as_fit_into_a_transaction_are_funded_and_one_more_is_refused(world: ServiceWorld) -> None:
+async def test_batch_holds_as_many_wallets_as_fit_into_a_transaction(world: ServiceWorld) -> None:
     wallets = await _wallets(world, MAX_ALLOCATIONS + 1)
     amounts = ["1"] * len(wallets)
 
@@ -130,7 +130,7 @@ async def test_other_currency_is_refused(world: ServiceWorld) -> None:
     error_of(await world.call("POST", _PATH, body), 400, "invalid_request")
 
 
-async def test_one_wallet_that_cannot_be_funded_keeps_all_from_it(world: ServiceWorld) -> None:
+async def test_batch_with_one_unfundable_wallet_funds_none(world: ServiceWorld) -> None:
     wallets, before = await _wallets(world, 3), await _reserve(world)
     neighbour = await world.organisation("batch-neighbour")
     theirs = await world.ok(
@@ -229,7 +229,7 @@ async def test_repetition_of_a_batch_gets_its_answer_and_moves_nothing_more(worl
 
 
 @pytest.mark.parametrize("lost", ["request", "answer"])
-async def test_batch_cut_off_goes_on_under_its_key(own_world: ServiceWorld, lost: str) -> None:
+async def test_interrupted_batch_continues_under_its_key(own_world: ServiceWorld, lost: str) -> None:
     world = own_world
     wallets, key = await _wallets(world, 2), {"Idempotency-Key": "cut"}
     body = _allocate(wallets, "1", "2")
@@ -248,7 +248,7 @@ async def test_batch_cut_off_goes_on_under_its_key(own_world: ServiceWorld, lost
     assert world.service.db.read_now(pending_attempts) == []
 
 
-async def test_restart_settles_a_batch_that_was_stored_and_not_sent(own_world: ServiceWorld) -> None:
+async def test_restart_sends_a_batch_that_was_only_stored(own_world: ServiceWorld) -> None:
     world = own_world
     wallets, key = await _wallets(world, 2), {"Idempotency-Key": "killed"}
     body = _allocate(wallets, "1", "2")

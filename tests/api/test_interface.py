@@ -99,7 +99,7 @@ async def test_document_names_every_operation_and_its_errors(world: ServiceWorld
                 assert all(CATALOGUE[code].status == int(status) for code in codes)
 
 
-async def test_every_reference_in_the_document_resolves_and_nothing_lies_about(world: ServiceWorld) -> None:
+async def test_every_reference_resolves_and_no_component_is_unused(world: ServiceWorld) -> None:
     document = await _document(world)
 
     for kind in ("schemas", "headers"):
@@ -155,7 +155,7 @@ async def test_document_links_what_is_made_to_what_is_done_with_it(world: Servic
     assert set(paths["/v1/payments"]["post"]["responses"]["200"]["links"]) == {"get_payment", "get_transaction"}
 
 
-async def test_examples_stand_with_their_operations(world: ServiceWorld) -> None:
+async def test_examples_are_shown_with_their_operations(world: ServiceWorld) -> None:
     """That they are accepted shows the run of schemathesis, which sends them."""
     found = {
         operation["operationId"]: operation["requestBody"]["content"]["application/json"]["example"]

@@ -183,7 +183,7 @@ async def _ask_and_lose(world: ServiceWorld, method: str, path: str, body: Json,
     return answer
 
 
-async def test_creation_whose_answer_a_crash_lost_gives_the_same_record_a_key(world: ServiceWorld) -> None:
+async def test_creation_whose_answer_got_lost_replaces_the_key_of_its_record(world: ServiceWorld) -> None:
     body = {"role": "viewer", "name": "lost-create"}
     unseen = await _ask_and_lose(world, "POST", "/v1/keys", body, "lost-create")
 
@@ -197,7 +197,7 @@ async def test_creation_whose_answer_a_crash_lost_gives_the_same_record_a_key(wo
     assert not await _works(world, unseen["key"])
 
 
-async def test_rotation_whose_answer_a_crash_lost_is_answered_with_a_key_that_works(world: ServiceWorld) -> None:
+async def test_rotation_whose_answer_got_lost_returns_a_working_key(world: ServiceWorld) -> None:
     old = await _make(world, "operator", name="lost-rotate")
     path, body = f"/v1/keys/{old['key_id']}/rotate", {"overlapSeconds": 0}
     unseen = await _ask_and_lose(world, "POST", path, body, "lost-rotate")
@@ -208,7 +208,7 @@ async def test_rotation_whose_answer_a_crash_lost_is_answered_with_a_key_that_wo
     assert [await _works(world, one["key"]) for one in (new, unseen, old)] == [True, False, False]
 
 
-async def test_revocation_whose_answer_a_crash_lost_is_answered_as_done(world: ServiceWorld) -> None:
+async def test_revocation_whose_answer_got_lost_is_answered_as_done(world: ServiceWorld) -> None:
     made = await _make(world)
     path = f"/v1/keys/{made['key_id']}"
     revoked = await _ask_and_lose(world, "DELETE", path, {}, "lost-revoke")
@@ -217,7 +217,7 @@ async def test_revocation_whose_answer_a_crash_lost_is_answered_as_done(world: S
     error_of(await world.call("DELETE", path, headers={"Idempotency-Key": "another"}), 422, "key_not_active")
 
 
-async def test_idempotency_key_that_is_used_anew_after_its_time_makes_another_key(world: ServiceWorld) -> None:
+async def test_expired_idempotency_key_makes_another_key(world: ServiceWorld) -> None:
     headers, body = {"Idempotency-Key": "used-anew"}, {"role": "viewer", "name": "used-anew"}
     first = await world.ok("POST", "/v1/keys", body, headers=headers)
     await _set_claim(world, "used-anew", expires_at=1)
@@ -241,7 +241,7 @@ async def test_list_is_paged_newest_first(world: ServiceWorld) -> None:
     assert set(made) <= set(seen)
 
 
-async def test_last_use_is_noted_by_the_round_and_not_by_the_request(world: ServiceWorld) -> None:
+async def test_last_use_is_stored_by_housekeeping_and_not_by_the_request(world: ServiceWorld) -> None:
     made = await _make(world)
     ring, rounds = (
         world.service.part(KeyRing),

@@ -69,7 +69,7 @@ async def test_every_event_has_its_place_on_the_page(world: ServiceWorld) -> Non
         assert all(f"<code>{field}</code>" in page for field in (*kind.fields, *kind.optional))
 
 
-async def test_every_event_that_is_told_of_is_in_the_catalogue() -> None:
+async def test_every_event_that_is_emitted_is_in_the_catalogue() -> None:
     told = {
         node.value
         for file in _SOURCES

@@ -127,7 +127,7 @@ async def test_foreign_policy_does_not_exist(world: ServiceWorld) -> None:
     assert len((await world.ok("GET", "/v1/policies", key=theirs))["data"]) == 4
 
 
-async def test_without_the_authority_key_policies_and_unfreezing_wait_elsewhere(tmp_path: Path) -> None:
+async def test_without_the_authority_key_policies_and_unfreezing_are_refused(tmp_path: Path) -> None:
     async with ServiceWorld(tmp_path) as world:
         wallet, to = await world.wallet(), await world.payee()
         await world.ok("PATCH", f"/v1/wallets/{wallet['wallet_id']}", {"status": "frozen"})

@@ -99,7 +99,7 @@ def _alter_transactions(world: ServiceWorld, alter: Callable[[Json], None]) -> N
     world.line.alter = altered
 
 
-async def test_changes_stand_in_their_order_with_the_keys_that_asked(world: ServiceWorld) -> None:
+async def test_changes_are_logged_in_order_with_the_keys_that_asked(world: ServiceWorld) -> None:
     first, second = world.keys["admin"], world.key("admin")
     friend = str(Keypair().pubkey())
     made = await world.policy(maxPerTx="5")
@@ -139,7 +139,7 @@ async def test_creation_and_cloning_are_no_changes(world: ServiceWorld, count: i
     assert await _log(world, made) == await _log(world, clone) == []
 
 
-async def test_change_past_the_service_shows_the_authority_of_its_time(own_world: ServiceWorld) -> None:
+async def test_change_without_the_service_shows_the_authority_of_its_time(own_world: ServiceWorld) -> None:
     world, build = own_world, own_world.service.instructions(own_world.org)
     made = await world.policy(maxPerTx="5")
     first, second = world.service.signers.require_authority(), Keypair()
@@ -163,7 +163,7 @@ async def test_change_past_the_service_shows_the_authority_of_its_time(own_world
     assert world.line.methods.count("getTransaction") == asked
 
 
-async def test_change_past_the_service_is_found_when_its_accounts_stand_in_a_lookup_table(
+async def test_change_without_the_service_is_found_through_a_lookup_table(
     own_world: ServiceWorld,
 ) -> None:
     world, signer = own_world, own_world.service.signers.require_authority()
@@ -183,7 +183,7 @@ async def test_change_past_the_service_is_found_when_its_accounts_stand_in_a_loo
     assert [entry["changed_by"] for entry in await _log(world, made)] == [str(signer.pubkey())]
 
 
-async def test_change_through_another_program_names_the_authority_that_it_was_made_with(
+async def test_change_called_by_another_program_names_its_authority(
     own_world: ServiceWorld,
 ) -> None:
     world, signer = own_world, own_world.service.signers.require_authority()
@@ -194,7 +194,7 @@ async def test_change_through_another_program_names_the_authority_that_it_was_ma
     assert [entry["changed_by"] for entry in await _log(world, made)] == [str(signer.pubkey())]
 
 
-async def test_transaction_that_does_not_tell_who_signed_is_asked_for_once(own_world: ServiceWorld) -> None:
+async def test_transaction_that_does_not_tell_its_signer_is_fetched_once(own_world: ServiceWorld) -> None:
     world, signer = own_world, own_world.service.signers.require_authority()
     made = await world.policy(maxPerTx="5")
     await _change_past(world, made, signer, Rules(max_per_tx=6_000_000))
@@ -211,7 +211,7 @@ async def test_transaction_that_does_not_tell_who_signed_is_asked_for_once(own_w
     assert world.line.methods.count("getTransaction") == asked + 1
 
 
-async def test_transactions_that_the_node_does_not_have_are_asked_for_some_at_a_time_and_not_again_for_a_while(
+async def test_missing_transactions_are_fetched_a_few_at_a_time_and_only_once(
     own_world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, signer = own_world, own_world.service.signers.require_authority()
@@ -241,7 +241,7 @@ async def test_transactions_that_the_node_does_not_have_are_asked_for_some_at_a_
 
 
 @pytest.mark.parametrize("nonsense", [{}, {"meta": {}, "transaction": ["AAAA", "base64"]}, {"meta": None}])
-async def test_answer_of_a_node_that_is_no_transaction_leaves_the_log_readable(
+async def test_malformed_answer_of_the_node_leaves_the_log_readable(
     own_world: ServiceWorld, nonsense: Json
 ) -> None:
     world, signer = own_world, own_world.service.signers.require_authority()
@@ -293,7 +293,7 @@ async def test_change_whose_request_was_cut_off_names_its_key_once_it_landed(own
     assert entries[1]["changes"] == {"name": {"from": made["name"], "to": "New"}}
 
 
-async def test_of_changes_at_once_each_is_logged_once(world: ServiceWorld) -> None:
+async def test_concurrent_changes_are_each_logged_once(world: ServiceWorld) -> None:
     made = await world.policy()
     keys = [world.key("admin") for _ in range(3)]
     bodies: list[Json] = [{"maxPerTx": "1"}, {"maxPerDay": "2"}, {"velocityCap": 3}]

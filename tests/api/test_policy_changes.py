@@ -136,7 +136,7 @@ async def test_null_and_the_empty_list_clear_and_an_empty_body_changes_nothing(w
         ({"policyId": "pol_other"}, "invalid_request"),
     ],
 )
-async def test_wrong_change_is_refused_whole(world: ServiceWorld, body: Json, code: str) -> None:
+async def test_invalid_change_is_refused_as_a_whole(world: ServiceWorld, body: Json, code: str) -> None:
     made = await world.policy(maxPerTx="5")
 
     error_of(await world.call("PATCH", _path(made), {"maxPerDay": "1", **body}), 400, code)
@@ -313,7 +313,7 @@ async def test_clone_copies_the_allowlist_and_takes_overrides(world: ServiceWorl
     error_of(await world.call("POST", f"{_path(source)}/clone", {"maxPerTx": "1"}), 400, "invalid_request")
 
 
-async def test_editor_who_read_an_older_version_is_told(world: ServiceWorld) -> None:
+async def test_editor_of_an_outdated_version_is_refused(world: ServiceWorld) -> None:
     made = await world.policy(maxPerTx="5")
     tag = (await world.call("GET", _path(made))).headers["etag"]
     first = await world.call("PATCH", _path(made), {"maxPerTx": "6"}, headers={"If-Match": tag})
@@ -339,7 +339,7 @@ async def test_editor_who_read_an_older_version_is_told(world: ServiceWorld) -> 
 
 
 @pytest.mark.parametrize("change", [{"name": "After"}, {"name": "After", "maxPerTx": "5"}])
-async def test_rename_whose_answer_a_crash_lost_is_no_conflict_with_itself(world: ServiceWorld, change: Json) -> None:
+async def test_rename_whose_answer_got_lost_does_not_conflict_with_itself(world: ServiceWorld, change: Json) -> None:
     # Given a rename by If-Match, and a process that died before it had stored its answer
     made = await world.policy(maxPerTx="5")
     headers = {"If-Match": (await world.call("GET", _path(made))).headers["etag"], "Idempotency-Key": made["policy_id"]}
@@ -389,7 +389,7 @@ async def _change_past(world: ServiceWorld, made: Json, rules: Rules) -> None:
     assert (await world.land([change], authority)).err is None
 
 
-async def test_list_that_was_written_past_the_service_is_shown_and_kept(own_world: ServiceWorld) -> None:
+async def test_list_written_without_the_service_is_shown_and_kept(own_world: ServiceWorld) -> None:
     world = own_world
     made, authority = await world.policy(maxPerTx="5"), world.service.signers.require_authority()
     address = Pubkey.from_string(_stored(world, made).address)
@@ -427,7 +427,7 @@ async def test_list_that_was_written_past_the_service_is_shown_and_kept(own_worl
     assert set(entries) == {bytes(friend), domain_hash(domain), unknown}
 
 
-async def test_change_that_loses_to_another_node_is_made_anew_from_what_holds_now(own_world: ServiceWorld) -> None:
+async def test_change_that_loses_a_race_is_made_anew_from_the_current_terms(own_world: ServiceWorld) -> None:
     world = own_world
     made = await world.policy(maxPerTx="5")
     raced = False
@@ -446,7 +446,7 @@ async def test_change_that_loses_to_another_node_is_made_anew_from_what_holds_no
     assert (changed["max_per_day"], changed["velocity_cap"], changed["version"]) == ("9.00", 3, 3)
 
 
-async def test_with_a_version_the_change_that_loses_is_refused(own_world: ServiceWorld) -> None:
+async def test_change_with_a_version_is_refused_when_it_loses_a_race(own_world: ServiceWorld) -> None:
     world = own_world
     made = await world.policy(maxPerTx="5")
 
@@ -495,7 +495,7 @@ async def test_change_whose_answer_got_lost_is_made_once(own_world: ServiceWorld
     assert replayed.headers["etag"].startswith('"2-')
 
 
-async def test_key_of_another_change_is_refused_though_both_clear_something(world: ServiceWorld) -> None:
+async def test_key_of_another_change_is_refused_even_if_both_clear_a_rule(world: ServiceWorld) -> None:
     made = await world.policy(maxPerTx="5", maxPerDay="6")
     key = {"Idempotency-Key": f"clear {made['policy_id']}"}
     await world.ok("PATCH", _path(made), {"maxPerTx": None}, headers=key)

@@ -257,7 +257,7 @@ async def test_preset_without_payments_has_nothing_to_show(world: ServiceWorld) 
     assert (found["wallets"], found["payments"], found["changes"]) == (0, 0, [])
 
 
-async def test_what_is_too_much_is_left_out_by_whole_wallets(
+async def test_preview_leaves_out_whole_wallets_beyond_its_limit(
     world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, to = await world.policy(), await world.payee()
@@ -273,7 +273,7 @@ async def test_what_is_too_much_is_left_out_by_whole_wallets(
     assert {one["wallet_id"] for one in found["changes"]} == {wallets[0]["wallet_id"], wallets[2]["wallet_id"]}
 
 
-async def test_organisation_that_asks_for_many_is_refused_some_and_keeps_nobody_else_waiting(
+async def test_previews_beyond_the_limit_are_refused_and_delay_nobody_else(
     own_world: ServiceWorld,
 ) -> None:
     world, go_on = own_world, asyncio.Event()
