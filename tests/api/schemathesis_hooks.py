@@ -1,6 +1,6 @@
-"""What schemathesis checks beside its own checks, and what it must not do; it runs in a process of its own.
+"""Checks of our own for schemathesis, and limits on what it sends; it runs in a separate process.
 
-Loaded by the name in SCHEMATHESIS_HOOKS. OWN_KEY is the id of the API key with which it asks.
+SCHEMATHESIS_HOOKS names this module. OWN_KEY is the id of the API key that the run uses.
 """
 
 import os
@@ -14,7 +14,7 @@ from app.core.errors import CATALOGUE
 
 _MEMBERS = frozenset({"code", "message", "docs", "request_id"})
 
-#: Parts of the messages about what no schema can say: of the calendar, of two parameters, of what was made before.
+#: Parts of messages about what no schema can express: calendars, two parameters together, earlier requests.
 _BEYOND_SCHEMAS = (
     "cursor: ",
     "from: ",
@@ -27,7 +27,7 @@ _BEYOND_SCHEMAS = (
     "allocations: must name each wallet once",
     "query: type and event are the same",
     "Idempotency-Key: ",
-    # Its pattern is documented, but one of the phases does not keep to patterns of headers.
+    # Its pattern is documented, but one of the phases ignores the patterns of headers.
     "If-Match: ",
     "The idempotency keys in the body and in the header differ",
 )
@@ -37,10 +37,10 @@ _used: Counter[str] = Counter()
 
 @schemathesis.hook
 def before_call(_context: schemathesis.HookContext, case: schemathesis.Case[Any], _kwargs: dict[str, Any]) -> None:
-    """Keep the run from stopping itself: by an idempotency key that everything has, and without its API key.
+    """Keep the run from blocking itself with one idempotency key for everything, or by revoking its own API key.
 
-    An idempotency key is sent twice, so that there are replays and conflicts, and then left out. No other request
-    revokes or rotates the API key in use; with the other keys that may be done.
+    Each idempotency key is sent twice, for replays and conflicts, and then left out. Other API keys may be revoked or
+    rotated.
     """
     parameters = case.path_parameters or {}
     if parameters.get("key_id") == os.environ["OWN_KEY"]:
@@ -61,7 +61,7 @@ def _leave_out(holder: Any, name: str) -> None:
 def errors_fit_the_envelope(
     _context: schemathesis.CheckContext, response: schemathesis.Response, case: schemathesis.Case[Any]
 ) -> None:
-    """Every error has the envelope and a code that its operation names, or that says that there is no operation."""
+    """Every error has the envelope, and a code that its operation names or that says that there is no operation."""
     if response.status_code == 200:
         return
     body = response.json()
@@ -82,7 +82,7 @@ def errors_fit_the_envelope(
 def documented_requests_are_well_formed(
     _context: schemathesis.CheckContext, response: schemathesis.Response, case: schemathesis.Case[Any]
 ) -> None:
-    """A request that fits the document is not called malformed, but for what no schema can say."""
+    """A request that fits the document is refused as malformed only for what no schema can express."""
     if response.status_code != 400 or case.meta is None or not case.meta.generation.mode.is_positive:
         return
     error = response.json()["error"]

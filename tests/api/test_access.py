@@ -174,7 +174,7 @@ async def test_rotated_token_ends_the_old_one(world: ServiceWorld) -> None:
     assert paid.json()["status"] == "confirmed"
 
 
-# From a seed, so that the tests have the same names in each run.
+# From a seed, so that the tests have the same names in every run.
 _OTHER_TOKEN = encode_token(Keypair.from_seed(bytes(32)))
 
 

@@ -1,4 +1,4 @@
-"""The auto-topup rule over HTTP: stored, shown, replaced, refused. Its effect: `tests/keeper/test_topups.py`."""
+"""The auto-topup rule: stored, shown, replaced, refused. `tests/keeper/test_topups.py` tests its effect."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Funding several wallets in one transaction: all of them, or none."""
+"""Funding several wallets in one transaction: all of them or none."""
 
 import asyncio
 from typing import Any
@@ -56,7 +56,7 @@ async def test_batch_funds_every_wallet_in_one_transaction(world: ServiceWorld) 
     left = before - await _reserve(world)
     assert left == 3_500_001
     assert {one["org_balance_remaining"] for one in answer["funded"]} == {answer["org_balance_remaining"]}
-    # The rows of all wallets show the one transaction, and the answer names each of them
+    # Each wallet has a row of this transaction, and the answer names its id
     for wallet, told in zip(wallets, answer["funded"], strict=True):
         [row] = await _fundings(world, wallet)
         assert (row["tx_id"], row["status"], row["amount"]) == (told["tx_id"], "confirmed", told["funded_amount"])

@@ -1,4 +1,4 @@
-"""The interface described: OpenAPI 3.1 that holds what is answered, and pages that need no other host."""
+"""The OpenAPI document, which matches the answers, and the documentation pages, which need no other host."""
 
 import re
 from typing import Any
@@ -156,7 +156,7 @@ async def test_document_links_what_is_made_to_what_is_done_with_it(world: Servic
 
 
 async def test_examples_are_shown_with_their_operations(world: ServiceWorld) -> None:
-    """That they are accepted shows the run of schemathesis, which sends them."""
+    """The schemathesis run sends them and so shows that they are accepted."""
     found = {
         operation["operationId"]: operation["requestBody"]["content"]["application/json"]["example"]
         for methods in (await _document(world))["paths"].values()

@@ -1,4 +1,4 @@
-"""API keys through the interface: made, listed, rotated with an overlap, revoked; and when they were last used."""
+"""API keys: created, listed, rotated with an overlap, revoked, and when they were last used."""
 
 import re
 from pathlib import Path
@@ -124,7 +124,7 @@ async def test_old_key_works_until_the_overlap_is_over(world: ServiceWorld, monk
     old = await _make(world, "operator", name="ops")
     new = await world.ok("POST", f"/v1/keys/{old['key_id']}/rotate", {"overlapSeconds": 3600})
 
-    # Then both work, and the new one is for the same use
+    # Then both work, and the new one has the same role and name
     assert new["key_id"] != old["key_id"]
     assert [new[name] for name in ("role", "name", "status")] == ["operator", "ops", "active"]
     assert await _works(world, old["key"])
@@ -132,7 +132,7 @@ async def test_old_key_works_until_the_overlap_is_over(world: ServiceWorld, monk
     assert (await _listed(world, old["key_id"]))["status"] == "rotated"
     error_of(await world.call("POST", f"/v1/keys/{old['key_id']}/rotate", {}), 422, "key_not_active")
 
-    # When the time is over, the old one stops, even one that is remembered
+    # When the overlap is over, the old one stops working, even from the cache
     ring = world.service.part(KeyRing)
     now = ring._clock()
     monkeypatch.setattr(ring, "_clock", lambda: now + 3_599)
@@ -167,7 +167,7 @@ async def test_repetition_gets_the_same_key_which_is_stored_encrypted_only(world
 
 
 async def _set_claim(world: ServiceWorld, key: str, **values: Any) -> None:
-    """Change what is stored of an idempotency key."""
+    """Change the stored record of an idempotency key."""
 
     def work(connection: Connection) -> None:
         connection.execute(update(idempotency).where(idempotency.c.key == key).values(values))
@@ -176,7 +176,7 @@ async def _set_claim(world: ServiceWorld, key: str, **values: Any) -> None:
 
 
 async def _ask_and_lose(world: ServiceWorld, method: str, path: str, body: Json, key: str) -> Json:
-    """Ask, and leave things as a process does that dies before it has stored its answer."""
+    """Make a request, and leave the database as a process that dies before it stores the answer."""
     answer = await world.ok(method, path, body, headers={"Idempotency-Key": key})
     lost: Json = {"state": "running", "response": None, "status_code": None}
     await _set_claim(world, key, **lost)

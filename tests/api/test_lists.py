@@ -1,4 +1,4 @@
-"""All lists: the sizes of their pages, filters that combine, and cursors while rows arrive."""
+"""All lists: page sizes, combined filters, and cursors while rows arrive."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -21,7 +21,7 @@ _STATUSES = ("active", "idle", "policy_violation", "frozen", "unfunded", "archiv
 
 
 async def _pages(world: ServiceWorld, path: str, between: Callable[[], Awaitable[object]] | None = None) -> list[Json]:
-    """All rows of a list, page by page; `between` is awaited after each."""
+    """Return all rows of a list, page by page; await `between` after each page."""
     rows: list[Json] = []
     cursor: str | None = None
     while True:
@@ -39,7 +39,7 @@ async def _pages(world: ServiceWorld, path: str, between: Callable[[], Awaitable
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", name="crowd")
 async def _crowd(world: ServiceWorld) -> Json:
-    """A wallet with 21 escrows, payments and events, among 21 wallets."""
+    """Return a wallet with 21 escrows, payments and events, one of 21 wallets."""
     paying = await agent(world, funds="100")
     receiver = await world.payee()
     for _ in range(20):
@@ -81,7 +81,7 @@ async def test_cursor_is_good_for_its_own_list_only(world: ServiceWorld, crowd: 
 
 
 async def _in_every_status(world: ServiceWorld, tags: list[str]) -> dict[str, str]:
-    """Wallets with these tags, one in each status; returns their ids."""
+    """Make a wallet with these tags in each status, and return their ids."""
     strict = await world.policy(maxPerTx="1")
     to = await world.payee()
     made = {status: await world.wallet(strict["policy_id"], funds=None, tags=tags) for status in _STATUSES}

@@ -1,4 +1,4 @@
-"""Every code, event, route and setting has its place in the documentation, and what stands there is so."""
+"""The documentation covers every code, event, route and setting, and what it says is true."""
 
 import ast
 import json
@@ -97,7 +97,7 @@ async def test_every_setting_has_its_place_on_the_page(world: ServiceWorld) -> N
 
     for name, field in Settings.model_fields.items():
         assert f'<tr id="{name}"><td><code>AGENT_VAULT_{name.upper()}</code></td>' in page
-        assert field.description, f"{name} says nothing of itself"
+        assert field.description, f"{name} has no description"
         assert field.description.split("`")[0].strip() in page
 
 

@@ -1,4 +1,4 @@
-"""Policies: created with every rule, listed with the presets, visible when complete."""
+"""Policies: created with every rule, listed with the presets, shown once complete."""
 
 from pathlib import Path
 

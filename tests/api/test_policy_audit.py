@@ -1,4 +1,4 @@
-"""The audit log of policies: every change with who made it, from the chain and from the API key that asked."""
+"""The audit log of policies: every change with its author, either an API key or a signer on the chain."""
 
 import asyncio
 import base64
@@ -43,7 +43,7 @@ async def _log(world: ServiceWorld, made: Json, **options: Any) -> list[Json]:
 
 
 def _change(world: ServiceWorld, made: Json, signer: Keypair, rules: Rules) -> Instruction:
-    """Return a change of a policy, which has no list."""
+    """Return a change of a policy without an allowlist."""
     found = world.service.db.read_now(lambda conn: policy(conn, world.org, made["policy_id"]))
     assert found is not None
     return world.service.instructions(world.org).update_policy(
@@ -55,13 +55,13 @@ def _change(world: ServiceWorld, made: Json, signer: Keypair, rules: Rules) -> I
 
 
 async def _change_past(world: ServiceWorld, made: Json, signer: Keypair, rules: Rules) -> None:
-    """Change a policy, which has no list, without the service."""
+    """Change a policy that has no allowlist without the service."""
     assert (await world.land([_change(world, made, signer, rules)], signer)).err is None
     await world.catch_up()
 
 
 async def _lookup_table(world: ServiceWorld, addresses: list[Pubkey]) -> AddressLookupTableAccount:
-    """Make a lookup table on the chain that holds these addresses."""
+    """Create a lookup table with these addresses on the chain."""
     payer = world.service.signers.fee_payer
     await world.later(4)
     table, making = lookup_table(payer.pubkey(), world.localnet.chain.slot(), addresses)
@@ -73,7 +73,7 @@ async def _lookup_table(world: ServiceWorld, addresses: list[Pubkey]) -> Address
 
 
 def _called_by_a_program(landed: Json, program: Pubkey) -> None:
-    """Make a transaction look as if another program had called the program's instructions."""
+    """Make a transaction look as if another program had called this one."""
     sent = VersionedTransaction.from_bytes(base64.b64decode(landed["transaction"][0]))
     old, keys = sent.message, list(sent.message.account_keys)
     inner = {group["index"]: group["instructions"] for group in landed["meta"]["innerInstructions"]}
@@ -89,7 +89,7 @@ def _called_by_a_program(landed: Json, program: Pubkey) -> None:
 
 
 def _alter_transactions(world: ServiceWorld, alter: Callable[[Json], None]) -> None:
-    """Have the node give transactions as `alter` leaves them."""
+    """Let `alter` change the transactions that the node returns."""
 
     def altered(method: str, result: Any) -> Any:
         if method == "getTransaction":
@@ -150,7 +150,7 @@ async def test_change_without_the_service_shows_the_authority_of_its_time(own_wo
     await _change_past(world, made, second, Rules(max_per_tx=7_000_000))
     authorities = [str(first.pubkey()), str(second.pubkey())]
 
-    # Given a node that does not give the transactions, then one that does, then none is asked again
+    # Given a node that loses the requests, then one that answers; after that no transaction is fetched again
     world.line.lose_requests = lambda method: method == "getTransaction"
     assert [entry["changed_by"] for entry in await _log(world, made)] == ["on-chain"] * 2
     world.line.mend()
@@ -241,9 +241,7 @@ async def test_missing_transactions_are_fetched_a_few_at_a_time_and_only_once(
 
 
 @pytest.mark.parametrize("nonsense", [{}, {"meta": {}, "transaction": ["AAAA", "base64"]}, {"meta": None}])
-async def test_malformed_answer_of_the_node_leaves_the_log_readable(
-    own_world: ServiceWorld, nonsense: Json
-) -> None:
+async def test_malformed_answer_of_the_node_leaves_the_log_readable(own_world: ServiceWorld, nonsense: Json) -> None:
     world, signer = own_world, own_world.service.signers.require_authority()
     made = await world.policy(maxPerTx="5")
     await _change_past(world, made, signer, Rules(max_per_tx=6_000_000))

@@ -1,4 +1,4 @@
-"""Changing, cloning and deleting policies: at once for all wallets, and never over a newer change."""
+"""Changing, cloning and deleting policies: at once for all wallets, and never undoing a newer change."""
 
 import asyncio
 from pathlib import Path
@@ -40,7 +40,7 @@ def _stored(world: ServiceWorld, made: Json) -> PolicyRecord:
 
 
 async def _lists(world: ServiceWorld, made: Json, versions: int = 4) -> list[int]:
-    """The versions of the policy's allowlists that exist on the chain, in force or as drafts."""
+    """Return the versions of the policy's allowlists on the chain, in force or as drafts."""
     address = Pubkey.from_string(_stored(world, made).address)
     addresses = [world.service.addresses.allowlist(address, version + 1) for version in range(versions)]
     found = await world.service.chain.accounts(addresses)
@@ -48,14 +48,14 @@ async def _lists(world: ServiceWorld, made: Json, versions: int = 4) -> list[int
 
 
 async def _sent(world: ServiceWorld, method: str, path: str, body: Any) -> tuple[Json, int]:
-    """An answer, and how many transactions it took."""
+    """Return the answer and how many transactions it took."""
     before = world.line.methods.count("sendTransaction")
     answer = await world.ok(method, path, body)
     return answer, world.line.methods.count("sendTransaction") - before
 
 
 async def _cut_off(world: ServiceWorld, made: Json, body: Json, after: int = 0, **options: Any) -> Json:
-    """Have a change stop after this many transactions: the next does not reach the chain."""
+    """Interrupt a change after this many transactions: the next one does not reach the chain."""
     sent = 0
 
     def lost(method: str) -> bool:
@@ -169,7 +169,7 @@ async def test_long_allowlist_takes_effect_as_a_whole(own_world: ServiceWorld) -
     wallet = await world.wallet(made["policy_id"])
     recipients = [new, *_addresses(LONG)]
 
-    # Given a change that stops when most of the new list is written
+    # Given a change that was interrupted after most of the new list was written
     await _cut_off(world, made, {"allowedRecipients": recipients}, after=2, headers={"Idempotency-Key": "long"})
     assert await _lists(world, made) == [1, 2]
     assert (await world.ok("GET", _path(made)))["allowed_recipients"] == [old]
@@ -181,7 +181,7 @@ async def test_long_allowlist_takes_effect_as_a_whole(own_world: ServiceWorld) -
         "PATCH", _path(made), {"allowedRecipients": recipients}, headers={"Idempotency-Key": "long"}
     )
 
-    # Then all of it is in force, and nothing is left of the old one
+    # Then the whole list is in force, and nothing is left of the old one
     assert sorted(repeated["allowed_recipients"]) == sorted(recipients)
     assert await _lists(world, made) == [2]
     assert (await world.pay(wallet, new, "1")).json()["status"] == "confirmed"
@@ -340,7 +340,7 @@ async def test_editor_of_an_outdated_version_is_refused(world: ServiceWorld) -> 
 
 @pytest.mark.parametrize("change", [{"name": "After"}, {"name": "After", "maxPerTx": "5"}])
 async def test_rename_whose_answer_got_lost_does_not_conflict_with_itself(world: ServiceWorld, change: Json) -> None:
-    # Given a rename by If-Match, and a process that died before it had stored its answer
+    # Given a rename with If-Match, and a process that died before it stored the answer
     made = await world.policy(maxPerTx="5")
     headers = {"If-Match": (await world.call("GET", _path(made))).headers["etag"], "Idempotency-Key": made["policy_id"]}
     first = await world.call("PATCH", _path(made), change, headers=headers)
@@ -351,17 +351,17 @@ async def test_rename_whose_answer_got_lost_does_not_conflict_with_itself(world:
         connection.execute(mine.values(state="running", response=None, status_code=None))
 
     await world.service.db.write(lose_answer)
-    # And somebody's change after it
+    # And a later change by somebody else
     await world.ok("PATCH", _path(made), {"maxPerTx": "7"})
 
-    # When it is repeated
+    # When the request is repeated
     again = await world.call("PATCH", _path(made), change, headers=headers)
 
-    # Then it is answered with the policy as it is, and undoes nothing
+    # Then the answer is the current policy, and nothing is undone
     assert (again.status_code, again.json()["name"], again.json()["max_per_tx"]) == (200, "After", "7.00")
     entries = (await world.ok("GET", f"{_path(made)}/audit-log"))["data"]
     assert [list(entry["changes"]) for entry in entries] == [["name"], ["max_per_tx"]]
-    # And one that asks anew is told of the other version
+    # And a new request with the old version is refused
     stale = {"If-Match": headers["If-Match"]}
     error_of(await world.call("PATCH", _path(made), change, headers=stale), 409, "version_conflict")
 

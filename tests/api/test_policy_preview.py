@@ -1,4 +1,4 @@
-"""Previews of policies: what they say of the past is what the chain would have done."""
+"""Previews of policies: they show what the chain would have done in the past."""
 
 import asyncio
 import random
@@ -32,7 +32,7 @@ def _path(made: Json) -> str:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def earlier(tmp_path: Path) -> AsyncIterator[ServiceWorld]:
-    """A service whose chain is behind."""
+    """Return a service whose chain is eight days behind."""
     world = ServiceWorld(tmp_path)
     world.clock.ahead = -BEHIND
     async with world:
@@ -40,7 +40,7 @@ async def earlier(tmp_path: Path) -> AsyncIterator[ServiceWorld]:
 
 
 class Vault:
-    """A wallet that pays past the service, signed by the operator."""
+    """A wallet that pays without the service, signed by the operator."""
 
     def __init__(self, world: ServiceWorld, made: Json) -> None:
         found = world.wallet_record(made["wallet_id"])
@@ -52,7 +52,7 @@ class Vault:
         return self.world.service.signers.operator
 
     async def pay(self, to: Pubkey, amount: int) -> bool:
-        """Pay; whether the policy allows it."""
+        """Pay, and return whether the policy allows it."""
         return await self._land(
             self._build().execute_payment(
                 signer=self.operator.pubkey(),
@@ -65,7 +65,7 @@ class Vault:
         )
 
     async def lock(self, to: Pubkey, amount: int) -> OpenEscrow | None:
-        """Lock an escrow for a minute; None when the policy does not allow it."""
+        """Lock an escrow for a minute; return None when the policy refuses it."""
         payer = self.world.service.signers.fee_payer_address
         escrow = OpenEscrow(self.world.service.addresses.escrow(self.address, self.escrows), self.address, to, payer)
         creation = self._build().create_escrow(
@@ -131,7 +131,7 @@ async def test_preview_tells_what_the_chain_did_to_a_wallet_that_had_the_rules(
     while left > HOUR:
         step = dice.choice([20 * 60, HOUR, 9 * HOUR])
         if left > 7 * DAY >= left - step - HOUR:
-            # Nothing happens close to the time from which the preview judges.
+            # Nothing happens close to the start of the judged period.
             await world.later(left - 7 * DAY)
             await vaults[1].switch(bound)
             await world.later(HOUR)
@@ -286,19 +286,19 @@ async def test_previews_beyond_the_limit_are_refused_and_delay_nobody_else(
         ended.append(name)
         return response
 
-    # Given an organisation that asks for more than may wait, while the first is being made
+    # Given an organisation that asks for more previews than may wait, while the first one runs
     many = [asyncio.create_task(ask("many", _path(policy))) for _ in range(policy_preview.MAX_AT_ONCE + 3)]
-    while len(ended) < 3:  # noqa: ASYNC110 - those that are refused end
+    while len(ended) < 3:  # noqa: ASYNC110 - the refused ones return
         await asyncio.sleep(0.001)
     ended.clear()
 
-    # When another organisation asks, and the chain answers
+    # When another organisation asks and the chain answers
     elsewhere = asyncio.create_task(ask("elsewhere", "/v1/policies/pol_moderate/preview", key=other))
     while len(policy_preview._admission.waiting) < 2:  # noqa: ASYNC110 - it waits
         await asyncio.sleep(0.001)
     go_on.set()
 
-    # Then it waits for the one preview that was being made, and what was too much can be asked for again
+    # Then it waits only for the running preview, and a refused request can be repeated
     assert (await elsewhere).status_code == 200
     answers = await asyncio.gather(*many)
     assert ended == ["many", "elsewhere", *["many"] * (policy_preview.MAX_AT_ONCE - 1)]

@@ -1,4 +1,4 @@
-"""Rate limits: so many requests a key, so many failed authentications an address."""
+"""Rate limits: of requests per key, and of failed authentications per address."""
 
 import asyncio
 import re
@@ -26,7 +26,7 @@ class _Clock:
 
 
 class _Limited:
-    """The world's service behind limits of 3 a second and 6 at once, by a clock that the test moves."""
+    """The world's service with limits of 3 requests a second and 6 at once, by a clock that the test moves."""
 
     def __init__(self, world: ServiceWorld) -> None:
         self.world, self.clock = world, _Clock()
@@ -51,7 +51,7 @@ async def limited(world: ServiceWorld) -> AsyncIterator[_Limited]:
 async def test_requests_beyond_the_burst_are_refused_until_the_window_moves_on(limited: _Limited) -> None:
     key = limited.world.keys["admin"]
 
-    # Given as many requests as may be made at once
+    # Given as many requests as are allowed at once
     remaining = []
     for _ in range(6):
         response = await limited.get(key)
@@ -62,7 +62,7 @@ async def test_requests_beyond_the_burst_are_refused_until_the_window_moves_on(l
         assert "retry-after" not in response.headers
     assert remaining == [5, 4, 3, 2, 1, 0]
 
-    # When one more is made, it is refused and told when to come again
+    # When one more is made, it is refused and told when to retry
     limited.clock.now += 0.5
     refused = await limited.get(key)
     error = error_of(refused, 429, "rate_limited")
@@ -71,7 +71,7 @@ async def test_requests_beyond_the_burst_are_refused_until_the_window_moves_on(l
     assert refused.headers["ratelimit"] == '"default";r=0;t=2'
     assert refused.headers["ratelimit-policy"] == '"default";q=6;w=2'
 
-    # Then it passes after that time, for refused ones do not count
+    # Then it passes after that time, because refused requests do not count
     limited.clock.now += float(refused.headers["retry-after"])
     assert (await limited.get(key)).status_code == 200
 
@@ -106,7 +106,7 @@ async def test_flood_without_a_key_is_refused_by_address(limited: _Limited) -> N
     error = error_of(refused, 429, "rate_limited")
     assert error["message"] == "Too many requests without a valid API key came from this address."
     assert refused.headers["retry-after"] == "60"
-    # Others, and those at the same address who have a key, are not concerned.
+    # Other addresses, and requests with a key from the same address, are not affected.
     error_of(await limited.get("nonsense", client="192.0.2.2"), 401, "authentication_failed")
     assert (await limited.get(limited.world.keys["admin"])).status_code == 200
     limited.clock.now += 60

@@ -1,4 +1,4 @@
-"""The served OpenAPI document holds for whatever fits it, and for what does not: schemathesis asks, over HTTP."""
+"""Schemathesis checks the service over HTTP against its OpenAPI document, with valid and invalid requests."""
 
 import asyncio
 import json
@@ -21,9 +21,9 @@ _HOOKS = "tests.api.schemathesis_hooks"
 _ROOT = Path(__file__).parents[2]
 _PATIENCE = 3600.0
 
-#: `positive_data_acceptance` is replaced by an own check: a policy or an empty wallet may refuse a well-formed payment.
-#: `use_after_free` does not hold for wallets: an archived one is still shown. No header is required but Authorization,
-#: which is sent with every case, and which `ignored_auth` leaves out.
+#: `positive_data_acceptance` is replaced by a check of our own: a policy or an empty wallet may refuse a well-formed
+#: payment. `use_after_free` does not apply to wallets: an archived one is still shown. The only required header is
+#: Authorization, which every case has and `ignored_auth` leaves out.
 _CONFIG = """
 [generation]
 database = "none"
@@ -54,7 +54,7 @@ def _config(*, full: bool) -> str:
 
 @pytest.fixture(name="_offline")
 def _fixture_offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Webhooks and domains that are made up may lead anywhere; here they lead nowhere."""
+    """Keep generated webhooks and domains from reaching real hosts."""
 
     async def nowhere(*_: object) -> str:
         raise OSError("no network")
@@ -63,12 +63,12 @@ def _fixture_offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def _populate(world: ServiceWorld) -> None:
-    """Make one of everything, with money behind it: what schemathesis finds in lists it asks for and changes."""
+    """Create one of everything, with funds: schemathesis reads and changes what it finds in lists."""
     policy = await world.policy(maxPerTx="20", requireCoSign="5")
     wallet, to = await world.wallet(policy["policy_id"]), await world.payee()
     await world.session(wallet)
     assert (await world.pay(wallet, to, "1")).status_code == 200
-    # Asks for an approval.
+    # Requests an approval.
     assert (await world.pay(wallet, to, "6")).status_code == 402
     a2a = {"fromWallet": wallet["wallet_id"], "toWallet": to, "currency": "USDC", "taskDescription": "Work"}
     for amount in ("1", "2"):
@@ -82,9 +82,9 @@ async def _populate(world: ServiceWorld) -> None:
 async def test_every_answer_is_as_documented(
     own_world: ServiceWorld, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """No 5xx, every answer fits its schema, every error is in the envelope, for all operations and chains of them."""
+    """For all operations and chains of them: no 5xx, every answer fits its schema, every error has the envelope."""
     full: bool = request.config.getoption("--full")
-    # A seed of the day finds more; the short run is to say the same today as tomorrow.
+    # A random seed finds more over time; the short run must give the same result every day.
     seed = random.SystemRandom().randrange(2**31) if full else 1
     config, report = tmp_path / "schemathesis.toml", tmp_path / "report.json"
     config.write_text(_config(full=full))
