@@ -1,1 +1,1 @@
-"""Alerts: what is worth telling somebody about a wallet, when it is told, and the e-mails that tell it."""
+"""Alerts: conditions of wallets that are reported by events and e-mails."""

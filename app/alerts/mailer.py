@@ -10,7 +10,6 @@ from email.policy import SMTP
 
 import aiosmtplib
 import structlog
-from pydantic import SecretStr
 
 from app.core.background import Periodic
 from app.core.settings import Settings
@@ -21,20 +20,20 @@ from app.store.database import Database
 _log = structlog.get_logger(__name__)
 
 TIMEOUT = 10.0
-"""Seconds in which a server has to take an e-mail."""
+"""Seconds within which the server must accept an e-mail."""
 _AT_ONCE = 4
-"""Connections to the server at the same time."""
+"""Simultaneous connections to the server."""
 _PURGE_BATCH = 500
-"""E-mails deleted at one look: what is due is sent in between."""
+"""E-mails deleted per tick: between two, due e-mails are sent."""
 _PURGE_INTERVAL = 60 * 60 * 1000
 
 
 class Mailer(Periodic):
-    """Looks at the queue at the start and every `interval` seconds, and sends what is due.
+    """Sends due e-mails at the start and every `interval` seconds.
 
-    Each e-mail goes to one address, so that a wrong one holds up no other. What was sent when the process died is
-    sent again, for what came of it is not known: with the same Message-ID, by which mail programs recognise it. While
-    the process lives it remembers what came of an e-mail until the database has taken it, and does not send it again.
+    Each e-mail goes to one address, so that a wrong one does not delay others. What was being sent when the process
+    died is sent again, because its outcome is unknown; mail clients recognise it by the same Message-ID. A living
+    process remembers outcomes that are not stored yet, so that it sends nothing twice.
     """
 
     name = "alert_mails"
@@ -48,7 +47,7 @@ class Mailer(Periodic):
         tls_context: ssl.SSLContext | None = None,
         clock: Callable[[], int] = now_ms,
     ) -> None:
-        """Send through the server of `settings`; without `tls_context` the system's certificate authorities count."""
+        """Use the server of `settings`; without `tls_context` the system's certificate authorities are trusted."""
         super().__init__(settings.alert_interval)
         self._db = db
         self._settings = settings
@@ -56,69 +55,68 @@ class Mailer(Periodic):
         self._tls_context = tls_context or (None if settings.smtp_tls == "none" else ssl.create_default_context())
         self._clock = clock
         self._outcomes: dict[str, str | None] = {}
-        """Errors, None without one, of the e-mails that were sent and not yet noted, by the e-mail's id."""
+        """Errors, or None on success, of e-mails whose outcome is not stored yet, by their ids."""
         self._purge_at = 0
         self._stopping = False
         self._sending: asyncio.Task[None] | None = None
 
     async def stop(self) -> None:
-        """End; what is being sent has its time to be taken."""
+        """Stop once the e-mails being sent are accepted or have failed."""
         self._stopping = True
         await super().stop()
         if self._sending is not None:
             await asyncio.gather(self._sending, return_exceptions=True)
 
     async def tick(self) -> None:
-        """Send everything that is due at this moment."""
+        """Send everything that is due now."""
         self._sending = asyncio.create_task(self._send_due())
-        # Ending the waiting does not end what is being sent.
+        # A cancelled tick must not cancel the sending.
         await asyncio.shield(self._sending)
 
     async def _send_due(self) -> None:
         now = self._clock()
         while not self._stopping and (mails := await self._db.read(lambda conn: due_mails(conn, now, _AT_ONCE))):
-            # All have ended before an error of one is raised: what goes on beside the next look is sent twice.
-            ended = await asyncio.gather(*(self._settle(mail) for mail in mails), return_exceptions=True)
+            # All must end before an error is raised: the next tick would send again what is still being sent.
+            ended = await asyncio.gather(*(self._attempt(mail) for mail in mails), return_exceptions=True)
             for error in ended:
                 if error is not None:
                     raise error
         if now >= self._purge_at:
-            # Set before: what fails is not tried again at every look.
+            # Set first, so that a failing purge is not repeated at every tick.
             self._purge_at = now + _PURGE_INTERVAL
             if await self._db.write(lambda conn: purge(conn, now, limit=_PURGE_BATCH)):
                 self._purge_at = now
 
-    async def _settle(self, mail: Mail) -> None:
-        """Make one attempt, unless it was made, and note what came of it."""
+    async def _attempt(self, mail: Mail) -> None:
+        """Send an e-mail, unless only its outcome is missing, and store the outcome."""
         if mail.mail_id not in self._outcomes:
             self._outcomes[mail.mail_id] = await self._send(mail)
         error, now = self._outcomes[mail.mail_id], self._clock()
         if error is None:
             await self._db.write(lambda conn: record_sent(conn, mail, now))
-            last = False
+        elif await self._db.write(lambda conn: record_failure(conn, mail, now)):
+            _log.error("alert_mail_given_up", event_id=mail.event_id, error=error)
         else:
-            last = await self._db.write(lambda conn: record_failure(conn, mail, now))
+            _log.warning("alert_mail_failed", event_id=mail.event_id, error=error)
         del self._outcomes[mail.mail_id]
-        if error is not None:
-            log = _log.error if last else _log.warning
-            log("alert_mail_given_up" if last else "alert_mail_failed", event_id=mail.event_id, error=error)
 
     async def _send(self, mail: Mail) -> str | None:
-        """Make one attempt; returns its error, whatever failed, or None when the server took the e-mail."""
+        """Send an e-mail once; returns the error, or None if the server accepted it."""
         settings = self._settings
+        password = settings.smtp_password
         try:
             async with asyncio.timeout(self._timeout):
                 await aiosmtplib.send(
-                    message_of(mail, settings),
-                    # Not what a parser of the headers makes of them.
+                    _message(mail, settings),
+                    # Given explicitly, because parsing the headers may decode the addresses.
                     sender=settings.smtp_from,
                     recipients=[mail.recipient],
                     hostname=settings.smtp_host,
                     port=settings.smtp_port,
-                    # By default it would be looked up in the DNS, which may take longer than all else.
+                    # The default is looked up in the DNS, which may take longer than everything else.
                     local_hostname=socket.gethostname(),
                     username=settings.smtp_username,
-                    password=_reveal(settings.smtp_password),
+                    password=None if password is None else password.get_secret_value(),
                     use_tls=settings.smtp_tls == "tls",
                     start_tls=settings.smtp_tls == "starttls",
                     tls_context=self._tls_context,
@@ -130,14 +128,14 @@ class Mailer(Periodic):
             return f"{type(refused).__name__} {refused.code}"
         except aiosmtplib.SMTPRecipientsRefused as refused:
             return f"{type(refused).__name__} {refused.recipients[0].code}"
-        except Exception as failed:  # noqa: BLE001 - a mail that cannot even be made must not come first for ever
-            # Messages of errors may hold addresses, which do not belong into logs.
+        except Exception as failed:  # noqa: BLE001 - an e-mail that cannot be composed must not block the queue
+            # The message of an error may contain addresses, which must not be logged.
             return type(failed).__name__
         return None
 
 
-def message_of(mail: Mail, settings: Settings) -> EmailMessage:
-    """Return the message; the same e-mail always has the same Message-ID, made of its event."""
+def _message(mail: Mail, settings: Settings) -> EmailMessage:
+    """Return the message; its Message-ID derives from the event, so that it never changes."""
     assert settings.smtp_from is not None
     message = EmailMessage(policy=SMTP)
     message["From"] = settings.smtp_from
@@ -148,7 +146,3 @@ def message_of(mail: Mail, settings: Settings) -> EmailMessage:
     message["Auto-Submitted"] = "auto-generated"
     message.set_content(mail.body)
     return message
-
-
-def _reveal(secret: SecretStr | None) -> str | None:
-    return None if secret is None else secret.get_secret_value()

@@ -1,4 +1,4 @@
-"""Alerts: what is told about wallets, from which thresholds on and to which addresses."""
+"""Requests and answers of alert rules."""
 
 from typing import Annotated
 
@@ -10,7 +10,7 @@ from app.core.email_address import parse_address
 from app.store.alerts import MAX_THRESHOLD
 
 MAX_EMAILS = 10
-"""Addresses of one type of alert."""
+"""Addresses per type of alert."""
 _MAX_HOURS = 365 * 24
 _MAX_PER_HOUR = 1_000_000
 
@@ -47,31 +47,31 @@ class _PutAlert(Body):
 
 
 class PutMoneyAlert(_PutAlert):
-    """An alert with an amount as its threshold; null switches it off."""
+    """An alert with an amount as its threshold; null turns it off."""
 
     threshold: Money | None
 
 
 class PutInactivityAlert(_PutAlert):
-    """An alert after `threshold` hours without a transaction; null switches it off."""
+    """An alert after `threshold` hours without a transaction; null turns it off."""
 
     threshold: Annotated[int, Field(ge=1, le=_MAX_HOURS)] | None
 
 
 class PutVelocityAlert(_PutAlert):
-    """An alert above `threshold` payments and escrows within an hour; null switches it off."""
+    """An alert above `threshold` payments and escrows within an hour; null turns it off."""
 
     threshold: Annotated[int, Field(ge=1, le=_MAX_PER_HOUR)] | None
 
 
 class PutViolationAlert(_PutAlert):
-    """E-mails about refused payments and escrows. Their event `transaction.blocked` is there in any case."""
+    """E-mails about refused payments and escrows. The event `transaction.blocked` is independent of this."""
 
     enabled: bool
 
 
 class PutAlerts(Body):
-    """Body of alert rules: they replace all that were set before."""
+    """Body of alert rules, which replace all earlier ones."""
 
     balance_low: PutMoneyAlert | None = None
     policy_violation: PutViolationAlert | None = None
@@ -87,25 +87,25 @@ class _Alert(Answer):
 
 
 class MoneyAlert(_Alert):
-    """An alert with an amount as its threshold; null when it is off."""
+    """An alert with an amount as its threshold; null if it is off."""
 
     threshold: Usdc | None
 
 
 class CountAlert(_Alert):
-    """An alert with a number of hours, or of transactions an hour, as its threshold; null when it is off."""
+    """An alert with hours, or transactions per hour, as its threshold; null if it is off."""
 
     threshold: int | None
 
 
 class ViolationAlert(_Alert):
-    """Whether refused payments and escrows are mailed."""
+    """Whether e-mails report refused payments and escrows."""
 
     enabled: bool
 
 
 class Alerts(Answer):
-    """The alerts of an organisation's wallets, unless a wallet has its own. `inherited` is what was never set."""
+    """The alerts of all wallets without their own. `inherited` is true for types that were never set."""
 
     balance_low: MoneyAlert
     policy_violation: ViolationAlert
@@ -116,7 +116,7 @@ class Alerts(Answer):
 
 
 class WalletAlerts(Alerts):
-    """The alerts of a wallet; `inherited` are the organisation's."""
+    """The alerts of a wallet. `inherited` is true for types that come from the organisation."""
 
     wallet_id: WalletId
     id: WalletId

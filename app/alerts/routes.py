@@ -1,9 +1,9 @@
-"""Alerts: from which thresholds on they are told, and to whom."""
+"""Routes of alert rules."""
 
 from starlette.routing import Route
 
 from app.access.auth import OPERATORS, READERS, READERS_AND_AGENT
-from app.alerts import rules
+from app.alerts import service as alerts
 from app.alerts.models import Alerts, PutAlerts, WalletAlerts
 from app.api.operation import Call, operation
 
@@ -12,17 +12,17 @@ from app.api.operation import Call, operation
 async def put_alerts(call: Call, body: PutAlerts) -> Alerts:
     """Set the alerts of all wallets.
 
-    They hold for every wallet but where it has its own, and replace those set before; a type that is absent is off,
-    but for `policyViolation`, which is on. An alert is told by an event, and by e-mail to its `emails`. The guide
-    "Alerts" tells when.
+    They apply to every wallet without its own and replace all earlier ones. An absent type is off, except
+    `policyViolation`, which is on. An alert is reported by an event, and by e-mail to its `emails`. The guide "Alerts"
+    says when.
     """
-    return await rules.put(call.service, call.principal, body)
+    return await alerts.put(call.service, call.principal, body)
 
 
 @operation(tag="alerts", roles=READERS, answer=Alerts)
 async def get_alerts(call: Call) -> Alerts:
     """Get the alerts of all wallets."""
-    return await rules.get(call.service, call.principal)
+    return await alerts.get(call.service, call.principal)
 
 
 @operation(
@@ -36,16 +36,16 @@ async def get_alerts(call: Call) -> Alerts:
 async def put_wallet_alerts(call: Call, body: PutAlerts) -> WalletAlerts:
     """Set a wallet's own alerts.
 
-    Each type that is given holds instead of the organisation's, also where it switches the alert off; a type that is
-    absent is the organisation's, and so are `emails` that are absent. They replace those set before.
+    Each given type replaces the organisation's, even if it turns the alert off; an absent type, or absent `emails`, is
+    inherited from the organisation. They replace all earlier ones.
     """
-    return await rules.put_of_wallet(call.service, call.principal, call.path("wallet_id"), body)
+    return await alerts.put_of_wallet(call.service, call.principal, call.path("wallet_id"), body)
 
 
 @operation(tag="alerts", roles=READERS_AND_AGENT, answer=WalletAlerts, errors=("wallet_not_found",))
 async def get_wallet_alerts(call: Call) -> WalletAlerts:
-    """Get the alerts that hold for a wallet."""
-    return await rules.get_of_wallet(call.service, call.principal, call.path("wallet_id"))
+    """Get the alerts that apply to a wallet."""
+    return await alerts.get_of_wallet(call.service, call.principal, call.path("wallet_id"))
 
 
 routes = [

@@ -1,1 +1,1 @@
-"""Events."""
+"""Events: their catalogue, and the list of an organisation's."""

@@ -1,4 +1,4 @@
-"""Every event of the service: what it tells and what its payload holds."""
+"""Every type of event: its meaning and the fields of its payload."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,9 +8,9 @@ from app.store.feed import SEVERITIES
 
 @dataclass(frozen=True, slots=True)
 class EventKind:
-    """What a type of event means; ``fields`` are those of its payload beside ``timestamp``.
+    """A type of event; ``fields`` are those of its payload next to ``timestamp``.
 
-    ``optional`` fields are there in some cases only. ``exception`` tells when the severity is another one.
+    ``optional`` fields are present in some cases only. ``exception`` says when the severity differs.
     """
 
     type: str
@@ -21,7 +21,7 @@ class EventKind:
 
     @property
     def severity(self) -> str:
-        """Severity, but for the exception."""
+        """The severity, apart from the exception."""
         return SEVERITIES.get(self.type, "info")
 
 
@@ -30,7 +30,7 @@ _ESCROW = ("escrow_id", "from_wallet", "to_wallet", "tx_signature", "on_chain_sl
 _KINDS = (
     EventKind(
         "transaction.pending",
-        "A payment is on its way to the chain and not yet confirmed.",
+        "A payment is being sent to the chain and is not confirmed yet.",
         (*_SENT, "recipient"),
     ),
     EventKind(
@@ -45,8 +45,8 @@ _KINDS = (
         ("approval_id",),
     ),
     EventKind("wallet.created", "A wallet was created.", ("wallet_id", "agent_id", "chain_address")),
-    EventKind("wallet.funded", "USDC came from the reserve into a wallet.", (*_SENT, "usdc_balance", "on_chain_slot")),
-    EventKind("wallet.frozen", "A wallet was frozen by hand.", ("wallet_id", "reason")),
+    EventKind("wallet.funded", "USDC moved from the reserve to a wallet.", (*_SENT, "usdc_balance", "on_chain_slot")),
+    EventKind("wallet.frozen", "A wallet was frozen manually.", ("wallet_id", "reason")),
     EventKind("wallet.unfrozen", "A wallet was unfrozen.", ("wallet_id",)),
     EventKind(
         "balance.low",
@@ -75,12 +75,12 @@ _KINDS = (
     ),
     EventKind(
         "policy.expired",
-        "A policy's time is over, and this wallet of it was frozen.",
+        "A policy expired, and this wallet under it was frozen.",
         ("wallet_id", "policy_id"),
     ),
     EventKind(
         "escrow.created",
-        "An escrow was made; it holds the money now.",
+        "An escrow was created and now holds the money.",
         (*_ESCROW, "amount", "chain_address", "task_hash", "expires_at", "tx_id"),
     ),
     EventKind(
@@ -88,16 +88,16 @@ _KINDS = (
         "A proof of completion was accepted. `escrow.released` follows.",
         (*_ESCROW, "amount", "output_hash"),
     ),
-    EventKind("escrow.released", "Money of an escrow went to the receiver.", (*_ESCROW, "amount")),
+    EventKind("escrow.released", "An escrow's money went to the receiver.", (*_ESCROW, "amount")),
     EventKind(
         "escrow.refunded",
-        "Money of an escrow went back to the sender: after its deadline, or by a decision of a dispute.",
+        "An escrow's money went back to the sender, after the deadline or by the decision of a dispute.",
         (*_ESCROW, "amount", "reason"),
         exception="critical after a dispute",
     ),
     EventKind(
         "escrow.disputed",
-        "A party disputes an escrow, which waits for the arbiter now.",
+        "A party disputed an escrow, which now waits for the arbiter.",
         (*_ESCROW, "amount", "reason_hash", "evidence"),
     ),
     EventKind(
@@ -107,10 +107,10 @@ _KINDS = (
     ),
     EventKind(
         "export.ready",
-        "The file of an export can be fetched.",
+        "The file of an export is ready for download.",
         ("export_id", "wallet_id", "format", "rows", "expires_at"),
     ),
-    EventKind("ping", "A webhook is tested. `GET /v1/events` does not list it.", ("webhook_id",)),
+    EventKind("ping", "A test of a webhook. `GET /v1/events` does not list it.", ("webhook_id",)),
 )
 
 #: Every type of event, by its name.

@@ -1,4 +1,4 @@
-"""Events as they are queried and shown."""
+"""Requests and answers of the list of events."""
 
 import re
 from typing import Annotated, Any, Literal
@@ -35,7 +35,7 @@ EventTypes = Annotated[
 
 
 class ListEvents(Page):
-    """Query of the events. `type` and `event` are the same; `from` is inclusive, `to` exclusive."""
+    """Query of events. `type` and `event` are synonyms; `from` is inclusive, `to` exclusive."""
 
     type: EventTypes | None = None
     event: EventTypes | None = None
@@ -52,7 +52,7 @@ class ListEvents(Page):
 
 
 class Event(Answer):
-    """One event; the members beside these depend on its type."""
+    """One event; its other members depend on its type."""
 
     model_config = ConfigDict(extra="allow")
 

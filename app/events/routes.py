@@ -1,4 +1,4 @@
-"""Events: what happened in the organisation, newest first."""
+"""Routes of events."""
 
 from starlette.routing import Route
 
@@ -12,9 +12,9 @@ from app.events.models import EventPage, ListEvents
 async def list_events(call: Call, query: ListEvents) -> EventPage:
     """Query events.
 
-    Newest first, kept for 90 days unless the operator of the service has set another time. The filters combine; `type`
-    takes several names, separated by commas. A wallet's events include those of escrows that it receives.
-    `/docs/events` tells what each type means.
+    They are listed newest first and kept for 90 days, unless the operator of the service set another time. All filters
+    must match; `type` takes several names, separated by commas. A wallet's events include those of escrows that it
+    receives. `/docs/events` explains each type.
     """
     return await events.page(call.service, call.principal, query)
 

@@ -1,4 +1,4 @@
-"""Events as they are read."""
+"""Use cases of events."""
 
 from app.access.keyring import Principal
 from app.core.timestamps import iso_ms
@@ -9,9 +9,9 @@ from app.wallets import service as wallets
 
 
 async def page(service: Service, principal: Principal, query: ListEvents) -> EventPage:
-    """One page of events, newest first; an agent sees its own wallet's.
+    """Return one page of events, newest first; an agent sees only its wallet's.
 
-    Raises ``wallet_not_found`` when a wallet is named that the organisation does not have.
+    Raises ``wallet_not_found`` if the query names a wallet that the organisation does not have.
     """
     if query.wallet_id is not None:
         await wallets.require(service, principal.org, query.wallet_id)

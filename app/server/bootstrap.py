@@ -14,14 +14,12 @@ from solders.pubkey import Pubkey
 
 from app.access.keyring import KeyRing
 from app.alerts.mailer import Mailer
-from app.alerts.messages import Composer
 from app.alerts.watcher import Watcher
 from app.approvals import service as approvals
 from app.chain.addresses import Addresses
 from app.chain.client import COMMITMENT, ChainClient
 from app.chain.transport import AsgiTransport, HttpTransport, Transport
 from app.core.background import Background, at_work
-from app.core.outbound import Outbound
 from app.core.paths import ConfigurationError, Paths, program_file
 from app.core.settings import Settings
 from app.core.signers import Signers, load_or_create, read_secret, write_secret
@@ -49,7 +47,6 @@ from app.wallets import funding
 from app.wallets import service as wallets
 from app.webhooks.courier import Courier
 from app.webhooks.dispatcher import Dispatcher
-from app.webhooks.sender import Sender
 from app.webhooks.urls import UrlRules
 from idl.codec import Codec, load
 from indexer import Indexer
@@ -182,9 +179,9 @@ async def running(
         seal = _seal(secret, b"secret answers")
         domains = DomainResolver(timeout=settings.domain_timeout)
         stack.callback(domains.close)
-        allowed = UrlRules(local=settings.cluster == "localnet").allowed
-        receivers = Outbound(allowed=allowed, lookups=settings.webhooks_at_once)
-        stack.callback(receivers.close)
+        rules = UrlRules(local=settings.cluster == "localnet")
+        courier = Courier(_seal(secret, b"webhook secrets"), rules, lookups=settings.webhooks_at_once)
+        stack.callback(courier.close)
 
         async def catch_up() -> int:
             slot = int(await chain.call("getSlot", [{"commitment": COMMITMENT}]))
@@ -202,7 +199,6 @@ async def running(
             catch_up=catch_up,
         )
         recovery = Recovery(db, submitter, interval=settings.recovery_interval, grace=2 * settings.confirm_timeout)
-        courier = Courier(Sender(receivers), _seal(secret, b"webhook secrets"))
         parts: list[object] = [
             keys,
             exporter,
@@ -214,8 +210,7 @@ async def running(
         ]
         works: list[Background] = [projector, recovery, exporter]
         if settings.alerts:
-            compose = Composer(hourly=settings.alert_emails_per_hour) if settings.smtp_host else None
-            watcher = Watcher(db, projector, interval=settings.alert_interval, compose=compose)
+            watcher = Watcher(db, projector, settings)
             parts.append(watcher)
             works.append(watcher)
         service = Service(

@@ -1,1 +1,1 @@
-"""Webhooks: what an organisation registers, how events are signed, and the part that sends them."""
+"""Webhooks: registration, and the signed delivery of events to them."""

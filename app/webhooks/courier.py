@@ -1,78 +1,102 @@
-"""Signs a delivery and sends it, once."""
+"""Builds, signs and sends deliveries, and keeps their secrets encrypted."""
 
-from collections import Counter
 from collections.abc import Callable
+from dataclasses import asdict
+
+from pydantic_core import to_json
 
 from app.core.errors import RequestError
-from app.core.timestamps import now_ms
+from app.core.outbound import Lookup, Outbound
+from app.core.timestamps import iso_ms, now_ms
 from app.store.deliveries import DeliveryRecord
 from app.store.delivery_attempts import DeliveryAttemptRecord
+from app.store.feed import FeedEvent
 from app.store.webhooks import WebhookRecord
 from app.submission.idempotency import Seal
-from app.webhooks.sender import Sender
-from app.webhooks.signing import headers
+from app.webhooks._sender import TIMEOUT, send
+from app.webhooks._signing import signature_headers
+from app.webhooks.urls import UrlRules
 
 PINGS_AT_ONCE = 3
-"""Pings of one organisation that are sent at the same time, each to another webhook."""
+"""Pings that one organisation may send at the same time, each to another webhook."""
+
+
+def body_of(event: FeedEvent) -> str:
+    """Return the JSON that reports an event: its type, id and time, then the other fields of its payload."""
+    named = {"event": event.type, "event_id": event.event_id, "timestamp": iso_ms(event.timestamp)}
+    return to_json({**named, **event.payload, **named}).decode()
 
 
 class Courier:
-    """Sends deliveries under the secrets that are in force; `clock` gives Unix milliseconds."""
+    """Sends deliveries to allowed URLs, signed with the webhook's current secrets."""
 
-    def __init__(self, sender: Sender, seal: Seal, *, clock: Callable[[], int] = now_ms) -> None:
-        self._sender = sender
-        self._seal = seal
+    def __init__(
+        self,
+        seal: Seal,
+        rules: UrlRules,
+        *,
+        lookups: int,
+        timeout: float = TIMEOUT,
+        lookup: Lookup | None = None,
+        clock: Callable[[], int] = now_ms,
+    ) -> None:
+        """Allow `lookups` name lookups at a time; `lookup` replaces the resolver, `clock` gives Unix milliseconds."""
+        self.rules = rules
         self.clock = clock
-        self._pinged: set[str] = set()
-        self._pings: Counter[str] = Counter()
+        self._seal = seal
+        self._timeout = timeout
+        # Pings have lookups of their own, so that they do not delay deliveries.
+        self._for_deliveries, self._for_pings = (
+            Outbound(lookup=lookup, allowed=rules.allowed, lookups=lookups, share=max(1, lookups // part))
+            for part in (4, 8)
+        )
+        self._pings: dict[str, str] = {}
+        """Organisations of the webhooks to which a ping is being sent."""
+
+    def close(self) -> None:
+        """Start no more lookups."""
+        self._for_deliveries.close()
+        self._for_pings.close()
 
     async def ping(self, webhook: WebhookRecord, delivery: DeliveryRecord) -> tuple[DeliveryAttemptRecord, bool]:
-        """Make one attempt beside the queue.
+        """Do the same as `attempt` without delaying deliveries.
 
-        Raises ``chain_unavailable``, and ``rate_limited`` while another ping is sent to this webhook, or as many as
-        may be to others of its organisation.
+        Also raises ``rate_limited`` while another ping is sent to the webhook, or several to its organisation's others.
         """
-        if webhook.webhook_id in self._pinged or self._pings[webhook.org] >= PINGS_AT_ONCE:
+        pinging = list(self._pings.values()).count(webhook.org)
+        if webhook.webhook_id in self._pings or pinging >= PINGS_AT_ONCE:
             message = "Another ping is being sent to this webhook, or several to others."
             raise RequestError("rate_limited", message, headers={"Retry-After": "1"})
-        self._pinged.add(webhook.webhook_id)
-        self._pings[webhook.org] += 1
+        self._pings[webhook.webhook_id] = webhook.org
         try:
-            return await self.attempt(webhook, delivery, beside=True)
+            return await self.attempt(webhook, delivery, ping=True)
         finally:
-            self._pinged.remove(webhook.webhook_id)
-            self._pings[webhook.org] -= 1
-            if not self._pings[webhook.org]:
-                del self._pings[webhook.org]
+            del self._pings[webhook.webhook_id]
 
     async def attempt(
-        self, webhook: WebhookRecord, delivery: DeliveryRecord, *, beside: bool = False
+        self, webhook: WebhookRecord, delivery: DeliveryRecord, *, ping: bool = False
     ) -> tuple[DeliveryAttemptRecord, bool]:
-        """Return what came of one attempt, and whether the receiver acknowledged. Raises ``chain_unavailable``."""
+        """Send a delivery once; returns the attempt and whether the receiver acknowledged.
+
+        Raises ``chain_unavailable`` if too many names are being looked up.
+        """
         started_at = self.clock()
         body = delivery.body.encode()
         keys = [self.secret(webhook)]
         if webhook.old_secret is not None and started_at < (webhook.old_secret_until or 0):
             keys.append(self._open(webhook.old_secret))
-        signed = headers(body, message_id=delivery.event_id, timestamp=started_at // 1000, keys=keys)
-        outcome = await self._sender.send(webhook.url, body, signed, owner=webhook.org, beside=beside)
-        attempt = DeliveryAttemptRecord(
-            delivery_id=delivery.delivery_id,
-            attempt=delivery.attempts + 1,
-            started_at=started_at,
-            duration=outcome.duration,
-            status_code=outcome.status_code,
-            error=outcome.error,
-            excerpt=outcome.excerpt,
-        )
-        return attempt, outcome.delivered
+        signed = signature_headers(body, message_id=delivery.event_id, timestamp=started_at // 1000, keys=keys)
+        outbound = self._for_pings if ping else self._for_deliveries
+        outcome = await send(outbound, webhook.url, body, signed, owner=webhook.org, within=self._timeout)
+        number = delivery.attempts + 1
+        return DeliveryAttemptRecord(delivery.delivery_id, number, started_at, **asdict(outcome)), outcome.delivered
 
     def secret(self, webhook: WebhookRecord) -> str:
         """Return the signing secret."""
         return self._open(webhook.secret)
 
     def hide(self, secret: str) -> str:
-        """Return the form in which a secret is stored."""
+        """Return a secret as it is stored."""
         return self._seal.encrypt(secret.encode()).decode()
 
     def _open(self, stored: str) -> str:

@@ -1,4 +1,4 @@
-"""What an organisation does with the deliveries of its webhooks: reads them, and sends events again."""
+"""Use cases of deliveries: to list them, to send a ping, and to send events again."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,17 +7,9 @@ from sqlalchemy import Connection
 
 from app.access.keyring import Principal
 from app.core.errors import NotFoundError, RequestError
-from app.core.identifiers import random_id
-from app.core.timestamps import iso_ms
-from app.store.deliveries import (
-    DELIVERY_PREFIX,
-    MAX_ATTEMPTS,
-    DeliveryRecord,
-    delivery,
-    delivery_of,
-    events_between,
-    queue_again,
-)
+from app.core.identifiers import EVENT_PREFIX, random_id
+from app.core.timestamps import iso_ms, now_ms
+from app.store.deliveries import MAX_ATTEMPTS, DeliveryRecord, delivery, delivery_of, events_between, queue_again
 from app.store.deliveries import deliveries as list_deliveries
 from app.store.deliveries import replay as replay_deliveries
 from app.store.delivery_attempts import DeliveryAttemptRecord, attempts_of, insert_ping
@@ -25,19 +17,18 @@ from app.store.feed import FeedEvent
 from app.store.idempotency import find as find_claim
 from app.submission.context import Service
 from app.submission.idempotency import Claim
-from app.webhooks.catalogue import PING, body_of
-from app.webhooks.courier import Courier
-from app.webhooks.endpoints import find
-from app.webhooks.models import Delivery, DeliveryAttempt, DeliveryPage, ListDeliveries, Replay, ReplayEvents
+from app.webhooks.courier import Courier, body_of
+from app.webhooks.models import Delivery, DeliveryPage, ListDeliveries, Replay, ReplayEvents
+from app.webhooks.service import find
 
 MAX_REPLAY = 10_000
 """Events that one request replays."""
 _BATCH = 200
-"""Events queued in one transaction, while which nothing else runs."""
+"""Events queued per transaction, during which nothing else runs."""
 
 
 async def page(service: Service, principal: Principal, webhook_id: str, query: ListDeliveries) -> DeliveryPage:
-    """Return one page of a webhook's deliveries, the newest event first. Raises ``webhook_not_found``."""
+    """Return one page of a webhook's deliveries, newest event first. Raises ``webhook_not_found``."""
 
     def read(conn: Connection) -> DeliveryPage:
         found = find(conn, principal.org, webhook_id)
@@ -50,17 +41,17 @@ async def page(service: Service, principal: Principal, webhook_id: str, query: L
 
 
 async def ping(service: Service, principal: Principal, webhook_id: str) -> Delivery:
-    """Send a `ping`, once and beside the queue, and return what came of it.
+    """Send a `ping` once, without queueing it, and return its outcome.
 
-    Raises ``webhook_not_found``, and ``rate_limited`` while another one is sent.
+    Raises ``webhook_not_found``, and ``rate_limited`` while others are being sent.
     """
     found = await service.db.read(lambda conn: find(conn, principal.org, webhook_id))
-    now = service.part(Courier).clock()
+    now = now_ms()
     event = FeedEvent(
         position=found.position,
-        event_id=random_id("evt_"),
+        event_id=random_id(EVENT_PREFIX),
         org=found.org,
-        type=PING,
+        type="ping",
         timestamp=now,
         wallet_id=None,
         severity="info",
@@ -69,34 +60,22 @@ async def ping(service: Service, principal: Principal, webhook_id: str) -> Deliv
         signature=None,
         other_wallet_id=None,
     )
-    sent = DeliveryRecord(
-        delivery_id=random_id(DELIVERY_PREFIX),
-        webhook_id=webhook_id,
-        event_id=event.event_id,
-        event=PING,
-        position=event.position,
-        body=body_of(event),
-        status="pending",
-        attempts=0,
-        due_at=now,
-        created_at=now,
-    )
+    sent = delivery_of(found, event, body_of(event), now)
     attempt, delivered = await service.part(Courier).ping(found, sent)
-    status = "delivered" if delivered else "failed"
-    logged = replace(sent, status=status)
+    logged = replace(sent, status="delivered" if delivered else "failed")
     await service.db.write(lambda conn: insert_ping(conn, logged, attempt))
     return _answer(logged, [attempt])
 
 
-async def resend(service: Service, principal: Principal, claim: Claim, webhook_id: str, delivery_id: str) -> Delivery:
-    """Queue a delivery again, whatever became of it. Raises ``webhook_not_found`` and ``delivery_not_found``."""
-    now, again = service.part(Courier).clock(), claim.repeats
+async def resend(principal: Principal, claim: Claim, webhook_id: str, delivery_id: str) -> Delivery:
+    """Queue a delivery again, whatever its status. Raises ``webhook_not_found`` and ``delivery_not_found``."""
+    now = now_ms()
 
     def store(conn: Connection) -> Delivery:
         find(conn, principal.org, webhook_id)
         if delivery(conn, webhook_id, delivery_id) is None:
             raise NotFoundError("delivery_not_found")
-        if not again:
+        if not claim.repeats:
             queue_again(conn, delivery_id, now)
         queued = delivery(conn, webhook_id, delivery_id)
         assert queued is not None
@@ -106,14 +85,14 @@ async def resend(service: Service, principal: Principal, claim: Claim, webhook_i
 
 
 async def replay(service: Service, principal: Principal, claim: Claim, webhook_id: str, body: ReplayEvents) -> Replay:
-    """Queue the events of a range of time, again or for the first time, in batches.
+    """Queue the events of a period in batches, whether or not they were queued before.
 
-    All are queued as of the moment at which the idempotency key was claimed. After a crash or an error the same request
-    goes on where it was: what was queued as of that moment is, whatever became of it since, not queued again.
+    All are queued as of the moment at which the idempotency key was claimed. Repeated after a crash or an error, the
+    request resumes: it does not queue again what was queued as of that moment, even if it was sent since.
 
-    Raises ``invalid_request`` for too large a range and ``webhook_not_found``.
+    Raises ``invalid_request`` if the period has too many events, and ``webhook_not_found``.
     """
-    now, org = service.part(Courier).clock(), principal.org
+    now, org = now_ms(), principal.org
 
     def begin(conn: Connection) -> int:
         find(conn, org, webhook_id)
@@ -130,8 +109,8 @@ async def replay(service: Service, principal: Principal, claim: Claim, webhook_i
 
     wanted = await service.db.read(read, in_thread=True)
     if len(wanted) > MAX_REPLAY:
-        raise RequestError("invalid_request", f"to: the range holds more than {MAX_REPLAY:,} events; make it smaller.")
-    # The dispatcher sends while batches follow.
+        raise RequestError("invalid_request", f"to: the period has more than {MAX_REPLAY:,} events; shorten it.")
+    # In the order of the feed, because the first batches are sent while others follow.
     wanted.sort(key=lambda one: one.position)
 
     def store(conn: Connection, batch: Sequence[DeliveryRecord]) -> None:
@@ -156,16 +135,14 @@ def _answer(found: DeliveryRecord, attempts: Sequence[DeliveryAttemptRecord]) ->
             "queued_at": iso_ms(found.created_at),
             "next_attempt_at": iso_ms(found.due_at) if waits else None,
             "attempts": [
-                DeliveryAttempt.model_validate(
-                    {
-                        "attempt": one.attempt,
-                        "timestamp": iso_ms(one.started_at),
-                        "status_code": one.status_code,
-                        "error": one.error,
-                        "duration_ms": one.duration,
-                        "response_excerpt": one.excerpt,
-                    }
-                )
+                {
+                    "attempt": one.attempt,
+                    "timestamp": iso_ms(one.started_at),
+                    "status_code": one.status_code,
+                    "error": one.error,
+                    "duration_ms": one.duration,
+                    "response_excerpt": one.excerpt,
+                }
                 for one in attempts
             ],
         }

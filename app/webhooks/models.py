@@ -1,4 +1,4 @@
-"""Webhooks and their deliveries."""
+"""Requests and answers of webhooks and their deliveries."""
 
 from typing import Annotated, Literal
 
@@ -26,12 +26,12 @@ from app.api.fields import (
     WebhookId,
     at_least_one_change,
 )
+from app.events.catalogue import EVENTS
 from app.store.webhooks import ALL_EVENTS
-from app.webhooks.catalogue import EVENT_TYPES
 
 WebhookStatus = Literal["enabled", "degraded", "deleted"]
 DeliveryStatus = Literal["pending", "delivered", "failed"]
-_NAMES = (ALL_EVENTS, *EVENT_TYPES)
+_NAMES = (ALL_EVENTS, *EVENTS)
 
 
 def _known(name: str) -> str:
@@ -45,7 +45,7 @@ def _once(names: list[str]) -> list[str]:
 
 
 EventName = Annotated[str, AfterValidator(_known), WithJsonSchema({"type": "string", "enum": list(_NAMES)})]
-#: Names of events, or ``*`` for all; repetitions are dropped.
+#: Names of events, or ``*`` for all, without duplicates.
 EventNames = Annotated[list[EventName], Field(min_length=1, max_length=64), AfterValidator(_once)]
 Url = Annotated[
     str,
@@ -55,7 +55,7 @@ Url = Annotated[
 
 
 class CreateWebhook(Body):
-    """Body of a webhook's registration."""
+    """Body of a registration."""
 
     url: Url
     events: EventNames
@@ -63,7 +63,7 @@ class CreateWebhook(Body):
 
 
 class UpdateWebhook(Body):
-    """Body of a webhook's update; what is absent stays as it is. `status` ends a pause, and waits for no retry."""
+    """Body of an update; absent fields keep their values. `status` ends a pause and sends the queue at once."""
 
     model_config = ConfigDict(json_schema_extra=at_least_one_change)
 
@@ -87,7 +87,7 @@ class UpdateWebhook(Body):
 
 
 class ReplayEvents(Body):
-    """Body of a replay: `from` is inclusive, `to` exclusive and by default now."""
+    """Body of a replay: `from` is inclusive, `to` exclusive and defaults to now."""
 
     from_: Annotated[Moment, Field(alias="from")]
     to: End | None = None
@@ -101,7 +101,7 @@ class ListDeliveries(Page):
 
 
 class Webhook(Answer):
-    """A webhook. A degraded one is paused: what is queued waits for 90 days until `status` is set to `enabled`."""
+    """A webhook. A degraded one is paused: its queue is kept for 90 days and sent once `status` is set to `enabled`."""
 
     webhook_id: WebhookId
     id: WebhookId
@@ -114,7 +114,7 @@ class Webhook(Answer):
 
 
 class WebhookWithSecret(Webhook):
-    """The same with the signing secret, which is shown this once."""
+    """A webhook with its signing secret, which is shown only once."""
 
     signing_secret: str
 
@@ -128,7 +128,7 @@ class WebhookPage(Answer):
 
 
 class DeliveryAttempt(Answer):
-    """One attempt: what the receiver answered, or why it did not."""
+    """An attempt: the receiver's response, or why there is none."""
 
     attempt: int
     timestamp: Time
@@ -139,9 +139,9 @@ class DeliveryAttempt(Answer):
 
 
 class Delivery(Answer):
-    """An event on its way to a webhook, with its newest attempts, at most 20, oldest first.
+    """The delivery of an event to a webhook, with its newest 20 attempts, oldest first.
 
-    `attempt` in them counts from 1 each time that the delivery starts anew: sent again, replayed, or after a pause.
+    Their `attempt` counts from 1 again whenever the delivery is resent, replayed or resumed after a pause.
     """
 
     delivery_id: DeliveryId
@@ -156,7 +156,7 @@ class Delivery(Answer):
 
 
 class DeliveryPage(Answer):
-    """One page of deliveries, the newest event first."""
+    """One page of deliveries, newest event first."""
 
     data: list[Delivery]
     has_more: bool
@@ -164,7 +164,7 @@ class DeliveryPage(Answer):
 
 
 class Replay(Answer):
-    """How many events were queued, again or for the first time."""
+    """The number of events that were queued, whether or not for the first time."""
 
     webhook_id: WebhookId
     queued: int

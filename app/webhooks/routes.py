@@ -1,11 +1,12 @@
-"""Webhooks: registration, secrets, and the deliveries of events."""
+"""Routes of webhooks and their deliveries."""
 
 from starlette.routing import Route
 
 from app.access.auth import OPERATORS, READERS
 from app.api.fields import EmptyBody, Page
 from app.api.operation import Call, operation
-from app.webhooks import deliveries, endpoints
+from app.webhooks import deliveries
+from app.webhooks import service as webhooks
 from app.webhooks.models import (
     CreateWebhook,
     Delivery,
@@ -34,49 +35,49 @@ _UNKNOWN = ("webhook_not_found",)
 async def create_webhook(call: Call, body: CreateWebhook) -> WebhookWithSecret:
     """Register a webhook.
 
-    It gets the events that happen from now on, each with an `event_id` by which a receiver knows one that it got
-    before. The header `Service-Signature` is the lower-case hex HMAC-SHA256 of the body, keyed with `signing_secret`,
-    which is shown this once. The headers of Standard Webhooks (`webhook-id`, `webhook-timestamp`,
-    `webhook-signature`) are made with the same secret. An answer 2xx within 5 seconds acknowledges; else the event is
-    sent again after 1 minute, 5 minutes, 30 minutes and 2 hours. After five failures the webhook is `degraded`.
+    It receives the events that happen from now on. Each has an `event_id`, by which a receiver recognises duplicates.
+    The header `Service-Signature` is the lower-case hex HMAC-SHA256 of the body, keyed with `signing_secret`, which is
+    shown only once. The headers of Standard Webhooks (`webhook-id`, `webhook-timestamp`, `webhook-signature`) use the
+    same secret. A 2xx response within 5 seconds acknowledges an event; otherwise it is sent again after 1 minute,
+    5 minutes, 30 minutes and 2 hours. After five failures the webhook is `degraded`.
     """
-    return await endpoints.create(call.service, call.principal, call.claim, body)
+    return await webhooks.create(call.service, call.principal, call.claim, body)
 
 
 @operation(tag="webhooks", roles=READERS, query=Page, answer=WebhookPage)
 async def list_webhooks(call: Call, query: Page) -> WebhookPage:
     """List webhooks, newest first."""
-    return await endpoints.page(call.service, call.principal, query)
+    return await webhooks.page(call.service, call.principal, query)
 
 
 @operation(tag="webhooks", roles=READERS, answer=Webhook, errors=_UNKNOWN)
 async def get_webhook(call: Call) -> Webhook:
     """Get a webhook."""
-    return await endpoints.get(call.service, call.principal, call.path("webhook_id"))
+    return await webhooks.get(call.service, call.principal, call.path("webhook_id"))
 
 
 @operation(tag="webhooks", roles=OPERATORS, body=UpdateWebhook, answer=Webhook, errors=_UNKNOWN, changes=True)
 async def update_webhook(call: Call, body: UpdateWebhook) -> Webhook:
     """Update a webhook.
 
-    `status` = `enabled` ends the pause of a degraded one: what is queued is sent at once, in order.
+    Set `status` to `enabled` to end the pause of a degraded webhook: its queue is sent at once, in order.
     """
-    return await endpoints.update(call.service, call.principal, call.claim, call.path("webhook_id"), body)
+    return await webhooks.update(call.service, call.principal, call.claim, call.path("webhook_id"), body)
 
 
 @operation(tag="webhooks", roles=OPERATORS, body=EmptyBody, answer=Webhook, errors=_UNKNOWN, changes=True)
 async def delete_webhook(call: Call, _body: EmptyBody) -> Webhook:
-    """Delete a webhook, with what it has queued and its log."""
-    return await endpoints.delete(call.service, call.principal, call.claim, call.path("webhook_id"))
+    """Delete a webhook with its queue and its log."""
+    return await webhooks.delete(call.principal, call.claim, call.path("webhook_id"))
 
 
 @operation(tag="webhooks", roles=OPERATORS, body=EmptyBody, answer=Delivery, errors=_UNKNOWN, changes=True)
 async def ping_webhook(call: Call, _body: EmptyBody) -> Delivery:
     """Send a `ping`.
 
-    It is sent once, at once, also to a degraded webhook and whatever it is subscribed to; the answer says what came of
-    it. A failure counts for nothing. A webhook is sent one `ping` at a time, and an organisation's webhooks three;
-    others are answered with `rate_limited`.
+    It is sent once and at once, even to a degraded webhook and whatever its subscription; the answer has the outcome.
+    A failure has no consequences. One `ping` at a time may be sent to a webhook, and three to an organisation's
+    webhooks; further requests get `rate_limited`.
     """
     return await deliveries.ping(call.service, call.principal, call.path("webhook_id"))
 
@@ -93,17 +94,17 @@ async def ping_webhook(call: Call, _body: EmptyBody) -> Delivery:
 async def rotate_webhook_secret(call: Call, _body: EmptyBody) -> WebhookWithSecret:
     """Rotate the signing secret.
 
-    `Service-Signature` is made with the new secret from now on. For 24 hours `Service-Signature-Previous` is made with
-    the one before, and `webhook-signature` lists a signature by each.
+    From now on `Service-Signature` uses the new secret. For 24 hours `Service-Signature-Previous` uses the old one, and
+    `webhook-signature` lists a signature by each.
     """
-    return await endpoints.rotate(call.service, call.principal, call.claim, call.path("webhook_id"))
+    return await webhooks.rotate(call.service, call.principal, call.claim, call.path("webhook_id"))
 
 
 @operation(tag="webhooks", roles=READERS, query=ListDeliveries, answer=DeliveryPage, errors=_UNKNOWN)
 async def list_deliveries(call: Call, query: ListDeliveries) -> DeliveryPage:
-    """List a webhook's deliveries, the newest event first.
+    """List a webhook's deliveries, newest event first.
 
-    They stay in the list for 90 days, also what was not delivered until then. Each has its newest attempts, at most 20.
+    They are kept for 90 days, delivered or not. Each has its newest 20 attempts.
     """
     return await deliveries.page(call.service, call.principal, call.path("webhook_id"), query)
 
@@ -118,16 +119,14 @@ async def list_deliveries(call: Call, query: ListDeliveries) -> DeliveryPage:
 )
 async def resend_delivery(call: Call, _body: EmptyBody) -> Delivery:
     """Send one delivery again, with the same body and `event_id`."""
-    return await deliveries.resend(
-        call.service, call.principal, call.claim, call.path("webhook_id"), call.path("delivery_id")
-    )
+    return await deliveries.resend(call.principal, call.claim, call.path("webhook_id"), call.path("delivery_id"))
 
 
 @operation(tag="webhooks", roles=OPERATORS, body=ReplayEvents, answer=Replay, errors=_UNKNOWN, changes=True)
 async def replay_events(call: Call, body: ReplayEvents) -> Replay:
-    """Send the events of a range of time, at most 10,000.
+    """Send the events of a period again, at most 10,000.
 
-    Those that the webhook is subscribed to now, whether it got them before or not.
+    Includes all events that the webhook is now subscribed to, whether or not it received them before.
     """
     return await deliveries.replay(call.service, call.principal, call.claim, call.path("webhook_id"), body)
 

@@ -1,4 +1,4 @@
-"""E-mails of alerts through a real SMTP server, by a clock that the test moves."""
+"""E-mails of alerts through a real SMTP server, with a clock that the test moves."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ from app.store.alert_kinds import BALANCE_LOW, INACTIVITY, LARGE_TRANSACTION, PO
 from app.store.alert_mails import purge, table
 from app.store.deliveries import LIFETIME
 from app.store.records import columns_of
-from tests.support.alerts import HOUR, MINUTE, OPS, USDC, Mailbox, Scene, Vault, fails, hangs, refuses, takes
+from tests.support.alerts import HOUR, MINUTE, OPS, USDC, Mailbox, Scene, Vault, accepts, fails, hangs, refuses
 from tests.support.certificates import certificate
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -50,7 +50,7 @@ def _scene(folder: Path, mailbox: Mailbox, **settings: Any) -> Scene:
 
 
 async def _blocked(scene: Scene, *emails: str) -> Vault:
-    """A wallet of which one refused payment is to be mailed."""
+    """A wallet with a refused payment to be mailed."""
     wallet = await scene.wallet(scene.organisation(), label="Agent")
     scene.rule(wallet.org, POLICY_VIOLATION, emails=list(emails or (OPS,)), enabled=True)
     scene.block(wallet)
@@ -69,7 +69,7 @@ async def test_mail_says_what_happened_to_which_wallet(scene: Scene, mailbox: Ma
     await scene.look()
     await scene.mail()
 
-    [event] = scene.told(wallet, "balance.low")
+    [event] = scene.reported(wallet, "balance.low")
     [message] = mailbox.received
     assert mailbox.envelopes == [(_FROM, [OPS])]
     assert (message["From"], message["To"]) == (_FROM, OPS)
@@ -150,7 +150,7 @@ async def test_line_breaks_in_a_label_add_no_header_and_no_line(scene: Scene, ma
     assert names == ["Wallet", "Amount", "Recipient", "Rule", "Limit", "Attempted", "Time", "Event"]
 
 
-async def test_address_gets_so_many_mails_an_hour_and_is_told_with_the_last(tmp_path: Path, mailbox: Mailbox) -> None:
+async def test_hourly_limit_of_mails_is_announced_in_the_last_one(tmp_path: Path, mailbox: Mailbox) -> None:
     scene = _scene(tmp_path, mailbox, alert_emails_per_hour=3)
     await scene.open()
     wallet = await scene.wallet(scene.organisation())
@@ -168,13 +168,11 @@ async def test_address_gets_so_many_mails_an_hour_and_is_told_with_the_last(tmp_
     await scene.mail()
 
     assert len(mailbox.received) == 4
-    assert len(scene.told(wallet, "transaction.blocked")) == 7
+    assert len(scene.reported(wallet, "transaction.blocked")) == 7
     await scene.close()
 
 
-async def test_neither_another_organisation_nor_another_type_of_alert_uses_up_the_mails_of_an_hour(
-    tmp_path: Path, mailbox: Mailbox
-) -> None:
+async def test_hourly_limit_is_per_organisation_and_type_of_alert(tmp_path: Path, mailbox: Mailbox) -> None:
     scene = _scene(tmp_path, mailbox, alert_emails_per_hour=3)
     await scene.open()
     loud = await scene.wallet(scene.organisation("loud"), label="loud")
@@ -206,7 +204,7 @@ async def test_without_a_mail_server_nothing_is_queued(tmp_path: Path) -> None:
     await scene.close()
 
 
-async def test_what_happened_before_alerts_were_first_looked_at_is_not_mailed(tmp_path: Path, mailbox: Mailbox) -> None:
+async def test_events_before_the_first_start_of_alerts_are_not_mailed(tmp_path: Path, mailbox: Mailbox) -> None:
     scene = _scene(tmp_path, mailbox)
     wallet = await scene.wallet(scene.organisation())
     scene.rule(wallet.org, POLICY_VIOLATION, emails=[OPS], enabled=True)
@@ -222,9 +220,7 @@ async def test_what_happened_before_alerts_were_first_looked_at_is_not_mailed(tm
 
 
 @pytest.mark.parametrize("answer", [refuses, fails])
-async def test_failed_mail_is_tried_five_times_as_webhooks_are_and_given_up(
-    scene: Scene, mailbox: Mailbox, answer: Any
-) -> None:
+async def test_failed_mail_is_tried_five_times_then_given_up(scene: Scene, mailbox: Mailbox, answer: Any) -> None:
     mailbox.answer = answer
     await _blocked(scene)
     with capture_logs() as logs:
@@ -254,7 +250,7 @@ async def test_mail_that_failed_for_a_time_arrives_once(scene: Scene, mailbox: M
     mailbox.answer = fails
     await _blocked(scene)
     await scene.mail()
-    mailbox.answer = takes
+    mailbox.answer = accepts
     scene.now += MINUTE
     await scene.mail()
     scene.now += 1000 * HOUR
@@ -264,18 +260,16 @@ async def test_mail_that_failed_for_a_time_arrives_once(scene: Scene, mailbox: M
     assert [one.status for one in scene.mails()] == ["sent"]
 
 
-async def test_one_bad_address_holds_up_no_other(scene: Scene, mailbox: Mailbox) -> None:
-    mailbox.answer = lambda address: refuses(address) if address.startswith("bad") else takes(address)
+async def test_bad_address_does_not_delay_others(scene: Scene, mailbox: Mailbox) -> None:
+    mailbox.answer = lambda address: refuses(address) if address.startswith("bad") else accepts(address)
     await _blocked(scene, "bad@example.com", OPS)
     await scene.mail()
 
     assert {one.recipient: one.status for one in scene.mails()} == {"bad@example.com": "pending", OPS: "sent"}
 
 
-async def test_mail_that_cannot_be_made_fails_alone_and_its_siblings_are_sent_once(
-    scene: Scene, mailbox: Mailbox
-) -> None:
-    # Given addresses from a time when they were taken, enough of them to fill every connection
+async def test_mail_that_cannot_be_composed_fails_alone(scene: Scene, mailbox: Mailbox) -> None:
+    # Given invalid addresses that were stored once, enough of them to fill every connection
     bad = [f"=?utf-8?q??=@{number}.example.com" for number in range(6)]
     wallet = await _blocked(scene, *bad, OPS)
     scene.rule(wallet.org, POLICY_VIOLATION, emails=["late@example.com"], enabled=True)
@@ -292,9 +286,7 @@ async def test_mail_that_cannot_be_made_fails_alone_and_its_siblings_are_sent_on
     assert "example.com" not in str(logs)
 
 
-async def test_mail_goes_to_the_address_as_it_was_given_not_as_a_header_decodes_it(
-    scene: Scene, mailbox: Mailbox
-) -> None:
+async def test_mail_goes_to_the_address_as_given_not_as_headers_decode_it(scene: Scene, mailbox: Mailbox) -> None:
     given = "=?utf-8?q?thief?=@example.com"
     await _blocked(scene, given)
     await scene.mail()
@@ -302,7 +294,7 @@ async def test_mail_goes_to_the_address_as_it_was_given_not_as_a_header_decodes_
     assert mailbox.asked == [f"TO:<{given}>"]
 
 
-async def test_outcome_that_cannot_be_noted_leaves_no_sibling_half_sent(scene: Scene, mailbox: Mailbox) -> None:
+async def test_outcome_that_cannot_be_stored_does_not_disturb_other_mails(scene: Scene, mailbox: Mailbox) -> None:
     def refuse(conn: Connection) -> None:
         conn.exec_driver_sql(
             "CREATE TRIGGER refuse BEFORE UPDATE ON alert_mails WHEN old.recipient = 'full@example.com'"
@@ -310,7 +302,7 @@ async def test_outcome_that_cannot_be_noted_leaves_no_sibling_half_sent(scene: S
         )
 
     scene.db.write_now(refuse)
-    mailbox.answer = lambda address: hangs(address) if address == OPS else takes(address)
+    mailbox.answer = lambda address: hangs(address) if address == OPS else accepts(address)
     await _blocked(scene, "full@example.com", OPS)
     with pytest.raises(DatabaseError):
         await scene.mailer(timeout=0.5).tick()
@@ -318,8 +310,8 @@ async def test_outcome_that_cannot_be_noted_leaves_no_sibling_half_sent(scene: S
     assert {one.recipient: one.attempts for one in scene.mails()} == {"full@example.com": 0, OPS: 1}
 
 
-@pytest.mark.parametrize("answer", [takes, fails])
-async def test_mail_is_not_sent_again_while_its_outcome_cannot_be_noted(
+@pytest.mark.parametrize("answer", [accepts, fails])
+async def test_mail_is_not_sent_again_while_its_outcome_cannot_be_stored(
     scene: Scene, mailbox: Mailbox, answer: Any
 ) -> None:
     scene.db.write_now(
@@ -336,11 +328,11 @@ async def test_mail_is_not_sent_again_while_its_outcome_cannot_be_noted(
         scene.now += MINUTE
     assert mailbox.tried == 1
 
-    # When there is space again, what came of it is noted, and what failed follows its schedule
+    # When there is space again, the outcome is stored, and a failed e-mail follows its schedule
     scene.db.write_now(lambda conn: conn.exec_driver_sql("DROP TRIGGER refuse"))
     await mailer.tick()
     assert mailbox.tried == 1
-    mailbox.answer = takes
+    mailbox.answer = accepts
     scene.now += MINUTE
     await mailer.tick()
 
@@ -348,13 +340,13 @@ async def test_mail_is_not_sent_again_while_its_outcome_cannot_be_noted(
     assert len(mailbox.received) == 1
 
 
-async def test_server_that_hangs_or_is_away_is_tried_again(scene: Scene, mailbox: Mailbox) -> None:
+async def test_hanging_or_unreachable_server_is_tried_again(scene: Scene, mailbox: Mailbox) -> None:
     mailbox.answer = hangs
     await _blocked(scene)
     with capture_logs() as logs:
         await scene.mailer(timeout=0.5).tick()
     assert [one["error"] for one in logs] in (["timeout"], ["SMTPTimeoutError"])
-    port, mailbox.answer = mailbox.port, takes
+    port, mailbox.answer = mailbox.port, accepts
     scene.settings = scene.settings.model_copy(update={"smtp_port": 1})
     scene.now += MINUTE
     with capture_logs() as logs:
@@ -367,7 +359,7 @@ async def test_server_that_hangs_or_is_away_is_tried_again(scene: Scene, mailbox
     assert len(mailbox.received) == 1
 
 
-async def test_running_mailer_sends_and_ends_with_what_is_being_sent(scene: Scene, mailbox: Mailbox) -> None:
+async def test_running_mailer_stops_after_the_mail_being_sent(scene: Scene, mailbox: Mailbox) -> None:
     await _blocked(scene)
     mailer = scene.mailer()
     await mailer.start()
@@ -454,7 +446,7 @@ async def test_killed_mailer_sends_again_under_the_same_message_id(
 # Encryption and login
 
 
-async def test_password_goes_over_starttls_to_a_server_whose_certificate_is_good(tmp_path: Path) -> None:
+async def test_password_is_sent_over_starttls_to_a_trusted_server_only(tmp_path: Path) -> None:
     server, client = certificate(tmp_path, "localhost")
     async with Mailbox(tls=server, login=(b"vault", b"hunter2")) as mailbox:
         scene = _scene(tmp_path, mailbox)
@@ -469,7 +461,7 @@ async def test_password_goes_over_starttls_to_a_server_whose_certificate_is_good
         settings = Settings(**encrypted, smtp_username="vault", smtp_password=SecretStr("hunter2"))
         wrong = Settings(**encrypted, smtp_username="vault", smtp_password=SecretStr("hunter3"))
         with capture_logs() as logs:
-            # A certificate that nobody vouches for, then a wrong password
+            # An untrusted certificate, then a wrong password
             await Mailer(scene.db, settings, clock=lambda: scene.now).tick()
             scene.now += MINUTE
             await Mailer(scene.db, wrong, tls_context=client, clock=lambda: scene.now).tick()
@@ -486,7 +478,7 @@ async def test_password_goes_over_starttls_to_a_server_whose_certificate_is_good
     assert "hunter" not in repr(settings)
 
 
-async def test_mail_is_not_sent_in_the_clear_where_encryption_is_asked_for(tmp_path: Path, mailbox: Mailbox) -> None:
+async def test_mail_is_not_sent_in_the_clear_if_encryption_is_required(tmp_path: Path, mailbox: Mailbox) -> None:
     scene = _scene(tmp_path, mailbox)
     await scene.open()
     await _blocked(scene)
@@ -510,6 +502,6 @@ async def test_mail_is_not_sent_in_the_clear_where_encryption_is_asked_for(tmp_p
         {"smtp_port": 0},
     ],
 )
-def test_settings_that_do_not_fit_together_are_refused(given: dict[str, Any]) -> None:
+def test_inconsistent_settings_are_refused(given: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         Settings(**given)

@@ -1,4 +1,4 @@
-"""When alerts are told: each type begins, is not told twice, and is told again after it ended."""
+"""When alerts are reported: once when they begin, and again only after they ended."""
 
 import asyncio
 import os
@@ -32,7 +32,7 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
 
 
 async def _again(scene: Scene, folder: Path) -> Scene:
-    """The same after a restart."""
+    """The scene after a restart."""
     await scene.close()
     opened = Scene(folder, rows=scene.rows)
     opened.now = scene.now
@@ -48,13 +48,13 @@ async def test_balance_is_low_once_until_it_recovers(scene: Scene) -> None:
     scene.rule(org, BALANCE_LOW, 10 * USDC)
     wallet = await scene.wallet(org, 30)
     await scene.pay(wallet, 20)
-    assert scene.told(wallet, "balance.low") == []  # Not below 10 yet.
+    assert scene.reported(wallet, "balance.low") == []  # Not below 10 yet.
 
     await scene.pay(wallet, 1)
     await scene.pay(wallet, 1)
     await scene.look()
 
-    [low] = scene.told(wallet, "balance.low")
+    [low] = scene.reported(wallet, "balance.low")
     assert low.severity == "warning"
     assert low.payload == {
         "wallet_id": wallet.wallet_id,
@@ -63,12 +63,12 @@ async def test_balance_is_low_once_until_it_recovers(scene: Scene) -> None:
         "timestamp": low.payload["timestamp"],
     }
     await scene.fund(wallet, 2)
-    assert len(scene.told(wallet, "balance.low")) == 1
+    assert len(scene.reported(wallet, "balance.low")) == 1
     await scene.pay(wallet, 5)
-    assert [one.payload["current_balance"] for one in scene.told(wallet, "balance.low")] == ["9.00", "5.00"]
+    assert [one.payload["current_balance"] for one in scene.reported(wallet, "balance.low")] == ["9.00", "5.00"]
 
 
-async def test_short_dip_below_the_threshold_is_told(scene: Scene) -> None:
+async def test_short_dip_below_the_threshold_is_reported(scene: Scene) -> None:
     org = scene.organisation()
     scene.rule(org, BALANCE_LOW, 10 * USDC)
     wallet = await scene.wallet(org, 30)
@@ -77,28 +77,28 @@ async def test_short_dip_below_the_threshold_is_told(scene: Scene) -> None:
         await scene.pay(wallet, 25)
         await scene.fund(wallet, 25)
 
-    assert len(scene.told(wallet, "balance.low")) == 3
+    assert len(scene.reported(wallet, "balance.low")) == 3
 
 
-async def test_balance_below_a_threshold_that_is_set_later_is_told_at_once(scene: Scene) -> None:
+async def test_balance_below_a_new_threshold_is_reported_at_once(scene: Scene) -> None:
     org = scene.organisation()
     low, high, empty = await scene.wallet(org, 5), await scene.wallet(org, 50), await scene.wallet(org, 0)
 
     scene.rule(org, BALANCE_LOW, 10 * USDC)
     await scene.look()
 
-    # What never held anything is not low.
-    assert [len(scene.told(one, "balance.low")) for one in (low, high, empty)] == [1, 0, 0]
+    # A wallet that never held anything is not low.
+    assert [len(scene.reported(one, "balance.low")) for one in (low, high, empty)] == [1, 0, 0]
 
 
-async def test_threshold_that_is_lowered_and_raised_again_is_another_alert(scene: Scene) -> None:
+async def test_threshold_lowered_and_raised_again_makes_another_alert(scene: Scene) -> None:
     org = scene.organisation()
     wallet = await scene.wallet(org, 5)
     for threshold in (10, 20, 3, 10):
         scene.rule(org, BALANCE_LOW, threshold * USDC)
         await scene.look()
 
-    assert [one.payload["threshold"] for one in scene.told(wallet, "balance.low")] == ["10.00", "10.00"]
+    assert [one.payload["threshold"] for one in scene.reported(wallet, "balance.low")] == ["10.00", "10.00"]
 
 
 async def test_wallets_own_rule_holds_instead_of_the_organisations(scene: Scene) -> None:
@@ -110,11 +110,11 @@ async def test_wallets_own_rule_holds_instead_of_the_organisations(scene: Scene)
 
     for one in (common, own, silent, foreign):
         await scene.pay(one, 8)
-    assert [len(scene.told(one, "balance.low")) for one in (common, own, silent, foreign)] == [0, 1, 0, 0]
+    assert [len(scene.reported(one, "balance.low")) for one in (common, own, silent, foreign)] == [0, 1, 0, 0]
     for one in (common, own, silent, foreign):
         await scene.pay(one, 15)
     await scene.look()
-    assert [len(scene.told(one, "balance.low")) for one in (common, own, silent, foreign)] == [1, 1, 0, 0]
+    assert [len(scene.reported(one, "balance.low")) for one in (common, own, silent, foreign)] == [1, 1, 0, 0]
 
 
 async def test_archived_wallet_is_neither_low_nor_inactive(scene: Scene) -> None:
@@ -126,10 +126,10 @@ async def test_archived_wallet_is_neither_low_nor_inactive(scene: Scene) -> None
         scene.now += 2 * HOUR
         await scene.look()
 
-    assert scene.told(wallet, "balance.low") + scene.told(wallet, "alert.inactivity") == []
+    assert scene.reported(wallet, "balance.low") + scene.reported(wallet, "alert.inactivity") == []
 
 
-async def test_rebuilding_the_read_models_tells_nothing_again(scene: Scene) -> None:
+async def test_rebuilding_the_read_models_reports_nothing_again(scene: Scene) -> None:
     org = scene.organisation()
     scene.rule(org, BALANCE_LOW, 10 * USDC)
     wallet = await scene.wallet(org, 30)
@@ -137,13 +137,13 @@ async def test_rebuilding_the_read_models_tells_nothing_again(scene: Scene) -> N
         await scene.pay(wallet, 25)
         await scene.fund(wallet, 25)
     scene.rule(org, BALANCE_LOW, 20 * USDC)
-    before = len(scene.told(wallet, "balance.low"))
+    before = len(scene.reported(wallet, "balance.low"))
     assert before == 150
 
     await scene.projector.rebuild()
     await scene.look()
 
-    assert len(scene.told(wallet, "balance.low")) == before
+    assert len(scene.reported(wallet, "balance.low")) == before
 
 
 # Inactivity
@@ -156,24 +156,24 @@ async def test_wallet_is_inactive_once_until_it_does_something(scene: Scene) -> 
 
     scene.now += 24 * HOUR - MINUTE
     await scene.look()
-    assert scene.told(wallet, "alert.inactivity") == []
+    assert scene.reported(wallet, "alert.inactivity") == []
     scene.now += MINUTE
     await scene.look()
     scene.now += 48 * HOUR
     await scene.look()
 
-    [told] = scene.told(wallet, "alert.inactivity")
-    assert told.severity == "warning"
-    assert told.payload["threshold"] == 24
-    assert told.payload["last_transaction_at"] is not None
-    [created] = scene.told(never, "alert.inactivity")
+    [event] = scene.reported(wallet, "alert.inactivity")
+    assert event.severity == "warning"
+    assert event.payload["threshold"] == 24
+    assert event.payload["last_transaction_at"] is not None
+    [created] = scene.reported(never, "alert.inactivity")
     assert created.payload["last_transaction_at"] is None
     await scene.pay(wallet, 1)
     scene.now += MINUTE
     await scene.look()
     scene.now += 24 * HOUR
     await scene.look()
-    assert len(scene.told(wallet, "alert.inactivity")) == 2
+    assert len(scene.reported(wallet, "alert.inactivity")) == 2
 
 
 # Velocity
@@ -186,7 +186,7 @@ async def test_velocity_spikes_once_until_the_hour_has_fewer_transactions(scene:
 
     await scene.pay(wallet, 1, 3)
     await scene.look()
-    assert scene.told(wallet, "alert.velocity_spike") == []
+    assert scene.reported(wallet, "alert.velocity_spike") == []
     scene.now += 10 * MINUTE
     await scene.pay(wallet, 1)
     await scene.look()
@@ -194,21 +194,21 @@ async def test_velocity_spikes_once_until_the_hour_has_fewer_transactions(scene:
     await scene.pay(wallet, 1)
     await scene.look()
 
-    [told] = scene.told(wallet, "alert.velocity_spike")
-    assert told.severity == "warning"
-    assert (told.payload["transactions"], told.payload["threshold"]) == (4, 3)
-    # The first three leave the hour; two are left, and two more make no spike, a third one does.
+    [event] = scene.reported(wallet, "alert.velocity_spike")
+    assert event.severity == "warning"
+    assert (event.payload["transactions"], event.payload["threshold"]) == (4, 3)
+    # The first three leave the hour; with the two that remain, the second new one makes a spike again.
     scene.now += 41 * MINUTE
     await scene.look()
     await scene.pay(wallet, 1)
     await scene.look()
-    assert len(scene.told(wallet, "alert.velocity_spike")) == 1
+    assert len(scene.reported(wallet, "alert.velocity_spike")) == 1
     await scene.pay(wallet, 1)
     await scene.look()
-    assert len(scene.told(wallet, "alert.velocity_spike")) == 2
+    assert len(scene.reported(wallet, "alert.velocity_spike")) == 2
 
 
-async def test_fundings_make_no_velocity(scene: Scene) -> None:
+async def test_fundings_do_not_count_as_velocity(scene: Scene) -> None:
     org = scene.organisation()
     scene.rule(org, VELOCITY_SPIKE, 1)
     wallet = await scene.wallet(org)
@@ -217,13 +217,13 @@ async def test_fundings_make_no_velocity(scene: Scene) -> None:
     await scene.pay(wallet, 1)
     await scene.look()
 
-    assert scene.told(wallet, "alert.velocity_spike") == []
+    assert scene.reported(wallet, "alert.velocity_spike") == []
 
 
 # Large transactions
 
 
-async def test_every_transaction_above_the_threshold_is_told_once(tmp_path: Path) -> None:
+async def test_every_transaction_above_the_threshold_is_reported_once(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     await scene.open()
     org = scene.organisation()
@@ -237,10 +237,10 @@ async def test_every_transaction_above_the_threshold_is_told_once(tmp_path: Path
     await scene.projector.rebuild()
     await scene.look()
 
-    told = scene.told(wallet, "alert.large_transaction")
-    assert [one.payload["amount"] for one in told] == ["11.00", "12.00"]
-    completed = scene.told(wallet, "transaction.completed")[1].payload
-    assert told[0].payload == {
+    large = scene.reported(wallet, "alert.large_transaction")
+    assert [one.payload["amount"] for one in large] == ["11.00", "12.00"]
+    completed = scene.reported(wallet, "transaction.completed")[1].payload
+    assert large[0].payload == {
         **{name: completed[name] for name in ("wallet_id", "tx_id", "tx_signature", "amount", "recipient")},
         **{name: completed[name] for name in ("on_chain_slot", "timestamp")},
         "threshold": "10.00",
@@ -248,7 +248,7 @@ async def test_every_transaction_above_the_threshold_is_told_once(tmp_path: Path
     await scene.close()
 
 
-async def test_events_that_a_rebuilding_brings_back_after_their_time_are_no_news(scene: Scene) -> None:
+async def test_old_events_that_a_rebuild_adds_again_are_not_reported(scene: Scene) -> None:
     org = scene.organisation()
     scene.rule(org, LARGE_TRANSACTION, 10 * USDC)
     wallet = await scene.wallet(org)
@@ -256,13 +256,13 @@ async def test_events_that_a_rebuilding_brings_back_after_their_time_are_no_news
     scene.now += LIFETIME + SECOND
     await scene.look()
 
-    assert scene.told(wallet, "alert.large_transaction") == []
+    assert scene.reported(wallet, "alert.large_transaction") == []
 
 
 # All of them
 
 
-async def test_without_rules_nothing_is_told_and_blocked_payments_have_one_event(scene: Scene) -> None:
+async def test_without_rules_only_blocked_payments_have_an_event(scene: Scene) -> None:
     org = scene.organisation()
     wallet = await scene.wallet(org)
     await scene.pay(wallet, 50, 2)
@@ -271,30 +271,30 @@ async def test_without_rules_nothing_is_told_and_blocked_payments_have_one_event
     await scene.look()
 
     types = ("balance.low", "alert.inactivity", "alert.velocity_spike", "alert.large_transaction")
-    assert [scene.told(wallet, one) for one in types] == [[], [], [], []]
-    assert len(scene.told(wallet, "transaction.blocked")) == 1
+    assert [scene.reported(wallet, one) for one in types] == [[], [], [], []]
+    assert len(scene.reported(wallet, "transaction.blocked")) == 1
 
 
-async def test_running_watcher_looks_by_itself_and_at_once_when_rules_change(tmp_path: Path) -> None:
+async def test_running_watcher_checks_at_once_when_rules_change(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     await scene.open()
     wallet = await scene.wallet(scene.organisation(), 5)
     scene.rule(wallet, BALANCE_LOW, 10 * USDC)
     async with asyncio.timeout(10):
-        while not scene.told(wallet, "balance.low"):  # noqa: ASYNC110
+        while not scene.reported(wallet, "balance.low"):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     await scene.close()
 
     assert "alerts" not in {task.get_name() for task in asyncio.all_tasks()}
 
 
-@pytest.mark.parametrize("turns", range(4))
-async def test_watcher_ends_also_when_rules_have_just_changed(tmp_path: Path, turns: int) -> None:
+@pytest.mark.parametrize("rounds", range(4))
+async def test_watcher_stops_even_if_rules_have_just_changed(tmp_path: Path, rounds: int) -> None:
     scene = Scene(tmp_path)
     await scene.open()
     await asyncio.sleep(0.05)
     scene.watcher.rules_changed()
-    for _ in range(turns):
+    for _ in range(rounds):
         await asyncio.sleep(0)
     async with asyncio.timeout(10):
         await scene.close()
@@ -314,41 +314,41 @@ async def test_payments_cost_few_queries_and_no_commit_where_no_alert_begins(sce
 
     await scene.settled()
 
-    # One batch of 50 payments: whether there are rules, and which wallets turn.
+    # One batch of 50 payments: whether there are rules, and for which wallets the alert begins or ends.
     assert len([one for one in queries if "alert" in one]) == 2
     assert len(commits) == 1
 
 
-async def test_other_alerts_go_on_when_one_look_fails(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_alerts_continue_after_a_failed_check(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     org = scene.organisation()
     scene.rule(org, BALANCE_LOW, 10 * USDC)
     wallet = await scene.wallet(org, 30)
     with monkeypatch.context() as broken:
         broken.setattr("app.alerts.watcher.turns", lambda *_args, **_options: 1 / 0)
         await scene.pay(wallet, 25)
-    assert scene.told(wallet, "balance.low") == []
+    assert scene.reported(wallet, "balance.low") == []
 
     scene.now += MINUTE
     await scene.look()
 
-    assert len(scene.told(wallet, "balance.low")) == 1
+    assert len(scene.reported(wallet, "balance.low")) == 1
 
 
 _DEADLY = """
 import asyncio, os, pickle, signal, sys
 from pathlib import Path
-from app.alerts import watcher
+from app.alerts import events
 from tests.support.alerts import Scene
 folder, moment, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 calls = 0
-work = watcher.append_event
+work = events.append_event
 def deadly(conn, **event):
     global calls
     calls += 1
     work(conn, **event)
     if moment == "within" and calls == count:
         os.kill(os.getpid(), signal.SIGKILL)
-watcher.append_event = deadly
+events.append_event = deadly
 async def run():
     rows, now = pickle.loads((folder / "rows").read_bytes())
     scene = Scene(folder, rows=rows, smtp_host="127.0.0.1", smtp_from="vault@example.com")
@@ -361,8 +361,8 @@ asyncio.run(run())
 
 
 @pytest.mark.parametrize(("moment", "count"), [("within", 1), ("within", 3), ("within", 5), ("after", 0)])
-async def test_killed_watcher_loses_and_doubles_nothing(tmp_path: Path, moment: str, count: int) -> None:
-    # Given wallets of which each has an alert of every type to be told
+async def test_killed_watcher_loses_and_duplicates_nothing(tmp_path: Path, moment: str, count: int) -> None:
+    # Given wallets with an alert of every type to be reported
     scene = Scene(tmp_path)
     await scene.open()
     org = scene.organisation()
@@ -378,7 +378,7 @@ async def test_killed_watcher_loses_and_doubles_nothing(tmp_path: Path, moment: 
             scene.pay_unseen(one, 20)
     (tmp_path / "rows").write_bytes(pickle.dumps((scene.rows, scene.now)))
 
-    # When the process that tells them is killed, and another goes on
+    # When the process that reports them is killed, and another continues
     for _ in range(2):
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", _DEADLY, str(tmp_path), moment, str(count)),
@@ -392,11 +392,11 @@ async def test_killed_watcher_loses_and_doubles_nothing(tmp_path: Path, moment: 
     await after.open()
     await after.look()
 
-    # Then each is told once, and mailed once
+    # Then each is reported once and mailed once
     for one in wallets:
-        assert len(after.told(one, "balance.low")) == 1
-        assert len(after.told(one, "alert.velocity_spike")) == 1
-        assert len(after.told(one, "alert.large_transaction")) == 3
+        assert len(after.reported(one, "balance.low")) == 1
+        assert len(after.reported(one, "alert.velocity_spike")) == 1
+        assert len(after.reported(one, "alert.large_transaction")) == 3
     assert len(after.mails()) == 10
     assert len({mail.event_id for mail in after.mails()}) == 10
     await after.close()

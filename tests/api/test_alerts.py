@@ -1,4 +1,4 @@
-"""Alerts over HTTP: rules stored, shown, inherited and refused, and what they lead to in a running service."""
+"""Alerts over HTTP: rules, and their effects in a running service."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -22,7 +22,7 @@ _PATIENCE = 10.0
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def alarmed(tmp_path: Path) -> AsyncIterator[tuple[ServiceWorld, Mailbox]]:
-    """A service that looks for alerts all the time, with a mail server."""
+    """A service that checks for alerts continually, with a mail server."""
     async with (
         Mailbox() as mailbox,
         ServiceWorld(
@@ -42,8 +42,8 @@ def _path(wallet: Json) -> str:
     return f"/v1/wallets/{wallet['wallet_id']}/alerts"
 
 
-async def _told(world: ServiceWorld, wallet: Json, event: str, count: int) -> list[Json]:
-    """The events of a type about a wallet, oldest first, once there are so many."""
+async def _reported(world: ServiceWorld, wallet: Json, event: str, count: int) -> list[Json]:
+    """A wallet's events of a type, oldest first, once there are so many."""
     query = f"/v1/events?event={event}&wallet_id={wallet['wallet_id']}"
     async with asyncio.timeout(_PATIENCE):
         while len(found := (await world.ok("GET", query))["data"]) < count:  # noqa: ASYNC110
@@ -208,7 +208,7 @@ async def test_repetition_under_a_key_is_the_first_answer(world: ServiceWorld) -
     assert (await world.ok("GET", _path(wallet)))["inactivity"]["inherited"] is True
 
 
-# What they lead to
+# Effects
 
 
 async def test_alerts_reach_the_events_the_webhooks_and_the_mailbox(alarmed: tuple[ServiceWorld, Mailbox]) -> None:
@@ -230,10 +230,10 @@ async def test_alerts_reach_the_events_the_webhooks_and_the_mailbox(alarmed: tup
         error_of(await world.pay(wallet, to, "61"), 402, "policy_violation")
         await world.pay(wallet, to, "1")
 
-        [low] = await _told(world, wallet, "balance.low", 1)
-        [spike] = await _told(world, wallet, "alert.velocity_spike", 1)
-        [large] = await _told(world, wallet, "alert.large_transaction", 1)
-        [blocked] = await _told(world, wallet, "transaction.blocked", 1)
+        [low] = await _reported(world, wallet, "balance.low", 1)
+        [spike] = await _reported(world, wallet, "alert.velocity_spike", 1)
+        [large] = await _reported(world, wallet, "alert.large_transaction", 1)
+        [blocked] = await _reported(world, wallet, "transaction.blocked", 1)
         await receiver.wait_for(3)
     assert (low["current_balance"], low["threshold"], low["severity"]) == ("40.00", "50.00", "warning")
     assert (spike["transactions"], spike["threshold"], spike["severity"]) == (2, 1, "warning")
@@ -251,20 +251,22 @@ async def test_alerts_reach_the_events_the_webhooks_and_the_mailbox(alarmed: tup
     }
 
 
-async def test_low_balance_is_told_again_after_a_funding_and_a_restart(alarmed: tuple[ServiceWorld, Mailbox]) -> None:
+async def test_low_balance_is_reported_again_after_funding_and_restart(
+    alarmed: tuple[ServiceWorld, Mailbox],
+) -> None:
     world, _ = alarmed
     wallet, to = await world.wallet(), await world.payee()
     await world.ok("PUT", _path(wallet), {"balanceLow": {"threshold": "50"}})
     await world.pay(wallet, to, "60")
-    await _told(world, wallet, "balance.low", 1)
+    await _reported(world, wallet, "balance.low", 1)
     await world.restart()
     await world.pay(wallet, to, "1")
     await world.ok("POST", f"/v1/wallets/{wallet['wallet_id']}/fund", {"amount": "20", "currency": "USDC"})
     await world.pay(wallet, to, "20")
 
-    told = await _told(world, wallet, "balance.low", 2)
+    low = await _reported(world, wallet, "balance.low", 2)
 
-    assert [one["current_balance"] for one in told] == ["40.00", "39.00"]
+    assert [one["current_balance"] for one in low] == ["40.00", "39.00"]
 
 
 async def test_escrow_is_a_large_transaction_too(alarmed: tuple[ServiceWorld, Mailbox]) -> None:
@@ -281,7 +283,7 @@ async def test_escrow_is_a_large_transaction_too(alarmed: tuple[ServiceWorld, Ma
     }
     escrow = await world.ok("POST", "/v1/payments/a2a", body)
 
-    [large] = await _told(world, wallet, "alert.large_transaction", 1)
+    [large] = await _reported(world, wallet, "alert.large_transaction", 1)
 
     assert (large["amount"], large["recipient"]) == ("31.00", receiving["wallet_id"])
     assert large["tx_signature"] == escrow["tx_signature"]

@@ -80,7 +80,7 @@ async def test_filters_narrow_and_combine(world: ServiceWorld) -> None:
     assert {one["wallet_id"] for one in created} >= {wallet["wallet_id"], other["wallet_id"]}
 
 
-async def test_what_follows_within_a_second_stands_and_is_found_in_its_order(world: ServiceWorld) -> None:
+async def test_events_within_a_second_are_listed_and_found_in_order(world: ServiceWorld) -> None:
     to, started = await world.payee(), (await _events(world))[0]["timestamp"]
     wallet = await world.wallet(funds=None)
     mine, path = f"walletId={wallet['wallet_id']}", f"/v1/wallets/{wallet['wallet_id']}"
@@ -96,7 +96,7 @@ async def test_what_follows_within_a_second_stands_and_is_found_in_its_order(wor
         last = (await _events(world, mine))[0]["timestamp"]
         await world.ok(method, where, body)
         happened[:0] = events
-        # Whoever asks from the time of the last event that it has misses none.
+        # A client that asks from the time of its last event misses none.
         assert (await _names(world, f"{mine}&from={last}"))[: len(events)] == events
     assert await _names(world, f"{mine}&from={started}") == happened
 
@@ -109,17 +109,17 @@ async def test_what_follows_within_a_second_stands_and_is_found_in_its_order(wor
     assert (await world.ok("GET", path))["updated_at"] >= rows[0]["timestamp"]
 
 
-async def test_making_or_deleting_a_policy_with_a_list_is_no_change_of_it(world: ServiceWorld) -> None:
+async def test_creating_or_deleting_a_policy_with_a_list_is_no_update(world: ServiceWorld) -> None:
     made = await world.policy(allowedRecipients=[await world.payee()])
     clone = await world.ok("POST", f"/v1/policies/{made['policy_id']}/clone", {"name": "Copy"})
     await world.ok("PATCH", f"/v1/policies/{made['policy_id']}", {"maxPerTx": "1"})
     await world.ok("DELETE", f"/v1/policies/{clone['policy_id']}")
     await world.ok("DELETE", f"/v1/policies/{made['policy_id']}")
 
-    told = [one for one in await _events(world, "type=policy.updated") if "policy_id" in one]
+    updates = [one for one in await _events(world, "type=policy.updated") if "policy_id" in one]
 
     ours = {made["policy_id"], clone["policy_id"]}
-    assert [(one["policy_id"], list(one["changes"])) for one in told if one["policy_id"] in ours] == [
+    assert [(one["policy_id"], list(one["changes"])) for one in updates if one["policy_id"] in ours] == [
         (made["policy_id"], ["max_per_tx"])
     ]
 
@@ -160,7 +160,7 @@ async def test_bad_filter_is_refused(world: ServiceWorld, query: str) -> None:
 
 async def test_severities_and_payloads_are_those_of_the_catalogue(own_world: ServiceWorld) -> None:
     world = own_world
-    # Given everything that makes an event, but for alerts, which need rules
+    # Given one of every event except alerts, which need rules
     policy = await world.policy(maxPerTx="50", expiry=datetime.fromtimestamp(time.time() + 9_000, UTC).isoformat())
     paying, receiving = await agent(world, policy["policy_id"]), await agent(world)
     wallet, to = paying.wallet, await world.payee()
@@ -184,7 +184,7 @@ async def test_severities_and_payloads_are_those_of_the_catalogue(own_world: Ser
     await world.catch_up()
     await world.service.part(Exporter).tick()
 
-    # Then each has the severity and the fields that its page tells
+    # Then each has the severity and the fields of the catalogue
     events = await _events(world)
     alerts = {"balance.low", "alert.inactivity", "alert.velocity_spike", "alert.large_transaction"}
     assert {one["event"] for one in events} == set(EVENTS) - {"ping"} - alerts
@@ -206,7 +206,7 @@ async def test_severities_and_payloads_are_those_of_the_catalogue(own_world: Ser
 async def test_pages_hold_every_event_once_while_events_arrive(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds=None)
     now, identifier = now_ms(), wallet["wallet_id"]
-    # Many of one millisecond, so that only their position tells them apart.
+    # Several in one millisecond, so that only their positions differ.
     for number in range(7):
         await _append(world, f"evt_page_{number}", now, wallet_id=identifier, type="wallet.unfrozen")
     path, seen, cursor = f"/v1/events?walletId={identifier}&type=wallet.unfrozen&limit=3", [], ""

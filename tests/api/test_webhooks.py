@@ -1,4 +1,4 @@
-"""Webhooks over HTTP: registration, secrets, pauses, the log of deliveries, pings, resending and replays."""
+"""Webhooks over HTTP: registration, secrets, pauses, the log of deliveries, pings, resends and replays."""
 
 import asyncio
 import hashlib
@@ -21,7 +21,7 @@ from app.store.feed import append_event
 from app.store.state_tables import idempotency
 from app.webhooks.courier import Courier
 from app.webhooks.dispatcher import Dispatcher
-from app.webhooks.endpoints import MAX_WEBHOOKS
+from app.webhooks.service import MAX_WEBHOOKS
 from tests.support.service_world import Json, ServiceWorld, error_of
 from tests.support.webhooks import Receiver, SilentNames, broken, ok
 
@@ -32,7 +32,7 @@ _URL = "https://hooks.example.com/agent-vault"
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServiceWorld]:
-    """A service whose events are sent when a test says so."""
+    """A service that sends events only when a test calls `_deliver`."""
     async with ServiceWorld(tmp_path_factory.mktemp("webhooks"), webhooks=False) as opened:
         yield opened
 
@@ -182,7 +182,7 @@ async def test_change_of_events_holds_from_the_moment_of_its_answer(world: Servi
     assert receiver.received[0].json["wallet_id"] == before["wallet_id"]
 
 
-async def test_change_of_a_webhook_with_a_long_queue_keeps_nobody_waiting(world: ServiceWorld) -> None:
+async def test_change_of_a_webhook_with_a_long_queue_blocks_nobody(world: ServiceWorld) -> None:
     org, count = await world.organisation("long-queue"), 1000
     key = world.key("admin", org=org)
     made = await _make(world, _URL, "policy.updated", key=key)
@@ -200,7 +200,7 @@ async def test_change_of_a_webhook_with_a_long_queue_keeps_nobody_waiting(world:
         return found
 
     async def most_at_once(body: Json) -> int:
-        """The most deliveries that a change dealt with while somebody else's write had to wait."""
+        """The most deliveries that a change processed while another write had to wait."""
         changing = asyncio.create_task(world.ok("PATCH", _path(made), body, key=key))
         seen = [0]
         while not changing.done():
@@ -212,7 +212,7 @@ async def test_change_of_a_webhook_with_a_long_queue_keeps_nobody_waiting(world:
 
     await world.service.db.write(append)
     assert await most_at_once({"events": ["wallet.funded"]}) <= 400
-    # Given that all of them failed, some more often
+    # Given that all of them failed, some more often than others
     failing = update(deliveries).where(mine).values(attempts=1 + deliveries.c.position % 5)
     await world.service.db.write(lambda conn: conn.execute(failing))
     assert await most_at_once({"status": "enabled"}) <= 400
@@ -251,7 +251,7 @@ async def test_webhooks_of_others_are_not_found(world: ServiceWorld) -> None:
     assert (await world.ok("GET", "/v1/webhooks", key=stranger))["data"] == []
 
 
-async def test_viewers_read_and_agents_do_not_even_that(world: ServiceWorld) -> None:
+async def test_viewers_may_only_read_and_agents_do_nothing(world: ServiceWorld) -> None:
     made, wallet = await _make(world), await world.wallet(funds=None)
     viewer, agent = world.key("viewer"), world.key("agent", wallet["wallet_id"])
     reads = [("GET", "/v1/webhooks"), ("GET", _path(made)), ("GET", f"{_path(made)}/deliveries")]
@@ -289,7 +289,7 @@ async def test_repeated_requests_answer_the_same_and_do_nothing_twice(world: Ser
 
 
 async def _lose_answer(world: ServiceWorld, key: str) -> None:
-    """Leave of a request's answer what a crash leaves between its effect and the answer's storing."""
+    """Undo the storing of a request's answer, as if the process had died just before it."""
     lost = {"state": "running", "response": None, "status_code": None}
     await world.service.db.write(
         lambda conn: conn.execute(update(idempotency).where(idempotency.c.key == key).values(lost))
@@ -469,7 +469,7 @@ async def test_webhook_is_sent_one_ping_at_a_time_and_an_organisation_a_few(
 
     first = asyncio.create_task(ping(0))
     await names.wait_for(1)
-    # Given another name in the place of the one that waits
+    # Given a new name in place of the one being looked up
     await world.ok("PATCH", _path(made[0]), {"url": "https://other.silent.example.com/"}, key=key)
     again = await world.call("POST", f"{_path(made[0])}/test", key=key)
     error_of(again, 429, "rate_limited")
@@ -477,7 +477,7 @@ async def test_webhook_is_sent_one_ping_at_a_time_and_an_organisation_a_few(
     others = [asyncio.create_task(ping(number)) for number in (1, 2)]
     await names.wait_for(3)
     error_of(await world.call("POST", f"{_path(made[3])}/test", key=key), 429, "rate_limited")
-    # Others are not concerned
+    # Other organisations are not affected
     assert (await world.ok("POST", f"{_path(await _make(world, receiver.url))}/test"))["status"] == "delivered"
 
     names.end()
@@ -519,7 +519,7 @@ async def test_delivery_is_sent_again_on_request(world: ServiceWorld, receiver: 
     error_of(unknown, 404, "delivery_not_found")
 
 
-async def test_range_of_events_is_replayed_in_order_also_from_before_the_registration(
+async def test_replay_sends_a_period_in_order_even_before_the_registration(
     world: ServiceWorld, receiver: Receiver
 ) -> None:
     before = await world.wallet()
@@ -544,7 +544,7 @@ async def test_range_of_events_is_replayed_in_order_also_from_before_the_registr
         error_of(await world.call("POST", f"{_path(made)}/deliveries/replay", body), 400, "invalid_request")
 
 
-async def test_replay_that_an_error_or_a_crash_cut_short_goes_on_and_sends_nothing_twice(
+async def test_replay_resumes_after_an_error_or_a_crash_without_duplicates(
     world: ServiceWorld, receiver: Receiver
 ) -> None:
     org = await world.organisation("replaying")
@@ -589,7 +589,7 @@ async def test_replay_that_an_error_or_a_crash_cut_short_goes_on_and_sends_nothi
     assert await _log(world, made, key=key, status="delivered") == []
 
 
-async def test_running_service_sends_events_by_itself_also_over_a_restart(tmp_path: Path) -> None:
+async def test_running_service_sends_events_across_a_restart(tmp_path: Path) -> None:
     async with ServiceWorld(tmp_path) as world, Receiver() as receiver:
         await _make(world, receiver.url, "wallet.created")
         first = await world.wallet(funds=None)

@@ -1,4 +1,4 @@
-"""A mail server that behaves as a test wants, and alerts on a database, a projection and a clock of its own."""
+"""A mail server with the behaviour that a test chooses, and alerts with their own database, projection and clock."""
 
 import asyncio
 import hashlib
@@ -19,7 +19,6 @@ from solders.signature import Signature
 from sqlalchemy import select
 
 from app.alerts.mailer import Mailer
-from app.alerts.messages import Composer
 from app.alerts.watcher import Watcher
 from app.core.identifiers import wallet_id
 from app.core.settings import Settings
@@ -44,11 +43,11 @@ _NOBODY = str(Keypair().pubkey())
 # The mail server
 
 Answer = Callable[[str], str | None]
-"""Returns what is answered to a message for an address; None for no answer at all."""
+"""Returns the response to a message for an address; None for no response."""
 
 
-def takes(_address: str) -> str | None:
-    return "250 taken"
+def accepts(_address: str) -> str | None:
+    return "250 accepted"
 
 
 def refuses(_address: str) -> str | None:
@@ -64,13 +63,13 @@ def hangs(_address: str) -> str | None:
 
 
 class Mailbox:
-    """A real SMTP server on this machine; `answer` says what becomes of a message, `received` has those it took.
+    """A real SMTP server on this machine; `answer` decides about each message, `received` has the accepted ones.
 
-    `asked` has the addresses as clients wrote them: the server's library decodes encoded words in them.
+    `asked` has the addresses as clients wrote them, because the server's library decodes encoded words in them.
     """
 
     def __init__(
-        self, answer: Answer = takes, *, tls: ssl.SSLContext | None = None, login: tuple[bytes, bytes] | None = None
+        self, answer: Answer = accepts, *, tls: ssl.SSLContext | None = None, login: tuple[bytes, bytes] | None = None
     ) -> None:
         self.answer = answer
         self.received: list[EmailMessage] = []
@@ -152,7 +151,7 @@ def _row(number: int, name: str, org: str, block_time: int, data: dict[str, Any]
 
 @dataclass(slots=True)
 class Vault:
-    """A wallet of a test, with what its next event needs."""
+    """A wallet of a test, with the data of its next event."""
 
     org: str
     address: str
@@ -165,26 +164,25 @@ class Vault:
 
 
 class Scene:
-    """Wallets to which things happen at the time that a test sets: `now`, in Unix milliseconds.
+    """Wallets with events at the time that a test sets: `now`, in Unix milliseconds.
 
-    The rows of the chain are the test's; all else is the service's own. A scene opened again in the same folder goes
-    on with what the database has, as a process that was started anew.
+    The test provides the rows of the chain; everything else is the service's own. A scene opened again in the same
+    folder continues with its database, like a restarted process.
     """
 
     def __init__(self, folder: Path, *, rows: list[StoredEvent] | None = None, **settings: Any) -> None:
         self.now = 1_777_600_000_000
         self.rows = [] if rows is None else rows
         self.db = Database(folder / "alerts.db")
-        self.settings = Settings(smtp_tls="none", **settings)
+        self.settings = Settings(smtp_tls="none", alert_interval=3600, **settings)
         self.projector = Projector(self.db, self._changes)
-        compose = Composer(hourly=self.settings.alert_emails_per_hour) if self.settings.smtp_host else None
-        self.watcher = Watcher(self.db, self.projector, interval=3600, compose=compose, clock=lambda: self.now)
+        self.watcher = Watcher(self.db, self.projector, self.settings, clock=lambda: self.now)
 
     async def _changes(self, after: int, limit: int) -> list[StoredEvent]:
         return [row for row in self.rows if row.id > after][:limit]
 
     async def open(self) -> None:
-        """Start the watcher, whose looks are the test's."""
+        """Start the watcher, whose checks the test triggers."""
         await self.watcher.start()
         await self.settled()
 
@@ -196,7 +194,7 @@ class Scene:
         return Mailer(self.db, self.settings, timeout=timeout, tls_context=tls_context, clock=lambda: self.now)
 
     async def mail(self) -> None:
-        """Send what is due at this moment."""
+        """Send what is due now."""
         await self.mailer().tick()
 
     def organisation(self, name: str = "org") -> str:
@@ -233,7 +231,7 @@ class Scene:
         await self.settled()
 
     def pay_unseen(self, vault: Vault, amount: int) -> None:
-        """Pay; the service has not seen it yet."""
+        """Pay without letting the service see it yet."""
         vault.balance -= amount
         self._happens(
             vault,
@@ -249,7 +247,7 @@ class Scene:
         )
 
     def revert_last(self) -> None:
-        """The last transaction vanishes from the chain."""
+        """Roll the last transaction back."""
         gone = self.rows.pop()
         reverted = replace(gone, name="TransactionReverted", org=None, data={}, instruction=-1, inner=-1)
         self.rows.append(replace(reverted, id=gone.id + 1, block_time=self.now // 1000))
@@ -259,7 +257,7 @@ class Scene:
         await self.settled()
 
     def block(self, vault: Vault, *, recipient: str = _NOBODY) -> None:
-        """A payment that the policy refuses."""
+        """Append a payment that the policy refuses."""
         payload = {
             "wallet_id": vault.wallet_id,
             "tx_id": f"tx_{secrets.token_hex(8)}",
@@ -289,7 +287,7 @@ class Scene:
         *,
         enabled: bool | None = None,
     ) -> None:
-        """Replace the rules of an organisation or a wallet by this one. Money is in micro-USDC."""
+        """Replace the rules of an organisation or a wallet with this one; money is in micro-USDC."""
         name, org = (scope, scope) if isinstance(scope, str) else (scope.wallet_id, scope.org)
         on = threshold is not None if enabled is None else enabled
         new = AlertRule(name, kind, org, on, threshold, emails, self.now)
@@ -302,13 +300,13 @@ class Scene:
     async def look(self) -> None:
         await self.watcher.tick()
 
-    def told(self, vault: Vault, kind: str) -> list[FeedEvent]:
-        """The events of a type about a wallet, oldest first."""
+    def reported(self, vault: Vault, kind: str) -> list[FeedEvent]:
+        """A wallet's events of a type, oldest first."""
         found = self.db.read_now(lambda conn: feed(conn, vault.org, limit=10_000)).data
         return [one for one in reversed(found) if one.type == kind and one.wallet_id == vault.wallet_id]
 
     def mails(self) -> list[Mail]:
-        """All e-mails, in whatever state."""
+        """All e-mails, whatever their status."""
         rows = self.db.read_now(
             lambda conn: conn.execute(select(mails).order_by(mails.c.created_at, mails.c.mail_id)).all()
         )

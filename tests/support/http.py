@@ -1,4 +1,4 @@
-"""A world's service behind a real socket."""
+"""A world's service on a real socket."""
 
 import asyncio
 import contextlib
@@ -14,12 +14,12 @@ from app.server.serve import LOCALHOST
 from tests.support.service_world import ServiceWorld
 
 PATIENCE = 10.0
-"""Seconds in which something that happens at once must have happened."""
+"""Seconds to wait for something that should happen at once."""
 
 
 @contextlib.asynccontextmanager
 async def listening(world: ServiceWorld, seconds: float) -> AsyncIterator[int]:
-    """The port at which the world's service listens meanwhile; requests must arrive within `seconds`."""
+    """Serve the world on the port that this yields; requests must arrive within `seconds`."""
     settings = world.settings.model_copy(update={"request_timeout": seconds})
     earlier, world.service.settings = world.service.settings, settings
     try:
@@ -32,7 +32,7 @@ async def listening(world: ServiceWorld, seconds: float) -> AsyncIterator[int]:
 
 @contextlib.asynccontextmanager
 async def served(world: ServiceWorld) -> AsyncIterator[str]:
-    """The address at which the world's service listens meanwhile, and which it names as its own."""
+    """Serve the world under the URL that this yields, which it also names as its own."""
     with socket.create_server((LOCALHOST, 0)) as bound:
         base = f"http://{LOCALHOST}:{bound.getsockname()[1]}"
         settings = world.settings.model_copy(update={"public_url": base})
@@ -55,7 +55,7 @@ async def _serving(application: ASGIApp, bound: socket.socket, seconds: float) -
     task = asyncio.create_task(server.serve(sockets=[bound]))
     try:
         async with asyncio.timeout(PATIENCE):
-            while not server.started:  # noqa: ASYNC110 - uvicorn says so in no other way
+            while not server.started:  # noqa: ASYNC110 - uvicorn has no other signal
                 await asyncio.sleep(0.01)
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Receivers of webhooks that behave as a test wants, and a dispatcher on a database and a clock of its own."""
+"""Receivers of webhooks with the behaviour that a test chooses, and a dispatcher with its own database and clock."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ from cryptography.fernet import Fernet
 from sqlalchemy import func, select
 
 from app.core.identifiers import random_id
-from app.core.outbound import Lookup, Outbound, is_public_or_loopback
+from app.core.outbound import Lookup
 from app.core.timestamps import now_ms
 from app.store.database import Database
 from app.store.deliveries import DeliveryRecord, deliveries, delivery_of
@@ -25,10 +25,11 @@ from app.store.delivery_attempts import attempts_of
 from app.store.delivery_attempts import table as attempts
 from app.store.feed import FeedEvent, append_event
 from app.store.webhooks import WebhookRecord, insert_webhook, webhook
+from app.webhooks._sender import TIMEOUT
+from app.webhooks._signing import new_secret
 from app.webhooks.courier import Courier
 from app.webhooks.dispatcher import Dispatcher
-from app.webhooks.sender import TIMEOUT, Sender
-from app.webhooks.signing import new_secret
+from app.webhooks.urls import UrlRules
 
 MINUTE = 60_000
 _COUNT = select(func.count()).select_from(attempts)
@@ -37,7 +38,7 @@ _KEY = b"MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One request as it came."""
+    """One request as it arrived."""
 
     line: str
     headers: dict[str, str]
@@ -73,7 +74,7 @@ async def reset(_request: Received, writer: asyncio.StreamWriter) -> None:
 
 
 async def endless(_request: Received, writer: asyncio.StreamWriter) -> None:
-    """Acknowledge, and never end the body."""
+    """Acknowledge without ever ending the body."""
     writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
     with contextlib.suppress(ConnectionError):
         while True:
@@ -82,7 +83,7 @@ async def endless(_request: Received, writer: asyncio.StreamWriter) -> None:
 
 
 async def dripping(_request: Received, writer: asyncio.StreamWriter) -> None:
-    """Send the header without ever ending it."""
+    """Send a header without ever ending it."""
     writer.write(b"HTTP/1.1 200 OK\r\n")
     with contextlib.suppress(ConnectionError):
         while True:
@@ -92,7 +93,7 @@ async def dripping(_request: Received, writer: asyncio.StreamWriter) -> None:
 
 
 class Slow:
-    """A receiver that takes events once it is released."""
+    """A receiver that acknowledges events once it is released."""
 
     def __init__(self) -> None:
         self.arrived, self.release = asyncio.Event(), asyncio.Event()
@@ -104,7 +105,7 @@ class Slow:
 
 
 class Receiver:
-    """A real HTTP server on this machine, with `tls` for HTTPS; `behave` answers each request, `received` has all."""
+    """A real HTTP or, given `tls`, HTTPS server; `behave` answers each request, `received` has them all."""
 
     def __init__(self, behave: Behaviour = ok, *, tls: ssl.SSLContext | None = None) -> None:
         self.behave = behave
@@ -130,11 +131,11 @@ class Receiver:
 
     @property
     def events(self) -> list[str]:
-        """Ids of the events, as they came."""
+        """Ids of the events in the order in which they arrived."""
         return [one.headers["webhook-id"] for one in self.received]
 
     async def wait_for(self, count: int) -> None:
-        """Wait until this many requests have come."""
+        """Wait until this many requests have arrived."""
         async with asyncio.timeout(10):
             while len(self.received) < count:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
@@ -167,9 +168,9 @@ class Receiver:
 
 
 class SilentNames:
-    """Puts itself in the place of the system's resolver: names under `silent.example.com` are answered when it ends.
+    """Replaces the system's resolver: lookups of names under `silent.example.com` fail, but only when it ends.
 
-    Under `here.example.com` is this machine. `parked` counts the threads that wait.
+    Names under `here.example.com` lead to this machine. `parked` counts the waiting threads.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +198,7 @@ class SilentNames:
 
 
 class Post:
-    """A dispatcher whose clock stands still until a test moves it: `now`, in Unix milliseconds."""
+    """A dispatcher whose clock stops at `now`, in Unix milliseconds, until a test moves it."""
 
     def __init__(
         self,
@@ -210,18 +211,19 @@ class Post:
     ) -> None:
         self.now = now_ms()
         self.db = db or Database(folder / "post.db")
-        self.outbound = Outbound(allowed=is_public_or_loopback, lookup=lookup)
-        self.courier = Courier(Sender(self.outbound, timeout=timeout), Fernet(_KEY), clock=lambda: self.now)
+        self.courier = Courier(
+            Fernet(_KEY), UrlRules(local=True), lookups=8, timeout=timeout, lookup=lookup, clock=lambda: self.now
+        )
         self.at_once = at_once
         self.dispatcher = Dispatcher(self.db, self.courier, interval=0.01, at_once=at_once)
         self._numbers = 0
 
     def close(self) -> None:
-        self.outbound.close()
+        self.courier.close()
         self.db.close()
 
     def register(self, url: str, *, org: str = "org", events: tuple[str, ...] = ("*",)) -> tuple[WebhookRecord, str]:
-        """A webhook, and its secret."""
+        """A webhook and its secret."""
         secret = new_secret()
         made = WebhookRecord(
             webhook_id=random_id("wh_"),
@@ -244,7 +246,7 @@ class Post:
     def happen(
         self, count: int = 1, *, org: str = "org", event: str = "wallet.funded", at: int | None = None
     ) -> list[str]:
-        """Events in the feed, which happened `at` that Unix millisecond or now; returns their ids, in order."""
+        """Append events that happened `at` this Unix millisecond or now; returns their ids in order."""
         moment = self.now if at is None else at
         ids = [random_id("evt_") for _ in range(count)]
 
@@ -258,12 +260,12 @@ class Post:
         return ids
 
     def delivery(self, made: WebhookRecord) -> DeliveryRecord:
-        """A delivery to a webhook, beside its queue."""
+        """A delivery to a webhook that is not in its queue."""
         event = FeedEvent(0, random_id("evt_"), made.org, "ping", self.now, None, "info", "", {}, None, None)
         return delivery_of(made, event, "{}", self.now)
 
     async def drain(self) -> None:
-        """Do all that is due at this moment."""
+        """Send everything that is due at this moment."""
         made = -1
         while made < (made := self.db.read_now(lambda conn: conn.scalar(_COUNT)) or 0):
             await self.dispatcher.tick()
@@ -275,7 +277,7 @@ class Post:
         return found
 
     def statuses(self, made: WebhookRecord) -> dict[str, str]:
-        """The status of each of the webhook's deliveries, by event, oldest first."""
+        """The status of each of the webhook's deliveries by event, oldest first."""
         found = self.db.read_now(lambda conn: deliveries(conn, made.webhook_id, limit=1_000_000)).data
         return {one.event_id: one.status for one in reversed(found)}
 

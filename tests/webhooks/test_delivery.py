@@ -1,4 +1,4 @@
-"""Delivery of events to real HTTP receivers, by a clock that the test moves."""
+"""Delivery of events to real HTTP receivers, with a clock that the test moves."""
 
 import asyncio
 import base64
@@ -29,8 +29,8 @@ from app.store.records import columns_of
 from app.store.retention import delete_events
 from app.store.webhooks import WebhookRecord, change_webhook
 from app.webhooks import dispatcher
+from app.webhooks._signing import ROTATION_OVERLAP, new_secret, signature_headers
 from app.webhooks.dispatcher import Dispatcher
-from app.webhooks.signing import ROTATION_OVERLAP, headers, new_secret
 from tests.support.alerts import Scene
 from tests.support.webhooks import (
     MINUTE,
@@ -62,7 +62,7 @@ def post(tmp_path: Path) -> Iterator[Post]:
 
 @pytest.fixture
 def hasty(tmp_path: Path) -> Iterator[Post]:
-    """One that gives receivers little time."""
+    """A dispatcher that gives receivers little time."""
     opened = Post(tmp_path, timeout=1.0)
     yield opened
     opened.close()
@@ -130,7 +130,7 @@ async def test_both_secrets_sign_for_a_day_after_a_rotation(post: Post) -> None:
 
 def test_signature_of_another_body_time_or_secret_is_not_accepted() -> None:
     secret, body = new_secret(), b'{"event":"ping"}'
-    found = dict(headers(body, message_id="evt_1", timestamp=1_700_000_000, keys=[secret]))
+    found = dict(signature_headers(body, message_id="evt_1", timestamp=1_700_000_000, keys=[secret]))
     signed = b"evt_1.1700000000." + body
     key = base64.b64decode(secret.removeprefix("whsec_"))
 
@@ -138,10 +138,10 @@ def test_signature_of_another_body_time_or_secret_is_not_accepted() -> None:
         found["webhook-signature"] == "v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
     )
     with pytest.raises(WebhookVerificationError):
-        StandardWebhook(secret).verify(body, found)  # It is years old.
+        StandardWebhook(secret).verify(body, found)  # The timestamp is years old.
 
 
-async def test_webhook_gets_its_organisations_events_of_its_types_from_its_beginning_on(post: Post) -> None:
+async def test_webhook_gets_new_events_of_its_organisation_and_types(post: Post) -> None:
     post.happen(event="wallet.created")
     async with Receiver() as all_of_it, Receiver() as some, Receiver() as foreign:
         post.register(all_of_it.url)
@@ -214,7 +214,7 @@ async def test_redirect_is_a_failure_and_not_followed(post: Post) -> None:
     assert target.received == []
 
 
-async def test_receiver_that_is_not_there_is_a_failure(post: Post) -> None:
+async def test_unreachable_receiver_is_a_failure(post: Post) -> None:
     async with Receiver() as receiver:
         pass
     made, _ = post.register(receiver.url)
@@ -286,7 +286,7 @@ async def test_events_of_a_round_are_sent_in_order_whatever_the_clock_does(post:
     assert [one.attempt for one in post.log(made, more[0])] == [1, 2]
 
 
-async def test_event_that_fails_holds_up_none_that_follow(post: Post) -> None:
+async def test_failing_event_does_not_delay_those_after_it(post: Post) -> None:
     async with Receiver(broken) as receiver:
         made, _ = post.register(receiver.url)
         [poisoned] = post.happen()
@@ -317,18 +317,24 @@ async def test_slow_receiver_delays_no_other_and_gets_one_request_at_a_time(post
     assert first.most_open == second.most_open == 1
 
 
-async def test_only_so_many_receivers_are_sent_to_at_once_and_each_has_its_turn(tmp_path: Path) -> None:
-    post = Post(tmp_path, timeout=0.5, at_once=2)
-    async with Receiver(hang) as hanging, Receiver() as receiver:
+async def test_limited_number_of_receivers_is_sent_to_at_once(tmp_path: Path) -> None:
+    post, slow = Post(tmp_path, timeout=60, at_once=2), Slow()
+    async with Receiver(slow) as first, Receiver() as second:
         for _ in range(3):
-            post.register(hanging.url)
-        post.register(receiver.url)
-        ids = post.happen(1)
-        await post.drain()
+            post.register(first.url)
+        free, _ = post.register(second.url)
+        ids = post.happen()
+        draining = asyncio.create_task(post.drain())
+        await first.wait_for(2)
+        # A ping needs no slot; when it has arrived, no third request has been sent
+        ping = post.delivery(free)
+        await post.courier.ping(free, ping)
+        assert len(first.received) == 2
+        slow.release.set()
+        await draining
 
-    assert hanging.most_open == 2
-    assert len(hanging.received) == 3
-    assert receiver.events == ids
+    assert (first.most_open, first.events) == (2, ids * 3)
+    assert sorted(second.events) == sorted([ping.event_id, *ids])
     post.close()
 
 
@@ -357,7 +363,7 @@ async def test_event_is_not_sent_again_while_its_outcome_cannot_be_stored(
             async with asyncio.timeout(10):
                 while len(logs) < 5:  # noqa: ASYNC110
                     await asyncio.sleep(0.001)
-        # Given that nothing else was sent to this webhook, and that others had their turn
+        # Given that nothing else was sent to this webhook, but the other one got its events
         assert receiver.events == [first]
         await other.wait_for(2)
         post.db.write_now(lambda conn: conn.exec_driver_sql("DROP TRIGGER refuse"))
@@ -369,7 +375,7 @@ async def test_event_is_not_sent_again_while_its_outcome_cannot_be_stored(
     assert {one["event"] for one in logs} == {"webhook_outcome_not_stored"}
 
 
-async def test_dispatcher_ends_although_an_outcome_cannot_be_stored(post: Post) -> None:
+async def test_dispatcher_stops_even_if_an_outcome_cannot_be_stored(post: Post) -> None:
     slow = Slow()
     async with Receiver(slow) as receiver:
         made, _ = post.register(receiver.url)
@@ -389,7 +395,7 @@ async def test_dispatcher_ends_although_an_outcome_cannot_be_stored(post: Post) 
     assert post.statuses(made) == {event_id: "pending"}
 
 
-async def test_event_that_a_reorganisation_brings_again_is_sent_once(post: Post) -> None:
+async def test_event_restored_by_a_reorganisation_is_sent_once(post: Post) -> None:
     async with Receiver() as receiver:
         post.register(receiver.url)
         [event_id] = post.happen()
@@ -406,13 +412,13 @@ async def test_event_that_a_reorganisation_brings_again_is_sent_once(post: Post)
     assert receiver.events == [event_id, following]
 
 
-async def test_what_a_rebuilding_adds_again_after_the_feed_deleted_it_is_sent_to_nobody(tmp_path: Path) -> None:
+async def test_old_events_that_a_rebuild_adds_again_are_not_sent(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     await scene.open()
     post = Post(tmp_path, db=scene.db)
     org = scene.organisation()
     async with Receiver() as old, Receiver() as new:
-        # Given events before the registration and after it, and webhooks as old as the events and fresh ones
+        # Given an event older than the retention, a webhook as old as the event and a new one
         post.now = scene.now
         wallet = await scene.wallet(org)
         post.register(old.url, org=org)
@@ -423,7 +429,7 @@ async def test_what_a_rebuilding_adds_again_after_the_feed_deleted_it_is_sent_to
         scene.db.write_now(lambda conn: delete_events(conn, scene.now - LIFETIME, most=500))
         scene.db.write_now(lambda conn: purge(conn, scene.now, limit=500))
         post.register(new.url, org=org)
-        # When a transaction vanishes and everything is applied again
+        # When a transaction is rolled back and everything is applied again
         await scene.pay(wallet, 1)
         await post.drain()
         scene.revert_last()
@@ -433,20 +439,20 @@ async def test_what_a_rebuilding_adds_again_after_the_feed_deleted_it_is_sent_to
 
     assert [one.json["amount"] for one in old.received] == ["5.00", "1.00", "2.00"]
     assert [one.json["amount"] for one in new.received] == ["1.00", "2.00"]
-    post.outbound.close()
+    post.courier.close()
     await scene.close()
 
 
-async def test_webhook_gets_what_is_indexed_late_or_dated_by_a_slow_clock(post: Post) -> None:
+async def test_webhook_gets_events_indexed_late_or_dated_by_a_slow_clock(post: Post) -> None:
     async with Receiver() as receiver:
         post.register(receiver.url)
-        # The chain's clock is behind; it tells no time; what happened in between is indexed two days later
+        # The chain's clock is behind, or gives no time; an event is indexed two days late
         wanted = post.happen(at=post.now - 30 * MINUTE) + post.happen(at=0) + post.happen(at=post.now + MINUTE)
         registered = post.now
         post.now += 2 * _DAY
         wanted += post.happen(at=registered + MINUTE)
         await post.drain()
-        # It is older than the webhook; it is older than what the feed keeps
+        # An event older than the webhook, and one older than the feed's retention
         post.happen(at=registered - _DAY - 1)
         post.now += LIFETIME
         post.happen(at=post.now - LIFETIME - 1)
@@ -469,7 +475,7 @@ async def test_delivery_that_is_queued_again_is_sent_with_the_same_body(post: Po
     assert (first.body, first.headers["webhook-id"]) == (second.body, second.headers["webhook-id"])
 
 
-async def test_event_that_is_acknowledged_while_its_webhook_is_enabled_is_not_sent_again(post: Post) -> None:
+async def test_event_acknowledged_while_its_webhook_is_enabled_is_sent_once(post: Post) -> None:
     async def enable(request: Received, writer: asyncio.StreamWriter) -> None:
         _enable(post, made)
         await ok(request, writer)
@@ -486,7 +492,7 @@ async def test_event_that_is_acknowledged_while_its_webhook_is_enabled_is_not_se
     assert post.statuses(made) == {event_id: "delivered"}
 
 
-async def test_failure_while_the_webhook_is_enabled_leaves_all_attempts_to_come(post: Post) -> None:
+async def test_failure_while_the_webhook_is_enabled_leaves_all_attempts(post: Post) -> None:
     async def enable(request: Received, writer: asyncio.StreamWriter) -> None:
         if len(receiver.received) == 2:
             _enable(post, made)
@@ -503,7 +509,7 @@ async def test_failure_while_the_webhook_is_enabled_leaves_all_attempts_to_come(
 
 
 @pytest.mark.parametrize("behave", [ok, broken])
-async def test_event_that_is_queued_again_while_it_is_sent_is_sent_again(post: Post, behave: Behaviour) -> None:
+async def test_event_queued_again_while_being_sent_is_sent_again(post: Post, behave: Behaviour) -> None:
     async def resend(request: Received, writer: asyncio.StreamWriter) -> None:
         if len(receiver.received) == 2:
             post.now += 1
@@ -538,7 +544,7 @@ async def test_log_of_a_delivery_has_its_newest_twenty_attempts(post: Post) -> N
     assert post.db.read_now(lambda conn: conn.scalar(select(func.count()).select_from(attempts))) == 20
 
 
-async def test_longer_log_from_an_earlier_version_is_read_and_cut_to_the_newest_twenty_attempts(post: Post) -> None:
+async def test_longer_log_is_read_and_cut_to_the_newest_twenty_attempts(post: Post) -> None:
     async with Receiver() as receiver:
         made, _ = post.register(receiver.url)
         long, short = post.happen(2)
@@ -569,7 +575,7 @@ async def test_log_and_queue_are_kept_for_90_days(post: Post) -> None:
         [fresh] = post.happen()
         await post.drain()
         assert list(post.statuses(made).values()) == ["pending", "delivered", "delivered", "delivered", "pending"]
-        # The first one is due for as long only a minute later
+        # The first one became due a minute later
         post.now += 1
         post.db.write_now(lambda conn: purge(conn, post.now, limit=10))
         assert post.statuses(made) == {waiting: "pending", fresh: "pending"}
@@ -589,7 +595,7 @@ async def test_events_are_sent_while_a_long_log_is_deleted(post: Post) -> None:
     def fill(conn: Any) -> None:
         deliveries_of = [post.delivery(deleted) for _ in range(1000)]
         conn.execute(table.insert(), [columns_of(one) for one in deliveries_of])
-        # Some of an earlier version, which kept every attempt
+        # One delivery has more attempts than are kept
         row = {"attempt": 1, "started_at": 0, "duration": 1, "excerpt": ""}
         log = [{**row, "delivery_id": one.delivery_id} for one in deliveries_of for _ in range(2)]
         conn.execute(attempts.insert(), log + [{**row, "delivery_id": deliveries_of[0].delivery_id}] * 1000)
@@ -605,7 +611,7 @@ async def test_events_are_sent_while_a_long_log_is_deleted(post: Post) -> None:
         post.register(receiver.url)
         expected: list[str] = []
         remaining = [left()]
-        # When events happen between the looks, each is sent at the next one, while the log is deleted bit by bit
+        # When events happen between ticks, each is sent at the next one, while the log is deleted in batches
         while remaining[-1]:
             expected += post.happen()
             await post.dispatcher.tick()
@@ -616,8 +622,8 @@ async def test_events_are_sent_while_a_long_log_is_deleted(post: Post) -> None:
     assert all(0 < before - after <= 400 for before, after in pairwise(remaining))
 
 
-async def test_delivery_that_is_deleted_while_it_is_sent_leaves_nothing_in_the_log(post: Post) -> None:
-    async def vanish(request: Received, writer: asyncio.StreamWriter) -> None:
+async def test_delivery_deleted_while_being_sent_leaves_no_log(post: Post) -> None:
+    async def delete_it(request: Received, writer: asyncio.StreamWriter) -> None:
         def delete(conn: Any) -> None:
             change_webhook(conn, made.webhook_id, status="deleted", updated_at=post.now)
             purge(conn, post.now, limit=10)
@@ -625,7 +631,7 @@ async def test_delivery_that_is_deleted_while_it_is_sent_leaves_nothing_in_the_l
         await post.db.write(delete)
         await ok(request, writer)
 
-    async with Receiver(vanish) as receiver:
+    async with Receiver(delete_it) as receiver:
         made, _ = post.register(receiver.url)
         post.happen()
         await post.drain()
@@ -635,7 +641,7 @@ async def test_delivery_that_is_deleted_while_it_is_sent_leaves_nothing_in_the_l
     assert post.db.read_now(lambda conn: [conn.scalar(one) for one in counts]) == [0, 0]
 
 
-async def test_running_dispatcher_sends_what_happens_and_ends_with_what_is_being_sent(post: Post) -> None:
+async def test_running_dispatcher_sends_events_and_stops_after_the_last_response(post: Post) -> None:
     slow = Slow()
     async with Receiver(slow) as receiver:
         made, _ = post.register(receiver.url)
@@ -696,7 +702,7 @@ async def test_killed_dispatcher_loses_nothing_and_sends_at_least_once(tmp_path:
 
         assert post.statuses(made) == dict.fromkeys(ids, "delivered")
         post.close()
-    # What was sent and not recorded is sent again, as it was; all else once and in order.
+    # What was sent but not recorded is sent again unchanged, everything else once and in order.
     again = sent_before[-1:]
     assert receiver.received[: len(sent_before)] == sent_before
     assert receiver.events[len(sent_before) :] == [one.headers["webhook-id"] for one in again] + ids[len(sent_before) :]
@@ -704,7 +710,7 @@ async def test_killed_dispatcher_loses_nothing_and_sends_at_least_once(tmp_path:
 
 
 async def test_many_events_and_a_third_of_receivers_failing(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """Every event is delivered or queued, none is lost, and each round is in order; 10,000 events with `--full`."""
+    """Every event is delivered or queued, and each round is in order; 10,000 events with `--full`."""
     total = 10_000 if request.config.getoption("--full") else 60
     behaviours = [ok, ok, broken, ok, ok, reset]
     post = Post(tmp_path, timeout=60)
@@ -712,7 +718,7 @@ async def test_many_events_and_a_third_of_receivers_failing(tmp_path: Path, requ
         receivers = [await stack.enter_async_context(Receiver(behave)) for behave in behaviours]
         made = [post.register(one.url, org=f"org-{number}")[0] for number, one in enumerate(receivers)]
         happened: list[list[str]] = [[] for _ in made]
-        # Given events in bursts, a minute and a restart apart, until the failing ones have had their attempts
+        # Given bursts of events, a minute and a restart apart, until the failing receivers have had all attempts
         for delay in [*[MINUTE] * 10, 30 * MINUTE, 120 * MINUTE]:
             for number in range(len(made)) if delay == MINUTE else ():
                 happened[number] += post.happen(-(-total // (10 * len(made))), org=f"org-{number}")
@@ -732,7 +738,7 @@ async def test_many_events_and_a_third_of_receivers_failing(tmp_path: Path, requ
             for positions in _rounds(post, one):
                 assert positions == sorted(positions)
 
-        # When they work again, what is queued follows in order
+        # When they work again, the queue is sent in order
         for one, receiver in zip(made, receivers, strict=True):
             if receiver.behave is not ok:
                 receiver.behave = ok
@@ -745,7 +751,7 @@ async def test_many_events_and_a_third_of_receivers_failing(tmp_path: Path, requ
 
 
 def _rounds(post: Post, made: WebhookRecord) -> list[list[int]]:
-    """The positions of the events in the first attempts, in the second ones and so on, as they were made."""
+    """The positions of the events of all first attempts, all second ones and so on, in the order of the attempts."""
     query = select(attempts.c.attempt, table.c.position).join(table, table.c.delivery_id == attempts.c.delivery_id)
     query = query.where(table.c.webhook_id == made.webhook_id).order_by(attempts.c.id)
     rounds: dict[int, list[int]] = {}

@@ -1,4 +1,4 @@
-"""Deliveries over TLS: the connection goes to the address that was checked, and must be the name's."""
+"""Deliveries over TLS: the server at the checked address must prove the host's name."""
 
 import ssl
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.core.outbound import Outbound, is_public_or_loopback
-from app.webhooks.sender import Sender, SendOutcome
+from app.webhooks._sender import SendOutcome, send
 from tests.support.certificates import certificate
 from tests.support.webhooks import Receiver
 
@@ -20,10 +20,10 @@ async def _here(_name: str, _port: int) -> Sequence[str]:
 
 async def _send(url: str, trusted: ssl.SSLContext | None) -> SendOutcome:
     outbound = Outbound(lookup=_here, allowed=is_public_or_loopback, tls=trusted)
-    return await Sender(outbound).send(url, b"{}", {})
+    return await send(outbound, url, b"{}", {})
 
 
-async def test_certificate_of_the_name_is_asked_for_and_accepted(tmp_path: Path) -> None:
+async def test_certificate_of_the_host_is_requested_and_accepted(tmp_path: Path) -> None:
     server, client = certificate(tmp_path, _NAME)
     asked: list[str | None] = []
     server.sni_callback = lambda _socket, name, _context: asked.append(name)
@@ -41,7 +41,7 @@ async def test_certificate_of_the_name_is_asked_for_and_accepted(tmp_path: Path)
     [("other.example.com", True), ("127.0.0.1", True), (_NAME, False)],
     ids=["another name", "an address", "unknown authority"],
 )
-async def test_certificate_that_is_not_the_names_gets_nothing(tmp_path: Path, name: str, *, trusts: bool) -> None:
+async def test_nothing_is_sent_to_a_server_with_a_wrong_certificate(tmp_path: Path, name: str, *, trusts: bool) -> None:
     server, client = certificate(tmp_path, _NAME)
     async with Receiver(tls=server) as receiver:
         outcome = await _send(f"https://{name}:{receiver.port}/hook", client if trusts else None)

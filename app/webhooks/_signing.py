@@ -1,4 +1,4 @@
-"""Signing secrets, and the headers that prove where an event comes from."""
+"""Signing secrets, and the headers that prove an event's origin."""
 
 import base64
 import hashlib
@@ -8,22 +8,22 @@ from collections.abc import Mapping, Sequence
 
 SECRET_PREFIX = "whsec_"  # noqa: S105 - a prefix
 ROTATION_OVERLAP = 24 * 60 * 60 * 1000
-"""Milliseconds for which a replaced secret goes on signing."""
+"""Milliseconds for which a replaced secret still signs."""
 _SECRET_BYTES = 32
 
 
 def new_secret() -> str:
-    """Return a fresh signing secret."""
+    """Return a new signing secret."""
     return SECRET_PREFIX + base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode()
 
 
-def headers(body: bytes, *, message_id: str, timestamp: int, keys: Sequence[str]) -> Mapping[str, str]:
-    """Return the signature headers; `keys` are the secrets in force, newest first, `timestamp` is in Unix seconds.
+def signature_headers(body: bytes, *, message_id: str, timestamp: int, keys: Sequence[str]) -> Mapping[str, str]:
+    """Return the signature headers; `keys` are the current secrets, newest first, `timestamp` is in Unix seconds.
 
-    Service-Signature is the lower-case hex HMAC-SHA256 of the body, keyed with the whole text of the newest secret.
-    It never holds more than one value, for receivers compare it as it is; the signature by a secret that was replaced
-    stands in Service-Signature-Previous. Those of Standard Webhooks sign `id.timestamp.body` with the bytes that the
-    secret encodes after its prefix; webhook-signature lists one for each secret.
+    Service-Signature is the lower-case hex HMAC-SHA256 of the body, keyed with the whole text of the newest secret. It
+    holds a single value, because receivers compare it as a whole; Service-Signature-Previous is that of the replaced
+    secret. The headers of Standard Webhooks sign `id.timestamp.body`, keyed with the bytes that the secret encodes
+    after its prefix; webhook-signature lists one signature per secret.
     """
     signed = f"{message_id}.{timestamp}.".encode() + body
     standard = (base64.b64encode(_hmac(_standard_key(key), signed)).decode() for key in keys)

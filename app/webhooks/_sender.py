@@ -1,0 +1,73 @@
+"""One HTTP request to a receiver, and its outcome."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import httpx
+
+from app.core.outbound import ForbiddenAddressError, Outbound
+
+TIMEOUT = 5.0
+"""Seconds within which a receiver must acknowledge."""
+_EXCERPT_BYTES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SendOutcome:
+    """A receiver's response.
+
+    Without one, `status_code` is None and `error` says why: `timeout`, `address_not_allowed` (the host has no address,
+    or one that is not public) or `connection_failed`. `duration` is in milliseconds.
+    """
+
+    status_code: int | None
+    error: str | None
+    excerpt: str
+    duration: int
+
+    @property
+    def delivered(self) -> bool:
+        """Whether the receiver acknowledged: any status 2xx does, whatever the body."""
+        return self.status_code is not None and 200 <= self.status_code < 300
+
+
+async def send(
+    outbound: Outbound, url: str, body: bytes, headers: Mapping[str, str], *, owner: str = "", within: float = TIMEOUT
+) -> SendOutcome:
+    """Send once to a URL of the organisation `owner`, within this many seconds.
+
+    Raises ``chain_unavailable`` if too many names are being looked up.
+    """
+    began = time.monotonic()
+    status_code, error, excerpt = None, None, bytearray()
+    headers = {"Content-Type": "application/json", "User-Agent": "agent-vault-webhooks/1", **headers}
+    try:
+        async with (
+            asyncio.timeout(within),
+            outbound.request("POST", httpx.URL(url), headers=headers, content=body, owner=owner) as response,
+        ):
+            status_code = response.status_code
+            async for chunk in response.aiter_raw():
+                excerpt += chunk
+                if len(excerpt) >= _EXCERPT_BYTES:
+                    break
+    except ForbiddenAddressError:
+        error = "address_not_allowed"
+    except TimeoutError:
+        error = "timeout"
+    except (OSError, ValueError, httpx.HTTPError, httpx.InvalidURL):
+        error = "connection_failed"
+    # The status alone acknowledges, even if the body did not end in time.
+    return SendOutcome(
+        status_code=status_code,
+        error=error if status_code is None else None,
+        excerpt=_printable(bytes(excerpt[:_EXCERPT_BYTES])),
+        duration=round((time.monotonic() - began) * 1000),
+    )
+
+
+def _printable(excerpt: bytes) -> str:
+    text = excerpt.decode(errors="replace")
+    return "".join(one if one.isprintable() or one in "\n\t" else "\N{REPLACEMENT CHARACTER}" for one in text)

@@ -1,0 +1,175 @@
+"""Use cases of webhooks."""
+
+from sqlalchemy import Connection
+
+from app.access.keyring import Principal
+from app.api.fields import Page
+from app.core.errors import BusinessError, NotFoundError
+from app.core.identifiers import random_id
+from app.core.timestamps import iso_ms, now_ms
+from app.store.deliveries import has_new_events, queue_new_events, restart
+from app.store.webhooks import (
+    WebhookRecord,
+    change_webhook,
+    count_webhooks,
+    insert_webhook,
+    webhook,
+    webhook_created_under,
+    webhooks,
+)
+from app.submission.context import Service
+from app.submission.idempotency import Claim
+from app.webhooks._signing import ROTATION_OVERLAP, new_secret
+from app.webhooks.courier import Courier, body_of
+from app.webhooks.models import CreateWebhook, UpdateWebhook, Webhook, WebhookPage, WebhookWithSecret
+
+MAX_WEBHOOKS = 50
+"""Webhooks of one organisation."""
+_BATCH = 200
+"""Events or deliveries per transaction, during which nothing else runs."""
+
+
+def find(conn: Connection, org: str, webhook_id: str) -> WebhookRecord:
+    """Return the organisation's webhook. Raises ``webhook_not_found``."""
+    found = webhook(conn, org, webhook_id)
+    if found is None or found.status == "deleted":
+        raise NotFoundError("webhook_not_found")
+    return found
+
+
+async def get(service: Service, principal: Principal, webhook_id: str) -> Webhook:
+    """Return a webhook. Raises ``webhook_not_found``."""
+    return _answer(await service.db.read(lambda conn: find(conn, principal.org, webhook_id)))
+
+
+async def page(service: Service, principal: Principal, query: Page) -> WebhookPage:
+    """Return one page of webhooks, newest first."""
+    found = await service.db.read(lambda conn: webhooks(conn, principal.org, limit=query.limit, cursor=query.cursor))
+    data = [_answer(one) for one in found.data]
+    return WebhookPage(data=data, has_more=found.has_more, next_cursor=found.next_cursor)
+
+
+async def create(service: Service, principal: Principal, claim: Claim, body: CreateWebhook) -> WebhookWithSecret:
+    """Register a webhook. Raises ``invalid_request`` for its URL, and ``too_many_webhooks``."""
+    org, courier = principal.org, service.part(Courier)
+    courier.rules.check(body.url)
+    made = await claim.earlier(lambda conn, key: webhook_created_under(conn, org, key))
+    if made is not None:
+        return _with_secret(courier, made)
+    now = now_ms()
+    new = WebhookRecord(
+        webhook_id=random_id("wh_"),
+        org=org,
+        url=body.url,
+        events=body.events,
+        status="enabled",
+        secret=courier.hide(new_secret()),
+        old_secret=None,
+        old_secret_until=None,
+        position=0,
+        created_at=now,
+        updated_at=now,
+        created_under=claim.key,
+        rotated_under=None,
+    )
+
+    def store(conn: Connection) -> None:
+        if count_webhooks(conn, org) >= MAX_WEBHOOKS:
+            raise BusinessError("too_many_webhooks")
+        insert_webhook(conn, new)
+
+    await claim.store(store)
+    return _with_secret(courier, new)
+
+
+async def update(service: Service, principal: Principal, claim: Claim, webhook_id: str, body: UpdateWebhook) -> Webhook:
+    """Change a webhook; enabling it restarts its queue.
+
+    Events that happened before a change of `events` are queued by the old choice. A request repeated after a crash
+    changes nothing, because the webhook may have been changed since. Raises ``invalid_request`` for the URL and
+    ``webhook_not_found``.
+    """
+    if body.url is not None:
+        service.part(Courier).rules.check(body.url)
+    now, org = now_ms(), principal.org
+    changes = body.model_dump(include={"url", "events", "status"}, exclude_none=True)
+
+    def prepare(conn: Connection) -> bool:
+        """Do a batch of what must precede the change; returns whether there may be more."""
+        find(conn, org, webhook_id)
+        if body.events is not None and has_new_events(conn):
+            queue_new_events(conn, body_of, now, limit=_BATCH)
+            return True
+        return body.status is not None and restart(conn, webhook_id, now, limit=_BATCH)
+
+    def store(conn: Connection) -> WebhookRecord:
+        if not claim.repeats:
+            while prepare(conn):
+                pass
+            change_webhook(conn, webhook_id, updated_at=now, **changes)
+        return find(conn, org, webhook_id)
+
+    # Leaves little to prepare in the transaction of the change.
+    while not claim.repeats and await service.db.write(prepare):
+        pass
+    return _answer(await claim.store(store))
+
+
+async def delete(principal: Principal, claim: Claim, webhook_id: str) -> Webhook:
+    """Delete a webhook with its secrets, its queue and its log. Raises ``webhook_not_found``."""
+    org, now = principal.org, now_ms()
+
+    def store(conn: Connection) -> WebhookRecord:
+        deleted = webhook(conn, org, webhook_id)
+        if deleted is None or deleted.status != "deleted" or not claim.repeats:
+            find(conn, org, webhook_id)
+            values = {"status": "deleted", "secret": "", "old_secret": None, "old_secret_until": None}
+            change_webhook(conn, webhook_id, updated_at=now, **values)
+            deleted = webhook(conn, org, webhook_id)
+        assert deleted is not None
+        return deleted
+
+    return _answer(await claim.store(store))
+
+
+async def rotate(service: Service, principal: Principal, claim: Claim, webhook_id: str) -> WebhookWithSecret:
+    """Give a webhook a new secret; the old one also signs for 24 hours. Raises ``webhook_not_found``."""
+    courier, key, now = service.part(Courier), claim.key, now_ms()
+    secret = courier.hide(new_secret())
+
+    def store(conn: Connection) -> WebhookRecord:
+        found = find(conn, principal.org, webhook_id)
+        if claim.repeats and key is not None and found.rotated_under == key:
+            return found
+        change_webhook(
+            conn,
+            webhook_id,
+            secret=secret,
+            old_secret=found.secret,
+            old_secret_until=now + ROTATION_OVERLAP,
+            rotated_under=key,
+            updated_at=now,
+        )
+        return find(conn, principal.org, webhook_id)
+
+    return _with_secret(courier, await claim.store(store))
+
+
+def _answer(found: WebhookRecord) -> Webhook:
+    until = found.old_secret_until
+    return Webhook.model_validate(
+        {
+            "webhook_id": found.webhook_id,
+            "id": found.webhook_id,
+            "url": found.url,
+            "events": list(found.events),
+            "status": found.status,
+            "created_at": iso_ms(found.created_at),
+            "updated_at": iso_ms(found.updated_at),
+            "previous_secret_expires_at": iso_ms(until) if until is not None and now_ms() < until else None,
+        }
+    )
+
+
+def _with_secret(courier: Courier, found: WebhookRecord) -> WebhookWithSecret:
+    return WebhookWithSecret(**_answer(found).model_dump(), signing_secret=courier.secret(found))
