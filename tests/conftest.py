@@ -1,4 +1,4 @@
-"""Fixtures for tests through the HTTP interface: a whole service on a chain of its own, or on a validator."""
+"""Fixtures for tests through the HTTP API: a whole service on a chain of its own or on a validator."""
 
 import logging
 import os
@@ -20,20 +20,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--full",
         action="store_true",
-        help="run the long figures: 2,000 sequences of up to 200 payments, 50 kills of the service, "
+        help="run the long versions: 2,000 sequences of up to 200 payments, 51 kills of the service, "
         "every test of solana-test-validator",
     )
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Give the long figures their time."""
+    """Remove the timeout for the long versions."""
     if config.getoption("--full"):
         config.option.timeout = 0
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out those tests of the validator that are not marked `smoke=True`, unless all are asked for."""
+    """Without `--full`, deselect the tests of the validator that are not marked `smoke=True`."""
     if config.getoption("--full"):
         return
     marks = [item.get_closest_marker("validator") for item in items]
@@ -54,7 +54,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(autouse=True)
 def _logs_as_they_were() -> Iterator[None]:
-    """Undo what commands that run in the test's own process did to the logs."""
+    """Undo what commands run in the test process did to the logs."""
     handlers, level = logging.root.handlers[:], logging.root.level
     yield
     structlog.reset_defaults()
@@ -64,20 +64,20 @@ def _logs_as_they_were() -> Iterator[None]:
 
 @pytest.fixture(scope="session", name="windows")
 def _windows() -> windows.Windows:
-    """The vaults with a past that the validator has from its start."""
+    """The vaults with a history that the validator starts with."""
     return windows.make(int(time.time()))
 
 
 @pytest.fixture(scope="session", name="stages")
 def _stages(request: pytest.FixtureRequest) -> stages.Stages:
-    """What the adversaries' tests need on the validator: a stage for all attacks and one for each call."""
+    """The stages of the adversaries' tests on the validator: one for all attacks and one for each call."""
     count = 1 + len(CALLS) if request.config.getoption("--full") else 0
     return stages.Stages(int(time.time()), count)
 
 
 @pytest.fixture(scope="session")
 def validator(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[node.Node]:
-    """A running solana-test-validator; without one the test is skipped, and fails where CI=true."""
+    """A running solana-test-validator. Without one, the test is skipped, or fails if CI=true."""
     command = node.executable()
     if command is None:
         reason = f"there is no solana-test-validator: neither {node.VARIABLE} nor PATH has one"
@@ -91,14 +91,14 @@ def validator(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServiceWorld]:
-    """A service that the tests of a module share; each makes wallets of its own."""
+    """A service shared by the tests of a module; each creates its own wallets."""
     async with ServiceWorld(tmp_path_factory.mktemp("service")) as opened:
         yield opened
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def own_world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ServiceWorld]:
-    """A service for one test that stops it, breaks it or moves its clock; on a validator when asked for one."""
+    """A service for one test, which may stop it, break it or move its clock; on a validator if requested."""
     on_validator = getattr(request, "param", None) == "validator"
     async with (
         ValidatorWorld(tmp_path, request.getfixturevalue("validator"))

@@ -1,4 +1,4 @@
-"""Who asks and what they may: API keys from the Authorization header, session tokens from Session-Token."""
+"""Authentication and authorisation: API keys from the Authorization header, session tokens from Session-Token."""
 
 import time
 from collections.abc import Collection
@@ -23,7 +23,7 @@ _SEED_BYTES = 32
 
 
 async def admit(request: Request, keys: KeyRing, limits: RateLimits) -> Principal:
-    """Return the key's owner, and count the request; the answer will tell what the limit leaves.
+    """Return the key's owner and count the request against the rate limit, which the answer's headers show.
 
     Raises ``authentication_failed`` and ``rate_limited``.
     """
@@ -46,25 +46,25 @@ async def authenticate(request: Request, keys: KeyRing) -> Principal:
 
 
 def authorise(principal: Principal, roles: Collection[Role]) -> None:
-    """Let one of the roles pass. Raises ``insufficient_permissions``."""
+    """Require one of the roles. Raises ``insufficient_permissions``."""
     if principal.role not in roles:
         named = " or ".join(", ".join(sorted(roles)).rsplit(", ", 1))
         raise AuthenticationError("insufficient_permissions", f"This needs a key with the role {named}.")
 
 
 def authorise_wallet(principal: Principal, wallet_id: str) -> None:
-    """Let all but an agent of another wallet pass. Raises ``insufficient_permissions``."""
+    """Refuse an agent of another wallet. Raises ``insufficient_permissions``."""
     if principal.wallet_id is not None and principal.wallet_id != wallet_id:
         raise AuthenticationError("insufficient_permissions", "The key is bound to another wallet.")
 
 
 def encode_token(session: Keypair) -> str:
-    """Return the session token of a session key: its holder can sign on-chain, with or without this service."""
+    """Return the session token of a session key. Its holder can sign on-chain, with or without this service."""
     return _TOKEN_PREFIX + b58encode(session.secret()).decode()
 
 
 def decode_token(token: str) -> Keypair:
-    """Return the session key in a token. Raises ``session_token_invalid``."""
+    """Return the session key of a token. Raises ``session_token_invalid``."""
     try:
         seed = b58decode(token.removeprefix(_TOKEN_PREFIX).encode("ascii")) if len(token) <= 64 else b""
     except ValueError:
@@ -75,9 +75,9 @@ def decode_token(token: str) -> Keypair:
 
 
 def session_key(principal: Principal, token: str | None, wallet: WalletRecord) -> Keypair | None:
-    """Return the key that signs for the session; None when the operator signs instead.
+    """Return the key that signs for the session, or None when the operator signs instead.
 
-    Agents must send a token; other roles may. A token that is sent is always checked against the wallet.
+    Agents must send a token; other roles may. A token is always checked against the wallet.
     Raises ``session_token_invalid`` and ``session_token_expired``.
     """
     if token is None:

@@ -1,4 +1,4 @@
-"""API keys: their form, how they are recognised and what is stored of them."""
+"""API keys: their format, their recognition and their records."""
 
 import hashlib
 import hmac
@@ -38,7 +38,7 @@ _PREFIXES = ("avk_live_", "avk_test_")
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who asks: the organisation, the role and, for agents, the one wallet."""
+    """The caller: its organisation, its role and, for agents, its wallet."""
 
     key_id: str
     org: str
@@ -56,13 +56,13 @@ def _checksum(text: str) -> str:
 
 
 def generate(*, live: bool) -> str:
-    """Return a new key: prefix, 30 random base62 characters (178 bits) and a checksum against typing errors."""
+    """Return a new key: prefix, 30 random base62 characters (178 bits) and a checksum that catches typing errors."""
     body = _PREFIXES[0 if live else 1] + "".join(secrets.choice(_ALPHABET) for _ in range(_RANDOM))
     return body + _checksum(body)
 
 
 def well_formed(key: str) -> bool:
-    """Whether a text has the form of a key, checksum included."""
+    """Return whether a text has the format of a key, checksum included."""
     if not key.isascii() or not key.startswith(_PREFIXES):
         return False
     body, checksum = key[:-_CHECKSUM], key[-_CHECKSUM:]
@@ -71,18 +71,18 @@ def well_formed(key: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """A new key, shown once, and what is stored of it."""
+    """A new key, which is shown only once, and its record."""
 
     key: str
     record: ApiKey
 
 
 class KeyRing:
-    """API keys of a database, recognised by their HMAC-SHA256 under ``secret``.
+    """The API keys of a database, recognised by their HMAC-SHA256 under ``secret``.
 
-    A recognised key is remembered for ``cache_seconds``, so that not every request asks the database; one that is
-    revoked by another process stops working within that time. When keys were used is kept in memory until
-    ``note_use``. ``clock`` gives the Unix time, ``timer`` the seconds for which keys are remembered.
+    A recognised key is cached for ``cache_seconds``, so that not every request reads the database; a key revoked by
+    another process stops working within that time. Times of use stay in memory until ``note_use``. ``clock`` returns
+    the Unix time, ``timer`` the seconds that the cache counts.
     """
 
     def __init__(
@@ -103,21 +103,21 @@ class KeyRing:
         self._used: dict[str, int] = {}
 
     def digest(self, key: str) -> str:
-        """Return what is stored of a key."""
+        """Return the digest under which a key is stored."""
         return hmac.new(self._secret, key.encode(), hashlib.sha256).hexdigest()
 
     async def recognise(self, key: str) -> Principal | None:
-        """Whose key this is; None for a malformed, unknown or revoked one."""
+        """Return the key's owner, or None for a malformed, unknown or revoked key."""
         digest = self.digest(key)
-        remembered = self._cache.get(digest)
-        if remembered is None or self._timer() >= remembered[0]:
+        cached = self._cache.get(digest)
+        if cached is None or self._timer() >= cached[0]:
             self._cache.pop(digest, None)
             found = await self._db.read(lambda conn: api_key_by_digest(conn, digest)) if well_formed(key) else None
             if found is None or not hmac.compare_digest(found.digest, digest):
                 return None
             principal = Principal(found.key_id, found.org, _role(found), found.wallet_id)
-            remembered = self._cache[digest] = (self._timer() + self._cache_seconds, found, principal)
-        _, record, principal = remembered
+            cached = self._cache[digest] = (self._timer() + self._cache_seconds, found, principal)
+        _, record, principal = cached
         now = self._now()
         if record.revoked_at is not None and record.revoked_at <= now:
             return None
@@ -125,18 +125,18 @@ class KeyRing:
         return principal
 
     async def note_use(self) -> None:
-        """Store when keys were last used, of those that were since the last call."""
+        """Store the last use of every key used since the last call."""
         used, self._used = self._used, {}
         if used:
             await self._db.write(lambda conn: touch_api_keys(conn, used))
 
     def issue(self, *, org: str, role: Role, wallet_id: str | None, name: str, live: bool) -> Issued:
-        """Make a key; it works once its record is stored.
+        """Make a key. It works once its record is stored.
 
         Raises ValueError when an agent's key names no wallet, or another role's key names one.
         """
         if (role == "agent") != (wallet_id is not None):
-            raise ValueError("an agent key belongs to one wallet, other keys to none")
+            raise ValueError("an agent key needs a wallet, keys of other roles must not name one")
         key = generate(live=live)
         record = ApiKey(
             key_id=random_id("key_"),
@@ -145,38 +145,38 @@ class KeyRing:
             wallet_id=wallet_id,
             name=name,
             digest=self.digest(key),
-            hint=_hint(key),
+            hint=key[-4:],
             created_at=self._now(),
         )
         return Issued(key, record)
 
     def reissue(self, conn: Connection, org: str, idempotency_key: str, *, live: bool) -> Issued | None:
-        """Give the key that a request made under this idempotency key another text; None when it made none.
+        """Replace the text of the key that a request made under this idempotency key; None if it made none.
 
-        For one that a crash kept from being answered: the text before was shown to nobody and is not kept.
+        This is for a request that a crash left unanswered: nobody saw the earlier text, and it is not stored.
         """
         made = api_key_made_under(conn, org, idempotency_key)
         if made is None:
             return None
         key = generate(live=live)
-        record = replace(made, digest=self.digest(key), hint=_hint(key))
+        record = replace(made, digest=self.digest(key), hint=key[-4:])
         replace_digest(conn, record.key_id, digest=record.digest, hint=record.hint)
         return Issued(key, record)
 
     def create(self, *, org: str, role: Role, wallet_id: str | None, name: str, live: bool) -> str:
-        """Make a key and store its record; returns the key, which is not kept. Raises ValueError as ``issue``."""
+        """Make a key, store its record and return the key, which is not stored. Raises ValueError as ``issue``."""
         made = self.issue(org=org, role=role, wallet_id=wallet_id, name=name, live=live)
         self._db.write_now(lambda conn: insert_api_key(conn, made.record))
         return made.key
 
     async def list(self, org: str) -> list[ApiKey]:
-        """All keys of an organisation, revoked ones too."""
+        """Return all keys of an organisation, including revoked ones."""
         return await self._db.read(lambda conn: api_keys(conn, org))
 
     def revoke(self, conn: Connection, org: str, key_id: str, *, again: bool = False) -> ApiKey:
-        """Revoke a key; ``again`` says that this request has done so and is only to be answered.
+        """Revoke a key. ``again`` means that an earlier run of this request may have revoked it.
 
-        Raises ``key_not_found`` and, for one that was revoked before, ``key_not_active``.
+        Raises ``key_not_found`` and, if the key was already revoked, ``key_not_active``.
         """
         found, now = _found(conn, org, key_id), self._now()
         if revoke_api_key(conn, org, key_id, now):
@@ -188,9 +188,9 @@ class KeyRing:
     def rotate(
         self, conn: Connection, org: str, key_id: str, *, overlap: int, live: bool, idempotency_key: str | None = None
     ) -> Issued:
-        """Store a new key for the same use, and let the old one work for ``overlap`` seconds more.
+        """Store a replacement for a key, which works for ``overlap`` more seconds.
 
-        Raises ``key_not_found`` and, for one that was revoked or rotated before, ``key_not_active``.
+        Raises ``key_not_found`` and, if the key was already revoked or rotated, ``key_not_active``.
         """
         old = _found(conn, org, key_id)
         if old.revoked_at is not None:
@@ -201,7 +201,7 @@ class KeyRing:
         return made
 
     def forget(self) -> None:
-        """Ask the database about every key when it comes next; to be called after a change was committed."""
+        """Empty the cache; call it after a change was committed."""
         self._cache.clear()
 
     def _now(self) -> int:
@@ -209,14 +209,10 @@ class KeyRing:
 
 
 def status_of(record: ApiKey, now: int) -> KeyStatus:
-    """Return whether a key works at the Unix millisecond ``now``; a rotated one does until its `revoked_at`."""
+    """Return a key's status at the Unix millisecond ``now``; a rotated key works until its `revoked_at`."""
     if record.revoked_at is None:
         return "active"
     return "revoked" if record.revoked_at <= now else "rotated"
-
-
-def _hint(key: str) -> str:
-    return key[-4:]
 
 
 def _role(record: ApiKey) -> Role:

@@ -1,6 +1,6 @@
-"""Rate limits: requests a key, and failed authentications a client address.
+"""Rate limits: requests by key, and failed authentications by client address.
 
-They hold in one process and are forgotten with it.
+They apply to one process and are not stored.
 """
 
 import ipaddress
@@ -9,105 +9,84 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 
-from limits import RateLimitItemPerMinute, RateLimitItemPerSecond
-from limits.storage import MemoryStorage
-from limits.strategies import MovingWindowRateLimiter
-
 from app.core.errors import RequestError
 from app.core.settings import Settings
 
-Headers = dict[str, str]
-
-#: Keys and addresses that are remembered; beyond it the one that was silent for longest starts anew.
-_MOST = 10_000
+#: Names that a window remembers; beyond that, it forgets the one that was silent for longest.
+_MAX_NAMES = 10_000
 
 
-class MovingWindows(MemoryStorage):
-    """Moments of what was let through, in moving windows, of the last ``most`` who asked.
+class MovingWindow:
+    """Lets each name through at most ``limit`` times in any ``seconds``."""
 
-    The library's own windows never forget a name, and start a thread for every hundredth of a second.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic, most: int = _MOST) -> None:
-        super().__init__()
+    def __init__(
+        self, limit: int, seconds: int, *, clock: Callable[[], float] = time.monotonic, max_names: int = _MAX_NAMES
+    ) -> None:
+        self.limit = limit
+        self.seconds = seconds
         self._clock = clock
-        self._most = most
-        self._moments: OrderedDict[str, deque[float]] = OrderedDict()
+        self._max_names = max_names
+        self._times: OrderedDict[str, deque[float]] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._moments)
+        return len(self._times)
 
-    def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
-        """Let ``amount`` through where the last ``expiry`` seconds hold at most ``limit`` with it."""
+    def hit(self, name: str) -> tuple[bool, int, int]:
+        """Return whether the name may pass, how often it still may, and in how many seconds one more time."""
         now = self._clock()
-        if key in self._moments:
-            self._moments.move_to_end(key)
-        else:
-            self._moments[key] = deque()
-            if len(self._moments) > self._most:
-                self._moments.popitem(last=False)
-        moments = self._window(key, now - expiry)
-        if len(moments) + amount > limit:
-            return False
-        moments.extend([now] * amount)
-        return True
-
-    def get_moving_window(self, key: str, limit: int, expiry: int) -> tuple[float, int]:  # noqa: ARG002
-        """Return the first moment in the window and how many it holds."""
-        now = self._clock()
-        moments = self._window(key, now - expiry)
-        return (moments[0], len(moments)) if moments else (now, 0)
-
-    def _window(self, key: str, after: float) -> deque[float]:
-        moments = self._moments.get(key, deque())
-        while moments and moments[0] <= after:
-            moments.popleft()
-        return moments
+        times = self._times.setdefault(name, deque())
+        self._times.move_to_end(name)
+        if len(self._times) > self._max_names:
+            self._times.popitem(last=False)
+        while times and times[0] <= now - self.seconds:
+            times.popleft()
+        passes = len(times) < self.limit
+        if passes:
+            times.append(now)
+        return passes, self.limit - len(times), max(1, math.ceil(times[0] + self.seconds - now))
 
 
 class RateLimits:
     """Counts requests and refuses those beyond a limit; a limit of 0 in the settings switches it off."""
 
     def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._limiter = MovingWindowRateLimiter(MovingWindows(clock))
-        self._failures = MovingWindowRateLimiter(MovingWindows(clock))
-        self._requests = self._failed = None
+        self._requests = self._failures = None
         if settings.rate_limit:
-            # So many at once and on average so many a second: both follow from one window.
+            # One window sets both the burst and the average rate.
             seconds = settings.rate_limit_burst // settings.rate_limit
-            self._requests = RateLimitItemPerSecond(settings.rate_limit_burst, seconds)
-            self._policy = f'"default";q={settings.rate_limit_burst};w={seconds}'
+            self._requests = MovingWindow(settings.rate_limit_burst, seconds, clock=clock)
         if settings.failed_authentications:
-            self._failed = RateLimitItemPerMinute(settings.failed_authentications)
+            self._failures = MovingWindow(settings.failed_authentications, 60, clock=clock)
 
-    def count(self, key_id: str) -> Headers:
-        """Count a request of a key; returns what to tell of the limit. Raises ``rate_limited``."""
-        item = self._requests
-        if item is None:
+    def count(self, key_id: str) -> dict[str, str]:
+        """Count a request of a key and return the answer's headers about the limit. Raises ``rate_limited``."""
+        window = self._requests
+        if window is None:
             return {}
-        passed = self._limiter.hit(item, key_id)
-        reset, remaining = self._limiter.get_window_stats(item, key_id)
-        wait = max(1, math.ceil(reset - self._clock()))
-        headers = {"RateLimit-Policy": self._policy, "RateLimit": f'"default";r={remaining};t={wait}'}
-        if not passed:
-            message = "The API key made too many requests."
-            raise RequestError("rate_limited", message, headers={**headers, "Retry-After": str(wait)})
+        passes, remaining, wait = window.hit(key_id)
+        headers = {
+            "RateLimit-Policy": f'"default";q={window.limit};w={window.seconds}',
+            "RateLimit": f'"default";r={remaining};t={wait}',
+        }
+        if not passes:
+            raise _rate_limited("The API key made too many requests.", wait, headers)
         return headers
 
     def failed(self, client: str | None) -> None:
         """Count a failed authentication of a client's address. Raises ``rate_limited``."""
-        item, network = self._failed, network_of(client)
-        if item is None or self._failures.hit(item, network):
+        if self._failures is None:
             return
-        reset, _ = self._failures.get_window_stats(item, network)
-        wait = max(1, math.ceil(reset - self._clock()))
-        message = "Too many requests without a valid API key came from this address."
-        raise RequestError("rate_limited", message, headers={"Retry-After": str(wait)})
+        passes, _, wait = self._failures.hit(network_of(client))
+        if not passes:
+            raise _rate_limited("Too many requests without a valid API key came from this address.", wait, {})
+
+
+def _rate_limited(message: str, wait: int, headers: dict[str, str]) -> RequestError:
+    return RequestError("rate_limited", message, headers={**headers, "Retry-After": str(wait)})
 
 
 def network_of(client: str | None) -> str:
-    """Return what counts as one client: an IPv4 address, or the /64 that one host has of IPv6."""
+    """Return what counts as one client: an IPv4 address, or the IPv6 /64 that belongs to one host."""
     try:
         address = ipaddress.ip_address(client or "")
     except ValueError:

@@ -1,1 +1,1 @@
-"""Api."""
+"""What all routes share: field types, parsing, operations, the OpenAPI document and metrics."""

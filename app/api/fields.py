@@ -1,4 +1,4 @@
-"""What all models share: spellings, strictness and the field types with their limits."""
+"""What all models share: naming, strictness, and field types with their limits."""
 
 import re
 from collections.abc import Callable
@@ -35,13 +35,13 @@ R = TypeVar("R")
 _DECIMAL = {"type": "string", "pattern": r"^[0-9]{1,14}(\.[0-9]{1,6})?$", "examples": ["12.50"]}
 _DECIMAL_OR_ALL = {"anyOf": [_DECIMAL, {"const": "all"}], "examples": ["all"]}
 _TIMESTAMP = {"type": "string", "format": "date-time", "examples": ["2026-05-01T00:00:00Z"]}
-#: Control characters but for tab, line feed and carriage return, as a range of regular expressions in both dialects.
+#: Control characters except tab, line feed and carriage return, as a range that Python and ECMA regexes understand.
 _CONTROL = r"\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f"
 _HAS_CONTROL = re.compile(f"[{_CONTROL}]")
 
 
 class _Request(BaseModel):
-    """What a client sends: each name in one of its two spellings, and nothing else."""
+    """What a client sends: known names only, each in one of its two spellings."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -66,13 +66,13 @@ class _Request(BaseModel):
 
 
 class Body(_Request):
-    """A request body, without silent conversions."""
+    """A request body. Values are not converted."""
 
     model_config = ConfigDict(strict=True)
 
 
 class Query(_Request):
-    """Query parameters; text is converted to the declared types."""
+    """Query parameters. Text is converted to the declared types."""
 
 
 class Answer(BaseModel):
@@ -91,21 +91,28 @@ def _money(value: Any) -> int:
         raise PydanticCustomError("invalid_amount", "{reason}", {"reason": str(error)}) from None
 
 
-def _positive(value: int) -> int:
-    if value == 0:
-        raise PydanticCustomError("invalid_amount", "must be greater than zero")
-    return value
+def _check(holds: Callable[[Any], object], message: str, code: str = "value") -> Callable[[Any], Any]:
+    """Return a validator that refuses values for which ``holds`` is false."""
+
+    def validate(value: Any) -> Any:
+        if not holds(value):
+            raise PydanticCustomError(code, message)
+        return value
+
+    return validate
 
 
-def _plain(value: str) -> str:
-    if _HAS_CONTROL.search(value):
-        raise PydanticCustomError("string_control", "must not contain control characters")
-    return value
+_positive = _check(bool, "must be greater than zero", "invalid_amount")
+_not_blank = _check(str.strip, "must not be blank")
+_trimmed = _check(lambda text: text == text.strip(), "must not begin or end with a blank")
+_plain = _check(lambda text: not _HAS_CONTROL.search(text), "must not contain control characters")
+_without_comma = _check(lambda tag: "," not in tag, "must not contain a comma, which separates tags")
+_category = _check(CATEGORIES.__contains__, f"must be one of {', '.join(CATEGORIES)}")
 
 
 @dataclass(frozen=True, slots=True)
 class _Plain:
-    """Text without control characters, and for the document without those in ``but``."""
+    """Text without control characters; its schema excludes those in ``but``, too."""
 
     but: str = ""
 
@@ -116,18 +123,6 @@ class _Plain:
         return {**handler(schema), "pattern": f"^[^{self.but}{_CONTROL}]*$"}
 
 
-def _not_blank(value: str) -> str:
-    if not value.strip():
-        raise PydanticCustomError("string_blank", "must not be blank")
-    return value
-
-
-def _trimmed(value: str) -> str:
-    if value != value.strip():
-        raise PydanticCustomError("string_blank", "must not begin or end with a blank")
-    return value
-
-
 def _recipient(value: Any, validate: ValidatorFunctionWrapHandler) -> str:
     try:
         return str(validate(value))
@@ -135,12 +130,6 @@ def _recipient(value: Any, validate: ValidatorFunctionWrapHandler) -> str:
         raise PydanticCustomError(
             "invalid_recipient", "must be a string of 1 to 253 characters, without control characters"
         ) from None
-
-
-def _category(value: str) -> str:
-    if value not in CATEGORIES:
-        raise PydanticCustomError("category", "must be one of {names}", {"names": ", ".join(CATEGORIES)})
-    return value
 
 
 def _moment(value: Any) -> int:
@@ -161,12 +150,6 @@ def _after_start(value: int, info: ValidationInfo) -> int:
     return value
 
 
-def _tag(value: str) -> str:
-    if "," in value:
-        raise PydanticCustomError("tag", "must not contain a comma, which separates tags")
-    return value
-
-
 def _tag_list(value: Any) -> list[str]:
     return value.split(",") if isinstance(value, str) else []
 
@@ -175,17 +158,17 @@ def _all_or_money(value: Any) -> int | None:
     return None if value == "all" else _positive(_money(value))
 
 
-#: Micro-USDC from a decimal string; zero allowed (limits of policies).
+#: Micro-USDC from a decimal string, zero allowed: limits of policies.
 Limit = Annotated[int, BeforeValidator(_money), WithJsonSchema(_DECIMAL)]
 #: Micro-USDC from a decimal string, above zero.
 Amount = Annotated[int, AfterValidator(_positive), BeforeValidator(_money), WithJsonSchema(_DECIMAL)]
-#: The same, or None for the literal ``all``.
+#: Micro-USDC from a decimal string above zero, or None for the literal ``all``.
 AmountOrAll = Annotated[int | None, BeforeValidator(_all_or_money), WithJsonSchema(_DECIMAL_OR_ALL)]
 #: Unix seconds from an ISO 8601 timestamp.
 Timestamp = Annotated[int, BeforeValidator(_timestamp), WithJsonSchema(_TIMESTAMP)]
-#: The same in Unix milliseconds.
+#: Unix milliseconds from an ISO 8601 timestamp.
 Moment = Annotated[int, BeforeValidator(_moment), WithJsonSchema(_TIMESTAMP)]
-#: The end of a period whose beginning is the field `from_` before it.
+#: The end of a period that begins at the preceding field `from_`.
 End = Annotated[Moment, AfterValidator(_after_start)]
 
 
@@ -194,7 +177,7 @@ def _text(pattern: str) -> dict[str, Any]:
 
 
 Identifier = Annotated[str, StringConstraints(min_length=1, max_length=128), _Plain()]
-#: An identifier that its client chooses for good: a blank at its ends would be a slip that nobody sees.
+#: An identifier that a client chooses for good: a blank at either end would be an invisible slip.
 NewIdentifier = Annotated[
     Identifier,
     AfterValidator(_trimmed),
@@ -205,10 +188,10 @@ Name = Annotated[
     AfterValidator(_not_blank),
     WithJsonSchema(_text(rf"^[^{_CONTROL}]*[^\s{_CONTROL}][^{_CONTROL}]*$")),
 ]
-Tag = Annotated[str, StringConstraints(min_length=1, max_length=64), _Plain(but=","), AfterValidator(_tag)]
+Tag = Annotated[str, StringConstraints(min_length=1, max_length=64), _Plain(but=","), AfterValidator(_without_comma)]
 Tags = Annotated[list[Tag], Field(max_length=32)]
 _TAG_TEXT = f"[^,{_CONTROL}]{{1,64}}"
-#: Tags from a comma-separated text.
+#: Tags from comma-separated text.
 TagList = Annotated[
     list[Tag],
     Field(max_length=32),
@@ -216,11 +199,11 @@ TagList = Annotated[
     WithJsonSchema({"type": "string", "pattern": f"^{_TAG_TEXT}(,{_TAG_TEXT}){{0,31}}$", "examples": ["a,b"]}),
 ]
 Memo = Annotated[str, StringConstraints(max_length=512), _Plain()]
-#: What is explained: a task, a dispute's reason.
+#: An explanation: a task, the reason of a dispute.
 Text = Annotated[str, StringConstraints(min_length=1, max_length=2_000), _Plain()]
 #: An address is at most 44 characters, a domain at most 253.
 RecipientText = Annotated[str, StringConstraints(min_length=1, max_length=253), _Plain()]
-#: The same where it is to be paid: what is no such text is an `invalid_recipient` like a text that names nobody.
+#: The recipient of a payment: malformed text is an `invalid_recipient`, as is text that names nobody.
 Recipient = Annotated[RecipientText, WrapValidator(_recipient)]
 Category = Annotated[str, AfterValidator(_category), WithJsonSchema({"type": "string", "enum": list(CATEGORIES)})]
 IdempotencyKey = Annotated[str, StringConstraints(min_length=1, max_length=255), _Plain()]
@@ -228,7 +211,7 @@ Cursor = Annotated[str, StringConstraints(min_length=1, max_length=512)]
 PageSize = Annotated[int, Field(ge=1, le=100)]
 
 
-#: What answers hold is made by us and not validated again; these say in the document what it looks like.
+#: Answers are not validated, because the service makes them; these types describe them in the OpenAPI document.
 Usdc = Annotated[str, WithJsonSchema({"type": "string", "pattern": r"^[0-9]+\.[0-9]{2,6}$", "examples": ["12.50"]})]
 Time = Annotated[str, WithJsonSchema(_TIMESTAMP)]
 
@@ -250,13 +233,13 @@ KeyId = Annotated[str, _id("key")]
 
 
 def without_defaults(schema: dict[str, Any]) -> None:
-    """Take the defaults out of a schema: a generated client would send them as if its user had."""
+    """Remove the defaults from a schema: a generated client would send them as if its user had."""
     for field in schema["properties"].values():
         field.pop("default", None)
 
 
 def at_least_one_change(schema: dict[str, Any]) -> None:
-    """Say in a body's schema that it changes something, and that `null` is no value: absence keeps what is there."""
+    """Require at least one change in a body's schema, and forbid `null`: absent fields keep their values."""
     without_defaults(schema)
     for name, field in schema["properties"].items():
         if name != "idempotencyKey":
@@ -268,7 +251,7 @@ def at_least_one_change(schema: dict[str, Any]) -> None:
 
 
 class Page(Query):
-    """Paging of the list endpoints."""
+    """Parameters of list endpoints for paging."""
 
     limit: PageSize = 20
     cursor: Cursor | None = None
@@ -294,7 +277,7 @@ def optional(convert: Callable[[R], T], value: R | None) -> T | None:
 
 
 class ErrorBody(Answer):
-    """The members of every error; some codes add more."""
+    """The members of every error. Some codes add more."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -305,13 +288,13 @@ class ErrorBody(Answer):
 
 
 class ErrorEnvelope(Answer):
-    """What every error answers."""
+    """The body of every error."""
 
     error: ErrorBody
 
 
 class Violation(Answer):
-    """The rule that refused, its limit and what the payment would have made of it."""
+    """The rule that refused, its limit, and the value that the payment would have reached."""
 
     rule: str
     limit: str
@@ -321,7 +304,7 @@ class Violation(Answer):
 class PolicyViolationBody(ErrorBody):
     """The error of a payment or an escrow that the wallet's policy refused.
 
-    `approval_id` is that of the approval with which it would pass, where there is one.
+    `approval_id` names the approval with which it would pass, if there is one.
     """
 
     model_config = ConfigDict(extra="allow", json_schema_extra=without_defaults)
@@ -334,12 +317,12 @@ class PolicyViolationBody(ErrorBody):
 
 
 class PolicyViolationEnvelope(Answer):
-    """What a refusal by the policy answers."""
+    """The body of a refusal by the policy."""
 
     error: PolicyViolationBody
 
 
 class EmptyBody(Body):
-    """Body of requests whose path says everything."""
+    """The body of requests that need nothing but their path."""
 
     idempotency_key: IdempotencyKey | None = None

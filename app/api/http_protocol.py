@@ -1,4 +1,9 @@
-"""What a client's connection may take, in time and bytes, and how what is no request is answered."""
+"""Limits a client connection in time and bytes, and answers what is not an HTTP request.
+
+uvicorn 0.54 lacks three things for httptools: a timeout for a whole request, a limit on the bytes of a request's head
+(only h11 has one, `h11_max_incomplete_event_size`), and a hook for the answer to a malformed request. A version with
+all three replaces this module; https://github.com/Kludex/uvicorn/issues/157 asks for the first two.
+"""
 
 import asyncio
 
@@ -7,34 +12,34 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from app.core.errors import RequestError
 
-#: What a request line and headers may take; also what comes between two parts of a body or after its last, and what
-#: comes of a body once its request is answered. The parser itself keeps all that it is given.
+#: Limit for a request line with its headers, for what arrives between or after the chunks of a body, and for a body
+#: whose request is already answered. The parser itself buffers without limit.
 _MAX_BYTES = 65_536
-#: Bytes after which it is seen whether that is too much: so much more may pass.
+#: The limit is checked after every so many bytes, so it can be exceeded by as many.
 _PIECE = 4_096
 
 
 def protocol(seconds: float) -> type[HttpToolsProtocol]:
-    """Return uvicorn's protocol, which waits for ever and keeps everything, with limits to how long and how large.
+    """Return uvicorn's HTTP protocol with a limit of `seconds` for a request to arrive, and limits in bytes.
 
-    A body that does not come while a route reads it is answered by that route, one that cannot be read has ended early.
-    What is no request is answered by the application, which finds the error in the state as `refusal`.
+    If a body is late while a route reads it, that route answers; a malformed body looks to the route as if it had ended
+    early. What is not a request is answered by the application, which finds the error in the state as `refusal`.
     """
 
-    class Patient(HttpToolsProtocol):
+    class LimitedProtocol(HttpToolsProtocol):
         _timer: asyncio.TimerHandle | None = None
         _in_head = True
-        #: What came since the end of a head, of a part of a body that is wanted, or of a request.
+        #: Bytes since the end of a head, of a body chunk that the route still wants, or of a request.
         _bytes = 0
-        #: Nothing that still comes is read.
+        #: Whether to ignore everything that still arrives.
         _refused = False
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
             super().connection_made(transport)
-            self._wait()
+            self._start_timer()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            self._stop()
+            self._stop_timer()
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
@@ -52,10 +57,10 @@ def protocol(seconds: float) -> type[HttpToolsProtocol]:
 
         def on_message_begin(self) -> None:
             super().on_message_begin()
-            self._wait()
+            self._start_timer()
 
         def on_header(self, name: bytes, value: bytes) -> None:
-            # What follows a body has the form of headers, but is none.
+            # Trailers, which follow a body, are reported as headers too.
             if self._in_head:
                 super().on_header(name, value)
 
@@ -69,7 +74,7 @@ def protocol(seconds: float) -> type[HttpToolsProtocol]:
                 self._bytes = 0
 
         def on_message_complete(self) -> None:
-            self._stop()
+            self._stop_timer()
             super().on_message_complete()
             self._in_head, self._bytes = True, 0
 
@@ -86,10 +91,10 @@ def protocol(seconds: float) -> type[HttpToolsProtocol]:
             super()._start_asgi_task(cycle, readable)
 
         def _refuse(self, message: str) -> None:
-            """Read no further, have answered what is not yet, and close the connection."""
+            """Stop reading, have the open request answered, and close the connection."""
             self._refused = True
             if self.cycle is not None and not self.cycle.response_complete:
-                # An earlier request, or the one of whose body the rest cannot be read: it gets its own answer.
+                # An earlier request, or the one whose body is malformed, gets its own answer.
                 self.cycle.keep_alive = False
                 self.cycle.message_event.set()
             elif self._in_head:
@@ -117,16 +122,16 @@ def protocol(seconds: float) -> type[HttpToolsProtocol]:
             )
             self._start_asgi_task(self.cycle, self.app)
 
-        def _wait(self) -> None:
-            self._stop()
-            self._timer = self.loop.call_later(seconds, self._give_up)
+        def _start_timer(self) -> None:
+            self._stop_timer()
+            self._timer = self.loop.call_later(seconds, self._time_out)
 
-        def _stop(self) -> None:
+        def _stop_timer(self) -> None:
             if self._timer is not None:
                 self._timer.cancel()
 
-        def _give_up(self) -> None:
+        def _time_out(self) -> None:
             if self._in_head or self.cycle.response_complete:
                 self.transport.close()
 
-    return Patient
+    return LimitedProtocol

@@ -1,6 +1,6 @@
 """The OpenAPI 3.1 document, from the operations that the routes declare.
 
-What the validation of requests and the making of answers cannot tell is added here: headers, links and examples.
+Adds what the models of requests and answers do not contain: headers, links and examples.
 """
 
 import json
@@ -22,17 +22,17 @@ _REFERENCE = re.compile(r"#/components/schemas/(\w+)")
 
 _REQUEST_HEADERS: Mapping[str, Json] = {
     "Idempotency-Key": {
-        "description": "Instead of the field idempotencyKey: a repetition within 24 hours gets the first answer.",
+        "description": "Alternative to the field idempotencyKey: a repetition within 24 hours gets the first answer.",
         "schema": {"type": "string", "minLength": 1, "maxLength": 255, "examples": ["order-1024"]},
     },
     "Session-Token": {
-        "description": "The wallet's session token, as `rotate-token` answered it. A key with the role agent needs it; "
-        "with other keys it may be left out, and is checked when it is not.",
+        "description": "The wallet's session token, from `rotate-token`. Keys with the role agent need it; others may "
+        "omit it. It is always checked when sent.",
         "schema": {"type": "string", "examples": ["avs_7mVwGKnUZuVnbH2WuJbSyRhZ2HrYVXpXRvMQqsQqWk3Z"]},
     },
     "If-Match": {
-        "description": "The `ETag` of the policy as it was read: the request fails with `version_conflict` when it has "
-        "changed since. Several, separated by commas, or `*` for any.",
+        "description": "The policy's `ETag` from when it was read: if the policy has changed since, the request fails "
+        "with `version_conflict`. Several are separated by commas; `*` matches any.",
         "schema": {
             "type": "string",
             "pattern": r'^(\*|"[!#-~]+"(, ?"[!#-~]+")*)$',
@@ -43,25 +43,25 @@ _REQUEST_HEADERS: Mapping[str, Json] = {
 
 _RESPONSE_HEADERS: Mapping[str, Json] = {
     "Request-Id": {
-        "description": "The request's id, to be quoted to support; errors hold it as `request_id`, too.",
+        "description": "The request's id, to quote to support; errors also hold it as `request_id`.",
         "required": True,
         "schema": {"type": "string", "pattern": "^req_[0-9A-Za-z]+$"},
     },
     "RateLimit-Policy": {
-        "description": "How many requests (`q`) of the API key any window of so many seconds (`w`) may hold. Absent "
-        "where the service does not limit them.",
+        "description": "How many requests (`q`) the API key may make in any window of `w` seconds. Absent without a "
+        "limit.",
         "schema": {"type": "string", "examples": ['"default";q=200;w=2']},
     },
     "RateLimit": {
-        "description": "How many requests remain (`r`), and in how many seconds one more does (`t`).",
+        "description": "How many requests remain (`r`), and in how many seconds the next one is allowed (`t`).",
         "schema": {"type": "string", "examples": ['"default";r=199;t=2']},
     },
     "Retry-After": {
-        "description": "Seconds after which the request may be sent again.",
+        "description": "Seconds after which to send the request again.",
         "schema": {"type": "integer", "minimum": 1},
     },
     "WWW-Authenticate": {
-        "description": "`Bearer`, when it is the API key that was not accepted.",
+        "description": "`Bearer`, if the API key was not accepted.",
         "schema": {"type": "string"},
     },
     "ETag": {
@@ -70,19 +70,19 @@ _RESPONSE_HEADERS: Mapping[str, Json] = {
         "schema": {"type": "string", "pattern": '^"[!#-~]+"$'},
     },
     "Idempotent-Replayed": {
-        "description": "`true` when this is the answer to an earlier request with the same idempotency key.",
+        "description": "`true` if this answer was first given to an earlier request with the same idempotency key.",
         "schema": {"type": "string", "const": "true"},
     },
 }
 
-#: Answers that may tell when to ask again.
+#: Statuses whose answers may carry Retry-After.
 _RETRIED = frozenset({"409", "429", "503"})
 
 
 def document(routes: Sequence[Route], base_url: str) -> Json:
-    """Return what `/openapi.json` answers for these routes."""
+    """Return the document of these routes, as `/openapi.json` serves it."""
     api.app = Starlette(routes=list(routes))
-    # Generated once a process: making it takes the nested models out of what it is made from.
+    # A copy, because spectree can generate it only once a process: that consumes the nested models.
     found: Json = deepcopy(api.spec)
     found["servers"] = [{"url": base_url}]
     components = found["components"]
@@ -138,7 +138,7 @@ def _complete(operation: Json, headers: Headers, schemas: Json) -> None:
 
 
 def _without_null(schema: Json) -> None:
-    """Keep what a path, a query or a header can hold: `null` there means a parameter that is not sent."""
+    """Remove `null` from a parameter's schema: there it means a parameter that is not sent."""
     kinds = [kind for kind in schema.pop("anyOf", ()) if kind != {"type": "null"}]
     if kinds:
         (kind,) = kinds
@@ -148,10 +148,10 @@ def _without_null(schema: Json) -> None:
 
 
 def _link(operation: Json, paths: Json, schemas: Json) -> None:
-    """Link what makes an object to what is done with it: all operations that take its id alone from their path."""
+    """Link an operation that creates an object to all operations whose path takes just the object's id."""
     answer = operation["responses"]["200"]
     fields = list(_named(answer["content"][_JSON]["schema"], schemas)["properties"])
-    # An object's own id comes first, and again as `id`.
+    # The answer of a creation starts with the object's id and repeats it as `id`.
     if "id" not in fields:
         return
     links = {
@@ -167,7 +167,7 @@ def _link(operation: Json, paths: Json, schemas: Json) -> None:
 
 
 def _used(paths: Json, schemas: Json) -> Json:
-    """Return the schemas that operations refer to; a query is described by its parameters and needs none."""
+    """Return the schemas that operations refer to. Queries are described as parameters and need none."""
     used: set[str] = set()
     found = set(_REFERENCE.findall(json.dumps(paths)))
     while found:

@@ -1,15 +1,15 @@
-"""Examples of the OpenAPI document: what a client sends with the main operations, and what a refusal looks like."""
+"""Examples of the OpenAPI document: bodies of the main operations, and a refusal by the policy."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from app.core.errors import CATALOGUE, PolicyViolationError
+from app.core.errors import PolicyViolationError
 
 _WALLET, _POLICY = "wal_VDycjSYafbJkJfSRKajygt", "pol_VzU53AtbSxsDL2M2jvnpAT"
 _RECIPIENT = "9xQeWvG816bUx9EPjHmaT23yvVM2ZWbrrpZb9PusVFin"
 _HASH = "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 
-#: Bodies by the operation's name.
+#: Request bodies by operation.
 BODIES: Mapping[str, dict[str, Any]] = {
     "create_policy": {
         "name": "Shopping",
@@ -63,4 +63,4 @@ BODIES: Mapping[str, dict[str, Any]] = {
 #: The answer to a payment that the wallet's policy refused.
 POLICY_VIOLATION: Mapping[str, Any] = PolicyViolationError(
     violation={"rule": "max_per_tx", "limit": "5.00", "attempted": "6.00"}, wallet_id=_WALLET, policy_id=_POLICY
-).envelope(docs=f"/docs/errors/{CATALOGUE['policy_violation'].code}", request_id="req_NaLTW5KRAT7GNcwLfd2Mhr")
+).envelope(docs="/docs/errors/policy_violation", request_id="req_NaLTW5KRAT7GNcwLfd2Mhr")

@@ -1,10 +1,10 @@
-"""What every route shares: authentication, parsing, idempotency, and its place in the OpenAPI document."""
+"""Turn a handler into an endpoint: authentication, parsing, idempotency, and its entry in the OpenAPI document."""
 
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from spectree import Response as Responses
 from spectree import SecurityScheme, SpecTree
 from spectree.models import SecureType, SecuritySchemeData
@@ -13,8 +13,8 @@ from starlette.responses import Response
 
 from app.access.auth import admit, authorise, authorise_wallet
 from app.access.keyring import KeyRing, Principal, Role
+from app.api._parsing import query_items, read_json, validation_error
 from app.api.fields import Body, ErrorEnvelope, IdempotencyKey, PolicyViolationEnvelope, Query
-from app.api.parsing import query_items, read_json, refuse
 from app.core.errors import CATALOGUE, ApiError, RequestError
 from app.submission.context import Service
 from app.submission.idempotency import Claim, Fingerprint, Idempotency, body_hash
@@ -27,7 +27,7 @@ _BODIES = ("request_too_large", "request_timeout")
 _SESSION = ("session_token_invalid", "session_token_expired")
 _CHANGES = ("idempotency_conflict", "idempotency_in_progress", "chain_unavailable")
 
-#: Collects the operations as their routes are imported; ``app.server.application`` makes `/openapi.json` of it.
+#: Collects the operations as their routes are imported; ``app.server.application`` turns them into `/openapi.json`.
 api = SpecTree(
     "starlette",
     annotations=False,
@@ -52,7 +52,7 @@ api = SpecTree(
 
 @dataclass(frozen=True, slots=True)
 class Headers:
-    """Which headers an operation takes and answers beside those that every operation has."""
+    """The headers that an operation takes and answers, in addition to those of every operation."""
 
     session: bool
     version: bool
@@ -62,7 +62,7 @@ class Headers:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request that was authenticated: who asks for what."""
+    """An authenticated request: who asks for what."""
 
     service: Service
     principal: Principal
@@ -96,9 +96,12 @@ def operation(
 ) -> Callable[[Handler], Endpoint]:
     """Make an endpoint of ``handler(call, body or query)``.
 
-    ``changes`` gives it idempotency keys. ``session`` documents the header Session-Token and its errors, ``version``
-    If-Match, ``tagged`` the answer's ETag. ``secret`` keeps the answer encrypted while it can be repeated, ``pays``
-    counts its outcome as a payment's. ``errors`` are the codes that not every operation has.
+    - ``errors``: codes in addition to those of every operation.
+    - ``changes``: it takes idempotency keys.
+    - ``session``: document the header Session-Token and its errors.
+    - ``version``, ``tagged``: document the header If-Match and the answer's ETag.
+    - ``secret``: the answer is stored encrypted for repetitions.
+    - ``pays``: its outcome counts as a payment's.
     """
 
     def decorate(handler: Handler) -> Endpoint:
@@ -172,10 +175,10 @@ async def _arguments(request: Request, body: type[Body] | None, query: type[Quer
     try:
         return model.model_validate(found)
     except ValidationError as error:
-        raise refuse(error, "body" if body else "query") from None
+        raise validation_error(error, "body" if body else "query") from None
 
 
-_KEY: type[Body] = type("_Key", (Body,), {"__annotations__": {"key": IdempotencyKey}})
+_KEY = TypeAdapter(IdempotencyKey)
 
 
 def _fingerprint(request: Request, principal: Principal, arguments: Body | Query | None) -> Fingerprint | None:
@@ -188,7 +191,7 @@ def _fingerprint(request: Request, principal: Principal, arguments: Body | Query
         return None
     if sent is None:
         try:
-            _KEY.model_validate({"key": key})
+            _KEY.validate_python(key)
         except ValidationError:
             raise RequestError("invalid_request", "Idempotency-Key: must have 1 to 255 characters.") from None
     parsed: dict[str, Any] = arguments.model_dump(exclude={"idempotency_key"}) if arguments is not None else {}

@@ -66,4 +66,4 @@ class Confirmations:
             return  # the node may be back before the waiters time out
         for signature, status in zip(signatures, seen.found, strict=True):
             if status is not None and status.is_confirmed:
-                self._waiting.tell(signature, status)
+                self._waiting.notify(signature, status)

@@ -1,4 +1,4 @@
-"""Work that the service does next to requests."""
+"""Background tasks of the service."""
 
 import asyncio
 import contextlib
@@ -12,19 +12,19 @@ _log = structlog.get_logger(__name__)
 
 
 class Background(ABC):
-    """Work in a task of its own, from `start` until `stop`."""
+    """Runs in a task of its own, from `start` until `stop`."""
 
     name: ClassVar[str]
-    """The task's."""
+    """Name of the task."""
 
     _task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begin, with what an earlier process left undone."""
+        """Start the task, first with what an earlier process left unfinished."""
         self._task = asyncio.create_task(self._run(), name=self.name)
 
     async def stop(self) -> None:
-        """End."""
+        """Cancel the task and wait for its end."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -32,26 +32,26 @@ class Background(ABC):
 
     @abstractmethod
     async def _run(self) -> None:
-        """Work until cancelled."""
+        """Run until cancelled."""
 
 
 class Periodic(Background):
-    """Work that looks every `interval` seconds for what is due, and whenever it is woken."""
+    """Does a round of work every `interval` seconds, and whenever it is woken."""
 
     waits_for: ClassVar[tuple[type[Exception], ...]] = ()
-    """Errors by which the chain, or the way to it, says that it cannot be asked now."""
+    """Errors which mean that the chain is unreachable: the first in a row is logged as a warning."""
 
     def __init__(self, interval: float) -> None:
         self._interval = interval
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
-        """Look now; call it from the event loop."""
+        """Start the next round now; call it from the event loop."""
         self._woken.set()
 
     @abstractmethod
     async def tick(self) -> object:
-        """Look once and do what is due."""
+        """Do one round."""
 
     async def _run(self) -> None:
         waiting = False
@@ -64,7 +64,7 @@ class Periodic(Background):
                 if not waiting:
                     _log.warning(f"{self.name}_waits_for_the_chain", error=str(error))
                 waiting = True
-            except Exception:  # noqa: BLE001 - whatever it is, the next look may succeed
+            except Exception:  # noqa: BLE001 - whatever it is, the next round may succeed
                 _log.exception(f"{self.name}_failed")
             # Not `wait_for`, which in Python 3.11 can swallow a cancellation.
             with contextlib.suppress(TimeoutError):
@@ -72,8 +72,8 @@ class Periodic(Background):
                     await self._woken.wait()
 
 
-async def at_work(stack: AsyncExitStack, *works: Background) -> None:
-    """Start these in their order; the stack stops them, the last one first."""
-    for work in works:
-        await work.start()
-        stack.push_async_callback(work.stop)
+async def start_all(stack: AsyncExitStack, *tasks: Background) -> None:
+    """Start the tasks in this order; the stack stops them in reverse."""
+    for task in tasks:
+        await task.start()
+        stack.push_async_callback(task.stop)

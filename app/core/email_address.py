@@ -1,13 +1,13 @@
-"""Addresses that e-mails are sent to and from."""
+"""E-mail addresses."""
 
 from email_validator import EmailNotValidError, validate_email
 
-#: How RFC 2047 begins text in another encoding: in a header the address would become another one, or none.
+#: Begins an RFC 2047 encoded word, which would change the address in a header or make it invalid.
 _ENCODED_WORD = "=?"
 
 
 def parse_address(text: str) -> str:
-    """Return an address as it stands in a message: ASCII, its domain encoded. Raises ValueError for what is none."""
+    """Return an address as it appears in a message: ASCII, with an encoded domain. Raises ValueError if invalid."""
     if _ENCODED_WORD in text:
         raise ValueError("not an e-mail address")
     try:

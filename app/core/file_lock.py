@@ -1,4 +1,4 @@
-"""Locks between processes: held by whoever took a file's, until it closes the file or ends."""
+"""Locks between processes, held until the holder closes the file or ends."""
 
 import fcntl
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import IO
 
 
 def take(path: Path) -> IO[str] | None:
-    """Take the lock of a file, which is made when it is missing; `None` when another process has it."""
+    """Take the lock of a file, creating the file if needed; None if another process holds it."""
     handle = path.open("w")
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Logs: one JSON object a line, of this service and of the libraries it uses, without secrets."""
+"""Logs of the service and its libraries: one JSON object a line, without secrets."""
 
 import logging
 import re
@@ -11,7 +11,7 @@ _SECRET = re.compile(r"(avk_(?:live|test)_|avs_|whsec_|Bearer )[\w+/=-]+")
 
 
 def configure(level: str, file: TextIO) -> None:
-    """Write lines of this level and above to ``file``; those that a request causes carry its ``request_id``."""
+    """Write lines of this level and above to ``file``; lines caused by a request carry its ``request_id``."""
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -35,11 +35,11 @@ def configure(level: str, file: TextIO) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendered],
         )
     )
-    # What libraries say below a warning is for those who work on them.
+    # Below a warning, libraries log for their own developers.
     logging.basicConfig(level=max(number, logging.WARNING), handlers=[handler])
 
 
 def _without_secrets(_logger: WrappedLogger, _method: str, line: EventDict | str) -> str:
-    """Shorten API keys, session tokens and signing secrets to their prefix, wherever in the line they stand."""
+    """Shorten API keys, session tokens and signing secrets to their prefix, anywhere in the line."""
     assert isinstance(line, str)
     return _SECRET.sub(r"\1…", line)

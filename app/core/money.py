@@ -1,4 +1,4 @@
-"""USDC amounts: integers of micro-USDC inside, decimal strings at the edge."""
+"""USDC amounts: integers of micro-USDC inside the service, decimal strings at its edge."""
 
 import re
 
@@ -13,14 +13,14 @@ _MAX_LENGTH = 64
 
 
 class InvalidAmountError(ValueError):
-    """A string that is no amount of USDC."""
+    """A string is not an amount of USDC."""
 
 
 def parse_usdc(text: str, *, allow_zero: bool = False) -> int:
     """Return the micro-USDC of a decimal string such as `5`, `5.00` or `0.000001`.
 
-    Digits, at most one point and at most 6 decimals; no sign, exponent, space or other digits than ASCII. Raises
-    `InvalidAmountError` for anything else, for zero unless `allow_zero`, and from 2^64 micro-USDC on.
+    Accepts ASCII digits with at most one point and at most 6 decimals: no sign, exponent or space. Raises
+    `InvalidAmountError` for anything else, for zero unless `allow_zero`, and for 2^64 micro-USDC or more.
     """
     match = _AMOUNT.fullmatch(text) if len(text) <= _MAX_LENGTH else None
     if match is None:

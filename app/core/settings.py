@@ -1,4 +1,4 @@
-"""Settings of the service; each can be set by an environment variable with the prefix ``AGENT_VAULT_``."""
+"""Settings of the service. Each is an environment variable with the prefix ``AGENT_VAULT_``."""
 
 from pathlib import Path
 from typing import Literal
@@ -13,107 +13,107 @@ Cluster = Literal["mainnet-beta", "devnet", "testnet", "localnet"]
 
 
 class Settings(BaseSettings):
-    """What can be configured, with the values that hold otherwise. Durations are seconds."""
+    """The settings and their defaults. Durations are in seconds."""
 
     model_config = SettingsConfigDict(env_prefix="AGENT_VAULT_", frozen=True, use_attribute_docstrings=True)
 
     data_dir: Path = Path("data")
-    """Folder of the databases and keys; made on the first start, readable by its owner only."""
+    """Folder of the databases and keys; created when missing, readable by its owner only."""
     host: str = "127.0.0.1"
     """Address that the API listens on."""
     port: int = 8402
     """Port of the API."""
     localnet_port: int = 8899
-    """JSON-RPC port of the embedded chain; its WebSocket listens one above."""
+    """JSON-RPC port of the embedded chain; its WebSocket uses the next port."""
     rpc_url: str | None = None
-    """JSON-RPC address of a cluster; without one the embedded chain runs."""
+    """JSON-RPC address of a cluster. Without it, the embedded chain runs."""
     ws_url: str | None = None
-    """WebSocket address of that cluster; by default the JSON-RPC address with ws and, on a port, one above."""
+    """WebSocket address of that cluster; by default the JSON-RPC address with ws and the next port, if it names one."""
     usdc_mint: str | None = None
-    """Mint of USDC on that cluster. The embedded chain has its own."""
+    """Mint of USDC on that cluster; by default Circle's on mainnet and devnet. The embedded chain has its own."""
     program_id: str | None = None
     """Address of the program; by default the one in the IDL."""
     cluster: Cluster = "localnet"
-    """The chain: decides about the mint of USDC, explorer links and the prefix of API keys."""
+    """The cluster; determines the mint of USDC, the explorer links and the prefix of API keys."""
     public_url: str | None = None
-    """Address under which clients reach the service; the `docs` links of errors start with it."""
+    """Address at which clients reach the service; the `docs` links of errors start with it."""
     explorer_url_1: str = "https://explorer.solana.com/tx/{signature}{cluster}"
-    """First explorer link; `{signature}` and `{cluster}` (the query that chooses the cluster) are replaced."""
+    """First explorer link; `{signature}` and `{cluster}` (the query that selects the cluster) are replaced."""
     explorer_url_2: str = "https://solscan.io/tx/{signature}{cluster}"
     """Second explorer link."""
     operator_daily_limit: str = "250000.00"
-    """Most USDC that the operator of a new organisation moves into vaults in 24 hours: bounds a leaked operator key."""
+    """Most USDC that a new organisation's operator may move into vaults in 24 hours; bounds a leaked operator key."""
     attestation_delay: int = Field(default=0, ge=0)
-    """Seconds until a recipient that the operator of a new organisation registers counts as registered."""
+    """Seconds until a recipient counts as registered, if a new organisation's operator registered it."""
     confirm_timeout: float = 5.0
-    """How long a payment's request waits for its confirmation after sending."""
+    """How long a payment request waits for the confirmation after sending."""
     idempotency_wait: float = 10.0
-    """How long a duplicate of a running request waits for the first one's answer."""
+    """How long a duplicate of a running request waits for the first answer."""
     recovery_interval: float = 2.0
-    """Pause between two looks at transactions whose outcome is unknown."""
+    """Pause between two rounds of recovery, which looks at transactions whose outcome is unknown."""
     keeper: bool = True
-    """Whether this node does what is due without being asked: refunds, freezes of expired policies, top-ups. Several
-    may; one is enough."""
+    """Whether this node runs the keeper: refunds, freezes of expired policies, top-ups. One node is enough, several may
+    run it."""
     keeper_interval: float = Field(default=1.0, gt=0)
-    """Pause between two looks at what is due."""
+    """Pause between two rounds of the keeper."""
     token_accounts_per_day: int = 20
-    """Token accounts of recipients that the service pays for, a wallet and 24 hours."""
+    """Token accounts of recipients that the service pays for, per wallet and 24 hours."""
     export_lifetime: int = Field(default=86_400, gt=0)
-    """Time for which the file of an export is kept, and a link to it is good."""
+    """How long the file of an export is kept."""
     export_link_lifetime: int = Field(default=900, gt=0)
-    """Time for which one link to the file of an export is good."""
+    """How long a link to the file of an export is valid."""
     max_body_bytes: int = Field(default=65_536, gt=0)
     """Largest request body in bytes. An allowlist of 1,000 addresses takes 48,000."""
     request_timeout: float = Field(default=15.0, gt=0)
-    """Time in which a request must have arrived whole."""
+    """Time in which a whole request must arrive."""
     shutdown_timeout: int = Field(default=15, ge=0)
-    """Time that running requests get to end when the service is told to stop."""
+    """How long running requests may take to finish when the service stops."""
     rate_limit: int = Field(default=100, ge=0)
-    """Requests a second that each API key may make on average; 0 for any number."""
+    """Requests a second that each API key may make on average; 0 for no limit."""
     rate_limit_burst: int = Field(default=200, ge=1)
-    """Requests that an API key may make at once, a multiple of `rate_limit`: with 100 and 200, any 2 seconds hold at
+    """Requests that an API key may make at once, a multiple of `rate_limit`. With 100 and 200, any 2 seconds allow at
     most 200."""
     failed_authentications: int = Field(default=60, ge=0)
-    """Requests a minute without a valid API key that are answered with 401 for each client address, further ones with
-    429; 0 for any number."""
+    """Requests a minute without a valid API key that each client address may make before it gets 429 instead of 401; 0
+    for no limit."""
     key_rotation_overlap: int = Field(default=86_400, ge=0)
-    """How long an API key works on after its rotation, unless the rotation says otherwise."""
+    """How long a rotated API key works on, unless the rotation says otherwise."""
     event_retention_days: int = Field(default=90, ge=1)
-    """Days for which events are kept, and requests for approvals that nobody decided on."""
+    """Days for which events and undecided requests for approvals are kept."""
     housekeeping_interval: float = Field(default=60.0, gt=0)
-    """Pause between two rounds of housekeeping: noting when keys were last used, deleting old events."""
+    """Pause between two rounds of housekeeping, which stores when keys were last used and deletes old events."""
     max_indexer_lag: int = Field(default=150, ge=0)
-    """Slots by which the indexer may be behind the chain before `/readyz` says that the service is not ready."""
+    """Slots by which the indexer may lag behind the chain before `/readyz` reports `not_ready`."""
     webhooks: bool = True
-    """Whether this node sends events to webhooks. One alone may: several would send everything several times."""
+    """Whether this node sends events to webhooks. Only one node may: several would send every event several times."""
     webhook_interval: float = Field(default=0.2, gt=0)
-    """Pause between two looks at the events and the deliveries that are due."""
+    """Pause between two rounds of webhook deliveries."""
     webhooks_at_once: int = Field(default=64, gt=0)
-    """Webhooks that are sent to at the same time."""
+    """Webhooks that are called at the same time."""
     alerts: bool = True
-    """Whether this node looks for alerts and sends their e-mails. One alone may: several would tell things twice."""
+    """Whether this node raises alerts and sends their e-mails. Only one node may: several would raise them twice."""
     alert_interval: float = Field(default=1.0, gt=0)
-    """Pause between two looks at what is to be told, and at the e-mails that are due."""
+    """Pause between two rounds of alerts and of their e-mails."""
     alert_emails_per_hour: int = Field(default=100, ge=0)
-    """E-mails that one address gets within an hour from one organisation about one type of alert, further ones are left
-    out; 0 for any number."""
+    """E-mails an hour that one address gets from one organisation about one type of alert; more are not sent. 0 for no
+    limit."""
     smtp_host: str | None = None
-    """Mail server for the e-mails of alerts; without one there are none."""
+    """Mail server for the e-mails of alerts. Without it, none are sent."""
     smtp_port: int = Field(default=587, gt=0, lt=65_536)
-    """Port of the mail server; with `smtp_tls` of `tls` it is mostly 465."""
+    """Port of the mail server; usually 465 with `smtp_tls` = `tls`."""
     smtp_tls: Literal["none", "starttls", "tls"] = "starttls"
-    """How the connection to the mail server is encrypted: not at all, after `STARTTLS`, or from its beginning on. The
-    certificate is checked by the system's authorities, or by those in the file that `SSL_CERT_FILE` names."""
+    """How the connection to the mail server is encrypted: not at all, after `STARTTLS`, or from the start. The
+    certificate is checked against the system's authorities, or those in the file named by `SSL_CERT_FILE`."""
     smtp_username: str | None = None
-    """Name under which the service logs in to the mail server; needs `smtp_password` and an encrypted connection."""
+    """User name for the mail server; needs `smtp_password` and an encrypted connection."""
     smtp_password: SecretStr | None = None
     """Password for the mail server."""
     smtp_from: str | None = None
-    """Address that the e-mails come from; needed with `smtp_host`."""
+    """Sender of the e-mails; required with `smtp_host`."""
     domain_timeout: float = 3.0
-    """Time in which a domain has to name its address."""
+    """Time in which a domain must resolve to its address."""
     key_cache_seconds: float = 1.0
-    """How long a checked API key is remembered; a revoked one works at most this much longer."""
+    """How long a checked API key is cached. A key revoked by another process works at most this much longer."""
 
     @model_validator(mode="after")
     def _burst_fits(self) -> "Settings":
@@ -126,9 +126,9 @@ class Settings(BaseSettings):
         if self.smtp_host and self.smtp_from is None:
             raise ValueError("smtp_host needs smtp_from")
         if (self.smtp_username is None) != (self.smtp_password is None):
-            raise ValueError("smtp_username and smtp_password need each other")
+            raise ValueError("smtp_username and smtp_password must be set together")
         if self.smtp_username is not None and self.smtp_tls == "none":
-            raise ValueError("smtp_username needs smtp_tls of starttls or tls")
+            raise ValueError("smtp_username needs smtp_tls = starttls or tls")
         return self
 
     @field_validator("smtp_from")
@@ -143,8 +143,8 @@ class Settings(BaseSettings):
         return amount
 
     def base_url(self) -> str:
-        """Address that clients use, without a slash at its end."""
-        # One that listens everywhere is reached at least from the machine itself.
+        """Return the address that clients use, without a trailing slash."""
+        # A service that listens everywhere can at least be reached from its own machine.
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 - only compared
         place = f"[{host}]" if ":" in host else host
         return (self.public_url or f"http://{place}:{self.port}").rstrip("/")

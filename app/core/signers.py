@@ -1,4 +1,4 @@
-"""The keys with which the service signs: files of mode 600 in the format of the Solana command line."""
+"""The keys that the service signs with: files of mode 600 in the format of the Solana command line."""
 
 import json
 import os
@@ -18,10 +18,10 @@ class KeyFileError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Signers:
-    """Keys of the roles; without the authority policies are written and freezes lifted elsewhere.
+    """The keys of the roles. Without the authority's, policies are changed and wallets unfrozen elsewhere.
 
-    Without the arbiter disputes are decided elsewhere.
-    The addresses of those that sign every payment are kept, for they cost a curve multiplication each time.
+    Without the arbiter's, disputes are decided elsewhere. The addresses that every payment needs are cached: deriving
+    one costs a curve multiplication.
     """
 
     fee_payer: Keypair
@@ -36,13 +36,13 @@ class Signers:
         object.__setattr__(self, "operator_address", self.operator.pubkey())
 
     def require_authority(self) -> Keypair:
-        """Return the authority's key. Raises ``authority_offline`` where the service runs without it."""
+        """Return the authority's key. Raises ``authority_offline`` when the service runs without it."""
         if self.authority is None:
             raise UnavailableError("authority_offline")
         return self.authority
 
     def require_arbiter(self) -> Keypair:
-        """Return the arbiter's key. Raises ``authority_offline`` where the service runs without it."""
+        """Return the arbiter's key. Raises ``authority_offline`` when the service runs without it."""
         if self.arbiter is None:
             raise UnavailableError(
                 "authority_offline", "The service runs without the arbiter's key: disputes are decided elsewhere."
@@ -51,7 +51,7 @@ class Signers:
 
 
 def read_secret(path: Path) -> str:
-    """Return what a file holds that only this user may read. Raises KeyFileError."""
+    """Return the content of a file that only this user may read. Raises KeyFileError."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError as error:
@@ -64,7 +64,7 @@ def read_secret(path: Path) -> str:
 
 
 def read_key(path: Path) -> Keypair:
-    """Return the key in a file. Raises KeyFileError; the message never shows what the file holds."""
+    """Return the key in a file. Raises KeyFileError, whose message never shows the file's content."""
     try:
         return Keypair.from_bytes(bytes(json.loads(read_secret(path))))
     except (ValueError, TypeError):
@@ -72,7 +72,7 @@ def read_key(path: Path) -> Keypair:
 
 
 def write_secret(path: Path, text: str) -> None:
-    """Write a new file that only this user can read; it is complete or absent, whenever the process dies."""
+    """Write a new file that only this user can read. If the process dies, the file is complete or absent."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft = path.with_name(f"{path.name}.new")
     draft.unlink(missing_ok=True)
@@ -84,17 +84,17 @@ def write_secret(path: Path, text: str) -> None:
 
 
 def create_key(path: Path) -> Keypair:
-    """Make a key and its file."""
+    """Create a key and its file."""
     key = Keypair()
     write_secret(path, json.dumps(list(bytes(key))))
     return key
 
 
 def load_or_create(folder: Path, *, create: bool) -> Signers:
-    """Return the signers in ``folder``; on a first start (``create``) the missing ones are made.
+    """Return the signers in ``folder``; with ``create``, for a new data folder, creates the missing ones.
 
-    Later a missing authority or arbiter means that it was taken offline; a missing fee payer or operator is a
-    KeyFileError.
+    Later, a missing authority or arbiter was taken offline on purpose. Raises KeyFileError if the fee payer or the
+    operator is missing.
     """
 
     def key(name: str) -> Keypair:

@@ -1,28 +1,28 @@
-"""Times at the edge: ISO 8601 in UTC outside, Unix seconds on the chain and milliseconds in the store."""
+"""Times: ISO 8601 in UTC for clients, Unix seconds on the chain, Unix milliseconds in the store."""
 
 import re
 import time
 from datetime import UTC, datetime, timedelta
 
-#: 9999-12-31T23:59:59Z, the last second that ISO 8601 writes with four digits of the year.
+#: 9999-12-31T23:59:59Z, the last second that ISO 8601 writes with a four-digit year.
 MAX_SECONDS = 253_402_300_799
 _EPOCH = datetime.fromtimestamp(0, UTC)
 #: The extended form; Python also reads week dates, dates without hyphens and other separators.
 _DATE, _TIME, _OFFSET = r"\d{4}-\d\d-\d\d", r"[Tt ]\d\d:\d\d(:\d\d([.,]\d{1,9})?)?", r"\d\d(:?\d\d)?"
 _FORM = re.compile(f"{_DATE}({_TIME}([Zz]|[+-]{_OFFSET})?)?", re.ASCII)
-#: What becomes of it in a query where the `+` before the offset is not encoded.
+#: What arrives from a query in which the `+` before the offset was not encoded.
 _SPACED = re.compile(f"{_DATE}{_TIME} {_OFFSET}", re.ASCII)
 
 
 def now_ms() -> int:
-    """Unix milliseconds now."""
+    """Return the current Unix milliseconds."""
     return time.time_ns() // 1_000_000
 
 
 def parse_iso_ms(text: str) -> int:
-    """Unix milliseconds of an ISO 8601 timestamp, or of a date's beginning; without an offset it is UTC.
+    """Return the Unix milliseconds of an ISO 8601 timestamp, or of the start of a date; UTC without an offset.
 
-    Raises ValueError, which says what it must be, for anything else and outside the years 1970 to 9999.
+    Raises ValueError, whose message says what is expected, for anything else and outside the years 1970 to 9999.
     """
     if _SPACED.fullmatch(text):
         raise ValueError("must have a + before its offset, which in a query is written as %2B")
@@ -41,12 +41,12 @@ def parse_iso_ms(text: str) -> int:
 
 
 def iso(seconds: int) -> str:
-    """ISO 8601 of Unix seconds; what lies after the year 9999 is shown as its end."""
+    """Return Unix seconds as ISO 8601; later than the year 9999 is shown as its end."""
     return datetime.fromtimestamp(min(seconds, MAX_SECONDS), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def iso_ms(milliseconds: int) -> str:
-    """ISO 8601 with milliseconds."""
+    """Return Unix milliseconds as ISO 8601."""
     seconds, rest = divmod(milliseconds, 1000)
-    # Every answer holds such times, and `strftime` takes five times as long.
+    # Every answer holds such times, and `strftime` is five times slower.
     return f"{datetime.fromtimestamp(seconds, UTC).isoformat()[:19]}.{rest:03}Z"

@@ -1,4 +1,4 @@
-"""Waiting for what somebody else will find out, by its name."""
+"""Waits for a value that another task will find, under its name."""
 
 import asyncio
 from collections.abc import Iterator
@@ -8,21 +8,21 @@ T = TypeVar("T")
 
 
 class Waiters(Generic[T]):
-    """Those who wait for a value under a name, such as the status of a transaction under its signature."""
+    """Tasks that wait for a value under a name, such as a transaction's status under its signature."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, list[asyncio.Future[T]]] = {}
 
     def __bool__(self) -> bool:
-        """Whether anybody waits."""
+        """Return whether anybody waits."""
         return bool(self._waiting)
 
     def __iter__(self) -> Iterator[str]:
-        """Give the names that are waited for."""
+        """Iterate over the names that somebody waits for."""
         return iter(self._waiting)
 
     async def wait(self, name: str, timeout: float) -> T | None:  # noqa: ASYNC109 - None is a result
-        """Return the value that is told under `name`; `None` when there is none within `timeout` seconds."""
+        """Return the value for `name`, or None if there is none within `timeout` seconds."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(name, []).append(future)
         try:
@@ -37,8 +37,8 @@ class Waiters(Generic[T]):
             if not waiting:
                 self._waiting.pop(name, None)
 
-    def tell(self, name: str, value: T) -> None:
-        """Give a value to all who wait for it under `name`."""
+    def notify(self, name: str, value: T) -> None:
+        """Give the value to all who wait for `name`."""
         for future in self._waiting.pop(name, []):
             if not future.done():
                 future.set_result(value)

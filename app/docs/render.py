@@ -12,7 +12,8 @@ from markdown_it import MarkdownIt
 from pydantic_core import PydanticUndefined
 from starlette.routing import Route
 
-from app.core.errors import CATALOGUE, ApiError, ErrorKind, PolicyViolationError
+from app.core.error_catalogue import ErrorKind
+from app.core.errors import CATALOGUE, ApiError, PolicyViolationError
 from app.core.settings import Settings
 from app.events.catalogue import EVENTS, EventKind
 

@@ -1,1 +1,1 @@
-"""Keeper."""
+"""Carries out what is due without a request: freezes of expired policies, top-ups, refunds of escrows."""

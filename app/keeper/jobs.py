@@ -1,11 +1,10 @@
-"""What is due without anybody asking, as transactions: freezes after expiry, top-ups, refunds of escrows.
+"""Transactions that are due without a request: freezes after expiry, top-ups, refunds of escrows.
 
-Each is safe to send twice, by whomever: the program refuses what has been done already.
+Sending one twice does no harm: the program refuses what is already done.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from solders.instruction import Instruction
 from solders.keypair import Keypair
@@ -18,103 +17,70 @@ from app.store.expiries import ExpiredWallet
 from app.store.topups import LowWallet
 from app.submission.context import Service
 
+#: Where a token account holds its amount, in the SPL token program and in Token-2022.
 _BALANCE = slice(64, 72)
-"""Where a token account keeps its amount, for the SPL token program and for Token-2022."""
-
-
-class Job(Protocol):
-    """One thing that is due."""
-
-    @property
-    def key(self) -> Hashable:
-        """Tells it from all others, also from the same one at another state of the chain."""
-
-    def signers(self, service: Service, /) -> Sequence[Keypair]:
-        """Return who signs beside the fee payer."""
-
-    async def instruction(self, service: Service) -> Instruction | None:
-        """Return what is to be done; None when it turns out that nothing is."""
 
 
 @dataclass(frozen=True, slots=True)
-class Freeze:
-    """Freezes a vault whose policy has expired; anyone may."""
+class Job:
+    """One thing that is due.
 
-    wallet: ExpiredWallet
+    ``key`` distinguishes it from all others, and from itself at another state of the chain. ``build`` returns the
+    instruction, or None when nothing is due after all. ``signers`` sign next to the fee payer.
+    """
 
-    @property
-    def key(self) -> Hashable:
-        """A freeze under another policy is another one."""
-        return ("freeze", self.wallet.vault, self.wallet.policy)
+    key: Hashable
+    build: Callable[[], Awaitable[Instruction | None]]
+    signers: Sequence[Keypair] = ()
 
-    def signers(self, _service: Service) -> Sequence[Keypair]:
-        """Return nobody: the fee payer acts."""
-        return []
 
-    async def instruction(self, service: Service) -> Instruction:
-        """Return the freeze."""
-        return service.instructions(self.wallet.org).freeze_wallet(
+def freeze(service: Service, wallet: ExpiredWallet) -> Job:
+    """Freeze a vault whose policy has expired. The fee payer signs: anyone may do it."""
+
+    async def build() -> Instruction:
+        return service.instructions(wallet.org).freeze_wallet(
             signer=service.signers.fee_payer_address,
-            vault=Pubkey.from_string(self.wallet.vault),
-            policy=Pubkey.from_string(self.wallet.policy),
+            vault=Pubkey.from_string(wallet.vault),
+            policy=Pubkey.from_string(wallet.policy),
             action="Expire",
         )
 
+    return Job(("freeze", wallet.vault, wallet.policy), build)
 
-@dataclass(frozen=True, slots=True)
-class Topup:
-    """Fills a wallet up from the reserve, by its rule; the operator signs."""
 
-    wallet: LowWallet
+def topup(service: Service, wallet: LowWallet) -> Job:
+    """Fill a wallet from the reserve by its rule. The operator signs.
 
-    @property
-    def key(self) -> Hashable:
-        """After every change of the vault it is another one, so a rule that asks for several is not kept waiting."""
-        return ("topup", self.wallet.vault, self.wallet.sequence)
+    The instruction is valid only while the vault holds too little. The read models may lack an earlier funding, so the
+    chain is asked first; the program has the last word. Every change of the vault makes a new job, so a rule that
+    needs several top-ups is not delayed.
+    """
 
-    def signers(self, service: Service) -> Sequence[Keypair]:
-        """Return the operator."""
-        return [service.signers.operator]
-
-    async def instruction(self, service: Service) -> Instruction | None:
-        """Return the funding, good only while the vault holds too little.
-
-        The read models may lack an earlier funding, so the chain is asked first; the program asks last.
-        """
-        vault = Pubkey.from_string(self.wallet.vault)
-        state, tokens = await service.chain.accounts([vault, Pubkey.from_string(self.wallet.tokens)])
+    async def build() -> Instruction | None:
+        vault = Pubkey.from_string(wallet.vault)
+        state, tokens = await service.chain.accounts([vault, Pubkey.from_string(wallet.tokens)])
         if state is None or tokens is None:
             return None
         known = service.codec.decode_account(state.data)
         balance = int.from_bytes(tokens.data[_BALANCE], "little")
-        if known.name != "Vault" or known.data["frozen"] or balance >= self.wallet.trigger_below:
+        if known.name != "Vault" or known.data["frozen"] or balance >= wallet.trigger_below:
             return None
-        return service.instructions(self.wallet.org).fund_wallet(
+        return service.instructions(wallet.org).fund_wallet(
             operator=service.signers.operator_address,
             vault=vault,
-            amount=self.wallet.topup_amount,
+            amount=wallet.topup_amount,
             reference=new_reference(),
-            only_below=self.wallet.trigger_below,
+            only_below=wallet.trigger_below,
         )
 
+    return Job(("topup", wallet.vault, wallet.sequence), build, [service.signers.operator])
 
-@dataclass(frozen=True, slots=True)
-class Refund:
-    """Gives an escrow back whose deadline has come, or whose dispute nobody decided; anyone may."""
 
-    escrow: DueEscrow
+def refund(service: Service, escrow: DueEscrow) -> Job:
+    """Refund an escrow whose deadline has passed, or whose dispute nobody decided. The fee payer signs."""
 
-    @property
-    def key(self) -> Hashable:
-        """An escrow is given back once."""
-        return ("refund", self.escrow.address)
+    async def build() -> Instruction:
+        addresses = (Pubkey.from_string(one) for one in (escrow.address, escrow.vault, escrow.receiver, escrow.payer))
+        return service.instructions(escrow.org).refund_escrow(OpenEscrow(*addresses))
 
-    def signers(self, _service: Service) -> Sequence[Keypair]:
-        """Return nobody: the fee payer acts."""
-        return []
-
-    async def instruction(self, service: Service) -> Instruction:
-        """Return the refund."""
-        due = self.escrow
-        addresses = (Pubkey.from_string(one) for one in (due.address, due.vault, due.receiver, due.payer))
-        return service.instructions(due.org).refund_escrow(OpenEscrow(*addresses))
+    return Job(("refund", escrow.address), build)

@@ -1,8 +1,8 @@
-"""Does what is due without anybody asking: see ``app.keeper.jobs``.
+"""Carries out what is due without a request: see ``app.keeper.jobs``.
 
-What is due follows from the read models, anew each time: a restart loses nothing, and what landed is no longer due
-once the indexer has seen it. Whether it really is due is the program's decision, in the preflight, which costs no fee.
-Thus several keepers do no harm, nor does a clock that is ahead of the chain's.
+Each look reads what is due from the read models: a restart loses nothing, and what landed is no longer due once the
+indexer has seen it. The program decides in the preflight, without a fee, whether it really is due. So neither several
+keepers nor a clock ahead of the chain's do harm.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ from app.chain.errors import BlockhashNotFound, ChainUnavailable, RpcError
 from app.chain.records import custom_error
 from app.chain.transactions import sign
 from app.core.background import Periodic
-from app.core.backoff import Backoff
-from app.keeper.jobs import Freeze, Job, Refund, Topup
+from app.keeper._backoff import Backoff
+from app.keeper.jobs import Job, freeze, refund, topup
 from app.store.escrows import due as due_escrows
 from app.store.expiries import expired_wallets
 from app.store.topups import LowWallet, low_wallets
@@ -29,15 +29,15 @@ from app.submission.context import Service
 
 _log = structlog.get_logger(__name__)
 
+#: Transactions in flight at the same time, so that a slow node does not delay all of them.
 _AT_ONCE = 8
-"""Transactions that are on their way at the same time, so that a slow node does not hold up many of them."""
 
 
 class Keeper(Periodic):
-    """Looks for what is due at the start and every `interval` seconds.
+    """Looks for due jobs at the start and every `interval` seconds.
 
-    What is due is tried one by one; one that fails is left alone for a while and stops no other. A transaction that
-    was lost is not sent again but made anew, for the program lets only one of both through.
+    A job that fails is retried after a pause and stops no other. A lost transaction is not sent again but replaced by
+    a new one: the program accepts only one of them.
     """
 
     name = "keeper"
@@ -51,7 +51,7 @@ class Keeper(Periodic):
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock` gives the Unix time by which things become due, `timer` the seconds between attempts."""
+        """`clock` returns the Unix time at which jobs become due, `timer` the seconds between attempts."""
         super().__init__(interval)
         self._service = service
         self._clock = clock
@@ -59,14 +59,14 @@ class Keeper(Periodic):
         self._short: frozenset[str] = frozenset()
 
     async def tick(self) -> int:
-        """Look once and do what is due; returns how many transactions the chain took.
+        """Do the due jobs once and return how many transactions the chain accepted.
 
-        Costs one query for each kind of job, and of the chain one call for each that is due, two for a top-up. When
-        the chain does not answer, the rest waits and ChainUnavailable is raised.
+        Takes one query for each kind of job, and one call to the chain for each due job, two for a top-up. When the
+        chain does not answer, raises ChainUnavailable and leaves the rest for the next look.
         """
         due = await self._due()
-        self._backoff.forget_others({job.key for job in due})
-        queue = deque(job for job in due if self._backoff.may(job.key))
+        self._backoff.keep_only({job.key for job in due})
+        queue = deque(job for job in due if self._backoff.is_due(job.key))
         workers = [self._work(queue) for _ in range(min(_AT_ONCE, len(queue)))]
         results = await asyncio.gather(*workers, return_exceptions=True)
         for result in results:
@@ -78,16 +78,16 @@ class Keeper(Periodic):
         now = int(self._clock())
 
         def find(conn: Connection) -> tuple[list[LowWallet], list[Job]]:
-            freezes = [Freeze(wallet) for wallet in expired_wallets(conn, now)]
-            refunds = [Refund(escrow) for escrow in due_escrows(conn, now)]
+            freezes = [freeze(self._service, wallet) for wallet in expired_wallets(conn, now)]
+            refunds = [refund(self._service, escrow) for escrow in due_escrows(conn, now)]
             return low_wallets(conn), [*freezes, *refunds]
 
         low, others = await self._service.db.read(find, in_thread=True)
         # Top-ups first: a payment may be waiting for one.
-        return [*(Topup(wallet) for wallet in self._payable(low)), *others]
+        return [*(topup(self._service, wallet) for wallet in self._payable(low)), *others]
 
     def _payable(self, low: Sequence[LowWallet]) -> list[LowWallet]:
-        """Return the wallets that the reserve can fill up, and warn once of each that it cannot."""
+        """Return the wallets that the reserve can fill; logs the others once each."""
         short = frozenset(wallet.wallet_id for wallet in low if wallet.topup_amount > wallet.reserve)
         for wallet_id in sorted(short - self._short):
             _log.warning("reserve_too_low_for_topup", wallet_id=wallet_id)
@@ -95,42 +95,42 @@ class Keeper(Periodic):
         return [wallet for wallet in low if wallet.wallet_id not in short]
 
     async def _work(self, queue: deque[Job]) -> int:
-        """Do jobs until there are no more; returns how many were sent."""
+        """Do jobs until none is left and return how many were sent."""
         sent = 0
         while queue:
             job = queue.popleft()
             try:
                 sent += await self._do(job)
             except ChainUnavailable:
-                self._backoff.undecided(job.key)
+                self._backoff.take_back(job.key)
                 queue.clear()
                 raise
-            # The embedded chain answers without letting anybody else run in between.
+            # The embedded chain answers without yielding to other tasks.
             await asyncio.sleep(0)
         return sent
 
     async def _do(self, job: Job) -> bool:
-        attempts = self._backoff.tried(job.key)
-        # That others were faster, or the local clock is ahead, is normal, but not again and again.
+        attempts = self._backoff.record(job.key)
+        # Another keeper may be faster or the local clock ahead, but not repeatedly.
         log = _log.info if attempts == 1 else _log.warning
         try:
-            instruction = await job.instruction(self._service)
+            instruction = await job.build()
             if instruction is None:
                 return False
-            signature = await self._send(instruction, job.signers(self._service))
+            signature = await self._send(instruction, job.signers)
         except RpcError as error:
             log("job_refused", job=job.key, attempts=attempts, error=self._reason(error))
             return False
         except ChainUnavailable:
             raise
-        except Exception:  # noqa: BLE001 - whatever is wrong with this one, the others are not to wait
+        except Exception:  # noqa: BLE001 - whatever is wrong with this job must not stop the others
             _log.exception("job_failed", job=job.key, attempts=attempts)
             return False
         log("job_sent", job=job.key, attempts=attempts, signature=signature)
         return True
 
     def _reason(self, error: RpcError) -> str:
-        """Return the program's name of the error, else the node's message."""
+        """Return the program's name for the error, else the node's message."""
         code = custom_error(error.data.get("err")) if isinstance(error.data, dict) else None
         return (None if code is None else self._service.codec.error_name(code)) or error.message
 
@@ -144,7 +144,7 @@ class Keeper(Periodic):
         chain = self._service.chain
         blockhash = await chain.blockhash(fresh=fresh)
         signed = sign([instruction], payer=self._service.signers.fee_payer, signers=signers, blockhash=blockhash.hash)
-        # The newest state there is: it shows what another keeper has just done.
+        # The newest state shows what another keeper has just done.
         options = {"encoding": "base64", "preflightCommitment": "processed"}
         await chain.call("sendTransaction", [base64.b64encode(signed.raw).decode(), options])
         return signed.signature

@@ -171,7 +171,7 @@ class Projector(Background):
     def _tell(self, rows: Sequence[StoredEvent]) -> None:
         for row in rows:
             self._applied[row.signature] = None
-            self._waiting.tell(row.signature, True)
+            self._waiting.notify(row.signature, True)
         while len(self._applied) > _REMEMBERED:
             self._applied.popitem(last=False)
 

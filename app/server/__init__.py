@@ -1,1 +1,1 @@
-"""Server."""
+"""The application, the command line, and how a service starts and stops."""

@@ -1,8 +1,7 @@
 """The HTTP application."""
 
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import structlog
@@ -30,8 +29,9 @@ from app.keys import routes as keys
 from app.payments import routes as payments
 from app.policies import routes as policies
 from app.recipients import routes as recipients
-from app.server import docs_routes as documentation
-from app.server import monitoring_routes as monitoring
+from app.server import _docs_routes as documentation
+from app.server import _monitoring_routes as monitoring
+from app.server.health import Health
 from app.store.paging import InvalidCursorError
 from app.submission.context import Service
 from app.topups import routes as topups
@@ -42,7 +42,7 @@ from app.webhooks import routes as webhooks
 _log = structlog.get_logger(__name__)
 
 operations: list[Route] = [
-    # `/v1/payments/a2a` is no payment's id.
+    # Before the payments: `/v1/payments/a2a` is not a payment's id.
     *escrows.routes,
     *payments.routes,
     *approvals.routes,
@@ -59,17 +59,15 @@ operations: list[Route] = [
 ]
 routes: list[Route] = [*operations, *exports.downloads, *documentation.routes, *monitoring.routes]
 
-#: JSON-RPC errors that say that the request itself was wrong.
+#: JSON-RPC errors of a request that is itself wrong.
 _OUR_FAULT = frozenset({-32600, -32601, -32602})
-
-Lifespan = Callable[[], AbstractAsyncContextManager[Service]]
 
 
 class RequestIds:
-    """Gives every request an id, answers it in `Request-Id`, and turns what nobody foresaw into `internal_error`.
+    """Gives every request an id, returned in `Request-Id`, and answers unexpected exceptions with `internal_error`.
 
-    Adds to the answer the headers that its state holds, counts it and logs it. What the server could not read as a
-    request, and gives the error of as `refusal`, it answers itself.
+    Also adds the headers in the request's state to the answer, counts it and logs it. If the server could not read a
+    request, its state holds the error as `refusal`, which is the answer.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -88,29 +86,28 @@ class RequestIds:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                further = {"request-id": request_id, **scope["state"].get("headers", {})}
-                encoded = [(name.lower().encode(), value.encode()) for name, value in further.items()]
+                added = {"request-id": request_id, **scope["state"].get("headers", {})}
+                encoded = [(name.lower().encode(), value.encode()) for name, value in added.items()]
                 message = {**message, "headers": [*message["headers"], *encoded]}
             await send(message)
 
         with structlog.contextvars.bound_contextvars(request_id=request_id):
             try:
                 refusal = scope["state"].get("refusal")
-                answering = self._app if refusal is None else answer_error(Request(scope), refusal)
-                await answering(scope, receive, send_with_id)
+                responder = self._app if refusal is None else _error_response(Request(scope), refusal)
+                await responder(scope, receive, send_with_id)
             except Exception:
                 _log.exception("internal_error", method=scope["method"], path=scope["path"])
                 if status:
                     raise
-                response = answer_error(Request(scope), ApiError("internal_error"))
+                response = _error_response(Request(scope), ApiError("internal_error"))
                 await response(scope, receive, send_with_id)
             seconds = time.monotonic() - began
             scope["app"].state.metrics.answered(scope, status, seconds)
             _log.info("request", method=scope["method"], path=scope["path"], status=status, seconds=round(seconds, 6))
 
 
-def answer_error(request: Request, error: ApiError) -> Response:
-    """Return the envelope of an error."""
+def _error_response(request: Request, error: ApiError) -> Response:
     base: str = request.app.state.base_url
     body = error.envelope(docs=f"{base}/docs/errors/{error.code}", request_id=request.state.request_id)
     return JSONResponse(body, error.status, headers=error.headers)
@@ -118,34 +115,36 @@ def answer_error(request: Request, error: ApiError) -> Response:
 
 async def _api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return answer_error(request, error)
+    return _error_response(request, error)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 405:
-        # Of several paths that match the plainest is meant: `/v1/payments/a2a` is no payment's id.
+        # Of several matching paths, the one with the fewest parameters counts: `/v1/payments/a2a` is not an id.
         scope = {**request.scope, "method": request.method}
         matching = [route for route in routes if route.matches(scope)[0] is not Match.NONE]
         meant = min(matching, key=lambda route: len(route.param_convertors)).path
         allowed = {method for route in routes if route.path == meant for method in route.methods or ()}
-        return answer_error(request, RequestError("method_not_allowed", headers={"Allow": ", ".join(sorted(allowed))}))
-    return answer_error(request, RequestError("not_found" if error.status_code == 404 else "invalid_request"))
+        return _error_response(
+            request, RequestError("method_not_allowed", headers={"Allow": ", ".join(sorted(allowed))})
+        )
+    return _error_response(request, RequestError("not_found" if error.status_code == 404 else "invalid_request"))
 
 
 async def _chain_error(request: Request, error: Exception) -> Response:
     if isinstance(error, RpcError) and error.code in _OUR_FAULT:
         _log.error("internal_error", error=str(error))
-        return answer_error(request, ApiError("internal_error"))
+        return _error_response(request, ApiError("internal_error"))
     _log.warning("chain_unavailable", error=str(error))
-    return answer_error(request, UnavailableError("chain_unavailable"))
+    return _error_response(request, UnavailableError("chain_unavailable"))
 
 
 async def _cursor_error(request: Request, _error: Exception) -> Response:
-    return answer_error(request, RequestError("invalid_request", "cursor: is not one that this list gave."))
+    return _error_response(request, RequestError("invalid_request", "cursor: was not issued by this list."))
 
 
-#: How what is raised anywhere below a route is answered.
+#: How exceptions raised anywhere below a route are answered.
 ERROR_HANDLERS: Mapping[Any, Any] = {
     ApiError: _api_error,
     HTTPException: _http_error,
@@ -155,22 +154,13 @@ ERROR_HANDLERS: Mapping[Any, Any] = {
 }
 
 
-def create_app(settings: Settings, lifespan: Lifespan) -> Starlette:
-    """Return the application; ``lifespan`` gives the running service and stops it at the end."""
-
-    async def run(app: Starlette) -> Any:
-        async with lifespan() as service:
-            app.state.service = service
-            yield
-
-    app = Starlette(
-        routes=routes,
-        middleware=[Middleware(RequestIds)],
-        exception_handlers=dict(ERROR_HANDLERS),
-        lifespan=asynccontextmanager(run),
-    )
+def create_app(settings: Settings, service: Service) -> Starlette:
+    """Return the application of a running service."""
+    app = Starlette(routes=routes, middleware=[Middleware(RequestIds)], exception_handlers=dict(ERROR_HANDLERS))
     # A redirection would lead to whatever host the request names.
     app.router.redirect_slashes = False
+    app.state.service = service
+    app.state.health = Health(service)
     app.state.base_url = settings.base_url()
     app.state.metrics = Metrics()
     app.state.rate_limits = RateLimits(settings)

@@ -1,4 +1,4 @@
-"""Puts a service together from its settings, and takes it apart again."""
+"""Wires a service from its settings, and starts and stops its parts."""
 
 import base64
 import hashlib
@@ -19,7 +19,7 @@ from app.approvals import service as approvals
 from app.chain.addresses import Addresses
 from app.chain.client import COMMITMENT, ChainClient
 from app.chain.transport import AsgiTransport, HttpTransport, Transport
-from app.core.background import Background, at_work
+from app.core.background import Background, start_all
 from app.core.paths import ConfigurationError, Paths, program_file
 from app.core.settings import Settings
 from app.core.signers import Signers, load_or_create, read_secret, write_secret
@@ -51,7 +51,7 @@ from app.webhooks.urls import UrlRules
 from idl.codec import Codec, load
 from indexer import Indexer
 
-#: The types of all plans, by the names under which attempts are stored.
+#: All plan types, by the names under which attempts are stored.
 PLAN_TYPES: Mapping[str, PlanType] = {
     one.name: one
     for one in (
@@ -67,7 +67,7 @@ PLAN_TYPES: Mapping[str, PlanType] = {
     )
 }
 
-#: Mints of USDC by Circle.
+#: Circle's USDC mints.
 _MINTS: Mapping[str, str] = {
     "mainnet-beta": "EPjFWdd5AufqSSqeM2qN1xzybapC8G4wEGGkZwyTDt1v",
     "devnet": "4zMMC9srt5Ri5X14GAgXhaHii3GnPAEERYPJgZJDncDU",
@@ -75,20 +75,20 @@ _MINTS: Mapping[str, str] = {
 
 
 def codec_of(settings: Settings) -> Codec:
-    """Return the program's codec, at the address that is set or the IDL's."""
+    """Return the program's codec, for the address in the settings or else the IDL's."""
     return load(Pubkey.from_string(settings.program_id)) if settings.program_id else load()
 
 
 def open_localnet(settings: Settings) -> Localnet:
-    """Return the embedded chain with the program and, in the data folder, its state."""
+    """Return the embedded chain with the program; its state is in the data folder."""
     program = codec_of(settings).program_id
     return Localnet.open(Paths(settings.data_dir).localnet, {program: program_file()})
 
 
 def prepare(settings: Settings) -> Paths:
-    """Make the data folder, or take the one that is there, for its owner only, and give its paths.
+    """Create the data folder, or close an existing one to other users, and return its paths.
 
-    Raises ConfigurationError when the folder is somebody else's.
+    Raises ConfigurationError if the folder is open to others and belongs to another user.
     """
     settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
@@ -100,11 +100,11 @@ def prepare(settings: Settings) -> Paths:
 
 
 def open_state(paths: Paths) -> tuple[Database, Signers, bytes]:
-    """Return the database, the signing keys and the service's secret; on the first start they are made."""
+    """Return the database, the signing keys and the service's secret; creates them in a new data folder."""
     first = not paths.secret.exists()
     signers = load_or_create(paths.keys, create=first)
     if first:
-        # Written last: while it is missing, the keys are not complete.
+        # Written last: as long as it is missing, the keys may be incomplete.
         write_secret(paths.secret, secrets.token_hex(32))
     return Database(paths.database), signers, bytes.fromhex(read_secret(paths.secret))
 
@@ -127,7 +127,7 @@ def _mint(settings: Settings, localnet: Localnet | None) -> Pubkey:
         return localnet.usdc_mint
     named = settings.usdc_mint or _MINTS.get(settings.cluster)
     if named is None:
-        raise ConfigurationError("with --rpc-url on this cluster the mint is needed: AGENT_VAULT_USDC_MINT")
+        raise ConfigurationError("this cluster has no known USDC mint: set AGENT_VAULT_USDC_MINT")
     return Pubkey.from_string(named)
 
 
@@ -144,10 +144,10 @@ def _ws_url(settings: Settings) -> str | None:
 async def running(
     settings: Settings, localnet: Localnet | None = None, *, transport: Transport | None = None
 ) -> AsyncIterator[Service]:
-    """Run a service: indexer, projector, recovery and keeper at work until the context ends.
+    """Run a service with its indexer, projector, recovery and keeper until the context ends.
 
-    ``localnet`` is the embedded chain, reached without a socket; without it ``settings.rpc_url`` is. ``transport``
-    takes the place of both ways. Raises ConfigurationError and KeyFileError.
+    The chain is ``localnet``, reached without a socket, or else at ``settings.rpc_url``; ``transport`` replaces the
+    way to either. Raises ConfigurationError and KeyFileError.
     """
     paths = prepare(settings)
     async with AsyncExitStack() as stack:
@@ -237,5 +237,5 @@ async def running(
         if settings.keeper:
             clock = localnet.chain.timeline.now if localnet else time.time
             works.append(Keeper(service, interval=settings.keeper_interval, clock=clock))
-        await at_work(stack, *works)
+        await start_all(stack, *works)
         yield service

@@ -1,4 +1,4 @@
-"""Whether the service can do its work: the chain answers, the database can be written, the indexer keeps up."""
+"""Readiness of the service: the chain answers, the database can be written, the indexer keeps up."""
 
 import asyncio
 import math
@@ -16,15 +16,15 @@ from app.submission.context import Service
 
 _log = structlog.get_logger(__name__)
 
+#: Number of the program's newest transactions that are compared with the indexer's.
 _SIGNATURES = 100
-"""Newest transactions of the program that are compared with what the indexer has stored."""
+#: Name of the value that is written as a test.
 _VALUE = "health"
-"""What is written to see whether it can be."""
 
 
 @dataclass(frozen=True, slots=True)
 class HealthReport:
-    """What was found: the parts that do not work, and the indexer's lag in slots, NaN when the chain does not answer.
+    """The failing parts, and the indexer's lag in slots, NaN if the chain does not answer.
 
     The lag is the age of the oldest transaction that the chain has confirmed and the indexer has not stored.
     """
@@ -34,7 +34,7 @@ class HealthReport:
 
 
 class Health:
-    """Looks at the parts, once at a time and at most once in ``remember`` seconds however often it is asked."""
+    """Checks the parts, one check at a time and at most one in ``remember`` seconds."""
 
     def __init__(
         self,
@@ -44,30 +44,30 @@ class Health:
         patience: float = 2.0,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``patience`` is how many seconds a part gets to answer."""
+        """``patience`` is how many seconds each part has to answer."""
         self._service = service
         self._remember = remember
         self._patience = patience
         self._timer = timer
-        self._looking: asyncio.Task[HealthReport] | None = None
-        self._found: tuple[float, HealthReport] | None = None
+        self._checking: asyncio.Task[HealthReport] | None = None
+        self._latest: tuple[float, HealthReport] | None = None
 
     async def report(self) -> HealthReport:
-        """Return what was found a moment ago, or what the look finds that is under way or begins now."""
-        if self._looking is None:
-            if self._found is not None and self._timer() < self._found[0] + self._remember:
-                return self._found[1]
-            self._looking = asyncio.create_task(self._look(), name="health")
-        # Others wait for the same look, so one who leaves does not end it.
-        return await asyncio.shield(self._looking)
+        """Return the latest report, or wait for the running check or a new one."""
+        if self._checking is None:
+            if self._latest is not None and self._timer() < self._latest[0] + self._remember:
+                return self._latest[1]
+            self._checking = asyncio.create_task(self._check(), name="health")
+        # Shielded because several callers may wait: one that leaves must not cancel the check.
+        return await asyncio.shield(self._checking)
 
-    async def _look(self) -> HealthReport:
+    async def _check(self) -> HealthReport:
         try:
             report = await self._examine()
-            # A look can take longer than what was found is remembered: that counts from its end.
-            self._found = (self._timer(), report)
+            # A check can take longer than its report is remembered, so the time counts from its end.
+            self._latest = (self._timer(), report)
         finally:
-            self._looking = None
+            self._checking = None
         return report
 
     async def _examine(self) -> HealthReport:
@@ -95,7 +95,7 @@ class Health:
         try:
             async with asyncio.timeout(self._patience):
                 await self._service.db.write(lambda conn: put_value(conn, _VALUE, str(now_ms())))
-        except Exception:  # noqa: BLE001 - a full disk, a lock, a file that is gone: whatever it is, it is logged
+        except Exception:  # noqa: BLE001 - full disk, lock, missing file: logged, whatever it is
             _log.exception("database_cannot_be_written")
             return False
         return True

@@ -1,4 +1,4 @@
-"""What the service does for itself: notes when API keys were last used, and deletes what is too old."""
+"""Stores when API keys were last used, and deletes old records."""
 
 import time
 from collections.abc import Callable
@@ -9,16 +9,16 @@ from app.store import exports
 from app.store.database import Database
 from app.store.retention import delete_events, delete_undecided_requests
 
+#: Records deleted in one transaction, so that payments do not wait for a large one.
 _BATCH = 500
-"""Records deleted in one transaction, so that payments do not wait for a large one."""
 _DAY_MS = 86_400_000
 
 
 class Housekeeping(Periodic):
-    """Does a round every ``interval`` seconds, and notes the keys' use at the end.
+    """Does a round every ``interval`` seconds, and stores the keys' use when it stops.
 
-    Events are kept for ``days`` by ``clock``, which gives the Unix time, and so are requests for approvals that nobody
-    decided on. Exports without a file are forgotten here, too.
+    Keeps events and undecided requests for approvals for ``days`` by ``clock``, which returns the Unix time. Also
+    deletes the records of exports without a file.
     """
 
     name = "housekeeping"
@@ -33,12 +33,12 @@ class Housekeeping(Periodic):
         self._clock = clock
 
     async def stop(self) -> None:
-        """End."""
+        """Stop, and store the keys' use."""
         await super().stop()
         await self._keys.note_use()
 
     async def tick(self) -> int:
-        """Do one round; returns how many records were deleted."""
+        """Do one round and return how many records were deleted."""
         await self._keys.note_use()
         now = int(self._clock() * 1000)
         deleted = 0

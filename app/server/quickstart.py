@@ -1,4 +1,4 @@
-"""What makes the service usable at once: an organisation with a reserve, an admin's key and two wallets to try."""
+"""Makes the service usable at once: an organisation with a reserve, an admin key and two wallets to try."""
 
 import shlex
 from dataclasses import dataclass
@@ -20,17 +20,18 @@ from app.wallets import service as wallets
 from app.wallets.models import CreateWallet, FundWallet
 
 ORG_ID = "default"
-#: What the embedded chain's faucet gives: micro-USDC for the reserve, lamports for fees.
+#: Grants of the embedded chain's faucet: micro-USDC for the reserve, lamports for fees.
 RESERVE = 1_000_000 * MICRO_PER_USDC
 LAMPORTS = 1_000 * 10**9
 _LOW_LAMPORTS = 10**9
 _DEMO_FUNDS = "100"
+#: Name of the stored value that marks a completed quickstart.
 _DONE = "first_start"
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    """What there is to try: the organisation and two wallets; the admin's key only when it is new."""
+class Quickstart:
+    """What there is to try: the organisation and two wallets, and the admin key if it is new."""
 
     org: str
     payer: WalletRecord
@@ -38,7 +39,7 @@ class Ready:
     new_key: str | None
 
     def curl(self, base_url: str, paths: Paths) -> str:
-        """Return a command line that makes a payment."""
+        """Return a shell command that makes a payment."""
         key_file = shlex.quote(str(paths.admin_key.resolve()))
         body = (
             f'{{"walletId":"{self.payer.wallet_id}","to":"{self.payee.vault}",'
@@ -50,10 +51,10 @@ class Ready:
         )
 
 
-async def prepare(service: Service, localnet: Localnet | None, paths: Paths) -> Ready | None:
-    """Make what is missing; every step can be repeated, so that a start that was interrupted goes on at the next.
+async def quickstart(service: Service, localnet: Localnet | None, paths: Paths) -> Quickstart | None:
+    """Create what is missing. Every step is repeatable, so the next start completes an interrupted one.
 
-    None when the service runs on a cluster whose organisation is not made by itself (see ``orgs create``).
+    Does nothing and returns None on a cluster, where ``orgs create`` makes organisations, and without the authority.
     """
     if localnet is None:
         return None
@@ -67,10 +68,10 @@ async def prepare(service: Service, localnet: Localnet | None, paths: Paths) -> 
     if not done and (found is None or found.balance == 0):
         await localnet.mint_usdc(service.instructions(org).reserve_tokens, RESERVE)
         await service.catch_up()
-    admin = Principal("first-start", org, "admin", None)
+    admin = Principal("quickstart", org, "admin", None)
     new_key = None
     if not paths.admin_key.exists():
-        new_key = service.part(KeyRing).create(org=org, role="admin", wallet_id=None, name="first start", live=False)
+        new_key = service.part(KeyRing).create(org=org, role="admin", wallet_id=None, name="quickstart", live=False)
         write_secret(paths.admin_key, new_key + "\n")
     payer = await _wallet(service, admin, "demo-agent", "Demo agent")
     payee = await _wallet(service, admin, "demo-merchant", "Demo merchant")
@@ -79,11 +80,11 @@ async def prepare(service: Service, localnet: Localnet | None, paths: Paths) -> 
             body = FundWallet.model_validate({"amount": _DEMO_FUNDS})
             await funding.fund(service, admin, Claim(service.db), payer.wallet_id, body)
         await service.db.write(lambda conn: put_value(conn, _DONE, str(now_ms())))
-    return Ready(org, payer, payee, new_key)
+    return Quickstart(org, payer, payee, new_key)
 
 
 async def fill_fee_payer(service: Service, localnet: Localnet) -> None:
-    """Give the fee payer lamports from the embedded chain's faucet when it has few."""
+    """Give the fee payer lamports from the embedded chain's faucet if it has few."""
     address = service.signers.fee_payer_address
     account = await service.chain.account(address)
     if account is None or account.lamports < _LOW_LAMPORTS:

@@ -4,8 +4,8 @@ import contextlib
 import gc
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -15,16 +15,14 @@ from app.core.paths import Paths
 from app.core.settings import Settings
 from app.server.application import create_app
 from app.server.bootstrap import open_localnet, prepare, running
-from app.server.quickstart import Ready
-from app.server.quickstart import prepare as prepare_first_start
-from app.submission.context import Service
+from app.server.quickstart import Quickstart, quickstart
 
-#: The embedded chain has a faucet and no passwords, so it is never offered to other machines.
+#: The embedded chain has a faucet and no passwords, so it never listens for other machines.
 LOCALHOST = "127.0.0.1"
 
 
 class _ApiServer(uvicorn.Server):
-    """A server that says when it listens, and that ends without raising the signal again, so that others end too."""
+    """A server that reports when it listens, and does not raise the signal again after it, so that cleanup can run."""
 
     def __init__(self, config: uvicorn.Config, listening: Callable[[], None]) -> None:
         super().__init__(config)
@@ -57,36 +55,31 @@ async def serve(settings: Settings, say: Callable[[str], None]) -> None:
             localnet = await stack.enter_async_context(open_localnet(settings))
             await stack.enter_async_context(localnet.serving(LOCALHOST, settings.localnet_port))
         service = await stack.enter_async_context(running(settings, localnet))
-        ready = await prepare_first_start(service, localnet, paths)
-
-        @asynccontextmanager
-        async def lifespan() -> AsyncIterator[Service]:
-            yield service
-
+        tour = await quickstart(service, localnet, paths)
         config = uvicorn.Config(
-            create_app(settings, lifespan),
+            create_app(settings, service),
             host=settings.host,
             port=settings.port,
             http=protocol(settings.request_timeout),
             ws="none",
             log_config=None,
             access_log=False,
-            # Longer than clients keep a connection that they do not use, so that none sends into one being closed.
+            # Longer than clients keep idle connections, so that none sends into one that is closing.
             timeout_keep_alive=75,
             timeout_graceful_shutdown=settings.shutdown_timeout,
             server_header=False,
         )
-        # What was made until here stays as long as the process. To go through all of it, as a full collection of
-        # garbage does, would hold up every answer for a tenth of a second.
+        # All objects made so far live as long as the process. Without freezing them, every full garbage collection
+        # would delay answers by a tenth of a second.
         gc.collect()
         gc.freeze()
-        server = _ApiServer(config, lambda: say(_banner(settings, paths, ready)))
+        server = _ApiServer(config, lambda: say(_banner(settings, paths, tour)))
         await server.serve()
         if not server.started:
             raise OSError(f"cannot listen on {settings.host}:{settings.port}")
 
 
-def _banner(settings: Settings, paths: Paths, ready: Ready | None) -> str:
+def _banner(settings: Settings, paths: Paths, tour: Quickstart | None) -> str:
     base = settings.base_url()
     lines = [f"Agent Vault serves on {base}  (documentation: {base}/docs)"]
     if settings.rpc_url is None:
@@ -94,8 +87,8 @@ def _banner(settings: Settings, paths: Paths, ready: Ready | None) -> str:
         lines.append(f"Embedded chain on http://{LOCALHOST}:{port} and ws://{LOCALHOST}:{port + 1}")
     else:
         lines.append(f"Chain: {urlsplit(settings.rpc_url).hostname}")
-    if ready is not None:
-        if ready.new_key is not None:
-            lines.append(f"Admin API key, shown this once and kept in {paths.admin_key}: {ready.new_key}")
-        lines += ["Make a payment:", ready.curl(base, paths)]
+    if tour is not None:
+        if tour.new_key is not None:
+            lines.append(f"Admin API key, shown only once and stored in {paths.admin_key}: {tour.new_key}")
+        lines += ["Make a payment:", tour.curl(base, paths)]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Admission to expensive work: one job of a kind at a time, and few waiting per organisation."""
+"""Admission to expensive work: one job of a kind at a time, and few waiting jobs per organisation."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -14,7 +14,7 @@ _RETRY_AFTER = "2"
 class Admission:
     """Queues one kind of expensive work: one job runs at a time, and each organisation may have `limit` waiting.
 
-    `refusal` is the message to those beyond the limit.
+    `refusal` is the message of requests beyond the limit.
     """
 
     def __init__(self, name: str, limit: int, refusal: str) -> None:
@@ -27,7 +27,7 @@ class Admission:
     async def enter(self, service: Service, org: str) -> AsyncIterator[None]:
         """Wait until the organisation's job may run. Raises ``rate_limited`` when too many wait.
 
-        Of each organisation one job is in the queue, so nobody waits for more than one of each other organisation's.
+        Each organisation has one job in the queue, so a job waits for at most one of every other organisation.
         """
         if self.waiting[org] >= self._limit:
             raise RequestError("rate_limited", self._refusal, headers={"Retry-After": _RETRY_AFTER})

@@ -1,4 +1,4 @@
-"""Changes that are answered once the chain has confirmed them."""
+"""Submits changes that are answered once the chain has confirmed them."""
 
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -11,7 +11,7 @@ from app.submission.refusals import business_error, require_confirmed
 
 
 async def resumed(service: Service, claim: Claim) -> Outcome | None:
-    """Return the confirmed outcome of an earlier run of the request; None when the request starts anew.
+    """Return the confirmed outcome of an earlier run of the request, or None if the request starts anew.
 
     Raises ``chain_unavailable`` while the outcome is unknown.
     """
@@ -22,9 +22,9 @@ async def resumed(service: Service, claim: Claim) -> Outcome | None:
 
 
 async def submit(service: Service, plan: Plan, claim: Claim) -> Outcome:
-    """Send a change and return its confirmed outcome; a wallet's payments wait meanwhile.
+    """Submit a change and return its confirmed outcome; a wallet's payments wait meanwhile.
 
-    Raises RefusedError when the simulation fails, and the error of a change that failed or is not confirmed yet.
+    Raises RefusedError if the simulation fails, and the API's error if the change failed or is not confirmed yet.
     """
     async with AsyncExitStack() as stack:
         if plan.wallet_id is not None:
@@ -35,7 +35,7 @@ async def submit(service: Service, plan: Plan, claim: Claim) -> Outcome:
 
 
 async def carry_out(service: Service, plan: Plan, claim: Claim, *, instead: Mapping[str, str] | None = None) -> Outcome:
-    """Send a change as ``submit`` does. A refusal is raised as its error; ``instead`` replaces codes in it."""
+    """Submit a change, but raise a refusal as the API's error; ``instead`` maps codes to better ones."""
     try:
         return await submit(service, plan, claim)
     except RefusedError as refused:

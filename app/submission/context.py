@@ -1,4 +1,4 @@
-"""What use cases work with; they get it as their first argument."""
+"""The context that use cases get as their first argument."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ T = TypeVar("T")
 class Service:
     """The parts that capabilities share, wired by ``app.server.bootstrap``.
 
-    ``parts`` are those that one capability alone needs, by their class; see ``part``.
+    ``parts`` holds, by class, what only one capability needs; see ``part``.
     """
 
     settings: Settings
@@ -42,7 +42,7 @@ class Service:
     _instructions: dict[str, Instructions] = field(default_factory=dict)
 
     def part(self, kind: type[T]) -> T:
-        """Return a capability's own part, such as its worker. Raises KeyError when this process runs without it."""
+        """Return a capability's own part, such as its worker. Raises KeyError if this process runs without it."""
         return cast(T, self.parts[kind])
 
     def instructions(self, org: str) -> Instructions:
@@ -54,6 +54,6 @@ class Service:
         return found
 
     async def catch_up(self) -> None:
-        """Bring everything that the chain has into the read models."""
+        """Bring everything on the chain into the read models."""
         await self.indexer.catch_up()
         await self.projector.catch_up()

@@ -1,7 +1,7 @@
-"""Idempotency keys: a request that succeeded is answered again, not done again.
+"""Idempotency keys: a repeated request gets the first answer and has no second effect.
 
 A key is claimed in the same database transaction as the request's first lasting effect, so that no crash
-can separate the two. Within the process an entry in memory keeps duplicates waiting for the first one.
+can separate the two. Within the process, duplicates wait for the first request.
 """
 
 import asyncio
@@ -10,8 +10,9 @@ import json
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
+from cryptography.fernet import Fernet
 from sqlalchemy import Connection
 
 from app.core.errors import ConflictError
@@ -24,21 +25,9 @@ from app.store.idempotency import claim as claim_key
 T = TypeVar("T")
 
 
-class Seal(Protocol):
-    """Encrypts what must not be stored readable."""
-
-    def encrypt(self, data: bytes) -> bytes:
-        """Encrypted form of ``data``."""
-        ...
-
-    def decrypt(self, token: bytes) -> bytes:
-        """Return what was encrypted."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What makes two requests the same: organisation and key, then method, path and the parsed body."""
+    """What identifies a request (organisation and key), and what its repetitions must have in common."""
 
     org: str
     key: str
@@ -48,18 +37,18 @@ class Fingerprint:
 
 
 def body_hash(body: dict[str, Any], wallet_id: str | None = None) -> str:
-    """Digest of a parsed body, in which amounts and times are already normalised.
+    """Return the digest of a parsed body, in which amounts and times are already normalised.
 
-    With the wallet that the API key is bound to: no other wallet's agent gets the answer by repeating the request.
+    It includes the wallet that the API key is bound to, so that no other wallet's agent can get the answer.
     """
     bound = {} if wallet_id is None else {"": wallet_id}
     return hashlib.sha256(json.dumps(body | bound, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 class Claim:
-    """One request's hold on its idempotency key; without a key it holds nothing.
+    """A request's claim of its idempotency key; without a key it claims nothing.
 
-    ``attempt`` is the transaction of an earlier run of the same request whose answer got lost, if there is one.
+    ``attempt`` is the transaction of an earlier run of the same request whose answer was lost, if there is one.
     """
 
     def __init__(
@@ -71,13 +60,13 @@ class Claim:
         repeats: bool = False,
     ) -> None:
         self.attempt = attempt
-        #: Whether an earlier run of the request claimed the key, stored its effect and could not answer.
+        #: Whether an earlier run of the request claimed the key and stored its effect, but did not answer.
         self.repeats = repeats
         self._db = db
         self._fingerprint = fingerprint
         self._claimed = repeats
-        # Whether something was stored or sent that lasts: then an error does not free the key, because a request
-        # that took effect never takes effect twice. A transaction that failed for good has none.
+        # Whether a lasting effect was stored or sent. Then an error does not free the key, because no request may take
+        # effect twice. A transaction that failed for good has no effect.
         self._effective = attempt is not None
 
     @property
@@ -87,19 +76,19 @@ class Claim:
 
     @property
     def releasable(self) -> bool:
-        """Whether the key was claimed for nothing, so that an error frees it."""
+        """Whether the key was claimed without a lasting effect, so that an error frees it."""
         return self._claimed and not self._effective
 
     async def earlier(self, find: Callable[[Connection, str], T | None]) -> T | None:
-        """Return what an earlier run of the request stored, as ``find`` finds it by the key; None on the first run."""
+        """Return what an earlier run of the request stored, found by its key; None on the first run."""
         key = self.key
         return await self._db.read(lambda conn: find(conn, key)) if self.repeats and key is not None else None
 
     async def store(self, effect: Callable[[Connection], T], *, tx_id: str | None = None, lasts: bool = True) -> T:
-        """Store an effect, in one transaction with the claim of the key, and return its result.
+        """Store an effect and claim the key in one database transaction, and return the effect's result.
 
-        ``tx_id`` is the attempt that the effect stores; ``lasts=False`` is for an effect that may be stored again, so
-        that an error after it frees the key. Raises ``idempotency_in_progress`` when another process holds the key.
+        ``tx_id`` names the attempt that the effect stores. ``lasts=False`` marks an effect that may be stored again, so
+        that a later error frees the key. Raises ``idempotency_in_progress`` if another process holds the key.
         """
 
         def claim_and_store(conn: Connection) -> T:
@@ -112,11 +101,11 @@ class Claim:
         return result
 
     def resolve(self, *, lasts: bool) -> None:
-        """Say whether the request's transaction landed or still may; a failed one leaves the key free."""
+        """Record whether the request's transaction landed or still may; a failed one leaves the key free."""
         self.attempt, self._effective = None, lasts
 
     async def finish(self, body: str) -> None:
-        """Store the answer that repetitions get. Raises ``idempotency_in_progress`` as ``store``."""
+        """Store the answer for repetitions. Raises ``idempotency_in_progress`` as ``store`` does."""
         assert self._fingerprint is not None
         org, key = self._fingerprint.org, self._fingerprint.key
         await self.store(lambda conn: finish(conn, org, key, 200, body, now_ms()))
@@ -149,9 +138,9 @@ class _Running:
 
 
 class Idempotency:
-    """Runs requests under their keys. ``wait`` is how many seconds a duplicate waits for the first."""
+    """Runs requests under their keys. A duplicate waits up to ``wait`` seconds for the first request."""
 
-    def __init__(self, db: Database, seal: Seal, *, wait: float) -> None:
+    def __init__(self, db: Database, seal: Fernet, *, wait: float) -> None:
         self._db = db
         self._seal = seal
         self._wait = wait
@@ -160,10 +149,10 @@ class Idempotency:
     async def run(
         self, fingerprint: Fingerprint | None, work: Callable[[Claim], Awaitable[bytes]], *, secret: bool = False
     ) -> tuple[bytes, bool]:
-        """Return the answer, and whether it is a repetition.
+        """Return the answer, and whether it repeats an earlier one.
 
         ``secret`` answers are stored encrypted. Raises ``idempotency_conflict`` for the same key with other
-        parameters and ``idempotency_in_progress`` when the first request does not end in time.
+        parameters and ``idempotency_in_progress`` if the first request does not end in time.
         """
         if fingerprint is None:
             return await work(Claim(self._db)), False

@@ -1,4 +1,4 @@
-"""The locks that requests hold while they read, decide and send, in the one order in which they are taken."""
+"""The locks that requests hold while they read, decide and send, and the order in which they are taken."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,9 +9,9 @@ from weakref import WeakValueDictionary
 
 
 class LockScope(IntEnum):
-    """What a lock guards. A request that holds one may take only those further down, so no two wait for each other."""
+    """What a lock guards. A request may only take locks further down than those it holds, which rules out deadlocks."""
 
-    #: One of an organisation's expensive jobs of a kind: each organisation has one in the queue.
+    #: An organisation's expensive jobs of a kind: each organisation has one in the queue.
     ORG_JOB = auto()
     #: All expensive jobs of a kind: one runs at a time.
     JOB = auto()
@@ -35,14 +35,14 @@ _deepest: ContextVar[int] = ContextVar("deepest_lock", default=0)
 
 
 class Locks:
-    """Locks of this process by scope and name. A lock exists as long as somebody holds it or waits for it."""
+    """Locks of this process by scope and name. A lock exists while somebody holds it or waits for it."""
 
     def __init__(self) -> None:
         self._locks: WeakValueDictionary[tuple[LockScope, str], asyncio.Lock] = WeakValueDictionary()
 
     @asynccontextmanager
     async def hold(self, scope: LockScope, *names: str) -> AsyncIterator[None]:
-        """Hold the locks of these names. Raises RuntimeError out of order: two requests could wait for each other."""
+        """Hold the locks of these names. Raises RuntimeError if taken out of order, which could deadlock."""
         deepest = _deepest.get()
         if scope <= deepest:
             raise RuntimeError(f"{scope.name} must be locked before {LockScope(deepest).name}")

@@ -1,13 +1,12 @@
 """Keeps an older, still pending change from undoing a newer one.
 
-A change whose request ended without the chain's answer can land as long as its blockhash lives. Were a newer one
-answered meanwhile, the old one could undo it: lift an emergency freeze, replace a token that was handed out. So
+A change whose request ended without the chain's answer can land until its blockhash expires. If a newer change were
+answered meanwhile, the old one could undo it: lift an emergency freeze, or replace a token already handed out. So
 
-* only the request itself, repeated under its idempotency key, sends such a change again; recovery just looks;
+* only the request itself, repeated under its idempotency key, sends such a change again; recovery does not;
 * a newer change that it could undo is refused with `chain_unavailable` until the old one has landed or expired.
 
-Sending the old one on purpose, and the new one after it, would be faster, but would open a frozen wallet for the time
-between the two.
+Sending the old change first and then the new one would be faster, but would unfreeze a wallet between the two.
 """
 
 from collections.abc import Callable, Collection
@@ -26,9 +25,9 @@ async def wait_for_earlier(
     wallet_id: str | None = None,
     where: Callable[[Attempt], bool] = lambda _attempt: True,
 ) -> None:
-    """Return when no earlier change of these types can land any more; call it under the lock of what is changed.
+    """Return if no earlier change of these types can still land; call it under the lock of what is changed.
 
-    Raises ``chain_unavailable`` while one that ``where`` picks still can.
+    Raises ``chain_unavailable`` if one that ``where`` selects still can.
     """
     for attempt in await service.db.read(lambda conn: pending_changes(conn, org, types, wallet_id)):
         if where(attempt):

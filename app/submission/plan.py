@@ -1,4 +1,4 @@
-"""Transactions before and after they are sent: what is to be done, and what became of it."""
+"""Transactions before and after they are sent: plans and outcomes."""
 
 import secrets
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from app.core.identifiers import EVENT_INNER_INDEX
 from app.store.attempts import Attempt
 
 Hook = Callable[[Connection, Attempt], None]
-"""Writes next to an attempt, in the database transaction that stores or settles it."""
+"""Writes in the database transaction that stores an attempt or records its outcome."""
 
 
 def nothing(_conn: Connection, _attempt: Attempt) -> None:
@@ -24,14 +24,14 @@ def nothing(_conn: Connection, _attempt: Attempt) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PlanType:
-    """A kind of transaction, as the capability that makes it declares it. Attempts are stored under its ``name``.
+    """A kind of transaction, declared by its capability. Attempts are stored under its ``name``.
 
-    - ``projected``: the projector records the success, with the transaction's event; else the submitter does.
+    - ``projected``: the projector records the success together with the transaction's event, instead of the submitter.
     - ``resent``: recovery may send the stored bytes again. A change that could undo a newer one is sent again only by
       its own request, repeated under its idempotency key.
     - ``waits_for``: names of the types that must not land after one of this type, because they would undo it.
-    - ``superseded``: the next of this type makes it irrelevant, so that one sends it on instead of waiting.
-    - ``on_failed``: removes what the plan's ``on_store`` wrote, when the attempt has failed for good.
+    - ``superseded``: the next transaction of this type makes it irrelevant, so that one resends it instead of waiting.
+    - ``on_failed``: removes what the plan's ``on_store`` wrote if the attempt fails for good.
     """
 
     name: str
@@ -44,11 +44,11 @@ class PlanType:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A transaction to be made: what it does on the chain and how it is remembered.
+    """A transaction to make: what it does on the chain and what is stored about it.
 
-    ``event_instruction`` is the index of the program's instruction in the transaction, ``event_inner`` where its event
-    is expected among what that instruction calls. ``attested`` says that the session authority signs. ``actor`` is the
-    API key that asked for a change of a policy. ``on_store`` writes in the transaction that stores the attempt.
+    ``event_instruction`` is the index of the program's instruction in the transaction, ``event_inner`` the expected
+    index of its event among the inner instructions. ``attested`` means that the session authority signs. ``actor`` is
+    the API key that requested the change of a policy. ``on_store`` writes in the transaction that stores the attempt.
     """
 
     org: str
@@ -71,9 +71,9 @@ class Plan:
 
 
 def distinct(instructions: Sequence[Instruction]) -> list[Instruction]:
-    """Put a compute limit that differs each time in front of the instructions.
+    """Prepend a random compute limit to the instructions.
 
-    Two equal transactions under one blockhash would be one; payments and the like carry a random reference instead.
+    Two equal transactions with the same blockhash would be one. Payments carry a random reference instead.
     """
     return [compute_unit_limit(MAX_UNITS - secrets.randbelow(MAX_UNITS // 4)), *instructions]
 
@@ -83,6 +83,7 @@ class RefusedError(Exception):
 
     def __init__(self, simulation: SimulationResult) -> None:
         self.simulation = simulation
+        self.custom_error = simulation.custom_error
         super().__init__(str(simulation.err))
 
 
@@ -90,8 +91,8 @@ class RefusedError(Exception):
 class Outcome:
     """What became of an attempt: confirmed at ``slot``, still pending, or failed with the chain's ``error``.
 
-    A pending one that is not ``sendable`` landed and waits for the read models, or is too old to land and waits for
-    the events that would show whether it did.
+    A pending attempt that is not ``sendable`` has landed and waits for the read models, or is too old to land and
+    waits for the events that would show whether it did.
     """
 
     attempt: Attempt

@@ -1,4 +1,4 @@
-"""Finds out what became of transactions whose requests ended before the chain had answered."""
+"""Recovers pending transactions, whose requests ended before the chain had answered."""
 
 from app.chain.errors import ChainUnavailable, RpcError
 from app.core.background import Periodic
@@ -13,10 +13,10 @@ from app.submission.submitter import Submitter
 class Recovery(Periodic):
     """Looks at pending attempts at the start and every ``interval`` seconds.
 
-    A confirmed or failed one is recorded. One that has not landed is sent again, always the same signed bytes, until
-    its last valid block height has passed at finalized commitment; it has failed once no event is missing that could be
-    its own. Changes that could undo a newer one are not sent again (see ``app.submission.ordering``). Attempts younger
-    than ``grace`` seconds belong to requests that still wait for them.
+    Records confirmed and failed ones. Resends the same signed bytes of those that have not landed, until their last
+    valid block height has passed at finalized commitment; they have failed once no event is missing that could be
+    theirs. Changes that could undo a newer one are not resent (see ``app.submission.ordering``). Attempts younger than
+    ``grace`` seconds belong to requests that still wait for them.
     """
 
     name = "recovery"
@@ -27,21 +27,21 @@ class Recovery(Periodic):
         self._db = db
         self._submitter = submitter
         self._grace_ms = int(grace * 1000)
-        # What was pending when the process started has no request that waits for it.
+        # No request waits for attempts from before the start of the process.
         self._bound = now_ms()
 
     async def recover(self, *, created_before: int | None = None) -> int:
-        """Look once at the pending attempts that are older; returns how many have an outcome now.
+        """Look once at the older pending attempts and return how many have an outcome now.
 
-        When the chain does not answer for one, the others are looked at all the same; then its ApiError,
-        ChainUnavailable or RpcError is raised.
+        If the chain does not answer for one, looks at the others too, then raises the first ApiError,
+        ChainUnavailable or RpcError.
         """
         recovered = 0
         failure: Exception | None = None
         for attempt in await self._db.read(lambda conn: pending_attempts(conn, created_before=created_before)):
             try:
                 recovered += await self._recover(attempt)
-            except Exception as error:  # noqa: BLE001 - raised below, once every attempt was looked at
+            except Exception as error:  # noqa: BLE001 - raised below, after every attempt was looked at
                 failure = failure or error
         if failure is not None:
             raise failure
@@ -56,7 +56,7 @@ class Recovery(Periodic):
         return False
 
     async def tick(self) -> int:
-        """Recover what no request waits for, and delete idempotency keys whose time is up."""
+        """Recover attempts that no request waits for, and delete expired idempotency keys."""
         self._bound = max(self._bound, now_ms() - self._grace_ms)
         recovered = await self.recover(created_before=self._bound)
         await self._db.write(lambda conn: purge(conn, now_ms()))

@@ -1,4 +1,4 @@
-"""From the program's refusals to errors of the interface."""
+"""Translates the program's refusals into errors of the API."""
 
 from collections.abc import Mapping
 
@@ -26,7 +26,7 @@ _log = structlog.get_logger(__name__)
 
 _MONEY_RULES = frozenset({"max_per_tx", "max_per_day", "max_per_month", "require_co_sign"})
 
-#: The program's errors by name, and what they mean to a client. The rules' own errors are violations instead.
+#: The API's errors for the program's, by name. The errors of the rules are violations instead.
 _ERRORS: Mapping[str, tuple[type[ApiError], str]] = {
     "OrgPaused": (BusinessError, "org_paused"),
     "WalletFrozen": (BusinessError, "wallet_frozen"),
@@ -55,41 +55,40 @@ _ERRORS: Mapping[str, tuple[type[ApiError], str]] = {
 
 RECEIVER_ARCHIVED = "The receiving wallet was archived."
 EXPIRED = (
-    "The wallet stays frozen after the expiry of its policy. Attach another policy or extend the `expiry`, "
+    "The wallet is frozen because its policy expired. Attach another policy or extend the `expiry`, "
     "then set the wallet's `status` to `active`."
 )
 
-#: What is said of an error where the meaning of its code would mislead.
+#: Messages for errors whose code's meaning would mislead.
 _MESSAGES: Mapping[str, str] = {
-    # Amounts of zero are refused before: this is `all` of a wallet that holds nothing.
+    # Amounts of zero are refused earlier: this is `all` of a wallet that holds nothing.
     "ZeroAmount": "There is nothing to withdraw: the balance is zero.",
     "ReceiverFrozen": "The receiving wallet is frozen.",
     "ReceiverArchived": RECEIVER_ARCHIVED,
     "WrongOrg": "The address is a vault of another organisation.",
-    "WrongVault": "The address is an account of the program, but no vault.",
-    "EscrowDisputed": "The escrow is disputed: its arbiter decides.",
-    "EscrowAmountExceeded": "The escrow holds less than is to be released.",
+    "WrongVault": "The address is an account of the program, but not a vault.",
+    "EscrowDisputed": "The escrow is disputed and waits for the arbiter's decision.",
+    "EscrowAmountExceeded": "The escrow holds less than the amount to release.",
 }
 
-#: The program's errors that say that what was read before has changed meanwhile.
+#: The program's errors for state that changed after it was read.
 _MEANWHILE = frozenset({"VersionMismatch", "AlreadyFrozen", "NotFrozen", "WrongPolicy"})
-#: The chain's errors for a fee payer that has too little.
+#: The chain's errors for a fee payer without enough lamports.
 _UNPAID = ("InsufficientFundsForFee", "AccountNotFound")
 
 
 def error_name(codec: Codec, failure: Failure) -> str | None:
-    """Return the program's name of the error; None when something else failed."""
-    custom = failure.simulation.custom_error if isinstance(failure, RefusedError) else failure.custom_error
-    return codec.error_name(custom) if custom is not None else None
+    """Return the program's name for the error; None if something else failed."""
+    return None if failure.custom_error is None else codec.error_name(failure.custom_error)
 
 
 def is_known(name: str | None) -> bool:
-    """Whether a program's error, by its name, already says why the transaction is refused."""
+    """Return whether the program's error explains the refusal by itself."""
     return name in _ERRORS
 
 
 def invalid_recipient(field: str, reason: str | None = None) -> RequestError:
-    """Return the error for a field of the request that names no recipient."""
+    """Return the error for a field of the request that does not name a valid recipient."""
     return RequestError("invalid_recipient", f"{field}: {reason or CATALOGUE['invalid_recipient'].meaning}")
 
 
@@ -100,11 +99,11 @@ def business_error(
     instead: Mapping[str, str] | None = None,
     recipient: str | None = None,
 ) -> ApiError:
-    """Return the error for a transaction that the program refused.
+    """Return the API's error for a transaction that the program refused.
 
-    ``instead`` replaces codes where the operation has a better one; ``recipient`` is the request's field that names
-    the recipient. What is no refusal of the program's is an internal error, or, when it landed and failed,
-    `transaction_failed`.
+    ``instead`` maps codes to better ones of the operation; ``recipient`` is the request's field that names the
+    recipient. Without a refusal by the program, the error is `internal_error`, or `transaction_failed` if the
+    transaction landed.
     """
     simulation = failure.simulation if isinstance(failure, RefusedError) else None
     name = error_name(codec, failure)
@@ -118,41 +117,40 @@ def business_error(
     if name in _MEANWHILE:
         return ConflictError("idempotency_in_progress", "It was changed at the same time. Repeat the request.")
     if simulation is not None and name is None and simulation.custom_error is not None:
-        _log.warning("rehearsal_failed", err=str(simulation.err), logs=simulation.logs[-20:])
-        return BusinessError("transaction_failed", "Another program refuses the transaction. Nothing was moved.")
+        _log.warning("simulation_failed", err=str(simulation.err), logs=simulation.logs[-20:])
+        return BusinessError("transaction_failed", "Another program refused the transaction. Nothing was moved.")
     if simulation is not None and simulation.err in _UNPAID:
         _log.error("fee_payer_is_empty", err=str(simulation.err))
-        return UnavailableError("chain_unavailable", "The service cannot pay for transactions at the moment.")
+        return UnavailableError("chain_unavailable", "The service currently cannot pay the fees of transactions.")
     if simulation is not None:
-        _log.error("rehearsal_failed", err=str(simulation.err), program_error=name, logs=simulation.logs[-20:])
+        _log.error("simulation_failed", err=str(simulation.err), program_error=name, logs=simulation.logs[-20:])
         return ApiError("internal_error")
     return BusinessError("transaction_failed")
 
 
 def require_confirmed(codec: Codec, outcome: Outcome) -> None:
-    """Raise for a change that failed on the chain, or is not confirmed yet: its idempotency key leads back to it."""
+    """Raise the error of a change that failed or is not confirmed yet; its idempotency key leads back to it."""
     if outcome.status == "failed":
         raise business_error(codec, outcome)
     if outcome.status == "pending":
         raise UnavailableError(
             "chain_unavailable",
-            "The change was sent to the chain and is not confirmed yet. Look again a little later.",
+            "The change was sent to the chain but is not confirmed yet. Check again a little later.",
             fields={"tx_id": outcome.attempt.tx_id},
             headers={"Retry-After": "1"},
         )
 
 
 def rule_of(codec: Codec, failure: Failure) -> str | None:
-    """Return the rule that refused, from the error code; None when it was no rule of the policy's."""
-    custom = failure.simulation.custom_error if isinstance(failure, RefusedError) else failure.custom_error
-    if custom is None or codec.error_name(custom) is None:
+    """Return the policy's rule that refused, from the error code; None if it was something else."""
+    if failure.custom_error is None or error_name(codec, failure) is None:
         return None
-    rule = custom - 6000
+    rule = failure.custom_error - 6000
     return RULES[rule] if 2 <= rule < len(RULES) else None
 
 
 def violation(codec: Codec, logs: list[str], policy: PolicyRecord) -> dict[str, str] | None:
-    """Return the violation object from the log of a refused payment; None when the log does not prove one."""
+    """Return the violation object from the log of a refused payment; None if the log does not prove one."""
     found = policy_violation(logs, codec)
     if found is None:
         return None
@@ -164,33 +162,29 @@ def violation(codec: Codec, logs: list[str], policy: PolicyRecord) -> dict[str, 
 
 
 def limit_text(rule: str, limit: int, policy: PolicyRecord) -> str:
-    """Return a rule's limit as the interface shows it: money, a count, a time, or the list's length or members."""
-    if rule in _MONEY_RULES:
-        return format_usdc(limit)
-    if rule == "expiry":
-        return iso(limit)
+    """Return a rule's limit as answers show it: money, a count, a time, blocked categories, or the list's length."""
     if rule == "blocked_categories":
         return ",".join(category_names(policy.rules.blocked_categories))
     if rule == "allowed_recipients":
         return str(len(policy.allowed_recipients))
-    return str(limit)
+    return _value_text(rule, limit)
 
 
 def attempted_text(rule: str, attempted: int, recipient: Pubkey) -> str:
     """Return what was attempted: money, a count, a time, a category's name or the recipient's address."""
-    if rule in _MONEY_RULES:
-        return format_usdc(attempted)
-    if rule == "expiry":
-        return iso(attempted)
-    if rule == "blocked_categories":
-        return CATEGORIES[attempted] if attempted < len(CATEGORIES) else str(attempted)
+    if rule == "blocked_categories" and attempted < len(CATEGORIES):
+        return CATEGORIES[attempted]
     if rule == "allowed_recipients":
         return str(recipient)
-    return str(attempted)
+    return _value_text(rule, attempted)
+
+
+def _value_text(rule: str, value: int) -> str:
+    if rule in _MONEY_RULES:
+        return format_usdc(value)
+    return iso(value) if rule == "expiry" else str(value)
 
 
 def headroom_text(rule: str, headroom: int) -> str | None:
-    """Return what a rule leaves: money or a count; None for rules that only say yes or no."""
-    if rule in _MONEY_RULES:
-        return format_usdc(headroom)
-    return str(headroom) if rule == "velocity_cap" else None
+    """Return what a rule leaves: money or a count; None for rules that only allow or refuse."""
+    return _value_text(rule, headroom) if rule in _MONEY_RULES or rule == "velocity_cap" else None

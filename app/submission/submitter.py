@@ -1,7 +1,7 @@
-"""How a transaction leaves the service: simulated, stored, sent, confirmed, seen in the read models.
+"""Takes a transaction to the chain: simulates, stores, sends and confirms it, and waits for the read models.
 
-The signed transaction is stored before it is sent, and only these stored bytes are ever sent again. What was sent and
-is neither confirmed nor impossible stays `pending`; nothing else is signed in its place.
+The signed transaction is stored before it is sent, and only these stored bytes are ever sent again. As long as it can
+still land, it stays `pending`, and nothing else is signed in its place.
 """
 
 import time
@@ -32,12 +32,12 @@ from indexer import Indexer
 
 _log = structlog.get_logger(__name__)
 
-#: Blocks after the last valid one until an absent transaction counts as expired.
+#: Blocks after the last valid one after which an absent transaction counts as expired.
 _EXPIRY_MARGIN = 30
 
 
 class Submitter:
-    """Sends transactions and finds out what became of them. ``types`` are those of all plans, by name."""
+    """Sends transactions and determines their outcome. ``types`` are the types of all plans, by name."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Submitter:
         self._types = types
 
     def type_of(self, attempt: Attempt) -> PlanType:
-        """Return the type of the plan that led to an attempt."""
+        """Return the plan type of an attempt."""
         return self._types[attempt.type]
 
     async def _sign(self, plan: Plan, *, fresh: bool) -> tuple[Signed, int]:
@@ -69,10 +69,10 @@ class Submitter:
         return signed, blockhash.last_valid_block_height
 
     async def send(self, plan: Plan, claim: Claim) -> Outcome:
-        """Simulate, store and send; does not wait for the confirmation.
+        """Simulate, store and send, without waiting for the confirmation.
 
-        Raises RefusedError when the simulation fails: then nothing is stored. Raises ``chain_unavailable`` when
-        the chain does not answer; after the transaction was stored, the error names its id.
+        Raises RefusedError if the simulation fails; then nothing is stored. Raises ``chain_unavailable`` if the chain
+        does not answer; once the transaction is stored, the error names its id.
         """
         signed, last_height = await self._sign(plan, fresh=False)
         try:
@@ -89,9 +89,9 @@ class Submitter:
         return await self.wait(await self.send(plan, claim), claim)
 
     async def resume(self, claim: Claim) -> Outcome | None:
-        """Return the outcome of the attempt that an earlier run of the same request left, sent again if need be.
+        """Return the outcome of the attempt that an earlier run of the same request left; resends it if needed.
 
-        None when there is none, or when it can no longer land: then the request starts anew.
+        None if there is no such attempt, or if it failed for good: then the request starts anew.
         """
         if claim.attempt is None:
             return None
@@ -103,7 +103,7 @@ class Submitter:
         return outcome if lasts else None
 
     async def wait(self, outcome: Outcome, claim: Claim) -> Outcome:
-        """Wait until the transaction is confirmed and seen in the read models, or the time for it is up."""
+        """Wait until the transaction is confirmed and in the read models, or the timeout has passed."""
         if outcome.status != "pending":
             return outcome
         attempt = outcome.attempt
@@ -126,7 +126,7 @@ class Submitter:
         return await self.succeed(attempt, status.slot)
 
     async def look(self, attempt: Attempt) -> Outcome:
-        """Return what the chain says now of an attempt of unknown outcome; a decision is recorded."""
+        """Ask the chain for the outcome of a pending attempt; records it if it is final."""
         if attempt.status != "pending" or attempt.signature is None:
             return Outcome(attempt, attempt.status, attempt.slot, error=attempt.error)
         try:
@@ -135,20 +135,20 @@ class Submitter:
             raise unavailable(attempt) from None
 
     async def _look(self, attempt: Attempt, signature: str) -> Outcome:
-        # The block comes first: what is absent after it was read cannot land any more.
+        # Read the block first: a transaction that is absent afterwards and too old for it cannot land any more.
         block = await self._chain.last_final_block()
         seen = await self._chain.statuses([signature], search_history=True)
         [status] = seen.found
-        # What has failed in a block that is not confirmed may yet succeed in another.
+        # A failure in an unconfirmed block is not final: it may succeed in another.
         if status is not None and status.err is not None and status.is_confirmed:
             return await self.fail(attempt, status.err, slot=status.slot, custom_error=status.custom_error)
         if status is not None:
             return await self._landed(attempt, status)
         last_height = attempt.last_valid_block_height
-        # Behind one address there may be several nodes: one that has not seen the block knows nothing of an absence.
+        # One address may lead to several nodes: one that has not seen the block cannot prove the absence.
         if last_height is None or block.height <= last_height + _EXPIRY_MARGIN or seen.slot < block.slot:
             return Outcome(attempt, "pending")
-        # One that has lost its history does not know what landed, but the account that it changed counts its event.
+        # A node without the history does not know what landed, but the changed account counts its events.
         account = await self._counted_by(attempt)
         whole = account is not None and await self._indexer.holds_all(account, block.slot)
         slot = await self._indexer.slot_of(signature)
@@ -160,14 +160,14 @@ class Submitter:
         return Outcome(attempt, "pending", sendable=False)
 
     async def _counted_by(self, attempt: Attempt) -> str | None:
-        """Return the account that counts the attempt's event if it landed; `None` while it is not known."""
+        """Return the account that counts the attempt's event if it landed; None if not known yet."""
         wallet_id = attempt.wallet_id
         if wallet_id is None:
             return attempt.org
         return await self._db.read(lambda conn: vault_of(conn, wallet_id))
 
     async def _landed(self, attempt: Attempt, status: SignatureStatus) -> Outcome:
-        # Its events may have been applied by an earlier process, so this does not wait for them to come.
+        # An earlier process may have applied its events already, so do not wait for them.
         pending = Outcome(attempt, "pending", status.slot, sendable=False)
         if not status.is_confirmed:
             return pending
@@ -178,7 +178,7 @@ class Submitter:
             raise unavailable(attempt) from None
         await self._projector.catch_up()
         if await self._indexer.slot_of(attempt.signature) is None:
-            # The read models, by which the next request decides, do not show it yet: the node knows more than it lists.
+            # The node knows the transaction but does not list it yet, so the read models lack it.
             self._indexer.wake(attempt.signature)
             return pending
         if not self.type_of(attempt).projected:
@@ -187,7 +187,7 @@ class Submitter:
         return Outcome(found, found.status, found.slot) if found and found.status != "pending" else pending
 
     async def succeed(self, attempt: Attempt, slot: int) -> Outcome:
-        """Record that an attempt is confirmed, unless the projector does with its event."""
+        """Record that an attempt is confirmed, unless the projector records it with its event."""
         if not self.type_of(attempt).projected:
             await self._db.write(lambda conn: settle_attempt(conn, attempt.tx_id, "confirmed", now=now_ms(), slot=slot))
         return Outcome(attempt, "confirmed", slot)
@@ -195,16 +195,16 @@ class Submitter:
     async def fail(
         self, attempt: Attempt, error: Any, *, slot: int | None = None, custom_error: int | None = None
     ) -> Outcome:
-        """Record that an attempt failed for good, and return so; or what was recorded of it before."""
+        """Record that an attempt failed for good; returns an outcome recorded earlier instead, if there is one."""
         text = str(error)
 
-        def settle(conn: Connection) -> Attempt | None:
+        def record(conn: Connection) -> Attempt | None:
             if not settle_attempt(conn, attempt.tx_id, "failed", now=now_ms(), slot=slot, error=text):
                 return attempt_of(conn, attempt.tx_id)
             self.type_of(attempt).on_failed(conn, attempt)
             return None
 
-        known = await self._db.write(settle)
+        known = await self._db.write(record)
         if known is not None and known.status != "failed":
             return Outcome(known, known.status, known.slot)
         _log.info("transaction_failed", tx_id=attempt.tx_id, type=attempt.type, error=text)
@@ -244,14 +244,14 @@ class Submitter:
         return attempt
 
     async def resend(self, attempt: Attempt) -> Outcome:
-        """Send the stored bytes of a pending attempt, once more if they were sent before."""
+        """Send the stored bytes of a pending attempt, for the first time or again."""
         assert attempt.raw is not None
         try:
             await self._chain.send(attempt.raw)
         except ChainUnavailable:
             raise unavailable(attempt) from None
         except RpcError as error:
-            # Refused by this node now (already processed, unknown blockhash): that does not show that it did not land.
+            # This node refuses it now (already processed, unknown blockhash), but it may still have landed.
             _log.warning("send_refused", tx_id=attempt.tx_id, code=error.code, message=error.message)
         return Outcome(attempt, "pending")
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import asdict
 
+from cryptography.fernet import Fernet
 from pydantic_core import to_json
 
 from app.core.errors import RequestError
@@ -12,7 +13,6 @@ from app.store.deliveries import DeliveryRecord
 from app.store.delivery_attempts import DeliveryAttemptRecord
 from app.store.feed import FeedEvent
 from app.store.webhooks import WebhookRecord
-from app.submission.idempotency import Seal
 from app.webhooks._sender import TIMEOUT, send
 from app.webhooks._signing import signature_headers
 from app.webhooks.urls import UrlRules
@@ -32,7 +32,7 @@ class Courier:
 
     def __init__(
         self,
-        seal: Seal,
+        seal: Fernet,
         rules: UrlRules,
         *,
         lookups: int,

@@ -75,7 +75,7 @@ async def test_cursor_is_good_for_its_own_list_only(world: ServiceWorld, crowd: 
                 assert response.status_code == 200, path
             else:
                 error = error_of(response, 400, "invalid_request")
-                assert error["message"] == "cursor: is not one that this list gave."
+                assert error["message"] == "cursor: was not issued by this list."
     narrowed = f"/v1/wallets/{wallet}/transactions?limit=1&cursor={cursors['/v1/transactions']}"
     assert (await world.ok("GET", narrowed))["data"]
 

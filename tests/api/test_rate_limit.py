@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from pydantic import ValidationError
 
-from app.access.rate_limit import MovingWindows, RateLimits, network_of
+from app.access.rate_limit import MovingWindow, RateLimits, network_of
 from app.core.settings import Settings
 from app.server.application import create_app
 from tests.support.service_world import ServiceWorld, error_of
@@ -33,8 +33,7 @@ class _Limited:
         settings = world.settings.model_copy(
             update={"rate_limit": 3, "rate_limit_burst": 6, "failed_authentications": 4}
         )
-        self.app = create_app(settings, world._lifespan)
-        self.app.state.service = world.service
+        self.app = create_app(settings, world.service)
         self.app.state.rate_limits = RateLimits(settings, clock=self.clock)
 
     async def get(self, key: str, path: str = "/v1/wallets", client: str = "192.0.2.1") -> httpx.Response:
@@ -128,11 +127,11 @@ async def test_limits_can_be_switched_off() -> None:
 
 
 async def test_memory_is_bounded() -> None:
-    windows = MovingWindows(_Clock(), most=100)
+    window = MovingWindow(5, 60, clock=_Clock(), max_names=100)
     for number in range(1_000):
-        assert windows.acquire_entry(f"address-{number}", 5, 60)
+        assert window.hit(f"address-{number}") == (True, 4, 60)
 
-    assert len(windows) == 100
+    assert len(window) == 100
 
 
 async def test_one_host_counts_once_however_many_addresses_it_has() -> None:

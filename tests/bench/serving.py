@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.server.test_command_line import free_ports
+from tests.support.processes import free_ports
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
 _SERVE = (sys.executable, "-c", "from app.server.cli import main; main()")

@@ -1,4 +1,4 @@
-"""Amounts: decimal strings outside, integers inside."""
+"""Amounts: decimal strings at the edge, integers inside."""
 
 import pytest
 from hypothesis import given

@@ -1,19 +1,15 @@
-"""Kill -9 of `serve` under load: nothing confirmed is lost, nothing is paid twice, no micro-USDC appears or goes.
+"""Kill -9 of `serve` under load: nothing confirmed is lost, nothing is paid twice, no micro-USDC appears or vanishes.
 
-It is killed 5 times, with `--full` 51 times; the kills fall in turn between a payment's storing and
-its sending, between its sending and its answer, and anywhere.
+It is killed 5 times, with `--full` 51 times: in turn between storing and sending a payment, between sending and
+answering it, and anywhere.
 """
 
 import asyncio
 import contextlib
 import itertools
-import os
 import random
 import signal
 import sqlite3
-import subprocess
-import sys
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,16 +19,14 @@ import pytest
 from solders.keypair import Keypair
 
 from app.core.money import parse_usdc
-from tests.server.test_command_line import free_ports
+from tests.support.processes import PATIENCE, Serve, exit_code, serving
 
 _KILLS, _MANY_KILLS = 5, 51
 _IN_FLIGHT = 20
 _WALLETS = 4
-_PATIENCE = 30.0
 _TOTAL = 1_000_000_000_000
-_ROOT = Path(__file__).resolve().parents[2]
 
-#: Runs `serve` and, armed by a signal, kills it at the given payment: before or after it is handed to the chain.
+#: Runs `serve` and, armed by a signal, kills it at the given payment: before or after the chain gets it.
 _LAUNCHER = """
 import os, signal, sys
 from app.submission.submitter import Submitter
@@ -59,58 +53,28 @@ main(sys.argv[3:])
 
 @dataclass
 class Ledger:
-    """What a client knows: the orders by idempotency key, and the answers that it got."""
+    """What a client knows: its orders by idempotency key, and the answers."""
 
     orders: dict[str, dict[str, Any]] = field(default_factory=dict)
     answers: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
-@dataclass
-class _Running:
-    process: asyncio.subprocess.Process
-    client: httpx.AsyncClient
-    rpc: str
-
-
-@contextlib.asynccontextmanager
-async def _serve(data: Path, moment: str, count: int) -> AsyncIterator[_Running]:
-    port, rpc_port = free_ports()
-    options = ["serve", "--data-dir", str(data), "--port", str(port), "--localnet-port", str(rpc_port)]
-    environment = {**os.environ, "PYTHONPATH": str(_ROOT), "AGENT_VAULT_RATE_LIMIT": "0"}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", _LAUNCHER, moment, str(count), *options, stdout=subprocess.PIPE, env=environment
-    )
-    try:
-        assert process.stdout is not None
-        async with asyncio.timeout(_PATIENCE):
-            while not (line := await process.stdout.readline()).startswith(b"curl "):
-                assert line, "serve ended before it listened"
-        key = (data / "admin-api-key").read_text().strip()
-        base = f"http://127.0.0.1:{port}"
-        async with httpx.AsyncClient(base_url=base, headers={"Authorization": f"Bearer {key}"}, timeout=20) as client:
-            yield _Running(process, client, f"http://127.0.0.1:{rpc_port}")
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.communicate()
-
-
-async def _order(running: _Running, ledger: Ledger, key: str) -> None:
+async def _order(serve: Serve, ledger: Ledger, key: str) -> None:
     with contextlib.suppress(httpx.HTTPError):
         headers = {"Idempotency-Key": key}
-        response = await running.client.post("/v1/payments", json=ledger.orders[key], headers=headers)
+        response = await serve.client.post("/v1/payments", json=ledger.orders[key], headers=headers)
         if response.status_code == 200:
             ledger.answers[key] = response.json()
 
 
-async def _settle_everything(running: _Running, ledger: Ledger) -> None:
+async def _answer_everything(serve: Serve, ledger: Ledger) -> None:
     """Repeat what has no answer until it has one."""
-    async with asyncio.timeout(_PATIENCE):
+    async with asyncio.timeout(PATIENCE):
         while missing := [key for key in ledger.orders if key not in ledger.answers]:
-            await asyncio.gather(*(_order(running, ledger, key) for key in missing))
+            await asyncio.gather(*(_order(serve, ledger, key) for key in missing))
 
 
-async def _balance(running: _Running, owner: str) -> int:
+async def _balance(serve: Serve, owner: str) -> int:
     body = {
         "jsonrpc": "2.0",
         "id": 1,
@@ -118,16 +82,16 @@ async def _balance(running: _Running, owner: str) -> int:
         "params": [owner, {"programId": "TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA"}, {"encoding": "jsonParsed"}],
     }
     async with httpx.AsyncClient() as client:
-        found = (await client.post(running.rpc, json=body)).json()["result"]["value"]
+        found = (await client.post(serve.rpc, json=body)).json()["result"]["value"]
     return sum(int(one["account"]["data"]["parsed"]["info"]["tokenAmount"]["amount"]) for one in found)
 
 
-async def _check(running: _Running, ledger: Ledger, payee: str, org: str) -> None:
+async def _check(serve: Serve, ledger: Ledger, payee: str, org: str) -> None:
     confirmed: dict[str, list[dict[str, Any]]] = {}
     cursor: dict[str, str] = {}
     while True:
         query = {"type": "payment", "status": "confirmed", "limit": "100", **cursor}
-        page = (await running.client.get("/v1/transactions", params=query)).json()
+        page = (await serve.client.get("/v1/transactions", params=query)).json()
         for row in page["data"]:
             confirmed.setdefault(row["memo"], []).append(row)
         if not page["has_more"]:
@@ -136,11 +100,11 @@ async def _check(running: _Running, ledger: Ledger, payee: str, org: str) -> Non
     for key, answer in ledger.answers.items():
         rows = confirmed.get(key, [])
         assert [row["tx_id"] for row in rows] == [answer["tx_id"]], (key, answer, rows)
-    wallets = (await running.client.get("/v1/wallets", params={"limit": "100"})).json()["data"]
+    wallets = (await serve.client.get("/v1/wallets", params={"limit": "100"})).json()["data"]
     owners = [payee, org, *(wallet["chain_address"] for wallet in wallets)]
-    assert sum([await _balance(running, owner) for owner in owners]) == _TOTAL
+    assert sum([await _balance(serve, owner) for owner in owners]) == _TOTAL
     paid = sum(parse_usdc(order["amount"]) for order in ledger.orders.values())
-    assert await _balance(running, payee) == paid
+    assert await _balance(serve, payee) == paid
 
 
 async def test_kill_under_load_loses_nothing_and_pays_nothing_twice(
@@ -152,20 +116,21 @@ async def test_kill_under_load_loses_nothing_and_pays_nothing_twice(
     moments = itertools.cycle(["stored", "sent", "any"])
     for kill in range(kills + 1):
         moment = next(moments) if kill < kills else "never"
-        async with _serve(tmp_path, moment, random.randint(2, _IN_FLIGHT - 2)) as running:
+        count = str(random.randint(2, _IN_FLIGHT - 2))
+        async with serving(tmp_path, _LAUNCHER, moment, count, AGENT_VAULT_RATE_LIMIT="0") as serve:
             if not wallets:
-                wallets += await _make_wallets(running)
-            # Given a restart, what was confirmed is there and what was not is settled by repeating it
+                wallets += await _make_wallets(serve)
+            # Given a restart, what was confirmed is there
             for answer in ledger.answers.values():
-                shown = (await running.client.get(f"/v1/payments/{answer['tx_id']}")).json()
+                shown = (await serve.client.get(f"/v1/payments/{answer['tx_id']}")).json()
                 assert shown["status"] == "confirmed" or answer["status"] == "pending", shown
             if moment == "never":
-                await _settle_everything(running, ledger)
+                await _answer_everything(serve, ledger)
                 [org] = _organisations(tmp_path)
-                async with asyncio.timeout(_PATIENCE):
-                    while await _pending(running):  # noqa: ASYNC110 - asks over HTTP
+                async with asyncio.timeout(PATIENCE):
+                    while await _pending(serve):  # noqa: ASYNC110 - asks over HTTP
                         await asyncio.sleep(0.1)
-                await _check(running, ledger, payee, org)
+                await _check(serve, ledger, payee, org)
                 return
             unanswered = [key for key in ledger.orders if key not in ledger.answers]
             # When it is killed with payments in flight
@@ -180,22 +145,21 @@ async def test_kill_under_load_loses_nothing_and_pays_nothing_twice(
                     "memo": key,
                 }
                 unanswered.append(key)
-            running.process.send_signal(signal.SIGUSR1)
-            load = asyncio.gather(*(_order(running, ledger, key) for key in unanswered))
+            serve.process.send_signal(signal.SIGUSR1)
+            load = asyncio.gather(*(_order(serve, ledger, key) for key in unanswered))
             if moment == "any":
                 await asyncio.sleep(random.uniform(0.01, 0.25))
-                running.process.kill()
-            async with asyncio.timeout(_PATIENCE):
-                await running.process.wait()
-                await load
+                serve.process.kill()
+            await exit_code(serve.process)
+            await load
 
 
-async def _make_wallets(running: _Running) -> list[str]:
+async def _make_wallets(serve: Serve) -> list[str]:
     made = []
     for number in range(_WALLETS):
         body = {"agentId": f"load-{number}", "label": "Load", "policyId": "pol_permissive"}
-        wallet = (await running.client.post("/v1/wallets", json=body)).json()["wallet_id"]
-        funded = await running.client.post(f"/v1/wallets/{wallet}/fund", json={"amount": "1000"})
+        wallet = (await serve.client.post("/v1/wallets", json=body)).json()["wallet_id"]
+        funded = await serve.client.post(f"/v1/wallets/{wallet}/fund", json={"amount": "1000"})
         assert funded.status_code == 200, funded.text
         made.append(wallet)
     return made
@@ -206,5 +170,5 @@ def _organisations(data: Path) -> list[str]:
         return [row[0] for row in conn.execute("SELECT org FROM organisations")]
 
 
-async def _pending(running: _Running) -> list[dict[str, Any]]:
-    return list((await running.client.get("/v1/transactions?type=payment&status=pending")).json()["data"])
+async def _pending(serve: Serve) -> list[dict[str, Any]]:
+    return list((await serve.client.get("/v1/transactions?type=payment&status=pending")).json()["data"])

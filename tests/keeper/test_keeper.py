@@ -1,4 +1,4 @@
-"""The keeper on a real chain: freezes after expiry, and what it does when the chain is away or it dies."""
+"""The keeper on a real chain: freezes after expiry, outages of the chain, and its own death."""
 
 import asyncio
 from typing import Any
@@ -43,7 +43,7 @@ async def test_wallet_of_an_expired_policy_is_frozen_once(own_world: ServiceWorl
     assert len(await events_of(world, wallet, "policy.expired")) == 1
 
 
-async def test_local_clock_that_is_ahead_costs_nothing_and_freezes_nobody(own_world: ServiceWorld) -> None:
+async def test_local_clock_that_is_ahead_costs_nothing_and_freezes_nothing(own_world: ServiceWorld) -> None:
     world = own_world
     wallet = await expiring(world)
     timer, ahead = Clock(), Clock()
@@ -65,7 +65,7 @@ async def test_local_clock_that_is_ahead_costs_nothing_and_freezes_nobody(own_wo
     assert (await shown(world, wallet))[0] == "frozen"
 
 
-async def test_refused_job_is_tried_again_less_and_less_often(own_world: ServiceWorld) -> None:
+async def test_refused_job_is_retried_less_and_less_often(own_world: ServiceWorld) -> None:
     world = own_world
     await expiring(world)
     timer, ahead = Clock(), Clock()
@@ -79,7 +79,7 @@ async def test_refused_job_is_tried_again_less_and_less_often(own_world: Service
         sends.append(calls.count("sendTransaction"))
         timer.ahead += 1.0
 
-    # At once, then after 5, 10, 20, ... seconds; the real time that the loop takes adds a little.
+    # At once, then after 5, 10, 20, ... seconds; the loop's own time adds a little.
     assert sum(sends) in {7, 8}
     assert sends[0] == 1
     assert sum(sends[1:5]) == 0
@@ -106,7 +106,7 @@ async def test_poisoned_wallet_stops_no_other(own_world: ServiceWorld) -> None:
     assert failed == {"job_refused": "WrongPolicy", "job_failed": None}
 
 
-async def test_wallet_that_an_expiry_froze_says_how_it_is_unfrozen(own_world: ServiceWorld) -> None:
+async def test_wallet_frozen_by_expiry_says_how_to_unfreeze_it(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, to = await expiring(world), await world.payee()
     escrow = {"fromWallet": wallet["wallet_id"], "toWallet": to, "amount": "1", "currency": "USDC"}
@@ -126,10 +126,10 @@ async def test_wallet_that_an_expiry_froze_says_how_it_is_unfrozen(own_world: Se
     assert (await world.ok("PATCH", path_of(wallet), {"status": "active"}))["status"] == "active"
 
 
-# The chain is away, the process dies
+# Outages of the chain and of the process
 
 
-async def test_chain_that_does_not_answer_is_waited_for_and_nothing_is_forgotten(own_world: ServiceWorld) -> None:
+async def test_keeper_waits_for_a_silent_chain_and_forgets_nothing(own_world: ServiceWorld) -> None:
     world = own_world
     waiting = [await expiring(world) for _ in range(20)]
     timer = Clock()
@@ -140,7 +140,7 @@ async def test_chain_that_does_not_answer_is_waited_for_and_nothing_is_forgotten
     for _ in range(10):
         with calls_of(world.service) as calls, pytest.raises(ChainUnavailable):
             await keeper.tick()
-        # One look asks no more than a few times, however much is due.
+        # One round asks only a few times, however much is due.
         assert len(calls) <= 8
         timer.ahead += 60
 

@@ -1,4 +1,4 @@
-"""Refunds by the keeper on a real chain: when they are due, once, and at the cost of one call each."""
+"""Refunds by the keeper on a real chain: when due, once, and with one call each."""
 
 import asyncio
 from typing import Any
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 async def _escrow(
     world: ServiceWorld, paying: Json, receiving: Json, amount: int = 5_000_000, seconds: int = 3600
 ) -> Pubkey:
-    """Lock money for so many seconds; returns the escrow's address."""
+    """Lock money for so many seconds and return the escrow's address."""
     service, vault = world.service, Pubkey.from_string(paying["chain_address"])
     found = world.wallet_record(paying["wallet_id"])
     operator = service.signers.operator
@@ -134,7 +134,7 @@ async def test_two_keepers_at_once_refund_once(own_world: ServiceWorld) -> None:
     assert sorted(sent) == [0, 1]
     await world.catch_up()
     assert _status(world, escrow) == "refunded"
-    # The vault holds what it held less the other escrow, which is locked still.
+    # The vault holds what it held minus the other escrow, which is still locked.
     assert await world.balance(paying["chain_address"]) == 95_000_000
 
 
@@ -158,7 +158,7 @@ async def test_refund_whose_answer_was_lost_is_refused_after_a_restart(own_world
     assert _status(world, escrow) == "refunded"
 
 
-async def test_ten_thousand_open_escrows_cost_a_query_and_a_call_for_each_that_is_due(own_world: ServiceWorld) -> None:
+async def test_ten_thousand_open_escrows_cost_one_query_and_a_call_per_refund(own_world: ServiceWorld) -> None:
     world = own_world
     paying, receiving, keeper = await world.wallet(), await world.wallet(), world.keeper()
     due = [await _escrow(world, paying, receiving) for _ in range(3)]
@@ -172,7 +172,7 @@ async def test_ten_thousand_open_escrows_cost_a_query_and_a_call_for_each_that_i
         assert await keeper.tick() == 3
 
     assert len([one for one in queries if "FROM escrows" in one]) == 1
-    # One for each kind of job, whatever there is.
+    # One for each kind of job, however many are due.
     assert len(queries) == 3
     assert calls == ["sendTransaction"] * 3
     await world.catch_up()
@@ -193,7 +193,7 @@ async def test_due_escrows_are_found_through_an_index(own_world: ServiceWorld) -
 
 
 async def _fill_up(world: ServiceWorld, like: Pubkey, count: int) -> None:
-    """Add escrows to the read model that are due in a year."""
+    """Add escrows to the read models that are due in a year."""
 
     def fill(conn: Any) -> None:
         row = dict(conn.execute(select(escrows).where(escrows.c.address == str(like))).one()._mapping)

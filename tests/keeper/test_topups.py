@@ -1,4 +1,4 @@
-"""Top-ups by the keeper on a real chain: once for each time that a balance is too low, whatever breaks on the way."""
+"""Top-ups by the keeper on a real chain: once whenever a balance is too low, whatever breaks."""
 
 import asyncio
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.chain.errors import ChainUnavailable
-from app.keeper.jobs import Topup
+from app.keeper.jobs import topup
 from app.store.topups import TopupRecord, low_wallets, put_topup_rule
 from tests.support.keeper import (
     PATIENCE,
@@ -59,7 +59,7 @@ async def test_topup_lands_although_the_wallet_pays_meanwhile(own_world: Service
     await set_rule(world, wallet, "10", "5")
     await world.catch_up()
     [low] = world.service.db.read_now(low_wallets)
-    fill = await Topup(low).instruction(world.service)
+    fill = await topup(world.service, low).build()
     assert fill is not None
 
     assert (await world.pay(wallet, to, "1")).json()["status"] == "confirmed"
@@ -111,7 +111,7 @@ async def test_topup_whose_answer_was_lost_is_not_repeated_after_a_restart(own_w
     world = own_world
     wallet = await world.wallet(funds="1")
     await set_rule(world, wallet, "10", "25")
-    # The node takes the transaction, and neither the keeper nor, after the restart, the indexer hears of it.
+    # The node accepts the transaction, but neither the keeper nor, after the restart, the indexer learns of it.
     world.line.lose_answers = lambda method: method == "sendTransaction"
     world.line.lose_requests = asks_history
     with pytest.raises(ChainUnavailable):
@@ -128,9 +128,7 @@ async def test_topup_whose_answer_was_lost_is_not_repeated_after_a_restart(own_w
     assert await world.keeper().tick() == 0
 
 
-async def test_topup_that_was_lost_and_turns_up_after_another_is_refused_by_the_program(
-    own_world: ServiceWorld,
-) -> None:
+async def test_lost_topup_that_arrives_after_another_is_refused_by_the_program(own_world: ServiceWorld) -> None:
     world = own_world
     wallet = await world.wallet(funds="1")
     await set_rule(world, wallet, "10", "25")
@@ -155,9 +153,7 @@ async def test_topup_that_was_lost_and_turns_up_after_another_is_refused_by_the_
     assert await shown(world, wallet) == ("active", "26.00")
 
 
-async def test_frozen_disabled_archived_and_paused_are_not_topped_up_and_nothing_is_asked(
-    own_world: ServiceWorld,
-) -> None:
+async def test_frozen_disabled_archived_and_paused_wallets_are_not_topped_up(own_world: ServiceWorld) -> None:
     world = own_world
     frozen, disabled, paused = [await world.wallet(funds="1") for _ in range(3)]
     archived = await world.wallet(funds=None)
@@ -177,7 +173,7 @@ async def test_frozen_disabled_archived_and_paused_are_not_topped_up_and_nothing
         assert await keeper.tick() == 0
     assert calls == []
 
-    # What stood in the way is over
+    # Once nothing stands in the way any more
     await _pause(world, paused=False)
     await world.ok("PATCH", path_of(frozen), {"status": "active"})
     assert await keeper.tick() == 2
@@ -204,7 +200,7 @@ async def test_reserve_that_is_too_low_is_warned_of_once_and_waited_for(own_worl
     assert await shown(world, wallet) == ("active", "2000001.00")
 
 
-async def test_operators_daily_limit_holds_back_a_topup_without_a_fee(own_world: ServiceWorld) -> None:
+async def test_operators_daily_limit_prevents_a_topup_without_a_fee(own_world: ServiceWorld) -> None:
     world = own_world
     wallet = await world.wallet(funds="1")
     await set_rule(world, wallet, "10", "25")

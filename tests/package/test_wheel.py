@@ -24,7 +24,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.server.test_command_line import free_ports
+from tests.support.processes import free_ports
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = ("app", "indexer", "idl")

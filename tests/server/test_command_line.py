@@ -1,11 +1,10 @@
-"""The command line: `serve` as a user runs it, its restart after a kill, and the small commands."""
+"""The command line: `serve` as users run it, its restart after a kill, and the other commands."""
 
 import contextlib
 import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,21 +19,11 @@ from click.testing import CliRunner
 
 from app.core.settings import Settings
 from app.server.bootstrap import prepare
-from app.server.cli import beside_the_service, main
+from app.server.cli import main, sidecar_settings
+from tests.support.processes import free_ports
 
 _COMMAND = [sys.executable, "-c", "from app.server.cli import main; main()"]
 _PATIENCE = 30.0
-
-
-def free_ports() -> tuple[int, int]:
-    """A port for the API and the first of two for the chain."""
-    while True:
-        with socket.socket() as api, socket.socket() as rpc, socket.socket() as above:
-            api.bind(("127.0.0.1", 0))
-            rpc.bind(("127.0.0.1", 0))
-            with contextlib.suppress(OSError, OverflowError):
-                above.bind(("127.0.0.1", rpc.getsockname()[1] + 1))
-                return api.getsockname()[1], rpc.getsockname()[1]
 
 
 @dataclass
@@ -94,9 +83,9 @@ def _serve(data: Path, *options: str) -> Iterator[Serving]:
             process.kill()
 
 
-def test_first_start_prints_a_line_that_makes_a_payment(tmp_path: Path) -> None:
+def test_quickstart_prints_a_command_that_makes_a_payment(tmp_path: Path) -> None:
     with _serve(tmp_path) as serving:
-        # Given what the first start printed and left
+        # Given what the quickstart printed and stored
         assert serving.key in serving.said
         assert (tmp_path / "admin-api-key").stat().st_mode & 0o777 == 0o600
         for name in ("authority", "operator", "arbiter", "fee-payer"):
@@ -118,7 +107,7 @@ def test_first_start_prints_a_line_that_makes_a_payment(tmp_path: Path) -> None:
         assert serving.process.wait(_PATIENCE) == 0
 
 
-def test_restart_after_a_kill_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_restart_after_a_kill_continues_where_it_was(tmp_path: Path) -> None:
     with _serve(tmp_path) as first:
         key, paid = first.key, first.pay()
         first.process.send_signal(signal.SIGKILL)
@@ -185,8 +174,8 @@ def test_organisation_made_while_the_service_runs_is_served(tmp_path: Path) -> N
         ]
 
 
-def test_what_works_beside_the_service_leaves_webhooks_and_alerts_to_it() -> None:
-    settings = beside_the_service(Settings(smtp_host="mail.example.com", smtp_from="vault@example.com"), keeper=True)
+def test_what_works_sidecar_settings_leaves_webhooks_and_alerts_to_it() -> None:
+    settings = sidecar_settings(Settings(smtp_host="mail.example.com", smtp_from="vault@example.com"), keeper=True)
 
     assert (settings.keeper, settings.webhooks, settings.alerts) == (True, False, False)
     assert settings.rpc_url == "http://127.0.0.1:8899"
@@ -221,10 +210,10 @@ def test_rebuilding_needs_the_data_of_a_service(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_demo_tells_the_whole_story() -> None:
-    told = CliRunner().invoke(main, ["demo"])
+def test_demo_shows_every_step() -> None:
+    shown = CliRunner().invoke(main, ["demo"])
 
-    assert told.exit_code == 0, told.output
+    assert shown.exit_code == 0, shown.output
     for part in (
         "/v1/policies -> 200",
         "/v1/wallets -> 200",
@@ -234,7 +223,7 @@ def test_demo_tells_the_whole_story() -> None:
         "rule max_per_day: limit 8.00, attempted 8.50",
         "wallet_frozen",
     ):
-        assert part in told.output
+        assert part in shown.output
 
 
 def test_key_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
@@ -255,7 +244,7 @@ def test_key_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "command", [[], ["serve"], ["demo"], ["localnet"], ["orgs", "create"], ["keys", "create"], ["rebuild"]]
 )
-def test_help_is_there_for_every_command(command: list[str]) -> None:
+def test_every_command_has_help(command: list[str]) -> None:
     shown = CliRunner().invoke(main, [*command, "--help"])
 
     assert shown.exit_code == 0

@@ -1,4 +1,4 @@
-"""What those see who run the service: health, readiness, figures and logs."""
+"""What operators of the service see: health, readiness, metrics and logs."""
 
 import asyncio
 import io
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(name="watched", loop_scope="module")
 async def _watched(tmp_path: Path) -> AsyncIterator[ServiceWorld]:
-    """A service whose health is looked at anew with every question."""
+    """A service whose health is checked anew for every request."""
     async with ServiceWorld(tmp_path) as world:
         _app(world).state.health = Health(world.service, remember=0.0)
         yield world
@@ -48,7 +48,7 @@ async def _from(client: str, world: ServiceWorld, key: str | None = None) -> htt
         return await http.get("/metrics", headers=headers)
 
 
-async def _figures(world: ServiceWorld) -> dict[str, list[tuple[dict[str, str], float]]]:
+async def _metrics(world: ServiceWorld) -> dict[str, list[tuple[dict[str, str], float]]]:
     response = await world.client.get("/metrics")
     assert response.status_code == 200
     assert response.headers["content-type"].startswith("text/plain")
@@ -59,7 +59,7 @@ async def _figures(world: ServiceWorld) -> dict[str, list[tuple[dict[str, str], 
     return found
 
 
-async def test_service_that_works_is_alive_and_ready_without_a_key(world: ServiceWorld) -> None:
+async def test_working_service_is_alive_and_ready_without_a_key(world: ServiceWorld) -> None:
     alive, ready = await world.client.get("/healthz"), await world.client.get("/readyz")
 
     assert (alive.status_code, alive.json()) == (200, {"status": "ok"})
@@ -70,15 +70,15 @@ async def test_service_without_its_chain_lives_but_is_not_ready(watched: Service
     watched.line.lose_requests = lambda _method: True
 
     error = error_of(await watched.client.get("/readyz"), 503, "not_ready")
-    figures = await _figures(watched)
+    metrics = await _metrics(watched)
     alive = await watched.client.get("/healthz")
 
     assert error["reasons"] == ["chain"]
-    assert figures["agent_vault_ready"] == [({}, 0.0)]
+    assert metrics["agent_vault_ready"] == [({}, 0.0)]
     assert alive.status_code == 200
     watched.line.mend()
     assert (await watched.client.get("/readyz")).status_code == 200
-    assert (await _figures(watched))["agent_vault_ready"] == [({}, 1.0)]
+    assert (await _metrics(watched))["agent_vault_ready"] == [({}, 1.0)]
 
 
 @pytest.mark.usefixtures("log")
@@ -106,23 +106,23 @@ async def test_service_whose_indexer_is_behind_is_not_ready(
     assert paid.json()["status"] == "pending"
     assert (await watched.client.get("/readyz")).status_code == 200
 
-    # When more slots pass than it may be behind
+    # When it lags by more slots than allowed
     watched.clock.ahead += watched.settings.max_indexer_lag * 0.4 + 4
     error = error_of(await watched.client.get("/readyz"), 503, "not_ready")
-    figures = await _figures(watched)
+    metrics = await _metrics(watched)
 
-    # Then the service says so until the indexer has caught up
+    # Then the service is not ready until the indexer has caught up
     assert error["reasons"] == ["indexer"]
-    [(_, lag)] = figures["agent_vault_indexer_lag_slots"]
+    [(_, lag)] = metrics["agent_vault_indexer_lag_slots"]
     assert lag > watched.settings.max_indexer_lag
-    assert figures["agent_vault_pending_attempts"] == [({}, 1.0)]
+    assert metrics["agent_vault_pending_attempts"] == [({}, 1.0)]
     watched.line.mend()
     await watched.catch_up()
     assert (await watched.client.get("/readyz")).status_code == 200
-    assert (await _figures(watched))["agent_vault_pending_attempts"] == [({}, 0.0)]
+    assert (await _metrics(watched))["agent_vault_pending_attempts"] == [({}, 0.0)]
 
 
-async def test_many_questions_look_once(world: ServiceWorld) -> None:
+async def test_many_callers_share_one_health_check(world: ServiceWorld) -> None:
     now = 100.0
     health = Health(world.service, remember=1.0, timer=lambda: now)
     world.line.methods.clear()
@@ -134,7 +134,7 @@ async def test_many_questions_look_once(world: ServiceWorld) -> None:
     assert world.line.methods.count("getSlot") == 2
 
 
-async def test_those_who_ask_while_the_chain_hangs_wait_for_one_look_together(tmp_path: Path) -> None:
+async def test_hanging_chain_delays_many_callers_only_once(tmp_path: Path) -> None:
     world, asked = ServiceWorld(tmp_path), 0
 
     async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -144,7 +144,7 @@ async def test_those_who_ask_while_the_chain_hangs_wait_for_one_look_together(tm
         writer.close()
         await writer.wait_closed()
 
-    # Given a chain that takes connections and requests and does not answer
+    # Given a chain that accepts connections and requests but does not answer
     server = await asyncio.start_server(swallow, "127.0.0.1", 0)
     silent = HttpTransport(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
     async with world, server:
@@ -152,20 +152,20 @@ async def test_those_who_ask_while_the_chain_hangs_wait_for_one_look_together(tm
         _app(world).state.health = monitored
         world.service.chain = ChainClient(silent, program_id=world.service.codec.program_id)
 
-        # When several ask for readiness and figures at once
+        # When several ask for readiness and metrics at once
         began = time.monotonic()
         paths = ["/readyz", "/metrics"] * 10
         answers = await asyncio.gather(*(world.client.get(path) for path in paths))
         took = time.monotonic() - began
 
-        # Then they waited no longer than one does
+        # Then they waited no longer than one would
         assert [one.status_code for one in answers] == [503, 200] * 10
         assert asked == 1
         assert took < len(paths) / 2 * 0.4
         await silent.aclose()
 
 
-async def test_what_a_slow_look_found_is_remembered_from_its_end(watched: ServiceWorld) -> None:
+async def test_slow_health_check_is_remembered_from_its_end(watched: ServiceWorld) -> None:
     now, line = 100.0, watched.line
     health = Health(watched.service, remember=1.0, timer=lambda: now)
 
@@ -185,13 +185,13 @@ async def test_what_a_slow_look_found_is_remembered_from_its_end(watched: Servic
     assert line.methods.count("getSlot") == 2
 
 
-async def test_look_goes_on_when_the_first_who_asked_leaves(watched: ServiceWorld) -> None:
+async def test_health_check_outlives_the_caller_that_started_it(watched: ServiceWorld) -> None:
     line, go_on = watched.line, asyncio.Event()
     line.hold = lambda method: go_on.wait() if method == "getSlot" else None
     health = Health(watched.service, remember=60.0)
     first, second = (asyncio.create_task(health.report()) for _ in range(2))
     line.methods.clear()
-    while "getSlot" not in line.methods:  # noqa: ASYNC110 - the line tells nobody
+    while "getSlot" not in line.methods:  # noqa: ASYNC110 - the line notifies nobody
         await asyncio.sleep(0.001)
 
     first.cancel()
@@ -202,7 +202,7 @@ async def test_look_goes_on_when_the_first_who_asked_leaves(watched: ServiceWorl
     assert line.methods.count("getSlot") == 1
 
 
-async def test_figures_count_requests_by_route_and_payments_by_outcome(watched: ServiceWorld) -> None:
+async def test_metrics_count_requests_by_route_and_payments_by_outcome(watched: ServiceWorld) -> None:
     world = watched
     policy = await world.policy(maxPerTx="5")
     wallet, to = await world.wallet(policy["policy_id"], funds="10"), await world.payee()
@@ -215,13 +215,13 @@ async def test_figures_count_requests_by_route_and_payments_by_outcome(watched: 
     await world.call("GET", "/v1/nothing/here")
     await world.client.request("BREW", "/v1/wallets")
 
-    figures = await _figures(world)
+    metrics = await _metrics(world)
 
-    outcomes = {labels["outcome"]: value for labels, value in figures["agent_vault_payments_total"]}
+    outcomes = {labels["outcome"]: value for labels, value in metrics["agent_vault_payments_total"]}
     assert outcomes == {"confirmed": 2, "blocked": 1, "refused": 1}
     counted = {
         (labels["method"], labels["route"], labels["status"]): value
-        for labels, value in figures["agent_vault_http_request_seconds_count"]
+        for labels, value in metrics["agent_vault_http_request_seconds_count"]
     }
     assert counted["POST", "/v1/payments", "200"] == 2
     assert counted["POST", "/v1/payments", "402"] == 1
@@ -231,12 +231,12 @@ async def test_figures_count_requests_by_route_and_payments_by_outcome(watched: 
     assert counted["other", "/v1/wallets", "405"] == 1
     # And no label holds what a client chose
     templates = {route.path for route in routes} | {"unknown"}
-    values = {(name, value) for samples in figures.values() for labels, _ in samples for name, value in labels.items()}
+    values = {(name, value) for samples in metrics.values() for labels, _ in samples for name, value in labels.items()}
     assert {name for name, _ in values} == {"method", "route", "status", "outcome", "le"}
     assert {value for name, value in values if name == "route"} <= templates
 
 
-async def test_figures_are_for_the_machine_itself_and_for_readers(world: ServiceWorld) -> None:
+async def test_metrics_need_no_key_locally_and_a_readers_key_elsewhere(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds=None)
 
     for local in ("127.0.0.1", "::1"):
@@ -260,7 +260,7 @@ async def test_no_line_of_a_whole_flow_holds_a_secret(
     own_world: ServiceWorld, log: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = own_world
-    # Given every secret that goes over the wire, in use and where it does not belong
+    # Given every secret that goes over the wire, in its place and where it does not belong
     policy = await world.policy(maxPerTx="5")
     wallet, to = await world.wallet(policy["policy_id"]), await world.payee()
     path = f"/v1/wallets/{wallet['wallet_id']}"
@@ -286,14 +286,14 @@ async def test_no_line_of_a_whole_flow_holds_a_secret(
     logging.getLogger("a.library").warning("it got %s", rotated["key"])
     await world.ok("PATCH", path, {"status": "frozen"})
 
-    # Then the log tells of all this
+    # Then the log has a line for each of these
     written = log.getvalue()
     lines = [json.loads(line) for line in written.splitlines()]
     requests = [line for line in lines if line["event"] == "request"]
     assert {200, 402, 401, 404, 400, 500, 503} <= {line["status"] for line in requests}
     assert any(line["event"] == "internal_error" and "RuntimeError" in line["exception"] for line in lines)
     assert any(line["event"].startswith("it got avk_test_…") for line in lines)
-    # And holds none of them
+    # And contains none of the secrets
     secrets = [world.keys["admin"], agent["key"], rotated["key"], session, renewed]
     secrets += [file.read_text().strip() for file in (world.settings.data_dir / "keys").iterdir()]
     for secret in secrets:

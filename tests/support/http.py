@@ -24,7 +24,7 @@ async def listening(world: ServiceWorld, seconds: float) -> AsyncIterator[int]:
     earlier, world.service.settings = world.service.settings, settings
     try:
         with socket.create_server((LOCALHOST, 0)) as bound:
-            async with _serving(create_app(settings, world._lifespan), bound, seconds):
+            async with _serving(create_app(settings, world.service), bound, seconds):
                 yield bound.getsockname()[1]
     finally:
         world.service.settings = earlier
@@ -36,7 +36,7 @@ async def served(world: ServiceWorld) -> AsyncIterator[str]:
     with socket.create_server((LOCALHOST, 0)) as bound:
         base = f"http://{LOCALHOST}:{bound.getsockname()[1]}"
         settings = world.settings.model_copy(update={"public_url": base})
-        async with _serving(create_app(settings, world._lifespan), bound, settings.request_timeout):
+        async with _serving(create_app(settings, world.service), bound, settings.request_timeout):
             yield base
 
 

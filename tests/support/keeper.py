@@ -1,4 +1,4 @@
-"""What the tests of the keeper share: rules, expiring wallets, and counts of queries and of calls to the chain."""
+"""Helpers for tests of the keeper: rules, expiring wallets, and records of queries and of calls to the chain."""
 
 import time
 from collections.abc import Iterator
@@ -51,7 +51,7 @@ async def events_of(world: ServiceWorld, wallet: Json, name: str) -> list[Json]:
 
 @contextmanager
 def calls_of(service: Service) -> Iterator[list[str]]:
-    """The methods that the service, other than its indexer, asks of the chain meanwhile."""
+    """The methods that the service, but not its indexer, calls on the chain meanwhile."""
     found: list[str] = []
     call = service.chain.call
 
@@ -68,7 +68,7 @@ def calls_of(service: Service) -> Iterator[list[str]]:
 
 @contextmanager
 def queries_of(service: Service) -> Iterator[list[str]]:
-    """The statements that are read from the database meanwhile."""
+    """The statements that read the database meanwhile."""
     found: list[str] = []
 
     def note(_conn: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
@@ -83,5 +83,5 @@ def queries_of(service: Service) -> Iterator[list[str]]:
 
 
 def asks_history(method: str) -> bool:
-    """Whether the indexer asks for what happened."""
+    """Whether a method is the indexer's, asking for past transactions."""
     return method in {"getSignaturesForAddress", "getTransaction"}

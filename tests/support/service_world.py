@@ -39,7 +39,7 @@ Json = dict[str, Any]
 
 
 class Clock:
-    """Real time, plus what a test adds: the chain's clock, which decides about deadlines and expiries."""
+    """The chain's clock, which decides deadlines and expiries: real time plus what a test adds."""
 
     def __init__(self) -> None:
         self.ahead = 0.0
@@ -49,10 +49,10 @@ class Clock:
 
 
 class FlakyTransport:
-    """The way to the chain, which a test can break: for requests (`lose_requests`) or for answers (`lose_answers`).
+    """A transport to the chain that tests can break, for requests (`lose_requests`) or for answers (`lose_answers`).
 
     What `hold` returns for a method is awaited before its request passes. `through` takes a request's body to the
-    chain. `alter` gets a method's name and its result, and returns what is answered instead.
+    chain. `alter` gets a method's name and its result, and returns the result to answer instead.
     """
 
     def __init__(self, through: Callable[[bytes], Awaitable[bytes]]) -> None:
@@ -93,7 +93,7 @@ class ServiceWorld:
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         defaults: Json = {"data_dir": folder, "idempotency_wait": 2.0, "recovery_interval": 3600.0}
-        # A test that moves the clock decides itself what is done then.
+        # A test that moves the clock runs these itself.
         defaults["keeper"] = defaults["alerts"] = False
         # Tests ask as fast as they can.
         defaults["rate_limit"] = defaults["failed_authentications"] = 0
@@ -121,19 +121,18 @@ class ServiceWorld:
         await self._chain.aclose()
 
     async def start(self, *, lose_requests: Callable[[str], bool] | None = None, **settings: Any) -> None:
-        """Start the service on the chain, which goes on over restarts."""
+        """Start the service on the chain, which continues across restarts."""
         self.settings = self.settings.model_copy(update=settings)
         self.line = FlakyTransport(AsgiTransport(self.localnet.rpc_app))
         self.line.lose_requests = lose_requests or self.line.lose_requests
         self._stack = AsyncExitStack()
         self.service = await self._stack.enter_async_context(running(self.settings, self.localnet, transport=self.line))
-        app = create_app(self.settings, self._lifespan)
+        app = create_app(self.settings, self.service)
         self.client = await self._stack.enter_async_context(
             httpx.AsyncClient(
                 transport=httpx.ASGITransport(app, raise_app_exceptions=False), base_url="http://service", timeout=60
             )
         )
-        app.state.service = self.service
 
     async def stop(self) -> None:
         await self._stack.aclose()
@@ -143,7 +142,7 @@ class ServiceWorld:
         await self.start(**settings)
 
     def keeper(self, service: Service | None = None, timer: Callable[[], float] = time.monotonic) -> Keeper:
-        """A keeper by the chain's clock, for a test to `tick`."""
+        """A keeper on the chain's clock, for a test to `tick`."""
         return Keeper(service or self.service, clock=self.clock, timer=timer)
 
     @asynccontextmanager
@@ -163,17 +162,13 @@ class ServiceWorld:
             await service.projector.catch_up()
             yield service, line
 
-    @asynccontextmanager
-    async def _lifespan(self) -> AsyncIterator[Service]:
-        yield self.service
-
     # Setting up
 
     async def organisation(self, org_id: str) -> str:
         """An organisation with a reserve of 1,000,000 USDC."""
         made = await organisations.create(self.service, org_id)
         await self.localnet.mint_usdc(self.service.instructions(made.org).reserve_tokens, RESERVE)
-        # Now, so that no test finds the deposit's event among its own.
+        # Check now, so that no test finds the deposit's event among its own.
         await self.service.indexer.check(late=False)
         await self.catch_up()
         return made.org
@@ -184,7 +179,7 @@ class ServiceWorld:
         )
 
     async def catch_up(self) -> None:
-        """Bring everything that the chain has into the read models."""
+        """Bring everything on the chain into the read models."""
         await self.service.indexer.catch_up()
         await self.service.projector.catch_up()
 
@@ -212,7 +207,7 @@ class ServiceWorld:
         return str(owner)
 
     async def later(self, seconds: float) -> None:
-        """Let the chain's time pass: its clock jumps, and the service gets a blockhash that is still good."""
+        """Let the chain's time pass: its clock jumps, and the service gets a valid blockhash."""
         self.clock.ahead += seconds
         await self.service.chain.blockhash(fresh=True)
 
@@ -256,7 +251,7 @@ class ServiceWorld:
         return status
 
     async def accounts(self, *addresses: str | Pubkey) -> list[bytes | None]:
-        """What the chain holds at these addresses, as bytes: owner, lamports and data."""
+        """The chain's accounts at these addresses as bytes: owner, lamports and data."""
         keys = [Pubkey.from_string(one) if isinstance(one, str) else one for one in addresses]
         found = await self.service.chain.accounts(keys)
         return [None if one is None else bytes(one.owner) + one.lamports.to_bytes(8) + one.data for one in found]
@@ -283,7 +278,7 @@ class ServiceWorld:
         return found
 
     def vault_accounts(self, wallet: Json) -> list[Pubkey]:
-        """Every account that a payment of this wallet might change, but for the payee's and the fee payer."""
+        """Every account that a payment of this wallet might change, except the payee's and the fee payer."""
         found = self.wallet_record(wallet["wallet_id"])
         vault = Pubkey.from_string(found.vault)
         policy = Pubkey.from_string(found.policy.address)
@@ -291,7 +286,7 @@ class ServiceWorld:
 
 
 def error_of(response: httpx.Response, status: int, code: str) -> Json:
-    """The error object of an answer that must have this status and code; checks the envelope."""
+    """Check an answer's envelope, status and code, and return its error object."""
     assert response.status_code == status, response.text
     assert response.headers["content-type"] == "application/json"
     body: Json = response.json()

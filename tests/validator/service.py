@@ -66,9 +66,8 @@ class ValidatorWorld(ServiceWorld):
         self.settings = self.settings.model_copy(update=settings)
         self._stack = AsyncExitStack()
         self.service = await self._stack.enter_async_context(running(self.settings))
-        app = create_app(self.settings, self._lifespan)
+        app = create_app(self.settings, self.service)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         self.client = await self._stack.enter_async_context(
             httpx.AsyncClient(transport=transport, base_url="http://service", timeout=60)
         )
-        app.state.service = self.service

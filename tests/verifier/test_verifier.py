@@ -28,8 +28,8 @@ from app.verifier.document import UnreadableError
 from app.verifier.history import IncompleteError
 from app.verifier.verify import VerificationReport, verify
 from idl.transactions import OPTIONS, message_hash
-from tests.server.test_command_line import free_ports
 from tests.support.escrows import Agent, agent, of, shows_output
+from tests.support.processes import free_ports
 from tests.support.service_world import Json, ServiceWorld
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

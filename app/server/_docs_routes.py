@@ -1,4 +1,4 @@
-"""The interface described: as OpenAPI 3.1 and as pages to read. No key is needed."""
+"""The documentation, as OpenAPI 3.1 and as pages. Needs no key."""
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
@@ -11,18 +11,18 @@ _HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-in
 
 
 async def openapi(request: Request) -> Response:
-    """OpenAPI document."""
+    """Serve the OpenAPI document."""
     return JSONResponse(request.app.state.openapi)
 
 
 async def interface(request: Request) -> Response:
-    """All operations on a page."""
+    """Show all operations."""
     others = [route for route in request.app.routes if route.path not in request.app.state.openapi["paths"]]
     return HTMLResponse(interface_page(request.app.state.openapi, others), headers=_HEADERS)
 
 
 async def guide(request: Request) -> Response:
-    """One guide."""
+    """Show a guide."""
     name = request.path_params["name"]
     if name not in GUIDES:
         raise RequestError("not_found")
@@ -30,7 +30,7 @@ async def guide(request: Request) -> Response:
 
 
 async def error(request: Request) -> Response:
-    """One error code on a page."""
+    """Show an error code."""
     kind = CATALOGUE.get(request.path_params["code"])
     if kind is None:
         raise RequestError("not_found")
@@ -38,17 +38,17 @@ async def error(request: Request) -> Response:
 
 
 async def events(_request: Request) -> Response:
-    """All events on a page."""
+    """Show all events."""
     return HTMLResponse(events_page(), headers=_HEADERS)
 
 
 async def settings(_request: Request) -> Response:
-    """All settings on a page."""
+    """Show all settings."""
     return HTMLResponse(settings_page(), headers=_HEADERS)
 
 
 async def reference(_request: Request) -> Response:
-    """Everything that a client can rely on, with the tests that show it, on a page."""
+    """Show everything that a client can rely on, with the tests that prove it."""
     return HTMLResponse(reference_page(), headers=_HEADERS)
 
 

@@ -1,8 +1,7 @@
-"""`agent-vault demo`: the whole story in one process, told over the real HTTP interface and the real program."""
+"""`agent-vault demo`: a tour in one process, through the real HTTP API and the real program."""
 
 import tempfile
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,12 @@ from app.organisations import service as organisations
 from app.server.application import create_app
 from app.server.bootstrap import codec_of, running
 from app.server.quickstart import RESERVE, fill_fee_payer
-from app.submission.context import Service
 
 Say = Callable[[str], None]
 
 
-async def tell(say: Say) -> None:
-    """Run the story in a temporary folder and say each step."""
+async def run(say: Say) -> None:
+    """Run the demo in a temporary folder and print each step."""
     with tempfile.TemporaryDirectory(prefix="agent-vault-demo-") as folder:
         settings = Settings(data_dir=Path(folder), rpc_url=None)
         programs = {codec_of(settings).program_id: program_file()}
@@ -36,25 +34,13 @@ async def tell(say: Say) -> None:
             )
             say(f"A chain in memory, with the program at {service.codec.program_id}")
             say(f"Organisation {organisation.org} with a reserve of 1,000,000 USDC\n")
-            async with _client(settings, service, key) as client:
+            async with httpx.AsyncClient(
+                transport=httpx.ASGITransport(create_app(settings, service)),
+                base_url=settings.base_url(),
+                headers={"Authorization": f"Bearer {key}"},
+                timeout=30,
+            ) as client:
                 await _story(client, say)
-
-
-@asynccontextmanager
-async def _client(settings: Settings, service: Service, key: str) -> AsyncIterator[httpx.AsyncClient]:
-    @asynccontextmanager
-    async def lifespan() -> AsyncIterator[Service]:
-        yield service
-
-    app = create_app(settings, lifespan)
-    app.state.service = service
-    async with httpx.AsyncClient(
-        transport=httpx.ASGITransport(app),
-        base_url=settings.base_url(),
-        headers={"Authorization": f"Bearer {key}"},
-        timeout=30,
-    ) as client:
-        yield client
 
 
 async def _story(client: httpx.AsyncClient, say: Say) -> None:

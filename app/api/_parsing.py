@@ -1,4 +1,4 @@
-"""From raw requests to values: JSON bodies and query strings, refused with a message that echoes no input."""
+"""Parses JSON bodies and query strings. Messages of errors echo no values."""
 
 import asyncio
 import json
@@ -9,8 +9,6 @@ from pydantic import ValidationError
 from starlette.requests import ClientDisconnect, Request
 
 from app.core.errors import RequestError
-
-_JSON_TYPES = ("application/json",)
 
 
 def _refuse_constant(_name: str) -> Any:
@@ -25,7 +23,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _number(text: str) -> float:
-    """JSON has one kind of number: `60.0` is the integer 60 as well."""
+    """Return a number. JSON has only one kind: `60.0` is the integer 60."""
     found = float(text)
     return int(found) if found.is_integer() else found
 
@@ -33,16 +31,17 @@ def _number(text: str) -> float:
 _DECODER = json.JSONDecoder(parse_float=_number, parse_constant=_refuse_constant, object_pairs_hook=_unique)
 
 
-#: Of a body that is too large so many times the limit is read and dropped: one who still sends may miss the answer.
+#: A body that is too large is read and dropped up to so many times the limit: a client that still sends may miss the
+#: answer.
 _DROPPED = 16
-#: Tells the client, and the server, not to go on with a body of which the rest is not wanted.
+#: Tells the client and the server that the rest of the body is not wanted.
 _CLOSE = {"Connection": "close"}
 
 
 async def read_json(request: Request, *, empty: bool, limit: int, seconds: float) -> dict[str, Any]:
-    """Return the body, of at most ``limit`` bytes, as a JSON object; with ``empty`` no body counts as an empty one.
+    """Return the body of at most ``limit`` bytes as a JSON object; with ``empty``, a missing body is an empty object.
 
-    Raises ``invalid_request``, ``request_too_large`` and, when it takes longer than that, ``request_timeout``.
+    Raises ``invalid_request``, ``request_too_large`` and, after ``seconds``, ``request_timeout``.
     """
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced[:20]) > limit * _DROPPED:
@@ -67,7 +66,7 @@ async def read_json(request: Request, *, empty: bool, limit: int, seconds: float
             return {}
         raise RequestError("invalid_request", "The body is missing. It must be a JSON object.")
     media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-    if media_type not in _JSON_TYPES:
+    if media_type != "application/json":
         raise RequestError("invalid_request", "The body must be JSON (Content-Type: application/json).")
     try:
         found = _DECODER.decode(raw.decode())
@@ -79,7 +78,7 @@ async def read_json(request: Request, *, empty: bool, limit: int, seconds: float
 
 
 def query_items(request: Request) -> dict[str, Any]:
-    """Return the query parameters. Raises ``invalid_request`` when one is given twice."""
+    """Return the query parameters. Raises ``invalid_request`` if one is given twice."""
     items = request.query_params.multi_items()
     found = dict(items)
     if len(found) != len(items):
@@ -89,7 +88,7 @@ def query_items(request: Request) -> dict[str, Any]:
 
 _WHOLE_NUMBER = "must be a whole number"
 
-#: What is said of pydantic's own errors, which speak of its types; those of our validators say it themselves.
+#: Messages for pydantic's own errors, whose texts speak of its types. Our validators bring their own.
 _WORDS: Mapping[str, str] = {
     "missing": "is required",
     "extra_forbidden": "is unknown to this request",
@@ -112,12 +111,12 @@ _WORDS: Mapping[str, str] = {
 }
 
 
-def refuse(error: ValidationError, whole: str) -> RequestError:
-    """Return the error of the contract for the first thing that pydantic found wrong in the ``whole``."""
+def validation_error(error: ValidationError, whole: str) -> RequestError:
+    """Return the API's error for the first thing that pydantic found wrong in the ``whole`` (body or query)."""
     first = error.errors(include_url=False, include_input=False)[0]
     code = first["type"] if first["type"] in ("invalid_amount", "invalid_recipient") else "invalid_request"
     place = ".".join(str(part) for part in first["loc"])
-    # A name that we do not know may be anything; it is shown in a form that no log or terminal stumbles over.
+    # An unknown name may be anything: it is shown escaped and shortened, harmless to logs and terminals.
     place = ascii(place)[1:-1][:80] if place else whole
     words = _WORDS[first["type"]].format_map(first.get("ctx", {})) if first["type"] in _WORDS else first["msg"]
     return RequestError(code, f"{place}: {words}.")

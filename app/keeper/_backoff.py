@@ -1,0 +1,37 @@
+"""Pauses between attempts at something that fails."""
+
+from collections.abc import Callable, Collection, Hashable
+
+#: Seconds until the second attempt, and the longest pause; each pause is twice the one before.
+_FIRST, _LONGEST = 5.0, 300.0
+
+
+class Backoff:
+    """Records attempts, in memory only: after a restart everything may be tried at once."""
+
+    def __init__(self, timer: Callable[[], float]) -> None:
+        """`timer` returns seconds and never runs backwards."""
+        self._timer = timer
+        self._attempts: dict[Hashable, tuple[int, float]] = {}
+
+    def is_due(self, key: Hashable) -> bool:
+        """Return whether `key` was never tried, or long enough ago."""
+        _, due = self._attempts.get(key, (0, 0.0))
+        return due <= self._timer()
+
+    def record(self, key: Hashable) -> int:
+        """Record an attempt and return how many there were."""
+        count = self._attempts.get(key, (0, 0.0))[0] + 1
+        # The exponent is bounded because a float is.
+        pause = min(_LONGEST, _FIRST * 2.0 ** min(count - 1, 10))
+        self._attempts[key] = (count, self._timer() + pause)
+        return count
+
+    def take_back(self, key: Hashable) -> None:
+        """Do not count the last attempt, whose outcome says nothing about `key`; it is due again soon."""
+        count = self._attempts[key][0] - 1
+        self._attempts[key] = (count, self._timer() + _FIRST)
+
+    def keep_only(self, keys: Collection[Hashable]) -> None:
+        """Forget everything but `keys`."""
+        self._attempts = {key: attempt for key, attempt in self._attempts.items() if key in keys}

@@ -1,0 +1,83 @@
+"""The command line in processes of its own, run by code that may change it first."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+PATIENCE = 60.0
+"""Seconds in which a process must have started, done what is awaited, or ended."""
+COMMAND_LINE = "import sys; from app.server.cli import main; main(sys.argv[1:])"
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def free_ports() -> tuple[int, int]:
+    """A port for the API and the first of two for the chain."""
+    while True:
+        with socket.socket() as api, socket.socket() as rpc, socket.socket() as above:
+            api.bind(("127.0.0.1", 0))
+            rpc.bind(("127.0.0.1", 0))
+            with contextlib.suppress(OSError, OverflowError):
+                above.bind(("127.0.0.1", rpc.getsockname()[1] + 1))
+                return api.getsockname()[1], rpc.getsockname()[1]
+
+
+async def printed(process: asyncio.subprocess.Process, beginning: bytes) -> None:
+    """Wait until the process prints a line that begins so."""
+    assert process.stdout is not None
+    async with asyncio.timeout(PATIENCE):
+        while not (line := await process.stdout.readline()).startswith(beginning):
+            assert line, f"it ended before it printed {beginning!r}"
+
+
+async def exit_code(process: asyncio.subprocess.Process) -> int:
+    async with asyncio.timeout(PATIENCE):
+        return await process.wait()
+
+
+@contextlib.asynccontextmanager
+async def running(
+    code: str, *arguments: str, until: bytes, **environment: str
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run Python code from its first line that begins with `until`; the process is killed in the end."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", code, *arguments),
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(_ROOT), "PYTHONUNBUFFERED": "1", **environment},
+    )
+    try:
+        await printed(process, until)
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.communicate()
+
+
+@dataclass(frozen=True)
+class Serve:
+    """A running `agent-vault serve`, and a client with its admin key."""
+
+    process: asyncio.subprocess.Process
+    client: httpx.AsyncClient
+    url: str
+    rpc: str
+
+
+@contextlib.asynccontextmanager
+async def serving(data: Path, code: str, *arguments: str, **environment: str) -> AsyncIterator[Serve]:
+    """Run `serve` on a data folder by code that takes these arguments before those of the command line."""
+    port, rpc_port = free_ports()
+    url, rpc = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{rpc_port}"
+    options = ("serve", "--data-dir", str(data), "--port", str(port), "--localnet-port", str(rpc_port))
+    async with running(code, *arguments, *options, until=b"curl ", **environment) as process:
+        headers = {"Authorization": f"Bearer {(data / 'admin-api-key').read_text().strip()}"}
+        async with httpx.AsyncClient(base_url=url, headers=headers, timeout=20) as client:
+            yield Serve(process, client, url, rpc)
