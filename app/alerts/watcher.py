@@ -5,8 +5,8 @@ from collections.abc import Callable, Collection, Sequence
 import structlog
 from sqlalchemy import Connection
 
+from app.alerts._events import append_large, append_lasting
 from app.alerts._rules import effective
-from app.alerts.events import append_large, append_lasting
 from app.alerts.messages import compose
 from app.core.background import Periodic
 from app.core.identifiers import EVENT_PREFIX, random_id

@@ -6,7 +6,7 @@ from starlette.routing import Route
 
 from app.access.auth import READERS_AND_AGENT
 from app.api.operation import Call, operation
-from app.exports import requests
+from app.exports import service as exports
 from app.exports.models import CreateExport, Export
 from app.submission.context import Service
 
@@ -28,7 +28,7 @@ async def export_transactions(call: Call, body: CreateExport) -> Export:
     Writes transactions of one wallet or of all wallets into a file, newest first, all or those of a time range. An
     agent exports its own wallet's. Poll the export, or wait for the event `export.ready`.
     """
-    return await requests.create(call.service, call.principal, call.claim, body)
+    return await exports.create(call.service, call.principal, call.claim, body)
 
 
 @operation(tag="transactions", roles=READERS_AND_AGENT, answer=Export, errors=("export_not_found",))
@@ -39,14 +39,14 @@ async def get_export(call: Call) -> Export:
     `failure_reason`. Anyone who has the `download_url` can fetch the file for some minutes without an API key; each
     answer has a new one. `agent-vault verify` checks the file against the chain.
     """
-    return await requests.get(call.service, call.principal, call.path("export_id"))
+    return await exports.get(call.service, call.principal, call.path("export_id"))
 
 
 async def download(request: Request) -> Response:
     """Download an export's file, by its link alone."""
     service: Service = request.app.state.service
     query = request.query_params
-    path = await requests.find_file(
+    path = await exports.find_file(
         service, request.path_params["export_id"], query.get("expires", ""), query.get("signature", "")
     )
     return FileResponse(

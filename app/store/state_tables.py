@@ -54,6 +54,7 @@ wallet_details = Table(
     Column("vault", String, nullable=False, unique=True),
     Column("agent_id", String, nullable=False),
     Column("label", String, nullable=False),
+    Column("tags", JSON, nullable=False, comment="as they were given, so that showing a wallet takes one query"),
     Column("created_at", BigInteger, nullable=False),
     Column("updated_at", BigInteger, nullable=False),
     UniqueConstraint("org", "agent_id"),
@@ -64,7 +65,6 @@ wallet_tags = Table(
     metadata,
     Column("wallet_id", String, ForeignKey("wallet_details.wallet_id", ondelete="CASCADE"), primary_key=True),
     Column("tag", String, primary_key=True),
-    Column("position", Integer, nullable=False),
 )
 
 policy_details = Table(

@@ -27,7 +27,7 @@ from app.store.paging import Listing, RecordPage, fetch_page, listing
 from app.store.policies import RULE_COLUMNS, policy_name, take_rules
 from app.store.read_tables import policies
 from app.store.read_tables import wallets as table
-from app.store.records import columns_of, fetch_all
+from app.store.records import columns_of, fetch_one
 from app.store.state_tables import policy_details, wallet_tags
 from app.store.state_tables import wallet_details as details
 
@@ -94,8 +94,7 @@ class WalletRecord:
 
 def insert_wallet_details(connection: Connection, wallet: WalletDetails) -> None:
     """Store a wallet's details before its creation is sent. Raises `AgentIdTakenError`."""
-    values = columns_of(wallet) | {"updated_at": wallet.created_at}
-    del values["tags"]
+    values = columns_of(wallet) | {"updated_at": wallet.created_at, "tags": list(dict.fromkeys(wallet.tags))}
     try:
         connection.execute(insert(details).values(values))
     except IntegrityError as error:
@@ -115,6 +114,8 @@ def update_wallet_details(
     values: dict[str, Any] = {"updated_at": now}
     if label is not None:
         values["label"] = label
+    if tags is not None:
+        values["tags"] = list(dict.fromkeys(tags))
     connection.execute(update(details).where(details.c.wallet_id == wallet_id).values(values))
     if tags is not None:
         connection.execute(delete(wallet_tags).where(wallet_tags.c.wallet_id == wallet_id))
@@ -126,8 +127,7 @@ def wallet_details(connection: Connection, wallet_id: str) -> WalletDetails | No
     row = connection.execute(select(details).where(details.c.wallet_id == wallet_id)).one_or_none()
     if row is None:
         return None
-    tags = _tags(connection, [wallet_id]).get(wallet_id, ())
-    return WalletDetails(row.wallet_id, row.org, row.vault, row.agent_id, row.label, tags, row.created_at)
+    return WalletDetails(row.wallet_id, row.org, row.vault, row.agent_id, row.label, tuple(row.tags), row.created_at)
 
 
 def labels(connection: Connection, wallet_ids: Collection[str]) -> dict[str, str]:
@@ -180,7 +180,7 @@ def wallets(
     parameters = {"org": org, "now": now, "status": status, "tags": wanted, "tag_count": len(wanted)}
     chosen = _listing(with_status=status is not None, tagged=bool(wanted))
     page: RecordPage[dict[str, Any]] = fetch_page(connection, dict, chosen, parameters, limit=limit, cursor=cursor)
-    return RecordPage(_records(connection, page.data), page.has_more, page.next_cursor)
+    return RecordPage([_record(one) for one in page.data], page.has_more, page.next_cursor)
 
 
 _NOW = bindparam("now", type_=BigInteger)
@@ -199,6 +199,7 @@ _WALLETS = (
         *(table.c[field.name] for field in fields(WalletRecord) if field.name in table.c),
         details.c.agent_id,
         details.c.label,
+        details.c.tags,
         details.c.updated_at.label("details_updated_at"),
         _STATUS.label("status"),
         policies.c.policy_id,
@@ -223,11 +224,6 @@ _TAGS_FOUND = (
     .where(wallet_tags.c.wallet_id == table.c.wallet_id, wallet_tags.c.tag.in_(bindparam("tags", expanding=True)))
     .scalar_subquery()
 )
-_TAGS = (
-    select(wallet_tags.c.wallet_id, wallet_tags.c.tag)
-    .where(wallet_tags.c.wallet_id.in_(bindparam("wallets", expanding=True)))
-    .order_by(wallet_tags.c.wallet_id, wallet_tags.c.position)
-)
 
 
 @cache
@@ -239,16 +235,11 @@ def _listing(*, with_status: bool, tagged: bool) -> Listing:
 
 
 def _one(connection: Connection, query: Select[Any], parameters: dict[str, Any]) -> WalletRecord | None:
-    records = _records(connection, fetch_all(connection, dict, query, parameters))
-    return records[0] if records else None
+    values: dict[str, Any] | None = fetch_one(connection, dict, query, parameters)
+    return None if values is None else _record(values)
 
 
-def _records(connection: Connection, rows: Sequence[dict[str, Any]]) -> list[WalletRecord]:
-    tags = _tags(connection, [row["wallet_id"] for row in rows])
-    return [_record(row, tags.get(row["wallet_id"], ())) for row in rows]
-
-
-def _record(values: dict[str, Any], tags: tuple[str, ...]) -> WalletRecord:
+def _record(values: dict[str, Any]) -> WalletRecord:
     policy_id = values.pop("policy_id")
     policy = WalletPolicy(
         policy_id=policy_id,
@@ -259,20 +250,11 @@ def _record(values: dict[str, Any], tags: tuple[str, ...]) -> WalletRecord:
         version=values.pop("version"),
     )
     updated_at = max(values.pop("updated_at"), values.pop("details_updated_at") or 0)
+    tags = tuple(values.pop("tags") or ())
     return WalletRecord(**values, tags=tags, policy=policy, updated_at=updated_at)
 
 
-def _tags(connection: Connection, wallet_ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    if not wallet_ids:
-        return {}
-    found: dict[str, tuple[str, ...]] = {}
-    for wallet_id, tag in connection.execute(_TAGS, {"wallets": list(wallet_ids)}):
-        found[wallet_id] = (*found.get(wallet_id, ()), tag)
-    return found
-
-
 def _put_tags(connection: Connection, wallet_id: str, tags: Iterable[str]) -> None:
-    unique = dict.fromkeys(tags)
-    rows = [{"wallet_id": wallet_id, "tag": tag, "position": position} for position, tag in enumerate(unique)]
+    rows = [{"wallet_id": wallet_id, "tag": tag} for tag in dict.fromkeys(tags)]
     if rows:
         connection.execute(insert(wallet_tags), rows)

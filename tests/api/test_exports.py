@@ -18,7 +18,7 @@ from starlette.responses import FileResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from app.core.timestamps import now_ms
-from app.exports import requests
+from app.exports import service as exports_service
 from app.exports.exporter import Exporter
 from app.exports.layout import CHAIN_FIELDS, COLUMNS, SCOPE_COLUMN, neutralise, restore
 from app.exports.links import DownloadLinks
@@ -416,7 +416,7 @@ async def test_rows_are_counted_for_one_export_at_a_time_not_for_refused_ones(
         at_once -= 1
         return count_rows(*args)
 
-    monkeypatch.setattr(requests, "count_rows", slowly)
+    monkeypatch.setattr(exports_service, "count_rows", slowly)
     made = [asyncio.create_task(world.call("POST", _START, {"format": "csv"})) for _ in range(13)]
     refused = [await one for one in itertools.islice(asyncio.as_completed(made), 3)]
     go_on.set()
@@ -434,11 +434,11 @@ async def test_unexpired_exports_of_an_organisation_are_limited(
     own_world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = own_world
-    monkeypatch.setattr(requests, "MAX_LIVE", 2)
+    monkeypatch.setattr(exports_service, "MAX_LIVE", 2)
     first, _ = [await _finished(world, await world.ok("POST", _START, {"format": "csv"})) for _ in range(2)]
 
     with monkeypatch.context() as uncounted:
-        uncounted.setattr(requests, "count_rows", None)
+        uncounted.setattr(exports_service, "count_rows", None)
         refused = await world.call("POST", _START, {"format": "csv"}, key=world.key("viewer"))
     error_of(refused, 422, "too_many_exports")
     other = world.key("admin", org=await world.organisation("other"))
@@ -455,7 +455,7 @@ async def test_transactions_in_the_exports_of_an_organisation_are_limited(
 ) -> None:
     world = own_world
     wallet = await _paid(world)
-    monkeypatch.setattr(requests, "MAX_ROWS", 1)
+    monkeypatch.setattr(exports_service, "MAX_ROWS", 1)
     mine = {"format": "csv", "walletId": wallet["wallet_id"]}
     alone = await _finished(world, await world.ok("POST", _START, mine))
 

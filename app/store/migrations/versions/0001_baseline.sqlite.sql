@@ -275,6 +275,7 @@ CREATE TABLE wallet_details (
     vault VARCHAR NOT NULL,
     agent_id VARCHAR NOT NULL,
     label VARCHAR NOT NULL,
+    tags JSON NOT NULL,
     created_at BIGINT NOT NULL,
     updated_at BIGINT NOT NULL,
     PRIMARY KEY (wallet_id),
@@ -498,7 +499,6 @@ CREATE INDEX topup_rules_enabled ON topup_rules (enabled);
 CREATE TABLE wallet_tags (
     wallet_id VARCHAR NOT NULL,
     tag VARCHAR NOT NULL,
-    position INTEGER NOT NULL,
     PRIMARY KEY (wallet_id, tag),
     FOREIGN KEY(wallet_id) REFERENCES wallet_details (wallet_id) ON DELETE CASCADE
 );
