@@ -1,11 +1,14 @@
 """Routes of exports and of their files."""
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
 
 from app.access.auth import READERS_AND_AGENT
 from app.api.operation import Call, operation
+from app.core.errors import RequestError
 from app.exports import service as exports
 from app.exports.models import CreateExport, Export
 from app.submission.context import Service
@@ -42,6 +45,19 @@ async def get_export(call: Call) -> Export:
     return await exports.get(call.service, call.principal, call.path("export_id"))
 
 
+class _Download(FileResponse):
+    """A file. A range that it does not have is refused in the error envelope, before anything is sent."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_or_refuse(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] in {400, 416}:
+                size = Headers(raw=message["headers"]).get("content-range", "bytes */*")
+                raise RequestError("range_not_satisfiable", headers={"Content-Range": size})
+            await send(message)
+
+        await super().__call__(scope, receive, send_or_refuse)
+
+
 async def download(request: Request) -> Response:
     """Download an export's file, by its link alone."""
     service: Service = request.app.state.service
@@ -49,9 +65,7 @@ async def download(request: Request) -> Response:
     path = await exports.find_file(
         service, request.path_params["export_id"], query.get("expires", ""), query.get("signature", "")
     )
-    return FileResponse(
-        path, media_type=_MEDIA_TYPES[path.suffix], filename=f"transactions-{path.name}", headers=_HEADERS
-    )
+    return _Download(path, media_type=_MEDIA_TYPES[path.suffix], filename=f"transactions-{path.name}", headers=_HEADERS)
 
 
 routes = [
