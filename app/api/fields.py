@@ -26,8 +26,8 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from app.chain.rules import CATEGORIES
 from app.core.money import parse_usdc
+from app.core.pages import RecordPage
 from app.core.timestamps import parse_iso_ms
-from app.store.paging import RecordPage
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -21,6 +21,7 @@ from app.core.errors import BusinessError, ConflictError, NotFoundError
 from app.core.identifiers import approval_id as id_of_approval
 from app.core.identifiers import approval_reference, new_reference
 from app.core.money import format_usdc
+from app.core.pages import RecordPage
 from app.core.timestamps import iso_ms, now_ms
 from app.recipients.service import Payee
 from app.store.approval_requests import (
@@ -33,7 +34,6 @@ from app.store.approval_requests import (
     decide,
 )
 from app.store.approvals import OnChainApproval, approval, open_approval
-from app.store.paging import RecordPage
 from app.store.wallets import WalletRecord
 from app.submission.changes import resumed, submit
 from app.submission.context import Service

@@ -4,7 +4,6 @@ Token-2022 appends to the same bytes the account type (byte 165) and the extensi
 """
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from solders.account import Account
@@ -25,18 +24,20 @@ _STATES = ("uninitialized", "initialized", "frozen")
 
 def read_mint(account: Account) -> Mint | None:
     """Return the mint in an account, None if it holds no initialised one."""
-    with suppress(ValueError):
-        if data := _base_data(account, _MINT_SIZE, _TYPE_MINT):
-            return Mint.from_bytes(data)
-    return None
+    data = _base_data(account, _MINT_SIZE, _TYPE_MINT)
+    try:
+        return Mint.from_bytes(data) if data else None
+    except ValueError:
+        return None
 
 
 def read_account(account: Account) -> TokenAccount | None:
     """Return the token account in an account, None if it holds no initialised one."""
-    with suppress(ValueError):
-        if data := _base_data(account, _ACCOUNT_SIZE, _TYPE_ACCOUNT):
-            return TokenAccount.from_bytes(data)
-    return None
+    data = _base_data(account, _ACCOUNT_SIZE, _TYPE_ACCOUNT)
+    try:
+        return TokenAccount.from_bytes(data) if data else None
+    except ValueError:
+        return None
 
 
 def _base_data(account: Account, size: int, kind: int) -> bytes | None:

@@ -4,7 +4,8 @@ State (keys, attempts, labels, memos, idempotency) is unknown to the chain and n
 policies, transactions, recipients) follow from the chain; the projector can rebuild them.
 """
 
+from app.core.pages import RecordPage
 from app.store.database import Database
-from app.store.paging import InvalidCursorError, RecordPage
+from app.store.paging import InvalidCursorError
 
 __all__ = ["Database", "InvalidCursorError", "RecordPage"]

@@ -31,8 +31,9 @@ from sqlalchemy import (
     update,
 )
 
+from app.core.pages import RecordPage
 from app.store.columns import U64, metadata
-from app.store.paging import Listing, RecordPage, fetch_page, listing, unindexed
+from app.store.paging import Listing, fetch_page, listing, unindexed
 from app.store.read_tables import approvals
 from app.store.records import columns_of, fetch_one
 

@@ -30,10 +30,11 @@ from sqlalchemy import (
 )
 
 from app.core.identifiers import derived_id
+from app.core.pages import RecordPage
 from app.store import webhooks
 from app.store.columns import metadata, upsert_all
 from app.store.feed import FeedEvent, feed_after, last_position
-from app.store.paging import RecordPage, fetch_page, listing
+from app.store.paging import fetch_page, listing
 from app.store.read_tables import feed
 from app.store.records import columns_of, fetch_all, fetch_one
 from app.store.webhooks import WebhookRecord, listening

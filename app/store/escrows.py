@@ -9,8 +9,9 @@ from typing import Any
 from sqlalchemy import BigInteger, ColumnElement, Connection, Select, and_, bindparam, delete, or_, select, update
 
 from app.chain.escrow_instructions import output_commitment
+from app.core.pages import RecordPage
 from app.store.columns import upsert
-from app.store.paging import Listing, RecordPage, fetch_page, listing, unindexed
+from app.store.paging import Listing, fetch_page, listing, unindexed
 from app.store.read_tables import escrows as table
 from app.store.records import fetch_all, fetch_one
 from app.store.state_tables import attempts

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import Column, Connection, String, Table, bindparam, insert, or_, select, update
 
+from app.core.pages import RecordPage
 from app.store.columns import metadata, upsert
-from app.store.paging import RecordPage, fetch_page, listing
+from app.store.paging import fetch_page, listing
 from app.store.records import columns_of, fetch_all, fetch_one
 from app.store.state_tables import api_keys as table
 

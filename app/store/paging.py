@@ -5,7 +5,7 @@ import json
 from binascii import Error as BinasciiError
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     Column,
@@ -25,6 +25,7 @@ from sqlalchemy import (
     union_all,
 )
 
+from app.core.pages import RecordPage
 from app.store.records import records
 
 T = TypeVar("T")
@@ -34,15 +35,6 @@ _LIMIT = 2**63
 
 class InvalidCursorError(ValueError):
     """The list did not issue this cursor."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecordPage(Generic[T]):
-    """One page of a list, and the cursor of the next page."""
-
-    data: list[T]
-    has_more: bool
-    next_cursor: str | None
 
 
 @dataclass(frozen=True, slots=True)

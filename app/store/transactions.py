@@ -8,7 +8,8 @@ from typing import Any
 
 from sqlalchemy import Column, ColumnElement, Connection, and_, bindparam, literal_column, select, true
 
-from app.store.paging import Listing, RecordPage, fetch_page, listing, unindexed
+from app.core.pages import RecordPage
+from app.store.paging import Listing, fetch_page, listing, unindexed
 from app.store.read_tables import RECIPIENT_GIVEN
 from app.store.read_tables import transactions as table
 from app.store.records import fetch_one

@@ -23,7 +23,8 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from app.chain.rules import Rules
-from app.store.paging import Listing, RecordPage, fetch_page, listing
+from app.core.pages import RecordPage
+from app.store.paging import Listing, fetch_page, listing
 from app.store.policies import RULE_COLUMNS, policy_name, take_rules
 from app.store.read_tables import policies
 from app.store.read_tables import wallets as table

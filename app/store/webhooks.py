@@ -19,9 +19,10 @@ from sqlalchemy import (
     update,
 )
 
+from app.core.pages import RecordPage
 from app.store.columns import metadata
 from app.store.feed import last_position
-from app.store.paging import RecordPage, fetch_page, listing
+from app.store.paging import fetch_page, listing
 from app.store.records import columns_of, fetch_all, fetch_one
 
 ALL_EVENTS = "*"

@@ -9,7 +9,7 @@ import hashlib
 import json
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from cryptography.fernet import Fernet
@@ -21,6 +21,7 @@ from app.store.attempts import Attempt, attempt
 from app.store.database import Database
 from app.store.idempotency import LIFETIME, IdempotencyRecord, attach_transaction, find, finish, release
 from app.store.idempotency import claim as claim_key
+from app.store.records import columns_of
 
 T = TypeVar("T")
 
@@ -125,7 +126,7 @@ class Claim:
                 attach_transaction(conn, fingerprint.org, fingerprint.key, tx_id)
             return
         record = IdempotencyRecord(
-            **asdict(fingerprint), state="running", tx_id=tx_id, created_at=now, expires_at=now + LIFETIME
+            **columns_of(fingerprint), state="running", tx_id=tx_id, created_at=now, expires_at=now + LIFETIME
         )
         if claim_key(conn, record) is not None:
             raise ConflictError("idempotency_in_progress")

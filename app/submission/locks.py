@@ -1,8 +1,6 @@
 """The locks that requests hold while they read, decide and send, and the order in which they are taken."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from enum import IntEnum, auto
 from weakref import WeakValueDictionary
@@ -40,20 +38,37 @@ class Locks:
     def __init__(self) -> None:
         self._locks: WeakValueDictionary[tuple[LockScope, str], asyncio.Lock] = WeakValueDictionary()
 
-    @asynccontextmanager
-    async def hold(self, scope: LockScope, *names: str) -> AsyncIterator[None]:
-        """Hold the locks of these names. Raises RuntimeError if taken out of order, which could deadlock."""
-        deepest = _deepest.get()
-        if scope <= deepest:
-            raise RuntimeError(f"{scope.name} must be locked before {LockScope(deepest).name}")
-        async with AsyncExitStack() as stack:
-            for name in sorted(set(names)):
-                lock = self._locks.get((scope, name))
-                if lock is None:
-                    lock = self._locks[scope, name] = asyncio.Lock()
-                await stack.enter_async_context(lock)
-            _deepest.set(scope)
-            try:
-                yield
-            finally:
-                _deepest.set(deepest)
+    def hold(self, scope: LockScope, *names: str) -> "Held":
+        """Return the context that holds the locks of these names."""
+        return Held(scope, [self._locks.setdefault((scope, name), asyncio.Lock()) for name in sorted(set(names))])
+
+
+class Held:
+    """A context that holds locks of one scope. Raises RuntimeError if taken out of order, which could deadlock."""
+
+    def __init__(self, scope: LockScope, locks: list[asyncio.Lock]) -> None:
+        self._scope = scope
+        self._locks = locks
+        self._taken: list[asyncio.Lock] = []
+        self._outer = 0
+
+    async def __aenter__(self) -> None:
+        self._outer = _deepest.get()
+        if self._scope <= self._outer:
+            raise RuntimeError(f"{self._scope.name} must be locked before {LockScope(self._outer).name}")
+        try:
+            for lock in self._locks:
+                await lock.acquire()
+                self._taken.append(lock)
+        except BaseException:
+            self._release()
+            raise
+        _deepest.set(self._scope)
+
+    async def __aexit__(self, *_error: object) -> None:
+        _deepest.set(self._outer)
+        self._release()
+
+    def _release(self) -> None:
+        while self._taken:
+            self._taken.pop().release()

@@ -15,6 +15,7 @@ import pytest
 from sqlalchemy import Connection, event, func, insert, select, text
 from sqlalchemy.exc import IntegrityError
 
+from app.core.pages import RecordPage
 from app.events.catalogue import EVENTS
 from app.store import Database, InvalidCursorError
 from app.store.approval_requests import NewRequest, add_request, approval_requests_of
@@ -23,7 +24,6 @@ from app.store.escrows import EscrowFilter, escrows
 from app.store.feed import EXCEPTIONS, SEVERITIES, FeedFilter, append_event, feed, feed_after
 from app.store.idempotency import LIFETIME, IdempotencyRecord, attach_transaction, claim, find, finish, purge, release
 from app.store.keys import ApiKey, api_key_by_digest, api_keys, insert_api_key, revoke_api_key, touch_api_keys
-from app.store.paging import RecordPage
 from app.store.read_tables import policies as policy_table
 from app.store.read_tables import transactions as rows
 from app.store.read_tables import wallets as wallet_table
