@@ -126,7 +126,7 @@ def operation(
                     request.app.state.metrics.paid(cast(Any, result).status)
                 return result.model_dump_json().encode()
 
-            fingerprint = _fingerprint(request, principal, arguments) if changes else None
+            fingerprint = _fingerprint(request, principal, arguments, secret=secret) if changes else None
             content, replayed = await service.part(Idempotency).run(fingerprint, work, secret=secret)
             headers = {"Idempotent-Replayed": "true"} if replayed else None
             return Response(content, media_type="application/json", headers=headers)
@@ -181,7 +181,9 @@ async def _arguments(request: Request, body: type[Body] | None, query: type[Quer
 _KEY = TypeAdapter(IdempotencyKey)
 
 
-def _fingerprint(request: Request, principal: Principal, arguments: Body | Query | None) -> Fingerprint | None:
+def _fingerprint(
+    request: Request, principal: Principal, arguments: Body | Query | None, *, secret: bool
+) -> Fingerprint | None:
     sent: str | None = getattr(arguments, "idempotency_key", None)
     header = request.headers.get("idempotency-key")
     if sent is not None and header is not None and sent != header:
@@ -195,7 +197,11 @@ def _fingerprint(request: Request, principal: Principal, arguments: Body | Query
         except ValidationError:
             raise RequestError("invalid_request", "Idempotency-Key: must have 1 to 255 characters.") from None
     parsed: dict[str, Any] = arguments.model_dump(exclude={"idempotency_key"}) if arguments is not None else {}
-    return Fingerprint(principal.org, key, request.method, request.url.path, body_hash(parsed, principal.wallet_id))
+    bound = principal.wallet_id
+    if bound is not None and secret:
+        # An agent's secret is repeated without its session token, so only to the API key that asked first.
+        bound = f"{bound} {principal.key_id}"
+    return Fingerprint(principal.org, key, request.method, request.url.path, body_hash(parsed, bound))
 
 
 def _responses(answer: type[BaseModel], codes: Collection[str]) -> Responses:

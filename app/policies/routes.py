@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from app.access.auth import ADMINS, OPERATORS, READERS
+from app.access.auth import ADMINS, OPERATORS, READERS, READERS_AND_AGENT
 from app.api.fields import EmptyBody
 from app.api.operation import Call, Endpoint, operation
 from app.policies import audit, changes
@@ -65,12 +65,18 @@ async def list_policies(call: Call) -> PolicyList:
 
 
 @_tagged
-@operation(tag="policies", roles=READERS, answer=Policy, tagged=True, errors=("policy_not_found", "chain_unavailable"))
+@operation(
+    tag="policies",
+    roles=READERS_AND_AGENT,
+    answer=Policy,
+    tagged=True,
+    errors=("policy_not_found", "chain_unavailable"),
+)
 async def get_policy(call: Call) -> Policy:
     """Get a policy.
 
     The header `ETag` identifies its version and name. Send it as `If-Match` with a change, so that the change does not
-    undo somebody else's.
+    undo somebody else's. A key with the role agent reads the policy of its own wallet.
     """
     return await policies.get(call.service, call.principal, call.path("policy_id"))
 

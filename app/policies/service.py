@@ -8,7 +8,7 @@ from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
 from app.access.keyring import Principal
-from app.core.errors import NotFoundError
+from app.core.errors import AuthenticationError, NotFoundError
 from app.core.identifiers import new_policy_key, policy_id, policy_key
 from app.core.money import format_usdc
 from app.core.timestamps import iso_ms, now_ms
@@ -18,6 +18,7 @@ from app.policies.terms import NO_TERMS, Terms, apply_changes, terms_of, with_re
 from app.projection.differences import shown as shown_rules
 from app.store.attempts import Attempt
 from app.store.policies import PolicyRecord, insert_policy_details, policies, policy
+from app.store.wallets import policy_id_of
 from app.submission.changes import carry_out, resumed
 from app.submission.context import Service
 from app.submission.idempotency import Claim
@@ -38,7 +39,15 @@ async def find(service: Service, org: str, identifier: str) -> PolicyRecord:
 
 
 async def get(service: Service, principal: Principal, identifier: str) -> Policy:
-    """Return a policy as clients see it. Raises ``policy_not_found``."""
+    """Return a policy as clients see it; an agent sees only its own wallet's.
+
+    Raises ``policy_not_found`` and ``insufficient_permissions``.
+    """
+    own = principal.wallet_id
+    if own is not None:
+        attached = await service.db.read(lambda conn: policy_id_of(conn, principal.org, own))
+        if attached != identifier:
+            raise AuthenticationError("insufficient_permissions", "The key is bound to a wallet with another policy.")
     return shown(await with_recipients(service, await find(service, principal.org, identifier)))
 
 

@@ -43,7 +43,7 @@ from app.submission.plan import PlanType
 from app.submission.recovery import Recovery
 from app.submission.submitter import Submitter
 from app.transactions.service import shown
-from app.wallets import funding
+from app.wallets import funding, sessions
 from app.wallets import service as wallets
 from app.webhooks.courier import Courier
 from app.webhooks.dispatcher import Dispatcher
@@ -61,6 +61,7 @@ PLAN_TYPES: Mapping[str, PlanType] = {
         *policy_changes.PLAN_TYPES,
         *wallets.PLAN_TYPES,
         *funding.PLAN_TYPES,
+        *sessions.PLAN_TYPES,
         *approvals.PLAN_TYPES,
         *payments.PLAN_TYPES,
         *settlement.PLAN_TYPES,

@@ -142,6 +142,12 @@ def has_wallet(connection: Connection, org: str, wallet_id: str) -> bool:
     return connection.scalar(_OWNED, {"org": org, "key": wallet_id}) is not None
 
 
+def policy_id_of(connection: Connection, org: str, wallet_id: str) -> str | None:
+    """Return the id of the policy that the organisation's wallet is attached to."""
+    found: str | None = connection.scalar(_POLICY_ID, {"org": org, "key": wallet_id})
+    return found
+
+
 def vault_of(connection: Connection, wallet_id: str) -> str | None:
     """Return the address of a wallet's vault, even before its creation is seen on the chain."""
     found: str | None = connection.scalar(_VAULT, {"key": wallet_id})
@@ -215,6 +221,11 @@ _WALLETS = (
     .where(table.c.org == bindparam("org"))
 )
 _OWNED = select(table.c.wallet_id).where(table.c.org == bindparam("org"), table.c.wallet_id == bindparam("key"))
+_POLICY_ID = (
+    select(policies.c.policy_id)
+    .join(table, table.c.policy == policies.c.address)
+    .where(table.c.org == bindparam("org"), table.c.wallet_id == bindparam("key"))
+)
 _VAULT = union(*(select(one.c.vault).where(one.c.wallet_id == bindparam("key")) for one in (table, details)))
 _BY_ID = _WALLETS.where(table.c.wallet_id == bindparam("key"))
 _BY_VAULT = _WALLETS.where(table.c.vault == bindparam("key"))

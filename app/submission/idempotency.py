@@ -37,12 +37,13 @@ class Fingerprint:
     body_hash: str
 
 
-def body_hash(body: dict[str, Any], wallet_id: str | None = None) -> str:
+def body_hash(body: dict[str, Any], bound_to: str | None = None) -> str:
     """Return the digest of a parsed body, in which amounts and times are already normalised.
 
-    It includes the wallet that the API key is bound to, so that no other wallet's agent can get the answer.
+    It includes ``bound_to``, the wallet that the API key is bound to, so that no other wallet's agent can get the
+    answer.
     """
-    bound = {} if wallet_id is None else {"": wallet_id}
+    bound = {} if bound_to is None else {"": bound_to}
     return hashlib.sha256(json.dumps(body | bound, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 

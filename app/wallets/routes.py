@@ -5,7 +5,7 @@ from starlette.routing import Route
 from app.access.auth import OPERATORS, PAYERS, READERS_AND_AGENT
 from app.api.fields import EmptyBody
 from app.api.operation import Call, operation
-from app.wallets import funding
+from app.wallets import funding, sessions
 from app.wallets import service as wallets
 from app.wallets.models import (
     CreateWallet,
@@ -130,14 +130,20 @@ async def withdraw_from_wallet(call: Call, body: WithdrawFromWallet) -> Withdraw
     answer=SessionToken,
     errors=_CHANGING,
     changes=True,
+    session=True,
     secret=True,
 )
 async def rotate_session_token(call: Call, body: RotateToken) -> SessionToken:
     """Rotate the session token.
 
     Revokes the current token and issues a new one. It contains the session's signing key and is shown only this once.
+    The first token comes from an operator. A key with the role agent must send the present token, and its new one ends
+    at the latest when the one that an operator last issued would have, whatever `ttlSeconds` says. An agent that lost
+    the answer repeats the request under its idempotency key and with the same API key; the token may have ended then.
     """
-    return await wallets.rotate_token(call.service, call.principal, call.claim, call.path("wallet_id"), body)
+    return await sessions.rotate(
+        call.service, call.principal, call.claim, call.path("wallet_id"), body, call.session_token
+    )
 
 
 routes = [

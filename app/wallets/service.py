@@ -1,6 +1,5 @@
-"""Wallets: creation, changes, freezing, archiving and session tokens."""
+"""Wallets: creation, changes, freezing and archiving."""
 
-import time
 from typing import cast
 
 from solders.instruction import Instruction
@@ -8,12 +7,11 @@ from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
-from app.access.auth import encode_token
 from app.access.keyring import Principal
 from app.core.errors import AuthenticationError, BusinessError, ConflictError, NotFoundError, RequestError
 from app.core.identifiers import wallet_id as id_of_wallet
 from app.core.money import format_usdc
-from app.core.timestamps import iso, iso_ms, now_ms
+from app.core.timestamps import iso_ms, now_ms
 from app.policies import service as policies
 from app.store.attempts import Attempt
 from app.store.organisations import organisation
@@ -40,8 +38,6 @@ from app.wallets.models import (
     AttachedPolicy,
     CreateWallet,
     ListWallets,
-    RotateToken,
-    SessionToken,
     UpdateWallet,
     Wallet,
     WalletDetail,
@@ -63,9 +59,7 @@ _UPDATE = PlanType("update_wallet", resent=False, waits_for=_CHANGES_OF_STATE)
 _FREEZE = PlanType("freeze_wallet", resent=False, waits_for=frozenset({"unfreeze_wallet"}))
 _UNFREEZE = PlanType("unfreeze_wallet", resent=False, waits_for=_CHANGES_OF_STATE)
 _CLOSE = PlanType("close_wallet", resent=False, waits_for=_CHANGES_OF_STATE)
-#: The token of an earlier rotation is lost, and the new one replaces it in any case.
-_ROTATE = PlanType("rotate_token", resent=False, waits_for=frozenset({"rotate_token"}), superseded=True)
-PLAN_TYPES = (_CREATE, _UPDATE, _FREEZE, _UNFREEZE, _CLOSE, _ROTATE)
+PLAN_TYPES = (_CREATE, _UPDATE, _FREEZE, _UNFREEZE, _CLOSE)
 #: Refusals of a change made from an outdated wallet.
 _OUTDATED = frozenset({"AlreadyFrozen", "NotFrozen", "WrongPolicy"})
 #: Reason codes of freezes: by the operator or the authority, and by the expiry of the policy.
@@ -249,29 +243,6 @@ async def _closing(service: Service, before: WalletRecord) -> Instruction:
         policy=Pubkey.from_string(before.policy.address),
         rent_receiver=service.codec.decode_account(account.data).data["payer"],
     )
-
-
-async def rotate_token(
-    service: Service, principal: Principal, claim: Claim, wallet_id: str, body: RotateToken
-) -> SessionToken:
-    """Make a new session key the wallet's session authority; the service keeps only its public key.
-
-    A lost answer loses its token too, so a repeated request makes another one.
-    """
-    before = await find_living(service, principal.org, wallet_id)
-    # The transaction of an earlier run is only an earlier rotation, which this one waits for and replaces.
-    claim.resolve(lasts=False)
-    session, expires_at = Keypair(), int(time.time()) + body.ttl_seconds
-    rotation = service.instructions(principal.org).update_wallet(
-        operator=service.signers.operator_address,
-        vault=Pubkey.from_string(before.vault),
-        session=(session.pubkey(), expires_at),
-    )
-    async with service.locks.hold(LockScope.WALLET_SESSION, wallet_id):
-        await wait_for_earlier(service, principal.org, _ROTATE.waits_for, wallet_id=wallet_id)
-        await carry_out(service, _plan(service, _ROTATE, before, rotation), claim)
-    token = encode_token(session)
-    return SessionToken(wallet_id=wallet_id, id=wallet_id, session_token=token, expires_at=iso(expires_at))
 
 
 def _plan(service: Service, kind: PlanType, before: WalletRecord, instruction: Instruction) -> Plan:

@@ -502,3 +502,10 @@ CREATE TABLE wallet_tags (
     PRIMARY KEY (wallet_id, tag),
     FOREIGN KEY(wallet_id) REFERENCES wallet_details (wallet_id) ON DELETE CASCADE
 );
+
+CREATE TABLE session_grants (
+    wallet_id VARCHAR NOT NULL,
+    session_authority VARCHAR NOT NULL,
+    granted_until BIGINT NOT NULL,
+    PRIMARY KEY (wallet_id, session_authority)
+);

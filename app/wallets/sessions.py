@@ -1,0 +1,91 @@
+"""Session tokens: issued by operators, rotated by agents within the lifetime that an operator granted."""
+
+import time
+
+from solders.keypair import Keypair
+from solders.pubkey import Pubkey
+from sqlalchemy import Connection
+
+from app.access.auth import encode_token, session_key
+from app.access.keyring import Principal
+from app.core.errors import AuthenticationError
+from app.core.timestamps import iso
+from app.store.attempts import Attempt
+from app.store.session_grants import granted_until, store_grant
+from app.store.wallets import WalletRecord
+from app.submission.changes import carry_out
+from app.submission.context import Service
+from app.submission.idempotency import Claim
+from app.submission.locks import LockScope
+from app.submission.ordering import wait_for_earlier
+from app.submission.plan import Plan, PlanType
+from app.wallets import service as wallets
+from app.wallets.models import RotateToken, SessionToken
+
+#: The token of an earlier rotation is lost, and the new one replaces it in any case.
+_ROTATE = PlanType("rotate_token", resent=False, waits_for=frozenset({"rotate_token"}), superseded=True)
+PLAN_TYPES = (_ROTATE,)
+
+
+async def rotate(  # noqa: PLR0917
+    service: Service, principal: Principal, claim: Claim, wallet_id: str, body: RotateToken, token: str | None
+) -> SessionToken:
+    """Make a new session key the wallet's session authority; the service keeps only its public key.
+
+    A lost answer loses its token too, so a repeated request makes another one.
+    An agent presents the present token, and gets one that ends with the operator's grant at the latest.
+    Raises ``session_token_invalid`` and ``session_token_expired``.
+    """
+    await wallets.find_living(service, principal.org, wallet_id)
+    # The transaction of an earlier run is only an earlier rotation, which this one waits for and replaces.
+    claim.resolve(lasts=False)
+    async with service.locks.hold(LockScope.WALLET_SESSION, wallet_id):
+        await wait_for_earlier(service, principal.org, _ROTATE.waits_for, wallet_id=wallet_id)
+        # Of two rotations with one token, the second must see that the first has ended it.
+        await service.catch_up()
+        before = await wallets.find_living(service, principal.org, wallet_id)
+        if not claim.repeats:
+            # An earlier run of this request presented the token, and may have replaced it without an answer.
+            session_key(principal, token, before)
+        session, expires_at = Keypair(), int(time.time()) + body.ttl_seconds
+        until = expires_at
+        if principal.role == "agent":
+            until = await _granted(service, before)
+            expires_at = min(expires_at, until)
+        await carry_out(service, _plan(service, before, session.pubkey(), expires_at, until), claim)
+    return SessionToken(
+        wallet_id=wallet_id, id=wallet_id, session_token=encode_token(session), expires_at=iso(expires_at)
+    )
+
+
+async def _granted(service: Service, before: WalletRecord) -> int:
+    """Return until when the wallet's agent may hold a session, in Unix seconds. Raises ``session_token_expired``."""
+    wallet_id, authority = before.wallet_id, before.session_authority
+    found = await service.db.read(lambda conn: authority and granted_until(conn, wallet_id, authority))
+    # A session made without this service was granted for its own lifetime.
+    until = int(found or before.session_expires_at)
+    if until <= time.time():
+        raise AuthenticationError("session_token_expired")
+    return until
+
+
+def _plan(service: Service, before: WalletRecord, session: Pubkey, expires_at: int, until: int) -> Plan:
+    """Return the plan of a rotation, which stores until when further rotations by the agent may last."""
+    rotation = service.instructions(before.org).update_wallet(
+        operator=service.signers.operator_address,
+        vault=Pubkey.from_string(before.vault),
+        session=(session, expires_at),
+    )
+
+    def store(conn: Connection, _attempt: Attempt) -> None:
+        in_force = [] if before.session_authority is None else [before.session_authority]
+        store_grant(conn, before.wallet_id, str(session), until, beside=in_force)
+
+    return Plan(
+        org=before.org,
+        type=_ROTATE,
+        instructions=[rotation],
+        signers=[service.signers.operator],
+        wallet_id=before.wallet_id,
+        on_store=store,
+    )
