@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from app.access.keyring import KeyRing, Principal, Role
 from app.access.rate_limit import RateLimits
-from app.core.errors import AuthenticationError
+from app.core.errors import AuthenticationError, RequestError
 from app.store.wallets import WalletRecord
 
 READERS: frozenset[Role] = frozenset({"viewer", "operator", "admin"})
@@ -25,7 +25,7 @@ _SEED_BYTES = 32
 async def admit(request: Request, keys: KeyRing, limits: RateLimits) -> Principal:
     """Return the key's owner and count the request against the rate limit, which the answer's headers show.
 
-    Raises ``authentication_failed`` and ``rate_limited``.
+    Raises ``authentication_failed``, ``invalid_request`` and ``rate_limited``.
     """
     try:
         principal = await authenticate(request, keys)
@@ -37,7 +37,11 @@ async def admit(request: Request, keys: KeyRing, limits: RateLimits) -> Principa
 
 
 async def authenticate(request: Request, keys: KeyRing) -> Principal:
-    """Return the key's owner. Raises ``authentication_failed``."""
+    """Return the key's owner. Raises ``authentication_failed``, and ``invalid_request`` for a credential sent twice."""
+    for name in ("Authorization", "Session-Token"):
+        if len(request.headers.getlist(name)) > 1:
+            # A proxy may have checked one of them, and the other would count here.
+            raise RequestError("invalid_request", f"The header {name} is given twice.")
     scheme, _, key = request.headers.get("authorization", "").partition(" ")
     principal = await keys.recognise(key.strip()) if scheme.lower() == "bearer" else None
     if principal is None:

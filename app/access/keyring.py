@@ -21,6 +21,7 @@ from app.store.keys import (
     api_key_by_digest,
     api_key_made_under,
     api_keys,
+    has_other_admin_key,
     insert_api_key,
     replace_digest,
     revoke_api_key,
@@ -176,9 +177,11 @@ class KeyRing:
     def revoke(self, conn: Connection, org: str, key_id: str, *, again: bool = False) -> ApiKey:
         """Revoke a key. ``again`` means that an earlier run of this request may have revoked it.
 
-        Raises ``key_not_found`` and, if the key was already revoked, ``key_not_active``.
+        Raises ``key_not_found``, ``last_admin_key`` and, if the key was already revoked, ``key_not_active``.
         """
         found, now = _found(conn, org, key_id), self._now()
+        if found.role == "admin" and found.revoked_at is None and not has_other_admin_key(conn, org, key_id):
+            raise BusinessError("last_admin_key")
         if revoke_api_key(conn, org, key_id, now):
             return replace(found, revoked_at=now)
         if again:

@@ -1,5 +1,6 @@
 """Settings of the service. Each is an environment variable with the prefix ``AGENT_VAULT_``."""
 
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Literal
 
@@ -76,7 +77,10 @@ class Settings(BaseSettings):
     failed_authentications: int = Field(default=60, ge=0)
     """Requests a minute without a valid API key that each client address may make before it gets 429 instead of 401; 0
     for no limit."""
-    key_rotation_overlap: int = Field(default=86_400, ge=0)
+    trusted_proxies: str = ""
+    """Addresses and networks of the proxies in front of the service, separated by commas, such as `10.0.0.5,
+    10.1.0.0/16`. Only in their requests `X-Forwarded-For` and `X-Forwarded-Proto` count; with none, never."""
+    key_rotation_overlap: int = Field(default=0, ge=0)
     """How long a rotated API key works on, unless the rotation says otherwise."""
     event_retention_days: int = Field(default=90, ge=1)
     """Days for which events and undecided requests for approvals are kept."""
@@ -130,6 +134,16 @@ class Settings(BaseSettings):
         if self.smtp_username is not None and self.smtp_tls == "none":
             raise ValueError("smtp_username needs smtp_tls = starttls or tls")
         return self
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _are_addresses(cls, proxies: str) -> str:
+        for one in filter(None, map(str.strip, proxies.split(","))):
+            try:
+                ip_network(one)
+            except ValueError:
+                raise ValueError(f"{one} is neither an address nor a network") from None
+        return proxies
 
     @field_validator("smtp_from")
     @classmethod

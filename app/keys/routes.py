@@ -35,18 +35,18 @@ async def list_keys(call: Call, query: ListKeys) -> KeyPage:
 async def rotate_key(call: Call, body: RotateKey) -> NewKey:
     """Rotate an API key.
 
-    Returns a new key with the same role, wallet and name. The old key works for another `overlapSeconds`, by default a
-    day. Without an overlap, a key that rotates itself cannot repeat the request if the answer gets lost.
+    Returns a new key with the same role, wallet and name. The old key stops at once, or works for another
+    `overlapSeconds`. Without an overlap, a key that rotates itself cannot repeat the request if the answer gets lost.
     """
     return await keys.rotate(call.service, call.principal, call.claim, call.path("key_id"), body)
 
 
-@operation(tag="keys", roles=ADMINS, body=EmptyBody, answer=Key, errors=_CHANGING, changes=True)
+@operation(tag="keys", roles=ADMINS, body=EmptyBody, answer=Key, errors=(*_CHANGING, "last_admin_key"), changes=True)
 async def revoke_key(call: Call, _body: EmptyBody) -> Key:
     """Revoke an API key.
 
-    It stops working at once, on other nodes within a second. An admin may revoke the key in use; `agent-vault keys`
-    creates another.
+    It stops working at once, on other nodes within a second. An admin may revoke the key in use, unless it is the
+    organisation's last admin key.
     """
     return await keys.revoke(call.service, call.principal, call.claim, call.path("key_id"))
 

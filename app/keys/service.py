@@ -51,7 +51,7 @@ async def rotate(service: Service, principal: Principal, claim: Claim, key_id: s
 
 
 async def revoke(service: Service, principal: Principal, claim: Claim, key_id: str) -> Key:
-    """Revoke a key at once. Raises ``key_not_found`` and ``key_not_active``."""
+    """Revoke a key at once. Raises as ``KeyRing.revoke``."""
     ring, again = service.part(KeyRing), claim.repeats
     revoked = await claim.store(lambda conn: ring.revoke(conn, principal.org, key_id, again=again))
     ring.forget()

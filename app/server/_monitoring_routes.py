@@ -49,6 +49,9 @@ async def figures(request: Request) -> Response:
 
 
 def _local(request: Request) -> bool:
+    if "x-forwarded-for" in request.headers:
+        # It comes from elsewhere through a proxy, whether the settings name that proxy or not.
+        return False
     try:
         return request.client is not None and ipaddress.ip_address(request.client.host).is_loopback
     except ValueError:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import structlog
 from starlette.applications import Starlette
@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from app.access.rate_limit import RateLimits
 from app.alerts import routes as alerts
@@ -156,7 +157,11 @@ ERROR_HANDLERS: Mapping[Any, Any] = {
 
 def create_app(settings: Settings, service: Service) -> Starlette:
     """Return the application of a running service."""
-    app = Starlette(routes=routes, middleware=[Middleware(RequestIds)], exception_handlers=dict(ERROR_HANDLERS))
+    proxies = [one for one in map(str.strip, settings.trusted_proxies.split(",")) if one]
+    middleware = [Middleware(RequestIds)]
+    if proxies:
+        middleware.append(Middleware(cast(Any, ProxyHeadersMiddleware), trusted_hosts=proxies))
+    app = Starlette(routes=routes, middleware=middleware, exception_handlers=dict(ERROR_HANDLERS))
     # A redirection would lead to whatever host the request names.
     app.router.redirect_slashes = False
     app.state.service = service

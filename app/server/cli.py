@@ -316,11 +316,11 @@ def revoke_key(key_id: str, data_dir: Path | None, org: str | None) -> None:
 @_data_dir
 @_org
 @click.option(
-    "--overlap", type=click.IntRange(0, MAX_OVERLAP), help="Seconds for which the old key works on.  [default: 86400]"
+    "--overlap", type=click.IntRange(0, MAX_OVERLAP), help="Seconds for which the old key works on.  [default: 0]"
 )
 @_live
 def rotate_key(key_id: str, data_dir: Path | None, org: str | None, overlap: int | None, *, live: bool) -> None:
-    """Replace a key and print the new one, only once; the old one still works for a while."""
+    """Replace a key and print the new one, only once; the old one stops, or works for the overlap."""
     seconds = _settings(key_rotation_overlap=overlap).key_rotation_overlap
     with _open(data_dir, org) as (db, ring, owner):
         click.echo(db.write_now(lambda conn: ring.rotate(conn, owner, key_id, overlap=seconds, live=live)).key)

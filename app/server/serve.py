@@ -68,6 +68,8 @@ async def serve(settings: Settings, say: Callable[[str], None]) -> None:
             timeout_keep_alive=75,
             timeout_graceful_shutdown=settings.shutdown_timeout,
             server_header=False,
+            # The application does that itself, for the proxies in the settings only.
+            proxy_headers=False,
         )
         # All objects made so far live as long as the process. Without freezing them, every full garbage collection
         # would delay answers by a tenth of a second.

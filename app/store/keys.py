@@ -77,6 +77,12 @@ def api_key(connection: Connection, org: str, key_id: str) -> ApiKey | None:
     return fetch_one(connection, ApiKey, select(table).where(table.c.org == org, table.c.key_id == key_id))
 
 
+def has_other_admin_key(connection: Connection, org: str, key_id: str) -> bool:
+    """Return whether the organisation has another admin key that works until it is revoked."""
+    others = (table.c.org == org, table.c.key_id != key_id, table.c.role == "admin", table.c.revoked_at.is_(None))
+    return connection.scalar(select(table.c.key_id).where(*others).limit(1)) is not None
+
+
 def api_key_page(connection: Connection, org: str, *, limit: int, cursor: str | None) -> RecordPage[ApiKey]:
     """Return an organisation's keys, including revoked ones, newest first. Raises `InvalidCursorError`."""
     return fetch_page(connection, ApiKey, _LISTING, {"org": org}, limit=limit, cursor=cursor)

@@ -40,6 +40,16 @@ async def test_missing_or_invalid_key_is_refused(world: ServiceWorld, header: di
     assert not key or key not in str(error)
 
 
+@pytest.mark.parametrize("name", ["Authorization", "Session-Token"])
+async def test_credential_given_twice_is_refused(world: ServiceWorld, name: str) -> None:
+    key = ("Authorization", f"Bearer {world.keys['admin']}")
+    twice = [key, key] if name == "Authorization" else [key, (name, "avs_x"), (name, "avs_x")]
+
+    error = error_of(await world.client.get("/v1/wallets", headers=twice), 400, "invalid_request")
+
+    assert error["message"] == f"The header {name} is given twice."
+
+
 async def test_key_is_not_stored(world: ServiceWorld) -> None:
     folder = world.service.settings.data_dir
     stored = b"".join(file.read_bytes() for file in folder.rglob("*.db*"))

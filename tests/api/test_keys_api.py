@@ -145,8 +145,9 @@ async def test_old_key_works_until_the_overlap_is_over(world: ServiceWorld, monk
 async def test_rotation_without_overlap_and_a_leaked_key_end_the_old_one_at_once(world: ServiceWorld) -> None:
     first, second = await _make(world), await _make(world)
 
-    await world.ok("POST", f"/v1/keys/{first['key_id']}/rotate", {"overlapSeconds": 0})
-    await world.ok("POST", f"/v1/keys/{second['key_id']}/rotate")
+    await world.ok("POST", f"/v1/keys/{first['key_id']}/rotate")
+    await world.ok("POST", f"/v1/keys/{second['key_id']}/rotate", {"overlapSeconds": 3600})
+    assert await _works(world, second["key"])
     await world.ok("DELETE", f"/v1/keys/{second['key_id']}")
 
     assert not await _works(world, first["key"])
@@ -154,6 +155,27 @@ async def test_rotation_without_overlap_and_a_leaked_key_end_the_old_one_at_once
     for seconds in (-1, 2_592_001, "60", 1.5):
         bad = await world.call("POST", f"/v1/keys/{first['key_id']}/rotate", {"overlapSeconds": seconds})
         error_of(bad, 400, "invalid_request")
+
+
+async def test_organisation_keeps_its_last_admin_key(world: ServiceWorld) -> None:
+    # Given an organisation whose only admin key was rotated
+    other = await world.organisation("last-admin")
+    old = world.key("admin", org=other)
+    [key_id] = [one["key_id"] for one in (await world.ok("GET", "/v1/keys", key=old))["data"]]
+    await world.ok("POST", "/v1/keys", {"role": "operator"}, key=old)
+    last = await world.ok("POST", f"/v1/keys/{key_id}/rotate", {"overlapSeconds": 3600}, key=old)
+
+    # Then the new one stays, because the old one works only for a while; the old one may be revoked
+    path, options = f"/v1/keys/{last['key_id']}", ["--data-dir", str(world.settings.data_dir), "--org", "last-admin"]
+    error_of(await world.call("DELETE", path, key=old), 422, "last_admin_key")
+    refused = CliRunner().invoke(main, ["keys", "revoke", last["key_id"], *options])
+    assert (refused.exit_code, "last active admin key" in refused.output) == (1, True)
+    await world.ok("DELETE", f"/v1/keys/{key_id}", key=last["key"])
+
+    # When there is another, it may be revoked; then that one stays
+    another = await world.ok("POST", "/v1/keys", {"role": "admin"}, key=last["key"])
+    assert (await world.ok("DELETE", path, key=last["key"]))["status"] == "revoked"
+    error_of(await world.call("DELETE", f"/v1/keys/{another['key_id']}", key=another["key"]), 422, "last_admin_key")
 
 
 async def test_repetition_gets_the_same_key_which_is_stored_encrypted_only(world: ServiceWorld) -> None:

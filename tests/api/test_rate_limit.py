@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -12,6 +13,7 @@ from pydantic import ValidationError
 from app.access.rate_limit import MovingWindow, RateLimits, network_of
 from app.core.settings import Settings
 from app.server.application import create_app
+from tests.support.processes import COMMAND_LINE, serving
 from tests.support.service_world import ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -28,18 +30,21 @@ class _Clock:
 class _Limited:
     """The world's service with limits of 3 requests a second and 6 at once, by a clock that the test moves."""
 
-    def __init__(self, world: ServiceWorld) -> None:
+    def __init__(self, world: ServiceWorld, **more: object) -> None:
         self.world, self.clock = world, _Clock()
         settings = world.settings.model_copy(
-            update={"rate_limit": 3, "rate_limit_burst": 6, "failed_authentications": 4}
+            update={"rate_limit": 3, "rate_limit_burst": 6, "failed_authentications": 4, **more}
         )
         self.app = create_app(settings, world.service)
         self.app.state.rate_limits = RateLimits(settings, clock=self.clock)
 
-    async def get(self, key: str, path: str = "/v1/wallets", client: str = "192.0.2.1") -> httpx.Response:
+    async def get(
+        self, key: str, path: str = "/v1/wallets", client: str = "192.0.2.1", forwarded: str | None = None
+    ) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {key}", **({"X-Forwarded-For": forwarded} if forwarded else {})}
         transport = httpx.ASGITransport(self.app, client=(client, 50_000))
         async with httpx.AsyncClient(transport=transport, base_url="http://service") as http:
-            return await http.get(path, headers={"Authorization": f"Bearer {key}"})
+            return await http.get(path, headers=headers)
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -110,6 +115,43 @@ async def test_flood_without_a_key_is_refused_by_address(limited: _Limited) -> N
     assert (await limited.get(limited.world.keys["admin"])).status_code == 200
     limited.clock.now += 60
     error_of(await limited.get("nonsense"), 401, "authentication_failed")
+
+
+async def test_client_evades_no_limit_by_naming_other_addresses(tmp_path: Path) -> None:
+    headers = {"Authorization": "Bearer nonsense"}
+    environment = {"AGENT_VAULT_FAILED_AUTHENTICATIONS": "4"}
+    async with serving(tmp_path / "data", COMMAND_LINE, **environment) as service:
+        statuses = [
+            (
+                await service.client.get("/v1/wallets", headers={**headers, "X-Forwarded-For": f"192.0.2.{number}"})
+            ).status_code
+            for number in range(6)
+        ]
+
+    assert statuses == [401] * 4 + [429] * 2
+
+
+async def test_trusted_proxy_names_the_client_and_what_that_adds_is_ignored(world: ServiceWorld) -> None:
+    limited = _Limited(world, trusted_proxies="10.0.0.5, 10.1.0.0/16")
+
+    # The nearest address that is no trusted proxy counts, not the one that a client wrote before it.
+    for number in range(4):
+        chain = f"198.51.100.{number}, 192.0.2.7, 10.1.2.3"
+        error_of(await limited.get("nonsense", client="10.0.0.5", forwarded=chain), 401, "authentication_failed")
+    refused = await limited.get("nonsense", client="10.1.9.9", forwarded="198.51.100.9, 192.0.2.7")
+    error_of(refused, 429, "rate_limited")
+
+    # Another client behind the proxy has a limit of its own, and others than the proxy name nobody.
+    other = await limited.get("nonsense", client="10.0.0.5", forwarded="192.0.2.8")
+    error_of(other, 401, "authentication_failed")
+    direct = await limited.get("nonsense", client="192.0.2.7", forwarded="192.0.2.9")
+    error_of(direct, 429, "rate_limited")
+
+
+@pytest.mark.parametrize("proxies", ["*", "proxy.example.com", "10.0.0.1/8", "10.0.0.5;10.0.0.6"])
+async def test_trusted_proxies_are_addresses_or_networks(proxies: str) -> None:
+    with pytest.raises(ValidationError, match="neither an address nor a network"):
+        Settings(trusted_proxies=proxies)
 
 
 async def test_many_at_once_get_exactly_the_burst(limited: _Limited) -> None:

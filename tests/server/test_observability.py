@@ -41,8 +41,9 @@ def _app(world: ServiceWorld) -> Starlette:
     return app
 
 
-async def _from(client: str, world: ServiceWorld, key: str | None = None) -> httpx.Response:
-    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+async def _from(client: str, world: ServiceWorld, key: str | None = None, **headers: str) -> httpx.Response:
+    if key is not None:
+        headers["Authorization"] = f"Bearer {key}"
     transport = httpx.ASGITransport(_app(world), client=(client, 50_000))
     async with httpx.AsyncClient(transport=transport, base_url="http://service") as http:
         return await http.get("/metrics", headers=headers)
@@ -243,6 +244,9 @@ async def test_metrics_need_no_key_locally_and_a_readers_key_elsewhere(world: Se
         assert (await _from(local, world)).status_code == 200
     error_of(await _from("192.0.2.1", world), 401, "authentication_failed")
     error_of(await _from("a socket", world), 401, "authentication_failed")
+    # A proxy on the same machine forwards for another, also if the settings do not name it.
+    forwarded = {"X-Forwarded-For": "192.0.2.1"}
+    error_of(await _from("127.0.0.1", world, **forwarded), 401, "authentication_failed")
     error_of(await _from("192.0.2.1", world, world.key("agent", wallet["wallet_id"])), 403, "insufficient_permissions")
     assert (await _from("192.0.2.1", world, world.key("viewer"))).status_code == 200
 
