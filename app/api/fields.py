@@ -1,6 +1,5 @@
 """What all models share: naming, strictness, and field types with their limits."""
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
@@ -27,6 +26,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from app.chain.rules import CATEGORIES
 from app.core.money import parse_usdc
 from app.core.pages import RecordPage
+from app.core.text import CONTROL, HIDDEN, composed, has_control, has_hidden
 from app.core.timestamps import parse_iso_ms
 
 T = TypeVar("T")
@@ -35,9 +35,6 @@ R = TypeVar("R")
 _DECIMAL = {"type": "string", "pattern": r"^[0-9]{1,14}(\.[0-9]{1,6})?$", "examples": ["12.50"]}
 _DECIMAL_OR_ALL = {"anyOf": [_DECIMAL, {"const": "all"}], "examples": ["all"]}
 _TIMESTAMP = {"type": "string", "format": "date-time", "examples": ["2026-05-01T00:00:00Z"]}
-#: Control characters except tab, line feed and carriage return, as a range that Python and ECMA regexes understand.
-_CONTROL = r"\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f"
-_HAS_CONTROL = re.compile(f"[{_CONTROL}]")
 
 
 class _Request(BaseModel):
@@ -105,22 +102,24 @@ def _check(holds: Callable[[Any], object], message: str, code: str = "value") ->
 _positive = _check(bool, "must be greater than zero", "invalid_amount")
 _not_blank = _check(str.strip, "must not be blank")
 _trimmed = _check(lambda text: text == text.strip(), "must not begin or end with a blank")
-_plain = _check(lambda text: not _HAS_CONTROL.search(text), "must not contain control characters")
+_plain = _check(lambda text: not has_control(text), "must not contain control characters")
+_visible = _check(
+    lambda text: not has_hidden(text),
+    "must not contain control, zero-width, invisible or direction-changing characters",
+)
 _without_comma = _check(lambda tag: "," not in tag, "must not contain a comma, which separates tags")
 _category = _check(CATEGORIES.__contains__, f"must be one of {', '.join(CATEGORIES)}")
 
 
 @dataclass(frozen=True, slots=True)
 class _Plain:
-    """Text without control characters; its schema excludes those in ``but``, too."""
-
-    but: str = ""
+    """Text without control characters."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_after_validator_function(_plain, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {**handler(schema), "pattern": f"^[^{self.but}{_CONTROL}]*$"}
+        return {**handler(schema), "pattern": f"^[^{CONTROL}]*$"}
 
 
 def _recipient(value: Any, validate: ValidatorFunctionWrapHandler) -> str:
@@ -177,20 +176,35 @@ def _text(pattern: str) -> dict[str, Any]:
 
 
 Identifier = Annotated[str, StringConstraints(min_length=1, max_length=128), _Plain()]
-#: An identifier that a client chooses for good: a blank at either end would be an invisible slip.
-NewIdentifier = Annotated[
-    Identifier,
-    AfterValidator(_trimmed),
-    WithJsonSchema(_text(rf"^[^\s{_CONTROL}]([^{_CONTROL}]*[^\s{_CONTROL}])?$")),
-]
+_NAME = StringConstraints(min_length=1, max_length=128)
+#: A name that a person or a client gives: visible characters only, in NFC.
 Name = Annotated[
-    Identifier,
+    str,
+    _NAME,
+    AfterValidator(_visible),
     AfterValidator(_not_blank),
-    WithJsonSchema(_text(rf"^[^{_CONTROL}]*[^\s{_CONTROL}][^{_CONTROL}]*$")),
+    AfterValidator(composed),
+    WithJsonSchema(_text(rf"^[^{HIDDEN}]*[^\s{HIDDEN}][^{HIDDEN}]*$")),
 ]
-Tag = Annotated[str, StringConstraints(min_length=1, max_length=64), _Plain(but=","), AfterValidator(_without_comma)]
+#: A name that a client chooses for good: a blank at either end would be an invisible slip.
+NewIdentifier = Annotated[
+    str,
+    _NAME,
+    AfterValidator(_visible),
+    AfterValidator(_trimmed),
+    AfterValidator(composed),
+    WithJsonSchema(_text(rf"^[^\s{HIDDEN}]([^{HIDDEN}]*[^\s{HIDDEN}])?$")),
+]
+Tag = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=64),
+    AfterValidator(_visible),
+    AfterValidator(_without_comma),
+    AfterValidator(composed),
+    WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 64, "pattern": f"^[^,{HIDDEN}]*$"}),
+]
 Tags = Annotated[list[Tag], Field(max_length=32)]
-_TAG_TEXT = f"[^,{_CONTROL}]{{1,64}}"
+_TAG_TEXT = f"[^,{HIDDEN}]{{1,64}}"
 #: Tags from comma-separated text.
 TagList = Annotated[
     list[Tag],

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, get_args
 
 import click
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from solders.pubkey import Pubkey
 
 from app.access.keyring import KeyRing, Role, status_of
+from app.api.fields import Name
 from app.chain.errors import ChainUnavailable, RpcError
 from app.chain.transport import HttpTransport
 from app.core import file_lock, logs
@@ -48,6 +49,7 @@ _usdc_mint = click.option("--usdc-mint", help="Mint of USDC there.  [default: th
 _org = click.option("--org", help="Id or address of the organisation; not needed if there is only one.")
 _live = click.option("--live", is_flag=True, help="Prefix avk_live_ instead of avk_test_.")
 
+_KEY_NAME: TypeAdapter[str] = TypeAdapter(Name)
 _EXPECTED = (
     ConfigurationError,
     ValidationError,
@@ -281,7 +283,10 @@ def create_key(
         if wallet_id is not None and db.read_now(lambda conn: wallet(conn, owner, wallet_id, now_ms())) is None:
             raise click.ClickException(f"the organisation has no wallet {wallet_id}")
         try:
-            click.echo(ring.create(org=owner, role=role, wallet_id=wallet_id, name=name, live=live))
+            named = _KEY_NAME.validate_python(name) if name else ""
+            click.echo(ring.create(org=owner, role=role, wallet_id=wallet_id, name=named, live=live))
+        except ValidationError as error:
+            raise click.ClickException(f"--name {error.errors()[0]['msg']}") from None
         except ValueError as error:
             raise click.ClickException(str(error)) from None
 
