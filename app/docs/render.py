@@ -1,8 +1,10 @@
 """Renders the HTML pages: the interface, the errors, the events, the settings, the guides and the reference."""
 
 import json
+from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from hashlib import sha256
 from html import escape
 from http import HTTPStatus
 from importlib.resources import files
@@ -40,6 +42,10 @@ _HOME = '<p><a href="/docs">Agent Vault Payment Service</a></p>'
 @cache
 def _file(name: str) -> str:
     return files("app.docs").joinpath(name).read_text(encoding="utf-8")
+
+
+STYLE_HASH = "sha256-" + b64encode(sha256(_file("style.css").encode()).digest()).decode()
+"""Source expression of a Content-Security-Policy that allows the pages' own style and no other."""
 
 
 def _page(title: str, body: str) -> str:

@@ -5,14 +5,24 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from app.core.errors import CATALOGUE, RequestError
-from app.docs.render import GUIDES, error_page, events_page, guide_page, interface_page, reference_page, settings_page
+from app.docs.render import (
+    GUIDES,
+    STYLE_HASH,
+    error_page,
+    events_page,
+    guide_page,
+    interface_page,
+    reference_page,
+    settings_page,
+)
 
-_HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+_POLICY = f"default-src 'none'; style-src '{STYLE_HASH}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+_HEADERS = {"Content-Security-Policy": _POLICY}
 
 
 async def openapi(request: Request) -> Response:
     """Serve the OpenAPI document."""
-    return JSONResponse(request.app.state.openapi)
+    return JSONResponse(request.app.state.openapi, headers=_HEADERS)
 
 
 async def interface(request: Request) -> Response:

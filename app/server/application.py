@@ -1,7 +1,7 @@
 """The HTTP application."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import structlog
@@ -89,6 +89,7 @@ class RequestIds:
                 status = message["status"]
                 added = {"request-id": request_id, **scope["state"].get("headers", {})}
                 encoded = [(name.lower().encode(), value.encode()) for name, value in added.items()]
+                encoded += _guards(scope["path"], message["headers"])
                 message = {**message, "headers": [*message["headers"], *encoded]}
             await send(message)
 
@@ -106,6 +107,18 @@ class RequestIds:
             seconds = time.monotonic() - began
             scope["app"].state.metrics.answered(scope, status, seconds)
             _log.info("request", method=scope["method"], path=scope["path"], status=status, seconds=round(seconds, 6))
+
+
+def _guards(path: str, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Return the headers that keep browsers from guessing a type and caches from keeping what the interface answers.
+
+    Every answer under `/v1` is for one caller, and some hold a secret: a key, a token, a link that is a permission.
+    """
+    sent = {name.lower() for name, _ in headers}
+    guards = [(b"x-content-type-options", b"nosniff")]
+    if path.startswith("/v1/"):
+        guards.append((b"cache-control", b"no-store"))
+    return [(name, value) for name, value in guards if name not in sent]
 
 
 def _error_response(request: Request, error: ApiError) -> Response:
