@@ -337,7 +337,7 @@ async def test_alerts_continue_after_a_failed_check(scene: Scene, monkeypatch: p
 _DEADLY = """
 import asyncio, os, pickle, signal, sys
 from pathlib import Path
-from app.alerts import events
+from app.alerts import _events as events
 from tests.support.alerts import Scene
 folder, moment, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 calls = 0
