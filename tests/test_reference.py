@@ -18,11 +18,11 @@ from app.alerts.models import Alerts
 from app.chain.rules import RULES
 from app.core.errors import CATALOGUE
 from app.core.settings import Settings
+from app.core.transaction_types import TransactionStatus, TransactionType
 from app.escrows.models import EscrowStatus, ProofType
 from app.events.catalogue import EVENTS
 from app.exports.models import ExportStatus
 from app.server.application import routes
-from app.transactions.models import TransactionStatus, TransactionType
 from app.wallets.models import WalletStatus
 from app.webhooks.models import WebhookStatus
 from tests.support.service_world import ServiceWorld

@@ -17,6 +17,7 @@ from app.core.errors import NotFoundError, UnavailableError
 from app.core.identifiers import ESCROW_EVENT_INNER_INDEX, escrow_id, is_id
 from app.core.money import format_usdc
 from app.core.timestamps import iso, iso_ms, now_ms
+from app.core.transaction_types import ESCROW_LOCK
 from app.escrows.models import (
     MAX_TIMEOUT,
     CreateEscrow,
@@ -42,7 +43,6 @@ from app.store.escrows import (
     insert_pending_escrow,
     remember_task,
 )
-from app.store.transactions import ESCROW_LOCK
 from app.store.wallets import WalletRecord, wallet, wallet_by_vault
 from app.submission.context import Service
 from app.submission.idempotency import Claim

@@ -9,18 +9,18 @@ from app.access.keyring import Principal
 from app.core.errors import BusinessError
 from app.core.money import format_usdc
 from app.core.timestamps import iso_ms
+from app.core.transaction_types import PAYMENT, TransactionStatus
 from app.payments._events import append_pending
 from app.payments.models import PayFromWallet
 from app.payments.spending import Spending, landed_error, spend
 from app.payments.token_accounts import count_opening
 from app.recipients.service import resolve
 from app.store.attempts import Attempt
-from app.store.transactions import PAYMENT
 from app.submission.context import Service
 from app.submission.idempotency import Claim
 from app.submission.plan import Outcome, Plan, PlanType
 from app.submission.refusals import invalid_recipient
-from app.transactions.models import Payment, TransactionStatus
+from app.transactions.models import Payment
 from app.wallets import service as wallets
 
 _PAY = PlanType(PAYMENT, projected=True)

@@ -15,12 +15,12 @@ from app.approvals.service import Expense
 from app.core.errors import ApiError, AuthenticationError, BusinessError, PolicyViolationError
 from app.core.identifiers import EVENT_INNER_INDEX, new_reference, random_id
 from app.core.timestamps import now_ms
+from app.core.transaction_types import A2A_SEND, PAYMENT
 from app.payments._events import append_blocked
 from app.payments.token_accounts import must_open
 from app.policies import service as policies
 from app.store.approvals import OnChainApproval
 from app.store.attempts import Attempt, insert_attempt
-from app.store.transactions import A2A_SEND, PAYMENT
 from app.store.wallets import WalletRecord
 from app.submission.context import Service
 from app.submission.idempotency import Claim

@@ -11,11 +11,11 @@ from sqlalchemy import Connection, Row, Select, Table, bindparam, delete, select
 
 from app.core.identifiers import event_id, transaction_id
 from app.core.timestamps import iso_ms
+from app.core.transaction_types import ESCROW_LOCK, FUNDING, PAYMENT, WITHDRAWAL
 from app.store.columns import upsert, upsert_all
 from app.store.feed import feed_row
 from app.store.read_tables import escrows, feed, policies, projection, reserves, transactions, wallets
 from app.store.state_tables import attempts
-from app.store.transactions import ESCROW_LOCK, FUNDING, PAYMENT, WITHDRAWAL
 from indexer import StoredEvent
 
 Values = dict[str, Any]

@@ -5,11 +5,11 @@ from typing import Any
 from app.core.identifiers import escrow_id, wallet_id
 from app.core.money import format_usdc
 from app.core.timestamps import iso
+from app.core.transaction_types import A2A_RECEIVE, A2A_SEND, ESCROW_LOCK, ESCROW_REFUND, ESCROW_RELEASE
 from app.projection.batch import Batch, Values
 from app.projection.transfers import confirm, receive, set_balance, spent, use_approval
 from app.projection.wallets import change
 from app.store.escrows import DISPUTED, FROM_LATER_EVENTS, LOCKED, PENDING, REFUNDED, RELEASED, SETTLED, UNDECIDED_AFTER
-from app.store.transactions import A2A_RECEIVE, A2A_SEND, ESCROW_LOCK, ESCROW_REFUND, ESCROW_RELEASE
 from indexer import StoredEvent
 
 _COMPLETED = 1

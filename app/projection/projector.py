@@ -9,6 +9,7 @@ import structlog
 from sqlalchemy import Connection, delete, insert, select, update
 
 from app.core.background import Background
+from app.core.transaction_types import ROW_TYPES
 from app.core.waiters import Waiters
 from app.projection.batch import Batch, vaults_of
 from app.projection.handlers import HANDLERS
@@ -28,7 +29,6 @@ from app.store.read_tables import (
     wallets,
 )
 from app.store.state_tables import attempts, organisations
-from app.store.transactions import ROW_TYPES
 from indexer import StoredEvent
 
 logger = structlog.get_logger(__name__)

@@ -7,10 +7,10 @@ from sqlalchemy import Row
 from app.core.identifiers import wallet_id
 from app.core.money import format_usdc
 from app.core.timestamps import iso_ms
+from app.core.transaction_types import FUNDING, PAYMENT, WITHDRAWAL
 from app.projection.batch import Batch, Values, address_or_none, transaction_of
 from app.projection.organisations import set_reserve
 from app.projection.wallets import change, spend_approval
-from app.store.transactions import FUNDING, PAYMENT, WITHDRAWAL
 from indexer import StoredEvent
 
 

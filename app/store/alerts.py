@@ -29,11 +29,11 @@ from sqlalchemy import (
     select,
 )
 
+from app.core.transaction_types import SPENT
 from app.store.alert_kinds import BALANCE_LOW, HOUR, INACTIVITY, VELOCITY_SPIKE, AlertType
 from app.store.columns import metadata, upsert_all
 from app.store.read_tables import transactions, wallets
 from app.store.records import columns_of, fetch_all
-from app.store.transactions import ESCROW_LOCK, PAYMENT
 
 MAX_THRESHOLD = 2**63 - 1
 """The largest threshold that its column holds."""
@@ -197,7 +197,7 @@ _BUSY_OF_VAULTS = _SPENDS.where(((_MAY_SPIKE == 1) & _OF_VAULTS) | _MARKED)
 _LATELY = (
     transactions.c.wallet_id == bindparam("wallet"),
     transactions.c.timestamp > bindparam("since"),
-    transactions.c.type.in_((PAYMENT, ESCROW_LOCK)),
+    transactions.c.type.in_(SPENT),
     transactions.c.status == "confirmed",
 )
 # Limited by the threshold, so that a high count is not counted to its end.

@@ -5,18 +5,16 @@ Attempts that move money also appear in the list of transactions as soon as they
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from sqlalchemy import Connection, bindparam, func, insert, select, update
 
+from app.core.transaction_types import ROW_TYPES, TransactionStatus
 from app.store.columns import upsert
 from app.store.prepared import execute
 from app.store.read_tables import transactions, wallets
 from app.store.records import columns_of, fetch_all, fetch_one
 from app.store.state_tables import attempts as table
-from app.store.transactions import ROW_TYPES
-
-Status = Literal["pending", "confirmed", "blocked", "failed"]
 
 # Built once: building a statement takes longer than executing it.
 _INSERT = insert(table)
@@ -101,7 +99,7 @@ def pending_changes(
 def settle_attempt(
     connection: Connection,
     tx_id: str,
-    status: Status,
+    status: TransactionStatus,
     *,
     now: int,
     slot: int | None = None,

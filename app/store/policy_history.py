@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, and_, or_, select
 
+from app.core.transaction_types import REFUSED, SPENT
 from app.store.read_tables import escrows
 from app.store.read_tables import transactions as table
 from app.store.records import fetch_all
-from app.store.transactions import A2A_SEND, ESCROW_LOCK, PAYMENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ def past_payments(
 
     Both are Unix milliseconds.
     """
-    spent = and_(table.c.status == "confirmed", table.c.type.in_((PAYMENT, ESCROW_LOCK)))
-    refused = and_(table.c.status == "blocked", table.c.type.in_((PAYMENT, A2A_SEND)), table.c.timestamp >= judged_from)
+    spent = and_(table.c.status == "confirmed", table.c.type.in_(SPENT))
+    refused = and_(table.c.status == "blocked", table.c.type.in_(REFUSED), table.c.timestamp >= judged_from)
     columns = [table.c[name] for name in PastPayment.__dataclass_fields__ if name not in {"settled_at", "released"}]
     query = (
         select(*columns, escrows.c.settled_at, escrows.c.released)

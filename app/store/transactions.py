@@ -9,22 +9,11 @@ from typing import Any
 from sqlalchemy import Column, ColumnElement, Connection, and_, bindparam, literal_column, select, true
 
 from app.core.pages import RecordPage
+from app.core.transaction_types import STATUSES, TYPES, TransactionStatus, TransactionType
 from app.store.paging import Listing, fetch_page, listing, unindexed
 from app.store.read_tables import RECIPIENT_GIVEN
 from app.store.read_tables import transactions as table
 from app.store.records import fetch_one
-
-PAYMENT = "payment"
-FUNDING = "funding"
-WITHDRAWAL = "withdrawal"
-ESCROW_LOCK, ESCROW_RELEASE, ESCROW_REFUND = "escrow_lock", "escrow_release", "escrow_refund"
-A2A_SEND, A2A_RECEIVE = "a2a_send", "a2a_receive"
-"""Show a lock and a release from the agents' point of view; only the `escrow_*` rows count in sums."""
-ROW_TYPES = (PAYMENT, FUNDING, WITHDRAWAL, ESCROW_LOCK, A2A_SEND)
-"""Types of attempts that the list shows; others, such as a freeze, move no money.
-
-A refused escrow is an `a2a_send`.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +23,11 @@ class TransactionRecord:
     tx_id: str
     org: str
     wallet_id: str
-    type: str
+    type: TransactionType
     recipient: str | None
     recipient_address: str | None
     amount: int
-    status: str
+    status: TransactionStatus
     tx_signature: str | None
     instruction_index: int | None
     inner_index: int | None
@@ -64,9 +53,6 @@ class TransactionFilter:
     end: int | None = None
 
 
-STATUSES = ("pending", "confirmed", "blocked", "failed")
-TYPES = (PAYMENT, FUNDING, WITHDRAWAL, ESCROW_LOCK, ESCROW_RELEASE, ESCROW_REFUND, A2A_SEND, A2A_RECEIVE)
-"""All types of rows; lists would miss a row with another status or type."""
 _RENAMED = {"tx_signature": "signature", "on_chain_slot": "slot"}
 _COLUMNS = [table.c[_RENAMED.get(field.name, field.name)].label(field.name) for field in fields(TransactionRecord)]
 # Built once: building a statement takes longer than executing it.

@@ -1,6 +1,6 @@
 """Transactions as requests and answers."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
@@ -19,11 +19,7 @@ from app.api.fields import (
     Violation,
     WalletId,
 )
-
-TransactionStatus = Literal["pending", "confirmed", "blocked", "failed"]
-TransactionType = Literal[
-    "payment", "funding", "withdrawal", "a2a_send", "a2a_receive", "escrow_lock", "escrow_release", "escrow_refund"
-]
+from app.core.transaction_types import TransactionStatus, TransactionType
 
 
 class ListWalletTransactions(Page):

@@ -1,7 +1,6 @@
 """Transactions: found, listed and shown."""
 
 from functools import cache, partial
-from typing import cast
 from urllib.parse import urlencode
 
 from app.access.keyring import Principal
@@ -16,13 +15,7 @@ from app.recipients.service import parse_address
 from app.store.transactions import TransactionFilter, TransactionRecord, transaction, transactions
 from app.store.wallets import wallet
 from app.submission.context import Service
-from app.transactions.models import (
-    ListWalletTransactions,
-    Transaction,
-    TransactionPage,
-    TransactionStatus,
-    TransactionType,
-)
+from app.transactions.models import ListWalletTransactions, Transaction, TransactionPage
 from app.wallets import service as wallets
 
 
@@ -73,13 +66,13 @@ def shown(settings: Settings, row: TransactionRecord) -> Transaction:
         recipient=row.recipient or row.recipient_address or "",
         amount=format_usdc(row.amount),
         currency="USDC",
-        status=cast(TransactionStatus, row.status),
+        status=row.status,
         tx_signature=row.tx_signature,
         on_chain_slot=row.on_chain_slot,
         policy_triggered=row.policy_triggered,
         memo=row.memo,
         timestamp=iso_ms(row.timestamp),
-        type=cast(TransactionType, row.type),
+        type=row.type,
         policy_id=row.policy_id,
         agent_attestation_hash=row.attestation_hash,
         explorer_url_1=_explorer(settings, settings.explorer_url_1, row.tx_signature),

@@ -7,8 +7,9 @@ from app.access.keyring import Principal
 from app.core.errors import ApiError
 from app.core.identifiers import EVENT_INNER_INDEX, new_reference, transaction_id
 from app.core.money import format_usdc
+from app.core.transaction_types import FUNDING, WITHDRAWAL
 from app.store.organisations import reserve_balance
-from app.store.transactions import FUNDING, WITHDRAWAL, transaction
+from app.store.transactions import transaction
 from app.store.wallets import WalletRecord
 from app.submission.context import Service
 from app.submission.idempotency import Claim

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, event, func, insert, select, text
 from sqlalchemy.exc import IntegrityError
 
 from app.core.pages import RecordPage
+from app.core.transaction_types import STATUSES, TYPES
 from app.events.catalogue import EVENTS
 from app.store import Database, InvalidCursorError
 from app.store.approval_requests import NewRequest, add_request, approval_requests_of
@@ -29,10 +30,10 @@ from app.store.read_tables import transactions as rows
 from app.store.read_tables import wallets as wallet_table
 from app.store.retention import delete_undecided_requests
 from app.store.state_tables import setting_values
-from app.store.transactions import STATUSES, TYPES, TransactionFilter, transaction, transactions
+from app.store.transactions import TransactionFilter, transaction, transactions
 from app.store.values import get_value, put_value
 from app.store.wallets import WalletDetails, insert_wallet_details, wallets
-from app.transactions.models import TransactionStatus, TransactionType
+from app.transactions.models import Transaction
 
 ORG, OTHER = "org-1", "org-2"
 
@@ -441,8 +442,8 @@ def test_wallets_of_a_tag_are_found_without_those_of_other_organisations(db: Dat
 
 
 def test_lists_know_every_status_type_and_severity() -> None:
-    assert set(STATUSES) == set(get_args(TransactionStatus))
-    assert set(TYPES) == set(get_args(TransactionType))
+    assert set(STATUSES) == set(get_args(Transaction.model_fields["status"].annotation))
+    assert set(TYPES) == set(get_args(Transaction.model_fields["type"].annotation))
     assert set(SEVERITIES) == set(EVENTS) - {"ping"}
     assert set(EXCEPTIONS) == {kind.type for kind in EVENTS.values() if kind.exception}
 
