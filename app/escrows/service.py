@@ -93,6 +93,7 @@ async def _lock(
         await _payee(service, paying, body.to_wallet),
         body.amount,
         for_escrow=True,
+        kind=LOCK,
         service=service,
         principal=principal,
         memo=body.memo,
@@ -163,7 +164,7 @@ def _plan(body: CreateEscrow, spending: Spending) -> Plan:
         remember_task(conn, pending.escrow_id, body.task_description, optional(bytes.hex, expected))
         insert_pending_escrow(conn, pending)
 
-    return spending.plan(LOCK, [instruction], store, event_inner=ESCROW_EVENT_INNER_INDEX)
+    return spending.plan([instruction], store, event_inner=ESCROW_EVENT_INNER_INDEX)
 
 
 async def find(service: Service, principal: Principal, identifier: str) -> EscrowRecord:

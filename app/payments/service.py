@@ -44,7 +44,7 @@ async def pay(
         if str(payee.owner) == paying.vault:
             raise invalid_recipient("to", "A wallet cannot pay itself.")
         spending = Spending(
-            paying, payee, body.amount, service=service, principal=principal, memo=body.memo, session=session
+            paying, payee, body.amount, kind=_PAY, service=service, principal=principal, memo=body.memo, session=session
         )
         outcome = await spend(spending, claim, _plan)
     if outcome.status == "failed":
@@ -63,7 +63,7 @@ def _plan(spending: Spending) -> Plan:
         if opens:
             count_opening(conn, wallet.wallet_id)
 
-    return spending.plan(_PAY, [*front, payment], store, event_instruction=len(front))
+    return spending.plan([*front, payment], store, event_instruction=len(front))
 
 
 def _shown(outcome: Outcome) -> Payment:

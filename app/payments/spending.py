@@ -15,7 +15,7 @@ from app.approvals.service import Expense
 from app.core.errors import ApiError, AuthenticationError, BusinessError, PolicyViolationError
 from app.core.identifiers import EVENT_INNER_INDEX, new_reference, random_id
 from app.core.timestamps import now_ms
-from app.core.transaction_types import A2A_SEND, PAYMENT
+from app.core.transaction_types import A2A_SEND
 from app.payments._events import append_blocked
 from app.payments.token_accounts import must_open
 from app.policies import service as policies
@@ -40,12 +40,13 @@ _STALE = frozenset(
 
 @dataclass(slots=True, kw_only=True)
 class Spending(Expense):
-    """An expense, who asks for it, and what refused simulations have shown it to need.
+    """An expense, the ``kind`` of its transaction, who asks for it, and what refused simulations have shown it to need.
 
     Without a ``session`` the operator signs. Added on demand: a token account for the payee, the operator's
     co-signature, or its approval. ``unusable`` are addresses of approvals that the chain has refused.
     """
 
+    kind: PlanType
     service: Service
     principal: Principal
     memo: str | None
@@ -89,7 +90,6 @@ class Spending(Expense):
 
     def plan(
         self,
-        kind: PlanType,
         instructions: list[Instruction],
         on_store: Hook,
         *,
@@ -101,7 +101,7 @@ class Spending(Expense):
         first = self.session or operator
         return Plan(
             org=self.wallet.org,
-            type=kind,
+            type=self.kind,
             instructions=instructions,
             signers=[first, operator] if self.co_signed else [first],
             event_instruction=event_instruction,
@@ -247,7 +247,7 @@ async def _block(spending: Spending, refusal: _Refusal) -> ApiError:
         tx_id=random_id("tx_"),
         org=wallet.org,
         wallet_id=wallet.wallet_id,
-        type=A2A_SEND if spending.for_escrow else PAYMENT,
+        type=A2A_SEND if spending.for_escrow else spending.kind.name,
         status="blocked",
         recipient=spending.payee.name,
         recipient_address=str(spending.payee.owner),

@@ -3,7 +3,7 @@
 This takes a tenth of the time that separate statements would, which is some milliseconds per payment.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -20,13 +20,13 @@ from indexer import StoredEvent
 
 Values = dict[str, Any]
 
-ATTEMPT_TYPES = {
-    "PaymentExecuted": PAYMENT,
-    "WalletFunded": FUNDING,
-    "WalletWithdrawn": WITHDRAWAL,
-    "EscrowCreated": ESCROW_LOCK,
+ATTEMPT_TYPES: Mapping[str, Collection[str]] = {
+    "PaymentExecuted": (PAYMENT,),
+    "WalletFunded": (FUNDING,),
+    "WalletWithdrawn": (WITHDRAWAL,),
+    "EscrowCreated": (ESCROW_LOCK,),
 }
-"""The type of the attempt that an event settles, which is also that of the event's first or only transaction row."""
+"""The types of attempts that an event confirms. An attempt's type is also that of the event's first or only row."""
 _VAULTS = ("vault", "receiver")
 """Fields of events that may hold a vault's address."""
 _ORPHAN = "orphan:"
@@ -91,9 +91,9 @@ class Batch:
     def attempt(self, row: StoredEvent) -> Row[Any] | None:
         """Return the service's attempt that an event reports, even if the event is not at the expected place."""
         attempt = self._attempts.get(row.signature)
-        if attempt is None or row.name not in ATTEMPT_TYPES or attempt.type not in ATTEMPT_TYPES.values():
+        if attempt is None or attempt.type not in ATTEMPT_TYPES.get(row.name, ()):
             return None
-        is_it = attempt.tx_id == transaction_of(row, ATTEMPT_TYPES[row.name]) or (
+        is_it = attempt.tx_id == transaction_of(row, attempt.type) or (
             attempt.reference is not None and attempt.reference.hex() == row.data["reference"]
         )
         return attempt if is_it else None
