@@ -19,7 +19,7 @@ _DOCUMENTS = [
     ROOT / "SECURITY.md",
     ROOT / "README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
-    *sorted((ROOT / "tests").glob("**/README.md")),
+    *(path for path in sorted((ROOT / "tests").glob("**/README.md")) if "node_modules" not in path.parts),
 ]
 _TOP = {"app", "docs", "idl", "indexer", "programs", "tests", ".ci"}
 _MAX_LINES = 350
