@@ -21,7 +21,7 @@ def on_chains(*, smoke: bool = False) -> pytest.MarkDecorator:
 
 
 @on_chains(smoke=True)
-async def test_agent_pays_from_a_guarded_vault_and_is_stopped_where_the_policy_ends(own_world: ServiceWorld) -> None:
+async def test_agent_pays_until_the_policy_stops_it(own_world: ServiceWorld) -> None:
     world = own_world
 
     async with served(world) as base:
@@ -69,7 +69,7 @@ async def test_agent_pays_from_a_guarded_vault_and_is_stopped_where_the_policy_e
 
 
 @on_chains()
-async def test_what_is_shown_follows_from_the_chain_and_the_own_records_alone(own_world: ServiceWorld) -> None:
+async def test_read_models_can_be_rebuilt_from_the_chain_and_own_records(own_world: ServiceWorld) -> None:
     """Thrown away and rebuilt, the indexer's database and the read models show the same."""
     world = own_world
     policy = await world.policy(maxPerTx="5", allowedRecipients=["shop.example.com"])
@@ -95,7 +95,7 @@ async def test_what_is_shown_follows_from_the_chain_and_the_own_records_alone(ow
 
 
 @on_chains()
-async def test_money_is_neither_made_nor_lost(own_world: ServiceWorld) -> None:
+async def test_money_is_neither_created_nor_lost(own_world: ServiceWorld) -> None:
     world = own_world
     first, second, shop = await world.wallet(funds="30"), await world.wallet(funds="20"), await world.payee()
 

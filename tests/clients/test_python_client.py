@@ -14,7 +14,7 @@ _CLIENT = Path(__file__).parent / "python/client.py"
 
 
 @pytest.mark.parametrize("restricted", [False, True], ids=["anybody", "allowlist"])
-async def test_python_client_reads_pays_and_is_refused_with_the_idl_alone(
+async def test_python_client_reads_pays_and_is_refused_with_only_the_idl(
     world: ServiceWorld, tmp_path: Path, restricted: bool
 ) -> None:
     vault = await vault_with_session(world, tmp_path, restricted=restricted)

@@ -46,7 +46,7 @@ def _named_as_in_the_idl(said: Any) -> Any:
 
 
 @pytest.mark.parametrize("restricted", [False, True], ids=["anybody", "allowlist"])
-async def test_typescript_client_reads_pays_and_is_refused_with_the_idl_alone(
+async def test_typescript_client_reads_pays_and_is_refused_with_only_the_idl(
     world: ServiceWorld, tmp_path: Path, client: list[str], restricted: bool
 ) -> None:
     vault = await vault_with_session(world, tmp_path, restricted=restricted)

@@ -212,7 +212,7 @@ def test_truncated_bytes_are_refused(codec: Codec) -> None:
             codec.decode_account(data)
 
 
-def test_fields_appended_by_a_later_program_are_passed_over(codec: Codec) -> None:
+def test_fields_appended_by_a_later_program_are_ignored(codec: Codec) -> None:
     values, raw = sample("events", "WalletClosed")
     assert codec.decode_event(EVENT_IX_TAG + raw + bytes(8)) == Event("WalletClosed", values)
 
@@ -235,7 +235,7 @@ def test_another_program_address_changes_only_addresses() -> None:
     assert codec.errors == load().errors
 
 
-def test_idl_whose_discriminator_is_not_of_its_name_is_refused() -> None:
+def test_idl_with_a_discriminator_of_another_name_is_refused() -> None:
     idl = json.loads(IDL.read_text())
     idl["events"][0]["discriminator"][0] ^= 1
     with pytest.raises(CodecError, match="discriminator"):

@@ -102,7 +102,7 @@ def test_call_without_an_attack_is_accepted(stage: Stage, way: Way) -> None:
         assert result.error is None
 
 
-def test_every_attack_stands_in_the_table_and_nothing_else(made: Mapping[table.Key, Attack]) -> None:
+def test_table_lists_every_attack_and_nothing_else(made: Mapping[table.Key, Attack]) -> None:
     expected = {key for key, attack in made.items() if not attack.harmless}
     assert set(REFUSALS) == expected, "run python -m tests.program.adversaries.table and review the difference"
 
@@ -119,19 +119,19 @@ def test_attack_is_refused_and_changes_nothing(stage: Stage, made: Mapping[table
     stage.vm.refuse(REFUSALS[key], *made[key].call.instructions)
 
 
-def test_what_counts_as_no_attack_is_accepted(stage: Stage, made: Mapping[table.Key, Attack]) -> None:
+def test_harmless_change_is_accepted(stage: Stage, made: Mapping[table.Key, Attack]) -> None:
     harmless = {key: attack for key, attack in made.items() if attack.harmless}
     errors = {key: stage.vm.simulate(*attack.call.instructions).error for key, attack in harmless.items()}
     assert errors == dict.fromkeys(harmless)
 
 
-def test_every_call_says_what_becomes_of_it_when_signed_again() -> None:
+def test_every_call_says_what_happens_when_it_is_signed_again() -> None:
     assert AGAIN.keys() | REPEATABLE.keys() == set(WAYS)
     assert not AGAIN.keys() & REPEATABLE.keys()
 
 
 @pytest.mark.parametrize("way", CALLS, ids=WAYS)
-def test_replay_is_refused_and_so_is_doing_again_what_is_done_once(way: Way) -> None:
+def test_replay_is_refused_and_one_time_calls_cannot_be_repeated(way: Way) -> None:
     stage = Stage()
     instructions = way.make(stage.victim).instructions
     transaction = stage.vm.transaction(*instructions)
@@ -144,7 +144,7 @@ def test_replay_is_refused_and_so_is_doing_again_what_is_done_once(way: Way) -> 
 
 
 @pytest.mark.parametrize("instruction", UNREAD)
-def test_accounts_that_an_instruction_does_not_need_change_nothing_about_it(stage: Stage, instruction: str) -> None:
+def test_accounts_an_instruction_does_not_need_have_no_effect(stage: Stage, instruction: str) -> None:
     # Given a call in which an attacker's belongings stand in the places that are left out
     (way, *_) = (way for way in CALLS if way.instruction == instruction)
     vm, call = stage.vm, way.make(stage.victim).instruction

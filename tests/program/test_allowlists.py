@@ -24,7 +24,7 @@ def some(count: int) -> list[bytes]:
     return sorted(secrets.token_bytes(32) for _ in range(count))
 
 
-def test_list_is_written_in_chunks_and_tells_each(world: VmWorld) -> None:
+def test_list_is_written_in_chunks_with_an_event_each(world: VmWorld) -> None:
     policy, entries = world.policy(RESTRICTED), some(40)
     allowlist = world.next_allowlist(policy)
     for sequence, (offset, seal) in enumerate([(0, False), (20, True)], start=7):
@@ -57,7 +57,7 @@ def test_list_is_written_in_chunks_and_tells_each(world: VmWorld) -> None:
         [[5, 6], [4]],
     ],
 )
-def test_entries_must_ascend_over_all_chunks(world: VmWorld, chunks: Sequence[Sequence[int]]) -> None:
+def test_entries_must_ascend_across_all_chunks(world: VmWorld, chunks: Sequence[Sequence[int]]) -> None:
     policy, offset = world.policy(RESTRICTED), 0
     *good, bad = [[bytes([number] * 32) for number in chunk] for chunk in chunks]
     for chunk in good:
@@ -77,7 +77,7 @@ def test_chunk_must_continue_the_list(world: VmWorld) -> None:
     world.vm.refuse("AllowlistGap", world.chunk(policy, [b"\xff" * 32], offset=10))
 
 
-def test_first_chunk_starts_the_list_again(world: VmWorld) -> None:
+def test_first_chunk_restarts_the_list(world: VmWorld) -> None:
     policy, entries = world.policy(RESTRICTED), some(4)
     world.write_allowlist(policy, some(10))
     world.vm.succeed(world.chunk(policy, entries, seal=False))
@@ -104,7 +104,7 @@ def test_only_listed_recipients_are_paid(world: VmWorld) -> None:
     assert (refused.violation.rule, refused.violation.recipient) == (3, other.owner)
 
 
-def test_what_is_listed_is_the_owner_and_not_the_token_account(world: VmWorld) -> None:
+def test_entry_matches_the_owner_and_not_the_token_account(world: VmWorld) -> None:
     payee = world.payee()
     vault = world.wallet(world.policy(RESTRICTED, [bytes(payee.tokens)]))
     world.vm.refuse("RecipientNotAllowed", world.payment(vault, payee))
@@ -137,7 +137,7 @@ def test_attested_domain_on_the_list_passes(world: VmWorld) -> None:
     world.vm.refuse("RecipientNotAllowed", world.payment(vault, payee, recipient=None))
 
 
-def test_operator_cannot_pass_an_address_off_as_the_domain_of_a_listed_one(world: VmWorld) -> None:
+def test_operator_cannot_forge_an_entry_of_the_list(world: VmWorld) -> None:
     listed = world.payee()
     vault = world.wallet(world.policy(RESTRICTED, [bytes(listed.owner), domain_hash("shop.example")]))
     for digest in (bytes(listed.owner), domain_hash("shop.example")):
@@ -155,14 +155,14 @@ def test_operator_cannot_pass_an_address_off_as_the_domain_of_a_listed_one(world
         world.vm.refuse("RecipientNotAllowed", world.payment(vault, other))
 
 
-def test_recipient_without_domain_does_not_pass_by_the_hash_of_nothing(world: VmWorld) -> None:
+def test_recipient_without_a_domain_does_not_match_an_entry_of_zeros(world: VmWorld) -> None:
     payee = world.payee()
     vault = world.wallet(world.policy(RESTRICTED, [bytes(32)]))
     world.vm.succeed(world.registration(payee.owner))
     world.vm.refuse("RecipientNotAllowed", world.payment(vault, payee))
 
 
-def test_switch_closes_the_old_list_and_returns_its_rent(world: VmWorld) -> None:
+def test_new_list_in_force_closes_the_old_one_and_returns_its_rent(world: VmWorld) -> None:
     first, second = world.payee(), world.payee()
     policy = world.policy(RESTRICTED, [bytes(first.owner)])
     vault, old = world.wallet(policy), world.fields(policy)["allowlist"]
@@ -181,7 +181,7 @@ def test_switch_closes_the_old_list_and_returns_its_rent(world: VmWorld) -> None
     world.vm.refuse("RecipientNotAllowed", world.payment(vault, first))
 
 
-def test_rules_change_while_the_list_stays(world: VmWorld) -> None:
+def test_rules_can_change_while_the_list_stays(world: VmWorld) -> None:
     payee = world.payee()
     policy = world.policy(RESTRICTED, [bytes(payee.owner)])
     allowlist = world.fields(policy)["allowlist"]
@@ -202,7 +202,7 @@ def test_lifting_the_restriction_closes_the_list(world: VmWorld) -> None:
     assert world.next_allowlist(policy) == world.addresses.allowlist(policy, 2)
 
 
-def test_list_in_force_is_not_written(world: VmWorld) -> None:
+def test_list_in_force_cannot_be_written(world: VmWorld) -> None:
     policy = world.policy(RESTRICTED, some(3))
     world.vm.refuse(
         "WrongAllowlist",
@@ -212,14 +212,14 @@ def test_list_in_force_is_not_written(world: VmWorld) -> None:
     )
 
 
-def test_unsealed_list_is_not_put_in_force(world: VmWorld) -> None:
+def test_unsealed_list_cannot_be_put_in_force(world: VmWorld) -> None:
     policy = world.policy(RESTRICTED)
     world.vm.succeed(world.chunk(policy, some(3), seal=False))
     new = world.next_allowlist(policy)
     world.vm.refuse("AllowlistNotSealed", world.policy_update(policy, RESTRICTED, new_allowlist=new))
 
 
-def test_only_the_policys_next_list_is_put_in_force(world: VmWorld) -> None:
+def test_only_the_policys_next_list_can_be_put_in_force(world: VmWorld) -> None:
     policy, other = world.policy(RESTRICTED, some(1)), world.policy(RESTRICTED)
     current, foreign = world.fields(policy)["allowlist"], world.write_allowlist(other, some(1))
     options = {"old_allowlist": current, "rent_receiver": world.payer}
@@ -233,7 +233,7 @@ def test_only_the_policys_next_list_is_put_in_force(world: VmWorld) -> None:
     world.update_policy(policy, RESTRICTED, new_allowlist=new, **options)
 
 
-def test_rent_of_a_list_goes_to_nobody_else(world: VmWorld) -> None:
+def test_rent_of_a_list_cannot_go_to_anyone_else(world: VmWorld) -> None:
     policy = world.policy(RESTRICTED, some(1))
     old = world.fields(policy)["allowlist"]
     for receiver in (world.stranger, None):
@@ -242,7 +242,7 @@ def test_rent_of_a_list_goes_to_nobody_else(world: VmWorld) -> None:
         )
 
 
-def test_rent_of_a_list_goes_to_who_paid_for_its_first_chunk(world: VmWorld) -> None:
+def test_rent_of_a_list_goes_to_whoever_paid_for_its_first_chunk(world: VmWorld) -> None:
     policy, first = world.policy(RESTRICTED), world.vm.key(LAMPORTS)
 
     def write(payer: Pubkey, offset: int) -> Instruction:
@@ -294,7 +294,7 @@ def test_closing_a_policy_closes_its_list(world: VmWorld) -> None:
     assert world.vm.lamports(world.payer) == before - left
 
 
-def test_payment_needs_the_very_list_of_the_policy(world: VmWorld) -> None:
+def test_payment_needs_exactly_the_policys_list(world: VmWorld) -> None:
     payee = world.payee()
     policy, other = (world.policy(RESTRICTED, [bytes(payee.owner)]) for _ in range(2))
     vault = world.wallet(policy)

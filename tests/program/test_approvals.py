@@ -27,7 +27,7 @@ def closing(
     )
 
 
-def test_approval_is_stored_and_told(world: VmWorld) -> None:
+def test_approval_is_stored_and_reported(world: VmWorld) -> None:
     vault, payee = world.wallet(GUARDED), world.payee()
     approval = world.addresses.approval(vault, REFERENCE)
     result = world.vm.succeed(world.approving(vault, payee.owner, AMOUNT, START + 60, REFERENCE))
@@ -53,7 +53,7 @@ def test_approved_payment_passes_once_and_closes_the_approval(world: VmWorld) ->
     world.vm.refuse("AccountDataTooSmall", world.payment(vault, payee, AMOUNT, approval=approval))
 
 
-def test_approval_is_for_exactly_its_vault_recipient_and_amount(world: VmWorld) -> None:
+def test_approval_covers_exactly_its_vault_recipient_and_amount(world: VmWorld) -> None:
     policy = world.policy(GUARDED)
     vault, other_vault = world.wallet(policy), world.wallet(policy)
     payee, other = world.payee(), world.payee()
@@ -68,7 +68,7 @@ def test_approval_is_for_exactly_its_vault_recipient_and_amount(world: VmWorld) 
     world.vm.succeed(world.payment(vault, payee, AMOUNT, approval=approval))
 
 
-def test_approval_ends_with_the_policys_version(world: VmWorld) -> None:
+def test_approval_ends_when_the_policy_is_updated(world: VmWorld) -> None:
     vault, payee = world.wallet(GUARDED), world.payee()
     approval = world.approval(vault, payee, AMOUNT)
     world.update_policy(world.fields(vault)["policy"], GUARDED)
@@ -77,7 +77,7 @@ def test_approval_ends_with_the_policys_version(world: VmWorld) -> None:
     world.vm.succeed(world.payment(vault, payee, AMOUNT, approval=renewed))
 
 
-def test_approval_counts_until_its_time_and_not_from_it_on(world: VmWorld) -> None:
+def test_approval_is_valid_until_it_expires(world: VmWorld) -> None:
     vault, payee = world.wallet(GUARDED), world.payee()
     in_time, late = (world.approval(vault, payee, AMOUNT, expires_in=100) for _ in range(2))
     world.vm.now = START + 99
@@ -86,7 +86,7 @@ def test_approval_counts_until_its_time_and_not_from_it_on(world: VmWorld) -> No
     world.vm.refuse("WrongApproval", world.payment(vault, payee, AMOUNT, approval=late))
 
 
-def test_approval_lives_at_most_a_day(world: VmWorld) -> None:
+def test_approval_lasts_at_most_a_day(world: VmWorld) -> None:
     vault, payee = world.wallet(GUARDED), world.payee()
     for expires_at in (START - 1, START, START + DAY + 1, 2**63 - 1, -(2**63)):
         world.vm.refuse("InvalidTime", world.approving(vault, payee.owner, AMOUNT, expires_at, REFERENCE))
@@ -95,7 +95,7 @@ def test_approval_lives_at_most_a_day(world: VmWorld) -> None:
         world.vm.succeed(world.approving(vault, payee.owner, AMOUNT, expires_at, reference))
 
 
-def test_nothing_is_not_approved_and_a_reference_is_used_once(world: VmWorld) -> None:
+def test_zero_amounts_and_used_references_are_not_approved(world: VmWorld) -> None:
     vault, payee = world.wallet(GUARDED), world.payee()
     world.vm.refuse("ZeroAmount", world.approving(vault, payee.owner, 0, START + 60, REFERENCE))
     approve = world.approving(vault, payee.owner, AMOUNT, START + 60, REFERENCE)
@@ -121,7 +121,7 @@ def test_only_the_operator_approves(world: VmWorld, role: str) -> None:
     )
 
 
-def test_operator_withdraws_an_approval(world: VmWorld) -> None:
+def test_operator_can_withdraw_an_approval(world: VmWorld) -> None:
     vault, payee = world.wallet(GUARDED), world.payee()
     before = world.vm.lamports(world.payer)
     approval = world.approval(vault, payee, AMOUNT)
@@ -136,7 +136,7 @@ def test_operator_withdraws_an_approval(world: VmWorld) -> None:
     world.vm.refuse("AccountDataTooSmall", pay)
 
 
-def test_anyone_clears_an_approval_away_from_its_time_on(world: VmWorld) -> None:
+def test_anyone_can_close_an_expired_approval(world: VmWorld) -> None:
     vault, payee = world.wallet(GUARDED), world.payee()
     approval = world.approval(vault, payee, AMOUNT, expires_in=100)
     clear = closing(world, vault, approval, world.stranger)
@@ -147,7 +147,7 @@ def test_anyone_clears_an_approval_away_from_its_time_on(world: VmWorld) -> None
     assert not world.vm.exists(approval)
 
 
-def test_rent_of_a_used_approval_goes_to_nobody_else(world: VmWorld) -> None:
+def test_rent_of_a_used_approval_cannot_go_to_anyone_else(world: VmWorld) -> None:
     vault, payee = world.wallet(GUARDED), world.payee()
     approval = world.approval(vault, payee, AMOUNT)
     for receiver in (None, world.stranger, world.session):
@@ -155,21 +155,21 @@ def test_rent_of_a_used_approval_goes_to_nobody_else(world: VmWorld) -> None:
         world.vm.refuse("WrongRentReceiver", world.payment(vault, payee, AMOUNT, **options))
 
 
-def test_approval_of_an_agents_payment_is_no_second_signature_for_the_operators_own(world: VmWorld) -> None:
+def test_operators_own_payment_cannot_be_co_signed_by_its_approval(world: VmWorld) -> None:
     vault, payee = world.wallet(GUARDED), world.payee()
     approval = world.approval(vault, payee, AMOUNT)
     for options in ({"approval": approval}, {"co_signer": world.operator}):
         world.vm.refuse("CoSignRequired", world.payment(vault, payee, AMOUNT, signer=world.operator, **options))
 
 
-def test_approval_opens_no_other_rule(world: VmWorld) -> None:
+def test_approval_lifts_no_other_rule(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(require_co_sign=0, max_per_tx=AMOUNT - 1)), world.payee()
     approval = world.approval(vault, payee, AMOUNT)
     world.vm.refuse("MaxPerTxExceeded", world.payment(vault, payee, AMOUNT, approval=approval))
     assert world.vm.exists(approval)
 
 
-def test_approval_ends_with_the_policy_it_was_given_under(world: VmWorld) -> None:
+def test_approval_ends_when_the_vault_gets_another_policy(world: VmWorld) -> None:
     vault, payee, other = world.wallet(GUARDED), world.payee(), world.policy(GUARDED)
     approval = world.approval(vault, payee, AMOUNT)
     world.vm.succeed(
@@ -181,7 +181,7 @@ def test_approval_ends_with_the_policy_it_was_given_under(world: VmWorld) -> Non
     world.vm.refuse("WrongApproval", world.payment(vault, payee, AMOUNT, approval=approval))
 
 
-def test_approval_ends_with_the_operator_who_gave_it(world: VmWorld) -> None:
+def test_approval_ends_when_the_operator_is_replaced(world: VmWorld) -> None:
     vault, payee, successor = world.wallet(GUARDED), world.payee(), world.vm.key()
     approval = world.approval(vault, payee, AMOUNT)
     world.vm.succeed(world.build.update_org(signer=world.authority, operator=successor))
@@ -189,7 +189,7 @@ def test_approval_ends_with_the_operator_who_gave_it(world: VmWorld) -> None:
     world.vm.succeed(closing(world, vault, approval, successor))
 
 
-def test_approval_of_an_archived_vault_is_withdrawn(world: VmWorld) -> None:
+def test_approval_of_an_archived_vault_can_be_withdrawn(world: VmWorld) -> None:
     vault, payee = world.wallet(GUARDED, funds=0), world.payee()
     approval = world.approval(vault, payee, AMOUNT)
     world.vm.succeed(

@@ -30,7 +30,7 @@ def verdict(check: dict[str, Any], rule: str) -> dict[str, Any]:
     return found
 
 
-def test_open_policy_sets_nothing_but_lets_pass(world: VmWorld) -> None:
+def test_open_policy_sets_no_rule_and_passes(world: VmWorld) -> None:
     check = world.check(world.wallet(), world.payee())
     assert (check["passed"], check["retry_at"]) == (True, START)
     assert [rule["rule"] for rule in check["rules"]] == list(range(10))
@@ -79,7 +79,7 @@ def test_preview_and_payment_refuse_alike(world: VmWorld) -> None:
         assert check["passed"] == (paid.error is None)
 
 
-def test_pause_and_freeze_are_verdicts_that_time_does_not_change(world: VmWorld) -> None:
+def test_pause_and_freeze_are_verdicts_without_a_retry_time(world: VmWorld) -> None:
     vault, payee = world.wallet(), world.payee()
     world.vm.succeed(world.freeze(vault))
     world.pause()
@@ -101,7 +101,7 @@ def assert_passes_from(world: VmWorld, vault: Any, payee: Any, amount: int, expe
     world.vm.succeed(world.payment(vault, payee, amount))
 
 
-def test_payment_passes_when_the_preview_says_by_velocity_cap(world: VmWorld) -> None:
+def test_payment_passes_at_the_previewed_time_under_velocity_cap(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(velocity_cap=2)), world.payee()
     for _ in range(2):
         world.vm.succeed(world.payment(vault, payee))
@@ -111,7 +111,7 @@ def test_payment_passes_when_the_preview_says_by_velocity_cap(world: VmWorld) ->
 
 
 @pytest.mark.parametrize(("amount", "slots"), [(1, 1), (30, 1), (31, 3), (100, 3)])
-def test_payment_passes_when_the_preview_says_by_max_per_day(world: VmWorld, amount: int, slots: int) -> None:
+def test_payment_passes_at_the_previewed_time_under_max_per_day(world: VmWorld, amount: int, slots: int) -> None:
     vault, payee = world.wallet(Rules(max_per_day=100)), world.payee()
     world.vm.succeed(world.payment(vault, payee, 30))
     world.vm.now = START + 2 * SLOT + 7
@@ -119,13 +119,13 @@ def test_payment_passes_when_the_preview_says_by_max_per_day(world: VmWorld, amo
     assert_passes_from(world, vault, payee, amount, START + slots * SLOT + DAY)
 
 
-def test_payment_passes_when_the_preview_says_by_max_per_month(world: VmWorld) -> None:
+def test_payment_passes_at_the_previewed_time_under_max_per_month(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(max_per_month=100)), world.payee()
     world.vm.succeed(world.payment(vault, payee, 100))
     assert_passes_from(world, vault, payee, 100, FEBRUARY)
 
 
-def test_payment_passes_when_the_last_of_its_rules_lets_it(world: VmWorld) -> None:
+def test_payment_passes_when_the_last_of_its_rules_allows_it(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(max_per_day=100, velocity_cap=1)), world.payee()
     world.vm.succeed(world.payment(vault, payee, 100))
     check = world.check(vault, payee, 1)
@@ -146,12 +146,12 @@ def test_payment_passes_when_the_last_of_its_rules_lets_it(world: VmWorld) -> No
         Rules(blocked_categories=1),
     ],
 )
-def test_payment_that_never_passes_has_no_time(world: VmWorld, rules: Rules) -> None:
+def test_payment_that_can_never_pass_has_no_retry_time(world: VmWorld, rules: Rules) -> None:
     check = world.check(world.wallet(rules), world.payee(), 2)
     assert (check["passed"], check["retry_at"]) == (False, None)
 
 
-def test_payment_that_would_pass_only_after_the_policy_has_expired_never_passes(world: VmWorld) -> None:
+def test_payment_that_could_pass_only_after_expiry_has_no_retry_time(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(velocity_cap=1, expiry=START + 100)), world.payee()
     world.vm.succeed(world.payment(vault, payee))
     check = world.check(vault, payee)
@@ -159,13 +159,13 @@ def test_payment_that_would_pass_only_after_the_policy_has_expired_never_passes(
     assert (check["passed"], check["retry_at"]) == (False, None)
 
 
-def test_payment_that_passes_in_the_policys_last_second_has_that_time(world: VmWorld) -> None:
+def test_retry_time_can_be_the_policys_last_second(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(velocity_cap=1, expiry=START + MINUTE + HOUR)), world.payee()
     world.vm.succeed(world.payment(vault, payee))
     assert_passes_from(world, vault, payee, 1, START + MINUTE + HOUR)
 
 
-def test_clock_that_has_stepped_back_is_judged_at_the_ledgers_time(world: VmWorld) -> None:
+def test_preview_uses_the_ledgers_time_when_the_clock_steps_back(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(velocity_cap=2, max_per_day=USDC)), world.payee()
     world.vm.succeed(world.payment(vault, payee, 1))
     world.vm.now = START - DAY
@@ -191,7 +191,7 @@ def test_preview_needs_the_accounts_that_the_payment_needs(world: VmWorld) -> No
         world.vm.refuse(error, call)
 
 
-def test_preview_changes_nothing_also_when_it_is_sent(world: VmWorld) -> None:
+def test_preview_changes_nothing_even_when_it_is_sent(world: VmWorld) -> None:
     vault, payee = world.wallet(OPEN), world.payee()
     before = world.vm.state()
     result = world.vm.succeed(

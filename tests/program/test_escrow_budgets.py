@@ -47,7 +47,7 @@ def budget(world: VmWorld, vault: Pubkey, payee: Payee) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("how", ["deadline", "arbiter"])
-def test_refund_gives_back_to_the_slot_and_month_it_was_charged_to(world: VmWorld, how: str) -> None:
+def test_refund_credits_the_slot_and_month_that_were_charged(world: VmWorld, how: str) -> None:
     vault, payee = world.wallet(Rules(max_per_day=2 * AMOUNT, max_per_month=2 * AMOUNT)), world.payee()
     world.vm.succeed(world.payment(vault, payee, 1))
     world.vm.now = START + SLOT
@@ -68,7 +68,7 @@ def test_refund_gives_back_to_the_slot_and_month_it_was_charged_to(world: VmWorl
     world.vm.refuse("MaxPerDayExceeded", world.payment(vault, payee, 1))
 
 
-def test_refund_gives_no_velocity_back(world: VmWorld) -> None:
+def test_refund_does_not_credit_velocity(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(velocity_cap=2)), world.payee()
     escrows = [lock(world, vault, payee.owner, timeout=60) for _ in range(2)]
     world.vm.now = START + 60
@@ -79,7 +79,7 @@ def test_refund_gives_no_velocity_back(world: VmWorld) -> None:
     world.vm.refuse("VelocityCapExceeded", creation(world, vault, payee.owner))
 
 
-def test_refund_leaves_the_time_of_the_ledger(world: VmWorld) -> None:
+def test_refund_keeps_the_ledgers_time(world: VmWorld) -> None:
     vault, payee = world.wallet(), world.payee()
     escrow = lock(world, vault, payee.owner)
     world.vm.now = START + DAY
@@ -88,7 +88,7 @@ def test_refund_leaves_the_time_of_the_ledger(world: VmWorld) -> None:
 
 
 @pytest.mark.parametrize("slots_later", [1, 95, 96, 97, 98, 194])
-def test_refund_gives_back_to_the_day_while_its_slot_is_in_the_window(world: VmWorld, slots_later: int) -> None:
+def test_refund_credits_the_day_while_its_slot_is_in_the_window(world: VmWorld, slots_later: int) -> None:
     # Given an escrow, and a payment that moves the window on by so many slots
     vault, payee = world.wallet(Rules(max_per_day=2 * AMOUNT)), world.payee()
     escrow = lock(world, vault, payee.owner, timeout=60)
@@ -104,7 +104,7 @@ def test_refund_gives_back_to_the_day_while_its_slot_is_in_the_window(world: VmW
     assert budget(world, vault, payee)[0] == 2 * AMOUNT - 3
 
 
-def test_refund_while_in_the_window_moves_nothing_to_another_slot(world: VmWorld) -> None:
+def test_refund_within_the_window_credits_no_other_slot(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(max_per_day=AMOUNT)), world.payee()
     world.vm.succeed(world.payment(vault, payee, 2))
     world.vm.now = START + SLOT
@@ -121,7 +121,7 @@ def test_refund_while_in_the_window_moves_nothing_to_another_slot(world: VmWorld
 
 
 @pytest.mark.parametrize("later", [DAY, DAY + SLOT - 1, DAY + SLOT, 3 * DAY])
-def test_refund_after_days_without_a_payment_makes_no_more_room_than_there_is(world: VmWorld, later: int) -> None:
+def test_refund_after_idle_days_never_exceeds_the_budget(world: VmWorld, later: int) -> None:
     vault, payee = world.wallet(Rules(max_per_day=2 * AMOUNT)), world.payee()
     world.vm.succeed(world.payment(vault, payee, AMOUNT))
     escrow = lock(world, vault, payee.owner, timeout=60)
@@ -134,7 +134,7 @@ def test_refund_after_days_without_a_payment_makes_no_more_room_than_there_is(wo
     ledger(world, vault)
 
 
-def test_refund_in_another_month_gives_nothing_back_to_it(world: VmWorld) -> None:
+def test_refund_in_another_month_credits_nothing_to_it(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(max_per_month=2 * AMOUNT)), world.payee()
     world.vm.now = FEBRUARY - 60
     seen, unseen = (lock(world, vault, payee.owner, timeout=60) for _ in range(2))
@@ -150,7 +150,7 @@ def test_refund_in_another_month_gives_nothing_back_to_it(world: VmWorld) -> Non
     world.vm.refuse("MaxPerMonthExceeded", world.payment(vault, payee, 2 * AMOUNT - 2))
 
 
-def test_refund_later_in_the_month_gives_back_to_the_month_alone(world: VmWorld) -> None:
+def test_refund_later_in_the_month_credits_only_the_month(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(max_per_month=2 * AMOUNT)), world.payee()
     escrow = lock(world, vault, payee.owner, timeout=60)
     world.vm.now = FEBRUARY - 1
@@ -161,7 +161,7 @@ def test_refund_later_in_the_month_gives_back_to_the_month_alone(world: VmWorld)
 
 
 @pytest.mark.parametrize("released", [1, 2 * USDC, AMOUNT - 1, AMOUNT])
-def test_split_gives_back_what_was_not_released(world: VmWorld, released: int) -> None:
+def test_split_credits_what_was_not_released(world: VmWorld, released: int) -> None:
     vault, payee = world.wallet(), world.payee()
     escrow = disputed(world, vault, payee.owner)
     world.vm.succeed(decision(world, escrow, released))
@@ -169,7 +169,7 @@ def test_split_gives_back_what_was_not_released(world: VmWorld, released: int) -
     assert (after["day"]["total"], after["month_spent"]) == (released, released)
 
 
-def test_nothing_is_given_back_twice(world: VmWorld) -> None:
+def test_nothing_is_credited_twice(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(max_per_day=3 * AMOUNT)), world.payee()
     kept, first, second = (lock(world, vault, payee.owner, timeout=60) for _ in range(3))
     world.vm.succeed(completion(world, kept))
@@ -183,7 +183,7 @@ def test_nothing_is_given_back_twice(world: VmWorld) -> None:
         assert (after["day"]["total"], after["month_spent"]) == (left, left)
 
 
-def test_budgets_are_the_requesters_and_never_the_receivers(world: VmWorld) -> None:
+def test_escrow_never_touches_the_receivers_budgets(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     before = world.fields(receiver.vault)
     world.vm.succeed(completion(world, lock(world, vault, receiver.vault)))
@@ -191,7 +191,7 @@ def test_budgets_are_the_requesters_and_never_the_receivers(world: VmWorld) -> N
     assert world.fields(receiver.vault) == before
 
 
-def test_refund_takes_no_more_out_of_a_slot_than_is_in_it(world: VmWorld) -> None:
+def test_refund_takes_no_more_from_a_slot_than_it_holds(world: VmWorld) -> None:
     # Given a ledger that holds less than was charged, which no instruction makes of it
     vault, payee = world.wallet(), world.payee()
     escrow = lock(world, vault, payee.owner)
@@ -207,7 +207,7 @@ def test_refund_takes_no_more_out_of_a_slot_than_is_in_it(world: VmWorld) -> Non
     assert (ledger(world, vault)["day"]["total"], ledger(world, vault)["month_spent"]) == (0, 0)
 
 
-def test_clock_that_steps_back_charges_to_the_slot_of_the_last_payment(world: VmWorld) -> None:
+def test_last_payments_slot_is_charged_when_the_clock_steps_back(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(max_per_day=2 * AMOUNT)), world.payee()
     world.vm.succeed(world.payment(vault, payee, 1))
     world.vm.now = START - 2 * DAY

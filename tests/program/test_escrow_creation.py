@@ -49,7 +49,7 @@ ADDRESS_WITH_SEED_MISMATCH = "System:5"
         (Rules(require_co_sign=AMOUNT - 1), "CoSignRequired", ("require_co_sign", AMOUNT - 1, AMOUNT)),
     ],
 )
-def test_each_rule_refuses_and_says_so(
+def test_each_rule_refuses_and_is_reported(
     world: VmWorld, rules: Rules, error: str, violation: tuple[str, int, int]
 ) -> None:
     vault, receiver = world.wallet(rules), worker(world)
@@ -59,7 +59,7 @@ def test_each_rule_refuses_and_says_so(
     assert (told.vault, told.recipient) == (vault, receiver.vault)
 
 
-def test_every_rule_reaches_its_limit_and_escrows_and_payments_add_up(world: VmWorld) -> None:
+def test_escrows_and_payments_count_together_up_to_the_limits(world: VmWorld) -> None:
     receiver, payee = worker(world), world.payee()
     rules = Rules(
         max_per_tx=AMOUNT,
@@ -80,7 +80,7 @@ def test_every_rule_reaches_its_limit_and_escrows_and_payments_add_up(world: VmW
     world.vm.refuse("VelocityCapExceeded", world.payment(vault, payee, 1))
 
 
-def test_pause_and_freeze_stop_creation_and_are_no_rules(world: VmWorld) -> None:
+def test_pause_and_freeze_stop_creation_without_a_violation(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     world.vm.succeed(world.freeze(vault))
     assert world.vm.refuse("WalletFrozen", creation(world, vault, receiver.vault)).violation is None
@@ -88,7 +88,7 @@ def test_pause_and_freeze_stop_creation_and_are_no_rules(world: VmWorld) -> None
     assert world.vm.refuse("OrgPaused", creation(world, vault, receiver.vault)).violation is None
 
 
-def test_receiver_passes_by_its_attested_domain_and_category(world: VmWorld) -> None:
+def test_receiver_is_judged_by_its_attested_domain_and_category(world: VmWorld) -> None:
     receiver, other = worker(world), worker(world)
     rules = Rules(restricted=True, blocked_categories=category_bits(["uncategorized"]))
     vault = world.wallet(world.policy(rules, [domain_hash("shop.example")]))
@@ -130,7 +130,7 @@ def test_approved_escrow_passes_once_and_closes_the_approval(world: VmWorld) -> 
     world.vm.refuse("AccountDataTooSmall", creation(world, vault, receiver.vault, approval=approval))
 
 
-def test_approval_of_a_payment_and_that_of_an_escrow_do_not_stand_for_each_other(world: VmWorld) -> None:
+def test_approvals_of_payments_and_escrows_are_not_interchangeable(world: VmWorld) -> None:
     vault, receiver = world.wallet(Rules(require_co_sign=USDC)), worker(world)
     payee = Payee(receiver.vault, receiver.tokens)
     to_pay = world.approval(vault, payee, AMOUNT)
@@ -142,13 +142,13 @@ def test_approval_of_a_payment_and_that_of_an_escrow_do_not_stand_for_each_other
 
 
 @pytest.mark.parametrize("role", ["authority", "arbiter", "verifier", "stranger"])
-def test_nobody_but_session_authority_and_operator_creates(world: VmWorld, role: str) -> None:
+def test_only_the_session_authority_and_the_operator_create(world: VmWorld, role: str) -> None:
     vault, receiver = world.wallet(), worker(world)
     world.vm.refuse("Unauthorized", creation(world, vault, receiver.vault, signer=getattr(world, role)))
     world.vm.refuse("Unauthorized", creation(world, vault, receiver.vault, signer=receiver.key))
 
 
-def test_session_creates_until_its_time_and_not_from_it_on(world: VmWorld) -> None:
+def test_session_creates_until_it_expires(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     world.vm.now = SESSION_ENDS - 1
     lock(world, vault, receiver.vault)
@@ -156,7 +156,7 @@ def test_session_creates_until_its_time_and_not_from_it_on(world: VmWorld) -> No
     world.vm.refuse("SessionExpired", creation(world, vault, receiver.vault))
 
 
-def test_receiver_must_be_a_live_vault_of_the_organisation_or_an_outside_address(world: VmWorld) -> None:
+def test_receiver_is_a_live_vault_of_the_organisation_or_an_outsider(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     elsewhere = VmWorld(world.vm, org_id="elsewhere", mint=world.mint)
     foreign, frozen, archived = worker(elsewhere), worker(world), worker(world)
@@ -183,14 +183,14 @@ def test_receiver_must_be_a_live_vault_of_the_organisation_or_an_outside_address
     lock(world, vault, frozen.vault)
 
 
-def test_escrow_about_to_be_made_is_no_receiver(world: VmWorld) -> None:
+def test_escrow_cannot_be_its_own_receiver(world: VmWorld) -> None:
     vault = world.wallet()
     escrow = world.addresses.escrow(vault, 0)
     for receiver in (escrow, world.addresses.escrow_tokens(escrow)):
         world.vm.refuse("ConstraintDuplicateMutableAccount", creation(world, vault, receiver))
 
 
-def test_token_account_named_must_be_the_receivers_associated_one(world: VmWorld) -> None:
+def test_token_account_must_be_the_receivers_associated_one(world: VmWorld) -> None:
     vault, receiver, payee = world.wallet(), worker(world), world.payee()
     for address in (receiver.vault, payee.owner):
         create = creation(world, vault, address)
@@ -200,7 +200,7 @@ def test_token_account_named_must_be_the_receivers_associated_one(world: VmWorld
             world.vm.refuse("WrongTokenAccount", replaced(create, named, wrong))
 
 
-def test_nothing_and_more_than_the_balance_are_not_locked(world: VmWorld) -> None:
+def test_zero_and_more_than_the_balance_cannot_be_locked(world: VmWorld) -> None:
     vault, receiver = world.wallet(funds=5), worker(world)
     world.vm.refuse("ZeroAmount", creation(world, vault, receiver.vault, 0))
     for amount in (6, 2**64 - 1):
@@ -210,7 +210,7 @@ def test_nothing_and_more_than_the_balance_are_not_locked(world: VmWorld) -> Non
 
 
 @pytest.mark.parametrize("kinds", [0, 0b1000, 0b1001, 0b1111, 255])
-def test_kinds_of_proof_are_some_of_the_three(world: VmWorld, kinds: int) -> None:
+def test_proof_kinds_are_at_least_one_of_the_three(world: VmWorld, kinds: int) -> None:
     vault, receiver = world.wallet(), worker(world)
     world.vm.refuse("InvalidProof", creation(world, vault, receiver.vault, proof_kinds=kinds))
 
@@ -236,7 +236,7 @@ def test_vault_has_at_most_64_open_escrows(world: VmWorld) -> None:
     assert (fields["open_escrows"], fields["escrow_counter"]) == (64, 65)
 
 
-def test_only_the_vaults_next_escrow_is_made(world: VmWorld) -> None:
+def test_only_the_vaults_next_escrow_can_be_created(world: VmWorld) -> None:
     vault, other, receiver = world.wallet(), world.wallet(), worker(world)
     first = lock(world, vault, receiver.vault)
     for counter in (0, 2, 2**64 - 1):
@@ -250,7 +250,7 @@ def test_only_the_vaults_next_escrow_is_made(world: VmWorld) -> None:
     assert held(world, first) == AMOUNT
 
 
-def test_bump_is_that_of_the_escrows_address_and_need_not_be_the_canonical_one(world: VmWorld) -> None:
+def test_bump_must_match_the_address_and_need_not_be_canonical(world: VmWorld) -> None:
     vault, receiver, tokens = world.wallet(), worker(world), world.addresses.escrow_tokens
     canonical = world.addresses.escrow(vault, 0)
     address, lower = below_canonical(b"escrow", bytes(vault), bytes(8))
@@ -290,7 +290,7 @@ def test_lamports_sent_ahead_do_not_block_creation_and_go_to_the_payer(world: Vm
     assert world.vm.lamports(world.payer) == before + 2 * lamports
 
 
-def test_clock_that_steps_back_does_not_change_the_time_of_a_creation(world: VmWorld) -> None:
+def test_creation_uses_the_ledgers_time_when_the_clock_steps_back(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     world.vm.succeed(world.payment(vault, world.payee()))
     world.vm.now = START - 10**6
@@ -298,7 +298,7 @@ def test_clock_that_steps_back_does_not_change_the_time_of_a_creation(world: VmW
     assert (stored["created_at"], stored["deadline"], stored["charged_slot"]) == (START, START + HOUR, START // 900)
 
 
-def test_refused_creation_takes_the_rest_of_its_transaction_back(world: VmWorld) -> None:
+def test_refused_creation_rolls_back_its_whole_transaction(world: VmWorld) -> None:
     vault, receiver = world.wallet(Rules(max_per_day=AMOUNT)), worker(world)
     counter = world.fields(vault)["escrow_counter"]
     both = [creation(world, vault, receiver.vault, counter=counter + one) for one in range(2)]

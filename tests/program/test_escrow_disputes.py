@@ -21,7 +21,7 @@ from tests.support.vm_world import NONE, SESSION_ENDS, VmWorld
 
 
 @pytest.mark.parametrize("role", ["session", "operator", "receiver", "outsider"])
-def test_either_side_disputes(world: VmWorld, role: str) -> None:
+def test_either_side_can_dispute(world: VmWorld, role: str) -> None:
     vault, receiver, outsider = world.wallet(), worker(world), world.vm.key()
     escrow = lock(world, vault, outsider if role == "outsider" else receiver.vault)
     signer = {"receiver": receiver.key, "outsider": outsider}.get(role) or getattr(world, role)
@@ -30,14 +30,14 @@ def test_either_side_disputes(world: VmWorld, role: str) -> None:
 
 
 @pytest.mark.parametrize("role", ["authority", "arbiter", "verifier", "stranger"])
-def test_nobody_else_disputes(world: VmWorld, role: str) -> None:
+def test_nobody_else_can_dispute(world: VmWorld, role: str) -> None:
     vault, receiver = world.wallet(), worker(world)
     for escrow in (lock(world, vault, receiver.vault), lock(world, vault, world.vm.key())):
         world.vm.refuse("Unauthorized", dispute(world, escrow, getattr(world, role)))
         world.vm.refuse("Unauthorized", dispute(world, escrow, worker(world).key))
 
 
-def test_receivers_session_disputes_only_beside_its_vault(world: VmWorld) -> None:
+def test_receivers_session_disputes_only_with_its_vault(world: VmWorld) -> None:
     vault, receiver, other = world.wallet(), worker(world), worker(world)
     escrow = lock(world, vault, receiver.vault)
     by_receiver = dispute(world, escrow, receiver.key)
@@ -48,7 +48,7 @@ def test_receivers_session_disputes_only_beside_its_vault(world: VmWorld) -> Non
     world.vm.succeed(replaced(dispute(world, escrow), at, PROGRAM_ID))
 
 
-def test_sessions_dispute_until_their_time_and_not_from_it_on(world: VmWorld) -> None:
+def test_sessions_can_dispute_until_they_expire(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     world.vm.now = SESSION_ENDS - 2
     escrow = lock(world, vault, receiver.vault)
@@ -62,7 +62,7 @@ def test_sessions_dispute_until_their_time_and_not_from_it_on(world: VmWorld) ->
     world.vm.succeed(dispute(world, escrow, world.operator))
 
 
-def test_key_of_both_sides_speaks_for_the_one_whose_session_lasts(world: VmWorld) -> None:
+def test_key_of_both_sides_acts_for_the_side_whose_session_is_valid(world: VmWorld) -> None:
     # Given one key for both vaults, whose session at the requester's ends first
     vault, receiver = world.wallet(), worker(world)
     world.vm.now = SESSION_ENDS - 10
@@ -77,7 +77,7 @@ def test_key_of_both_sides_speaks_for_the_one_whose_session_lasts(world: VmWorld
 
 
 @pytest.mark.parametrize("role", ["authority", "operator", "session", "verifier", "stranger"])
-def test_nobody_but_the_arbiter_decides(world: VmWorld, role: str) -> None:
+def test_only_the_arbiter_can_decide(world: VmWorld, role: str) -> None:
     vault, receiver = world.wallet(), worker(world)
     escrow = disputed(world, vault, receiver.vault)
     for signer in (getattr(world, role), receiver.key):
@@ -86,7 +86,7 @@ def test_nobody_but_the_arbiter_decides(world: VmWorld, role: str) -> None:
             world.vm.refuse("Unauthorized", decide)
 
 
-def test_decision_that_nobody_signs_is_none(world: VmWorld) -> None:
+def test_unsigned_decision_is_refused(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     escrow = disputed(world, vault, receiver.vault)
     decide = decision(world, escrow, AMOUNT)
@@ -96,7 +96,7 @@ def test_decision_that_nobody_signs_is_none(world: VmWorld) -> None:
     world.vm.refuse("Unauthorized", type(decide)(decide.program_id, decide.data, unsigned))
 
 
-def test_arbiter_of_the_creation_decides_and_not_its_successor(world: VmWorld) -> None:
+def test_arbiter_at_creation_decides_and_not_its_successor(world: VmWorld) -> None:
     vault, receiver, successor = world.wallet(), worker(world), world.vm.key()
     escrow = lock(world, vault, receiver.vault)
     world.vm.succeed(world.build.update_org(signer=world.authority, arbiter=successor))
@@ -109,7 +109,7 @@ def test_arbiter_of_the_creation_decides_and_not_its_successor(world: VmWorld) -
     world.vm.refuse("Unauthorized", decision(world, following, 0))
 
 
-def test_without_an_arbiter_a_dispute_is_refunded_in_time(world: VmWorld) -> None:
+def test_dispute_without_an_arbiter_ends_in_a_refund(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     world.vm.succeed(world.build.update_org(signer=world.authority, arbiter=NONE))
     escrow = disputed(world, vault, receiver.vault)
@@ -118,7 +118,7 @@ def test_without_an_arbiter_a_dispute_is_refunded_in_time(world: VmWorld) -> Non
     world.vm.succeed(world.build.refund_escrow(escrow))
 
 
-def test_late_decision_counts_until_somebody_refunds(world: VmWorld) -> None:
+def test_late_decision_is_valid_until_somebody_refunds(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     decided, refunded = (disputed(world, vault, receiver.vault) for _ in range(2))
     world.vm.now = START + THIRTY_DAYS
@@ -127,7 +127,7 @@ def test_late_decision_counts_until_somebody_refunds(world: VmWorld) -> None:
     world.vm.refuse("AccountDataTooSmall", decision(world, refunded, AMOUNT))
 
 
-def test_disputing_changes_no_money_and_no_ledger(world: VmWorld) -> None:
+def test_dispute_moves_no_money_and_changes_no_ledger(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     escrow = lock(world, vault, receiver.vault)
     before = world.fields(vault)
@@ -135,7 +135,7 @@ def test_disputing_changes_no_money_and_no_ledger(world: VmWorld) -> None:
     assert world.fields(vault) == {**before, "sequence": before["sequence"] + 1}
 
 
-def test_dispute_is_about_the_vaults_own_escrow(world: VmWorld) -> None:
+def test_dispute_and_completion_need_the_vaults_own_escrow(world: VmWorld) -> None:
     vault, other, receiver = world.wallet(), world.wallet(), worker(world)
     escrow, theirs = lock(world, vault, receiver.vault), lock(world, other, receiver.vault)
     for make in (dispute, completion):
@@ -144,7 +144,7 @@ def test_dispute_is_about_the_vaults_own_escrow(world: VmWorld) -> None:
         world.vm.refuse("WrongEscrow", replaced(mine, at, theirs.address))
 
 
-def test_frozen_vaults_and_paused_organisations_dispute_and_decide(world: VmWorld) -> None:
+def test_freeze_and_pause_do_not_stop_disputes_and_decisions(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     escrow = lock(world, vault, receiver.vault)
     for frozen in (vault, receiver.vault):
@@ -155,7 +155,7 @@ def test_frozen_vaults_and_paused_organisations_dispute_and_decide(world: VmWorl
     assert world.balance(receiver.tokens) == 1
 
 
-def test_clock_that_steps_back_opens_nothing_again(world: VmWorld) -> None:
+def test_clock_that_steps_back_reopens_nothing(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     escrow = lock(world, vault, receiver.vault)
     world.vm.now = START + HOUR

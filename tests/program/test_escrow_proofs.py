@@ -34,7 +34,7 @@ def key_of(world: VmWorld, receiver: Worker, kind: int) -> Pubkey:
 
 
 @pytest.mark.parametrize("role", ["session", "operator", "receiver"])
-def test_either_side_shows_a_hash(world: VmWorld, role: str) -> None:
+def test_either_side_can_submit_a_hash(world: VmWorld, role: str) -> None:
     vault, receiver = world.wallet(), worker(world)
     escrow = lock(world, vault, receiver.vault)
     signer = receiver.key if role == "receiver" else getattr(world, role)
@@ -43,7 +43,7 @@ def test_either_side_shows_a_hash(world: VmWorld, role: str) -> None:
 
 
 @pytest.mark.parametrize("role", ["authority", "arbiter", "verifier", "stranger", "payer"])
-def test_nobody_else_shows_a_hash(world: VmWorld, role: str) -> None:
+def test_nobody_else_can_submit_a_hash(world: VmWorld, role: str) -> None:
     vault, receiver = world.wallet(), worker(world)
     escrow = lock(world, vault, receiver.vault, expected_output=OUTPUT)
     world.vm.refuse("Unauthorized", completion(world, escrow, signer=getattr(world, role)))
@@ -52,7 +52,7 @@ def test_nobody_else_shows_a_hash(world: VmWorld, role: str) -> None:
     world.vm.refuse("Unauthorized", by_nobody)
 
 
-def test_receiving_address_shows_a_hash_and_signs_for_itself(world: VmWorld) -> None:
+def test_receiving_address_submits_a_hash_and_signs_for_itself(world: VmWorld) -> None:
     vault, outsider = world.wallet(), world.vm.key()
     shown, signed = (lock(world, vault, outsider) for _ in range(2))
     world.vm.succeed(completion(world, shown, signer=outsider))
@@ -61,7 +61,7 @@ def test_receiving_address_shows_a_hash_and_signs_for_itself(world: VmWorld) -> 
     assert world.balance(world.tokens_of(outsider)) == 2 * AMOUNT
 
 
-def test_receivers_signature_counts_only_beside_its_vault(world: VmWorld) -> None:
+def test_receivers_signature_counts_only_with_its_vault(world: VmWorld) -> None:
     vault, receiver, other = world.wallet(), worker(world), worker(world)
     escrow = lock(world, vault, receiver.vault)
     shown = completion(world, escrow, signer=receiver.key)
@@ -74,7 +74,7 @@ def test_receivers_signature_counts_only_beside_its_vault(world: VmWorld) -> Non
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_expected_hash_is_asked_for_in_every_kind(world: VmWorld, kind: int) -> None:
+def test_every_kind_of_proof_checks_the_expected_hash(world: VmWorld, kind: int) -> None:
     vault, receiver = world.wallet(), worker(world)
     escrow = lock(world, vault, receiver.vault, expected_output=OUTPUT)
     key = key_of(world, receiver, kind)
@@ -86,7 +86,7 @@ def test_expected_hash_is_asked_for_in_every_kind(world: VmWorld, kind: int) -> 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_any_hash_will_do_where_none_is_expected(world: VmWorld, kind: int) -> None:
+def test_any_hash_is_accepted_when_none_is_expected(world: VmWorld, kind: int) -> None:
     vault, receiver = world.wallet(), worker(world)
     for output in (OTHER, bytes(32)):
         escrow = lock(world, vault, receiver.vault)
@@ -95,7 +95,7 @@ def test_any_hash_will_do_where_none_is_expected(world: VmWorld, kind: int) -> N
         assert result.event.data["output_hash"] == output
 
 
-def test_what_the_chain_shows_of_an_expected_hash_is_no_proof(world: VmWorld) -> None:
+def test_stored_commitment_to_a_hash_is_no_proof(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     escrow = lock(world, vault, receiver.vault, expected_output=OUTPUT)
     shown = world.fields(escrow.address)["output_commitment"]
@@ -103,7 +103,7 @@ def test_what_the_chain_shows_of_an_expected_hash_is_no_proof(world: VmWorld) ->
     world.vm.succeed(completion(world, escrow, output=OUTPUT, signer=receiver.key))
 
 
-def test_expected_hash_of_zeros_is_one(world: VmWorld) -> None:
+def test_hash_of_zeros_can_be_expected(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     escrow = lock(world, vault, receiver.vault, expected_output=bytes(32))
     world.vm.refuse("InvalidProof", completion(world, escrow))
@@ -123,7 +123,7 @@ def test_only_the_agreed_kinds_are_proof(world: VmWorld, agreed: int) -> None:
             world.vm.refuse("InvalidProof", *before, complete)
 
 
-def test_there_are_no_other_kinds(world: VmWorld) -> None:
+def test_unknown_kinds_of_proof_are_refused(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     escrow = lock(world, vault, receiver.vault)
     proof = attested(world, escrow, SIGNED_ATTESTATION, receiver.key)
@@ -135,7 +135,7 @@ def test_there_are_no_other_kinds(world: VmWorld) -> None:
 
 
 @pytest.mark.parametrize("kind", SIGNED)
-def test_signature_is_proof_whoever_brings_it(world: VmWorld, kind: int) -> None:
+def test_signature_is_proof_whoever_submits_it(world: VmWorld, kind: int) -> None:
     vault, receiver, caller = world.wallet(), worker(world), world.vm.key(10**9)
     escrow = lock(world, vault, receiver.vault)
     complete = world.build.complete_escrow(escrow, payer=caller, kind=kind, output_hash=OUTPUT)
@@ -144,7 +144,7 @@ def test_signature_is_proof_whoever_brings_it(world: VmWorld, kind: int) -> None
 
 
 @pytest.mark.parametrize("kind", SIGNED)
-def test_nobody_elses_signature_is_proof(world: VmWorld, kind: int) -> None:
+def test_signature_by_anyone_else_is_no_proof(world: VmWorld, kind: int) -> None:
     vault, receiver, other = world.wallet(), worker(world), worker(world)
     escrow = lock(world, vault, receiver.vault)
     right = key_of(world, receiver, kind)
@@ -158,7 +158,7 @@ def test_nobody_elses_signature_is_proof(world: VmWorld, kind: int) -> None:
 
 
 @pytest.mark.parametrize("kind", SIGNED)
-def test_only_this_very_message_is_proof(world: VmWorld, kind: int) -> None:
+def test_only_the_exact_message_is_proof(world: VmWorld, kind: int) -> None:
     vault, receiver = world.wallet(), worker(world)
     escrow, twin = (lock(world, vault, receiver.vault) for _ in range(2))
     key, message_of = key_of(world, receiver, kind), world.build.attested_message
@@ -203,7 +203,7 @@ def test_proof_is_used_once(world: VmWorld, kind: int) -> None:
     world.vm.refuse("InvalidProof", proof, completion(world, following, kind))
 
 
-def test_receivers_session_counts_until_its_time_and_not_from_it_on(world: VmWorld) -> None:
+def test_receivers_session_counts_until_it_expires(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     world.vm.now = SESSION_ENDS - 10
     early, late = (lock(world, vault, receiver.vault) for _ in range(2))
@@ -220,7 +220,7 @@ def test_receivers_session_counts_until_its_time_and_not_from_it_on(world: VmWor
     world.vm.succeed(completion(world, late, signer=world.operator))
 
 
-def test_rotated_session_of_the_receiver_counts_no_more(world: VmWorld) -> None:
+def test_receivers_rotated_session_no_longer_counts(world: VmWorld) -> None:
     vault, receiver, successor = world.wallet(), worker(world), world.vm.key()
     escrow = lock(world, vault, receiver.vault)
     old, new = (attested(world, escrow, SIGNED_ATTESTATION, key) for key in (receiver.key, successor))
@@ -235,7 +235,7 @@ def test_rotated_session_of_the_receiver_counts_no_more(world: VmWorld) -> None:
     world.vm.succeed(new, complete)
 
 
-def test_without_a_verifier_no_callback_is_proof(world: VmWorld) -> None:
+def test_callback_is_no_proof_without_a_verifier(world: VmWorld) -> None:
     vault, receiver, verifier = world.wallet(), worker(world), world.verifier
     world.vm.succeed(world.build.update_org(signer=world.authority, verifier=NONE))
     escrow = lock(world, vault, receiver.vault)
@@ -247,7 +247,7 @@ def test_without_a_verifier_no_callback_is_proof(world: VmWorld) -> None:
     assert world.fields(escrow.address)["verifier"] == NONE
 
 
-def test_verifier_of_the_creation_counts_and_not_its_successor(world: VmWorld) -> None:
+def test_verifier_at_creation_counts_and_not_its_successor(world: VmWorld) -> None:
     vault, receiver, successor = world.wallet(), worker(world), world.vm.key()
     escrow = lock(world, vault, receiver.vault)
     world.vm.succeed(world.build.update_org(signer=world.authority, verifier=successor))
@@ -256,7 +256,7 @@ def test_verifier_of_the_creation_counts_and_not_its_successor(world: VmWorld) -
     world.vm.succeed(attested(world, escrow, WEBHOOK_CALLBACK, world.verifier), complete)
 
 
-def test_requesters_session_that_ended_shows_nothing_and_the_next_one_does(world: VmWorld) -> None:
+def test_requesters_session_submits_until_it_is_rotated_or_expires(world: VmWorld) -> None:
     vault, receiver, successor = world.wallet(), worker(world), world.vm.key()
     escrow = lock(world, vault, receiver.vault)
     rotate = world.build.update_wallet(operator=world.operator, vault=vault, session=(successor, START + 60))

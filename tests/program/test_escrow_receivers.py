@@ -40,7 +40,7 @@ def test_outside_address_is_paid_into_its_associated_token_account(world: VmWorl
 
 
 @pytest.mark.parametrize("ending", ["complete", "split"])
-def test_receivers_token_account_is_made_at_the_callers_cost(world: VmWorld, ending: str) -> None:
+def test_receivers_token_account_is_created_at_the_callers_cost(world: VmWorld, ending: str) -> None:
     vault, outsider, caller = world.wallet(), Pubkey.new_unique(), world.vm.key(10**9)
     escrow = (lock if ending == "complete" else disputed)(world, vault, outsider)
     settle = (
@@ -54,7 +54,7 @@ def test_receivers_token_account_is_made_at_the_callers_cost(world: VmWorld, end
     assert 10**9 - world.vm.lamports(caller) == world.vm.lamports(tokens) == world.vm.rent(165)
 
 
-def test_receiver_that_was_archived_is_paid_into_its_token_account(world: VmWorld) -> None:
+def test_archived_receiver_is_paid_into_its_token_account(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     shown, signed = (lock(world, vault, receiver.vault) for _ in range(2))
     world.vm.succeed(close_wallet(world, receiver.vault))
@@ -67,7 +67,7 @@ def test_receiver_that_was_archived_is_paid_into_its_token_account(world: VmWorl
     assert world.balance(receiver.tokens) == 0
 
 
-def test_receivers_closed_token_account_is_made_again(world: VmWorld) -> None:
+def test_receivers_closed_token_account_is_created_again(world: VmWorld) -> None:
     vault, payee = world.wallet(), world.payee()
     escrow = lock(world, vault, payee.owner)
     world.vm.put(payee.tokens, b"", SYSTEM_PROGRAM, 0)
@@ -75,7 +75,7 @@ def test_receivers_closed_token_account_is_made_again(world: VmWorld) -> None:
     assert world.balance(payee.tokens) == AMOUNT
 
 
-def test_lamports_sent_ahead_do_not_keep_the_receivers_token_account_from_being_made(world: VmWorld) -> None:
+def test_lamports_sent_ahead_do_not_block_the_receivers_token_account(world: VmWorld) -> None:
     vault, outsider = world.wallet(), Pubkey.new_unique()
     escrow = lock(world, vault, outsider)
     world.vm.put(world.tokens_of(outsider), b"", SYSTEM_PROGRAM, 10**6)
@@ -84,7 +84,7 @@ def test_lamports_sent_ahead_do_not_keep_the_receivers_token_account_from_being_
 
 
 @pytest.mark.parametrize("trouble", ["another owner's", "frozen"])
-def test_receiver_that_cannot_be_paid_does_not_lock_the_requesters_money(world: VmWorld, trouble: str) -> None:
+def test_unpayable_receiver_does_not_lock_the_requesters_money(world: VmWorld, trouble: str) -> None:
     vault, payee = world.wallet(), world.payee()
     timed, argued = (lock(world, vault, payee.owner) for _ in range(2))
     owner = world.stranger if trouble == "another owner's" else payee.owner
@@ -101,7 +101,7 @@ def test_receiver_that_cannot_be_paid_does_not_lock_the_requesters_money(world: 
     assert world.balance(world.tokens_of(vault)) == FUNDS
 
 
-def test_release_goes_to_the_receivers_own_token_account_alone(world: VmWorld) -> None:
+def test_release_goes_only_to_the_receivers_own_token_account(world: VmWorld) -> None:
     vault, receiver, payee = world.wallet(), worker(world), world.payee()
     for address in (receiver.vault, payee.owner):
         escrow = lock(world, vault, address)
@@ -124,7 +124,7 @@ def test_release_goes_to_the_receivers_own_token_account_alone(world: VmWorld) -
         ("system_program", "WrongTokenProgram"),
     ],
 )
-def test_token_account_is_not_made_without_what_that_takes(world: VmWorld, left_out: str, error: str) -> None:
+def test_token_account_is_not_created_without_the_needed_accounts(world: VmWorld, left_out: str, error: str) -> None:
     vault, outsider = world.wallet(), Pubkey.new_unique()
     escrow = lock(world, vault, outsider)
     complete = completion(world, escrow)
@@ -138,7 +138,7 @@ def test_token_account_is_not_made_without_what_that_takes(world: VmWorld, left_
         world.vm.refuse(error, Instruction(complete.program_id, complete.data, metas))
 
 
-def test_lookalike_of_the_associated_token_program_makes_nothing(world: VmWorld) -> None:
+def test_lookalike_of_the_associated_token_program_is_refused(world: VmWorld) -> None:
     vault, outsider, lookalike = world.wallet(), Pubkey.new_unique(), Pubkey.new_unique()
     world.vm.svm.add_program(lookalike, nothing.program())
     complete = completion(world, lock(world, vault, outsider))
@@ -146,7 +146,7 @@ def test_lookalike_of_the_associated_token_program_makes_nothing(world: VmWorld)
     world.vm.refuse("IncorrectProgramId", replaced(complete, at, lookalike))
 
 
-def test_balance_that_the_token_program_added_to_is_told(world: VmWorld) -> None:
+def test_event_reports_the_receivers_whole_balance(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world, funds=9)
     escrow = lock(world, vault, receiver.vault)
     event = world.vm.succeed(completion(world, escrow)).event

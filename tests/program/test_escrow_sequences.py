@@ -14,7 +14,7 @@ FULL = (250, 120, 2_000)
 OPERATIONS = ("create", "complete", "dispute", "resolve", "refund")
 
 
-def test_every_sequence_of_escrows_goes_as_the_model_says(
+def test_every_sequence_of_escrows_follows_the_model(
     request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
     full = request.config.getoption("--full", default=False)

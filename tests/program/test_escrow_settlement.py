@@ -54,7 +54,7 @@ ENDS = list(RELEASED)
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_rent_of_both_accounts_goes_back_to_who_paid_it(world: VmWorld, end: End) -> None:
+def test_rent_of_both_accounts_goes_back_to_whoever_paid_it(world: VmWorld, end: End) -> None:
     vault, receiver, payer = world.wallet(), worker(world), world.vm.key(LAMPORTS)
     escrow = lock(world, vault, receiver.vault, payer=payer)
     rent = world.vm.lamports(escrow.address) + world.vm.lamports(world.addresses.escrow_tokens(escrow.address))
@@ -66,7 +66,7 @@ def test_rent_of_both_accounts_goes_back_to_who_paid_it(world: VmWorld, end: End
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_rent_goes_to_nobody_else(world: VmWorld, end: End) -> None:
+def test_rent_cannot_go_to_anyone_else(world: VmWorld, end: End) -> None:
     vault, receiver, payer = world.wallet(), worker(world), world.vm.key(LAMPORTS)
     escrow = lock(world, vault, receiver.vault, payer=payer)
     settle = end(world, escrow)
@@ -88,7 +88,7 @@ def test_payer_without_lamports_gets_the_rent(world: VmWorld, end: End) -> None:
 
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("writable", [True, False])
-def test_rent_goes_to_the_vault_when_the_payer_became_a_programs_account(
+def test_rent_goes_to_the_vault_if_a_program_now_owns_the_payer(
     world: VmWorld, end: End, writable: bool
 ) -> None:
     vault, receiver, payer = world.wallet(), worker(world), world.vm.key(LAMPORTS)
@@ -142,7 +142,7 @@ def test_neither_pause_nor_freeze_nor_policy_stops_a_settlement(world: VmWorld, 
     assert world.balance(world.tokens_of(vault)) == FUNDS - RELEASED[end]
 
 
-def test_vault_with_an_open_escrow_is_not_archived(world: VmWorld) -> None:
+def test_vault_with_an_open_escrow_cannot_be_archived(world: VmWorld) -> None:
     vault, receiver = world.wallet(funds=AMOUNT), worker(world)
     escrow = lock(world, vault, receiver.vault)
     world.vm.refuse("OpenEscrows", close_wallet(world, vault))
@@ -151,7 +151,7 @@ def test_vault_with_an_open_escrow_is_not_archived(world: VmWorld) -> None:
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_escrow_is_settled_with_its_own_tokens_and_vault_alone(world: VmWorld, end: End) -> None:
+def test_escrow_settles_only_with_its_own_tokens_and_vault(world: VmWorld, end: End) -> None:
     vault, other, receiver = world.wallet(), world.wallet(), worker(world)
     escrow, twin, theirs = (lock(world, one, receiver.vault) for one in (vault, vault, other))
     settle = end(world, escrow)
@@ -170,7 +170,7 @@ def test_escrow_is_settled_with_its_own_tokens_and_vault_alone(world: VmWorld, e
     assert (held(world, escrow), held(world, twin), held(world, theirs)) == (AMOUNT,) * 3
 
 
-def test_several_settlements_in_a_transaction_each_have_their_number(world: VmWorld) -> None:
+def test_each_settlement_of_a_transaction_has_its_own_sequence(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     first, second = (lock(world, vault, receiver.vault, amount) for amount in (1, 2))
     third = disputed(world, vault, receiver.vault, 4)
@@ -180,7 +180,7 @@ def test_several_settlements_in_a_transaction_each_have_their_number(world: VmWo
     assert world.fields(vault)["open_escrows"] == 0
 
 
-def test_creation_and_completion_in_one_transaction_pay(world: VmWorld) -> None:
+def test_one_transaction_can_create_and_complete_an_escrow(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     escrow = OpenEscrow(world.addresses.escrow(vault, 0), vault, receiver.vault, world.payer)
     result = world.vm.succeed(creation(world, vault, receiver.vault), completion(world, escrow))
@@ -190,7 +190,7 @@ def test_creation_and_completion_in_one_transaction_pay(world: VmWorld) -> None:
 
 @pytest.mark.parametrize("token_program", [TOKEN_PROGRAM, TOKEN_2022_PROGRAM])
 @pytest.mark.parametrize("end", ENDS)
-def test_both_token_programs_will_do(token_program: Pubkey, end: End) -> None:
+def test_both_token_programs_work(token_program: Pubkey, end: End) -> None:
     world = VmWorld(token_program=token_program)
     vault, outsider = world.wallet(), Pubkey.new_unique()
     escrow = lock(world, vault, outsider)
@@ -201,7 +201,7 @@ def test_both_token_programs_will_do(token_program: Pubkey, end: End) -> None:
     assert is_gone(world, escrow)
 
 
-def test_one_key_in_all_roles_settles(world: VmWorld) -> None:
+def test_one_key_in_all_roles_can_settle(world: VmWorld) -> None:
     everybody = world.vm.key(LAMPORTS)
     for role in ("operator", "arbiter"):
         world.vm.succeed(world.build.update_org(signer=world.authority, **{role: everybody}))
@@ -222,7 +222,7 @@ def test_one_key_in_all_roles_settles(world: VmWorld) -> None:
     assert all(is_gone(world, escrow) for escrow in (first, second, third))
 
 
-def test_sequence_that_ends_is_an_error(world: VmWorld) -> None:
+def test_exhausted_sequence_is_an_error(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     escrow = lock(world, vault, receiver.vault)
     data = bytearray(world.vm.data(vault))

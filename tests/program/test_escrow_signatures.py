@@ -77,7 +77,7 @@ def _forgery(world: VmWorld, request: pytest.FixtureRequest) -> Forgery:
     return Forgery(world, request.param)
 
 
-def test_runtime_verifies_signatures_at_all(forgery: Forgery) -> None:
+def test_runtime_refuses_a_forged_signature(forgery: Forgery) -> None:
     size = len(forgery.message)
     forged = verify(offsets(message=(MESSAGE, size, HERE)), body=forgery.seeming)
     forgery.world.vm.refuse("Precompile:2", forged, forgery.complete)
@@ -86,7 +86,7 @@ def test_runtime_verifies_signatures_at_all(forgery: Forgery) -> None:
 
 @pytest.mark.parametrize("part", ["key", "signature", "message", "all"])
 @pytest.mark.parametrize("order", ["earlier", "later"])
-def test_what_stands_in_another_instruction_does_not_count(forgery: Forgery, part: str, order: str) -> None:
+def test_parts_of_another_instruction_do_not_count(forgery: Forgery, part: str, order: str) -> None:
     # Given an instruction that shows key and message asked for, but has the runtime read `part` elsewhere
     vm, key, size = forgery.world.vm, forgery.key, len(forgery.message)
     other = 1 if order == "earlier" else 3  # the first is about the compute budget
@@ -109,7 +109,7 @@ def test_what_stands_in_another_instruction_does_not_count(forgery: Forgery, par
         forgery.refused(seeming, forgery.complete, elsewhere)
 
 
-def test_own_number_in_place_of_the_mark_for_here_does_not_count(forgery: Forgery) -> None:
+def test_own_index_instead_of_the_current_marker_does_not_count(forgery: Forgery) -> None:
     genuine = bytes(forgery.genuine().data)[KEY:]
     size = len(forgery.message)
     for parts in (
@@ -120,7 +120,7 @@ def test_own_number_in_place_of_the_mark_for_here_does_not_count(forgery: Forger
         forgery.refused(verify(parts, body=genuine), forgery.complete)
 
 
-def test_another_key_behind_the_one_shown_does_not_count(forgery: Forgery) -> None:
+def test_signature_by_another_key_than_the_one_shown_does_not_count(forgery: Forgery) -> None:
     size = len(forgery.message)
     end = MESSAGE + size
     hidden = verify(
@@ -130,7 +130,7 @@ def test_another_key_behind_the_one_shown_does_not_count(forgery: Forgery) -> No
     forgery.refused(hidden, forgery.complete)
 
 
-def test_another_message_than_the_one_shown_does_not_count(forgery: Forgery) -> None:
+def test_signature_over_another_message_than_shown_does_not_count(forgery: Forgery) -> None:
     said = b"something else that the key has signed"
     signed = bytes(forgery.key) + forgery.world.vm.sign(forgery.key, said)
     for body in (signed + forgery.message + said, signed + said + forgery.message):
@@ -143,14 +143,14 @@ def test_another_message_than_the_one_shown_does_not_count(forgery: Forgery) -> 
     forgery.refused(verify(places, body=signed + forgery.message), forgery.complete)
 
 
-def test_two_signatures_in_an_instruction_do_not_count(forgery: Forgery) -> None:
+def test_two_signatures_in_one_instruction_do_not_count(forgery: Forgery) -> None:
     size, more = len(forgery.message), 14
     genuine = bytes(forgery.genuine().data)[KEY:]
     place = offsets(key=(KEY + more, HERE), signature=(SIGNATURE + more, HERE), message=(MESSAGE + more, size, HERE))
     forgery.refused(verify(place, place, body=genuine), forgery.complete)
 
 
-def test_nothing_that_differs_from_the_usual_layout_counts(forgery: Forgery) -> None:
+def test_only_the_usual_layout_counts(forgery: Forgery) -> None:
     size = len(forgery.message)
     genuine = bytes(forgery.genuine().data)[KEY:]
     usual = offsets(message=(MESSAGE, size, HERE))
@@ -162,19 +162,19 @@ def test_nothing_that_differs_from_the_usual_layout_counts(forgery: Forgery) -> 
     forgery.world.vm.succeed(verify(usual, body=genuine), forgery.complete)
 
 
-def test_no_signature_at_all_does_not_count(forgery: Forgery) -> None:
+def test_missing_signature_does_not_count(forgery: Forgery) -> None:
     forgery.refused(Instruction(ED25519_PROGRAM, bytes(2), []), forgery.complete)
     forgery.refused(forgery.complete)
 
 
-def test_completion_that_is_the_first_instruction_has_no_proof() -> None:
+def test_completion_as_the_first_instruction_has_no_proof() -> None:
     world = VmWorld(Vm(checks_signatures=False))
     forgery = Forgery(world, SIGNED_ATTESTATION)
     message = Message.new_with_blockhash([forgery.complete], world.vm.fee_payer, Hash.default())
     world.vm.refuse_transaction("InvalidProof", Transaction.new_unsigned(message))
 
 
-def test_signature_counts_only_right_before_the_completion(forgery: Forgery) -> None:
+def test_signature_counts_only_directly_before_the_completion(forgery: Forgery) -> None:
     between = forgery.world.payment(forgery.escrow.vault, forgery.world.payee(), 1)
     genuine, complete = forgery.genuine(), forgery.complete
     forgery.refused(genuine, between, complete)

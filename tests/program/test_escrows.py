@@ -82,7 +82,7 @@ def settled(world: VmWorld, escrow: OpenEscrow, receipt: Receipt, outcome: int, 
     assert world.fields(escrow.vault)["open_escrows"] == 0
 
 
-def test_creation_moves_the_amount_and_tells_all_about_it(world: VmWorld) -> None:
+def test_creation_moves_the_amount_and_reports_everything(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     escrow, reference = next_escrow(world, vault, receiver.vault), b"r" * 16
     result = world.vm.succeed(creation(world, vault, receiver.vault, reference=reference, expected_output=OUTPUT))
@@ -160,7 +160,7 @@ def test_completion_pays_the_receiver(world: VmWorld, kind: int) -> None:
     assert (ledger["day"]["total"], ledger["month_spent"], ledger["last"]) == (AMOUNT, AMOUNT, START)
 
 
-def test_refund_from_the_deadline_on_by_anyone(world: VmWorld) -> None:
+def test_anyone_can_refund_from_the_deadline_on(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     escrow = lock(world, vault, receiver.vault)
     refund = world.build.refund_escrow(escrow)
@@ -174,7 +174,7 @@ def test_refund_from_the_deadline_on_by_anyone(world: VmWorld) -> None:
     settled(world, escrow, world.vm.succeed(refund), TIMED_OUT)
 
 
-def test_dispute_stops_everything_but_the_arbiter(world: VmWorld) -> None:
+def test_dispute_stops_everyone_but_the_arbiter(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     escrow = lock(world, vault, receiver.vault)
     world.vm.now = START + HOUR - 1
@@ -204,7 +204,7 @@ def test_arbiter_decides(world: VmWorld, released: int, outcome: int) -> None:
     settled(world, escrow, world.vm.succeed(decision(world, escrow, released)), outcome, released)
 
 
-def test_undecided_dispute_is_refunded_after_thirty_days_by_anyone(world: VmWorld) -> None:
+def test_anyone_can_refund_a_dispute_undecided_for_thirty_days(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     escrow = lock(world, vault, receiver.vault)
     world.vm.now = START + 7
@@ -232,7 +232,7 @@ MOVES: list[Callable[[VmWorld, OpenEscrow], Instruction]] = [_complete, _refund,
 
 
 @pytest.mark.parametrize("move", MOVES[:3])
-def test_settled_escrow_is_gone_whatever_is_asked_of_it(
+def test_settled_escrow_is_gone_for_every_instruction(
     world: VmWorld, move: Callable[[VmWorld, OpenEscrow], Instruction]
 ) -> None:
     vault, receiver = world.wallet(), worker(world)
@@ -249,7 +249,7 @@ def test_settled_escrow_is_gone_whatever_is_asked_of_it(
 
 
 @pytest.mark.parametrize("move", MOVES)
-def test_escrow_is_not_brought_back_by_sending_lamports(
+def test_sending_lamports_does_not_revive_an_escrow(
     world: VmWorld, move: Callable[[VmWorld, OpenEscrow], Instruction]
 ) -> None:
     vault, receiver = world.wallet(), worker(world)
@@ -258,14 +258,14 @@ def test_escrow_is_not_brought_back_by_sending_lamports(
     world.vm.refuse(GONE, completion(world, escrow), revive, move(world, escrow))
 
 
-def test_dispute_that_was_not_begun_is_not_decided(world: VmWorld) -> None:
+def test_escrow_without_a_dispute_cannot_be_decided(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     escrow = lock(world, vault, receiver.vault)
     for released in (0, 1, AMOUNT):
         world.vm.refuse("EscrowNotDisputed", decision(world, escrow, released))
 
 
-def test_more_than_the_amount_is_not_released(world: VmWorld) -> None:
+def test_more_than_the_amount_cannot_be_released(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     lock(world, vault, receiver.vault)
     escrow = disputed(world, vault, receiver.vault)
@@ -273,7 +273,7 @@ def test_more_than_the_amount_is_not_released(world: VmWorld) -> None:
         world.vm.refuse("EscrowAmountExceeded", decision(world, escrow, released))
 
 
-def test_escrows_of_a_vault_are_numbered_and_stand_for_themselves(world: VmWorld) -> None:
+def test_escrows_of_a_vault_are_numbered_and_independent(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     first, second = (lock(world, vault, receiver.vault, amount) for amount in (1, 2))
     assert (first.address, second.address) == tuple(world.addresses.escrow(vault, counter) for counter in (0, 1))

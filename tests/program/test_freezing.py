@@ -12,7 +12,7 @@ NO, MANUAL, EXPIRY = range(3)
 
 
 @pytest.mark.parametrize("role", ["operator", "authority"])
-def test_frozen_vault_does_not_pay_until_the_authority_lifts_it(world: VmWorld, role: str) -> None:
+def test_frozen_vault_does_not_pay_until_the_authority_unfreezes_it(world: VmWorld, role: str) -> None:
     vault, payee, signer = world.wallet(), world.payee(), getattr(world, role)
     frozen = world.vm.succeed(world.freeze(vault, signer=signer))
     told = {"org": world.org, "vault": vault, "reserved": bytes(7)}
@@ -29,7 +29,7 @@ def test_frozen_vault_does_not_pay_until_the_authority_lifts_it(world: VmWorld, 
 
 
 @pytest.mark.parametrize("role", ["session", "arbiter", "verifier", "stranger"])
-def test_others_neither_freeze_nor_lift_a_freeze(world: VmWorld, role: str) -> None:
+def test_nobody_else_can_freeze_or_unfreeze(world: VmWorld, role: str) -> None:
     vault, signer = world.wallet(EXPIRING), getattr(world, role)
     world.vm.refuse("Unauthorized", world.freeze(vault, signer=signer))
     world.vm.now = START + 101
@@ -38,7 +38,7 @@ def test_others_neither_freeze_nor_lift_a_freeze(world: VmWorld, role: str) -> N
     world.vm.refuse("Unauthorized", world.freeze(vault, "Unfreeze", signer=signer))
 
 
-def test_anyone_freezes_a_vault_of_an_expired_policy_once(world: VmWorld) -> None:
+def test_anyone_can_freeze_a_vault_of_an_expired_policy_once(world: VmWorld) -> None:
     vault, payee = world.wallet(EXPIRING), world.payee()
     expire = world.freeze(vault, "Expire", signer=world.stranger)
     world.vm.now = START + 100
@@ -83,7 +83,7 @@ def test_operator_lifts_an_expiry_freeze_once_the_vault_has_another_policy(world
     world.vm.succeed(world.freeze(vault, "Unfreeze"))
 
 
-def test_expiry_freeze_becomes_a_manual_one_that_the_operator_does_not_lift(world: VmWorld) -> None:
+def test_operator_cannot_lift_an_expiry_freeze_that_became_manual(world: VmWorld) -> None:
     vault = world.wallet(EXPIRING)
     world.vm.now = START + 101
     world.vm.succeed(world.freeze(vault, "Expire"))
@@ -93,7 +93,7 @@ def test_expiry_freeze_becomes_a_manual_one_that_the_operator_does_not_lift(worl
     world.vm.succeed(world.freeze(vault, "Unfreeze", signer=world.authority))
 
 
-def test_authority_lifts_a_manual_freeze_only_under_a_policy_that_has_not_expired(world: VmWorld) -> None:
+def test_authority_cannot_lift_a_freeze_under_an_expired_policy(world: VmWorld) -> None:
     vault = world.wallet(EXPIRING)
     world.vm.succeed(world.freeze(vault))
     world.vm.now = START + 101

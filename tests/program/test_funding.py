@@ -27,7 +27,7 @@ def emptying(world: VmWorld, destination: Pubkey, amount: int | None = None) -> 
     )
 
 
-def test_funding_moves_the_amount_and_tells_both_balances(world: VmWorld) -> None:
+def test_funding_moves_the_amount_and_reports_both_balances(world: VmWorld) -> None:
     vault, reserve, reference = world.wallet(funds=4), world.balance(world.reserve), b"r" * 16
     sequence = world.fields(world.org)["sequence"]
     result = world.vm.succeed(world.funding(vault, 3, reference=reference))
@@ -39,14 +39,14 @@ def test_funding_moves_the_amount_and_tells_both_balances(world: VmWorld) -> Non
     assert world.fields(world.org)["sequence"] == sequence + 1
 
 
-def test_funding_of_nothing_and_beyond_the_reserve_is_refused(world: VmWorld) -> None:
+def test_funding_zero_or_more_than_the_reserve_is_refused(world: VmWorld) -> None:
     vault, reserve = world.wallet(), world.balance(world.reserve)
     world.vm.refuse("ZeroAmount", world.funding(vault, 0))
     world.vm.refuse("ReserveInsufficient", world.funding(vault, reserve + 1))
     world.vm.succeed(world.funding(vault, reserve))
 
 
-def test_vault_that_holds_enough_is_not_filled_up(world: VmWorld) -> None:
+def test_vault_that_holds_enough_is_not_topped_up(world: VmWorld) -> None:
     vault = world.wallet(funds=4)
     world.vm.refuse("BalanceNotBelow", world.funding(vault, 3, only_below=0))
     world.vm.refuse("BalanceNotBelow", world.funding(vault, 3, only_below=4))
@@ -57,7 +57,7 @@ def test_vault_that_holds_enough_is_not_filled_up(world: VmWorld) -> None:
     assert world.balance(world.tokens_of(vault)) == 8
 
 
-def test_operator_funds_up_to_its_limit_over_all_vaults(limited: VmWorld) -> None:
+def test_operator_funds_up_to_its_limit_across_all_vaults(limited: VmWorld) -> None:
     first, second = (limited.wallet(funds=0) for _ in range(2))
     limited.vm.refuse("OperatorLimitExceeded", limited.funding(first, 101))
     limited.vm.succeed(limited.funding(first, 60))
@@ -66,7 +66,7 @@ def test_operator_funds_up_to_its_limit_over_all_vaults(limited: VmWorld) -> Non
     limited.vm.refuse("OperatorLimitExceeded", limited.funding(second, 1))
 
 
-def test_reserve_that_does_not_suffice_is_named_before_the_limit(limited: VmWorld) -> None:
+def test_insufficient_reserve_is_reported_before_the_limit(limited: VmWorld) -> None:
     vault, reserve = limited.wallet(funds=0), limited.balance(limited.reserve)
     limited.vm.refuse("OperatorLimitExceeded", limited.funding(vault, reserve))
     limited.vm.refuse("ReserveInsufficient", limited.funding(vault, reserve + 1))
@@ -86,7 +86,7 @@ def test_limit_counts_any_24_hours(limited: VmWorld) -> None:
     limited.vm.refuse("OperatorLimitExceeded", limited.funding(vault, 1))
 
 
-def test_withdrawing_gives_nothing_back_to_the_limit(limited: VmWorld) -> None:
+def test_withdrawal_does_not_credit_the_limit(limited: VmWorld) -> None:
     vault = limited.wallet(funds=100)
     limited.vm.succeed(limited.build.withdraw(operator=limited.operator, vault=vault, amount=100, reference=bytes(16)))
     limited.vm.refuse("OperatorLimitExceeded", limited.funding(vault, 1))
@@ -103,13 +103,13 @@ def test_limit_counts_what_was_funded_before_it_was_set(world: VmWorld) -> None:
     world.vm.succeed(world.funding(vault, 1000 * USDC))
 
 
-def test_frozen_vault_is_funded(world: VmWorld) -> None:
+def test_frozen_vault_can_be_funded(world: VmWorld) -> None:
     vault = world.wallet()
     world.vm.succeed(world.freeze(vault))
     world.vm.succeed(world.funding(vault, 1))
 
 
-def test_authority_moves_the_reserve_where_it_says(world: VmWorld) -> None:
+def test_authority_can_move_the_reserve_anywhere(world: VmWorld) -> None:
     payee, reserve = world.payee(), world.balance(world.reserve)
     first = world.vm.succeed(emptying(world, payee.tokens, 30))
     told = {"org": world.org, "destination": payee.tokens, "sequence": 6, "amount": 30}
@@ -121,14 +121,14 @@ def test_authority_moves_the_reserve_where_it_says(world: VmWorld) -> None:
     world.vm.refuse("ZeroAmount", emptying(world, payee.tokens))
 
 
-def test_reserve_gives_no_more_than_it_has_and_not_nothing(world: VmWorld) -> None:
+def test_withdrawing_zero_or_more_than_the_reserve_is_refused(world: VmWorld) -> None:
     payee = world.payee()
     world.vm.refuse("ReserveInsufficient", emptying(world, payee.tokens, world.balance(world.reserve) + 1))
     world.vm.refuse("ZeroAmount", emptying(world, payee.tokens, 0))
 
 
 @pytest.mark.parametrize("role", ["operator", "arbiter", "verifier", "session", "stranger"])
-def test_nobody_else_empties_the_reserve(world: VmWorld, role: str) -> None:
+def test_nobody_else_can_empty_the_reserve(world: VmWorld, role: str) -> None:
     world.vm.refuse(
         "Unauthorized",
         world.build.withdraw_reserve(
@@ -137,7 +137,7 @@ def test_nobody_else_empties_the_reserve(world: VmWorld, role: str) -> None:
     )
 
 
-def test_reserve_is_not_moved_into_itself_or_another_mints_account(world: VmWorld) -> None:
+def test_reserve_cannot_move_into_itself_or_another_mints_account(world: VmWorld) -> None:
     world.vm.refuse("ConstraintDuplicateMutableAccount", emptying(world, world.reserve, 1))
     other_mint = world.vm.put(Pubkey.new_unique(), mint_data(), world.token_program)
     foreign = place_token_account(world.vm, other_mint, world.authority)

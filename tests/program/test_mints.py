@@ -79,18 +79,18 @@ def test_extension_with_power_over_the_money_is_refused(vm: Vm, kind: int) -> No
 
 
 @pytest.mark.parametrize("kind", [2, 5, 7, 8, 11, 13, 15, 17, 27, 28, 255, 65_535])
-def test_extension_of_accounts_or_of_the_future_is_refused(vm: Vm, kind: int) -> None:
+def test_account_extensions_and_unknown_ones_are_refused(vm: Vm, kind: int) -> None:
     vm.refuse("WrongMint", founding(vm, extended_mint_data((kind, 8)), TOKEN_2022_PROGRAM, TOKEN_2022_PROGRAM))
 
 
-def test_extensions_cut_short_or_hidden_behind_the_end_are_refused(vm: Vm) -> None:
+def test_truncated_and_hidden_extensions_are_refused(vm: Vm) -> None:
     cut = extended_mint_data((18, 64))[:-1]
     hidden = extended_mint_data() + bytes(4) + extended_mint_data((12, 32))[166:]
     for data in (cut, hidden):
         vm.refuse("WrongMint", founding(vm, data, TOKEN_2022_PROGRAM, TOKEN_2022_PROGRAM))
 
 
-def test_what_is_no_mint_is_refused(vm: Vm) -> None:
+def test_account_that_is_not_a_mint_is_refused(vm: Vm) -> None:
     as_account = bytearray(extended_mint_data((18, 64)))
     as_account[165] = 2
     refuse = vm.refuse

@@ -36,7 +36,7 @@ def test_new_organisation_has_its_roles_and_an_empty_ledger(world: VmWorld) -> N
     assert (org["funded"]["newest"], org["funded"]["total"], org["sequence"]) == (0, 0, 5)
 
 
-def test_creation_is_told_by_one_event_for_the_organisation_and_one_for_each_preset(world: VmWorld) -> None:
+def test_creation_emits_an_event_for_itself_and_one_for_each_preset(world: VmWorld) -> None:
     created, *presets = world.initialized.events
     assert created == Event(
         "OrgInitialized",
@@ -71,7 +71,7 @@ def test_creation_is_told_by_one_event_for_the_organisation_and_one_for_each_pre
 
 
 @pytest.mark.parametrize("identifier", PRESET_POLICY_IDS)
-def test_presets_cannot_be_changed_or_closed_or_given_a_list(world: VmWorld, identifier: str) -> None:
+def test_presets_cannot_be_changed_closed_or_given_a_list(world: VmWorld, identifier: str) -> None:
     preset = world.addresses.preset(world.org, identifier)
     assert world.fields(preset)["immutable"] == 1
     world.vm.refuse("PolicyImmutable", world.policy_update(preset, Rules()))
@@ -82,12 +82,12 @@ def test_presets_cannot_be_changed_or_closed_or_given_a_list(world: VmWorld, ide
     )
 
 
-def test_same_id_of_another_creator_is_another_organisation(world: VmWorld) -> None:
+def test_same_id_under_another_creator_is_another_organisation(world: VmWorld) -> None:
     other = VmWorld(world.vm, org_id=world.org_id, mint=world.mint)
     assert other.org != world.org
 
 
-def test_authority_changes_what_it_names_and_nothing_else(world: VmWorld) -> None:
+def test_authority_changes_only_what_it_names(world: VmWorld) -> None:
     before = world.fields(world.org)
     new = Pubkey.new_unique()
     changes: dict[str, Any] = {
@@ -126,7 +126,7 @@ def test_operator_may_only_pause(world: VmWorld, changes: dict[str, Any]) -> Non
     world.vm.refuse("Unauthorized", world.build.update_org(signer=world.operator, **changes))
 
 
-def test_operator_pauses_and_the_authority_lets_go_on(world: VmWorld) -> None:
+def test_operator_pauses_and_the_authority_resumes(world: VmWorld) -> None:
     vault, payee = world.wallet(), world.payee()
     world.pause()
     assert world.fields(world.org)["paused"] == 1
@@ -139,11 +139,11 @@ def test_operator_pauses_and_the_authority_lets_go_on(world: VmWorld) -> None:
 
 
 @pytest.mark.parametrize("role", ["arbiter", "verifier", "session", "stranger"])
-def test_nobody_else_changes_an_organisation(world: VmWorld, role: str) -> None:
+def test_nobody_else_can_change_an_organisation(world: VmWorld, role: str) -> None:
     world.vm.refuse("Unauthorized", world.build.update_org(signer=getattr(world, role), paused=True))
 
 
-def test_authority_passes_on_only_when_the_proposed_one_accepts(world: VmWorld) -> None:
+def test_authority_changes_only_when_the_proposed_one_accepts(world: VmWorld) -> None:
     heir = world.vm.key()
     # Given no proposal, or another's, nobody takes over
     world.vm.refuse("Unauthorized", world.build.accept_authority(new_authority=heir))
@@ -210,7 +210,7 @@ def test_organisations_sequence_has_no_gap(world: VmWorld) -> None:
         ({"frozen": True}, "WrongTokenAccount"),
     ],
 )
-def test_reserve_that_somebody_has_made_is_taken_over_only_when_nobody_has_a_hand_in_it(
+def test_existing_reserve_is_adopted_only_if_nobody_else_controls_it(
     world: VmWorld, hand: dict[str, Any], error: str | None
 ) -> None:
     creator = world.vm.key()

@@ -16,7 +16,7 @@ MEMO_PROGRAM = Pubkey.from_string("MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgDLGmfcHr")
 
 
 @pytest.mark.parametrize("by_session", [True, False])
-def test_payment_moves_the_amount_and_tells_all_about_it(world: VmWorld, by_session: bool) -> None:
+def test_payment_moves_the_amount_and_reports_everything(world: VmWorld, by_session: bool) -> None:
     vault, payee = world.wallet(funds=10 * USDC), world.payee()
     signer, reference = world.session if by_session else world.operator, b"r" * 16
     result = world.vm.succeed(world.payment(vault, payee, 3 * USDC, signer=signer, reference=reference))
@@ -44,7 +44,7 @@ def test_payment_moves_the_amount_and_tells_all_about_it(world: VmWorld, by_sess
     )
 
 
-def test_payment_is_charged_though_no_rule_is_set(world: VmWorld) -> None:
+def test_payment_is_charged_even_if_no_rule_is_set(world: VmWorld) -> None:
     vault, payee = world.wallet(), world.payee()
     for _ in range(3):
         world.vm.succeed(world.payment(vault, payee, 7))
@@ -86,7 +86,7 @@ def test_vaults_sequence_has_no_gap(world: VmWorld) -> None:
 
 
 @pytest.mark.parametrize("role", ["authority", "arbiter", "verifier", "stranger"])
-def test_nobody_but_session_authority_and_operator_pays(world: VmWorld, role: str) -> None:
+def test_only_the_session_authority_and_the_operator_pay(world: VmWorld, role: str) -> None:
     vault = world.wallet()
     world.vm.refuse("Unauthorized", world.payment(vault, world.payee(), signer=getattr(world, role)))
 
@@ -97,7 +97,7 @@ def test_session_authority_of_another_vault_does_not_pay(world: VmWorld) -> None
     world.vm.refuse("Unauthorized", world.payment(vault, world.payee(), signer=elsewhere))
 
 
-def test_nothing_and_too_much_are_not_paid(world: VmWorld) -> None:
+def test_zero_and_more_than_the_balance_cannot_be_paid(world: VmWorld) -> None:
     vault, payee = world.wallet(funds=5), world.payee()
     world.vm.refuse("ZeroAmount", world.payment(vault, payee, 0))
     for amount in (6, 2**64 - 1):
@@ -105,7 +105,7 @@ def test_nothing_and_too_much_are_not_paid(world: VmWorld) -> None:
     world.vm.succeed(world.payment(vault, payee, 5))
 
 
-def test_vault_does_not_pay_itself(world: VmWorld) -> None:
+def test_vault_cannot_pay_itself(world: VmWorld) -> None:
     vault = world.wallet()
     aside = place_token_account(world.vm, world.mint, vault)
     world.vm.refuse("PaymentToSelf", world.payment(vault, Payee(vault, aside)))
@@ -120,14 +120,14 @@ def test_another_vault_and_the_reserve_are_payees_like_any_other(world: VmWorld)
     assert world.balance(world.tokens_of(other)) == 5
 
 
-def test_any_token_account_of_the_recipient_is_paid(world: VmWorld) -> None:
+def test_any_token_account_of_the_recipient_can_be_paid(world: VmWorld) -> None:
     vault, owner = world.wallet(), Pubkey.new_unique()
     aside = place_token_account(world.vm, world.mint, owner)
     result = world.vm.succeed(world.payment(vault, Payee(owner, aside), 5))
     assert (result.event.data["recipient"], result.event.data["destination"]) == (owner, aside)
 
 
-def test_what_is_no_token_account_of_the_mint_is_not_paid(world: VmWorld) -> None:
+def test_only_token_accounts_of_the_mint_can_be_paid(world: VmWorld) -> None:
     vault, owner = world.wallet(), Pubkey.new_unique()
     other_mint = world.vm.put(Pubkey.new_unique(), mint_data(), world.token_program)
     foreign = place_token_account(world.vm, other_mint, owner)
@@ -142,7 +142,7 @@ def test_what_is_no_token_account_of_the_mint_is_not_paid(world: VmWorld) -> Non
     refuse("WrongTokenAccount", world.payment(vault, Payee(owner, world.policy())))
 
 
-def test_payment_fits_into_what_wallets_and_facilitators_accept(world: VmWorld) -> None:
+def test_payment_stays_within_what_wallets_and_facilitators_accept(world: VmWorld) -> None:
     vault, payee = world.wallet(), world.payee()
     memo = Instruction(MEMO_PROGRAM, b"thanks", [])
     result = world.vm.succeed(world.payment(vault, payee), memo)
@@ -150,7 +150,7 @@ def test_payment_fits_into_what_wallets_and_facilitators_accept(world: VmWorld) 
     assert result.meta.compute_units_consumed() < 400_000
 
 
-def test_two_equal_payments_in_a_transaction_are_two(world: VmWorld) -> None:
+def test_two_equal_payments_in_a_transaction_both_count(world: VmWorld) -> None:
     vault, payee = world.wallet(), world.payee()
     pay = world.payment(vault, payee, 5)
     result = world.vm.succeed(pay, pay)
@@ -158,7 +158,7 @@ def test_two_equal_payments_in_a_transaction_are_two(world: VmWorld) -> None:
     assert world.balance(payee.tokens) == 10
 
 
-def test_refusal_in_a_transaction_takes_its_other_payments_back(world: VmWorld) -> None:
+def test_refusal_rolls_back_the_other_payments_of_its_transaction(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(max_per_tx=5)), world.payee()
     world.vm.refuse("MaxPerTxExceeded", world.payment(vault, payee, 5), world.payment(vault, payee, 6))
 
@@ -170,7 +170,7 @@ def test_same_signed_payment_is_paid_once(world: VmWorld) -> None:
     world.vm.refuse_transaction("AlreadyProcessed", transaction)
 
 
-def test_clock_that_steps_back_does_not_change_the_time_of_a_payment(world: VmWorld) -> None:
+def test_payment_uses_the_ledgers_time_when_the_clock_steps_back(world: VmWorld) -> None:
     vault, payee = world.wallet(), world.payee()
     world.vm.succeed(world.payment(vault, payee))
     world.vm.now = START - 10**6
@@ -187,7 +187,7 @@ def test_amount_that_the_ledger_cannot_count_is_an_error(world: VmWorld) -> None
     world.vm.refuse("Overflow", world.payment(vault, payee, 1))
 
 
-def test_sequence_that_ends_is_an_error(world: VmWorld) -> None:
+def test_exhausted_sequence_is_an_error(world: VmWorld) -> None:
     vault, payee = world.wallet(), world.payee()
     sequence = 8 + 6 * 32 + 8
     data = bytearray(world.vm.data(vault))
@@ -198,7 +198,7 @@ def test_sequence_that_ends_is_an_error(world: VmWorld) -> None:
 
 
 @pytest.mark.parametrize("name", [event["name"] for event in CODEC.idl["events"]])
-def test_nobody_but_the_program_emits_its_events(world: VmWorld, name: str) -> None:
+def test_only_the_program_can_emit_its_events(world: VmWorld, name: str) -> None:
     discriminator = next(bytes(e["discriminator"]) for e in CODEC.idl["events"] if e["name"] == name)
     data = EVENT_IX_TAG + discriminator + bytes(512)
 
@@ -212,12 +212,12 @@ def test_nobody_but_the_program_emits_its_events(world: VmWorld, name: str) -> N
 
 
 @pytest.mark.parametrize("data", [b"", b"\0", bytes(8), b"\xff" * 64])
-def test_what_is_no_instruction_is_refused(world: VmWorld, data: bytes) -> None:
+def test_unknown_instruction_is_refused(world: VmWorld, data: bytes) -> None:
     metas = world.payment(world.wallet(), world.payee()).accounts
     world.vm.refuse("InvalidInstructionData", Instruction(PROGRAM_ID, data, metas))
 
 
-def test_cut_arguments_and_missing_accounts_are_refused(world: VmWorld) -> None:
+def test_truncated_arguments_and_missing_accounts_are_refused(world: VmWorld) -> None:
     pay = world.payment(world.wallet(), world.payee())
     world.vm.refuse("InvalidInstructionData", Instruction(PROGRAM_ID, pay.data[:-1], pay.accounts))
     world.vm.refuse("NotEnoughAccountKeys", Instruction(PROGRAM_ID, pay.data, pay.accounts[:-1]))

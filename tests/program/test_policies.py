@@ -49,7 +49,7 @@ def stored(world: VmWorld, policy: Pubkey) -> Rules:
 
 
 @pytest.mark.parametrize("rules", [OPEN, FULL, MAXIMAL, *SINGLE])
-def test_new_policy_holds_its_rules_and_tells_them(world: VmWorld, rules: Rules) -> None:
+def test_new_policy_holds_its_rules_and_reports_them(world: VmWorld, rules: Rules) -> None:
     key = b"k" * 16
     policy = world.addresses.policy(world.org, key)
     result = world.vm.succeed(
@@ -75,7 +75,7 @@ def test_category_that_does_not_exist_cannot_be_blocked(world: VmWorld, bit: int
 
 
 @pytest.mark.parametrize("role", ["operator", "arbiter", "verifier", "session", "stranger"])
-def test_only_the_authority_makes_changes_and_closes_policies(world: VmWorld, role: str) -> None:
+def test_only_the_authority_creates_changes_and_closes_policies(world: VmWorld, role: str) -> None:
     signer, policy = getattr(world, role), world.policy()
     refuse = world.vm.refuse
     refuse(
@@ -98,7 +98,7 @@ def test_only_the_authority_makes_changes_and_closes_policies(world: VmWorld, ro
     )
 
 
-def test_update_replaces_all_rules_and_tells_old_and_new(world: VmWorld) -> None:
+def test_update_replaces_all_rules_and_reports_old_and_new(world: VmWorld) -> None:
     policy = world.policy(Rules(max_per_tx=9, expiry=8, blocked_categories=4))
     rules = Rules(max_per_day=1, velocity_cap=2)
     result = world.update_policy(policy, rules)
@@ -119,7 +119,7 @@ def test_update_replaces_all_rules_and_tells_old_and_new(world: VmWorld) -> None
     )
 
 
-def test_update_of_a_policy_that_has_changed_since_it_was_read_is_refused(world: VmWorld) -> None:
+def test_update_that_expects_another_version_is_refused(world: VmWorld) -> None:
     policy = world.policy()
     for expected in (0, 2, 2**64 - 1):
         world.vm.refuse("VersionMismatch", world.policy_update(policy, OPEN, expected_version=expected))
@@ -128,7 +128,7 @@ def test_update_of_a_policy_that_has_changed_since_it_was_read_is_refused(world:
     world.update_policy(policy, OPEN, expected_version=2)
 
 
-def test_update_counts_for_all_vaults_at_once(world: VmWorld) -> None:
+def test_update_applies_to_all_vaults_at_once(world: VmWorld) -> None:
     policy, payee = world.policy(), world.payee()
     vaults = [world.wallet(policy) for _ in range(3)]
     for vault in vaults:
@@ -138,7 +138,7 @@ def test_update_counts_for_all_vaults_at_once(world: VmWorld) -> None:
         world.vm.refuse("MaxPerTxExceeded", world.payment(vault, payee, 2))
 
 
-def test_closed_policy_returns_its_rent_to_who_paid_it(world: VmWorld) -> None:
+def test_closed_policy_returns_its_rent_to_whoever_paid_it(world: VmWorld) -> None:
     before = world.vm.lamports(world.payer)
     policy = world.policy()
     close = world.build.close_policy(authority=world.authority, policy=policy, policy_rent_receiver=world.payer)
@@ -153,7 +153,7 @@ def test_closed_policy_returns_its_rent_to_who_paid_it(world: VmWorld) -> None:
     assert result.event == Event("PolicyClosed", {"org": world.org, "policy": policy, "sequence": 7})
 
 
-def test_policy_in_use_is_not_closed(world: VmWorld) -> None:
+def test_policy_in_use_cannot_be_closed(world: VmWorld) -> None:
     policy, other = world.policy(), world.policy()
     vault = world.wallet(policy, funds=0)
     close = world.build.close_policy(authority=world.authority, policy=policy, policy_rent_receiver=world.payer)
@@ -164,7 +164,7 @@ def test_policy_in_use_is_not_closed(world: VmWorld) -> None:
     world.vm.succeed(close)
 
 
-def test_key_is_free_again_after_closing(world: VmWorld) -> None:
+def test_key_can_be_used_again_after_closing(world: VmWorld) -> None:
     key = b"k" * 16
     create = world.build.create_policy(
         payer=world.payer, authority=world.authority, key=key, rules=Rules(max_per_tx=USDC)

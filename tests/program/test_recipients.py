@@ -22,7 +22,7 @@ def slow() -> VmWorld:
 
 
 @pytest.mark.parametrize("domain", [None, "Shop.Example"])
-def test_registration_is_stored_and_told(world: VmWorld, domain: str | None) -> None:
+def test_registration_is_stored_and_reported(world: VmWorld, domain: str | None) -> None:
     payee = world.payee()
     result = world.vm.succeed(world.registration(payee.owner, GAMBLING, domain))
     told = {
@@ -44,7 +44,7 @@ def test_category_must_exist(world: VmWorld, category: int) -> None:
     world.vm.refuse("UnknownCategory", world.registration(Pubkey.new_unique(), category))
 
 
-def test_operator_registers_once_and_only_the_authority_changes_it(world: VmWorld) -> None:
+def test_operator_registers_once_and_only_the_authority_can_change_it(world: VmWorld) -> None:
     payee = world.payee()
     world.vm.succeed(world.registration(payee.owner, GAMBLING, "shop.example"))
     world.vm.refuse("Unauthorized", world.registration(payee.owner, GAMBLING))
@@ -54,12 +54,12 @@ def test_operator_registers_once_and_only_the_authority_changes_it(world: VmWorl
 
 
 @pytest.mark.parametrize("role", ["arbiter", "verifier", "session", "stranger"])
-def test_others_register_nobody(world: VmWorld, role: str) -> None:
+def test_nobody_else_can_register_recipients(world: VmWorld, role: str) -> None:
     address = Pubkey.new_unique()
     world.vm.refuse("Unauthorized", world.registration(address, signer=getattr(world, role)))
 
 
-def test_operators_word_opens_nothing_before_the_delay(slow: VmWorld) -> None:
+def test_operators_attestation_allows_nothing_before_the_delay(slow: VmWorld) -> None:
     payee, vault = slow.payee(), slow.wallet(NOT_UNKNOWN)
     slow.vm.succeed(slow.registration(payee.owner, GAMBLING))
     slow.vm.now = START + DELAY - 1
@@ -68,7 +68,7 @@ def test_operators_word_opens_nothing_before_the_delay(slow: VmWorld) -> None:
     slow.vm.succeed(slow.payment(vault, payee))
 
 
-def test_operators_word_closes_at_once_and_also_under_a_clock_that_steps_back(slow: VmWorld) -> None:
+def test_operators_attestation_blocks_at_once_even_if_the_clock_steps_back(slow: VmWorld) -> None:
     payee, vault = slow.payee(), slow.wallet(NO_GAMBLING)
     slow.vm.succeed(slow.registration(payee.owner, GAMBLING))
     for now in (START, START - 1, START + DELAY - 1, START + DELAY):
@@ -76,20 +76,20 @@ def test_operators_word_closes_at_once_and_also_under_a_clock_that_steps_back(sl
         slow.vm.refuse("CategoryBlocked", slow.payment(vault, payee))
 
 
-def test_authoritys_word_counts_at_once(slow: VmWorld) -> None:
+def test_authoritys_attestation_counts_at_once(slow: VmWorld) -> None:
     payee, vault = slow.payee(), slow.wallet(NO_GAMBLING)
     slow.vm.succeed(slow.registration(payee.owner, GAMBLING, signer=slow.authority))
     slow.vm.refuse("CategoryBlocked", slow.payment(vault, payee))
 
 
-def test_authority_corrects_an_attestation_before_it_counts(slow: VmWorld) -> None:
+def test_authority_can_correct_an_attestation_before_it_counts(slow: VmWorld) -> None:
     payee, vault = slow.payee(), slow.wallet(NO_GAMBLING)
     slow.vm.succeed(slow.registration(payee.owner, 1))
     slow.vm.succeed(slow.registration(payee.owner, GAMBLING, signer=slow.authority))
     slow.vm.refuse("CategoryBlocked", slow.payment(vault, payee))
 
 
-def test_unregistered_recipient_is_uncategorized_which_can_be_blocked(slow: VmWorld) -> None:
+def test_unregistered_recipient_can_be_blocked_as_uncategorized(slow: VmWorld) -> None:
     payee, open_vault, closed_vault = slow.payee(), slow.wallet(NO_GAMBLING), slow.wallet(NOT_UNKNOWN)
     slow.vm.succeed(slow.payment(open_vault, payee))
     slow.vm.refuse("CategoryBlocked", slow.payment(closed_vault, payee))
@@ -100,7 +100,7 @@ def test_unregistered_recipient_is_uncategorized_which_can_be_blocked(slow: VmWo
     slow.vm.succeed(slow.payment(closed_vault, payee))
 
 
-def test_longest_delay_never_opens_and_does_not_wrap() -> None:
+def test_longest_delay_never_ends_and_does_not_wrap() -> None:
     world = VmWorld(attestation_delay=2**64 - 1)
     payee, vault = world.payee(), world.wallet(NOT_UNKNOWN)
     result = world.vm.succeed(world.registration(payee.owner, GAMBLING))
@@ -108,7 +108,7 @@ def test_longest_delay_never_opens_and_does_not_wrap() -> None:
     world.vm.refuse("CategoryBlocked", world.payment(vault, payee))
 
 
-def test_policy_that_blocks_needs_the_recipients_own_account(world: VmWorld) -> None:
+def test_blocking_policy_needs_the_recipients_own_account(world: VmWorld) -> None:
     payee, other, vault = world.payee(), world.payee(), world.wallet(NO_GAMBLING)
     world.vm.succeed(world.registration(payee.owner, GAMBLING))
     world.vm.succeed(world.registration(other.owner, 1))
@@ -130,7 +130,7 @@ def test_policy_that_blocks_needs_the_recipients_own_account(world: VmWorld) -> 
 
 
 @pytest.mark.parametrize("code", range(len(CATEGORIES)))
-def test_each_category_is_blocked_by_its_bit_alone(world: VmWorld, code: int) -> None:
+def test_each_category_is_blocked_only_by_its_bit(world: VmWorld, code: int) -> None:
     payee = world.payee()
     world.vm.succeed(world.registration(payee.owner, code))
     everything = (1 << len(CATEGORIES)) - 1

@@ -23,7 +23,7 @@ def assert_violation(refused: Receipt, rule: str, limit: int, attempted: int) ->
     assert (violation.rule_name, violation.limit, violation.attempted) == (rule, limit, attempted)
 
 
-def test_expiry_pays_in_its_second_and_not_after(world: VmWorld) -> None:
+def test_policy_allows_payments_in_its_last_second_and_not_after(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(expiry=START + 9)), world.payee()
     world.vm.now = START + 9
     world.vm.succeed(world.payment(vault, payee))
@@ -38,14 +38,14 @@ def test_violation_names_vault_and_recipient(world: VmWorld) -> None:
     assert (violation.vault, violation.recipient) == (vault, payee.owner)
 
 
-def test_allowed_recipients_has_nothing_to_count(world: VmWorld) -> None:
+def test_allowed_recipients_reports_no_figures(world: VmWorld) -> None:
     vault = world.wallet(Rules(restricted=True))
     refused = world.vm.refuse("RecipientNotAllowed", world.payment(vault, world.payee()))
     assert_violation(refused, "allowed_recipients", 0, 0)
 
 
 @pytest.mark.parametrize("limit", [1, USDC, 10 * USDC])
-def test_max_per_tx_reaches_its_limit_and_not_more(world: VmWorld, limit: int) -> None:
+def test_max_per_tx_allows_its_limit_and_no_more(world: VmWorld, limit: int) -> None:
     vault, payee = world.wallet(Rules(max_per_tx=limit)), world.payee()
     refused = world.vm.refuse("MaxPerTxExceeded", world.payment(vault, payee, limit + 1))
     assert_violation(refused, "max_per_tx", limit, limit + 1)
@@ -101,7 +101,7 @@ def test_max_per_month_counts_the_utc_calendar_month(world: VmWorld) -> None:
         world.vm.succeed(world.payment(vault, payee, 100))
 
 
-def test_require_co_sign_asks_above_its_threshold(world: VmWorld) -> None:
+def test_require_co_sign_applies_above_its_threshold(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(require_co_sign=USDC)), world.payee()
     world.vm.succeed(world.payment(vault, payee, USDC))
     refused = world.vm.refuse("CoSignRequired", world.payment(vault, payee, USDC + 1))
@@ -111,12 +111,12 @@ def test_require_co_sign_asks_above_its_threshold(world: VmWorld) -> None:
 
 
 @pytest.mark.parametrize("role", ["authority", "session", "arbiter", "verifier", "stranger"])
-def test_nobody_but_the_operator_co_signs(world: VmWorld, role: str) -> None:
+def test_only_the_operator_can_co_sign(world: VmWorld, role: str) -> None:
     vault, payee = world.wallet(Rules(require_co_sign=USDC)), world.payee()
     world.vm.refuse("Unauthorized", world.payment(vault, payee, USDC + 1, co_signer=getattr(world, role)))
 
 
-def test_operator_alone_is_one_signature(world: VmWorld) -> None:
+def test_operator_alone_counts_as_one_signature(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(require_co_sign=USDC)), world.payee()
     world.vm.succeed(world.payment(vault, payee, USDC, signer=world.operator))
     world.vm.refuse("CoSignRequired", world.payment(vault, payee, USDC + 1, signer=world.operator))
@@ -141,7 +141,7 @@ def test_limit_of_zero_is_a_limit(world: VmWorld, rules: Rules) -> None:
     assert refused.violation.limit == 0
 
 
-def test_largest_limits_let_everything_pass(world: VmWorld) -> None:
+def test_largest_limits_allow_everything(world: VmWorld) -> None:
     whole = 2**64 - 1
     rules = Rules(
         max_per_tx=whole,
@@ -158,7 +158,7 @@ def test_largest_limits_let_everything_pass(world: VmWorld) -> None:
     assert_violation(refused, "max_per_day", whole, whole)
 
 
-def test_refusal_comes_before_a_lack_of_money(world: VmWorld) -> None:
+def test_policy_is_judged_before_the_balance(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(max_per_tx=5), funds=0), world.payee()
     world.vm.refuse("MaxPerTxExceeded", world.payment(vault, payee, 6))
     world.vm.refuse("InsufficientBalance", world.payment(vault, payee, 5))
@@ -231,7 +231,7 @@ def test_pause_and_freeze_log_no_violation(world: VmWorld) -> None:
     assert world.vm.refuse("OrgPaused", world.payment(vault, payee)).violation is None
 
 
-def test_clock_that_steps_back_opens_nothing(world: VmWorld) -> None:
+def test_clock_that_steps_back_frees_no_budget(world: VmWorld) -> None:
     rules = Rules(max_per_day=10, max_per_month=15, velocity_cap=2)
     vault, payee = world.wallet(rules), world.payee()
     world.vm.now = FEBRUARY
@@ -259,7 +259,7 @@ SPENT = [
 
 
 @pytest.mark.parametrize(("error", "rules"), SPENT)
-def test_edit_of_the_policy_resets_nothing(world: VmWorld, error: str, rules: Rules) -> None:
+def test_editing_the_policy_resets_nothing(world: VmWorld, error: str, rules: Rules) -> None:
     vault, payee = world.wallet(), world.payee()
     policy = world.fields(vault)["policy"]
     world.vm.succeed(world.payment(vault, payee, 10))
@@ -271,7 +271,7 @@ def test_edit_of_the_policy_resets_nothing(world: VmWorld, error: str, rules: Ru
 
 
 @pytest.mark.parametrize(("error", "rules"), SPENT)
-def test_switch_of_the_policy_resets_nothing(world: VmWorld, error: str, rules: Rules) -> None:
+def test_switching_the_policy_resets_nothing(world: VmWorld, error: str, rules: Rules) -> None:
     vault, payee, strict = world.wallet(), world.payee(), world.policy(rules)
     world.vm.succeed(world.payment(vault, payee, 10))
     loose = world.fields(vault)["policy"]
@@ -282,7 +282,7 @@ def test_switch_of_the_policy_resets_nothing(world: VmWorld, error: str, rules: 
     world.vm.refuse(error, world.payment(vault, payee, 1))
 
 
-def test_vaults_under_one_policy_are_counted_each_for_itself(world: VmWorld) -> None:
+def test_vaults_under_one_policy_are_counted_separately(world: VmWorld) -> None:
     policy, payee = world.policy(Rules(max_per_day=10, velocity_cap=1)), world.payee()
     for vault in [world.wallet(policy) for _ in range(2)]:
         world.vm.succeed(world.payment(vault, payee, 10))

@@ -23,13 +23,13 @@ def _replayer() -> Path | None:
     return None if cargo is None else native.build(cargo)
 
 
-def test_native_crate_is_there_to_be_compared(replayer: Path | None) -> None:
+def test_native_crate_is_available_for_comparison(replayer: Path | None) -> None:
     if replayer is None and os.environ.get("CI") != "true":
         pytest.skip("there is no cargo that works, so the sequences were not repeated in the native crate")
     assert replayer is not None
 
 
-def test_no_sequence_of_payments_passes_the_caps_and_both_builds_judge_alike(
+def test_no_sequence_exceeds_the_caps_and_both_builds_agree(
     request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], replayer: Path | None
 ) -> None:
     full = request.config.getoption("--full", default=False)

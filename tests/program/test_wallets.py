@@ -32,7 +32,7 @@ def withdrawal(world: VmWorld, vault: Pubkey, amount: int | None = None) -> Inst
 
 
 @pytest.mark.parametrize("with_session", [True, False])
-def test_new_vault_is_empty_and_told(world: VmWorld, with_session: bool) -> None:
+def test_new_vault_is_empty_and_reported(world: VmWorld, with_session: bool) -> None:
     policy, vault = world.policy(), world.addresses.vault(world.org, "a")
     session = (world.session, SESSION_ENDS) if with_session else (NONE, 0)
     result = world.vm.succeed(world.wallet_creation("a", policy, session if with_session else None))
@@ -56,7 +56,7 @@ def test_agent_has_one_vault(world: VmWorld) -> None:
 
 
 @pytest.mark.parametrize("role", ["authority", "arbiter", "verifier", "session", "stranger"])
-def test_only_the_operator_runs_vaults(world: VmWorld, role: str) -> None:
+def test_only_the_operator_manages_vaults(world: VmWorld, role: str) -> None:
     signer, vault = getattr(world, role), world.wallet(funds=0)
     policy = world.fields(vault)["policy"]
     refuse, build = world.vm.refuse, world.build
@@ -67,7 +67,7 @@ def test_only_the_operator_runs_vaults(world: VmWorld, role: str) -> None:
     refuse("Unauthorized", build.withdraw(operator=signer, vault=vault, amount=1, reference=bytes(16)))
 
 
-def test_update_changes_the_session_authority_alone(world: VmWorld) -> None:
+def test_update_can_change_only_the_session_authority(world: VmWorld) -> None:
     vault, payee, next_session = world.wallet(), world.payee(), world.vm.key()
     policy = world.fields(vault)["policy"]
     result = world.vm.succeed(
@@ -80,7 +80,7 @@ def test_update_changes_the_session_authority_alone(world: VmWorld) -> None:
     world.vm.succeed(world.payment(vault, payee, signer=next_session))
 
 
-def test_update_moves_the_vault_to_another_policy_alone(world: VmWorld) -> None:
+def test_update_can_change_only_the_policy(world: VmWorld) -> None:
     vault, payee, strict = world.wallet(), world.payee(), world.policy(Rules(max_per_tx=1))
     old = world.fields(vault)["policy"]
     result = world.vm.succeed(
@@ -94,7 +94,7 @@ def test_update_moves_the_vault_to_another_policy_alone(world: VmWorld) -> None:
     world.vm.refuse("WrongPolicy", world.payment(vault, payee, policy=old))
 
 
-def test_policy_is_only_switched_from_the_one_attached_to_another(world: VmWorld) -> None:
+def test_policy_switches_only_from_the_attached_one_to_another(world: VmWorld) -> None:
     vault, other = world.wallet(), world.policy()
     attached = world.fields(vault)["policy"]
 
@@ -108,7 +108,7 @@ def test_policy_is_only_switched_from_the_one_attached_to_another(world: VmWorld
     world.vm.succeed(update(attached, other))
 
 
-def test_zero_address_takes_the_session_authority_away(world: VmWorld) -> None:
+def test_zero_address_removes_the_session_authority(world: VmWorld) -> None:
     vault, payee = world.wallet(), world.payee()
     world.vm.succeed(world.build.update_wallet(operator=world.operator, vault=vault, session=(NONE, SESSION_ENDS)))
     fields = world.fields(vault)
@@ -133,7 +133,7 @@ def test_archived_vault_shrinks_and_returns_the_rest_of_its_rent(world: VmWorld)
     assert world.fields(policy)["wallet_count"] == 0
 
 
-def test_archived_vault_does_nothing_but_withdraw(world: VmWorld) -> None:
+def test_archived_vault_can_only_withdraw(world: VmWorld) -> None:
     payee, policy, vault = world.payee(), world.policy(), world.addresses.vault(world.org, "a")
     world.vm.succeed(world.wallet_creation("a", policy))
     again = closing(world, vault)
@@ -155,7 +155,7 @@ def test_archived_vault_does_nothing_but_withdraw(world: VmWorld) -> None:
     world.vm.refuse("System:0", world.wallet_creation("a", world.policy()))
 
 
-def test_stray_deposit_to_an_archived_vault_is_withdrawn(world: VmWorld) -> None:
+def test_stray_deposit_to_an_archived_vault_can_be_withdrawn(world: VmWorld) -> None:
     vault = world.wallet(funds=0)
     world.vm.refuse("ZeroAmount", withdrawal(world, vault))
     world.vm.succeed(closing(world, vault))
@@ -168,7 +168,7 @@ def test_stray_deposit_to_an_archived_vault_is_withdrawn(world: VmWorld) -> None
     assert world.fields(vault)["sequence"] == 4
 
 
-def test_vault_with_money_or_open_escrows_is_not_archived(world: VmWorld) -> None:
+def test_vault_with_money_or_open_escrows_cannot_be_archived(world: VmWorld) -> None:
     vault = world.wallet(funds=1)
     world.vm.refuse("WalletNotEmpty", closing(world, vault))
     world.vm.succeed(withdrawal(world, vault))
@@ -180,13 +180,13 @@ def test_vault_with_money_or_open_escrows_is_not_archived(world: VmWorld) -> Non
     world.vm.refuse("OpenEscrows", closing(world, vault))
 
 
-def test_rent_of_an_archived_vault_goes_to_nobody_else(world: VmWorld) -> None:
+def test_rent_of_an_archived_vault_cannot_go_to_anyone_else(world: VmWorld) -> None:
     vault = world.wallet(funds=0)
     for receiver in (world.operator, world.stranger):
         world.vm.refuse("WrongRentReceiver", closing(world, vault, receiver=receiver))
 
 
-def test_frozen_vault_and_paused_organisation_let_money_go_home(world: VmWorld) -> None:
+def test_freeze_and_pause_do_not_stop_withdrawals_and_archiving(world: VmWorld) -> None:
     vault = world.wallet()
     world.vm.succeed(world.freeze(vault))
     world.pause()
@@ -195,7 +195,7 @@ def test_frozen_vault_and_paused_organisation_let_money_go_home(world: VmWorld) 
     assert world.fields(vault)["frozen"] == MANUAL
 
 
-def test_withdrawal_moves_the_amount_into_the_reserve_and_tells_both_balances(world: VmWorld) -> None:
+def test_withdrawal_moves_the_amount_and_reports_both_balances(world: VmWorld) -> None:
     vault = world.wallet(funds=10 * USDC)
     before, reference = world.balance(world.reserve), b"r" * 16
     result = world.vm.succeed(
@@ -208,21 +208,21 @@ def test_withdrawal_moves_the_amount_into_the_reserve_and_tells_both_balances(wo
     assert result.transfers == 1
 
 
-def test_withdrawal_takes_what_is_there_and_not_nothing(world: VmWorld) -> None:
+def test_withdrawing_zero_or_more_than_the_balance_is_refused(world: VmWorld) -> None:
     vault = world.wallet(funds=5)
     world.vm.refuse("InsufficientBalance", withdrawal(world, vault, 6))
     world.vm.refuse("ZeroAmount", withdrawal(world, vault, 0))
     world.vm.succeed(withdrawal(world, vault, 5))
 
 
-def test_withdrawal_gives_nothing_back_to_the_limits(world: VmWorld) -> None:
+def test_withdrawal_does_not_credit_the_limits(world: VmWorld) -> None:
     vault, payee = world.wallet(Rules(max_per_day=USDC)), world.payee()
     world.vm.succeed(world.payment(vault, payee))
     world.vm.succeed(withdrawal(world, vault, USDC))
     world.vm.refuse("MaxPerDayExceeded", world.payment(vault, payee, 1))
 
 
-def test_session_authority_signs_until_its_time_and_not_from_it_on(world: VmWorld) -> None:
+def test_session_authority_signs_until_it_expires(world: VmWorld) -> None:
     vault, payee, ends = world.wallet(), world.payee(), world.vm.now + 100
     world.vm.succeed(world.build.update_wallet(operator=world.operator, vault=vault, session=(world.session, ends)))
     world.vm.now = ends - 1
@@ -235,7 +235,7 @@ def test_session_authority_signs_until_its_time_and_not_from_it_on(world: VmWorl
     world.vm.refuse("SessionExpired", world.payment(vault, payee))
 
 
-def test_vault_is_made_though_somebody_has_made_its_token_account(world: VmWorld) -> None:
+def test_vault_can_be_created_if_its_token_account_exists(world: VmWorld) -> None:
     vault = world.addresses.vault(world.org, "a")
     world.vm.succeed(world.build.create_token_account(payer=world.payer, owner=vault))
     world.fill(world.tokens_of(vault), vault, 5)
@@ -251,7 +251,7 @@ def test_vault_is_made_though_somebody_has_made_its_token_account(world: VmWorld
         {"frozen": True},
     ],
 )
-def test_token_account_that_others_have_a_hand_in_is_not_taken_over(
+def test_token_account_that_others_control_is_not_adopted(
     world: VmWorld, fault: dict[str, Pubkey | bool]
 ) -> None:
     vault = world.addresses.vault(world.org, "a")
@@ -260,14 +260,14 @@ def test_token_account_that_others_have_a_hand_in_is_not_taken_over(
     world.vm.refuse("WrongTokenAccount", world.wallet_creation("a", world.policy()))
 
 
-def test_token_account_made_beforehand_for_another_owner_is_refused(world: VmWorld) -> None:
+def test_existing_token_account_of_another_owner_is_refused(world: VmWorld) -> None:
     vault = world.addresses.vault(world.org, "a")
     place_token_account(world.vm, world.mint, world.stranger, at=world.tokens_of(vault))
     world.vm.refuse("AssociatedToken:0", world.wallet_creation("a", world.policy()))
 
 
 @pytest.mark.parametrize("lamports", [1, 10**6, 10**10])
-def test_lamports_sent_to_addresses_beforehand_stop_nothing(world: VmWorld, lamports: int) -> None:
+def test_lamports_sent_ahead_do_not_block_new_accounts(world: VmWorld, lamports: int) -> None:
     vault, key, payee = world.addresses.vault(world.org, "a"), b"k" * 16, world.payee()
     policy, reference = world.addresses.policy(world.org, key), b"r" * 16
     prepared = [
@@ -290,7 +290,7 @@ def test_lamports_sent_to_addresses_beforehand_stop_nothing(world: VmWorld, lamp
         assert world.vm.lamports(address) == max(lamports, world.vm.rent(len(world.vm.data(address))))
 
 
-def test_organisation_is_made_though_lamports_were_sent_to_its_addresses(world: VmWorld) -> None:
+def test_lamports_sent_ahead_do_not_block_a_new_organisation(world: VmWorld) -> None:
     other = world.vm.key()
     org = world.addresses.org(other, "prepared")
     presets = [world.addresses.preset(org, identifier) for identifier in PRESET_POLICY_IDS]

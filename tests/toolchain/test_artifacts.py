@@ -49,12 +49,12 @@ def contains(code: bytes, number: bytes) -> bool:
     return number in code or number[:4] + bytes(4) + number[4:] in code
 
 
-def test_the_program_is_at_most_150_kb_and_the_readme_says_how_large(code: bytes) -> None:
+def test_the_program_is_at_most_150_kb_and_the_readme_states_its_size(code: bytes) -> None:
     assert len(code) <= MAX_SIZE
     assert f" {round(len(code) / 1000)} kB," in (ROOT / "README.md").read_text()
 
 
-def test_the_rent_that_a_deployment_needs_is_what_the_guide_says(code: bytes) -> None:
+def test_the_guide_states_the_rent_of_a_deployment(code: bytes) -> None:
     # The program's bytes and the loader's 45 stand in one account, 36 in another.
     lamports = sum(Rent.default().minimum_balance(size) for size in (len(code) + 45, 36))
     guide = (ROOT / "app" / "docs" / "guides" / "clusters.md").read_text()

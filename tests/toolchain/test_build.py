@@ -23,7 +23,7 @@ def test_an_unknown_argument_is_refused_with_the_usage() -> None:
 @pytest.mark.toolchain
 @pytest.mark.usefixtures("debian_packages")
 @pytest.mark.parametrize("address", ["0OIl", "a b", "1" * 31, '1");'])
-def test_a_program_id_that_is_no_address_is_refused(address: str) -> None:
+def test_an_invalid_program_id_is_refused(address: str) -> None:
     result = build(AGENT_VAULT_PROGRAM_ID=address)
     assert result.returncode == 1
     assert f"AGENT_VAULT_PROGRAM_ID is not an address: {address}" in result.stderr

@@ -105,7 +105,7 @@ def test_the_order_of_the_parts_does_not_change_the_document(tmp_path: Path) -> 
     assert (tmp_path / "idl.json").read_bytes() == first
 
 
-def test_keys_stand_in_the_order_of_the_format(tmp_path: Path) -> None:
+def test_keys_follow_the_order_of_the_format(tmp_path: Path) -> None:
     idl = joined(tmp_path, printed("address", ADDRESS), printed("program", program()))
     assert list(idl["accounts"][0]) == ["name", "discriminator"]
     assert list(idl["types"][0]["type"]) == ["kind", "fields"]

@@ -71,7 +71,7 @@ def eventually(look: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
-def test_organisation_is_made_funded_served_and_kept(validator: Node, faucet: Faucet, tmp_path: Path) -> None:
+def test_organisation_is_created_funded_served_and_kept(validator: Node, faucet: Faucet, tmp_path: Path) -> None:
     place = ["--data-dir", str(tmp_path), "--rpc-url", validator.url, "--usdc-mint", str(faucet.usdc_mint)]
     # Given an organisation with money in its reserve
     said = run(*_AGENT_VAULT, "orgs", "create", "acme", *place)

@@ -24,7 +24,7 @@ def units(receipt: Receipt) -> int:
     return max(int(match[1]) for line in receipt.logs if (match := re.match(consumed, line)))
 
 
-def test_payments_and_escrows_keep_to_their_limits_with_all_rules_set(validator: Node) -> None:
+def test_payments_and_escrows_with_all_rules_stay_within_their_units(validator: Node) -> None:
     # Given a vault whose policy sets every rule, and a registered recipient
     world = VmWorld(ValidatorVm(validator))
     receiver = worker(world)

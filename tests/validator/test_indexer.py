@@ -18,7 +18,7 @@ _NEVER = 3_600.0
 _PATIENCE = 30.0
 
 
-async def test_payment_is_stored_as_soon_as_it_is_told(validator: Node, tmp_path: Path) -> None:
+async def test_payment_is_stored_as_soon_as_the_node_announces_it(validator: Node, tmp_path: Path) -> None:
     # Given an indexer that never looks by itself after its first look
     world = VmWorld(ValidatorVm(validator))
     vault, payee = world.wallet(), world.payee()

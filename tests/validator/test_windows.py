@@ -22,7 +22,7 @@ def smoking(names: set[str]) -> list[object]:
 
 @pytest.mark.parametrize("name", smoking({"day: what is live counts alone"}))
 @pytest.mark.usefixtures("chain")
-def test_vault_pays_what_its_past_has_left_and_not_more(windows: Windows, name: str) -> None:
+def test_vault_pays_no_more_than_its_past_leaves(windows: Windows, name: str) -> None:
     vault, world = windows.vaults[name], windows.world
     for amount, error in CASES[name].now:
         payment = world.payment(vault, windows.payee, amount)
@@ -33,7 +33,7 @@ def test_vault_pays_what_its_past_has_left_and_not_more(windows: Windows, name: 
 
 
 @pytest.mark.usefixtures("chain")
-def test_operator_funds_what_its_past_has_left_and_not_more(windows: Windows) -> None:
+def test_operator_funds_no_more_than_its_past_leaves(windows: Windows) -> None:
     world, vault = windows.limited, windows.limited_vault
     world.vm.refuse("OperatorLimitExceeded", world.funding(vault, 71))
     world.vm.succeed(world.funding(vault, 70))
