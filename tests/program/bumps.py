@@ -1,4 +1,4 @@
-"""Program-derived addresses that are not the canonical ones of their seeds."""
+"""Program-derived addresses with a bump other than the canonical one."""
 
 import hashlib
 
@@ -8,11 +8,11 @@ from tests.support.vm import PROGRAM_ID
 
 
 def below_canonical(*seeds: bytes) -> tuple[Pubkey, int]:
-    """Return the program's address of these seeds with the highest bump below the canonical one, and that bump."""
+    """Return the address derived with the highest bump below the canonical one, and that bump."""
     canonical = Pubkey.find_program_address(list(seeds), PROGRAM_ID)[1]
     for bump in reversed(range(canonical)):
         preimage = b"".join([*seeds, bytes([bump]), bytes(PROGRAM_ID), b"ProgramDerivedAddress"])
         address = Pubkey.from_bytes(hashlib.sha256(preimage).digest())
         if not address.is_on_curve():
             return address, bump
-    raise AssertionError("these seeds have one address only")
+    raise AssertionError("these seeds have only one address")

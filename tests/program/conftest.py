@@ -7,5 +7,5 @@ from tests.support.vm_world import VmWorld
 
 @pytest.fixture
 def world() -> VmWorld:
-    """An organisation of its own, in a VM of its own."""
+    """A new organisation in a new VM."""
     return VmWorld()

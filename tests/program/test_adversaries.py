@@ -1,4 +1,4 @@
-"""Every attack that the IDL's accounts allow, on every instruction: each has its error and changes nothing."""
+"""Tries every attack on accounts that the IDL allows: each is refused with its error and changes nothing."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from solders.instruction import AccountMeta, Instruction
 from app.chain.addresses import ASSOCIATED_TOKEN_PROGRAM, SYSTEM_PROGRAM
 from tests.program.adversaries import table
 from tests.program.adversaries.attacks import Attack, attacks
-from tests.program.adversaries.stage import Stage
+from tests.program.adversaries.stage import AttackStage
 from tests.program.adversaries.ways import CALLS, Way, slots
 from tests.support.vm import CODEC
 
@@ -54,19 +54,19 @@ AGAIN = {
     "resolve_dispute refund": "AccountDataTooSmall",
     "resolve_dispute split": "AccountDataTooSmall",
 }
-"""What the same instruction is refused with when it is signed again, under another blockhash."""
+"""The error of the same instruction signed again with another blockhash."""
 REPEATABLE = {
     "update_org": "sets the same values again",
     "update_org by operator": "pauses again",
     "write_allowlist first": "starts the same list again",
-    "withdraw live": "is another withdrawal, which the operator signs",
-    "withdraw_reserve": "is another withdrawal, which the authority signs",
-    "register_recipient change": "says the same again, which the authority signs",
-    "execute_payment plain": "is another payment, which the session authority signs",
-    "execute_payment co-signed": "is another payment, which both sign",
+    "withdraw live": "is another withdrawal, signed by the operator",
+    "withdraw_reserve": "is another withdrawal, signed by the authority",
+    "register_recipient change": "registers the same again, signed by the authority",
+    "execute_payment plain": "is another payment, signed by the session authority",
+    "execute_payment co-signed": "is another payment, signed by both",
     "check_payment": "changes nothing",
 }
-"""What may be signed again, and what it does then."""
+"""Calls that may be signed again, and what that does."""
 
 UNREAD = {
     "refund_escrow": (
@@ -75,19 +75,19 @@ UNREAD = {
     ),
     "resolve_dispute": ("instructions",),
 }
-"""Optional accounts of the settling instructions that one of them does not need."""
+"""Optional accounts that the settling instructions share, and that this one does not need."""
 PROGRAMS = {"associated_token_program": ASSOCIATED_TOKEN_PROGRAM, "system_program": SYSTEM_PROGRAM}
-"""Of these no others are accepted, needed or not."""
+"""Only these are accepted, whether needed or not."""
 
 
 @pytest.fixture(scope="module", name="stage")
-def _stage() -> Stage:
-    return Stage()
+def _stage() -> AttackStage:
+    return AttackStage()
 
 
 @pytest.fixture(scope="module", name="made")
-def _made(stage: Stage) -> Mapping[table.Key, Attack]:
-    """Every attack that the IDL gives rise to."""
+def _made(stage: AttackStage) -> Mapping[table.Key, Attack]:
+    """Every attack that follows from the IDL."""
     return {(one.way, one.account, one.kind): one for way in CALLS for one in attacks(stage, way)}
 
 
@@ -96,7 +96,7 @@ def test_every_instruction_of_the_idl_has_a_valid_call() -> None:
 
 
 @pytest.mark.parametrize("way", CALLS, ids=WAYS)
-def test_call_without_an_attack_is_accepted(stage: Stage, way: Way) -> None:
+def test_call_without_an_attack_is_accepted(stage: AttackStage, way: Way) -> None:
     for party in (stage.victim, stage.other):
         result = stage.vm.simulate(*way.make(party).instructions)
         assert result.error is None
@@ -115,11 +115,13 @@ def test_every_account_of_every_instruction_is_attacked(made: Mapping[table.Key,
 
 
 @pytest.mark.parametrize("key", REFUSALS, ids=" - ".join)
-def test_attack_is_refused_and_changes_nothing(stage: Stage, made: Mapping[table.Key, Attack], key: table.Key) -> None:
+def test_attack_is_refused_and_changes_nothing(
+    stage: AttackStage, made: Mapping[table.Key, Attack], key: table.Key
+) -> None:
     stage.vm.refuse(REFUSALS[key], *made[key].call.instructions)
 
 
-def test_harmless_change_is_accepted(stage: Stage, made: Mapping[table.Key, Attack]) -> None:
+def test_harmless_change_is_accepted(stage: AttackStage, made: Mapping[table.Key, Attack]) -> None:
     harmless = {key: attack for key, attack in made.items() if attack.harmless}
     errors = {key: stage.vm.simulate(*attack.call.instructions).error for key, attack in harmless.items()}
     assert errors == dict.fromkeys(harmless)
@@ -132,7 +134,7 @@ def test_every_call_says_what_happens_when_it_is_signed_again() -> None:
 
 @pytest.mark.parametrize("way", CALLS, ids=WAYS)
 def test_replay_is_refused_and_one_time_calls_cannot_be_repeated(way: Way) -> None:
-    stage = Stage()
+    stage = AttackStage()
     instructions = way.make(stage.victim).instructions
     transaction = stage.vm.transaction(*instructions)
     assert stage.vm.submit(transaction).error is None
@@ -144,8 +146,8 @@ def test_replay_is_refused_and_one_time_calls_cannot_be_repeated(way: Way) -> No
 
 
 @pytest.mark.parametrize("instruction", UNREAD)
-def test_accounts_an_instruction_does_not_need_have_no_effect(stage: Stage, instruction: str) -> None:
-    # Given a call in which an attacker's belongings stand in the places that are left out
+def test_accounts_an_instruction_does_not_need_have_no_effect(stage: AttackStage, instruction: str) -> None:
+    # Given a call with an attacker's accounts in the places that are normally left empty
     (way, *_) = (way for way in CALLS if way.instruction == instruction)
     vm, call = stage.vm, way.make(stage.victim).instruction
     accounts = list(call.accounts)
@@ -156,6 +158,6 @@ def test_accounts_an_instruction_does_not_need_have_no_effect(stage: Stage, inst
             )
             accounts[index] = AccountMeta(given, is_signer=slot.signer, is_writable=slot.writable)
     filled = Instruction(call.program_id, call.data, accounts)
-    # Then the same is told as of the call without them
+    # Then it reports and moves the same as the call without them
     assert vm.simulate(filled).event == vm.simulate(call).event
     assert vm.simulate(filled).transfers == vm.simulate(call).transfers

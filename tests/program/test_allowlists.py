@@ -1,4 +1,4 @@
-"""Writing allowlists in chunks, sealing them, putting them in force, and what they let pass."""
+"""Writing allowlists in chunks, sealing them, putting them in force, and which payments they allow."""
 
 import hashlib
 import secrets
@@ -20,7 +20,7 @@ MAX_ENTRIES = 1_000
 
 
 def some(count: int) -> list[bytes]:
-    """Return this many sorted entries."""
+    """Return `count` random entries, sorted."""
     return sorted(secrets.token_bytes(32) for _ in range(count))
 
 
@@ -73,7 +73,7 @@ def test_chunk_must_continue_the_list(world: VmWorld) -> None:
     for offset in (1, 4, 6):
         world.vm.refuse("AllowlistGap", world.chunk(policy, entries[offset:], offset=offset))
     world.vm.succeed(world.chunk(policy, entries[5:], offset=5))
-    # A sealed list is not continued either
+    # Nor can a sealed list be continued
     world.vm.refuse("AllowlistGap", world.chunk(policy, [b"\xff" * 32], offset=10))
 
 
@@ -133,7 +133,7 @@ def test_attested_domain_on_the_list_passes(world: VmWorld) -> None:
     world.vm.succeed(world.registration(other.owner, domain="other.example"))
     world.vm.succeed(world.payment(vault, payee))
     world.vm.refuse("RecipientNotAllowed", world.payment(vault, other))
-    # Without the account that attests it, nothing is attested
+    # Without its account, the attestation does not count
     world.vm.refuse("RecipientNotAllowed", world.payment(vault, payee, recipient=None))
 
 
@@ -167,7 +167,7 @@ def test_new_list_in_force_closes_the_old_one_and_returns_its_rent(world: VmWorl
     policy = world.policy(RESTRICTED, [bytes(first.owner)])
     vault, old = world.wallet(policy), world.fields(policy)["allowlist"]
     new = world.write_allowlist(policy, [bytes(second.owner)])
-    # While it is only written, the old one stays in force
+    # A written list does not replace the one in force
     world.vm.succeed(world.payment(vault, first))
     world.vm.refuse("RecipientNotAllowed", world.payment(vault, second))
     world.vm.refuse("WrongAllowlist", world.payment(vault, second, allowlist=new))
@@ -198,7 +198,7 @@ def test_lifting_the_restriction_closes_the_list(world: VmWorld) -> None:
     assert not world.vm.exists(old)
     assert world.fields(policy)["allowlist"] == NONE
     world.vm.succeed(world.payment(vault, world.payee()))
-    # The number of a closed list is not given again
+    # The number of a closed list is not used again
     assert world.next_allowlist(policy) == world.addresses.allowlist(policy, 2)
 
 
@@ -289,7 +289,7 @@ def test_closing_a_policy_closes_its_list(world: VmWorld) -> None:
     world.vm.refuse("WrongRentReceiver", close(allowlist, world.stranger))
     world.vm.succeed(close(allowlist, world.payer))
     assert not world.vm.exists(allowlist)
-    # What is missing from the payer's balance is in the list that was written and never used
+    # What the payer still lacks is the rent of the list that was written but never used
     left = world.vm.lamports(world.addresses.allowlist(policy, 2))
     assert world.vm.lamports(world.payer) == before - left
 

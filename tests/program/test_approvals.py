@@ -1,4 +1,4 @@
-"""Approvals: the operator's word on one payment, given before it."""
+"""Approvals: the operator's consent to one payment, given in advance."""
 
 from typing import Any
 
@@ -31,14 +31,14 @@ def test_approval_is_stored_and_reported(world: VmWorld) -> None:
     vault, payee = world.wallet(GUARDED), world.payee()
     approval = world.addresses.approval(vault, REFERENCE)
     result = world.vm.succeed(world.approving(vault, payee.owner, AMOUNT, START + 60, REFERENCE))
-    told = {"vault": vault, "recipient": payee.owner, "reference": REFERENCE, "amount": AMOUNT}
-    told |= {"policy": world.fields(vault)["policy"], "policy_version": 1}
-    told |= {"payer": world.payer, "expires_at": START + 60}
-    told["for_escrow"] = 0
+    expected = {"vault": vault, "recipient": payee.owner, "reference": REFERENCE, "amount": AMOUNT}
+    expected |= {"policy": world.fields(vault)["policy"], "policy_version": 1}
+    expected |= {"payer": world.payer, "expires_at": START + 60}
+    expected["for_escrow"] = 0
     stored = world.fields(approval)
-    assert stored == {**told, "operator": world.operator, "bump": stored["bump"], "reserved": bytes(6)}
-    told |= {"org": world.org, "approval": approval, "sequence": 3, "reserved": bytes(7)}
-    assert result.event == Event("PaymentApproved", told)
+    assert stored == {**expected, "operator": world.operator, "bump": stored["bump"], "reserved": bytes(6)}
+    expected |= {"org": world.org, "approval": approval, "sequence": 3, "reserved": bytes(7)}
+    assert result.event == Event("PaymentApproved", expected)
 
 
 def test_approved_payment_passes_once_and_closes_the_approval(world: VmWorld) -> None:
@@ -130,8 +130,8 @@ def test_operator_can_withdraw_an_approval(world: VmWorld) -> None:
     world.vm.refuse("WrongRentReceiver", closing(world, vault, approval, world.operator, world.stranger))
     pay = world.payment(vault, payee, AMOUNT, approval=approval)
     result = world.vm.succeed(closing(world, vault, approval, world.operator))
-    told = {"org": world.org, "vault": vault, "approval": approval, "sequence": 4}
-    assert result.event == Event("ApprovalClosed", told)
+    expected = {"org": world.org, "vault": vault, "approval": approval, "sequence": 4}
+    assert result.event == Event("ApprovalClosed", expected)
     assert world.vm.lamports(world.payer) == before
     world.vm.refuse("AccountDataTooSmall", pay)
 
@@ -177,7 +177,7 @@ def test_approval_ends_when_the_vault_gets_another_policy(world: VmWorld) -> Non
             operator=world.operator, vault=vault, policy=world.fields(vault)["policy"], new_policy=other
         )
     )
-    # The other policy has the same version number, but is not what the operator saw
+    # The other policy has the same version number but is not the one the operator saw
     world.vm.refuse("WrongApproval", world.payment(vault, payee, AMOUNT, approval=approval))
 
 

@@ -1,4 +1,4 @@
-"""The preview of a payment: it says what the payment would say, how much still fits, and when it would pass."""
+"""The preview of a payment: what the payment would answer, how much still fits, and when it would pass."""
 
 from typing import Any
 
@@ -90,7 +90,7 @@ def test_pause_and_freeze_are_verdicts_without_a_retry_time(world: VmWorld) -> N
 
 
 def assert_passes_from(world: VmWorld, vault: Any, payee: Any, amount: int, expected: int) -> None:
-    """Check that the preview names `expected`, and that a payment passes then and not a second before."""
+    """Check that the preview names `expected`, and that a payment passes then but not a second earlier."""
     check = world.check(vault, payee, amount)
     assert (check["passed"], check["retry_at"]) == (False, expected)
     world.vm.now = expected - 1

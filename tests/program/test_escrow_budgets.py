@@ -1,4 +1,4 @@
-"""What an escrow takes of a vault's budgets, and what a refund gives back: in its own slot and month, and once."""
+"""What an escrow charges to a vault's budgets, and what a refund credits: once, to the same slot and month."""
 
 import struct
 from typing import Any
@@ -29,11 +29,11 @@ FEBRUARY = 1_801_440_000
 """date -u -d 2027-02-01 +%s"""
 LEDGER = 8 + 6 * 32 + 3 * 8 + 8
 DAY_TOTAL, DAY_SLOTS = LEDGER + 4 * 8, LEDGER + 5 * 8
-"""Where a vault's account holds them."""
+"""Offsets in a vault's account."""
 
 
 def ledger(world: VmWorld, vault: Pubkey) -> dict[str, Any]:
-    """Return a vault's ledger, whose totals must be the sums of their slots."""
+    """Return a vault's ledger after checking that its totals are the sums of their slots."""
     found: dict[str, Any] = world.fields(vault)["ledger"]
     for window in (found["day"], found["hour"]):
         assert window["total"] == sum(window["slots"])
@@ -41,7 +41,7 @@ def ledger(world: VmWorld, vault: Pubkey) -> dict[str, Any]:
 
 
 def budget(world: VmWorld, vault: Pubkey, payee: Payee) -> tuple[int, int]:
-    """Return what day and month still allow."""
+    """Return what the daily and the monthly limit still allow."""
     rules = world.check(vault, payee, 1)["rules"]
     return rules[7]["headroom"], rules[8]["headroom"]
 
@@ -89,14 +89,14 @@ def test_refund_keeps_the_ledgers_time(world: VmWorld) -> None:
 
 @pytest.mark.parametrize("slots_later", [1, 95, 96, 97, 98, 194])
 def test_refund_credits_the_day_while_its_slot_is_in_the_window(world: VmWorld, slots_later: int) -> None:
-    # Given an escrow, and a payment that moves the window on by so many slots
+    # Given an escrow, and a payment `slots` later
     vault, payee = world.wallet(Rules(max_per_day=2 * AMOUNT)), world.payee()
     escrow = lock(world, vault, payee.owner, timeout=60)
     world.vm.now = START + slots_later * SLOT
     world.vm.succeed(world.payment(vault, payee, 3))
     # When it is refunded
     world.vm.succeed(world.build.refund_escrow(escrow))
-    # Then the payment alone counts, also where it stands in the ring in the escrow's place
+    # Then only the payment counts, even if it took the escrow's place in the ring
     after = ledger(world, vault)
     assert after["day"]["total"] == 3
     assert after["day"]["slots"][(START // SLOT + slots_later) % RING] == 3
@@ -112,7 +112,7 @@ def test_refund_within_the_window_credits_no_other_slot(world: VmWorld) -> None:
     world.vm.succeed(dispute(world, escrow))
     world.vm.succeed(decision(world, escrow, 0))
     world.vm.succeed(world.payment(vault, payee, AMOUNT - 2))
-    # The first slot leaves in its time, and takes only what was paid in it
+    # The first slot leaves the window on time, and takes only what was paid in it
     world.vm.now = START + DAY
     world.vm.refuse("MaxPerDayExceeded", world.payment(vault, payee, 1))
     world.vm.now = START + DAY + SLOT
@@ -139,7 +139,7 @@ def test_refund_in_another_month_credits_nothing_to_it(world: VmWorld) -> None:
     world.vm.now = FEBRUARY - 60
     seen, unseen = (lock(world, vault, payee.owner, timeout=60) for _ in range(2))
     world.vm.now = FEBRUARY
-    # Before anything was paid in the new month, and after
+    # Before and after the first payment of the new month
     world.vm.succeed(world.build.refund_escrow(unseen))
     assert budget(world, vault, payee)[1] == 2 * AMOUNT
     world.vm.succeed(world.payment(vault, payee, 3))
@@ -192,7 +192,7 @@ def test_escrow_never_touches_the_receivers_budgets(world: VmWorld) -> None:
 
 
 def test_refund_takes_no_more_from_a_slot_than_it_holds(world: VmWorld) -> None:
-    # Given a ledger that holds less than was charged, which no instruction makes of it
+    # Given a ledger that holds less than was charged, which no instruction can cause
     vault, payee = world.wallet(), world.payee()
     escrow = lock(world, vault, payee.owner)
     data = bytearray(world.vm.data(vault))

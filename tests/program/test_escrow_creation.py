@@ -1,4 +1,4 @@
-"""Creating escrows: the whole policy applies, and the receiver must be somebody who can be paid."""
+"""Creating escrows: the whole policy applies, and the receiver must be payable."""
 
 from typing import Any
 
@@ -31,9 +31,9 @@ from tests.support.vm_tokens import USDC, place_token_account
 from tests.support.vm_world import SESSION_ENDS, Payee, VmWorld
 
 SUM = 2 * AMOUNT
-"""What two escrows come to."""
+"""Amount of two escrows."""
 ADDRESS_WITH_SEED_MISMATCH = "System:5"
-"""What the system program says of an address that is not derived with the seed."""
+"""The system program's error for an address that is not derived with the seed."""
 
 
 @pytest.mark.parametrize(
@@ -53,10 +53,10 @@ def test_each_rule_refuses_and_is_reported(
     world: VmWorld, rules: Rules, error: str, violation: tuple[str, int, int]
 ) -> None:
     vault, receiver = world.wallet(rules), worker(world)
-    told = world.vm.refuse(error, creation(world, vault, receiver.vault)).violation
-    assert told is not None
-    assert (told.rule_name, told.limit, told.attempted) == violation
-    assert (told.vault, told.recipient) == (vault, receiver.vault)
+    reported = world.vm.refuse(error, creation(world, vault, receiver.vault)).violation
+    assert reported is not None
+    assert (reported.rule_name, reported.limit, reported.attempted) == violation
+    assert (reported.vault, reported.recipient) == (vault, receiver.vault)
 
 
 def test_escrows_and_payments_count_together_up_to_the_limits(world: VmWorld) -> None:
@@ -270,7 +270,7 @@ def test_bump_must_match_the_address_and_need_not_be_canonical(world: VmWorld) -
 
 
 def _with_bump(create: Instruction, bump: int) -> Instruction:
-    """Return a creation with another bump, which is its last byte."""
+    """Return a creation with another bump: the last byte."""
     return Instruction(create.program_id, create.data[:-1] + bytes([bump]), create.accounts)
 
 

@@ -1,4 +1,4 @@
-"""Disputes: who begins one, who decides it, and until when."""
+"""Disputes: who can open one, who can decide it, and until when."""
 
 import pytest
 
@@ -44,7 +44,7 @@ def test_receivers_session_disputes_only_with_its_vault(world: VmWorld) -> None:
     at = [meta.pubkey for meta in by_receiver.accounts].index(receiver.vault)
     for instead in (PROGRAM_ID, other.vault, world.org):
         world.vm.refuse("Unauthorized", replaced(by_receiver, at, instead))
-    # The requester's side needs no receiver
+    # The requester does not need the receiver's account
     world.vm.succeed(replaced(dispute(world, escrow), at, PROGRAM_ID))
 
 
@@ -63,7 +63,7 @@ def test_sessions_can_dispute_until_they_expire(world: VmWorld) -> None:
 
 
 def test_key_of_both_sides_acts_for_the_side_whose_session_is_valid(world: VmWorld) -> None:
-    # Given one key for both vaults, whose session at the requester's ends first
+    # Given one session key for both vaults, whose session on the requester's vault ends first
     vault, receiver = world.wallet(), worker(world)
     world.vm.now = SESSION_ENDS - 10
     escrow = lock(world, vault, receiver.vault)

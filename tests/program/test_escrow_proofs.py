@@ -1,4 +1,4 @@
-"""Proofs of completion: who may show a hash, whose signature counts over what, and what is no proof."""
+"""Proofs of completion: who may submit a hash, whose signature over what counts, and what is no proof."""
 
 import pytest
 from solders.pubkey import Pubkey
@@ -150,7 +150,7 @@ def test_signature_by_anyone_else_is_no_proof(world: VmWorld, kind: int) -> None
     right = key_of(world, receiver, kind)
     keys = [world.session, world.operator, world.authority, world.arbiter, world.stranger, world.payer, other.key]
     for key in {*keys, receiver.key, world.verifier} - {right}:
-        # Whoever signs the transaction, too
+        # Even if the operator signs the transaction
         complete = world.build.complete_escrow(
             escrow, payer=world.payer, kind=kind, output_hash=OUTPUT, signer=world.operator
         )
@@ -214,7 +214,7 @@ def test_receivers_session_counts_until_it_expires(world: VmWorld) -> None:
     world.vm.refuse("SessionExpired", proofs[late.address], completion(world, late, SIGNED_ATTESTATION))
     world.vm.refuse("SessionExpired", completion(world, late, signer=receiver.key))
     world.vm.refuse("SessionExpired", completion(world, late, signer=world.session))
-    # The verifier and the operator have no such time
+    # The verifier and the operator do not expire
     proof = attested(world, late, WEBHOOK_CALLBACK, world.verifier)
     assert world.vm.simulate(proof, completion(world, late, WEBHOOK_CALLBACK)).error is None
     world.vm.succeed(completion(world, late, signer=world.operator))
@@ -241,7 +241,7 @@ def test_callback_is_no_proof_without_a_verifier(world: VmWorld) -> None:
     escrow = lock(world, vault, receiver.vault)
     complete = completion(world, escrow, WEBHOOK_CALLBACK)
     world.vm.refuse("InvalidProof", attested(world, escrow, WEBHOOK_CALLBACK, verifier), complete)
-    # A verifier that is named later is none of this escrow
+    # A verifier appointed later does not belong to this escrow
     world.vm.succeed(world.build.update_org(signer=world.authority, verifier=verifier))
     world.vm.refuse("InvalidProof", attested(world, escrow, WEBHOOK_CALLBACK, verifier), complete)
     assert world.fields(escrow.address)["verifier"] == NONE

@@ -1,4 +1,4 @@
-"""Receivers that changed after the escrow was made: archived, without a token account, or not able to be paid."""
+"""Receivers that changed after the escrow was created: archived, without a token account, or unpayable."""
 
 import pytest
 from solders.instruction import AccountMeta, Instruction
@@ -132,7 +132,7 @@ def test_token_account_is_not_created_without_the_needed_accounts(world: VmWorld
     metas = list(complete.accounts)
     metas[named.index(left_out)] = AccountMeta(PROGRAM_ID, is_signer=False, is_writable=False)
     world.vm.refuse(error, Instruction(complete.program_id, complete.data, metas))
-    # Nor for somebody else
+    # Nor with somebody else's address
     if left_out == "receiver":
         metas[named.index(left_out)] = AccountMeta(world.stranger, is_signer=False, is_writable=False)
         world.vm.refuse(error, Instruction(complete.program_id, complete.data, metas))

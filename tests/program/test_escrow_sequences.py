@@ -1,16 +1,16 @@
-"""No sequence of payments and escrows loses money, passes the caps by way of a refund, or reaches another state."""
+"""No sequence of payments and escrows loses money, exceeds the caps through a refund, or leaves the model."""
 
 import secrets
 
 import pytest
 from hypothesis import HealthCheck, given, note, seed, settings
 
-from tests.program.escrow_sequences.runner import Runner
-from tests.program.escrow_sequences.steps import Sequence, sequences
+from tests.program.escrow_sequences.runner import EscrowRunner
+from tests.program.escrow_sequences.steps import EscrowSequence, sequences
 
 QUICK = (30, 60, 200)
 FULL = (250, 120, 2_000)
-"""Number of sequences, steps that one has at most, and operations on escrows that there must be in all."""
+"""Number of sequences, most steps in one, and the least number of operations on escrows in all."""
 OPERATIONS = ("create", "complete", "dispute", "resolve", "refund")
 
 
@@ -22,12 +22,12 @@ def test_every_sequence_of_escrows_follows_the_model(
     number = int(request.config.getoption("--hypothesis-seed") or secrets.randbits(32))
     with capsys.disabled():
         print(f"\n{count} sequences of up to {steps} steps; to repeat them: --hypothesis-seed={number}")
-    runner = Runner()
+    runner = EscrowRunner()
 
     @seed(number)
     @settings(max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(sequences(steps))
-    def check(sequence: Sequence) -> None:
+    def check(sequence: EscrowSequence) -> None:
         note(repr(sequence))
         runner.run(sequence)
 

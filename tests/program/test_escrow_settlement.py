@@ -1,4 +1,4 @@
-"""Settling always works: whoever pays or is paid may be frozen, archived, gone or stubborn, and the rent goes home."""
+"""Settlement always works, whatever happened to the parties, and the rent returns to whoever paid it."""
 
 import struct
 from collections.abc import Callable
@@ -49,7 +49,7 @@ def by_split(world: VmWorld, escrow: OpenEscrow) -> Instruction:
 
 
 RELEASED: dict[End, int] = {by_completion: AMOUNT, by_refund: 0, by_split: 2 * USDC}
-"""What each way to end gives the receiver."""
+"""What the receiver gets from each kind of settlement."""
 ENDS = list(RELEASED)
 
 
@@ -88,9 +88,7 @@ def test_payer_without_lamports_gets_the_rent(world: VmWorld, end: End) -> None:
 
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("writable", [True, False])
-def test_rent_goes_to_the_vault_if_a_program_now_owns_the_payer(
-    world: VmWorld, end: End, writable: bool
-) -> None:
+def test_rent_goes_to_the_vault_if_a_program_now_owns_the_payer(world: VmWorld, end: End, writable: bool) -> None:
     vault, receiver, payer = world.wallet(), worker(world), world.vm.key(LAMPORTS)
     escrow = lock(world, vault, receiver.vault, payer=payer)
     rent = LAMPORTS - world.vm.lamports(payer)
@@ -114,15 +112,15 @@ def test_donated_tokens_go_to_the_requester_and_credit_nothing(world: VmWorld, e
     released = RELEASED[end]
     assert world.balance(receiver.tokens) == released
     assert world.balance(world.tokens_of(vault)) == FUNDS - 3 * USDC - released + gift
-    told = {name: result.event.data[name] for name in ("amount", "released", "refunded")}
-    assert told == {"amount": AMOUNT, "released": released, "refunded": AMOUNT - released}
+    reported = {name: result.event.data[name] for name in ("amount", "released", "refunded")}
+    assert reported == {"amount": AMOUNT, "released": released, "refunded": AMOUNT - released}
     ledger = world.fields(vault)["ledger"]
     assert ledger["day"]["total"] == ledger["month_spent"] == 3 * USDC + released
 
 
 @pytest.mark.parametrize("end", ENDS)
 def test_neither_pause_nor_freeze_nor_policy_stops_a_settlement(world: VmWorld, end: End) -> None:
-    # Given an escrow of a policy that then forbids everything, and is another, and expires
+    # Given an escrow whose vault then gets another policy, which forbids everything and expires
     vault, receiver = world.wallet(Rules(expiry=START)), worker(world)
     escrow = lock(world, vault, receiver.vault)
     forbidding = world.policy(Rules(max_per_tx=0, max_per_day=0, velocity_cap=0, restricted=True, expiry=START))
@@ -136,7 +134,7 @@ def test_neither_pause_nor_freeze_nor_policy_stops_a_settlement(world: VmWorld, 
         world.vm.succeed(world.freeze(frozen))
     world.pause()
     world.vm.now = START + 1
-    # When it ends, then both sides are paid
+    # When it is settled, then both sides are paid
     world.vm.succeed(end(world, escrow))
     assert world.balance(receiver.tokens) == RELEASED[end]
     assert world.balance(world.tokens_of(vault)) == FUNDS - RELEASED[end]

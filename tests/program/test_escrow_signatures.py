@@ -1,4 +1,4 @@
-"""Forged signatures: instructions of the ed25519 program that verify something else than what they seem to."""
+"""Forged signatures: instructions of the ed25519 program that do not verify what they seem to verify."""
 
 import struct
 
@@ -45,15 +45,15 @@ class Forgery:
         self.seeming = bytes(self.key) + self.forged[32:] + self.message
 
     def genuine(self) -> Instruction:
-        """Return what the right key would have the runtime verify."""
+        """Return the verification of a signature by the right key."""
         return attested(self.world, self.escrow, self.kind, self.key)
 
     def by_forger(self) -> Instruction:
-        """Return what the runtime verifies, by the forger's key."""
+        """Return the verification of a signature by the forger's key."""
         return attested(self.world, self.escrow, self.kind, self.forger)
 
     def refused(self, *instructions: Instruction) -> None:
-        """Check that the program, not the runtime, refuses."""
+        """Check that the program refuses, not the runtime."""
         self.world.vm.refuse("InvalidProof", *instructions)
 
 
@@ -63,12 +63,12 @@ def offsets(
     key: tuple[int, int] = (KEY, HERE),
     message: tuple[int, int, int],
 ) -> bytes:
-    """Return one signature's offsets: where each part stands, and in which instruction; of the message the length."""
+    """Return one signature's offsets: each part's position and instruction; for the message also its length."""
     return struct.pack("<7H", *signature, *key, *message)
 
 
 def verify(*places: bytes, body: bytes, padding: int = 0) -> Instruction:
-    """Return an instruction of the ed25519 program."""
+    """Return an instruction of the ed25519 program with these offsets and bytes."""
     return Instruction(ED25519_PROGRAM, bytes([len(places), padding]) + b"".join(places) + body, [])
 
 
@@ -87,9 +87,9 @@ def test_runtime_refuses_a_forged_signature(forgery: Forgery) -> None:
 @pytest.mark.parametrize("part", ["key", "signature", "message", "all"])
 @pytest.mark.parametrize("order", ["earlier", "later"])
 def test_parts_of_another_instruction_do_not_count(forgery: Forgery, part: str, order: str) -> None:
-    # Given an instruction that shows key and message asked for, but has the runtime read `part` elsewhere
+    # Given an instruction that shows the right key and message but has the runtime read `part` elsewhere
     vm, key, size = forgery.world.vm, forgery.key, len(forgery.message)
-    other = 1 if order == "earlier" else 3  # the first is about the compute budget
+    other = 1 if order == "earlier" else 3  # the first sets the compute budget
     at = {name: other if part in {name, "all"} else HERE for name in ("key", "signature", "message")}
     said = bytes(size)
     elsewhere, signature = {
@@ -102,7 +102,7 @@ def test_parts_of_another_instruction_do_not_count(forgery: Forgery, part: str, 
         signature=(SIGNATURE, at["signature"]), key=(KEY, at["key"]), message=(MESSAGE, size, at["message"])
     )
     seeming = verify(places, body=bytes(key) + signature + forgery.message)
-    # When the runtime is content with it, then the program is not
+    # When the runtime accepts it, then the program still refuses
     if order == "earlier":
         forgery.refused(elsewhere, seeming, forgery.complete)
     else:
@@ -136,7 +136,7 @@ def test_signature_over_another_message_than_shown_does_not_count(forgery: Forge
     for body in (signed + forgery.message + said, signed + said + forgery.message):
         at = body.index(said) + KEY
         forgery.refused(verify(offsets(message=(at, len(said), HERE)), body=body), forgery.complete)
-    # A part of the message shown
+    # A part of the message that is shown
     part = forgery.message[:40]
     signed = bytes(forgery.key) + forgery.world.vm.sign(forgery.key, part)
     places = offsets(message=(MESSAGE, len(part), HERE))
@@ -199,7 +199,7 @@ def test_forged_list_of_instructions_does_not_count(forgery: Forgery) -> None:
     world = forgery.world
     at = [meta.pubkey for meta in complete.accounts].index(INSTRUCTIONS_SYSVAR)
     data = bytes(genuine.data)
-    # The sysvar's own layout, with the genuine instruction in it, and the completion as the current one
+    # The sysvar's own layout, listing the genuine instruction, with the completion as the current one
     entry = struct.pack("<H32sH", 0, bytes(ED25519_PROGRAM), len(data)) + data
     empty = struct.pack("<H32sH", 0, bytes(PROGRAM_ID), 0)
     listed = struct.pack("<3H", 2, 6, 6 + len(entry)) + entry + empty + struct.pack("<H", 1)

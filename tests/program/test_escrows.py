@@ -1,4 +1,4 @@
-"""The life of an escrow: what each of its moves does to money, accounts and events, and which moves there are."""
+"""The life of an escrow: what each transition does to money, accounts and events, and which are allowed."""
 
 import hashlib
 from collections.abc import Callable
@@ -47,11 +47,11 @@ from tests.support.vm_world import NONE, VmWorld
 FEBRUARY = 1_801_440_000
 """date -u -d 2027-02-01 +%s"""
 GONE = "AccountDataTooSmall"
-"""What names a settled escrow is refused with: its account is empty."""
+"""The error of any instruction on a settled escrow, whose account is empty."""
 
 
 def settled(world: VmWorld, escrow: OpenEscrow, receipt: Receipt, outcome: int, released: int = 0) -> None:
-    """Check balances, event and accounts after the settlement of the only escrow between its two vaults."""
+    """Check balances, event and accounts after the only escrow between two vaults was settled."""
     refunded = AMOUNT - released
     vault_balance, receiver_balance = FUNDS - AMOUNT + refunded, released
     assert world.balance(world.tokens_of(escrow.vault)) == vault_balance
@@ -88,7 +88,7 @@ def test_creation_moves_the_amount_and_reports_everything(world: VmWorld) -> Non
     result = world.vm.succeed(creation(world, vault, receiver.vault, reference=reference, expected_output=OUTPUT))
     tokens = world.addresses.escrow_tokens(escrow.address)
     assert (world.balance(world.tokens_of(vault)), world.balance(tokens)) == (FUNDS - AMOUNT, AMOUNT)
-    told = {
+    expected = {
         "org": world.org,
         "vault": vault,
         "receiver": receiver.vault,
@@ -105,7 +105,7 @@ def test_creation_moves_the_amount_and_reports_everything(world: VmWorld) -> Non
     }
     stored = world.fields(escrow.address)
     assert stored == {
-        **told,
+        **expected,
         "receiver_tokens": receiver.tokens,
         "tokens": tokens,
         "verifier": world.verifier,
@@ -120,7 +120,7 @@ def test_creation_moves_the_amount_and_reports_everything(world: VmWorld) -> Non
     assert result.event == Event(
         "EscrowCreated",
         {
-            **told,
+            **expected,
             "policy": world.fields(vault)["policy"],
             "escrow": escrow.address,
             "signer": world.session,
@@ -169,7 +169,7 @@ def test_anyone_can_refund_from_the_deadline_on(world: VmWorld) -> None:
     world.vm.now = START + HOUR
     for late in (completion(world, escrow), dispute(world, escrow)):
         world.vm.refuse("EscrowExpired", late)
-    # Signed by nobody but who pays the transaction's fee
+    # Nobody signs but the fee payer of the transaction
     assert not any(meta.is_signer for meta in refund.accounts)
     settled(world, escrow, world.vm.succeed(refund), TIMED_OUT)
 
@@ -181,8 +181,8 @@ def test_dispute_stops_everyone_but_the_arbiter(world: VmWorld) -> None:
     result = world.vm.succeed(dispute(world, escrow))
     parties = {"org": world.org, "vault": vault, "receiver": receiver.vault, "signer": world.session}
     hashes = {"reason_hash": REASON, "evidence_hash": EVIDENCE}
-    told = {**parties, **hashes, "escrow": escrow.address, "sequence": 4, "timestamp": START + HOUR - 1}
-    assert result.event == Event("EscrowDisputed", told)
+    expected = {**parties, **hashes, "escrow": escrow.address, "sequence": 4, "timestamp": START + HOUR - 1}
+    assert result.event == Event("EscrowDisputed", expected)
     assert world.fields(escrow.address)["disputed_at"] == START + HOUR - 1
     assert held(world, escrow) == AMOUNT
     proof = attested(world, escrow, SIGNED_ATTESTATION, receiver.key)

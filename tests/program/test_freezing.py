@@ -1,4 +1,4 @@
-"""Freezing vaults and lifting it: who may, when, and why it was frozen."""
+"""Freezing and unfreezing vaults: who may do it, when, and for which reason."""
 
 import pytest
 
@@ -15,15 +15,17 @@ NO, MANUAL, EXPIRY = range(3)
 def test_frozen_vault_does_not_pay_until_the_authority_unfreezes_it(world: VmWorld, role: str) -> None:
     vault, payee, signer = world.wallet(), world.payee(), getattr(world, role)
     frozen = world.vm.succeed(world.freeze(vault, signer=signer))
-    told = {"org": world.org, "vault": vault, "reserved": bytes(7)}
-    assert frozen.event == Event("WalletFrozen", {**told, "signer": signer, "sequence": 3, "reason": MANUAL})
+    expected = {"org": world.org, "vault": vault, "reserved": bytes(7)}
+    assert frozen.event == Event("WalletFrozen", {**expected, "signer": signer, "sequence": 3, "reason": MANUAL})
     assert world.fields(vault)["frozen"] == MANUAL
     assert world.vm.refuse("WalletFrozen", world.payment(vault, payee)).violation is None
     world.vm.refuse("AlreadyFrozen", world.freeze(vault))
     world.vm.refuse("AlreadyFrozen", world.freeze(vault, "Expire"))
     world.vm.refuse("Unauthorized", world.freeze(vault, "Unfreeze"))
     lifted = world.vm.succeed(world.freeze(vault, "Unfreeze", signer=world.authority))
-    assert lifted.event == Event("WalletUnfrozen", {**told, "signer": world.authority, "sequence": 4, "reason": MANUAL})
+    assert lifted.event == Event(
+        "WalletUnfrozen", {**expected, "signer": world.authority, "sequence": 4, "reason": MANUAL}
+    )
     world.vm.succeed(world.payment(vault, payee))
     world.vm.refuse("NotFrozen", world.freeze(vault, "Unfreeze", signer=world.authority))
 
@@ -47,8 +49,8 @@ def test_anyone_can_freeze_a_vault_of_an_expired_policy_once(world: VmWorld) -> 
     world.vm.now = START + 101
     assert world.vm.refuse("PolicyExpired", world.payment(vault, payee)).violation is not None
     result = world.vm.succeed(expire)
-    told = {"org": world.org, "vault": vault, "signer": world.stranger, "sequence": 4}
-    assert result.event == Event("WalletFrozen", {**told, "reason": EXPIRY, "reserved": bytes(7)})
+    expected = {"org": world.org, "vault": vault, "signer": world.stranger, "sequence": 4}
+    assert result.event == Event("WalletFrozen", {**expected, "reason": EXPIRY, "reserved": bytes(7)})
     world.vm.refuse("AlreadyFrozen", expire)
     world.vm.refuse("WalletFrozen", world.payment(vault, payee))
 

@@ -31,9 +31,9 @@ def test_funding_moves_the_amount_and_reports_both_balances(world: VmWorld) -> N
     vault, reserve, reference = world.wallet(funds=4), world.balance(world.reserve), b"r" * 16
     sequence = world.fields(world.org)["sequence"]
     result = world.vm.succeed(world.funding(vault, 3, reference=reference))
-    told = {"org": world.org, "vault": vault, "sequence": 3, "org_sequence": sequence + 1, "amount": 3}
-    told |= {"vault_balance": 7, "reserve_balance": reserve - 3, "reference": reference}
-    assert result.event == Event("WalletFunded", told)
+    expected = {"org": world.org, "vault": vault, "sequence": 3, "org_sequence": sequence + 1, "amount": 3}
+    expected |= {"vault_balance": 7, "reserve_balance": reserve - 3, "reference": reference}
+    assert result.event == Event("WalletFunded", expected)
     assert (world.balance(world.tokens_of(vault)), world.balance(world.reserve)) == (7, reserve - 3)
     assert result.transfers == 1
     assert world.fields(world.org)["sequence"] == sequence + 1
@@ -81,7 +81,7 @@ def test_limit_counts_any_24_hours(limited: VmWorld) -> None:
         limited.vm.refuse("OperatorLimitExceeded", limited.funding(vault, 1))
     limited.vm.now = START + SLOT + DAY
     limited.vm.succeed(limited.funding(vault, 100))
-    # A clock that steps back opens nothing
+    # A clock that steps back frees no budget
     limited.vm.now = START
     limited.vm.refuse("OperatorLimitExceeded", limited.funding(vault, 1))
 
@@ -112,8 +112,10 @@ def test_frozen_vault_can_be_funded(world: VmWorld) -> None:
 def test_authority_can_move_the_reserve_anywhere(world: VmWorld) -> None:
     payee, reserve = world.payee(), world.balance(world.reserve)
     first = world.vm.succeed(emptying(world, payee.tokens, 30))
-    told = {"org": world.org, "destination": payee.tokens, "sequence": 6, "amount": 30}
-    assert first.event == Event("ReserveWithdrawn", {**told, "reserve_balance": reserve - 30, "reference": b"r" * 16})
+    expected = {"org": world.org, "destination": payee.tokens, "sequence": 6, "amount": 30}
+    assert first.event == Event(
+        "ReserveWithdrawn", {**expected, "reserve_balance": reserve - 30, "reference": b"r" * 16}
+    )
     world.pause()
     rest = world.vm.succeed(emptying(world, payee.tokens))
     assert (rest.event.data["amount"], rest.event.data["reserve_balance"]) == (reserve - 30, 0)

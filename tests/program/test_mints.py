@@ -18,7 +18,7 @@ HARMLESS = {
     22: ("GroupMemberPointer", 64),
     23: ("TokenGroupMember", 72),
 }
-"""Extension types of Token-2022 that only describe, with the length of their values.
+"""Extension types of Token-2022 that only describe, with the lengths of their values.
 <https://docs.rs/spl-token-2022-interface/latest/spl_token_2022_interface/extension/enum.ExtensionType.html>"""
 HARMFUL = {
     1: ("TransferFeeConfig", 108),
@@ -113,7 +113,7 @@ def test_organisation_on_token_2022_funds_pays_and_withdraws(extensions: tuple[t
     world = VmWorld(vm, mint=mint, token_program=TOKEN_2022_PROGRAM, reserve=100)
     vault, payee = world.wallet(funds=60), world.payee()
     own = world.tokens_of(vault)
-    # Token-2022 makes associated accounts with the extension ImmutableOwner, so they are longer than SPL Token's
+    # Token-2022 adds the extension ImmutableOwner to associated accounts, so they are longer than SPL Token's
     assert len(vm.data(own)) > 165
     assert world.vm.succeed(world.payment(vault, payee, 25)).transfers == 1
     vm.succeed(world.build.withdraw(operator=world.operator, vault=vault, amount=None, reference=bytes(16)))

@@ -103,8 +103,8 @@ def test_authority_changes_only_what_it_names(world: VmWorld) -> None:
         result = world.vm.succeed(world.build.update_org(signer=world.authority, **{name: value}))
         before |= {name: int(value) if name == "paused" else value, "sequence": sequence}
         assert world.fields(world.org) == before
-        told = {key: before[key] for key in (*changes, "authority", "sequence")}
-        expected = {"org": world.org, "signer": world.authority, "reserved": bytes(7), **told}
+        current = {key: before[key] for key in (*changes, "authority", "sequence")}
+        expected = {"org": world.org, "signer": world.authority, "reserved": bytes(7), **current}
         assert result.event == Event("OrgUpdated", expected)
 
 
@@ -145,18 +145,18 @@ def test_nobody_else_can_change_an_organisation(world: VmWorld, role: str) -> No
 
 def test_authority_changes_only_when_the_proposed_one_accepts(world: VmWorld) -> None:
     heir = world.vm.key()
-    # Given no proposal, or another's, nobody takes over
+    # Given no proposal, or a proposal of somebody else, then the key cannot accept
     world.vm.refuse("Unauthorized", world.build.accept_authority(new_authority=heir))
     world.vm.succeed(world.build.update_org(signer=world.authority, pending_authority=world.stranger))
     world.vm.refuse("Unauthorized", world.build.accept_authority(new_authority=heir))
-    # When the proposed one accepts
+    # When the proposed key accepts
     world.vm.succeed(world.build.update_org(signer=world.authority, pending_authority=heir))
     result = world.vm.succeed(world.build.accept_authority(new_authority=heir))
-    # Then it alone is the authority, and the proposal is used up
+    # Then it is the only authority, and the proposal is used up
     org = world.fields(world.org)
     assert (org["authority"], org["pending_authority"], org["creator"]) == (heir, NONE, world.authority)
-    told = {"org": world.org, "previous": world.authority, "authority": heir, "sequence": 8}
-    assert result.event == Event("AuthorityAccepted", told)
+    expected = {"org": world.org, "previous": world.authority, "authority": heir, "sequence": 8}
+    assert result.event == Event("AuthorityAccepted", expected)
     world.vm.refuse("Unauthorized", world.build.accept_authority(new_authority=heir))
     world.vm.refuse("Unauthorized", world.build.update_org(signer=world.authority, paused=True))
     world.vm.succeed(world.build.update_org(signer=heir, paused=True))

@@ -1,4 +1,4 @@
-"""Payments: what moves, what is told, who signs, and what is no payment at all."""
+"""Payments: what moves, what the event reports, who signs, and what is not a payment at all."""
 
 import struct
 

@@ -60,8 +60,8 @@ def test_new_policy_holds_its_rules_and_reports_them(world: VmWorld, rules: Rule
     assert (fields["org"], fields["payer"], fields["key"]) == (world.org, world.payer, key)
     assert (fields["version"], fields["allowlist_version"], fields["wallet_count"]) == (1, 0, 0)
     assert (fields["allowlist"], fields["immutable"]) == (NONE, 0)
-    told = {"org": world.org, "policy": policy, "sequence": 6, "key": key, "immutable": False}
-    assert result.event == Event("PolicyCreated", {**told, "rules": rules.to_args()})
+    expected = {"org": world.org, "policy": policy, "sequence": 6, "key": key, "immutable": False}
+    assert result.event == Event("PolicyCreated", {**expected, "rules": rules.to_args()})
 
 
 @pytest.mark.parametrize("bit", [20, 31])

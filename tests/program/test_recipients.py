@@ -1,4 +1,4 @@
-"""Registering recipients: who may, from when it counts, and what a payment makes of it."""
+"""Registering recipients: who may do it, when it takes effect, and what it means for payments."""
 
 import pytest
 from solders.pubkey import Pubkey
@@ -17,7 +17,7 @@ DELAY = 3_600
 
 @pytest.fixture
 def slow() -> VmWorld:
-    """An organisation in which the operator's attestations count after an hour."""
+    """An organisation in which the operator's attestations take effect after an hour."""
     return VmWorld(attestation_delay=DELAY)
 
 
@@ -25,7 +25,7 @@ def slow() -> VmWorld:
 def test_registration_is_stored_and_reported(world: VmWorld, domain: str | None) -> None:
     payee = world.payee()
     result = world.vm.succeed(world.registration(payee.owner, GAMBLING, domain))
-    told = {
+    expected = {
         "org": world.org,
         "address": payee.owner,
         "domain_hash": bytes(32) if domain is None else domain_hash("shop.example"),
@@ -34,9 +34,9 @@ def test_registration_is_stored_and_reported(world: VmWorld, domain: str | None)
         "has_domain": int(domain is not None),
     }
     stored = world.fields(world.addresses.recipient(world.org, payee.owner))
-    assert stored == {**told, "reserved": bytes(6)}
-    told |= {"signer": world.operator, "sequence": 6, "reserved": bytes(6)}
-    assert result.event == Event("RecipientRegistered", told)
+    assert stored == {**expected, "reserved": bytes(6)}
+    expected |= {"signer": world.operator, "sequence": 6, "reserved": bytes(6)}
+    assert result.event == Event("RecipientRegistered", expected)
 
 
 @pytest.mark.parametrize("category", [20, 32, 255])
@@ -93,7 +93,7 @@ def test_unregistered_recipient_can_be_blocked_as_uncategorized(slow: VmWorld) -
     payee, open_vault, closed_vault = slow.payee(), slow.wallet(NO_GAMBLING), slow.wallet(NOT_UNKNOWN)
     slow.vm.succeed(slow.payment(open_vault, payee))
     slow.vm.refuse("CategoryBlocked", slow.payment(closed_vault, payee))
-    # What the operator registers counts as nothing until its time has come
+    # The operator's registration has no effect before the delay has passed
     slow.vm.succeed(slow.registration(payee.owner, 1))
     slow.vm.refuse("CategoryBlocked", slow.payment(closed_vault, payee))
     slow.vm.now = START + DELAY

@@ -1,4 +1,4 @@
-"""Each rule at its boundary: what it lets pass, what it refuses and how it says so; and the order of the rules."""
+"""Each rule at its boundary: what it allows, what it refuses and how it reports that; and the order of the rules."""
 
 from collections.abc import Callable
 from typing import Any
@@ -76,7 +76,7 @@ def test_max_per_day_counts_any_24_hours(world: VmWorld) -> None:
         world.vm.now = now
         refused = world.vm.refuse("MaxPerDayExceeded", world.payment(vault, payee, 1))
         assert_violation(refused, "max_per_day", 100, 101)
-    # The first slot leaves when all of it is older than 24 hours, the second a quarter of an hour later
+    # The first slot leaves once all of it is older than 24 hours, the second a quarter of an hour later
     world.vm.now = START + SLOT + DAY
     refused = world.vm.refuse("MaxPerDayExceeded", world.payment(vault, payee, 31))
     assert_violation(refused, "max_per_day", 100, 101)
@@ -182,7 +182,7 @@ def test_first_rule_in_order_is_the_one_reported(world: VmWorld) -> None:
     world.update_policy(policy, Rules(**everything))
     world.vm.succeed(world.freeze(vault))
     world.pause()
-    # When one after the other is lifted, in order, then the next one is reported
+    # When they are lifted in order, one after the other, then the next one is reported
     lifts: list[Callable[[], object]] = [
         lambda: world.vm.succeed(world.build.update_org(signer=world.authority, paused=False)),
         lambda: _unfreeze(world, vault, everything),
@@ -212,11 +212,11 @@ CODES = {
     "MaxPerMonthExceeded": "max_per_month",
     "CoSignRequired": "require_co_sign",
 }
-"""The error of each rule, in the order of judgement."""
+"""The error of each rule, in the order in which they are judged."""
 
 
 def _unfreeze(world: VmWorld, vault: Any, rules: dict[str, Any]) -> None:
-    """Lift a freeze, for which the policy must not be expired."""
+    """Lift a freeze, which is refused while the policy is expired."""
     policy = world.fields(vault)["policy"]
     world.update_policy(policy, OPEN)
     world.vm.succeed(world.freeze(vault, "Unfreeze", signer=world.authority))
@@ -241,7 +241,7 @@ def test_clock_that_steps_back_frees_no_budget(world: VmWorld) -> None:
         world.vm.refuse("MaxPerDayExceeded", world.payment(vault, payee, 2))
     world.vm.succeed(world.payment(vault, payee, 1))
     world.vm.refuse("VelocityCapExceeded", world.payment(vault, payee, 1))
-    # What was spent while the clock was behind counts at the time from which it stepped back
+    # Payments made while the clock was behind count at the time before it stepped back
     world.vm.now = FEBRUARY + MINUTE + HOUR - 1
     world.vm.refuse("VelocityCapExceeded", world.payment(vault, payee, 1))
     world.vm.now = FEBRUARY + SLOT + DAY - 1
@@ -264,7 +264,7 @@ def test_editing_the_policy_resets_nothing(world: VmWorld, error: str, rules: Ru
     policy = world.fields(vault)["policy"]
     world.vm.succeed(world.payment(vault, payee, 10))
     for _ in range(2):
-        # A rule that was not set when the payment was made finds it
+        # A rule that was set later counts the earlier payment
         world.update_policy(policy, rules)
         world.vm.refuse(error, world.payment(vault, payee, 1))
         world.update_policy(policy, OPEN)

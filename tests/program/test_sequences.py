@@ -1,4 +1,4 @@
-"""No sequence of payments passes the caps, and the program in the VM judges as the native crate does."""
+"""No sequence of payments exceeds the caps, and the program in the VM decides as the native crate does."""
 
 import os
 import secrets
@@ -8,24 +8,24 @@ import pytest
 from hypothesis import HealthCheck, given, note, seed, settings
 
 from tests.program.sequences import native
-from tests.program.sequences.runner import Runner
-from tests.program.sequences.steps import Sequence, sequences
+from tests.program.sequences.runner import PaymentRunner
+from tests.program.sequences.steps import PaymentSequence, sequences
 
 QUICK = (200, 60)
 FULL = (2_000, 200)
-"""Number of sequences, and steps that one has at most."""
+"""Number of sequences, and most steps in one."""
 
 
 @pytest.fixture(scope="module", name="replayer")
 def _replayer() -> Path | None:
-    """The native program, where it can be compiled."""
+    """The native program, if it can be compiled."""
     cargo = native.find_cargo()
     return None if cargo is None else native.build(cargo)
 
 
 def test_native_crate_is_available_for_comparison(replayer: Path | None) -> None:
     if replayer is None and os.environ.get("CI") != "true":
-        pytest.skip("there is no cargo that works, so the sequences were not repeated in the native crate")
+        pytest.skip("there is no working cargo, so the sequences were not replayed in the native crate")
     assert replayer is not None
 
 
@@ -37,12 +37,12 @@ def test_no_sequence_exceeds_the_caps_and_both_builds_agree(
     number = int(request.config.getoption("--hypothesis-seed") or secrets.randbits(32))
     with capsys.disabled():
         print(f"\n{count} sequences of up to {steps} payments; to repeat them: --hypothesis-seed={number}")
-    runner = Runner()
+    runner = PaymentRunner()
 
     @seed(number)
     @settings(max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(sequences(steps))
-    def check(sequence: Sequence) -> None:
+    def check(sequence: PaymentSequence) -> None:
         note(repr(sequence))
         transcript = runner.run(sequence)
         if replayer is not None:

@@ -38,14 +38,14 @@ def test_new_vault_is_empty_and_reported(world: VmWorld, with_session: bool) -> 
     result = world.vm.succeed(world.wallet_creation("a", policy, session if with_session else None))
     fields = world.fields(vault)
     ledger = fields.pop("ledger")
-    told = {"org": world.org, "policy": policy, "sequence": 1, "agent_hash": agent_hash("a")}
-    told |= {"session_authority": session[0], "session_expires_at": session[1]}
+    expected = {"org": world.org, "policy": policy, "sequence": 1, "agent_hash": agent_hash("a")}
+    expected |= {"session_authority": session[0], "session_expires_at": session[1]}
     rest = {"tokens": world.tokens_of(vault), "payer": world.payer, "escrow_counter": 0, "open_escrows": 0}
-    assert fields == {**told, **rest, "frozen": 0, "bump": fields["bump"], "reserved": bytes(2)}
+    assert fields == {**expected, **rest, "frozen": 0, "bump": fields["bump"], "reserved": bytes(2)}
     assert (ledger["last"], ledger["month_spent"], ledger["day"]["total"], ledger["hour"]["total"]) == (0, 0, 0, 0)
     tokens = world.tokens_of(vault)
     assert world.vm.data(tokens) == token_account_data(world.mint, vault)
-    assert result.event == Event("WalletCreated", {**told, "vault": vault, "vault_tokens": tokens})
+    assert result.event == Event("WalletCreated", {**expected, "vault": vault, "vault_tokens": tokens})
     assert world.fields(policy)["wallet_count"] == 1
 
 
@@ -73,9 +73,9 @@ def test_update_can_change_only_the_session_authority(world: VmWorld) -> None:
     result = world.vm.succeed(
         world.build.update_wallet(operator=world.operator, vault=vault, session=(next_session, SESSION_ENDS - 1))
     )
-    told = {"org": world.org, "vault": vault, "policy": policy, "sequence": 3}
-    told |= {"session_authority": next_session, "session_expires_at": SESSION_ENDS - 1}
-    assert result.event == Event("WalletUpdated", told)
+    expected = {"org": world.org, "vault": vault, "policy": policy, "sequence": 3}
+    expected |= {"session_authority": next_session, "session_expires_at": SESSION_ENDS - 1}
+    assert result.event == Event("WalletUpdated", expected)
     world.vm.refuse("Unauthorized", world.payment(vault, payee))
     world.vm.succeed(world.payment(vault, payee, signer=next_session))
 
@@ -86,9 +86,9 @@ def test_update_can_change_only_the_policy(world: VmWorld) -> None:
     result = world.vm.succeed(
         world.build.update_wallet(operator=world.operator, vault=vault, policy=old, new_policy=strict)
     )
-    told = {"org": world.org, "vault": vault, "policy": strict, "sequence": 3}
-    told |= {"session_authority": world.session, "session_expires_at": SESSION_ENDS}
-    assert result.event == Event("WalletUpdated", told)
+    expected = {"org": world.org, "vault": vault, "policy": strict, "sequence": 3}
+    expected |= {"session_authority": world.session, "session_expires_at": SESSION_ENDS}
+    assert result.event == Event("WalletUpdated", expected)
     assert (world.fields(old)["wallet_count"], world.fields(strict)["wallet_count"]) == (0, 1)
     world.vm.refuse("MaxPerTxExceeded", world.payment(vault, payee))
     world.vm.refuse("WrongPolicy", world.payment(vault, payee, policy=old))
@@ -148,7 +148,7 @@ def test_archived_vault_can_only_withdraw(world: VmWorld) -> None:
     world.vm.succeed(again)
     for call in calls:
         world.vm.refuse("AccountDataTooSmall", call)
-    # Its policy is free, but not the agent's id
+    # Its policy can be closed, but the agent's id is not free
     world.vm.succeed(
         world.build.close_policy(authority=world.authority, policy=policy, policy_rent_receiver=world.payer)
     )
@@ -201,9 +201,9 @@ def test_withdrawal_moves_the_amount_and_reports_both_balances(world: VmWorld) -
     result = world.vm.succeed(
         world.build.withdraw(operator=world.operator, vault=vault, amount=3 * USDC, reference=reference)
     )
-    told = {"org": world.org, "vault": vault, "sequence": 3, "amount": 3 * USDC, "reference": reference}
-    told |= {"vault_balance": 7 * USDC, "reserve_balance": before + 3 * USDC}
-    assert result.event == Event("WalletWithdrawn", told)
+    expected = {"org": world.org, "vault": vault, "sequence": 3, "amount": 3 * USDC, "reference": reference}
+    expected |= {"vault_balance": 7 * USDC, "reserve_balance": before + 3 * USDC}
+    assert result.event == Event("WalletWithdrawn", expected)
     assert (world.balance(world.tokens_of(vault)), world.balance(world.reserve)) == (7 * USDC, before + 3 * USDC)
     assert result.transfers == 1
 
@@ -251,9 +251,7 @@ def test_vault_can_be_created_if_its_token_account_exists(world: VmWorld) -> Non
         {"frozen": True},
     ],
 )
-def test_token_account_that_others_control_is_not_adopted(
-    world: VmWorld, fault: dict[str, Pubkey | bool]
-) -> None:
+def test_token_account_that_others_control_is_not_adopted(world: VmWorld, fault: dict[str, Pubkey | bool]) -> None:
     vault = world.addresses.vault(world.org, "a")
     data = token_account_data(world.mint, vault, **fault)  # type: ignore[arg-type]
     world.vm.put(world.tokens_of(vault), data, world.token_program)

@@ -1,4 +1,4 @@
-"""A vault on the embedded chain, a client's run against it over sockets, and what the client must then have said."""
+"""Runs an example client against a vault on the embedded chain, over sockets, and checks its output."""
 
 import asyncio
 import json
@@ -20,8 +20,8 @@ _RULE_MAX_PER_TX = "5"
 
 
 @dataclass(frozen=True)
-class Vault:
-    """What a user knows who calls the program directly, and whom the client is to pay."""
+class SessionVault:
+    """A vault as known to a user who calls the program directly, and whom the client is to pay."""
 
     address: str
     session: Keypair
@@ -29,10 +29,10 @@ class Vault:
     payee: str
 
 
-async def vault_with_session(world: ServiceWorld, folder: Path, *, restricted: bool) -> Vault:
-    """Make a wallet of 50 USDC that pays at most 5 at once, and take its session token as a key that can pay fees.
+async def vault_with_session(world: ServiceWorld, folder: Path, *, restricted: bool) -> SessionVault:
+    """Create a wallet of 50 USDC that pays at most 5 at once, and give its session key some SOL for fees.
 
-    A restricted one pays the payee alone, and nobody known as a gambler.
+    If restricted, it pays only the payee, and nobody in the category gambling.
     """
     payee = str(Keypair().pubkey())
     rules = {"allowedRecipients": [payee], "blockedCategories": ["gambling"]} if restricted else {}
@@ -43,11 +43,11 @@ async def vault_with_session(world: ServiceWorld, folder: Path, *, restricted: b
     keypair_file = folder / "session.json"
     keypair_file.write_text(json.dumps(list(bytes(session))))
     await world.localnet.airdrop(session.pubkey(), _FEES)
-    return Vault(wallet["chain_address"], session, keypair_file, payee)
+    return SessionVault(wallet["chain_address"], session, keypair_file, payee)
 
 
-async def run(world: ServiceWorld, command: list[str], vault: Vault) -> Any:
-    """Run a client in a process of its own against the chain's sockets; return the JSON that it prints."""
+async def run(world: ServiceWorld, command: list[str], vault: SessionVault) -> Any:
+    """Run a client in a separate process against the chain's sockets, and return the JSON that it prints."""
     async with world.localnet.serving("127.0.0.1", 0) as (port, _):
         options = {
             "--idl": IDL,
@@ -71,8 +71,8 @@ async def run(world: ServiceWorld, command: list[str], vault: Vault) -> Any:
     return json.loads(out)
 
 
-async def check(world: ServiceWorld, vault: Vault, said: Any) -> None:
-    """Check what a client said against the chain."""
+async def check(world: ServiceWorld, vault: SessionVault, said: Any) -> None:
+    """Compare a client's output with the chain."""
     session, signature = str(vault.session.pubkey()), said["payment"]["signature"]
     read, paid, refused = said["vault"], said["payment"]["event"], said["refusal"]
     destination = world.service.addresses.token_account(Pubkey.from_string(vault.payee))
@@ -108,7 +108,7 @@ async def check(world: ServiceWorld, vault: Vault, said: Any) -> None:
     )
     assert len(bytes.fromhex(paid["data"]["reference"])) == 16
 
-    # It was refused, and read by which rule.
+    # It was refused, and read which rule refused.
     errors = {error["code"]: error for error in json.loads(IDL.read_text())["errors"]}
     assert refused["name"] == "MaxPerTxExceeded"
     assert errors[refused["code"]]["name"] == refused["name"]
@@ -127,7 +127,7 @@ async def check(world: ServiceWorld, vault: Vault, said: Any) -> None:
         == refused["event"]["data"]
     )
 
-    # It read everything that ever happened to the vault.
+    # It read the vault's whole history.
     history = said["history"]
     assert [event["name"] for event in history] == [
         "WalletCreated",

@@ -1,4 +1,4 @@
-"""Address lookup tables, which let a transaction name addresses that it does not hold."""
+"""Address lookup tables, which let a transaction name addresses that it does not contain."""
 
 from collections.abc import Sequence
 
@@ -13,9 +13,9 @@ _CREATE, _EXTEND = 0, 2
 def lookup_table(
     authority: Pubkey, slot: int, addresses: Sequence[Pubkey]
 ) -> tuple[AddressLookupTableAccount, list[Instruction]]:
-    """Return a table of these addresses, and the instructions that make it, each for a transaction of its own.
+    """Return a table of these addresses, and the instructions that create it, each for a separate transaction.
 
-    `authority` signs and pays; `slot` is one that has ended. The table can be used from the slot after the last one on.
+    `authority` signs and pays. `slot` is a past slot. The table can be used in the slots after the last instruction.
     """
     table, bump = Pubkey.find_program_address([bytes(authority), slot.to_bytes(8, "little")], _PROGRAM)
     signing = AccountMeta(authority, is_signer=True, is_writable=True)

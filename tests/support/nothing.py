@@ -1,4 +1,4 @@
-"""A program that does nothing and succeeds, whatever it is given: for what only looks like another program's call."""
+"""A program that does nothing and always succeeds, as a lookalike of other programs."""
 
 import struct
 

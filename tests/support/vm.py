@@ -1,4 +1,4 @@
-"""A Solana VM in this process with the built program, and what a transaction did in it."""
+"""Runs transactions in a Solana VM in this process that holds the built program."""
 
 import os
 import re
@@ -38,7 +38,7 @@ FRAMEWORK_ERRORS = {
     2007: "ConstraintExecutable",
     2040: "ConstraintDuplicateMutableAccount",
 }
-"""Anchor's own custom error codes that the tests meet."""
+"""Anchor's own error codes that occur in the tests."""
 PROGRAM_NAMES = {
     str(SYSTEM_PROGRAM): "System",
     str(TOKEN_PROGRAM): "Token",
@@ -49,7 +49,7 @@ _FAILED = re.compile(r"Program (\w+) failed: ")
 _MAX_UNITS = compute_unit_limit(1_400_000)
 
 State = dict[Pubkey, tuple[int, bytes, Pubkey] | None]
-"""Lamports, data and owner of accounts; None for one that does not exist."""
+"""Lamports, data and owner of accounts; None for an account that does not exist."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Receipt:
 
     @cached_property
     def events(self) -> list[Event]:
-        """The program's events, in their order: what it told itself, signed by the event authority alone."""
+        """The program's events in order: its calls to itself, signed only by the event authority."""
         events = []
         for group in self.meta.inner_instructions():
             for inner in group:
@@ -87,7 +87,7 @@ class Receipt:
 
     @property
     def violation(self) -> LoggedViolation | None:
-        """The rule that the program logged as the one that refused."""
+        """The violation that the program logged, if a rule refused."""
         return policy_violation(self.logs, CODEC)
 
     @property
@@ -102,12 +102,12 @@ class Receipt:
 
 
 class Vm:
-    """The VM. Transactions are signed with the keys it has handed out, and paid for by an account of its own."""
+    """The VM. It signs transactions with the keys it created, and pays for them from its own account."""
 
     def __init__(self, *, checks_signatures: bool = True) -> None:
         self.svm = LiteSVM()
         if not checks_signatures:
-            # Unsigned transactions all have the same signature, so what was processed cannot be remembered either.
+            # All unsigned transactions have the same signature, so the history would take them for replays.
             self.svm = self.svm.with_sigverify(False).with_transaction_history(0).with_blockhash_check(False)
         self.svm.add_program_from_file(PROGRAM_ID, PROGRAM)
         self._keys: dict[Pubkey, Keypair] = {}
@@ -127,7 +127,7 @@ class Vm:
         self.svm.set_clock(clock)
 
     def key(self, lamports: int = 0) -> Pubkey:
-        """Return the address of a new key that signs wherever it is named as a signer."""
+        """Return the address of a new key, which signs wherever it is named as a signer."""
         pair = Keypair()
         self._keys[pair.pubkey()] = pair
         if lamports:
@@ -135,7 +135,7 @@ class Vm:
         return pair.pubkey()
 
     def sign(self, address: Pubkey, message: bytes) -> bytes:
-        """Return the signature over a message by a key that was handed out."""
+        """Return the signature over a message by a key that this VM created."""
         return bytes(self._keys[address].sign_message(message))
 
     def account(self, address: Pubkey) -> Account | None:
@@ -157,14 +157,14 @@ class Vm:
         return self.svm.minimum_balance_for_rent_exemption(size)
 
     def put(self, address: Pubkey, data: bytes, owner: Pubkey, lamports: int | None = None) -> Pubkey:
-        """Place an account, as if it had always been there."""
+        """Set an account, as if it had always existed."""
         lamports = self.rent(len(data)) if lamports is None else lamports
         self.svm.set_account(address, Account(lamports=lamports, data=data, owner=owner, executable=False))
         self._known.add(address)
         return address
 
     def state(self) -> State:
-        """Return every account that a transaction has named so far, but for the fee payer's and programs'."""
+        """Return every account named by a transaction so far, except the fee payer and programs."""
         state: State = {}
         for address in self._known - {self.fee_payer}:
             account = self.account(address)
@@ -173,11 +173,11 @@ class Vm:
         return state
 
     def blockhash(self) -> Hash:
-        """Return the blockhash for transactions of now."""
+        """Return the current blockhash."""
         return self.svm.latest_blockhash()
 
     def renew_blockhash(self) -> None:
-        """See to it that the next transaction has another blockhash than those before it."""
+        """Give the next transaction another blockhash than those before it."""
         self.svm.expire_blockhash()
 
     def transaction(self, *instructions: Instruction) -> Transaction:
@@ -187,7 +187,7 @@ class Vm:
         return Transaction(signers, message, message.recent_blockhash)
 
     def send(self, *instructions: Instruction) -> Receipt:
-        """Send a transaction under a blockhash of its own, whatever comes of it."""
+        """Send a transaction with a new blockhash; it may succeed or fail."""
         self.renew_blockhash()
         return self.submit(self.transaction(*instructions))
 
@@ -198,7 +198,7 @@ class Vm:
         return receipt(self.svm.send_transaction(transaction), accounts)
 
     def simulate(self, *instructions: Instruction) -> Receipt:
-        """Run a transaction without keeping what it does."""
+        """Run a transaction and discard its effects."""
         self.renew_blockhash()
         transaction = self.transaction(*instructions)
         return receipt(self.svm.simulate_transaction(transaction), transaction.message.account_keys)
@@ -210,12 +210,12 @@ class Vm:
         return result
 
     def refuse(self, error: str, *instructions: Instruction) -> Receipt:
-        """Send a transaction that must fail with `error` and change nothing but what its fee costs."""
+        """Send a transaction that must fail with `error` and change nothing except for its fee."""
         self.renew_blockhash()
         return self.refuse_transaction(error, self.transaction(*instructions))
 
     def refuse_transaction(self, error: str, transaction: Transaction) -> Receipt:
-        """Send a signed transaction that must fail with `error` and change nothing but what its fee costs."""
+        """Send a signed transaction that must fail with `error` and change nothing except for its fee."""
         self._known.update(transaction.message.account_keys)
         before, paid = self.state(), self.lamports(self.fee_payer)
         result = self.submit(transaction)
@@ -227,7 +227,7 @@ class Vm:
 
 
 def signatures(message: Message) -> int:
-    """Return the number of signatures that a transaction pays for: its own, and those the runtime verifies for it."""
+    """Return the number of signatures that a transaction pays for: its own, and those verified by the runtime."""
     keys = message.account_keys
     verified = [one.data[0] for one in message.instructions if keys[one.program_id_index] == ED25519_PROGRAM]
     return message.header.num_required_signatures + sum(verified)

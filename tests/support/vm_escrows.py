@@ -1,4 +1,4 @@
-"""Escrows in a world: builders with what most tests need, and the parties."""
+"""Builds escrows in a `VmWorld` with defaults that suit most tests."""
 
 import secrets
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from tests.support.vm_world import NONE, OPEN, SESSION_ENDS, VmWorld
 OUTPUT_HASH, SIGNED_ATTESTATION, WEBHOOK_CALLBACK = KINDS = range(3)
 ALL_KINDS = 0b111
 COMPLETED, TIMED_OUT, RELEASED, REFUNDED, SPLIT, UNDECIDED = range(1, 7)
-"""How an escrow ends, as its event says."""
+"""Outcomes of an escrow, as in its event."""
 TASK, OUTPUT = b"t" * 32, b"o" * 32
 REASON, EVIDENCE = b"r" * 32, b"e" * 32
 HOUR, DAY = 3_600, 86_400
 THIRTY_DAYS = 30 * DAY
 AMOUNT = 5 * USDC
 FUNDS = 1_000 * USDC
-"""What a wallet of the world begins with."""
+"""Micro-USDC with which a vault of `VmWorld` starts."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,14 @@ class Worker:
 
 
 def worker(world: VmWorld, policy: Pubkey | Rules = OPEN, funds: int = 0) -> Worker:
-    """Create a vault whose session authority is nobody else's."""
+    """Create a vault with a session authority of its own."""
     vault, key = world.wallet(policy, funds), world.vm.key()
     world.vm.succeed(world.build.update_wallet(operator=world.operator, vault=vault, session=(key, SESSION_ENDS)))
     return Worker(vault, world.tokens_of(vault), key)
 
 
 def creation(world: VmWorld, vault: Pubkey, receiver: Pubkey, amount: int = AMOUNT, **options: Any) -> Instruction:
-    """Return the vault's next escrow, by the session authority, with the accounts that the vault's policy needs."""
+    """Return the creation of the vault's next escrow by the session authority, with the accounts its policy needs."""
     policy = world.fields(vault)["policy"]
     allowlist = world.fields(policy)["allowlist"]
     given: dict[str, Any] = {
@@ -63,7 +63,7 @@ def creation(world: VmWorld, vault: Pubkey, receiver: Pubkey, amount: int = AMOU
 
 
 def next_escrow(world: VmWorld, vault: Pubkey, receiver: Pubkey, payer: Pubkey | None = None) -> OpenEscrow:
-    """Return the escrow that the vault makes next."""
+    """Return the escrow that the vault will create next."""
     address = world.addresses.escrow(vault, world.fields(vault)["escrow_counter"])
     return OpenEscrow(address, vault, receiver, payer or world.payer)
 
@@ -78,20 +78,20 @@ def lock(world: VmWorld, vault: Pubkey, receiver: Pubkey, amount: int = AMOUNT, 
 def completion(
     world: VmWorld, escrow: OpenEscrow, kind: int = OUTPUT_HASH, *, output: bytes = OUTPUT, signer: Pubkey | None = None
 ) -> Instruction:
-    """Return the completion by a proof; of a bare hash it is the requester who shows it unless told otherwise."""
+    """Return the completion by a proof. A bare hash is submitted by the requester, or by `signer` if given."""
     if kind == OUTPUT_HASH:
         signer = signer or world.session
     return world.build.complete_escrow(escrow, payer=world.payer, kind=kind, output_hash=output, signer=signer)
 
 
 def attested(world: VmWorld, escrow: OpenEscrow, kind: int, key: Pubkey, *, output: bytes = OUTPUT) -> Instruction:
-    """Return the instruction that verifies the key's word that the task is done with this output."""
+    """Return the instruction that verifies the key's attestation of this output."""
     message = world.build.attested_message(escrow.address, kind, TASK, output)
     return attestation(key, world.vm.sign(key, message), message)
 
 
 def dispute(world: VmWorld, escrow: OpenEscrow, signer: Pubkey | None = None) -> Instruction:
-    """Return the dispute, by the requester unless told otherwise."""
+    """Return the dispute, by the requester unless `signer` is given."""
     return world.build.dispute_escrow(
         escrow, signer=signer or world.session, reason_hash=REASON, evidence_hash=EVIDENCE
     )
@@ -121,13 +121,13 @@ def held(world: VmWorld, escrow: OpenEscrow) -> int:
 
 
 def is_gone(world: VmWorld, escrow: OpenEscrow) -> bool:
-    """Tell whether neither of the escrow's accounts exists."""
+    """Tell whether both of the escrow's accounts are gone."""
     tokens = world.addresses.escrow_tokens(escrow.address)
     return not world.vm.exists(escrow.address) and not world.vm.exists(tokens)
 
 
 def replaced(instruction: Instruction, at: int, address: Pubkey) -> Instruction:
-    """Return an instruction with another address in the place of one of its accounts."""
+    """Return an instruction with one of its accounts replaced by another address."""
     accounts = list(instruction.accounts)
     accounts[at] = AccountMeta(address, accounts[at].is_signer, accounts[at].is_writable)
     return Instruction(instruction.program_id, instruction.data, accounts)

@@ -1,7 +1,7 @@
-"""Mints and token accounts by their bytes, so that a test can place any state of them.
+"""Builds mints and token accounts as bytes, so that a test can set them to any state.
 
-Layouts: spl-token's `state.rs`; Token-2022 appends the account's type at byte 165 and then its extensions, each a type
-and a length of 16 bits and the value.
+Layouts: `state.rs` of spl-token. Token-2022 appends the type of the account at byte 165, then its extensions, each with
+a type and a length of 16 bits and its value.
 """
 
 import struct
@@ -13,7 +13,7 @@ from tests.support.vm import Vm
 
 DECIMALS = 6
 USDC = 10**DECIMALS
-"""Micro-USDC in a USDC."""
+"""Micro-USDC in one USDC."""
 SUPPLY = 2**64 - 1
 ACCOUNT_SIZE = 165
 _TYPE_MINT = b"\x01"
@@ -21,7 +21,7 @@ _TYPE_ACCOUNT = b"\x02"
 
 
 def mint_data(*, initialized: bool = True, freeze_authority: Pubkey | None = None) -> bytes:
-    """Return a mint without mint authority."""
+    """Return a mint without a mint authority."""
     freeze = bytes(36) if freeze_authority is None else struct.pack("<I32s", 1, bytes(freeze_authority))
     return bytes(36) + struct.pack("<QBB", SUPPLY, DECIMALS, initialized) + freeze
 
@@ -59,7 +59,7 @@ def token_account_data(
 def place_token_account(
     vm: Vm, mint: Pubkey, owner: Pubkey, amount: int = 0, *, program: Pubkey = TOKEN_PROGRAM, at: Pubkey | None = None
 ) -> Pubkey:
-    """Place a token account at a new address, or at the one given, and return where."""
+    """Set a token account at a new or the given address, and return the address."""
     return vm.put(at or Pubkey.new_unique(), token_account_data(mint, owner, amount), program)
 
 

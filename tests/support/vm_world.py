@@ -15,24 +15,24 @@ from tests.support.vm import CODEC, LAMPORTS, PROGRAM_ID, START, Receipt, Vm
 from tests.support.vm_tokens import USDC, mint_data, place_token_account, token_balance
 
 NONE = Pubkey.default()
-"""Stands for no address in a field of an account or event."""
+"""Means no address in a field of an account or event."""
 SESSION_ENDS = START + 10**9
 OPEN = Rules()
 """No rule set."""
 CHUNK = 20
-"""Allowlist entries that fit into a transaction."""
+"""Allowlist entries that fit into one transaction."""
 
 
 @dataclass(frozen=True)
 class Payee:
-    """Somebody who is paid: the owner and one token account of theirs."""
+    """A recipient: the owner and one of their token accounts."""
 
     owner: Pubkey
     tokens: Pubkey
 
 
 class VmWorld:
-    """One organisation: its roles, mint and reserve. Instructions are built by `build` and sent through `vm`."""
+    """An organisation with its roles, mint and reserve. `build` makes instructions, `vm` sends them."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class VmWorld:
         place_token_account(self.vm, self.mint, owner, amount, program=self.token_program, at=tokens)
 
     def number(self) -> int:
-        """Return a number that was not given before."""
+        """Return a number that was not returned before."""
         self._numbers += 1
         return self._numbers
 
@@ -95,14 +95,14 @@ class VmWorld:
         return self.addresses.token_account(owner)
 
     def payee(self, owner: Pubkey | None = None) -> Payee:
-        """Place an empty token account of `owner`, or of somebody new."""
+        """Create an empty token account of `owner`, or of a new address."""
         owner = owner or Pubkey.new_unique()
         tokens = self.tokens_of(owner)
         self.fill(tokens, owner, 0)
         return Payee(owner, tokens)
 
     def policy(self, rules: Rules = OPEN, entries: Sequence[bytes] | None = None) -> Pubkey:
-        """Create a policy; with `entries` it has an allowlist of them in force."""
+        """Create a policy, with an allowlist of `entries` in force if given."""
         key = self.number().to_bytes(16, "big")
         self.vm.succeed(self.build.create_policy(payer=self.payer, authority=self.authority, key=key, rules=rules))
         policy = self.addresses.policy(self.org, key)
@@ -112,7 +112,7 @@ class VmWorld:
         return policy
 
     def next_allowlist(self, policy: Pubkey) -> Pubkey:
-        """Return the address of the allowlist that can be written now."""
+        """Return the address of the policy's next allowlist."""
         return self.addresses.allowlist(policy, self.fields(policy)["allowlist_version"] + 1)
 
     def chunk(self, policy: Pubkey, entries: Sequence[bytes], *, offset: int = 0, seal: bool = True) -> Instruction:
@@ -136,7 +136,7 @@ class VmWorld:
         return self.next_allowlist(policy)
 
     def policy_update(self, policy: Pubkey, rules: Rules, **accounts: Any) -> Instruction:
-        """Return the instruction that gives a policy these rules, expecting its present version."""
+        """Return the instruction that gives a policy these rules, expecting its current version."""
         expected = accounts.pop("expected_version", self.fields(policy)["version"])
         return self.build.update_policy(
             authority=self.authority, policy=policy, expected_version=expected, rules=rules, **accounts
@@ -153,7 +153,7 @@ class VmWorld:
         )
 
     def wallet(self, policy: Pubkey | Rules = OPEN, funds: int = 1_000 * USDC) -> Pubkey:
-        """Create a vault with a session authority and `funds`, under a policy or one made of these rules."""
+        """Create a vault with a session authority and `funds`, under a policy or a new one with these rules."""
         agent_id = f"agent-{self.number()}"
         policy = self.policy(policy) if isinstance(policy, Rules) else policy
         self.vm.succeed(self.wallet_creation(agent_id, policy, (self.session, SESSION_ENDS)))
@@ -172,7 +172,7 @@ class VmWorld:
     def registration(
         self, address: Pubkey, category: int = 0, domain: str | None = None, signer: Pubkey | None = None
     ) -> Instruction:
-        """Return the instruction that registers a recipient, as the operator unless told otherwise."""
+        """Return the instruction that registers a recipient, by the operator unless `signer` is given."""
         return self.build.register_recipient(
             payer=self.payer, signer=signer or self.operator, address=address, category=category, domain=domain
         )
@@ -187,7 +187,7 @@ class VmWorld:
         reference: bytes | None = None,
         for_escrow: bool = False,
     ) -> Pubkey:
-        """Let the operator approve a payment, or an escrow, and return the approval's address."""
+        """Approve a payment or an escrow as the operator, and return the approval's address."""
         reference = reference or secrets.token_bytes(16)
         approve = self.approving(vault, payee.owner, amount, self.vm.now + expires_in, reference, for_escrow)
         self.vm.succeed(approve)
@@ -202,7 +202,7 @@ class VmWorld:
         reference: bytes,
         for_escrow: bool = False,
     ) -> Instruction:
-        """Return the instruction that approves a payment, or an escrow."""
+        """Return the instruction that approves a payment or an escrow."""
         return self.build.approve_payment(
             payer=self.payer,
             operator=self.operator,
@@ -248,16 +248,16 @@ class VmWorld:
         )
         result = self.vm.simulate(instruction)
         assert result.error is None, "\n".join([result.error, *result.logs])
-        returned = result.meta.return_data()  # type: ignore[attr-defined] # another name in solders' stubs
+        returned = result.meta.return_data()  # type: ignore[attr-defined] # the stub names it differently
         assert returned.program_id == PROGRAM_ID
         return CODEC.decode_return("PaymentCheck", returned.data)
 
     def pause(self) -> None:
-        """Let the operator pause the organisation."""
+        """Pause the organisation as the operator."""
         self.vm.succeed(self.build.update_org(signer=self.operator, paused=True))
 
     def freeze(self, vault: Pubkey, action: Any = "Freeze", *, signer: Pubkey | None = None) -> Instruction:
-        """Return the instruction that freezes a vault or lifts its freeze, as the operator unless told otherwise."""
+        """Return the instruction that freezes or unfreezes a vault, by the operator unless `signer` is given."""
         return self.build.freeze_wallet(
             signer=signer or self.operator, vault=vault, policy=self.fields(vault)["policy"], action=action
         )

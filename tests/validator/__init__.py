@@ -1,1 +1,1 @@
-"""The project on solana-test-validator, Agave's own: what runs elsewhere on the embedded chain runs there, too."""
+"""Runs on Agave's solana-test-validator what elsewhere runs on the embedded chain."""

@@ -1,7 +1,7 @@
-"""The VM's interface over a validator: the tests of the program run on it as they are.
+"""The interface of the VM on a validator, so that the program's tests run there unchanged.
 
-What a VM does by decree is done here by transactions: lamports are sent, mints and token accounts are made and filled
-by the token program. The clock is real time. What no transaction can do raises `NeedsVm`.
+What a VM simply sets, transactions do here: they send lamports, and create and fill mints and token accounts. The clock
+is real time. What no transaction can do raises `NeedsVm`.
 """
 
 import base64
@@ -41,17 +41,17 @@ _BASE64 = {**_CONFIRMED, "encoding": "base64"}
 _PATIENCE = 30.0
 _POLL = 0.01
 _WAIT = 10
-"""Seconds for which the clock is waited for when it is set."""
+"""Most seconds to wait when a test sets the clock ahead."""
 _INSTRUCTIONS = 6
-"""Preparations that fit into a transaction."""
+"""Instructions of preparation that fit into one transaction."""
 
 
 class NeedsVm(Exception):  # noqa: N818 - not an error of the chain
-    """A test asks for what only a VM can do."""
+    """A test needs what only a VM can do."""
 
 
 class Moment(int):
-    """A time of now: it equals the times of the seconds that a test takes."""
+    """A time of the running test: it equals any time less than half a minute away."""
 
     _SECONDS = 30
 
@@ -61,14 +61,14 @@ class Moment(int):
     def __ne__(self, other: object) -> bool:
         return not self == other
 
-    __hash__ = None  # type: ignore[assignment] # what is equal would have to have the same
+    __hash__ = None  # type: ignore[assignment] # equal values would need equal hashes
 
 
 class ValidatorVm(Vm):
-    """A VM whose chain is a validator's. `keys` and `known` continue with those of another VM."""
+    """A VM backed by a validator. `keys` and `known` take over those of another VM."""
 
     def __init__(self, node: Node, keys: Mapping[Pubkey, Keypair] | None = None, known: Iterable[Pubkey] = ()) -> None:
-        # Not the VM's own, which makes a chain.
+        # Skips the constructor of Vm, which would start a chain.
         self.node = node
         self.fee_payer = node.treasury.pubkey()
         self._keys = {**(keys or {}), self.fee_payer: node.treasury}
@@ -89,7 +89,7 @@ class ValidatorVm(Vm):
     @now.setter
     def now(self, seconds: int) -> None:
         if not 0 <= seconds - self.now <= _WAIT:
-            raise NeedsVm("the clock is not set to another time")
+            raise NeedsVm("the clock cannot be set to another time")
         self.wait_until(seconds)
 
     def wait_until(self, seconds: int) -> None:
@@ -123,9 +123,9 @@ class ValidatorVm(Vm):
         return self._rent[size]
 
     def put(self, address: Pubkey, data: bytes, owner: Pubkey, lamports: int | None = None) -> Pubkey:
-        """Have such an account made; a mint or a token account that has no address of its own gets a new one.
+        """Prepare such an account. A mint, or a token account without a derived address, gets a new address.
 
-        Mints get the fee payer as their authority. Lamports and tokens of an account that exists can only grow.
+        The fee payer becomes the authority of mints. Lamports and tokens of an existing account can only grow.
         """
         if address in self._prepared:
             self.prepare()
@@ -139,13 +139,13 @@ class ValidatorVm(Vm):
         elif owner in {TOKEN_PROGRAM, TOKEN_2022_PROGRAM} and len(data) == ACCOUNT_SIZE:
             address = self._tokens(address, there, data, owner)
         else:
-            raise NeedsVm(f"no transaction makes {address} so")
+            raise NeedsVm(f"no transaction can bring {address} into this state")
         self._known.add(address)
         return address
 
     def _give(self, address: Pubkey, lamports: int) -> None:
         if lamports < 0:
-            raise NeedsVm("lamports cannot be taken away")
+            raise NeedsVm("lamports cannot be removed")
         parameters = TransferParams(from_pubkey=self.fee_payer, to_pubkey=address, lamports=lamports)
         self._prepared[address] = [transfer(parameters)]
 
@@ -159,7 +159,7 @@ class ValidatorVm(Vm):
         mint, owner = Pubkey(data[:32]), Pubkey(data[32:64])
         amount = _amount(data)
         if data != token_account_data(mint, owner, amount):
-            raise NeedsVm("a delegate, close authority or freeze is not made")
+            raise NeedsVm("no delegate, close authority or freeze can be set")
         if there is not None and (there.owner, there.data[:64]) == (program, data[:64]):
             make = []
         elif address == get_associated_token_address(owner, mint, program):
@@ -171,10 +171,10 @@ class ValidatorVm(Vm):
                 initialize_account(InitializeAccountParams(program, address, mint, owner)),
             ]
         else:
-            raise NeedsVm(f"{address} is another account already")
+            raise NeedsVm(f"{address} is already another account")
         missing = amount - (0 if there is None else _amount(there.data))
         if missing < 0:
-            raise NeedsVm("tokens cannot be taken away")
+            raise NeedsVm("tokens cannot be removed")
         if missing:
             make.append(mint_to(MintToParams(program, mint, address, self.fee_payer, missing)))
         self._prepared[address] = make
@@ -187,7 +187,7 @@ class ValidatorVm(Vm):
         return create_account(parameters)
 
     def prepare(self) -> None:
-        """Make what `put` was asked for: together, because each transaction waits for its confirmation."""
+        """Create what `put` prepared, all together: each transaction waits for its confirmation."""
         instructions = [one for prepared in self._prepared.values() for one in prepared]
         self._prepared = {}
         for start in range(0, len(instructions), _INSTRUCTIONS):
@@ -220,7 +220,7 @@ class ValidatorVm(Vm):
         raw = base64.b64encode(bytes(transaction)).decode()
         refused = self._simulate(raw)
         if refused["err"] is not None and "InstructionError" not in refused["err"]:
-            # Such a transaction never gets into a block.
+            # Such a transaction never enters a block.
             return _receipt(refused, keys)
         options = {"encoding": "base64", "skipPreflight": True, "preflightCommitment": "confirmed"}
         signature = self.node.call("sendTransaction", raw, options)
@@ -259,9 +259,9 @@ def _freezer(mint: bytes) -> Pubkey | None:
 
 
 def _receipt(meta: Any, keys: list[Pubkey]) -> Receipt:
-    """Return the outcome that a node tells, as the VM tells it."""
+    """Return the outcome reported by a node in the VM's form."""
     groups = [[_inner(one, keys) for one in group["instructions"]] for group in meta.get("innerInstructions") or ()]
-    told: dict[str, Any] = {
+    reported: dict[str, Any] = {
         "signature": "1" * 64,
         "logs": meta.get("logMessages") or meta.get("logs") or [],
         "inner_instructions": groups,
@@ -270,16 +270,16 @@ def _receipt(meta: Any, keys: list[Pubkey]) -> Receipt:
     }
     if returned := meta.get("returnData"):
         program = list(bytes(Pubkey.from_string(returned["programId"])))
-        told["return_data"] = {"program_id": program, "data": list(base64.b64decode(returned["data"][0]))}
+        reported["return_data"] = {"program_id": program, "data": list(base64.b64decode(returned["data"][0]))}
     if meta["err"] is None:
-        return receipt(TransactionMetadata.from_json(json.dumps(told)), keys)
-    failed = {"err": meta["err"], "meta": told}
+        return receipt(TransactionMetadata.from_json(json.dumps(reported)), keys)
+    failed = {"err": meta["err"], "meta": reported}
     return receipt(FailedTransactionMetadata.from_json(json.dumps(failed)), keys)
 
 
 def _inner(instruction: Any, keys: list[Pubkey]) -> Any:
     if "programId" in instruction:
-        # A simulation names keys instead of numbering them, and reads programs that the node knows: these without data.
+        # A simulation names keys instead of numbering them, and parses calls of known programs, which then lack data.
         places = {str(key): index for index, key in enumerate(keys)}
         program = places[instruction["programId"]]
         accounts = bytes(places[key] for key in instruction.get("accounts", ()))

@@ -1,4 +1,4 @@
-"""Fixtures of the tests on the validator, and the collection of the program's tests for it."""
+"""Fixtures of the tests on the validator; collects the program's tests for it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,16 +24,16 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 
 @pytest.fixture(scope="module")
 def vms_on_the_validator(request: pytest.FixtureRequest, validator: Node, stages: Stages) -> Iterator[None]:
-    """Whatever makes itself a VM, or a stage, gets one on the validator."""
+    """Give every test that creates a VM or an attack stage one on the validator."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (vm_world, request.module):
             patch.setattr(module, "Vm", lambda: ValidatorVm(validator), raising=False)
-        patch.setattr(request.module, "Stage", lambda: stages.next(validator), raising=False)
+        patch.setattr(request.module, "AttackStage", lambda: stages.next(validator), raising=False)
         yield
 
 
 @pytest.fixture
 def start_is_now(request: pytest.FixtureRequest, validator: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time at which the VM starts is that at which the test does."""
+    """Make the start time of the VM that of the test."""
     if hasattr(request.module, "START"):
         monkeypatch.setattr(request.module, "START", ValidatorVm(validator).now)

@@ -1,6 +1,6 @@
-"""A solana-test-validator of its own: free ports, a ledger folder for its time, accounts that are there at genesis.
+"""Runs a solana-test-validator on free ports, with a temporary ledger and accounts that exist at genesis.
 
-The environment variable SOLANA_TEST_VALIDATOR names the executable; without it one on PATH is taken.
+The environment variable SOLANA_TEST_VALIDATOR names the executable; otherwise it is looked for on PATH.
 """
 
 import base64
@@ -28,11 +28,11 @@ from tests.support.vm import LAMPORTS, PROGRAM, PROGRAM_ID
 VARIABLE = "SOLANA_TEST_VALIDATOR"
 TREASURY = 10**9 * LAMPORTS
 TICKS_PER_SLOT = 16
-"""A quarter of a cluster's: slots of 100 ms, so that a transaction is confirmed in 0.2 s instead of 0.5 s."""
+"""A quarter of a cluster's: with slots of 100 ms, a transaction is confirmed in 0.2 s instead of 0.5 s."""
 _PORTS = 32
-"""RPC, WebSocket, faucet, gossip, and the rest for what the validator opens for itself, in this order."""
+"""In this order: RPC, WebSocket, faucet, gossip, and the rest for what the validator opens itself."""
 _START_TIMEOUT = 60.0
-# The validator ends when the pipe to its parent does, so also when the tests are killed.
+# The validator ends when the pipe to its parent closes, which also happens when the tests are killed.
 _UNTIL_THE_PIPE_ENDS = """
 exec 3<&0
 "$@" 3<&- &
@@ -43,7 +43,7 @@ wait $validator
 
 
 class RpcError(Exception):
-    """The node's answer to a call is an error."""
+    """The node answered a call with an error."""
 
 
 @dataclass(frozen=True)
@@ -66,15 +66,15 @@ class Node:
 
 
 def executable() -> str | None:
-    """Return the validator to run, None where there is none."""
+    """Return the validator to run, or None if there is none."""
     return os.environ.get(VARIABLE) or shutil.which("solana-test-validator")
 
 
 @contextlib.contextmanager
 def running(command: str, folder: Path, accounts: Mapping[Pubkey, Account]) -> Iterator[Node]:
-    """Run a validator with the program and `accounts`; what it writes goes into `folder`, the ledger only for its time.
+    """Run a validator with the program and `accounts`. It writes into `folder`; the ledger is removed at the end.
 
-    Raises RuntimeError with the end of its output when it does not answer in time.
+    Raises RuntimeError with the end of its output if it does not answer in time.
     """
     treasury = Keypair()
     money = Account(TREASURY, b"", Pubkey.default())
@@ -124,9 +124,9 @@ def _dump(address: Pubkey, account: Account) -> str:
 
 
 def _free_ports() -> int:
-    """Return the first of a row of ports that are all free, for TCP and UDP."""
+    """Return the first of a range of ports that are all free for TCP and UDP."""
     while True:
-        first = random.randrange(20_000, 32_000)  # below the ports that the system gives out by itself
+        first = random.randrange(20_000, 32_000)  # below the ephemeral ports
         with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
             for port in range(first, first + _PORTS + 1):
                 for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):

@@ -1,4 +1,4 @@
-"""The whole service on a validator that it reaches by its address alone, WebSocket included."""
+"""Runs the whole service on a validator of which it knows only the address, WebSocket included."""
 
 import asyncio
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from tests.validator.node import Node
 
 
 class Faucet:
-    """Lamports of the treasury, and a mint of USDC of which it is the authority."""
+    """Gives out the treasury's lamports, and USDC of a mint of which the treasury is the authority."""
 
     def __init__(self, node: Node) -> None:
         self._vm = ValidatorVm(node)
@@ -45,9 +45,9 @@ class Faucet:
 
 
 class ValidatorWorld(ServiceWorld):
-    """A service as `serve --rpc-url` runs it, with an organisation of its own."""
+    """A service as `serve --rpc-url` runs it, with a new organisation."""
 
-    localnet: Faucet  # type: ignore[assignment] # what is asked of the embedded chain beside its RPC
+    localnet: Faucet  # type: ignore[assignment] # the part of the embedded chain used besides its RPC
 
     def __init__(self, folder: Path, node: Node) -> None:
         self.localnet = Faucet(node)
@@ -61,8 +61,8 @@ class ValidatorWorld(ServiceWorld):
         return self
 
     async def start(self, *, lose_requests: Callable[[str], bool] | None = None, **settings: Any) -> None:
-        """Start the service on the chain, which goes on over restarts."""
-        assert lose_requests is None, "the way to a validator cannot be cut"
+        """Start the service on the chain, which outlives restarts."""
+        assert lose_requests is None, "the connection to a validator cannot be cut"
         self.settings = self.settings.model_copy(update=settings)
         self._stack = AsyncExitStack()
         self.service = await self._stack.enter_async_context(running(self.settings))

@@ -1,6 +1,6 @@
-"""Stages of the adversaries' tests, set up in a VM, to stand in the validator's ledger from its start.
+"""Stages of the attack tests, set up in a VM for the validator's genesis.
 
-Attacks use accounts that no transaction makes, such as a copy of a vault that another program owns.
+Attacks use accounts that no transaction can create, such as a copy of a vault owned by another program.
 """
 
 from collections import deque
@@ -13,56 +13,56 @@ from solders.pubkey import Pubkey
 
 from tests.program.adversaries import stage as stage_module
 from tests.program.adversaries.attacks import attacks
-from tests.program.adversaries.stage import Stage
+from tests.program.adversaries.stage import AttackStage
 from tests.program.adversaries.ways import CALLS
 from tests.support.vm import State, Vm
 from tests.validator.chain import ValidatorVm
 from tests.validator.node import Node
 
 _EARLIER = 120
-"""How long before now the stages are set up, so that what ends after a second has ended."""
+"""Seconds before now at which the stages are set up, so that what lasts a second is over."""
 
 
 @dataclass(frozen=True)
 class Prepared:
     """A stage with its keys and accounts."""
 
-    stage: Stage
+    stage: AttackStage
     keys: dict[Pubkey, Keypair]
     state: State
 
-    def on(self, node: Node) -> Stage:
-        """Return the stage, which goes on on a validator that has the accounts."""
+    def on(self, node: Node) -> AttackStage:
+        """Move the stage to a validator that has the accounts, and return it."""
         stage = self.stage
         stage.vm = stage.victim.vm = stage.other.vm = ValidatorVm(node, self.keys, self.state)
         return stage
 
 
 class Stages:
-    """Prepared stages, the first of which has the accounts of every attack."""
+    """Prepared stages; the first has the accounts of every attack."""
 
     def __init__(self, now: int, count: int) -> None:
         vm = Vm()
         with pytest.MonkeyPatch.context() as patch:
-            # One VM sets up all of them: what takes time is loading the program.
+            # All use one VM, because loading the program takes most of the time.
             patch.setattr(stage_module, "Vm", lambda: vm)
             self._prepared = deque(_prepare(vm, now, attacked=number == 0) for number in range(count))
 
     def accounts(self) -> dict[Pubkey, Account]:
-        """Return every account, but for programs and the VM's own."""
+        """Return every account except programs and the VM's own."""
         states = [one.state for one in self._prepared]
         every = {address: held for state in states for address, held in state.items() if held is not None}
         return {address: Account(*held) for address, held in every.items()}
 
-    def next(self, node: Node) -> Stage:
-        """Return the next stage, on a validator that has the accounts."""
+    def next(self, node: Node) -> AttackStage:
+        """Return the next stage, moved to a validator that has the accounts."""
         return self._prepared.popleft().on(node)
 
 
 def _prepare(vm: Vm, now: int, *, attacked: bool) -> Prepared:
     vm.now = now - _EARLIER
     vm._known.clear()
-    stage = Stage()
+    stage = AttackStage()
     if attacked:
         for way in CALLS:
             assert list(attacks(stage, way))

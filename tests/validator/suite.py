@@ -1,4 +1,4 @@
-"""Collects the tests of the program once more, for the validator."""
+"""Collects the program's tests again, for the validator."""
 
 import importlib
 from collections.abc import Iterable
@@ -10,9 +10,9 @@ from tests.validator.tests_of_the_program import MODULES, SMOKE
 
 
 class Suite(pytest.File):
-    """The modules that `tests_of_the_program.py` lists.
+    """The modules listed in `tests_of_the_program.py`.
 
-    By its name they come after the tests of windows, for which the past must not grow old.
+    The file's name sorts it after the tests of windows, whose prepared past must still be recent.
     """
 
     def collect(self) -> Iterable[pytest.Collector]:
@@ -21,7 +21,7 @@ class Suite(pytest.File):
 
 
 class Borrowed(pytest.Module):
-    """A module of `tests/program`, without what is left out."""
+    """A module of `tests/program` without the excluded tests."""
 
     def _getobj(self) -> ModuleType:
         return importlib.import_module(f"tests.program.{self.name}")

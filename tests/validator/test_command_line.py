@@ -1,4 +1,4 @@
-"""A user's way on a cluster, of which only the address is given: make an organisation, fund its reserve, serve."""
+"""What a user does on a cluster of which only the address is known: create an organisation, fund it, serve."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,7 @@ def faucet(validator: Node) -> Faucet:
 
 
 def run(*arguments: str) -> str:
-    """Run Python with these arguments and return what it says."""
+    """Run Python with these arguments and return its output."""
     done = subprocess.run(
         [sys.executable, *arguments], capture_output=True, text=True, cwd=_ROOT, timeout=_PATIENCE, check=False
     )
@@ -64,7 +64,7 @@ def serving(data: Path, *options: str) -> Iterator[str]:
 
 
 def eventually(look: Callable[[], bool]) -> None:
-    """Wait until it is so."""
+    """Wait until `look` returns true."""
     deadline = time.monotonic() + _PATIENCE
     while not look():
         assert time.monotonic() < deadline
@@ -112,6 +112,6 @@ def test_organisation_is_created_funded_served_and_kept(validator: Node, faucet:
         path = f"/v1/wallets/{expiring['wallet_id']}"
         eventually(lambda: client.get(path).json()["status"] == "frozen")
 
-    # And an indexer that is told the address alone finds the same events
-    told = run("-m", "indexer", "--rpc-url", validator.url, "--db", str(tmp_path / "other.db"), "--once")
-    assert int(told.split()[0]) >= 10
+    # And an indexer that knows only the address finds the events, too
+    output = run("-m", "indexer", "--rpc-url", validator.url, "--db", str(tmp_path / "other.db"), "--once")
+    assert int(output.split()[0]) >= 10

@@ -1,4 +1,4 @@
-"""What the dearest of the everyday instructions cost on the validator's runtime."""
+"""What the most expensive everyday instructions cost on the validator's runtime."""
 
 import re
 
@@ -15,11 +15,11 @@ from tests.validator.node import Node
 pytestmark = pytest.mark.validator(smoke=True)
 
 PAYMENT, ESCROW = 6_105, 15_000
-"""Most compute units, with the token accounts there."""
+"""Most compute units, when the token accounts exist."""
 
 
 def units(receipt: Receipt) -> int:
-    """Return what the program took, with what it called."""
+    """Return the units used by the program, including its calls."""
     consumed = rf"Program {PROGRAM_ID} consumed (\d+) of"
     return max(int(match[1]) for line in receipt.logs if (match := re.match(consumed, line)))
 
@@ -40,11 +40,11 @@ def test_payments_and_escrows_with_all_rules_stay_within_their_units(validator: 
         restricted=True,
     )
     vault = world.wallet(world.policy(every, [bytes(receiver.vault)]))
-    # When it pays, and pays by way of an escrow
+    # When it pays directly and through an escrow
     paid = world.vm.succeed(world.payment(vault, Payee(receiver.vault, receiver.tokens)))
     escrow = next_escrow(world, vault, receiver.vault)
     created = world.vm.succeed(creation(world, vault, receiver.vault))
     completed = world.vm.succeed(completion(world, escrow))
-    # Then none takes more than it may
+    # Then none uses more than its limit
     assert units(paid) <= PAYMENT
     assert max(units(created), units(completed)) <= ESCROW

@@ -1,4 +1,4 @@
-"""The indexer hears of events by the validator's WebSocket, without asking."""
+"""The indexer learns of new events from the validator's WebSocket, without polling."""
 
 import asyncio
 from pathlib import Path
@@ -19,7 +19,7 @@ _PATIENCE = 30.0
 
 
 async def test_payment_is_stored_as_soon_as_the_node_announces_it(validator: Node, tmp_path: Path) -> None:
-    # Given an indexer that never looks by itself after its first look
+    # Given an indexer that never polls after it has caught up
     world = VmWorld(ValidatorVm(validator))
     vault, payee = world.wallet(), world.payee()
     transport = HttpTransport(validator.url)
@@ -38,7 +38,7 @@ async def test_payment_is_stored_as_soon_as_the_node_announces_it(validator: Nod
     stored = indexer.store.count_events()
     await indexer.start()
     try:
-        # When payments land, until the first of which it is told
+        # When payments land until it is notified of one
         async with asyncio.timeout(_PATIENCE):
             while not heard.is_set():
                 await asyncio.to_thread(world.vm.succeed, world.payment(vault, payee))

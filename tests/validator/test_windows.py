@@ -1,4 +1,4 @@
-"""Limits over time on the validator's own clock: vaults whose ledgers hold earlier payments when the chain begins."""
+"""Limits over time on the validator's own clock, with vaults that have earlier payments at genesis."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def _chain(validator: Node, windows: Windows) -> ValidatorVm:
 
 
 def smoking(names: set[str]) -> list[object]:
-    """Return the names of all cases, those of the smoke set marked."""
+    """Return the names of all cases, with those of the smoke set marked."""
     mark = pytest.mark.validator(smoke=True)
     return [pytest.param(name, marks=mark) if name in names else name for name in CASES]
 
@@ -42,13 +42,13 @@ def test_operator_funds_no_more_than_its_past_leaves(windows: Windows) -> None:
 
 def test_payment_leaves_the_window_while_the_chain_runs(windows: Windows, chain: ValidatorVm) -> None:
     world = windows.world
-    # Given the vault that can pay next, and enough time to be refused before
+    # Given the vault that can pay next, with enough time left to be refused first
     leaves = min(at for at in windows.leaving if at > chain.now + 10)
     vault = windows.leaving[leaves]
-    # When it asks when it can pay
+    # When it previews a payment
     check = world.check(vault, windows.payee, 1)
     assert (check["passed"], check["retry_at"]) == (False, leaves)
     world.vm.refuse("VelocityCapExceeded", world.payment(vault, windows.payee, 1))
-    # Then it can from that second on
+    # Then it can pay from the previewed second on
     chain.wait_until(leaves)
     world.vm.succeed(world.payment(vault, windows.payee, 1))

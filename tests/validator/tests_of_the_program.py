@@ -1,12 +1,12 @@
-"""Which tests of the program run on the validator: all of the modules listed here, but for those that are left out."""
+"""Lists the program's tests that run on the validator: those of these modules except the tests named here."""
 
 CLOCK = "moves the clock"
-EXACT = "counts on the time at which a VM starts, to the second"
-PLACED = "places an account or program that no transaction makes"
-LARGE = "sends more than the 1,232 bytes that a transaction may have"
+EXACT = "relies on the start time of a VM to the second"
+PLACED = "places an account or program that no transaction can create"
+LARGE = "sends a transaction over the limit of 1,232 bytes"
 UNSIGNED = "sends a transaction that nobody signs"
-POOR = "sends less than an account must hold, which a validator refuses"
-OTHERWISE = "is refused with another error, or at all, by a newer runtime"
+POOR = "gives an account less than its rent, which a validator refuses"
+OTHERWISE = "gets another result from a newer runtime"
 _ATTACK = "test_attack_is_refused_and_changes_nothing"
 
 MODULES: dict[str, dict[str, str]] = {
@@ -19,7 +19,7 @@ MODULES: dict[str, dict[str, str]] = {
         f"{_ATTACK}[approve_payment - event_authority - another signs]": EXACT,
         f"{_ATTACK}[complete_escrow newcomer - associated_token_program - no program]": OTHERWISE,
         f"{_ATTACK}[resolve_dispute split - associated_token_program - no program]": OTHERWISE,
-        # It wants the program itself among the accounts of an instruction that makes the program call itself.
+        # That runtime requires the program among the accounts of an instruction that makes it call itself.
         "test_harmless_change_is_accepted": OTHERWISE,
     },
     "test_allowlists": {},
@@ -161,7 +161,7 @@ MODULES: dict[str, dict[str, str]] = {
         "test_lamports_sent_ahead_do_not_block_a_new_organisation": POOR,
     },
 }
-"""Modules of `tests/program`, each with the tests that are left out and why: a function, or one of its parameters."""
+"""Modules of `tests/program`, each with the excluded tests (functions, or single parameters) and the reason."""
 
 SMOKE = {
     "test_approvals": {"test_approved_payment_passes_once_and_closes_the_approval"},
@@ -170,4 +170,4 @@ SMOKE = {
     "test_organisations": {"test_operator_pauses_and_the_authority_resumes"},
     "test_payments": {"test_payment_moves_the_amount_and_reports_everything[True]"},
 }
-"""Those that run always; the others with `--full`."""
+"""Tests that always run; the others need `--full`."""

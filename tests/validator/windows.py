@@ -1,4 +1,4 @@
-"""Vaults with a past: made and charged in a VM at times gone by, to stand in the validator's ledger from its start."""
+"""Vaults with a past for the validator's genesis: created and charged in a VM at earlier times."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from tests.validator.node import Node
 
 MINUTE, HOUR, DAY = 60, 3_600, 86_400
 _BEFORE = 70 * DAY
-"""How long before now the organisations were made."""
+"""Seconds before now at which the organisations were created."""
 _LONGEST_RUN = 30
 
 
@@ -22,7 +22,7 @@ _LONGEST_RUN = 30
 class Past:
     """What a vault under `rules` has `paid`, as pairs of seconds before now and amount, and what it can pay `now`.
 
-    The payments of now come one after the other, each with the error that refuses it or `None`.
+    `now` lists payments made one after the other, each with the error that refuses it, or `None`.
     """
 
     rules: Rules
@@ -52,31 +52,31 @@ CASES = {
 
 @dataclass(frozen=True)
 class Windows:
-    """The organisations with a past, the vaults of each case, and what one needs to go on with them on a validator."""
+    """The organisations with a past, the vaults of each case, and what is needed to use them on a validator."""
 
     world: VmWorld
     limited: VmWorld
-    """Its operator moves 100 micro-USDC into vaults in 24 hours: it has moved 60 25 hours ago and 30 an hour ago."""
+    """Its operator can move 100 micro-USDC a day into vaults: it moved 60 of them 25 hours ago and 30 an hour ago."""
     payee: Payee
     vaults: Mapping[str, Pubkey]
     limited_vault: Pubkey
     leaving: Mapping[int, Pubkey]
-    """Vaults that have paid the one payment that an hour holds, by the second from which on they can pay again."""
+    """Vaults that have made the one payment allowed in an hour, by the second from which they can pay again."""
 
     def accounts(self) -> dict[Pubkey, Account]:
-        """Return every account, but for programs and the VM's own."""
+        """Return every account except programs and the VM's own."""
         state = self.world.vm.state()
         return {address: Account(one[0], one[1], one[2]) for address, one in state.items() if one is not None}
 
     def move_to(self, node: Node) -> ValidatorVm:
-        """Go on with the organisations on a validator that has the accounts."""
+        """Move the organisations to a validator that has the accounts."""
         vm = self.world.vm
         self.world.vm = self.limited.vm = chain = ValidatorVm(node, vm._keys, vm._known)
         return chain
 
 
 def make(now: int) -> Windows:
-    """Return vaults of every case, as of the Unix time `now`."""
+    """Create the vaults of every case, as of the Unix time `now`."""
     vm = Vm()
     vm.now = now - _BEFORE
     world = VmWorld(vm, org_id="past")
@@ -91,7 +91,7 @@ def make(now: int) -> Windows:
         for name, past in CASES.items()
         for ago, amount in past.paid
     ]
-    # The minute of a payment leaves the hour when all of it is older than an hour.
+    # A minute with a payment leaves the window once all of it is older than an hour.
     payments += [(at - HOUR - MINUTE, world.payment(vault, payee, 1)) for at, vault in leaving.items()]
     payments += [(now - ago, limited.funding(limited_vault, amount)) for ago, amount in ((25 * HOUR, 60), (HOUR, 30))]
     for at, instruction in sorted(payments, key=lambda one: one[0]):

@@ -1,8 +1,8 @@
-"""Attempts to get round the program, made from its IDL: every account of every instruction, one attack at a time.
+"""Attacks on the program, derived from its IDL: every account of every instruction, one attack at a time.
 
-`stage` holds two organisations in all the states that instructions need. `calls` and `escrow_calls` have a valid call
-of every instruction, and put it on the list in `ways`. `attacks` turns a call into its attacks. `refusals.txt` is the
-table of what each is answered with.
+`stage` sets up two organisations in all the states that instructions need. `calls` and `escrow_calls` register valid
+calls of every instruction in the list of `ways`. `attacks` turns a call into its attacks. `refusals.txt` is the table
+of the error that each attack gets.
 """
 
 from tests.program.adversaries import calls, escrow_calls

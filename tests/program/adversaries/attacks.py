@@ -1,4 +1,4 @@
-"""Turns a valid call into its attacks, by what the IDL and the chain say about its accounts."""
+"""Turns a valid call into attacks, based on what the IDL and the chain say about its accounts."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -8,28 +8,28 @@ from solders.instruction import AccountMeta, Instruction
 from solders.pubkey import Pubkey
 
 from app.chain.addresses import ASSOCIATED_TOKEN_PROGRAM, SYSTEM_PROGRAM, TOKEN_2022_PROGRAM, TOKEN_PROGRAM
-from tests.program.adversaries.stage import Stage
+from tests.program.adversaries.stage import AttackStage
 from tests.program.adversaries.ways import Call, Slot, Way, slots
 from tests.program.bumps import below_canonical
 from tests.support.vm import PROGRAM_ID
 from tests.support.vm_tokens import ACCOUNT_SIZE, place_token_account
 
 HARMLESS = {
-    ("payer", "another signs"): "whoever signs as the payer may pay",
-    ("payer", "the other organisation's"): "whoever signs as the payer may pay",
+    ("payer", "another signs"): "anyone who signs may pay",
+    ("payer", "the other organisation's"): "anyone who signs may pay",
     ("freeze_wallet expire", "signer", "another signs"): "anyone may",
     ("freeze_wallet expire", "signer", "the other organisation's"): "anyone may",
     ("close_approval overdue", "signer", "another signs"): "anyone may",
     ("close_approval overdue", "signer", "the other organisation's"): "anyone may",
-    ("withdraw_reserve", "destination", "the other organisation's"): "the authority says where the money goes",
-    ("withdraw_reserve", "destination", "another owner's tokens"): "the authority says where the money goes",
-    ("withdraw_reserve", "destination", "another account of the owner"): "the authority says where the money goes",
-    ("withdraw_reserve", "destination", "the victim's"): "anyone may be given money",
-    ("destination", "another account of the owner"): "the policy judges the owner, who may have several accounts",
-    ("program", "another program"): "nothing reads this account: it is there for clients of the IDL",
-    ("program", "no program"): "nothing reads this account: it is there for clients of the IDL",
+    ("withdraw_reserve", "destination", "the other organisation's"): "the authority chooses where the money goes",
+    ("withdraw_reserve", "destination", "another owner's tokens"): "the authority chooses where the money goes",
+    ("withdraw_reserve", "destination", "another account of the owner"): "the authority chooses where the money goes",
+    ("withdraw_reserve", "destination", "the victim's"): "anyone may receive money",
+    ("destination", "another account of the owner"): "the policy looks at the owner, who may have several accounts",
+    ("program", "another program"): "the program never reads this account, which exists for clients of the IDL",
+    ("program", "no program"): "the program never reads this account, which exists for clients of the IDL",
 }
-"""What is no attack, and why. Each is shown to be accepted."""
+"""Changes that are not attacks, and why. A test shows that each is accepted."""
 
 TOKEN_ACCOUNTS = {"vault_tokens", "reserve_tokens", "destination", "escrow_tokens", "receiver_tokens"}
 PROGRAMS = {SYSTEM_PROGRAM, TOKEN_PROGRAM, TOKEN_2022_PROGRAM, ASSOCIATED_TOKEN_PROGRAM, PROGRAM_ID}
@@ -37,7 +37,7 @@ PROGRAMS = {SYSTEM_PROGRAM, TOKEN_PROGRAM, TOKEN_2022_PROGRAM, ASSOCIATED_TOKEN_
 
 @dataclass(frozen=True)
 class Attack:
-    """A call with one thing wrong about one of its accounts. `way`, `account` and `kind` name it in the table."""
+    """A call with one fault in one of its accounts. `way`, `account` and `kind` identify it in the table."""
 
     way: str
     account: str
@@ -49,7 +49,7 @@ class Attack:
         return (self.account, self.kind) in HARMLESS or (self.way, self.account, self.kind) in HARMLESS
 
 
-def attacks(stage: Stage, way: Way) -> Iterator[Attack]:
+def attacks(stage: AttackStage, way: Way) -> Iterator[Attack]:
     """Yield every attack on a call."""
     valid, foreign = way.make(stage.victim), way.make(stage.other)
     described = slots(way.instruction)
@@ -80,7 +80,7 @@ def _with_all(call: Call, accounts: Sequence[AccountMeta]) -> Call:
 
 
 def _replacements(
-    stage: Stage, slot: Slot, index: int, valid: Call, foreign: Call
+    stage: AttackStage, slot: Slot, index: int, valid: Call, foreign: Call
 ) -> Iterator[tuple[str, AccountMeta]]:
     meta, others = valid.instruction.accounts[index], foreign.instruction.accounts[index]
 
@@ -114,15 +114,15 @@ def _replacements(
         yield kind, instead(stage.vm.put(_address_of(meta.pubkey, kind), account.data, stage.attacker))
 
 
-def _new_addresses(stage: Stage, slot: Slot, valid: Call) -> Iterator[tuple[str, Pubkey]]:
+def _new_addresses(stage: AttackStage, slot: Slot, valid: Call) -> Iterator[tuple[str, Pubkey]]:
     """Yield addresses at which an account must not be created."""
     yield "another address", stage.vm.key()
     if slot.name in valid.seeds:
         yield "non-canonical bump", below_canonical(*valid.seeds[slot.name])[0]
 
 
-def _token_accounts(stage: Stage, address: Pubkey, account: Account | None) -> Iterator[tuple[str, Pubkey]]:
-    """Yield token accounts that must not be taken for the one at `address`."""
+def _token_accounts(stage: AttackStage, address: Pubkey, account: Account | None) -> Iterator[tuple[str, Pubkey]]:
+    """Yield token accounts that must not pass for the one at `address`."""
     yield "another owner's tokens", stage.attackers_tokens
     if account is not None:
         owner = Pubkey(account.data[32:64])
@@ -133,7 +133,7 @@ def _token_accounts(stage: Stage, address: Pubkey, account: Account | None) -> I
 
 
 def _twice(way: Way, described: Sequence[Slot], valid: Call) -> Iterator[Attack]:
-    """Yield the call with each writable account in the place of each other one."""
+    """Yield the call with each writable account put in the place of each other one."""
     accounts = valid.instruction.accounts
     given = [
         (index, slot) for index, slot in enumerate(described) if slot.writable and accounts[index].pubkey != PROGRAM_ID
@@ -149,7 +149,7 @@ def _twice(way: Way, described: Sequence[Slot], valid: Call) -> Iterator[Attack]
 
 
 def _from_the_other_side(way: Way, described: Sequence[Slot], valid: Call, foreign: Call) -> Iterator[Attack]:
-    """Yield what the other organisation's people would sign: on the victim's things, or on its vault alone."""
+    """Yield what the other organisation could sign against all of the victim's accounts, or against its vault alone."""
     names = [slot.name for slot in described]
     ours, theirs = valid.instruction.accounts, foreign.instruction.accounts
     if {"vault", "vault_tokens"} <= set(names):
@@ -165,5 +165,5 @@ def _from_the_other_side(way: Way, described: Sequence[Slot], valid: Call, forei
 
 
 def _address_of(address: Pubkey, kind: str) -> Pubkey:
-    """Return an address that is always the same for an attack on an account."""
+    """Return a fixed address for this kind of attack on an account."""
     return Pubkey.create_with_seed(address, kind[:32], SYSTEM_PROGRAM)

@@ -1,4 +1,4 @@
-"""A valid call of every instruction, or several where it has several ways. Those of the escrow's stand apart."""
+"""Valid calls of every instruction, one for each way to use it. Those of escrows are in `escrow_calls`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Valid calls of the escrow's instructions. Each names only the accounts that it needs."""
+"""Valid calls of the escrow instructions. Each names only the accounts that it needs."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ from tests.support.vm_escrows import (
 from tests.support.vm_tokens import USDC
 
 MAKING = ("payer", "receiver", "associated_token_program", "system_program")
-"""The accounts that make the receiver's token account."""
+"""The accounts needed to create the receiver's token account."""
 
 
 def _without(instruction: Instruction, name: str, *left_out: str) -> Instruction:

@@ -1,4 +1,4 @@
-"""Two organisations with everything in place that any instruction acts on."""
+"""Two organisations with everything that any instruction acts on."""
 
 from solders.pubkey import Pubkey
 
@@ -21,13 +21,13 @@ GUARDED = Rules(
     restricted=True,
 )
 APPROVED = 2 * USDC
-"""Amount of the payment that is approved."""
+"""Amount of the approved payment."""
 MINUTE = 60
 """Shortest timeout of an escrow."""
 
 
 class Party(VmWorld):
-    """One of the two organisations, with an object in each state that an instruction needs."""
+    """One of the two organisations, with objects in every state that an instruction needs."""
 
     def __init__(self, vm: Vm, org_id: str, mint: Pubkey) -> None:
         super().__init__(vm, org_id=org_id, mint=mint)
@@ -79,7 +79,7 @@ class Party(VmWorld):
         self.fill(self.tokens_of(self.archived), self.archived, 7)
 
     def _make_escrows(self) -> None:
-        """Make an escrow of each kind; of those to the newcomer, the receiver has no token account."""
+        """Create an escrow of each kind. The newcomer is a receiver without a token account."""
         self.rent_payer = self.vm.key(10**9)
         now = self.vm.now
         self.vm.now = now - THIRTY_DAYS
@@ -101,8 +101,8 @@ class Party(VmWorld):
         return allowlist
 
 
-class Stage:
-    """The organisation that is attacked, another one that an attacker may own, and an attacker's belongings."""
+class AttackStage:
+    """The attacked organisation, another one that an attacker may own, and an attacker's accounts."""
 
     def __init__(self) -> None:
         self.vm = Vm()

@@ -1,20 +1,20 @@
-"""The table of refusals: reading it, and printing what it would be now.
+"""Reads the table of refusals, and prints what it would be now.
 
-`python -m tests.program.adversaries.table` prints the table as the program answers today. Review every line that
-differs before it replaces the file: each says who is stopped by what.
+`python -m tests.program.adversaries.table` prints the table of what the program answers today. Before you replace the
+file, review every line that differs: each says which check stops which attack.
 """
 
 import itertools
 from pathlib import Path
 
 from tests.program.adversaries.attacks import attacks
-from tests.program.adversaries.stage import Stage
+from tests.program.adversaries.stage import AttackStage
 from tests.program.adversaries.ways import CALLS
 
 TABLE = Path(__file__).with_name("refusals.txt")
 
 Key = tuple[str, str, str]
-"""The call, the account and the attack."""
+"""Call, account and kind of attack."""
 
 _HEAD = """\
 # What each attack on each account of each instruction is refused with. A name with a colon is another program's error.
@@ -30,7 +30,7 @@ def read() -> dict[Key, str]:
             call = line.strip("[]")
         elif line and not line.startswith("#"):
             account, attack, error = (cell.strip() for cell in line.split("|"))
-            assert (call, account, attack) not in table, f"{call}: {line} stands twice"
+            assert (call, account, attack) not in table, f"{call}: {line} is listed twice"
             table[call, account, attack] = error
     return table
 
@@ -47,7 +47,7 @@ def write(table: dict[Key, str]) -> str:
 
 def observe() -> dict[Key, str]:
     """Return what the program answers to each attack now."""
-    stage = Stage()
+    stage = AttackStage()
     return {
         (attack.way, attack.account, attack.kind): stage.vm.simulate(*attack.call.instructions).error or "ACCEPTED"
         for way in CALLS

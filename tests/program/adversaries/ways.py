@@ -1,4 +1,4 @@
-"""What a valid call is, and the list of them all."""
+"""Defines valid calls and keeps the list of all of them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,9 +15,9 @@ Seeds = tuple[bytes, ...]
 
 @dataclass(frozen=True)
 class Call:
-    """A valid call, and what must stand right before it in its transaction.
+    """A valid call, and what must come directly before it in its transaction.
 
-    `seeds` are those of the addresses that it is to create accounts of the program at.
+    `seeds` are those of the addresses at which it creates accounts of the program.
     """
 
     instruction: Instruction
@@ -26,7 +26,7 @@ class Call:
 
     @property
     def instructions(self) -> tuple[Instruction, ...]:
-        """The call with what must stand before it."""
+        """The call, preceded by what must come before it."""
         return (*self.before, self.instruction)
 
 
@@ -46,7 +46,7 @@ CALLS: list[Way] = []
 
 
 def way(name: str) -> Callable[[Callable[[Party], Instruction | Call]], None]:
-    """Register a valid call: the instruction's name, and after a space which way of it."""
+    """Register a valid call. The name is that of the instruction, then a space and the name of the way."""
 
     def register(make: Callable[[Party], Instruction | Call]) -> None:
         def call(party: Party) -> Call:

@@ -1,5 +1,5 @@
-"""Random sequences of payments and escrows between two vaults and an outsider, run in the VM and foretold by a model.
+"""Random sequences of payments and escrows between two vaults and an outsider, run in the VM and predicted by a model.
 
-`steps` says what a sequence is and draws it; `runner` runs it in the VM; `model` says what must become of each step,
-and remembers every payment and what was really released: it knows no slots.
+`steps` defines and draws sequences. `runner` runs them in the VM. `model` predicts the result of each step, remembering
+every payment and what was really released; it knows nothing of slots.
 """

@@ -1,4 +1,4 @@
-"""What must become of payments and escrows, from a memory of every payment and of what was really released."""
+"""Predicts the results of payments and escrows, remembering every payment and what was really released."""
 
 from dataclasses import dataclass, field
 
@@ -21,7 +21,7 @@ from tests.support.vm_escrows import (
 
 @dataclass
 class Spent:
-    """Money that left a vault at a time: all of it, until an escrow gives some back."""
+    """Money that left a vault at some time, less what an escrow returned."""
 
     time: int
     amount: int
@@ -29,7 +29,7 @@ class Spent:
 
 @dataclass
 class Account:
-    """A vault: its rules, its money, and all it ever spent."""
+    """A vault: its rules, its money, and everything it ever spent."""
 
     rules: Rules
     balance: int
@@ -37,22 +37,22 @@ class Account:
     escrows: int = 0
 
     def time(self, clock: int) -> int:
-        """Return the time that counts: a clock that steps back counts as the last payment's time."""
+        """Return the time that counts: the clock, but never before the last payment."""
         return max(clock, self.spent[-1].time) if self.spent else clock
 
     def spend(self, amount: int, clock: int) -> Spent:
-        """Take a payment that was made, and check that no promise is broken by it."""
+        """Record a payment that was made, and check that it breaks no promise."""
         spent = Spent(self.time(clock), amount)
         self.spent.append(spent)
         self.balance -= amount
-        # Intervals that end earlier were checked when the payment at their end was made, and only shrink by refunds.
+        # Intervals that end earlier were checked with the payment at their end, and refunds only reduce them.
         assert _within(self.count(spent.time - HOUR), self.rules.velocity_cap)
         assert _within(self.sum(spent.time - DAY), self.rules.max_per_day)
         assert _within(self.month(spent.time), self.rules.max_per_month)
         return spent
 
     def refused(self, amount: int, clock: int, violation: LoggedViolation) -> None:
-        """Check that a refusal is no stricter than the promise: by less than one slot of its window."""
+        """Check that a refusal is stricter than the promise by less than one slot of its window."""
         now, rules = self.time(clock), self.rules
         match violation.rule_name:
             case "velocity_cap":
@@ -70,15 +70,15 @@ class Account:
         assert max(violation.limit + 1, least) <= violation.attempted <= most
 
     def count(self, since: int) -> int:
-        """Return how many payments there were from a time on."""
+        """Return the number of payments since a time."""
         return sum(one.time >= since for one in self.spent)
 
     def sum(self, since: int) -> int:
-        """Return what was spent from a time on and did not come back."""
+        """Return what was spent since a time and not returned."""
         return sum(one.amount for one in self.spent if one.time >= since)
 
     def month(self, time: int) -> int:
-        """Return what was spent in the calendar month of a time and did not come back."""
+        """Return what was spent in the calendar month of a time and not returned."""
         month = month_of(time)
         return sum(one.amount for one in self.spent if month_of(one.time) == month)
 
@@ -96,7 +96,7 @@ class Locked:
 
     @property
     def ripe_at(self) -> int:
-        """The moment from which it can be refunded."""
+        """The time from which it can be refunded."""
         return self.deadline if self.disputed_at is None else self.disputed_at + THIRTY_DAYS
 
     def complete(self, kind: int, clock: int) -> str | tuple[int, int]:
@@ -122,7 +122,7 @@ class Locked:
         return ({0: REFUNDED, self.amount: RELEASED}.get(released, SPLIT), released)
 
     def settle(self, released: int) -> None:
-        """Give back what was not released, and the gift, which is no budget."""
+        """Return what was not released, and the gift, which does not count towards budgets."""
         self.spent.amount = released
         self.vault.balance += self.amount - released + self.gift
 

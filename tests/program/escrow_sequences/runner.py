@@ -1,4 +1,4 @@
-"""Runs sequences of escrows in the VM: one organisation for all of them, two new vaults for each."""
+"""Runs sequences of escrows in the VM: all share one organisation, and each gets two new vaults."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ from tests.program.escrow_sequences.steps import (
     Create,
     Dispute,
     Donate,
+    EscrowSequence,
     Fund,
     Move,
     Pay,
     Refund,
     Resolve,
     Ripening,
-    Sequence,
 )
 from tests.program.sequences.steps import EARLIEST, next_month
 from tests.support.vm import Receipt, Vm
@@ -44,7 +44,7 @@ from tests.support.vm_tokens import DECIMALS, place_token_account
 from tests.support.vm_world import Payee, VmWorld
 
 FUNDS = 1_500
-"""Micro-USDC of a vault at first."""
+"""Micro-USDC with which a vault starts."""
 GIFTS = 10**12
 MAX_OPEN = 64
 DAY_RING, HOUR_RING = (97, 900), (61, 60)
@@ -61,8 +61,8 @@ class Open:
     receiver: int
 
 
-class Runner:
-    """The organisation. Signatures of transactions are not checked, those of proofs are."""
+class EscrowRunner:
+    """The organisation. Signatures of proofs are checked, those of transactions are not."""
 
     def __init__(self) -> None:
         self.world = VmWorld(Vm(checks_signatures=False))
@@ -74,15 +74,15 @@ class Runner:
         self.moves: Counter[str] = Counter()
         """How often each instruction of the escrow was tried, and how escrows ended."""
 
-    def run(self, sequence: Sequence) -> None:
-        """Run a sequence beside the model. Raises `AssertionError` where they differ or a promise is broken."""
+    def run(self, sequence: EscrowSequence) -> None:
+        """Run a sequence along with the model. Raises `AssertionError` when they differ or a promise is broken."""
         Course(self, sequence).run()
 
 
 class Course:
     """One sequence: the two vaults, and the escrows between them."""
 
-    def __init__(self, runner: Runner, sequence: Sequence) -> None:
+    def __init__(self, runner: EscrowRunner, sequence: EscrowSequence) -> None:
         self.runner, self.world, self.vm = runner, runner.world, runner.world.vm
         self.sequence, self.clock = sequence, sequence.start
         for policy, rules in zip(runner.policies, sequence.rules, strict=True):
@@ -103,7 +103,7 @@ class Course:
             self.check()
 
     def after(self, step: Clock) -> int:
-        """Return the clock after a step of it."""
+        """Return the clock after this step."""
         if isinstance(step, Ripening):
             return self.picked(step.pick).model.ripe_at + step.nudge if self.open else self.clock
         paid = sorted(spent.time for account in self.accounts for spent in account.spent)
@@ -114,7 +114,7 @@ class Course:
         return self.open[-1 - pick % len(self.open)]
 
     def take(self, move: Move) -> None:
-        """Do what a step says, where there is something to do it to."""
+        """Perform a step, unless it acts on an escrow and there is none."""
         match move:
             case Pay() | Create():
                 self.spend(move)
@@ -129,7 +129,7 @@ class Course:
                     self.act(self.picked(move.pick), move)
 
     def spend(self, move: Pay | Create) -> None:
-        """Pay or lock."""
+        """Pay, or create an escrow."""
         world, vault, account = self.world, self.vaults[move.vault], self.accounts[move.vault]
         receiver = OUTSIDER if move.receiver == move.vault else move.receiver
         owner = self.owners[receiver]
@@ -162,7 +162,7 @@ class Course:
         return sum(one.vault == vault for one in self.open)
 
     def act(self, escrow: Open, move: Complete | Dispute | Resolve | Refund | Donate) -> None:
-        """Do something to an open escrow, and compare what becomes of it."""
+        """Act on an open escrow, and compare the result with the model's."""
         world, model = self.world, escrow.model
         match move:
             case Donate(_, amount):
@@ -183,7 +183,7 @@ class Course:
                 self.settle("refund", escrow, model.refund(self.clock), world.build.refund_escrow(escrow.at))
 
     def proof(self, escrow: Open, kind: int) -> list[Instruction]:
-        """Return a completion with what must stand before it."""
+        """Return a completion, preceded by what must come before it."""
         world = self.world
         outside = escrow.receiver == OUTSIDER
         receiver = self.runner.outsider if outside else self.vaults[escrow.receiver].key
@@ -194,14 +194,14 @@ class Course:
         return [attested(world, escrow.at, kind, key), completion(world, escrow.at, kind)]
 
     def tried(self, name: str, instruction: Instruction, expected: str | None, *before: Instruction) -> Receipt:
-        """Send an instruction of the escrow, and compare its error."""
+        """Send an instruction on an escrow, and compare its error."""
         self.runner.moves[name] += 1
         result = self.vm.send(*before, instruction)
         assert result.error == expected, (name, result.error, expected)
         return result
 
     def settle(self, name: str, escrow: Open, expected: str | tuple[int, int], *instructions: Instruction) -> None:
-        """Try to settle an escrow, and compare what it told and who has been paid."""
+        """Try to settle an escrow, and compare the event and who was paid."""
         *before, last = instructions
         if isinstance(expected, str):
             self.tried(name, last, expected, *before)
@@ -211,21 +211,21 @@ class Course:
         model = escrow.model
         model.settle(released)
         self.receive(escrow.receiver, released)
-        told = {
+        figures = {
             "outcome": outcome,
             "amount": model.amount,
             "released": released,
             "refunded": model.amount - released,
             "vault_balance": model.vault.balance,
         }
-        assert told.items() <= result.event.data.items()
+        assert figures.items() <= result.event.data.items()
         assert is_gone(self.world, escrow.at)
         self.open.remove(escrow)
         self.settled.append(escrow)
         self.runner.moves[f"outcome {outcome}"] += 1
 
     def again(self, escrow: Open) -> None:
-        """Ask everything of an escrow that is settled."""
+        """Try every instruction on a settled escrow."""
         world, at = self.world, escrow.at
         for instruction in (
             completion(world, at, signer=world.operator),
@@ -248,7 +248,7 @@ class Course:
         return Instruction(world.token_program, data, metas)
 
     def receive(self, receiver: int, amount: int) -> None:
-        """Note that a receiver was paid."""
+        """Record that a receiver was paid."""
         if receiver != OUTSIDER:
             self.accounts[receiver].balance += amount
 
@@ -278,7 +278,7 @@ class Course:
 
 
 def check_ledger(ledger: dict[str, object], account: Account) -> None:
-    """Check that totals are the sums of their slots, and the slots those of what was spent and did not come back."""
+    """Check that totals are the sums of their slots, and slots the sums of what was spent and not returned."""
     last = account.spent[-1].time
     assert (ledger["last"], ledger["month_ends_at"]) == (last, next_month(last))
     assert ledger["month_spent"] == account.month(last)

@@ -1,4 +1,4 @@
-"""What a random sequence of escrows consists of, and how it is drawn."""
+"""Defines random sequences of escrows and draws them."""
 
 from dataclasses import dataclass
 
@@ -10,16 +10,16 @@ from tests.support.vm_escrows import DAY, HOUR, THIRTY_DAYS
 
 VAULTS = 2
 OUTSIDER = VAULTS
-"""Number of the receiver that is no vault."""
+"""Number of the receiver that is not a vault."""
 FORGED = 3
-"""In place of a kind of proof: a signature by somebody else."""
+"""Used instead of a kind of proof: a signature by somebody else."""
 MIN_STEPS = 20
 MINUTE = 60
 
 
 @dataclass(frozen=True)
 class Ripening:
-    """A step of the clock to the moment from which an open escrow can be refunded, or just beside it."""
+    """A step of the clock to the time from which an open escrow can be refunded, or next to it."""
 
     pick: int
     nudge: int
@@ -46,7 +46,7 @@ class Create:
 
 @dataclass(frozen=True)
 class Complete:
-    """A proof of some kind is shown for an open escrow. `pick` counts back from the newest, round and round."""
+    """Somebody submits a proof for an open escrow. `pick` counts back from the newest, modulo their number."""
 
     pick: int
     kind: int
@@ -61,7 +61,7 @@ class Dispute:
 
 @dataclass(frozen=True)
 class Resolve:
-    """The arbiter releases this many hundredths of an escrow."""
+    """The arbiter releases this percentage of an escrow."""
 
     pick: int
     percent: int
@@ -76,7 +76,7 @@ class Refund:
 
 @dataclass(frozen=True)
 class Again:
-    """All that can be asked is asked of an escrow that is settled."""
+    """Every instruction is tried on a settled escrow."""
 
     pick: int
 
@@ -102,8 +102,8 @@ Clock = Jump | Ripening
 
 
 @dataclass(frozen=True)
-class Sequence:
-    """The rules of the two vaults, and what happens at which steps of the clock."""
+class EscrowSequence:
+    """The rules of the two vaults, and the moves with the steps of the clock before them."""
 
     start: int
     rules: tuple[Rules, ...]
@@ -128,7 +128,7 @@ _KINDS = [
 ]
 """How often each is drawn."""
 _PICKS = (0, 0, 0, 0, 1, 1, 2, 3, 7)
-"""Mostly the escrows made last, which are open to more than a refund."""
+"""Mostly the newest escrows, which allow more than a refund."""
 
 
 @st.composite
@@ -160,8 +160,8 @@ _rules = st.builds(
 
 
 @st.composite
-def sequences(draw: st.DrawFn, most: int) -> Sequence:
+def sequences(draw: st.DrawFn, most: int) -> EscrowSequence:
     """Draw a sequence of 20 to `most` steps."""
     count = draw(st.integers(MIN_STEPS, most))
     steps = draw(st.lists(st.tuples(_clocks, _moves()), min_size=count, max_size=count))
-    return Sequence(draw(st.integers(EARLIEST, LATEST)), (draw(_rules), draw(_rules)), steps)
+    return EscrowSequence(draw(st.integers(EARLIEST, LATEST)), (draw(_rules), draw(_rules)), steps)

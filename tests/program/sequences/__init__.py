@@ -1,5 +1,5 @@
-"""Random sequences of payments, run in the VM, watched by a checker, and repeated in the native crate.
+"""Random sequences of payments, run in the VM, judged by a checker, and replayed in the native crate.
 
-`steps` says what a sequence is and draws it; `runner` runs it in the VM; `checker` remembers every payment and knows no
-slots; `native` runs the same sequence in the policy crate compiled for this machine.
+`steps` defines and draws sequences. `runner` runs them in the VM. `checker` remembers every payment and knows nothing
+of slots. `native` replays the same sequence in the policy crate compiled for this machine.
 """

@@ -1,4 +1,4 @@
-"""Judges payments by the promises of the rules, from a memory of every payment made. It knows no slots."""
+"""Judges payments by what the rules promise, remembering every payment. It knows nothing of slots."""
 
 from dataclasses import dataclass, field
 
@@ -14,11 +14,11 @@ class Checker:
     paid: list[tuple[int, int]] = field(default_factory=list)
 
     def time(self, clock: int) -> int:
-        """Return the time that counts: a clock that steps back counts as the last payment's time."""
+        """Return the time that counts: the clock, but never before the last payment."""
         return max(clock, self.paid[-1][0]) if self.paid else clock
 
     def accepted(self, rules: Rules, payment: Payment, clock: int) -> None:
-        """Take a payment that was made, and check that no promise is broken by it."""
+        """Record a payment that was made, and check that it breaks no promise."""
         now = self.time(clock)
         self.paid.append((now, payment.amount))
         listed, category = PAYEES[payment.payee]
@@ -27,13 +27,13 @@ class Checker:
         assert _within(now, rules.expiry)
         assert _within(payment.amount, rules.max_per_tx)
         assert payment.co_signed or _within(payment.amount, rules.require_co_sign)
-        # Intervals that end earlier were checked when the payment at their end was made. Both ends are in the interval.
+        # Intervals that end earlier were checked with the payment at their end. Both ends belong to the interval.
         assert _within(len(self._since(now - HOUR)), rules.velocity_cap)
         assert _within(sum(self._since(now - DAY)), rules.max_per_day)
         assert _within(self._month(now), rules.max_per_month)
 
     def refused(self, rules: Rules, payment: Payment, clock: int, violation: LoggedViolation) -> None:
-        """Check that a refusal is no stricter than the promise: by less than one slot of its window."""
+        """Check that a refusal is stricter than the promise by less than one slot of its window."""
         now = self.time(clock)
         listed, category = PAYEES[payment.payee]
         match violation.rule_name:

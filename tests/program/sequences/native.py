@@ -13,7 +13,7 @@ PROGRAMS = Path(__file__).parents[3] / "programs"
 
 
 def find_cargo() -> str | None:
-    """Return cargo's path where it works: rustup's answers to the name also where no toolchain was chosen."""
+    """Return the path of a working cargo: rustup's proxy exists even if no toolchain is chosen."""
     cargo = shutil.which("cargo")
     if cargo is None or subprocess.run([cargo, "--version"], capture_output=True, check=False).returncode:
         return None
@@ -21,7 +21,7 @@ def find_cargo() -> str | None:
 
 
 def build(cargo: str) -> Path:
-    """Compile the program that replays payments, and return where it is."""
+    """Compile the program that replays payments, and return its path."""
     command = [cargo, "build", "--locked", "--release", "--package", "agent-vault-policy", "--example", "replay"]
     built = subprocess.run(
         [*command, "--message-format", "json"], cwd=PROGRAMS, stdout=subprocess.PIPE, check=True, text=True

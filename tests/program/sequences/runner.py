@@ -1,4 +1,4 @@
-"""Runs sequences in the VM: one organisation with two policies for all of them, a new vault for each."""
+"""Runs sequences in the VM: all share one organisation with two policies, and each gets a new vault."""
 
 import struct
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from solders.transaction_metadata import FailedTransactionMetadata
 from app.chain.logs import FIRST_ERROR_CODE, LoggedViolation, policy_violation
 from app.chain.rules import RULES, Rules
 from tests.program.sequences.checker import Checker
-from tests.program.sequences.steps import EARLIEST, PAYEES, Edit, Payment, Sequence, Switch
+from tests.program.sequences.steps import EARLIEST, PAYEES, Edit, Payment, PaymentSequence, Switch
 from tests.support.vm import CODEC, PROGRAM_ID, Vm, error_name
 from tests.support.vm_tokens import SUPPLY
 from tests.support.vm_world import VmWorld
@@ -26,14 +26,14 @@ _references: Iterator[int] = count()
 
 @dataclass(frozen=True)
 class Transcript:
-    """A sequence as the native program replays it, and the verdict of the program in the VM on each payment."""
+    """A sequence as the native program replays it, and the verdicts of the program in the VM on its payments."""
 
     script: list[str]
     verdicts: list[str]
 
 
-class Runner:
-    """The organisation. Signatures are not checked, which takes most of a payment's time and none of its meaning."""
+class PaymentRunner:
+    """The organisation. Signatures are not checked: that takes most of a payment's time and does not matter here."""
 
     def __init__(self) -> None:
         self.world = VmWorld(Vm(checks_signatures=False))
@@ -47,8 +47,8 @@ class Runner:
         self.restricted = world.policy(Rules(restricted=True), listed)
         self.open = world.policy()
 
-    def run(self, sequence: Sequence) -> Transcript:
-        """Run a sequence under the checker's eyes. Raises `AssertionError` where a promise is broken."""
+    def run(self, sequence: PaymentSequence) -> Transcript:
+        """Run a sequence and let the checker judge it. Raises `AssertionError` when a promise is broken."""
         world, vm = self.world, self.world.vm
         rules = {self.restricted: Rules(restricted=True), self.open: Rules()}
         for policy, drawn in ((self.restricted, sequence.restricted), (self.open, sequence.open)):
@@ -94,7 +94,7 @@ class Runner:
         return Transcript(script, verdicts)
 
     def _edit(self, policy: Pubkey, drawn: Rules, now: int) -> Rules:
-        """Give a policy the rules drawn, with the restriction that is its own and an expiry from `now`."""
+        """Give a policy the rules drawn, keeping its restriction and counting the expiry from `now`."""
         expiry = None if drawn.expiry is None else now + drawn.expiry
         rules = replace(drawn, restricted=policy == self.restricted, expiry=expiry)
         self.world.update_policy(policy, rules)
@@ -107,7 +107,7 @@ class Runner:
         )
 
     def _pay(self, payment: Instruction, amount: int) -> LoggedViolation | None:
-        """Pay, with the amount and a reference of its own put into the instruction."""
+        """Pay, with the amount and a new reference put into the instruction."""
         data = payment.data[:8] + struct.pack("<Q", amount) + next(_references).to_bytes(_REFERENCE, "little")
         instruction = Instruction(PROGRAM_ID, data, payment.accounts)
         vm = self.world.vm

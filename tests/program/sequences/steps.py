@@ -1,4 +1,4 @@
-"""What a random sequence consists of, and how it is drawn."""
+"""Defines random sequences of payments and draws them."""
 
 from calendar import monthrange
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ PAYEES = ((True, 0), (True, GAMBLING), (False, 0), (False, ADULT))
 """Whether each payee is on the allowlist, and its category."""
 MIN_STEPS = 20
 EARLIEST, LATEST = 1_700_000_000, 1_900_000_000
-"""Between these Unix times a sequence starts."""
+"""Unix times between which a sequence starts."""
 
 
 def month_of(time: int) -> tuple[int, int]:
@@ -33,9 +33,9 @@ def next_month(time: int) -> int:
 
 @dataclass(frozen=True)
 class Jump:
-    """A step of the clock: `seconds` from a moment, or from the next multiple of `edge` (0: from the next month).
+    """A step of the clock: `seconds` from a moment, or from the next multiple of `edge` after it (0: the next month).
 
-    The moment is now, or that of a payment made: the last (0), or one so many before it.
+    The moment is now or, if `payment` is given, the time of that payment, counted back from the last (0).
     """
 
     seconds: int
@@ -81,8 +81,8 @@ Step = Payment | Edit | Switch
 
 
 @dataclass(frozen=True)
-class Sequence:
-    """First rules of the restricted and of the open policy, and what happens. The vault starts under the open one."""
+class PaymentSequence:
+    """The initial rules of the restricted and the open policy, and the steps. The vault starts under the open one."""
 
     start: int
     restricted: Rules
@@ -109,8 +109,8 @@ JUMPS = [
     *(Jump(-seconds) for seconds in (1, 59, 60, 61, 899, 900, 3_600, 86_400, 200_000)),
     *(Jump(seconds) for seconds in (7, 31, 97, 313, 1_009, 5_003, 50_021, 199_999)),
 ]
-"""Steps that like to land on, just before and just after the edges of slots and months, and the moments at which
-earlier payments leave their windows; or to stay."""
+"""Steps that tend to stay, or to land on or next to the edges of slots and months and the moments at which earlier
+payments leave their windows."""
 PLAIN, CO_SIGNED, EDIT, SWITCH = range(4)
 KINDS = [
     *[(PLAIN, 0)] * 16,
@@ -119,7 +119,7 @@ KINDS = [
     *((EDIT, number) for number in range(2)),
     (SWITCH, 0),
 ]
-"""Mostly payments to the first payee, whom most rules let pass, so that the windows fill."""
+"""Mostly payments to the first payee, which most rules allow, so that the windows fill."""
 
 
 def _seldom(strategy: st.SearchStrategy[int]) -> st.SearchStrategy[int | None]:
@@ -140,7 +140,7 @@ _drawn = st.tuples(st.sampled_from(JUMPS), st.integers(1, 250), st.sampled_from(
 
 
 @st.composite
-def sequences(draw: st.DrawFn, most: int) -> Sequence:
+def sequences(draw: st.DrawFn, most: int) -> PaymentSequence:
     """Draw a sequence of 20 to `most` steps."""
     restricted, *others = draw(st.lists(_rules, min_size=4, max_size=4))
     count = draw(st.integers(MIN_STEPS, most))
@@ -152,4 +152,4 @@ def sequences(draw: st.DrawFn, most: int) -> Sequence:
             steps.append(Switch())
         else:
             steps.append(Payment(jump, amount, number, kind == CO_SIGNED))
-    return Sequence(draw(st.integers(EARLIEST, LATEST)), replace(restricted, restricted=True), others[0], steps)
+    return PaymentSequence(draw(st.integers(EARLIEST, LATEST)), replace(restricted, restricted=True), others[0], steps)
