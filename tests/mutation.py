@@ -1,7 +1,7 @@
-"""Changes each boundary of the policy crate by one and shows that its native tests notice.
+"""Changes each boundary of the policy crate by one and checks that its native tests notice.
 
-`python tests/mutation.py` works on a copy, prints a table, and exits with 1 when a change stays unnoticed. It takes
-some minutes and needs cargo.
+`python tests/mutation.py` works on a copy, prints a table, and exits with 1 if a change goes unnoticed. It needs cargo
+and takes some minutes.
 """
 
 import argparse
@@ -16,16 +16,16 @@ from pathlib import Path
 PROGRAMS = Path(__file__).parents[1] / "programs"
 POLICY = PROGRAMS / "agent-vault" / "policy"
 TIMEOUT = 300
-"""Seconds until a change that makes the tests run for ever counts as noticed."""
+"""Seconds after which a change counts as noticed because the tests hang."""
 
 WINDOW, TYPES, VERDICT, ESCROW = "window.rs", "types.rs", "verdict.rs", "escrow.rs"
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A change: in `file`, the `nth` of the places that read `old` becomes `new`.
+    """A change: in `file`, the `nth` occurrence of `old` becomes `new`.
 
-    `equivalent` says why no test can notice it, where that is so.
+    `equivalent` says why no test can notice it, if none can.
     """
 
     file: str
@@ -44,7 +44,7 @@ def _rule(name: str, old: str, *new: str) -> Iterator[Mutant]:
     return _each(f"rules/{name}.rs", old, *new)
 
 
-_SAME_YEARS = "the quotients differ on some days of the 400 years, but on none that moves the beginning of a year"
+_SAME_YEARS = "the quotients differ on some days of the 400 years, but none of these moves the start of a year"
 
 MUTANTS = [
     # The windows' sizes
@@ -56,7 +56,7 @@ MUTANTS = [
         WINDOW,
         "if slot <= self.newest",
         "if slot < self.newest",
-        equivalent="with the newest slot itself nothing leaves, so the sum is the total",
+        equivalent="at the newest slot itself nothing leaves, so the sum is the total",
     ),
     *_each(
         WINDOW,
@@ -75,7 +75,7 @@ MUTANTS = [
         WINDOW,
         "if staying < leaving",
         "if staying <= leaving",
-        equivalent="the windows have odd numbers of slots, so as many never stay as leave",
+        equivalent="windows have odd numbers of slots, so the number that stays never equals the number that leaves",
     ),
     *_each(WINDOW, "Self::halves(slot.saturating_add(1), ", "Self::halves(slot, ", "Self::halves(slot + 2, "),
     *_each(WINDOW, "Self::halves(self.newest.saturating_add(1), ", "Self::halves(self.newest, ", "Self::halves(slot, "),
@@ -93,7 +93,7 @@ MUTANTS = [
         WINDOW,
         "if slot > self.newest",
         "if slot >= self.newest",
-        equivalent="to advance to the newest slot empties nothing and changes nothing",
+        equivalent="advancing to the newest slot empties nothing and changes nothing",
     ),
     *_each(WINDOW, "self.total = held.checked_add(value)", "self.total = self.total.checked_add(value)"),
     *_each(
@@ -198,7 +198,7 @@ MUTANTS = [
         TYPES,
         "if self.month.ends_at == place.month_ends_at",
         "if self.month.ends_at <= place.month_ends_at",
-        equivalent="the ledger's month is never before one that it has charged to",
+        equivalent="the ledger's month is never earlier than one it has charged",
     ),
     *_each(TYPES, "self.month.spent.0.saturating_sub(returned.0)", "self.month.spent.0", "0"),
     # Escrows
@@ -260,7 +260,7 @@ MUTANTS = [
 
 
 class Bench:
-    """A copy of the policy crate, alone in a workspace."""
+    """A copy of the policy crate in its own workspace."""
 
     def __init__(self, folder: Path) -> None:
         self.crate = folder / "policy"
@@ -271,7 +271,7 @@ class Bench:
         (folder / "Cargo.toml").write_text(manifest.replace(members, 'members = ["policy"]'), encoding="utf-8")
 
     def passes(self) -> bool:
-        """Run the crate's tests. Raises `RuntimeError` when they do not compile."""
+        """Run the crate's tests. Raises `RuntimeError` if they do not compile."""
         if self._cargo("--no-run").returncode:
             raise RuntimeError("the change does not compile")
         try:
@@ -280,11 +280,11 @@ class Bench:
             return False
 
     def judge(self, mutant: Mutant) -> bool:
-        """Apply a change, run the tests, take it back; tell whether the tests noticed."""
+        """Apply a change, run the tests and revert it. Tell whether the tests noticed."""
         path = self.crate / "src" / mutant.file
         text = path.read_text(encoding="utf-8")
         parts = text.split(mutant.old)
-        assert len(parts) > mutant.nth + 1, f"{mutant.file} does not read {mutant.old!r}"
+        assert len(parts) > mutant.nth + 1, f"{mutant.file} does not contain {mutant.old!r}"
         before, after = mutant.old.join(parts[: mutant.nth + 1]), mutant.old.join(parts[mutant.nth + 1 :])
         path.write_text(before + mutant.new + after, encoding="utf-8")
         try:
@@ -307,7 +307,7 @@ def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder))
         if not bench.passes():
-            print("the tests fail without a change")
+            print("the tests fail even without a change")
             return 1
         for mutant in chosen:
             killed = bench.judge(mutant)

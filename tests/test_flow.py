@@ -1,4 +1,4 @@
-"""The whole line, over real sockets: HTTP request, program, chain, indexer, read models, and back to HTTP."""
+"""Tests the whole line over real sockets: HTTP request, program, chain, indexer, read models, and back to HTTP."""
 
 import asyncio
 from typing import Any
@@ -52,17 +52,17 @@ async def test_agent_pays_until_the_policy_stops_it(own_world: ServiceWorld) -> 
 
             # When the agent pays within the policy and beyond it
             paid = (await pay("4.50")).json()
-            too_much_at_once = error_of(await pay("6"), 402, "policy_violation")
-            too_much_a_day = error_of(await pay("4"), 402, "policy_violation")
+            over_limit = error_of(await pay("6"), 402, "policy_violation")
+            over_daily_limit = error_of(await pay("4"), 402, "policy_violation")
 
             # Then the chain holds exactly the one payment
             assert paid["status"] == "confirmed"
-            assert too_much_at_once["violation"]["rule"] == "max_per_tx"
-            assert too_much_a_day["violation"]["rule"] == "max_per_day"
+            assert over_limit["violation"]["rule"] == "max_per_tx"
+            assert over_daily_limit["violation"]["rule"] == "max_per_day"
             assert await world.balance(shop) == 4_500_000
             assert await world.balance(wallet["chain_address"]) == 45_500_000
 
-            # And freezing ends it, also for the operator
+            # And a freeze stops payments, even for the operator
             frozen = await admin.patch(path, json={"status": "frozen"})
             assert frozen.json()["status"] == "frozen"
             error_of(await pay("1"), 422, "wallet_frozen")
@@ -70,7 +70,7 @@ async def test_agent_pays_until_the_policy_stops_it(own_world: ServiceWorld) -> 
 
 @on_chains()
 async def test_read_models_can_be_rebuilt_from_the_chain_and_own_records(own_world: ServiceWorld) -> None:
-    """Thrown away and rebuilt, the indexer's database and the read models show the same."""
+    """Deletes the indexer's database and rebuilds it and the read models, which must then show the same."""
     world = own_world
     policy = await world.policy(maxPerTx="5", allowedRecipients=["shop.example.com"])
     shop = await world.payee()
@@ -108,11 +108,11 @@ async def test_money_is_neither_created_nor_lost(own_world: ServiceWorld) -> Non
     for wallet in (first, second):
         held = await world.balance(wallet["chain_address"])
         expected = f"{held // 1_000_000}.{held % 1_000_000:06}".rstrip("0").ljust(4, "0")
-        # What two wallets pay each other within a slot may be read in another order than it landed in. The indexer's
-        # comparison with the chain sets a balance right that follows from no order.
+        # Payments between two wallets within one slot can be read in another order than they landed. The indexer's
+        # comparison with the chain corrects the balance afterwards.
         async with asyncio.timeout(30):
             path = f"/v1/wallets/{wallet['wallet_id']}"
-            while (await world.ok("GET", path))["usdc_balance"] != expected:  # noqa: ASYNC110 - as a client looks
+            while (await world.ok("GET", path))["usdc_balance"] != expected:  # noqa: ASYNC110 - polls as a client does
                 await asyncio.sleep(0.1)
     tokens = world.service.addresses.token_account(Pubkey.from_string(shop))
     assert await world.service.chain.token_balance(tokens) == 10 * 1_000_001

@@ -1,4 +1,4 @@
-"""What the clients of the benchmarks do: pay from vaults over HTTP, and send plain transfers with solana-py."""
+"""Clients of the benchmarks: they pay from vaults over HTTP, or send plain transfers with solana-py."""
 
 import asyncio
 import itertools
@@ -27,11 +27,11 @@ _FUNDS = "5000"
 _PAYMENT = "0.001"
 _BLOCKHASH_SECONDS = 10.0
 _AMOUNTS = 50_000
-"""Plain transfers differ by their amount, so that none is a duplicate while a blockhash lives."""
+"""Plain transfers differ in their amounts, so that none is a duplicate while a blockhash is valid."""
 
 
 class Payers:
-    """Vaults with a policy, money and a session, and agents that pay from them."""
+    """Agents that pay from vaults with a policy, money and a session."""
 
     def __init__(self, served: Served) -> None:
         self._served = served
@@ -63,11 +63,11 @@ class Payers:
         await self._stack.aclose()
 
     async def pay(self, client: int, number: int) -> None:
-        """Make a payment as an agent does: with its session and an idempotency key; done when confirmed."""
+        """Pay as an agent does, with its session and an idempotency key, until the payment is confirmed."""
         await self.give(number % VAULTS, self.payees[number % VAULTS], _PAYMENT, client=client)
 
     async def give(self, vault: int, to: Pubkey, amount: str, *, client: int = 0) -> None:
-        """Pay from a vault and check that the payment is confirmed."""
+        """Pay from a vault. Raises RuntimeError unless the payment is confirmed."""
         wallet, token = self._vaults[vault]
         key = f"payment-{next(self._names)}"
         body = {"walletId": wallet, "to": str(to), "amount": amount, "currency": "USDC", "idempotencyKey": key}
@@ -76,7 +76,7 @@ class Payers:
             raise RuntimeError(f"a payment is {answer['status']}")
 
     async def lock(self, vault: int) -> None:
-        """Lock money of a vault in an escrow for the next vault."""
+        """Lock a vault's money in an escrow for the next vault."""
         (wallet, token), (to, _) = self._vaults[vault], self._vaults[(vault + 1) % VAULTS]
         body = {"fromWallet": wallet, "toWallet": to, "amount": _PAYMENT, "currency": "USDC", "taskDescription": "work"}
         await self._post("/v1/payments/a2a", body, headers={"Session-Token": token})
@@ -123,11 +123,11 @@ class Senders:
             await client.close()
 
     async def send(self, client: int, number: int) -> None:
-        """Send a transfer; done when the node has answered."""
+        """Send a transfer, and wait until the node has answered."""
         await self._clients[client].send_raw_transaction(await self._transfer(number))
 
     async def send_and_confirm(self, client: int, number: int, *, pause: float) -> None:
-        """Send a transfer and ask for its status until it is confirmed, every `pause` seconds."""
+        """Send a transfer, and poll its status every `pause` seconds until it is confirmed."""
         rpc = self._clients[client]
         signature = (await rpc.send_raw_transaction(await self._transfer(number))).value
         answer = await rpc.confirm_transaction(signature, Confirmed, pause)

@@ -1,9 +1,9 @@
-"""Compute units of every instruction, on two runtimes, beside the plain TransferChecked of the same runtime.
+"""Measures the compute units of every instruction on two runtimes, compared with a plain TransferChecked.
 
     python -m tests.bench.compute_units
 
-Each runtime is the LiteSVM of a solders release, installed into an environment of its own under the cache folder. 0.26
-has the old SPL Token program, 0.29 has p-token.
+Each runtime is the LiteSVM of a solders release, installed into a separate environment in the cache folder. 0.26 has
+the old SPL Token program, 0.29 has p-token.
 """
 
 import os
@@ -23,7 +23,7 @@ RUNTIMES = ("0.26.0", "0.29.0")
 
 
 def measure(runtime: Runtime) -> tuple[int, dict[str, int], dict[str, int]]:
-    """The plain transfer, every instruction, and payments by the rules that are set."""
+    """Return the units of the plain transfer, of every instruction, and of payments by the rules set."""
     story = Story(runtime)
     story.found()
     transfer = story.transfer()
@@ -53,7 +53,7 @@ def measure(runtime: Runtime) -> tuple[int, dict[str, int], dict[str, int]]:
         vault = story.wallet(f"agent-{number}", policy)
         if allowlist is not None:
             optional["allowlist"] = allowlist
-        for _ in range(2):  # the first one finds an empty ledger
+        for _ in range(2):  # the first payment finds an empty ledger
             payments[name] = story.pay(vault, policy, **optional)
     payments["all eight, 1,000 entries, worst of gaps of 1 to 97 slots"] = story.worst_gap(vault, policy, **optional)
     unregistered = Keypair().pubkey()
@@ -76,7 +76,7 @@ def measure(runtime: Runtime) -> tuple[int, dict[str, int], dict[str, int]]:
 
 
 def main() -> None:
-    """Measures and prints two tables."""
+    """Measure and print two tables."""
     results = []
     for version in RUNTIMES:
         with Runtime(version) as runtime:

@@ -1,6 +1,6 @@
-"""Compute units of the escrow's instructions between two vaults whose token accounts exist.
+"""Measures the compute units of the escrow instructions between two vaults whose token accounts exist.
 
-Each figure is the most of several escrows. What the ed25519 program does is no part of a transaction's compute units.
+Each figure is the maximum of several escrows. The ed25519 program's work does not count as compute units.
 """
 
 import os
@@ -18,7 +18,7 @@ from app.chain.rules import Rules
 from tests.bench.story import Story
 
 ESCROWS = 8
-"""How many escrows each figure is the most of."""
+"""Escrows measured for each figure."""
 AMOUNT, TIMEOUT = 1_000, 30 * 86_400
 TASK, OUTPUT = bytes(32), bytes(32)
 ALL_KINDS = 0b111
@@ -39,7 +39,7 @@ class Escrows:
         self.made = 0
 
     def create(self, *, lamports_ahead: int = 0) -> tuple[OpenEscrow, int]:
-        """Make an escrow, and return it with what that took: with lamports at its addresses already, if any."""
+        """Create an escrow, and return it and the units used. `lamports_ahead` are sent to its addresses first."""
         story, payer = self.story, self.story.payer.pubkey()
         if lamports_ahead:
             address = story.addresses.escrow(self.vault, self.made)
@@ -64,7 +64,7 @@ class Escrows:
         return escrow, story.runtime.units(story.payer, instruction, signers=self.signers)
 
     def most(self, make: Callable[[OpenEscrow], list[Instruction]], *signers: Keypair, disputed: bool = False) -> int:
-        """Return the most that these instructions take, each time upon another escrow."""
+        """Return the most units that these instructions use, each time on another escrow."""
         units = []
         for _ in range(ESCROWS):
             escrow, _ = self.create()
@@ -97,13 +97,13 @@ class Escrows:
         return [attestation(key.pubkey(), bytes(key.sign_message(message)), message), complete]
 
     def resolve(self, escrow: OpenEscrow, released: int) -> list[Instruction]:
-        """Return the decision of the arbiter, who is the operator."""
+        """Return the decision of the arbiter, which is the operator."""
         payer, arbiter = self.story.payer.pubkey(), self.story.operator.pubkey()
         return [self.story.instructions.resolve_dispute(escrow, payer=payer, arbiter=arbiter, released=released)]
 
 
 def escrow_units(story: Story, every: dict[str, Any], entries: list[bytes]) -> dict[str, int]:
-    """What each instruction takes. `every` are all eight rules, `entries` an allowlist for them."""
+    """Return the units of each instruction. `every` sets all eight rules, `entries` is an allowlist for them."""
     plain, _ = story.policy("escrows", Rules())
     receiver = story.wallet("receiver", plain)
     register = story.instructions.register_recipient(

@@ -1,13 +1,12 @@
-"""The indexer's speed: the delay from a confirmation to its row, and events a second in a backfill.
+"""Measures the indexer: the delay from a confirmation to its row, and events a second in a backfill.
 
-By hand: `python -m tests.bench.indexer [--payments N]`. `serve` runs in a process of its own with the embedded chain in
-a temporary folder; the clients run in this process and reach it over sockets.
+By hand: `python -m tests.bench.indexer [--payments N]`. `serve` runs in a separate process with the embedded chain in a
+temporary folder; the clients run in this process and reach it over sockets.
 
-- Delay: while clients pay, a third process listens to the chain's WebSocket, which tells when a transaction is
-  confirmed, and looks every 2 ms for its rows in the databases of `serve`: the event in the indexer's, and what the
-  projector made of it in the service's.
-- Backfill: an indexer with an empty database reads the chain from its beginning over a socket, while `serve` does
-  nothing but answer it. Its time runs from the first request to the last row: asked for, decoded and stored.
+- Delay: while clients pay, a third process learns of confirmations from the chain's WebSocket, and polls the databases
+  of `serve` every 2 ms for the rows: the event in the indexer's, and its projection in the service's.
+- Backfill: an indexer with an empty database reads the whole chain over a socket, while `serve` only answers it. Its
+  time runs from the first request to the last row: fetched, decoded and stored.
 """
 
 import asyncio
@@ -32,20 +31,20 @@ _RUNS = 3
 
 
 async def delays(served: Served, payers: Payers, *, clients: int, count: int) -> list[list[str]]:
-    """Measure the delays under a load of payments; returns the rows of a table."""
+    """Measure the delays under a load of payments, and return the rows of a table."""
     with watching(served) as watcher:
         paid = await measure(served, payers.pay, clients=clients, count=count)
     rows = []
     for name, found in (("event stored", watcher.events), ("in the read models", watcher.read_models)):
         if len(found) < count:
-            raise RuntimeError(f"{name}: {len(found)} of {count} were seen")
+            raise RuntimeError(f"{name}: only {len(found)} of {count} were seen")
         times = [f"{percentile(found, percent):.0f}" for percent in (50, 99, 100)]
         rows.append([name, str(clients), f"{paid.rate:.0f}", *times])
     return rows
 
 
 async def backfill(served: Served) -> list[str]:
-    """Index everything into an empty database; returns the row of a table."""
+    """Index everything into an empty database, and return the row of a table."""
     with tempfile.TemporaryDirectory() as folder:
         transport = HttpTransport(served.rpc)
         indexer = Indexer(transport=transport, codec=load(), db_path=Path(folder) / "chain.db")
@@ -75,7 +74,7 @@ async def run(served: Served, payments: int) -> None:
 
 
 @click.command()
-@click.option("--payments", default=6000, show_default=True, help="Payments to be followed, then read again.")
+@click.option("--payments", default=6000, show_default=True, help="Payments to follow and then to read again.")
 def main(payments: int) -> None:
     """Measure and print."""
     with serving() as served:

@@ -1,4 +1,4 @@
-"""Clients that each do one thing after the other, and how fast they got on."""
+"""Runs clients that each do one thing after the other, and measures their speed."""
 
 import asyncio
 import math
@@ -11,7 +11,7 @@ from tests.bench.serving import Served
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a number of clients achieved; latencies in seconds, in rising order."""
+    """The result of a number of clients. Latencies are in seconds, in ascending order."""
 
     clients: int
     seconds: float
@@ -20,16 +20,16 @@ class Measured:
 
     @property
     def rate(self) -> float:
-        """Done a second."""
+        """Number done per second."""
         return len(self.latencies) / self.seconds
 
     def percentile(self, percent: float) -> float:
-        """Milliseconds within which this share was done."""
+        """Return the milliseconds within which this percentage was done."""
         return percentile(self.latencies, percent)
 
     @property
     def cpu(self) -> float:
-        """Milliseconds of the processor that `serve` used for each."""
+        """Milliseconds of processor time that `serve` used for each."""
         return self.serve_cpu / len(self.latencies) * 1000
 
     def cells(self) -> list[str]:
@@ -39,19 +39,19 @@ class Measured:
 
 
 def percentile(rising: list[float], percent: float) -> float:
-    """Return the percentile (nearest rank) of seconds in rising order, in milliseconds."""
+    """Return the percentile (nearest rank) of ascending seconds, in milliseconds."""
     rank = max(1, math.ceil(len(rising) * percent / 100))
     return rising[rank - 1] * 1000
 
 
 HEADS = ("clients", "a second", "p50 ms", "p99 ms", "CPU ms of serve")
-"""Heads of the columns of `Measured.cells`."""
+"""Headers of the columns of `Measured.cells`."""
 
 
 async def measure(
     served: Served, one: Callable[[int, int], Awaitable[None]], *, clients: int, count: int, first: int = 0
 ) -> Measured:
-    """Have `clients` do `one(client, number)` until it was done `count` times, each its next when its last is done."""
+    """Let `clients` call `one(client, number)` `count` times in all, each as soon as its last call is done."""
     numbers = iter(range(first, first + count))
     latencies: list[float] = []
 

@@ -1,11 +1,11 @@
-"""Reads over HTTP at a fixed rate, with many transactions stored and with few: latencies and their ratio.
+"""Measures reads over HTTP at a fixed rate, with many and with few stored transactions: latencies and their ratio.
 
-By hand: `python -m tests.bench.reads [--fill N] [--seconds N]`. Two services run, each a process of its own with the
-embedded chain in a temporary folder; one is filled with payments over HTTP, the other has just the objects that are
-read. They take turns, so that both see the same machine.
+By hand: `python -m tests.bench.reads [--fill N] [--seconds N]`. Two services run in separate processes, each with the
+embedded chain in a temporary folder. One is filled with payments over HTTP, the other has only the objects that are
+read. They take turns, so that both run under the same conditions.
 
-Requests start by the clock, 300 a second spread over four API keys, whether earlier ones were answered or not; a
-latency counts from the moment when its request was due.
+Requests start on schedule, 300 a second spread over four API keys, even if earlier ones are still unanswered. A latency
+counts from the time at which the request was due.
 """
 
 import asyncio
@@ -33,9 +33,9 @@ _ROUNDS = 3
 _WARM_UP = 200
 _ESCROWS = 20
 _FINAL = 20.0
-"""Seconds until what was made is final on the embedded chain, and marked so: that is work of writes, not of reads."""
+"""Seconds until everything is final on the embedded chain and marked so, which is work of writes, not of reads."""
 _SAMPLE = 200
-"""Transactions whose pages are read: drawn from everywhere in the history."""
+"""Transactions to read, drawn from the whole history."""
 
 
 @dataclass(slots=True)
@@ -45,12 +45,12 @@ class Reads:
     latencies: list[float] = field(default_factory=list)
 
     def percentile(self, percent: float) -> float:
-        """Milliseconds within which this share was answered."""
+        """Return the milliseconds within which this percentage was answered."""
         return percentile(sorted(self.latencies), percent)
 
 
 class Readers:
-    """Four API keys and the paths that they read: of single objects and of lists."""
+    """Four API keys, and the paths that they read: single objects and lists."""
 
     def __init__(self, served: Served) -> None:
         self._served = served
@@ -72,7 +72,7 @@ class Readers:
         await self._stack.aclose()
 
     async def find_paths(self) -> None:
-        """Choose what is read: every kind of object and of list, early and late in the history."""
+        """Choose the paths: every kind of object and list, from early and late in the history."""
         wallets = await self._ids("/v1/wallets?limit=100", "wallet_id")
         policies = await self._ids("/v1/policies", "policy_id")
         escrows = await self._ids("/v1/payments/a2a?limit=100", "escrow_id")
@@ -104,7 +104,7 @@ class Readers:
         ]
 
     async def read(self, kinds: Sequence[tuple[Reads, Sequence[str]]], *, seconds: float) -> None:
-        """Read paths of these kinds in turn for some seconds, at the rate."""
+        """Read paths of these kinds in turn for some seconds, at the fixed rate."""
         choice = random.Random(1)
         turns, clients = itertools.cycle(kinds), itertools.cycle(self._clients)
         start = time.perf_counter() + 0.05
@@ -133,7 +133,7 @@ class Readers:
         return [one[name] for one in (await self._get(path))["data"]]
 
     async def _history(self) -> tuple[list[str], list[str]]:
-        """Ids of transactions from everywhere in the history, and cursors into it."""
+        """Return ids of transactions from the whole history, and cursors into it."""
         found, cursors, cursor = [], [], ""
         while cursor is not None:
             page = await self._get(f"/v1/transactions?limit=100&cursor={cursor}" if cursor else "/v1/transactions")
@@ -145,14 +145,14 @@ class Readers:
 
 
 async def _prepare(payers: Payers, *, payments: int, served: Served) -> None:
-    """Make what every service has, and this many payments."""
+    """Create what every service has, and make this many payments."""
     for number in range(_ESCROWS):
         await payers.lock(number % VAULTS)
     await measure(served, payers.pay, clients=MOST_CLIENTS, count=max(payments, _WARM_UP))
 
 
 async def run(empty: Served, filled: Served, *, fill: int, seconds: float) -> None:
-    """Fill one, then read both in turns and print the table."""
+    """Fill one service, read both in turns, and print the table."""
     names = {"few": empty, "many": filled}
     found: dict[tuple[str, str], Reads] = {}
     async with AsyncExitStack() as stack:

@@ -1,4 +1,4 @@
-"""A process that sees, from outside, when a transaction is confirmed and when its rows appear."""
+"""Watches from a separate process when transactions are confirmed and when their rows appear."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ Times = dict[str, float]
 
 @dataclass
 class Watcher:
-    """Delays in seconds from the confirmations to the rows, in rising order; filled when the watching has ended."""
+    """Delays in seconds from confirmation to row, in ascending order; set when the watching ends."""
 
     events: list[float] = field(default_factory=list)
     read_models: list[float] = field(default_factory=list)
@@ -99,7 +99,7 @@ async def _look(path: Path, query: str, seen: Times) -> None:
 
 
 def _delays(confirmed: Times, rows: Times) -> list[float]:
-    # A row may be seen a moment before the notification of its transaction arrives.
+    # A row can be seen slightly before the notification of its transaction arrives.
     return sorted(
         max(0.0, moment - confirmed[signature]) for signature, moment in rows.items() if signature in confirmed
     )

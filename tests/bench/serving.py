@@ -1,4 +1,4 @@
-"""`agent-vault serve` as a process of its own, and what it costs."""
+"""Runs `agent-vault serve` in a separate process, and measures what it costs."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ _SERVE = (sys.executable, "-c", "from app.server.cli import main; main()")
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A running `serve`: its API, its chain's JSON-RPC and WebSocket, its data folder, its process."""
+    """A running `serve`: its API, its chain's JSON-RPC and WebSocket, its data folder, its admin key, its process."""
 
     api: str
     rpc: str
@@ -27,12 +27,12 @@ class Served:
     pid: int
 
     def cpu_seconds(self) -> float:
-        """Processor time of all its threads so far."""
+        """Return the processor time used by all threads so far."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def resident_megabytes(self) -> float:
-        """Resident memory, in units of a million bytes."""
+        """Return the resident memory in units of a million bytes."""
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
             if line.startswith("VmRSS:"):
                 return int(line.split()[1]) * 1024 / 1e6

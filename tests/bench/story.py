@@ -1,4 +1,4 @@
-"""A VM of any solders release, and an organisation in it in which every instruction is used."""
+"""Runs a VM of any solders release, and in it an organisation in which every instruction is used."""
 
 import base64
 import json
@@ -28,7 +28,7 @@ USDC = 1_000_000
 
 
 class Runtime:
-    """A VM of one solders release, in a process of its own."""
+    """A VM of one solders release, in a separate process."""
 
     def __init__(self, version: str) -> None:
         folder = CACHE / f"solders-{version}"
@@ -50,19 +50,19 @@ class Runtime:
         self._process.communicate()
 
     def do(self, what: str, **values: Any) -> dict[str, Any]:
-        """One command of the worker."""
+        """Send the worker a command and return the answer."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"do": what, **values}) + "\n")
         self._process.stdin.flush()
         return self._answer()
 
     def account(self, address: Pubkey, owner: Pubkey, data: bytes, lamports: int = 10**9) -> None:
-        """Puts an account into the VM."""
+        """Set an account in the VM."""
         encoded = base64.b64encode(data).decode()
         self.do("account", address=str(address), owner=str(owner), lamports=lamports, data=encoded)
 
     def units(self, payer: Keypair, *instructions: Instruction, signers: tuple[Keypair, ...] = ()) -> int:
-        """Sends a transaction and says what its instructions took."""
+        """Send a transaction and return the units that its instructions used."""
         wire = [
             {
                 "program": str(one.program_id),
@@ -105,13 +105,13 @@ class Story:
         runtime.account(self.destination, TOKEN_PROGRAM, token_account_bytes(self.mint, self.merchant.pubkey(), 0))
 
     def step(self, name: str, instruction: Instruction, *signers: Keypair) -> int:
-        """Sends an instruction and keeps what it took under its name."""
+        """Send an instruction and record the units used under its name."""
         units = self.runtime.units(self.payer, instruction, signers=signers)
         self.units[name] = units
         return units
 
     def transfer(self) -> int:
-        """The plain TransferChecked."""
+        """Return the units of a plain TransferChecked."""
         source = Pubkey.new_unique()
         self.runtime.account(source, TOKEN_PROGRAM, token_account_bytes(self.mint, self.payer.pubkey(), 10**9))
         data = bytes([12]) + (5).to_bytes(8, "little") + bytes([6])
@@ -124,7 +124,7 @@ class Story:
         return self.runtime.units(self.payer, Instruction(TOKEN_PROGRAM, data, metas))
 
     def found(self) -> None:
-        """Creates the organisation, with a reserve, and registers the merchant."""
+        """Create the organisation with a reserve, and register the merchant."""
         build = self.instructions
         operator = self.operator.pubkey()
         self.step(
@@ -151,7 +151,7 @@ class Story:
         )
 
     def policy(self, name: str, rules: Rules, entries: list[bytes] | None = None) -> tuple[Pubkey, Pubkey | None]:
-        """Creates a policy, with its allowlist in force."""
+        """Create a policy, with an allowlist of `entries` in force if given."""
         build, key = self.instructions, name.encode().ljust(16, b"_")[:16]
         payer, authority = self.payer.pubkey(), self.authority.pubkey()
         address = self.addresses.policy(self.org, key)
@@ -187,7 +187,7 @@ class Story:
         return address, allowlist
 
     def wallet(self, agent: str, policy: Pubkey) -> Pubkey:
-        """Creates a vault with a session authority and funds it."""
+        """Create a vault with a session authority and fund it."""
         build, operator = self.instructions, self.operator.pubkey()
         vault = self.addresses.vault(self.org, agent)
         self.step(
@@ -209,7 +209,7 @@ class Story:
         return vault
 
     def pay(self, vault: Pubkey, policy: Pubkey, *, co_sign: bool = False, **optional: Any) -> int:
-        """One payment."""
+        """Make a payment and return the units used."""
         if co_sign:
             optional["co_signer"] = self.operator.pubkey()
         payment = self.instructions.execute_payment(
@@ -225,12 +225,12 @@ class Story:
         return self.runtime.units(self.payer, payment, signers=signers)
 
     def advance(self, seconds: int) -> None:
-        """Moves the clock."""
+        """Move the clock forward."""
         self.time += seconds
         self.runtime.do("clock", time=self.time)
 
     def worst_gap(self, vault: Pubkey, policy: Pubkey, **optional: Any) -> int:
-        """The most that a payment takes after gaps of 1 to 97 slots of a full ledger."""
+        """Return the most units that a payment uses after gaps of 1 to 97 slots with a full ledger."""
         most = 0
         for slots in range(1, 98):
             self.advance(slots * DAY_SLOT)
@@ -238,7 +238,7 @@ class Story:
         return most
 
     def rest(self, vault: Pubkey, policy: Pubkey) -> None:
-        """The instructions that payments do not need."""
+        """Use the instructions that payments do not need."""
         build, payer, operator = self.instructions, self.payer.pubkey(), self.operator.pubkey()
         reference = os.urandom(16)
         self.step(

@@ -1,10 +1,10 @@
-"""Results as Markdown tables."""
+"""Formats results as Markdown tables."""
 
 from collections.abc import Sequence
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table; the first column to the left, the others to the right."""
+    """Return a table with the first column aligned left and the others right."""
     widths = [max(len(row[column]) for row in [heads, *rows]) for column in range(len(heads))]
 
     def line(cells: Sequence[str]) -> str:

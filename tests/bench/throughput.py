@@ -1,15 +1,14 @@
-"""Payments over HTTP beside plain transfers: rates, latencies, processor time and memory.
+"""Compares payments over HTTP with plain transfers: rates, latencies, processor time and memory.
 
-By hand: `python -m tests.bench.throughput [--payments N] [--fill N] [--rounds N]`. `serve` runs in a process of its own
+By hand: `python -m tests.bench.throughput [--payments N] [--fill N] [--rounds N]`. `serve` runs in a separate process
 with the embedded chain in a temporary folder; all clients run in this process and reach it over sockets.
 
-- A payment is `POST /v1/payments` with a session token and an idempotency key, from one of 20 vaults in turn; it counts
-  when its answer says `confirmed`: on the chain's disk, and in the read models.
+- A payment is a `POST /v1/payments` with a session token and an idempotency key, from one of 20 vaults in turn. It is
+  done when the answer says `confirmed`: it is on the chain's disk and in the read models.
 - A plain transfer is one TransferChecked, sent by solana-py's `send_raw_transaction` (with preflight, its default) to
-  the chain's JSON-RPC, signed by the owner of one of 20 token accounts in turn; `confirmed` counts when
-  `confirm_transaction` has seen it confirmed. That method sleeps half a second between two looks unless told
-  otherwise; a program that wants throughput tells it, so the ratio is to the transfers that look every 10 ms. `sent`
-  counts when the node has answered.
+  the chain's JSON-RPC and signed by the owner of one of 20 token accounts in turn. `sent` is done when the node has
+  answered, `confirmed` when `confirm_transaction` has seen the confirmation. By default that method polls every half
+  second. A program that wants throughput polls more often, so the ratio is to transfers that poll every 10 ms.
 
 The clients of both use httpx. Payments and transfers take turns, `--rounds` times, and each row sums up its rounds.
 """
@@ -30,7 +29,7 @@ CLIENTS = (1, 8, 32)
 _PAUSE = 0.01
 _DEFAULT_PAUSE = 0.5
 _LOOKS = 10
-"""Transfers a client that sleeps half a second after each look."""
+"""Transfers for each client that polls every half second."""
 _WALLETS = 100
 _WARM_UP = 200
 _TURNS = 8
@@ -39,14 +38,14 @@ Doing = Callable[[int, int], Awaitable[None]]
 
 
 def together(parts: list[Measured]) -> Measured:
-    """Return rounds of the same as one."""
+    """Return several rounds of the same measurement as one."""
     latencies = sorted(latency for part in parts for latency in part.latencies)
     seconds, cpu = (sum(values) for values in zip(*((part.seconds, part.serve_cpu) for part in parts), strict=True))
     return Measured(parts[0].clients, seconds, latencies, cpu)
 
 
 async def compare(served: Served, payers: Payers, senders: Senders, *, payments: int, rounds: int) -> str:
-    """Measure everything with every number of clients; returns a table."""
+    """Measure everything with every number of clients, and return a table."""
     rows: list[list[str]] = []
     for clients in CLIENTS:
         count = max(clients, payments * clients // CLIENTS[-1] // rounds, 100)
@@ -62,22 +61,22 @@ async def compare(served: Served, payers: Payers, senders: Senders, *, payments:
         patient = partial(senders.send_and_confirm, pause=_DEFAULT_PAUSE)
         last = await measure(served, patient, clients=clients, count=clients * _LOOKS)
         found = {name: together(several) for name, several in parts.items()}
-        found["transfer, confirmed, looks every 0.5 s"] = last
+        found["transfer, confirmed, polls every 0.5 s"] = last
         paid = found["payment"]
         rows += [[name, *one.cells(), f"{paid.rate / one.rate:.2f}"] for name, one in found.items()]
     return table(["", *HEADS, "payments / this"], rows)
 
 
 async def wallets(served: Served, payers: Payers) -> str:
-    """Measure the creation of wallets; returns a table."""
+    """Measure the creation of wallets, and return a table."""
     found = [await measure(served, payers.create, clients=clients, count=_WALLETS) for clients in (1, 8)]
     return table(["", *HEADS], [["wallet creation", *one.cells()] for one in found])
 
 
 async def age(served: Served, payers: Payers, *, payments: int) -> str:
-    """Compare the filled service with a fresh one, in many short turns; returns a table.
+    """Compare the filled service with a fresh one in many short turns, and return a table.
 
-    The minutes that the filling takes are too long for a comparison on a machine that others use, too.
+    Filling takes minutes, in which the load of a shared machine changes too much for a direct comparison.
     """
     parts: dict[str, list[Measured]] = {"fresh": [], "filled": []}
     with serving() as fresh:
@@ -121,7 +120,7 @@ async def run(served: Served, *, payments: int, fill: int, rounds: int) -> None:
 @click.command()
 @click.option("--payments", default=3000, show_default=True, help="Payments of 32 clients; fewer clients make fewer.")
 @click.option("--fill", default=50_000, show_default=True, help="Payments between the two measurements.")
-@click.option("--rounds", default=3, show_default=True, help="Turns in which payments and transfers take place.")
+@click.option("--rounds", default=3, show_default=True, help="Turns of payments and transfers.")
 def main(payments: int, fill: int, rounds: int) -> None:
     """Measure and print."""
     with serving() as served:

@@ -1,4 +1,4 @@
-"""Token accounts as bytes, to be put into a VM without the instructions that would make them."""
+"""Builds token accounts as bytes, to set them in a VM without instructions."""
 
 import struct
 
@@ -6,11 +6,11 @@ from solders.pubkey import Pubkey
 
 
 def mint_bytes(authority: Pubkey, supply: int = 10**15, decimals: int = 6) -> bytes:
-    """An SPL Token mint."""
+    """Return an SPL Token mint."""
     return struct.pack("<I32sQBBI32s", 1, bytes(authority), supply, decimals, 1, 0, bytes(32))
 
 
 def token_account_bytes(mint: Pubkey, owner: Pubkey, amount: int) -> bytes:
-    """An initialized SPL Token account without delegate."""
+    """Return an initialized SPL Token account without a delegate."""
     initialized = 1
     return struct.pack("<32s32sQ36sB12sQ36s", bytes(mint), bytes(owner), amount, b"", initialized, b"", 0, b"")

@@ -1,6 +1,6 @@
-"""Runs instructions in the LiteSVM of whatever solders is installed here: one JSON command a line in, one answer out.
+"""Runs instructions in the LiteSVM of the installed solders: one JSON command per line in, one answer out.
 
-Needs nothing but solders, so that it runs in an environment of its own for each runtime to be measured.
+Needs only solders, so that it can run in a separate environment for each runtime.
 Commands: `program` (address, path), `account` (address, lamports, owner, data), `clock` (time), `airdrop` (address),
 `send` (payer, signers, instructions): answers `{"units": n}` or `{"error": text, "logs": [...]}`.
 """
@@ -23,17 +23,17 @@ from solders.transaction_metadata import FailedTransactionMetadata
 UNIT_LIMIT = base64.b64decode("AsBcFQA=")  # SetComputeUnitLimit(1,400,000)
 COMPUTE_BUDGET = Pubkey.from_string("ComputeBudget111111111111111111111111111111")
 COMPUTE_BUDGET_UNITS = 150
-"""What the compute budget program itself takes of a transaction."""
+"""Units that the compute budget program itself uses in a transaction."""
 
 
 def instruction(wire: dict[str, Any]) -> Instruction:
-    """An instruction from its JSON form."""
+    """Return an instruction from its JSON form."""
     metas = [AccountMeta(Pubkey.from_string(address), *flags) for address, *flags in wire["accounts"]]
     return Instruction(Pubkey.from_string(wire["program"]), base64.b64decode(wire["data"]), metas)
 
 
 def send(vm: LiteSVM, command: dict[str, Any]) -> dict[str, Any]:
-    """Sends one transaction; its compute units are those of the instructions given."""
+    """Send one transaction. The units in the answer are those of the given instructions."""
     payer = Keypair.from_base58_string(command["payer"])
     signers = [Keypair.from_base58_string(key) for key in command["signers"]]
     vm.expire_blockhash()
@@ -47,7 +47,7 @@ def send(vm: LiteSVM, command: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answers commands until there are no more."""
+    """Answer commands until the input ends."""
     vm = LiteSVM()
     print(json.dumps({"solders": solders.__version__}), flush=True)
     for line in sys.stdin:

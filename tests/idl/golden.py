@@ -1,7 +1,7 @@
-"""Sample values for everything in the IDL, and their bytes from an independent encoder.
+"""Makes sample values for everything in the IDL, and their bytes with an independent encoder.
 
-`python -m tests.idl.golden` writes `golden.json` again after a change of the program's interface. Review the
-difference: bytes that change for something that already exists break everyone who uses the program.
+`python -m tests.idl.golden` rewrites `golden.json` after a change of the program's interface. Review the difference:
+changed bytes of something that already exists break everyone who uses the program.
 """
 
 import hashlib
@@ -19,14 +19,14 @@ _SIZES = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "u128": 16, "i8": 1, "i16": 2, 
 
 
 class Samples:
-    """Makes a different value for each field, and encodes values as borsh does."""
+    """Makes a different value for each field, and encodes values in borsh."""
 
     def __init__(self, idl: Mapping[str, Any]) -> None:
         self._types = {one["name"]: one["type"] for one in idl["types"]}
         self._numbers: Iterator[int] = count(1)
 
     def make(self, kind: Any) -> Any:
-        """Return a value of the type in a form that JSON can hold: bytes and addresses as hex."""
+        """Return a value of the type in JSON form: bytes and addresses as hex."""
         number = next(self._numbers)
         match kind:
             case "bool":
@@ -89,14 +89,14 @@ def fields_of(idl: Mapping[str, Any], kind: str, item: Mapping[str, Any]) -> lis
 
 
 def constant(name: str) -> Any:
-    """Return a constant of the IDL, which the format states as Rust source."""
+    """Return a constant of the IDL, which holds it as Rust source."""
     stated = next(one["value"] for one in json.loads(IDL.read_text())["constants"] if one["name"] == name)
     value = json.loads(stated.replace("_", ""))
     return bytes(value) if isinstance(value, list) else value
 
 
 def generate(idl: Mapping[str, Any]) -> dict[str, Any]:
-    """Return sample values and bytes, discriminator first, of everything in the IDL."""
+    """Return sample values and bytes of everything in the IDL; the bytes begin with the discriminator."""
     golden: dict[str, Any] = {}
     for kind in KINDS:
         golden[kind] = {}

@@ -1,4 +1,4 @@
-"""Every instruction, account and event of the IDL has its golden bytes, and the codec reads and writes them."""
+"""Checks that the codec reads and writes the golden bytes of every instruction, account and event of the IDL."""
 
 import json
 from typing import Any
@@ -17,7 +17,7 @@ TYPES = TypeTable(IDL_VALUES["types"])
 
 
 def plain(type_: IdlType, value: Any) -> Any:
-    """Return a golden value as the codec takes and gives it."""
+    """Return a golden value in the form that the codec uses."""
     match type_:
         case Primitive("pubkey"):
             return Pubkey(bytes.fromhex(value))
@@ -223,7 +223,7 @@ def test_the_payment_path_is_precompiled(codec: Codec) -> None:
 
 
 def raw_discriminator(event: str) -> bytes:
-    """Return the discriminator that the IDL states for an event."""
+    """Return the discriminator of an event in the IDL."""
     return bytes(next(one["discriminator"] for one in IDL_VALUES["events"] if one["name"] == event))
 
 

@@ -1,4 +1,4 @@
-"""The marker and the precondition of tests that compile for sBPF."""
+"""Marker and precondition of the tests that compile for sBPF."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ def _missing() -> list[str]:
 
 @pytest.fixture(scope="session")
 def debian_packages() -> None:
-    """Skip where the compiler packages are missing; in continuous integration that is a failure."""
+    """Skip if the compiler packages are missing, or fail if CI=true."""
     if missing := _missing():
         reason = f"not installed: {', '.join(missing)}; programs/toolchain/build installs them on Debian 12 as root"
         if os.environ.get("CI") == "true":

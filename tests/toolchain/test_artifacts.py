@@ -1,4 +1,4 @@
-"""The committed program, its IDL and Anchor.toml belong together."""
+"""Checks that the committed program, its IDL and Anchor.toml belong together."""
 
 import hashlib
 import json
@@ -13,11 +13,11 @@ from solders.transaction_metadata import FailedTransactionMetadata
 from solders.transaction_status import InstructionErrorFieldless, TransactionErrorInstructionError
 
 from tests.toolchain.paths import IDL, PROGRAM, ROOT
-from tests.toolchain.vm import Vm
+from tests.toolchain.vm import ProgramVm
 
-#: The limit: a program's bytes are rented.
+#: Bytes; a program pays rent for each.
 MAX_SIZE = 150_000
-# Without accounts: the errors of an instruction that the program has, and of one that it does not have.
+# Errors of a call without accounts: of an instruction that the program has, and of one that it lacks.
 NO_ACCOUNTS = InstructionErrorFieldless.NotEnoughAccountKeys
 UNKNOWN = InstructionErrorFieldless.InvalidInstructionData
 
@@ -31,12 +31,12 @@ def code() -> bytes:
 
 
 @pytest.fixture(scope="module")
-def program() -> Vm:
-    return Vm(PROGRAM, ADDRESS)
+def program() -> ProgramVm:
+    return ProgramVm(PROGRAM, ADDRESS)
 
 
-def error_of(program: Vm, discriminator: bytes) -> object:
-    """Return the error of the instruction with this discriminator and neither accounts nor arguments."""
+def error_of(program: ProgramVm, discriminator: bytes) -> object:
+    """Return the error of the instruction with this discriminator, without accounts and arguments."""
     result = program.run(discriminator)
     assert isinstance(result, FailedTransactionMetadata)
     error = result.err()
@@ -45,7 +45,7 @@ def error_of(program: Vm, discriminator: bytes) -> object:
 
 
 def contains(code: bytes, number: bytes) -> bool:
-    """Whether the code has these 8 bytes, as data or as the two halves of an immediate operand."""
+    """Tell whether the code has these 8 bytes, as data or as the two halves of an immediate operand."""
     return number in code or number[:4] + bytes(4) + number[4:] in code
 
 
@@ -55,11 +55,11 @@ def test_the_program_is_at_most_150_kb_and_the_readme_states_its_size(code: byte
 
 
 def test_the_guide_states_the_rent_of_a_deployment(code: bytes) -> None:
-    # The program's bytes and the loader's 45 stand in one account, 36 in another.
+    # One account holds the program's bytes and 45 of the loader, another 36.
     lamports = sum(Rent.default().minimum_balance(size) for size in (len(code) + 45, 36))
     guide = (ROOT / "app" / "docs" / "guides" / "clusters.md").read_text()
 
-    [said] = re.findall(r"About ([\d.]+) SOL of rent", guide)
+    [said] = re.findall(r"([\d.]+) SOL of rent", guide)
 
     assert 0 <= float(said) - lamports / 10**9 < 0.05
 
@@ -73,11 +73,11 @@ def test_the_program_tells_where_to_report_vulnerabilities(code: bytes) -> None:
 
 
 @pytest.mark.parametrize("instruction", IDL_JSON["instructions"], ids=lambda instruction: instruction["name"])
-def test_the_program_has_every_instruction_of_the_idl(program: Vm, instruction: dict[str, Any]) -> None:
+def test_the_program_has_every_instruction_of_the_idl(program: ProgramVm, instruction: dict[str, Any]) -> None:
     assert error_of(program, bytes(instruction["discriminator"])) == NO_ACCOUNTS
 
 
-def test_the_program_refuses_an_instruction_that_is_not_in_the_idl(program: Vm) -> None:
+def test_the_program_refuses_an_instruction_that_is_not_in_the_idl(program: ProgramVm) -> None:
     assert error_of(program, hashlib.sha256(b"global:mint_money").digest()[:8]) == UNKNOWN
 
 

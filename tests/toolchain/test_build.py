@@ -1,4 +1,4 @@
-"""What `programs/toolchain/build` refuses before it compiles anything."""
+"""Checks what `programs/toolchain/build` refuses before it compiles anything."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The script that joins the printed parts of the IDL."""
+"""Tests the script that joins the printed parts of the IDL."""
 
 import hashlib
 import json
@@ -47,7 +47,7 @@ def program(**changes: object) -> Json:
 
 
 def printed(kind: str, content: object) -> str:
-    """One part as the test of a macro prints it, in the frame of the test harness."""
+    """Return a part as a macro's test prints it, framed by the test harness."""
     text = content if isinstance(content, str) else json.dumps(content)
     return f"---- some::test stdout ----\n--- IDL begin {kind} ---\n{text}\n--- IDL end {kind} ---\n\n"
 
@@ -69,7 +69,7 @@ def names(items: list[Json]) -> list[str]:
 
 
 def test_parts_become_one_document_in_order_of_names(tmp_path: Path) -> None:
-    # Given parts in any order, with a type that comes twice
+    # Given parts in any order, with a type that appears twice
     errors = [{"code": 6001, "name": "B"}, {"code": 6000, "name": "A"}]
     constant = {"name": "SEED", "type": "bytes", "value": "[1, 2]"}
     parts = [
@@ -84,7 +84,7 @@ def test_parts_become_one_document_in_order_of_names(tmp_path: Path) -> None:
     # When they are joined
     idl = joined(tmp_path, *parts)
 
-    # Then the document has everything once
+    # Then the document has everything exactly once
     expected = ["address", "metadata", "instructions", "accounts", "events", "errors", "types", "constants"]
     assert list(idl) == expected
     assert idl["address"] == ADDRESS

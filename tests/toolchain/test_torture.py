@@ -1,4 +1,4 @@
-"""Native and sBPF builds of `programs/toolchain/torture` must compute the same numbers from the same inputs."""
+"""Checks that native and sBPF builds of `programs/toolchain/torture` compute the same from the same inputs."""
 
 import os
 import random
@@ -9,7 +9,7 @@ import pytest
 from solders.pubkey import Pubkey
 
 from tests.toolchain.paths import TOOLCHAIN
-from tests.toolchain.vm import Vm, return_data
+from tests.toolchain.vm import ProgramVm, return_data
 
 pytestmark = [pytest.mark.toolchain, pytest.mark.usefixtures("debian_packages")]
 
@@ -20,7 +20,7 @@ INPUTS_PER_SECTION = 100
 
 @pytest.fixture(scope="module")
 def native() -> Path:
-    """The native build, made by the compiler that also makes the sBPF build."""
+    """The native build, by the compiler that also makes the sBPF build."""
     environment = {**os.environ, "PATH": f"/usr/bin:{os.environ['PATH']}", "RUSTC": "/usr/bin/rustc"}
     command = ["/usr/bin/cargo", "build", "--quiet", "--release", "--locked", "--bin", "native"]
     subprocess.run([*command, "--target-dir", CRATE / "target"], cwd=CRATE, env=environment, check=True)
@@ -28,15 +28,15 @@ def native() -> Path:
 
 
 @pytest.fixture(scope="module")
-def sbpf(tmp_path_factory: pytest.TempPathFactory) -> Vm:
+def sbpf(tmp_path_factory: pytest.TempPathFactory) -> ProgramVm:
     """The sBPF build, loaded into a virtual machine."""
     program = tmp_path_factory.mktemp("torture") / "torture.so"
     subprocess.run([TOOLCHAIN / "build-sbf", CRATE, program], check=True)
-    return Vm(program, Pubkey.new_unique())
+    return ProgramVm(program, Pubkey.new_unique())
 
 
 def some_bytes(source: random.Random) -> bytes:
-    """Bytes of which most are often 0 or 255, where arithmetic has its edges."""
+    """Return random bytes, often with many 0 and 255, where arithmetic has its edge cases."""
     length = source.choice([8, 13, 64, 97, 200, 333, 500])
     random_bytes = source.randbytes(length)
     if source.random() < 0.3:
@@ -45,7 +45,7 @@ def some_bytes(source: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_both_builds_compute_the_same(native: Path, sbpf: Vm, seed: int) -> None:
+def test_both_builds_compute_the_same(native: Path, sbpf: ProgramVm, seed: int) -> None:
     # Given inputs for every section
     source = random.Random(seed)
     inputs = [bytes([i % SECTIONS]) + some_bytes(source) for i in range(SECTIONS * INPUTS_PER_SECTION)]

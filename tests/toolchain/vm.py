@@ -1,4 +1,4 @@
-"""One program in LiteSVM, run by simulation."""
+"""Runs one program in LiteSVM, by simulation."""
 
 from pathlib import Path
 
@@ -17,12 +17,12 @@ Result = SimulatedTransactionInfo | FailedTransactionMetadata
 
 
 def return_data(result: Result) -> bytes:
-    """Return what the program gave back by return data."""
-    data: bytes = result.meta().return_data().data  # type: ignore[attr-defined]  # the stub has another name
+    """Return the program's return data."""
+    data: bytes = result.meta().return_data().data  # type: ignore[attr-defined]  # the stub names it differently
     return data
 
 
-class Vm:
+class ProgramVm:
     """A virtual machine with one program at an address."""
 
     def __init__(self, program: Path, address: Pubkey) -> None:
