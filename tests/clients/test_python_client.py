@@ -1,4 +1,4 @@
-"""The example client in Python, on anchorpy, as its user runs it."""
+"""Runs the example client in Python, based on anchorpy, as its users do."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The example client in TypeScript, on @anchor-lang/core, as its user builds and runs it."""
+"""Builds and runs the example client in TypeScript, based on @anchor-lang/core, as its users do."""
 
 import os
 import re
@@ -20,7 +20,7 @@ _INSTALL = "npm ci --prefix tests/clients/typescript"
 
 @pytest.fixture(scope="module")
 def client() -> list[str]:
-    """The command that runs the client, compiled; skips where it cannot be, which in continuous integration fails."""
+    """The command that runs the compiled client. Without Node.js or its packages, skip, or fail if CI=true."""
     node, compiler = shutil.which("node"), _FOLDER / "node_modules/.bin/tsc"
     if node is None or not compiler.exists():
         missing = "node is not installed; with it" if node is None else "packages are not installed;"
@@ -34,7 +34,7 @@ def client() -> list[str]:
 
 
 def _named_as_in_the_idl(said: Any) -> Any:
-    """Undo the library's change of every name into camel case."""
+    """Undo the library's conversion of names to camel case."""
     if isinstance(said, list):
         return [_named_as_in_the_idl(item) for item in said]
     if not isinstance(said, dict):

@@ -1,6 +1,6 @@
-"""An agent's day with the client that openapi-python-client generates; prints what it saw as one JSON object.
+"""Does an agent's job with the client that openapi-python-client generates, and prints the results as one JSON object.
 
-The address of the service, the API key and whom to pay stand in the environment.
+The environment variables BASE_URL, API_KEY and PAYEE name the service, the API key and whom to pay.
 """
 
 import json
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 def expect(kind: type[T], answer: object) -> T:
-    """Return the answer, which must be of this type: a client branches on types, not on numbers."""
+    """Return the answer if it is of this type: a client branches on types, not on status codes."""
     if not isinstance(answer, kind):
         raise TypeError(f"expected {kind.__name__}, got {answer}")
     return answer

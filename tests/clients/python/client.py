@@ -1,7 +1,7 @@
 """Uses a vault directly: reads it, pays from it, is refused by its policy, and reads the program's events.
 
-Needs the IDL, the vault's session key and the address of a Solana node; nothing else of Agent Vault. Of Python
-packages it needs anchorpy alone. The session key pays the fees too, so its address needs some SOL.
+Needs the IDL, the vault's session key, the address of a Solana node and the package anchorpy, and nothing else of Agent
+Vault. The session key also pays the fees, so its address needs some SOL.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from anchorpy import Context, Program, Provider, Wallet
 from anchorpy.error import ProgramError
 from anchorpy.program.common import Event
 from based58 import b58decode
-from legacy_idl import legacy_idl  # type: ignore[import-not-found] # it is beside this file
+from legacy_idl import legacy_idl  # type: ignore[import-not-found] # it is next to this file
 from solana.rpc.async_api import AsyncClient
 from solana.rpc.commitment import Confirmed
 from solana.rpc.core import RPCException
@@ -34,7 +34,7 @@ from solders.transaction_status import EncodedConfirmedTransactionWithStatusMeta
 from spl.token.instructions import create_idempotent_associated_token_account, get_associated_token_address
 
 EVENT_TAG = bytes.fromhex("e445a52e51cb9a1d")
-"""What the data of an inner instruction that carries an event begins with."""
+"""The first bytes of an inner instruction that carries an event."""
 
 Json = dict[str, Any]
 
@@ -50,7 +50,7 @@ class VaultClient:
         self._session: Keypair = program.provider.wallet.payer
 
     async def read(self) -> Json:
-        """Return what the vault's account says, and its balance in micro-USDC."""
+        """Return the fields of the vault's account, and its balance in micro-USDC."""
         vault = await self._program.account["Vault"].fetch(self._vault)
         balance = await self._connection.get_token_account_balance(vault.tokens)
         return {
@@ -62,15 +62,15 @@ class VaultClient:
         }
 
     async def pay(self, to: Pubkey, amount: int) -> Signature:
-        """Pay micro-USDC to the associated token account of `to`, which is created where there is none.
+        """Pay micro-USDC to the associated token account of `to`, creating the account if necessary.
 
-        Raises ProgramError: the program refused the payment; nothing was sent.
+        Raises ProgramError if the program refused the payment; then nothing was sent.
         """
         vault = await self._program.account["Vault"].fetch(self._vault)
         org = await self._program.account["Org"].fetch(vault.org)
         policy = await self._program.account["Policy"].fetch(vault.policy)
         none = program_id = self._program.program_id
-        # At the address of the recipient there need not be anything: then the program takes it for uncategorised.
+        # This account need not exist: then the program treats the recipient as uncategorised.
         seed = bytes(byte & 0x7F for byte in bytes(to)).decode()
         recipient = Pubkey.create_with_seed(vault.org, seed, program_id)
         event_authority, _ = Pubkey.find_program_address([b"__event_authority"], program_id)
@@ -99,8 +99,8 @@ class VaultClient:
     def _without_absent(self, instruction: Instruction) -> Instruction:
         """Return the instruction without the flags of absent accounts.
 
-        The program id, which stands for an absent account, neither signs nor is written; anchorpy leaves it flagged
-        as the account would be.
+        The program id represents an absent account and must neither sign nor be written, but anchorpy flags it like
+        the account that is absent.
         """
         program_id = self._program.program_id
         absent = AccountMeta(program_id, is_signer=False, is_writable=False)
@@ -120,8 +120,8 @@ class VaultClient:
     async def events(self, signature: Signature) -> list[Event]:
         """Return the program's events in a confirmed transaction.
 
-        Only the program can make the inner instructions that carry them. A failed transaction has changed nothing,
-        and so has no events.
+        Only the program can create the inner instructions that carry them. A failed transaction changed nothing and so
+        has no events.
         """
         found = await self._connection.get_transaction(
             signature, encoding="json", commitment=Confirmed, max_supported_transaction_version=0
@@ -137,7 +137,7 @@ class VaultClient:
         if meta is None or meta.err is not None:
             return
         content = transaction.transaction.transaction
-        assert isinstance(content, UiTransaction)  # what the encoding "json" is read as
+        assert isinstance(content, UiTransaction)  # the type for the encoding "json"
         keys = [key for key in content.message.account_keys if isinstance(key, Pubkey)]
         if meta.loaded_addresses is not None:
             keys += [*meta.loaded_addresses.writable, *meta.loaded_addresses.readonly]
@@ -155,10 +155,9 @@ class VaultClient:
         return [event for event in events if getattr(event.data, "vault", None) == self._vault]
 
     def violation(self, logs: list[str]) -> Event | None:
-        """Return the `PolicyViolation` that the program logged; `None` when no rule of a policy refused.
+        """Return the `PolicyViolation` that the program logged, or `None` if no rule of a policy refused.
 
-        Any program may log any line, so only the lines count that stand between the program's own invocation and
-        its end.
+        Any program may log any line, so only lines between the program's own invocation and its end count.
         """
         stack: list[str] = []
         for line in logs:
@@ -175,7 +174,7 @@ class VaultClient:
 def shown(value: Any) -> Any:
     """Return a value of the program as JSON: addresses in base58, bytes in hex, integers as decimal strings.
 
-    Strings, because many readers of JSON lose the last digits of 64-bit integers.
+    Strings, because many JSON parsers lose the last digits of 64-bit integers.
     """
     if isinstance(value, Event):
         return {"name": value.name, "data": shown(value.data)}
@@ -224,11 +223,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--idl", type=Path, required=True, help="idl/agent_vault.json")
     parser.add_argument("--rpc-url", required=True)
-    parser.add_argument("--keypair", type=Path, required=True, help="the session key, a file as of solana-keygen")
+    parser.add_argument("--keypair", type=Path, required=True, help="session key, a file in solana-keygen's format")
     parser.add_argument("--vault", type=Pubkey.from_string, required=True, help="address of the vault")
     parser.add_argument("--to", type=Pubkey.from_string, required=True, help="owner of the account to pay")
     parser.add_argument("--amount", type=int, required=True, help="micro-USDC that the policy allows")
-    parser.add_argument("--too-much", type=int, required=True, help="micro-USDC that it refuses")
+    parser.add_argument("--too-much", type=int, required=True, help="micro-USDC that the policy refuses")
     print(json.dumps(asyncio.run(run(parser.parse_args())), indent=2))
 
 

@@ -1,6 +1,6 @@
-"""Rewrites an Anchor IDL of format 0.1.0 into the format before it, the only one that anchorpy reads.
+"""Converts an Anchor IDL of format 0.1.0 to the earlier format, the only one that anchorpy reads.
 
-Zero-copy structs are written as ordinary ones: those of this program have no padding, so their bytes are the same.
+Zero-copy structs become ordinary ones: those of this program have no padding, so their bytes are the same.
 """
 
 import json
@@ -10,9 +10,9 @@ from anchorpy import Idl
 
 
 def legacy_idl(idl: dict[str, Any]) -> Idl:
-    """Return the IDL as anchorpy knows it.
+    """Return the IDL in anchorpy's format.
 
-    Raises ValueError: it has an enum with fields or an alias, which are left out here.
+    Raises ValueError if it has an enum with fields or an alias, which are not supported here.
     """
     types = {definition["name"]: _definition(definition) for definition in idl["types"]}
     # Accounts and events used to carry their fields; now they only name the type that has them.
@@ -55,7 +55,7 @@ def _definition(definition: dict[str, Any]) -> dict[str, Any]:
             return {"name": definition["name"], "type": {"kind": "struct", "fields": _fields(fields)}}
         case {"kind": "enum", "variants": variants} if not any("fields" in variant for variant in variants):
             return {"name": definition["name"], "type": {"kind": "enum", "variants": variants}}
-    raise ValueError(f"type {definition['name']} is of a kind that this program did not have")
+    raise ValueError(f"type {definition['name']} is of an unsupported kind")
 
 
 def _fields(fields: list[dict[str, Any]]) -> list[dict[str, Any]]:

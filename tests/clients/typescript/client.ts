@@ -1,8 +1,8 @@
 /**
  * Uses a vault directly: reads it, pays from it, is refused by its policy, and reads the program's events.
  *
- * Needs the IDL, the vault's session key and the address of a Solana node; nothing else of Agent Vault. Of packages it
- * needs @anchor-lang/core alone. The session key pays the fees too, so its address needs some SOL.
+ * Needs the IDL, the vault's session key, the address of a Solana node and the package @anchor-lang/core, and nothing
+ * else of Agent Vault. The session key also pays the fees, so its address needs some SOL.
  */
 import { randomBytes } from "node:crypto";
 import { readFileSync } from "node:fs";
@@ -10,16 +10,16 @@ import { parseArgs } from "node:util";
 import { AnchorProvider, BN, EventParser, Program, Wallet, utils, web3 } from "@anchor-lang/core";
 import type { Event, Idl } from "@anchor-lang/core";
 
-/** What the data of an inner instruction that carries an event begins with. */
+/** The first bytes of an inner instruction that carries an event. */
 const EVENT_TAG = Buffer.from("e445a52e51cb9a1d", "hex");
 const ASSOCIATED_TOKEN_PROGRAM = utils.token.ASSOCIATED_PROGRAM_ID;
-/** Number of the instruction of that program that does nothing where the account exists already. */
+/** Number of that program's instruction that does nothing if the account already exists. */
 const CREATE_IDEMPOTENT = 1;
 
 const { Connection, Keypair, PublicKey, SendTransactionError, SystemProgram, TransactionInstruction } = web3;
 type PublicKey = web3.PublicKey;
 
-/** The fields that are used here; the IDL is read at run time, so the compiler does not know them. */
+/** The fields used here. The IDL is read at run time, so the compiler does not know them. */
 interface VaultAccount {
   org: PublicKey;
   policy: PublicKey;
@@ -40,7 +40,7 @@ function ascii(key: PublicKey): string {
   return String.fromCharCode(...key.toBytes().map((byte) => byte & 0x7f));
 }
 
-/** The program refused: with the code of one of the IDL's errors, or of Anchor's own. */
+/** The program refused, with the code of an error of the IDL or of Anchor. */
 class Refused extends Error {
   readonly code: number;
   readonly logs: string[];
@@ -64,7 +64,7 @@ class VaultClient {
     this.vault = vault;
   }
 
-  /** Returns what the vault's account says, and its balance in micro-USDC. */
+  /** Returns the fields of the vault's account, and its balance in micro-USDC. */
   async read() {
     const vault = await this.fetch<VaultAccount>("vault", this.vault);
     const { value: balance } = await this.provider.connection.getTokenAccountBalance(vault.tokens);
@@ -73,13 +73,13 @@ class VaultClient {
   }
 
   /**
-   * Pays micro-USDC to the associated token account of `to`, which is created where there is none.
+   * Pays micro-USDC to the associated token account of `to`, creating the account if necessary.
    *
-   * Throws Refused: the program refused the payment; nothing was sent.
+   * Throws Refused if the program refused the payment; then nothing was sent.
    */
   async pay(to: PublicKey, amount: BN): Promise<string> {
     const programId = this.program.programId;
-    const none = programId; // stands for an absent account
+    const none = programId; // represents an absent account
     const session = this.provider.publicKey;
     const vault = await this.fetch<VaultAccount>("vault", this.vault);
     const { mint, tokenProgram } = await this.fetch<OrgAccount>("org", vault.org);
@@ -107,7 +107,7 @@ class VaultClient {
       mint,
       tokenProgram,
       allowlist: allowlist.equals(PublicKey.default) ? none : allowlist,
-      // At this address there need not be anything: then the program takes the recipient for uncategorised.
+      // This account need not exist: then the program treats the recipient as uncategorised.
       recipient: await PublicKey.createWithSeed(vault.org, ascii(to), programId),
       coSigner: none,
       approval: none,
@@ -128,10 +128,10 @@ class VaultClient {
   }
 
   /**
-   * Returns the program's error that made a transaction fail in its simulation; null when it was another failure.
+   * Returns the program's error that made a transaction fail in its simulation, or null if something else failed.
    *
-   * Read from the runtime's line about the program: Anchor itself recognises the errors of programs that write their
-   * names into the log, and this one spares the bytes.
+   * Reads the runtime's log line about the program: Anchor recognises only errors of programs that log their names,
+   * which this one does not, to save bytes.
    */
   private refusal(error: unknown): Refused | null {
     if (!(error instanceof SendTransactionError) || error.logs === undefined) return null;
@@ -143,7 +143,7 @@ class VaultClient {
   /**
    * Returns the program's events in a confirmed transaction.
    *
-   * Only the program can make the inner instructions that carry them. A failed transaction has changed nothing, and so
+   * Only the program can create the inner instructions that carry them. A failed transaction changed nothing and so
    * has no events.
    */
   async events(signature: string): Promise<Event[]> {
@@ -175,9 +175,9 @@ class VaultClient {
   }
 
   /**
-   * Returns the `PolicyViolation` in the logs of a refusal; null when no rule of a policy refused.
+   * Returns the `PolicyViolation` in the logs of a refusal, or null if no rule of a policy refused.
    *
-   * Any program may log any line; the parser reads only those that the program itself logged.
+   * Any program may log any line, but the parser reads only those that the program itself logged.
    */
   violation(logs: string[]): Event | null {
     const logged = new EventParser(this.program.programId, this.program.coder).parseLogs(logs);
@@ -199,7 +199,7 @@ function address(program: PublicKey, ...seeds: Buffer[]): PublicKey {
 
 /**
  * Returns a value of the program as JSON: addresses in base58, bytes in hex, integers as decimal strings, because many
- * readers of JSON lose the last digits of 64-bit integers.
+ * JSON parsers lose the last digits of 64-bit integers.
  */
 function shown(value: unknown): unknown {
   if (value === null || typeof value === "boolean") return value;
@@ -215,11 +215,11 @@ async function main(): Promise<void> {
     options: {
       idl: option, // path of idl/agent_vault.json
       "rpc-url": option,
-      keypair: option, // path of the session key, a file as of solana-keygen
+      keypair: option, // path of the session key, a file in solana-keygen's format
       vault: option, // address of the vault
       to: option, // owner of the account to pay
       amount: option, // micro-USDC that the policy allows
-      "too-much": option, // micro-USDC that it refuses
+      "too-much": option, // micro-USDC that the policy refuses
     },
   });
   for (const [name, value] of Object.entries(options)) if (value === "") throw new Error(`--${name} is missing`);
