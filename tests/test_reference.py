@@ -109,7 +109,7 @@ async def test_every_route_has_its_row_and_every_row_its_route() -> None:
     assert sorted(found) == sorted(served)
 
 
-async def test_every_error_has_its_row_with_its_status_and_a_test_that_expects_it() -> None:
+async def test_every_error_has_its_row_status_and_a_test_that_expects_it() -> None:
     rows = _in("Errors")
 
     assert sorted((*row.names, int(row.cells[1])) for row in rows) == sorted(
@@ -174,9 +174,7 @@ async def test_every_field_of_an_answer_has_its_row(world: ServiceWorld, name: s
 
 
 @pytest.mark.parametrize("name", _REQUESTS)
-async def test_every_field_of_a_request_has_its_row_and_says_whether_it_is_required(
-    world: ServiceWorld, name: str
-) -> None:
+async def test_every_request_field_has_its_row_and_says_if_it_is_required(world: ServiceWorld, name: str) -> None:
     document = (await world.client.get("/openapi.json")).json()
     method, _, path = name.partition(" ")
     if path:
