@@ -16,7 +16,7 @@ from app.core.timestamps import now_ms
 from app.projection.projector import Projector
 from app.store.alert_kinds import BALANCE_LOW, EVENT_OF, INACTIVITY, LARGE_TRANSACTION, VELOCITY_SPIKE, AlertType
 from app.store.alert_mails import begin, queue, read_feed, unread
-from app.store.alerts import Watched, busy_wallets, exceeds_velocity, mark, rules_of, turns, unmark, watches
+from app.store.alerts import Watched, busy_wallets, changed_alerts, exceeds_velocity, mark, rules_of, unmark, watches
 from app.store.database import Database
 from app.store.deliveries import is_recent
 
@@ -113,7 +113,7 @@ class Watcher(Periodic):
 
         def find(conn: Connection) -> Sequence[Watched]:
             if kind != VELOCITY_SPIKE:
-                return turns(conn, kind, now, vaults=vaults, limit=_BATCH)
+                return changed_alerts(conn, kind, now, vaults=vaults, limit=_BATCH)
             if vaults is not None and not watches(conn, [VELOCITY_SPIKE]):
                 return ()
             return [one for one in busy_wallets(conn, now, vaults=vaults) if _spikes(conn, one, now) != one.marked]

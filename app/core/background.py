@@ -38,7 +38,7 @@ class Background(ABC):
 class Periodic(Background):
     """Does a round of work every `interval` seconds, and whenever it is woken."""
 
-    waits_for: ClassVar[tuple[type[Exception], ...]] = ()
+    outages: ClassVar[tuple[type[Exception], ...]] = ()
     """Errors which mean that the chain is unreachable: the first in a row is logged as a warning."""
 
     def __init__(self, interval: float) -> None:
@@ -60,7 +60,7 @@ class Periodic(Background):
             try:
                 await self.tick()
                 waiting = False
-            except self.waits_for as error:
+            except self.outages as error:
                 if not waiting:
                     _log.warning(f"{self.name}_waits_for_the_chain", error=str(error))
                 waiting = True

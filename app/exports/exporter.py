@@ -38,7 +38,7 @@ class Exporter(Periodic):
     """
 
     name = "exports"
-    waits_for = (ChainUnavailable, RpcError)
+    outages = (ChainUnavailable, RpcError)
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ class DownloadLinks:
         query = urlencode({"expires": expires, "signature": self._sign(export_id, str(expires))})
         return f"{self._base_url}/v1/transactions/exports/{export_id}/download?{query}"
 
-    def good(self, export_id: str, expires: str, signature: str) -> bool:
+    def is_valid(self, export_id: str, expires: str, signature: str) -> bool:
         """Whether these parts are of a link that this service made and that has not expired."""
         # Compared as bytes: `compare_digest` refuses texts that are not ASCII.
         genuine = hmac.compare_digest(self._sign(export_id, expires).encode(), signature.encode())

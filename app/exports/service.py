@@ -80,7 +80,7 @@ async def get(service: Service, principal: Principal, export_id: str) -> Export:
 
 async def find_file(service: Service, export_id: str, expires: str, signature: str) -> Path:
     """Return the file that a link leads to. Raises ``download_link_invalid`` and ``export_not_found``."""
-    if not service.part(DownloadLinks).good(export_id, expires, signature):
+    if not service.part(DownloadLinks).is_valid(export_id, expires, signature):
         raise AuthenticationError("download_link_invalid")
     found = await service.db.read(lambda conn: export(conn, export_id))
     if found is None or not (path := service.part(Exporter).path(found)).is_file():

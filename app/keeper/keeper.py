@@ -41,7 +41,7 @@ class Keeper(Periodic):
     """
 
     name = "keeper"
-    waits_for = (ChainUnavailable,)
+    outages = (ChainUnavailable,)
 
     def __init__(
         self,

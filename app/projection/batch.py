@@ -34,10 +34,10 @@ _NO_ADDRESS = "11111111111111111111111111111111"
 """The program's way to write that there is no address: 32 zero bytes."""
 
 _POLICY_ID = select(policies.c.policy_id).where(policies.c.address == bindparam("key"))
-_SETTLE = (
+_CONFIRM = (
     update(attempts)
     .where(attempts.c.tx_id == bindparam("attempt"), attempts.c.status != "confirmed")
-    .values(status="confirmed", error=None, slot=bindparam("landed"), settled_at=bindparam("moment"))
+    .values(status="confirmed", error=None, slot=bindparam("landed"), ended_at=bindparam("moment"))
 )
 
 
@@ -86,7 +86,7 @@ class Batch:
         self._policy_ids: dict[str, str | None] = {}
         self._transactions: dict[str, Values] = {}
         self._feed: dict[str, Values] = {}
-        self._settled: list[Values] = []
+        self._confirmed: list[Values] = []
 
     def attempt(self, row: StoredEvent) -> Row[Any] | None:
         """Return the service's attempt that an event reports, even if the event is not at the expected place."""
@@ -111,9 +111,9 @@ class Batch:
         attempt = self._attempts.get(row.signature)
         return max(row.block_time * 1000, 0 if attempt is None else attempt.created_at)
 
-    def settle(self, tx_id: str, slot: int, moment: int) -> None:
+    def confirm_attempt(self, tx_id: str, slot: int, moment: int) -> None:
         """Mark an attempt as confirmed."""
-        self._settled.append({"attempt": tx_id, "landed": slot, "moment": moment})
+        self._confirmed.append({"attempt": tx_id, "landed": slot, "moment": moment})
 
     def put_transaction(self, values: Values) -> None:
         """Add or replace a row of the transaction list."""
@@ -175,8 +175,8 @@ class Batch:
             model.flush()
         upsert_all(self.connection, transactions, list(self._transactions.values()), keys=["tx_id"])
         upsert_all(self.connection, feed, list(self._feed.values()), keys=["event_id"], replace=False)
-        if self._settled:
-            self.connection.execute(_SETTLE, self._settled)
+        if self._confirmed:
+            self.connection.execute(_CONFIRM, self._confirmed)
 
 
 def vaults_of(rows: Sequence[StoredEvent]) -> set[str]:

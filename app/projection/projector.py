@@ -69,7 +69,7 @@ class Projector(Background):
         self._changes = changes
         self._stored = asyncio.Event()
         self._applying = asyncio.Lock()
-        self._told: int | None = None
+        self._notified: int | None = None
         self._changed: set[str] = set()
         self._applied: OrderedDict[str, None] = OrderedDict()
         self._waiting: Waiters[bool] = Waiters()
@@ -136,9 +136,9 @@ class Projector(Background):
         read = 0
         while cursors := await self._db.read(_cursors):
             first = min(cursors.values())
-            if self._told is None:
-                self._told = first
-            rows = await self._changes(min(first, self._told), _BATCH)
+            if self._notified is None:
+                self._notified = first
+            rows = await self._changes(min(first, self._notified), _BATCH)
             read += len(rows)
             whole = not rows or await self._take_in(rows, cursors)
             if whole is None:
@@ -153,7 +153,7 @@ class Projector(Background):
 
     async def _take_in(self, rows: Sequence[StoredEvent], cursors: Mapping[str, int]) -> bool | None:
         """Apply rows and notify waiters; returns what `_apply` does."""
-        assert self._told is not None
+        assert self._notified is not None
         mine = [row for row in rows if row.org is None or row.id > cursors.get(row.org, row.id)]
         last = rows[-1].id
         # Otherwise another process has applied them all.
@@ -162,13 +162,15 @@ class Projector(Background):
             whole = await self._db.write(lambda connection: _apply(connection, mine, cursors, last))
         if whole is None:
             return None
-        self._tell(rows)
-        told, self._told = self._told, max(self._told, last)
-        new = [row for row in rows if row.org is None or (row.org in cursors and row.id > min(cursors[row.org], told))]
+        self._notify_waiters(rows)
+        before, self._notified = self._notified, max(self._notified, last)
+        new = [
+            row for row in rows if row.org is None or (row.org in cursors and row.id > min(cursors[row.org], before))
+        ]
         self._changed |= vaults_of(new)
         return whole
 
-    def _tell(self, rows: Sequence[StoredEvent]) -> None:
+    def _notify_waiters(self, rows: Sequence[StoredEvent]) -> None:
         for row in rows:
             self._applied[row.signature] = None
             self._waiting.notify(row.signature, True)
@@ -214,7 +216,7 @@ def _revert(connection: Connection, row: StoredEvent) -> bool:
     signature = row.signature
     connection.execute(delete(feed).where(feed.c.signature == signature))
     again = update(attempts).where(attempts.c.signature == signature, attempts.c.status == "confirmed")
-    connection.execute(again.values(status="pending", slot=None, settled_at=None))
+    connection.execute(again.values(status="pending", slot=None, ended_at=None))
     return True
 
 

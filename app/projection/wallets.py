@@ -92,10 +92,8 @@ def closed(batch: Batch, row: StoredEvent) -> None:
 def approved(batch: Batch, row: StoredEvent) -> None:
     """Add an approval; if it is already used or closed, it stays so."""
     data = row.data
-    values = {name: data[name] for name in ("vault", "recipient", "amount", "policy_version", "expires_at")}
-    # An event that does not name the payer of the rent: here the fee payer pays it.
-    payer = data.get("payer", row.fee_payer)
-    values |= {"address": data["approval"], "org": row.org, "payer": payer, "state": "open"}
+    values = {name: data[name] for name in ("vault", "recipient", "amount", "policy_version", "expires_at", "payer")}
+    values |= {"address": data["approval"], "org": row.org, "state": "open"}
     values["for_escrow"] = bool(data["for_escrow"])
     batch.put(approvals, values, keys=["address"], replace=False)
     change(batch, row, None, {})

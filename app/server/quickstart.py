@@ -26,7 +26,7 @@ LAMPORTS = 1_000 * 10**9
 _LOW_LAMPORTS = 10**9
 _DEMO_FUNDS = "100"
 #: Name of the stored value that marks a completed quickstart.
-_DONE = "first_start"
+_DONE = "quickstart"
 
 
 @dataclass(frozen=True, slots=True)

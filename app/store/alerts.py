@@ -108,14 +108,14 @@ def watches(connection: Connection, kinds: Collection[AlertType]) -> bool:
     return bool(connection.scalar(_WATCHES, {"types": list(kinds)}))
 
 
-def turns(
+def changed_alerts(
     connection: Connection, kind: AlertType, now: int, *, vaults: Collection[str] | None = None, limit: int
 ) -> list[Watched]:
     """Return at most `limit` wallets, of all or of these vaults, whose low balance or inactivity began or ended.
 
     A wallet that never held USDC is not low; one without transactions has been inactive since its creation.
     """
-    query = _TURNS[kind] if vaults is None else _TURNS_OF_VAULTS[kind]
+    query = _CHANGED[kind] if vaults is None else _CHANGED_OF_VAULTS[kind]
     return fetch_all(connection, Watched, query, {"now": now, "most": limit, "vaults": list(vaults or ())})
 
 
@@ -176,7 +176,7 @@ def _watching(kind: AlertType, holds: ColumnElement[bool]) -> tuple[Select[Any],
     return query, case((and_(_THRESHOLD.is_not(None), ~wallets.c.archived, holds), 1), else_=0)
 
 
-def _turning(kind: AlertType, holds: ColumnElement[bool]) -> Select[Any]:
+def _changed(kind: AlertType, holds: ColumnElement[bool]) -> Select[Any]:
     query, now_holds = _watching(kind, holds)
     return query.where(now_holds != case((_MARKED, 1), else_=0)).limit(bindparam("most"))
 
@@ -184,11 +184,11 @@ def _turning(kind: AlertType, holds: ColumnElement[bool]) -> Select[Any]:
 _NOW = bindparam("now", type_=BigInteger)
 _SINCE = func.coalesce(wallets.c.last_transaction_at, wallets.c.created_at)
 _OF_VAULTS = wallets.c.vault.in_(bindparam("vaults", expanding=True))
-_TURNS: dict[AlertType, Select[Any]] = {
-    BALANCE_LOW: _turning(BALANCE_LOW, and_(wallets.c.funded, wallets.c.balance < _THRESHOLD)),
-    INACTIVITY: _turning(INACTIVITY, _SINCE + _THRESHOLD * HOUR <= _NOW),
+_CHANGED: dict[AlertType, Select[Any]] = {
+    BALANCE_LOW: _changed(BALANCE_LOW, and_(wallets.c.funded, wallets.c.balance < _THRESHOLD)),
+    INACTIVITY: _changed(INACTIVITY, _SINCE + _THRESHOLD * HOUR <= _NOW),
 }
-_TURNS_OF_VAULTS = {kind: query.where(_OF_VAULTS) for kind, query in _TURNS.items()}
+_CHANGED_OF_VAULTS = {kind: query.where(_OF_VAULTS) for kind, query in _CHANGED.items()}
 
 _SPENDS, _MAY_SPIKE = _watching(VELOCITY_SPIKE, wallets.c.last_transaction_at > _NOW - HOUR)
 _BUSY = _SPENDS.where((_MAY_SPIKE == 1) | _MARKED)

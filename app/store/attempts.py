@@ -1,4 +1,4 @@
-"""Attempts: what the service tries to do on the chain, stored before it is sent and settled with its outcome.
+"""Attempts: what the service tries to do on the chain, stored before it is sent, and its outcome.
 
 Attempts that move money also appear in the list of transactions as soon as they are stored.
 """
@@ -53,7 +53,7 @@ class Attempt:
     violation: dict[str, Any] | None = None
     error: str | None = None
     slot: int | None = None
-    settled_at: int | None = None
+    ended_at: int | None = None
 
 
 def insert_attempt(connection: Connection, attempt: Attempt) -> None:
@@ -96,7 +96,7 @@ def pending_changes(
     return fetch_all(connection, Attempt, query.order_by(table.c.created_at))
 
 
-def settle_attempt(
+def record_outcome(
     connection: Connection,
     tx_id: str,
     status: TransactionStatus,
@@ -109,11 +109,11 @@ def settle_attempt(
 
     A row that the chain confirmed stays confirmed.
     """
-    values = {"status": status, "slot": slot, "error": error, "settled_at": now}
-    settled = update(table).where(table.c.tx_id == tx_id, table.c.status == "pending").values(values)
-    if connection.execute(settled).rowcount == 0:
+    values = {"status": status, "slot": slot, "error": error, "ended_at": now}
+    outcome = update(table).where(table.c.tx_id == tx_id, table.c.status == "pending").values(values)
+    if connection.execute(outcome).rowcount == 0:
         return False
-    values.pop("settled_at")
+    values.pop("ended_at")
     row = update(transactions).where(transactions.c.tx_id == tx_id, transactions.c.status == "pending")
     connection.execute(row.values(values))
     return True

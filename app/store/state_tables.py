@@ -132,7 +132,7 @@ attempts = Table(
     Column("error", String),
     Column("slot", BigInteger),
     Column("created_at", BigInteger, nullable=False),
-    Column("settled_at", BigInteger),
+    Column("ended_at", BigInteger),
     Index("attempts_by_status", "status", "created_at"),
     Index("attempts_by_wallet", "wallet_id", "created_at"),
 )

@@ -20,7 +20,7 @@ class Recovery(Periodic):
     """
 
     name = "recovery"
-    waits_for = (ApiError, ChainUnavailable, RpcError)
+    outages = (ApiError, ChainUnavailable, RpcError)
 
     def __init__(self, db: Database, submitter: Submitter, *, interval: float, grace: float) -> None:
         super().__init__(interval)

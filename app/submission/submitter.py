@@ -21,7 +21,7 @@ from app.core.errors import UnavailableError
 from app.core.identifiers import transaction_id
 from app.core.timestamps import now_ms
 from app.projection.projector import Projector
-from app.store.attempts import Attempt, insert_attempt, settle_attempt
+from app.store.attempts import Attempt, insert_attempt, record_outcome
 from app.store.attempts import attempt as attempt_of
 from app.store.database import Database
 from app.store.wallets import vault_of
@@ -189,7 +189,7 @@ class Submitter:
     async def succeed(self, attempt: Attempt, slot: int) -> Outcome:
         """Record that an attempt is confirmed, unless the projector records it with its event."""
         if not self.type_of(attempt).projected:
-            await self._db.write(lambda conn: settle_attempt(conn, attempt.tx_id, "confirmed", now=now_ms(), slot=slot))
+            await self._db.write(lambda conn: record_outcome(conn, attempt.tx_id, "confirmed", now=now_ms(), slot=slot))
         return Outcome(attempt, "confirmed", slot)
 
     async def fail(
@@ -199,7 +199,7 @@ class Submitter:
         text = str(error)
 
         def record(conn: Connection) -> Attempt | None:
-            if not settle_attempt(conn, attempt.tx_id, "failed", now=now_ms(), slot=slot, error=text):
+            if not record_outcome(conn, attempt.tx_id, "failed", now=now_ms(), slot=slot, error=text):
                 return attempt_of(conn, attempt.tx_id)
             self.type_of(attempt).on_failed(conn, attempt)
             return None

@@ -40,7 +40,7 @@ class VerificationReport:
     `problems` are the differences between export and chain, including missing and added rows. `off_chain` are rows that
     the chain does not have, `landed` those that landed after the export and are not confirmed in it. `unsure` are rows
     of the chain so near an end of the range, or in the last slot, that the export may lack them; `later` counts those
-    after the last slot. `words` counts, in verified rows, what only the service vouches for.
+    after the last slot. `unverified` counts, in verified rows, what only the service vouches for.
     """
 
     scope: Scope
@@ -50,7 +50,7 @@ class VerificationReport:
     landed: list[str] = field(default_factory=list)
     unsure: list[str] = field(default_factory=list)
     later: int = 0
-    words: dict[str, int] = field(default_factory=lambda: {"memos": 0, "names of recipients": 0, "policies": 0})
+    unverified: dict[str, int] = field(default_factory=lambda: {"memos": 0, "names of recipients": 0, "policies": 0})
 
     def lines(self) -> Iterator[str]:
         """Yield the report as text."""
@@ -72,8 +72,8 @@ class VerificationReport:
             yield f"{len(self.landed)} rows landed after the export: only payer, recipient and amount are verified."
         if self.later:
             yield f"{self.later} further rows of the chain landed after slot {scope.slot}, the export's last."
-        words = ", ".join(f"{name} ({count})" for name, count in self.words.items())
-        yield f"Not on the chain and not verified in the verified rows: {words}; explorer links;"
+        unverified = ", ".join(f"{name} ({count})" for name, count in self.unverified.items())
+        yield f"Not on the chain and not verified in the verified rows: {unverified}; explorer links;"
         yield f"  the order of rows; timestamps, except that they are within {TOLERANCE} seconds of their blocks."
         if self.unsure:
             yield f"{len(self.unsure)} rows of the chain are so near an end of the export that they may be missing."
@@ -87,7 +87,7 @@ async def verify(path: Path, transport: Transport, program_id: Pubkey | None = N
     """
     codec = load(program_id)
     with opened(path) as document, closing(sqlite3.connect(_TEMPORARY)) as db:
-        checker = _Checker(document.scope, _Book(db), codec.program_id)
+        checker = _Checker(document.scope, _ExportedRows(db), codec.program_id)
         checker.read(document.rows)
         history = History(transport, codec)
         if (newest := await history.slot()) < document.scope.slot:
@@ -101,12 +101,12 @@ async def verify(path: Path, transport: Transport, program_id: Pubkey | None = N
     return checker.report
 
 
-class _Book:
+class _ExportedRows:
     """The export's rows in a temporary database: there may be more than memory holds."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
-        db.execute("CREATE TABLE rows (tx_id TEXT PRIMARY KEY, content TEXT NOT NULL, met INTEGER NOT NULL)")
+        db.execute("CREATE TABLE rows (tx_id TEXT PRIMARY KEY, content TEXT NOT NULL, matched INTEGER NOT NULL)")
 
     def add(self, row: Row) -> bool:
         """Store a row; returns false when there is one with its id."""
@@ -114,28 +114,28 @@ class _Book:
         return self._db.execute("INSERT OR IGNORE INTO rows VALUES (?, ?, 0)", values).rowcount == 1
 
     def find(self, ids: Iterable[str]) -> Row | None:
-        """Return the first row with one of the ids that was not met before, and mark it as met."""
+        """Return the first row with one of the ids that was not matched before, and mark it as matched."""
         for tx_id in ids:
-            row = self._db.execute("SELECT content FROM rows WHERE tx_id = ? AND met = 0", (tx_id,)).fetchone()
+            row = self._db.execute("SELECT content FROM rows WHERE tx_id = ? AND matched = 0", (tx_id,)).fetchone()
             if row is not None:
-                self._db.execute("UPDATE rows SET met = 1 WHERE tx_id = ?", (tx_id,))
+                self._db.execute("UPDATE rows SET matched = 1 WHERE tx_id = ?", (tx_id,))
                 found: Row = json.loads(row[0])
                 return found
         return None
 
     def rest(self) -> Iterator[Row]:
-        """Yield the rows that were not met."""
-        for (content,) in self._db.execute("SELECT content FROM rows WHERE met = 0"):
+        """Yield the rows that were not matched."""
+        for (content,) in self._db.execute("SELECT content FROM rows WHERE matched = 0"):
             yield json.loads(content)
 
 
 class _Checker:
     """Reads the export, then compares the chain's rows with it, then judges the export's other rows."""
 
-    def __init__(self, scope: Scope, book: _Book, program_id: Pubkey) -> None:
+    def __init__(self, scope: Scope, exported: _ExportedRows, program_id: Pubkey) -> None:
         self.report = VerificationReport(scope)
         self._scope = scope
-        self._book = book
+        self._exported = exported
         self._program_id = program_id
         self._start = -math.inf if scope.from_ is None else _moment(scope.from_)
         self._end = math.inf if scope.to is None else _moment(scope.to)
@@ -161,7 +161,7 @@ class _Checker:
         for count, row in enumerate(rows, 1):
             if row["tx_id"] is None:
                 self._note(f"row {count} has no tx_id")
-            elif not self._book.add(row):
+            elif not self._exported.add(row):
                 self._note(f"{row['tx_id']} is in the export more than once")
             elif not self._is_in_range(row["timestamp"]):
                 self._note(f"{row['tx_id']}: timestamp {row['timestamp'] or 'empty'} is not in the export's range")
@@ -172,7 +172,7 @@ class _Checker:
         """Compare a row of the chain with the export's."""
         if chain.org != self._scope.org or self._scope.wallet_id not in {None, chain.wallet_id}:
             return
-        row = self._book.find(chain.ids)
+        row = self._exported.find(chain.ids)
         if row is None:
             self._miss(chain)
             return
@@ -188,13 +188,13 @@ class _Checker:
         self.report.problems += [f"{row['tx_id']}: {one}" for one in found]
         if not found and row["status"] == "confirmed":
             self.report.verified += 1
-            self.report.words["memos"] += row["memo"] is not None
-            self.report.words["names of recipients"] += is_name(row["recipient"])
-            self.report.words["policies"] += shows_off_chain_policy(row)
+            self.report.unverified["memos"] += row["memo"] is not None
+            self.report.unverified["names of recipients"] += is_name(row["recipient"])
+            self.report.unverified["policies"] += shows_off_chain_policy(row)
 
     def finish(self) -> None:
         """Judge the export's rows that the chain does not have."""
-        for row in self._book.rest():
+        for row in self._exported.rest():
             said = f"{row['type']} of {row['amount']}"
             if row["status"] not in _OFF_CHAIN:
                 self._note(f"{row['tx_id']}: added: {said} is not on the chain")

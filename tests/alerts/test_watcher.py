@@ -324,7 +324,7 @@ async def test_alerts_continue_after_a_failed_check(scene: Scene, monkeypatch: p
     scene.rule(org, BALANCE_LOW, 10 * USDC)
     wallet = await scene.wallet(org, 30)
     with monkeypatch.context() as broken:
-        broken.setattr("app.alerts.watcher.turns", lambda *_args, **_options: 1 / 0)
+        broken.setattr("app.alerts.watcher.changed_alerts", lambda *_args, **_options: 1 / 0)
         await scene.pay(wallet, 25)
     assert scene.reported(wallet, "balance.low") == []
 

@@ -20,7 +20,7 @@ from app.core.transaction_types import STATUSES, TYPES
 from app.events.catalogue import EVENTS
 from app.store import Database, InvalidCursorError
 from app.store.approval_requests import NewRequest, add_request, approval_requests_of
-from app.store.attempts import Attempt, attempt, insert_attempt, pending_attempts, settle_attempt
+from app.store.attempts import Attempt, attempt, insert_attempt, pending_attempts, record_outcome
 from app.store.escrows import EscrowFilter, escrows
 from app.store.feed import EXCEPTIONS, SEVERITIES, FeedFilter, append_event, feed, feed_after
 from app.store.idempotency import LIFETIME, IdempotencyRecord, attach_transaction, claim, find, finish, purge, release
@@ -197,8 +197,8 @@ def test_attempt_is_shown_as_a_transaction_at_once_and_settled_once(db: Database
         None,
     )
     assert db.read_now(lambda c: transaction(c, OTHER, "tx_00001")) is None
-    assert db.write_now(lambda c: settle_attempt(c, "tx_00001", "failed", now=5, slot=7, error="expired"))
-    assert not db.write_now(lambda c: settle_attempt(c, "tx_00001", "confirmed", now=6, slot=8))
+    assert db.write_now(lambda c: record_outcome(c, "tx_00001", "failed", now=5, slot=7, error="expired"))
+    assert not db.write_now(lambda c: record_outcome(c, "tx_00001", "confirmed", now=6, slot=8))
     shown = db.read_now(lambda c: transaction(c, ORG, "tx_00001"))
     kept = db.read_now(lambda c: attempt(c, "tx_00001"))
     assert shown is not None
@@ -216,7 +216,7 @@ def test_attempts_that_move_no_money_are_not_listed(db: Database) -> None:
 def test_pending_attempts_are_found_oldest_first(db: Database) -> None:
     for number in (3, 1, 2):
         db.write_now(partial(insert_attempt, attempt=new_attempt(number)))
-    db.write_now(lambda c: settle_attempt(c, "tx_00001", "failed", now=1))
+    db.write_now(lambda c: record_outcome(c, "tx_00001", "failed", now=1))
     assert [one.tx_id for one in db.read_now(pending_attempts)] == ["tx_00002", "tx_00003"]
     assert [one.tx_id for one in db.read_now(lambda c: pending_attempts(c, created_before=3000))] == ["tx_00002"]
 

@@ -159,7 +159,7 @@ async def test_refused_payments_memos_and_names_are_off_chain(story: Story) -> N
 
     blocked = story.row("payment", "blocked")
     assert report.off_chain == [f"{blocked['tx_id']}: blocked payment of 51.00 USDC"]
-    assert (report.words["memos"], report.words["names of recipients"]) == (1, 1)
+    assert (report.unverified["memos"], report.unverified["names of recipients"]) == (1, 1)
     assert "1 rows are off-chain: nothing about them is verified." in report.lines()
 
 

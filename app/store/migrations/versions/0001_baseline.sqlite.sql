@@ -342,7 +342,7 @@ CREATE TABLE attempts (
     error VARCHAR,
     slot BIGINT,
     created_at BIGINT NOT NULL,
-    settled_at BIGINT,
+    ended_at BIGINT,
     PRIMARY KEY (tx_id),
     UNIQUE (signature)
 );
