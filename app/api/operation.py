@@ -22,7 +22,7 @@ from app.submission.idempotency import Claim, Fingerprint, Idempotency, body_has
 Endpoint = Callable[[Request], Awaitable[Response]]
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[BaseModel]])
 
-_ALWAYS = ("invalid_request", "authentication_failed", "rate_limited", "internal_error")
+_ALWAYS = ("invalid_request", "authentication_failed", "host_not_allowed", "rate_limited", "internal_error")
 _BODIES = ("request_too_large", "request_timeout")
 _SESSION = ("session_token_invalid", "session_token_expired")
 _CHANGES = ("idempotency_conflict", "idempotency_in_progress", "chain_unavailable")

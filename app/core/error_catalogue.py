@@ -26,6 +26,10 @@ KINDS = (
     ErrorKind("method_not_allowed", 405, "Requests",
         "The path does not support this HTTP method.",
         "Use one of the methods in the `Allow` header."),
+    ErrorKind("host_not_allowed", 403, "Requests",
+        "The `Host` or the `Origin` of the request is not the service's own: it may come from a web page elsewhere.",
+        "Use the service's own address. Its operator sets it with `AGENT_VAULT_PUBLIC_URL`, and has proxies pass on "
+        "`Host`."),
     ErrorKind("request_too_large", 413, "Requests",
         "The request body is larger than the service accepts.",
         "Send a smaller body. The limit is 65,536 bytes unless the operator of the service has changed it."),

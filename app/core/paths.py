@@ -30,6 +30,11 @@ class Paths:
         return self.root / "localnet"
 
     @property
+    def serving(self) -> Path:
+        """The lock of the process that serves."""
+        return self.root / "serve.lock"
+
+    @property
     def exports(self) -> Path:
         """The files of exports."""
         return self.root / "exports"

@@ -3,14 +3,14 @@
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from app.core.email_address import parse_address
+from app.core.hosts import AllowedHosts
 from app.core.money import parse_usdc
-
-Cluster = Literal["mainnet-beta", "devnet", "testnet", "localnet"]
 
 
 class Settings(BaseSettings):
@@ -26,18 +26,23 @@ class Settings(BaseSettings):
     """Port of the API."""
     localnet_port: int = 8899
     """JSON-RPC port of the embedded chain; its WebSocket uses the next port."""
+    localnet_hosts: str = ""
+    """Host names, separated by commas, that requests to the embedded chain may name in `Host` and `Origin`, in addition
+    to `localhost` and loopback addresses; for example `explorer.solana.com`, whose pages then read the chain."""
     rpc_url: str | None = None
-    """JSON-RPC address of a cluster. Without it, the embedded chain runs."""
+    """JSON-RPC address of a cluster. Without it, the embedded chain runs. The node's genesis hash says which cluster it
+    is; that determines the mint of USDC, the explorer links, the prefix of API keys and what only a local network
+    allows. A data folder belongs to one chain, program and mint, and no command uses it with another."""
     ws_url: str | None = None
     """WebSocket address of that cluster; by default the JSON-RPC address with ws and the next port, if it names one."""
     usdc_mint: str | None = None
     """Mint of USDC on that cluster; by default Circle's on mainnet and devnet. The embedded chain has its own."""
     program_id: str | None = None
     """Address of the program; by default the one in the IDL."""
-    cluster: Cluster = "localnet"
-    """The cluster; determines the mint of USDC, the explorer links and the prefix of API keys."""
     public_url: str | None = None
-    """Address at which clients reach the service; the `docs` links of errors start with it."""
+    """Address at which clients reach the service; the `docs` links of errors start with it. Requests that name another
+    host than this one, or without it the one in `host`, or the machine itself are refused with `host_not_allowed`, so
+    a proxy must pass on `Host`. `/healthz` and `/readyz` answer under any name."""
     explorer_url_1: str = "https://explorer.solana.com/tx/{signature}{cluster}"
     """First explorer link; `{signature}` and `{cluster}` (the query that selects the cluster) are replaced."""
     explorer_url_2: str = "https://solscan.io/tx/{signature}{cluster}"
@@ -145,6 +150,16 @@ class Settings(BaseSettings):
                 raise ValueError(f"{one} is neither an address nor a network") from None
         return proxies
 
+    @field_validator("rpc_url", "public_url")
+    @classmethod
+    def _is_a_url(cls, url: str | None) -> str | None:
+        if url is not None:
+            parts = urlsplit(url)
+            # Reading the port checks it.
+            if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+                raise ValueError("must begin with http:// or https:// and name a host")
+        return url
+
     @field_validator("smtp_from")
     @classmethod
     def _is_an_address(cls, address: str | None) -> str | None:
@@ -155,6 +170,14 @@ class Settings(BaseSettings):
     def _is_an_amount(cls, amount: str) -> str:
         parse_usdc(amount, allow_zero=True)
         return amount
+
+    def api_hosts(self) -> AllowedHosts:
+        """Return the hosts that requests to the API may name."""
+        return AllowedHosts([urlsplit(self.base_url()).hostname or ""])
+
+    def chain_hosts(self) -> AllowedHosts:
+        """Return the hosts that requests to the embedded chain may name."""
+        return AllowedHosts(name for part in self.localnet_hosts.split(",") if (name := part.strip()))
 
     def base_url(self) -> str:
         """Return the address that clients use, without a trailing slash."""

@@ -73,7 +73,7 @@ async def _issue(service: Service, org: str, claim: Claim, issue: Callable[[Conn
 
 
 def _is_live(service: Service) -> bool:
-    return service.settings.cluster == "mainnet-beta"
+    return service.identity.cluster == "mainnet-beta"
 
 
 def _shown(record: ApiKey) -> Key:

@@ -23,10 +23,12 @@ from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 from starlette.types import ASGIApp
 
+from app.core.hosts import AllowedHosts
 from app.localnet import genesis
 from app.localnet.bank import Bank
 from app.localnet.chain import Chain
 from app.localnet.context import Node
+from app.localnet.guard import Guard
 from app.localnet.server import RpcApp
 from app.localnet.storage import Storage
 from app.localnet.subscriptions import Subscriptions
@@ -140,14 +142,24 @@ class Localnet:
     # Sockets
 
     @contextlib.asynccontextmanager
-    async def serving(self, host: str, port: int) -> AsyncIterator[tuple[int, int]]:
+    async def serving(
+        self,
+        host: str,
+        port: int,
+        *,
+        hosts: AllowedHosts | None = None,
+        http: type[asyncio.Protocol] | None = None,
+    ) -> AsyncIterator[tuple[int, int]]:
         """Serve HTTP on `port` and WebSocket on the next one while the context lasts; yields both ports.
 
-        Port 0 takes any free pair. Signal handlers are left to the caller. Raises OSError: a port is taken.
+        Requests may name `hosts`, by default this machine's own. `http` is uvicorn's HTTP protocol, such as one with
+        time limits. Port 0 takes any free pair. Signal handlers are left to the caller. Raises OSError: a port is
+        taken.
         """
         # The sockets listen already, so clients may connect before the servers have started.
         sockets = _listen_pair(host, port)
-        servers = [_RpcServer(_uvicorn(app)) for app in (self.rpc_app, self.ws_app)]
+        apps = [Guard(app, hosts or AllowedHosts()) for app in (self.rpc_app, self.ws_app)]
+        servers = [_RpcServer(_uvicorn(app, http)) for app in apps]
         tasks = [asyncio.create_task(one.serve([bound])) for one, bound in zip(servers, sockets, strict=True)]
         try:
             yield sockets[0].getsockname()[1], sockets[1].getsockname()[1]
@@ -165,12 +177,13 @@ class _RpcServer(uvicorn.Server):
         yield
 
 
-def _uvicorn(app: ASGIApp) -> uvicorn.Config:
+def _uvicorn(app: ASGIApp, http: type[asyncio.Protocol] | None) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         log_config=None,
         access_log=False,
         lifespan="off",
+        http=http or "auto",
         ws="websockets-sansio",
         # Longer than clients keep an idle connection, so that none sends into one that is being closed.
         timeout_keep_alive=75,
@@ -198,7 +211,9 @@ def _listen(family: socket.AddressFamily, host: str, port: int) -> socket.socket
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen()
-    except BaseException:
+    except BaseException as error:
         listener.close()
+        if isinstance(error, OSError):
+            raise OSError(error.errno, f"cannot listen on port {port} of {host}: {error.strerror}") from None
         raise
     return listener

@@ -17,8 +17,8 @@ _MAX_BODY_BYTES = 50 * 1024
 class RpcApp:
     """HTTP: JSON-RPC by POST to `/`, and GET `/health`.
 
-    POST bypasses routing and middleware because every payment makes several such calls. Wallets in a browser may call
-    from any origin; the node holds nothing of value.
+    POST bypasses routing and middleware because every payment makes several such calls. Which web pages may call is
+    checked before (`app.localnet.guard`), so CORS allows every origin.
     """
 
     def __init__(self, node: Node) -> None:

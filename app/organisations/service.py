@@ -1,45 +1,66 @@
-"""Creates organisations on the chain and in the database."""
+"""Creates organisations on the chain and in the database, and shows them."""
 
-from app.chain.errors import RpcError
+import re
+
+from app.access.keyring import Principal
+from app.chain.errors import ChainUnavailable, RpcError
 from app.chain.instructions import Instructions
-from app.core.money import parse_usdc
+from app.core.errors import UnavailableError
+from app.core.money import format_usdc, parse_usdc
 from app.core.paths import ConfigurationError
-from app.core.timestamps import now_ms
-from app.store.organisations import Organisation, insert_organisation, organisation
+from app.core.timestamps import iso_ms, now_ms
+from app.organisations.models import Organization, OrganizationRoles
+from app.store.organisations import Organisation, insert_organisation, organisation, reserve
 from app.submission.changes import carry_out
 from app.submission.context import Service
 from app.submission.idempotency import Claim
 from app.submission.plan import Plan, PlanType
 
+#: What an organisation's id may be.
+_ORG_ID = re.compile(r"[a-z0-9-]{1,64}")
+
 _INITIALIZE = PlanType("initialize_org")
 PLAN_TYPES = (_INITIALIZE,)
 #: Lamports asked from a faucet.
 _AIRDROP = 10**9
+#: Lamports that creating an organisation takes: rent, the fee, and what keeps the fee payer itself rent-exempt.
+_CREATION = 21_000_000
 
 
 async def ensure_fees(service: Service) -> None:
-    """Make sure that the fee payer has lamports, from the faucet of a test network if necessary.
+    """Make sure that the fee payer can create an organisation, with the faucet of a test network if necessary.
 
     Raises ConfigurationError with the address to fund if there is no faucet.
     """
     address = service.signers.fee_payer_address
-    if await service.chain.account(address) is not None:
+    account = await service.chain.account(address)
+    if account is not None and account.lamports >= _CREATION:
         return
-    if service.settings.cluster == "mainnet-beta":
-        raise ConfigurationError(f"the fee payer {address} has no SOL; send some to it first")
+    lacks = f"the fee payer {address} has less than the {_CREATION / 10**9} SOL that an organisation takes"
+    if service.identity.cluster == "mainnet-beta":
+        raise ConfigurationError(f"{lacks}; send some to it first")
     try:
         signature = await service.chain.airdrop(address, _AIRDROP)
-    except RpcError as error:
-        raise ConfigurationError(f"the fee payer {address} has no SOL and the faucet gives none: {error}") from None
-    await service.chain.confirm(signature, timeout=30)
+        status = await service.chain.confirm(signature, timeout=30)
+    except (RpcError, ChainUnavailable) as error:
+        raise ConfigurationError(f"{lacks}, and the faucet gives none ({error}); send some to it first") from None
+    if status is None or status.err is not None:
+        raise ConfigurationError(f"{lacks}, and the faucet's SOL did not arrive; send some to it first")
+
+
+def check_id(org_id: str) -> None:
+    """Raise ConfigurationError for an id that no organisation can have."""
+    if not _ORG_ID.fullmatch(org_id):
+        raise ConfigurationError("the id of an organisation has 1 to 64 characters of a-z, 0-9 and -")
 
 
 async def create(service: Service, org_id: str) -> Organisation:
     """Create the organisation with this id, or return the existing one.
 
     The service's authority key becomes its creator and authority. It is stored before the chain creates it, so that
-    the projector skips none of its events.
+    the projector skips none of its events. Raises ConfigurationError as ``check_id``.
     """
+    check_id(org_id)
     authority = service.signers.require_authority()
     address = service.addresses.org(authority.pubkey(), org_id)
     build = Instructions(service.codec, service.addresses, address)
@@ -70,3 +91,32 @@ async def create(service: Service, org_id: str) -> Organisation:
         plan = Plan(org=new.org, type=_INITIALIZE, instructions=[creation], signers=[authority])
         await carry_out(service, plan, Claim(service.db))
     return known or new
+
+
+async def show(service: Service, principal: Principal) -> Organization:
+    """Return the key's organisation. Raises ``chain_unavailable`` until its creation was seen on the chain."""
+    org, identity = principal.org, service.identity
+    found, state = await service.db.read(lambda conn: (organisation(conn, org), reserve(conn, org)))
+    if found is None or state is None:
+        raise UnavailableError(
+            "chain_unavailable", "The organisation is not on the chain yet. Check again a little later."
+        )
+    return Organization(
+        organization_id=found.org_id,
+        organization_address=org,
+        reserve_address=found.reserve,
+        reserve_balance=format_usdc(state.balance),
+        program_id=identity.program_id,
+        mint=found.mint,
+        cluster=identity.cluster,
+        genesis_hash=identity.genesis_hash,
+        paused=state.paused,
+        roles=OrganizationRoles(
+            authority=state.authority,
+            operator=state.operator,
+            arbiter=state.arbiter,
+            verifier=state.verifier,
+            fee_payer=str(service.signers.fee_payer_address),
+        ),
+        created_at=iso_ms(found.created_at),
+    )

@@ -21,6 +21,8 @@ def initialized(batch: Batch, row: StoredEvent) -> None:
                 "sequence": data["sequence"],
                 "authority": data["authority"],
                 "operator": data["operator"],
+                "arbiter": data["arbiter"],
+                "verifier": data["verifier"],
                 "paused": False,
             },
         )
@@ -29,7 +31,7 @@ def initialized(batch: Batch, row: StoredEvent) -> None:
 
 def updated(batch: Batch, row: StoredEvent) -> None:
     """Set the organisation's roles."""
-    values = {name: row.data[name] for name in ("authority", "operator")}
+    values = {name: row.data[name] for name in ("authority", "operator", "arbiter", "verifier")}
     _change(batch, row, {**values, "paused": bool(row.data["paused"])})
 
 

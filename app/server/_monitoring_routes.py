@@ -14,6 +14,9 @@ from app.server.health import HealthReport
 from app.store.attempts import count_pending
 from app.submission.context import Service
 
+#: What answers under any host: probes call by address.
+PROBES = frozenset({"/healthz", "/readyz"})
+
 
 async def live(_request: Request) -> Response:
     """Show that the process answers. Needs no key."""

@@ -21,12 +21,14 @@ from app.api.openapi import document
 from app.approvals import routes as approvals
 from app.chain.errors import ChainUnavailable, RpcError
 from app.core.errors import ApiError, RequestError, UnavailableError
+from app.core.hosts import AllowedHosts
 from app.core.identifiers import random_id
 from app.core.settings import Settings
 from app.escrows import routes as escrows
 from app.events import routes as events
 from app.exports import routes as exports
 from app.keys import routes as keys
+from app.organisations import routes as organisations
 from app.payments import routes as payments
 from app.policies import routes as policies
 from app.recipients import routes as recipients
@@ -57,6 +59,7 @@ operations: list[Route] = [
     *recipients.routes,
     *webhooks.routes,
     *keys.routes,
+    *organisations.routes,
 ]
 routes: list[Route] = [*operations, *exports.downloads, *documentation.routes, *monitoring.routes]
 
@@ -68,11 +71,12 @@ class RequestIds:
     """Gives every request an id, returned in `Request-Id`, and answers unexpected exceptions with `internal_error`.
 
     Also adds the headers in the request's state to the answer, counts it and logs it. If the server could not read a
-    request, its state holds the error as `refusal`, which is the answer.
+    request, its state holds the error as `refusal`, which is the answer. Requests that name another host are refused.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, hosts: AllowedHosts) -> None:
         self._app = app
+        self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -95,7 +99,7 @@ class RequestIds:
 
         with structlog.contextvars.bound_contextvars(request_id=request_id):
             try:
-                refusal = scope["state"].get("refusal")
+                refusal = scope["state"].get("refusal") or self._wrong_host(scope)
                 responder = self._app if refusal is None else _error_response(Request(scope), refusal)
                 await responder(scope, receive, send_with_id)
             except Exception:
@@ -107,6 +111,13 @@ class RequestIds:
             seconds = time.monotonic() - began
             scope["app"].state.metrics.answered(scope, status, seconds)
             _log.info("request", method=scope["method"], path=scope["path"], status=status, seconds=round(seconds, 6))
+
+    def _wrong_host(self, scope: Scope) -> RequestError | None:
+        fault = None if scope["path"] in monitoring.PROBES else self._hosts.fault(scope["headers"])
+        if fault is None:
+            return None
+        remedy = "the operator of the service names its address in AGENT_VAULT_PUBLIC_URL"
+        return RequestError("host_not_allowed", f"{fault}; {remedy}.")
 
 
 def _guards(path: str, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
@@ -171,7 +182,7 @@ ERROR_HANDLERS: Mapping[Any, Any] = {
 def create_app(settings: Settings, service: Service) -> Starlette:
     """Return the application of a running service."""
     proxies = [one for one in map(str.strip, settings.trusted_proxies.split(",")) if one]
-    middleware = [Middleware(RequestIds)]
+    middleware = [Middleware(RequestIds, hosts=settings.api_hosts())]
     if proxies:
         middleware.append(Middleware(cast(Any, ProxyHeadersMiddleware), trusted_hosts=proxies))
     app = Starlette(routes=routes, middleware=middleware, exception_handlers=dict(ERROR_HANDLERS))

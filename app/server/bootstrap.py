@@ -18,6 +18,7 @@ from app.alerts.watcher import Watcher
 from app.approvals import service as approvals
 from app.chain.addresses import Addresses
 from app.chain.client import COMMITMENT, ChainClient
+from app.chain.identity import SameChain
 from app.chain.transport import AsgiTransport, HttpTransport, Transport
 from app.core.background import Background, start_all
 from app.core.paths import ConfigurationError, Paths, program_file
@@ -35,6 +36,7 @@ from app.policies import service as policies
 from app.projection.projector import Projector
 from app.recipients import service as recipients
 from app.recipients.domains import DomainResolver
+from app.server._data_folder import LOCALHOST, FolderChain, identify, remember, remembered
 from app.server.housekeeping import Housekeeping
 from app.store.database import Database
 from app.submission.context import Service
@@ -68,16 +70,18 @@ PLAN_TYPES: Mapping[str, PlanType] = {
     )
 }
 
-#: Circle's USDC mints.
-_MINTS: Mapping[str, str] = {
-    "mainnet-beta": "EPjFWdd5AufqSSqeM2qN1xzybapC8G4wEGGkZwyTDt1v",
-    "devnet": "4zMMC9srt5Ri5X14GAgXhaHii3GnPAEERYPJgZJDncDU",
-}
-
 
 def codec_of(settings: Settings) -> Codec:
-    """Return the program's codec, for the address in the settings or else the IDL's."""
-    return load(Pubkey.from_string(settings.program_id)) if settings.program_id else load()
+    """Return the program's codec, for the address in the settings or else the IDL's.
+
+    Raises ConfigurationError if the settings name no address.
+    """
+    if settings.program_id is None:
+        return load()
+    try:
+        return load(Pubkey.from_string(settings.program_id))
+    except ValueError:
+        raise ConfigurationError(f"AGENT_VAULT_PROGRAM_ID: {settings.program_id} is not an address") from None
 
 
 def open_localnet(settings: Settings) -> Localnet:
@@ -123,15 +127,6 @@ def _seal(secret: bytes, purpose: bytes) -> Fernet:
     return Fernet(base64.urlsafe_b64encode(_derive(secret, purpose)))
 
 
-def _mint(settings: Settings, localnet: Localnet | None) -> Pubkey:
-    if localnet is not None:
-        return localnet.usdc_mint
-    named = settings.usdc_mint or _MINTS.get(settings.cluster)
-    if named is None:
-        raise ConfigurationError("this cluster has no known USDC mint: set AGENT_VAULT_USDC_MINT")
-    return Pubkey.from_string(named)
-
-
 def _ws_url(settings: Settings) -> str | None:
     if settings.ws_url or settings.rpc_url is None:
         return settings.ws_url
@@ -148,7 +143,8 @@ async def running(
     """Run a service with its indexer, projector, recovery and keeper until the context ends.
 
     The chain is ``localnet``, reached without a socket, or else at ``settings.rpc_url``; ``transport`` replaces the
-    way to either. Raises ConfigurationError and KeyFileError.
+    way to either. A new data folder is bound to it. Raises ConfigurationError, also if the folder belongs to another
+    chain, and KeyFileError.
     """
     paths = prepare(settings)
     async with AsyncExitStack() as stack:
@@ -161,8 +157,14 @@ async def running(
             else:
                 assert settings.rpc_url is not None
                 transport = HttpTransport(settings.rpc_url)
+        known = db.read_now(remembered)
+        transport = node = SameChain(transport, known.identity.genesis_hash if known else None)
         chain = ChainClient(transport, program_id=codec.program_id)
         stack.push_async_callback(chain.aclose)
+        identity = await identify(settings, node, chain, codec.program_id, known)
+        if known is None:
+            url = settings.rpc_url or f"http://{LOCALHOST}:{settings.localnet_port}"
+            await db.write(lambda conn: remember(conn, FolderChain(identity, url)))
         indexer = Indexer(
             transport=transport, codec=codec, db_path=paths.events, ws_url=None if localnet else _ws_url(settings)
         )
@@ -180,7 +182,7 @@ async def running(
         seal = _seal(secret, b"secret answers")
         domains = DomainResolver(timeout=settings.domain_timeout)
         stack.callback(domains.close)
-        rules = UrlRules(local=settings.cluster == "localnet")
+        rules = UrlRules(local=identity.cluster == "localnet")
         courier = Courier(_seal(secret, b"webhook secrets"), rules, lookups=settings.webhooks_at_once)
         stack.callback(courier.close)
 
@@ -196,7 +198,7 @@ async def running(
             folder=paths.exports,
             program_id=str(codec.program_id),
             lifetime=settings.export_lifetime,
-            show=lambda row: shown(settings, row).model_dump(),
+            show=lambda row: shown(settings, identity.cluster, row).model_dump(),
             catch_up=catch_up,
         )
         recovery = Recovery(db, submitter, interval=settings.recovery_interval, grace=2 * settings.confirm_timeout)
@@ -218,7 +220,8 @@ async def running(
             settings=settings,
             db=db,
             codec=codec,
-            addresses=Addresses(codec.program_id, _mint(settings, localnet)),
+            addresses=Addresses(codec.program_id, Pubkey.from_string(identity.mint)),
+            identity=identity,
             chain=chain,
             indexer=indexer,
             projector=projector,

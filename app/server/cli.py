@@ -3,7 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Iterator
-from contextlib import aclosing, closing, contextmanager, suppress
+from contextlib import AsyncExitStack, aclosing, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,23 +16,24 @@ from app.api.fields import Name
 from app.chain.errors import ChainUnavailable, RpcError
 from app.chain.transport import HttpTransport
 from app.core import file_lock, logs
-from app.core.errors import ApiError
+from app.core.errors import ApiError, NotFoundError
 from app.core.paths import ConfigurationError, Paths
-from app.core.settings import Settings
 from app.core.signers import KeyFileError
 from app.core.timestamps import iso_ms, now_ms
 from app.exports.exporter import LOCK
 from app.keys.models import MAX_OVERLAP
 from app.localnet import DataDirInUseError
-from app.localnet.genesis import USDC_MINT
-from app.organisations import service as organisations
 from app.projection.projector import Projector
 from app.server import _demo
-from app.server.bootstrap import key_ring, open_localnet, open_state, prepare, running
-from app.server.serve import LOCALHOST
+from app.server._command_options import data_folder, open_database, rpc_url, settings_of, usdc_mint
+from app.server._data_folder import beside_service, node_name, remembered, with_folder
+from app.server._faucet_command import faucet
+from app.server._org_commands import orgs
+from app.server.bootstrap import open_localnet, prepare, running
 from app.server.serve import serve as serve_forever
+from app.server.serve import serve_chain
 from app.store.database import Database
-from app.store.keys import api_keys
+from app.store.keys import api_key_by_id, api_keys
 from app.store.organisations import organisation, organisation_by_id
 from app.store.organisations import organisations as all_organisations
 from app.store.wallets import wallet
@@ -40,19 +41,13 @@ from app.verifier.history import IncompleteError
 from app.verifier.verify import VerificationReport, verify
 from indexer import EventStore, StoredEvent
 
-_data_dir = click.option(
-    "--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Databases and keys.  [default: ./data]"
-)
+_org = click.option("--org", help="Id or address of the organisation; not needed if there is only one, or for a key.")
+_live = click.option("--live", is_flag=True, help="Prefix avk_live_ instead of avk_test_; always so on mainnet.")
 _host = click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
-_rpc_url = click.option("--rpc-url", help="JSON-RPC address of the chain.  [default: the embedded chain's]")
-_usdc_mint = click.option("--usdc-mint", help="Mint of USDC there.  [default: the cluster's or the embedded chain's]")
-_org = click.option("--org", help="Id or address of the organisation; not needed if there is only one.")
-_live = click.option("--live", is_flag=True, help="Prefix avk_live_ instead of avk_test_.")
 
 _KEY_NAME: TypeAdapter[str] = TypeAdapter(Name)
 _EXPECTED = (
     ConfigurationError,
-    ValidationError,
     KeyFileError,
     DataDirInUseError,
     OSError,
@@ -68,12 +63,11 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except ValidationError as error:
+            faults = (f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in error.errors())
+            raise click.ClickException("; ".join(faults)) from None
         except _EXPECTED as error:
             raise click.ClickException(str(error)) from None
-
-
-def _settings(**given: Any) -> Settings:
-    return Settings(**{name: value for name, value in given.items() if value is not None})
 
 
 @click.group(cls=_Commands)
@@ -87,7 +81,7 @@ def main(log_level: str) -> None:
 
 
 @main.command()
-@_data_dir
+@data_folder
 @_host
 @click.option("--port", type=click.IntRange(1, 65535), help="Port of the API.  [default: 8402]")
 @click.option(
@@ -96,10 +90,10 @@ def main(log_level: str) -> None:
     help="JSON-RPC port of the embedded chain; its WebSocket uses the next one.  [default: 8899]",
 )
 @click.option("--rpc-url", help="JSON-RPC address of a cluster to use instead of the embedded chain.")
-@_usdc_mint
+@usdc_mint
 def serve(**given: Any) -> None:
     """Serve the API, with an embedded chain unless --rpc-url names another."""
-    asyncio.run(serve_forever(_settings(**given), click.echo))
+    asyncio.run(serve_forever(with_folder(settings_of(**given)), click.echo))
 
 
 @main.command()
@@ -109,16 +103,17 @@ def demo() -> None:
 
 
 @main.command()
-@_data_dir
+@data_folder
 @_host
 @click.option("--port", "localnet_port", type=click.IntRange(1, 65534), help="JSON-RPC port.  [default: 8899]")
 def localnet(**given: Any) -> None:
     """Run the embedded chain alone."""
-    settings = _settings(**given)
+    settings = with_folder(settings_of(**given).model_copy(update={"rpc_url": None}))
 
     async def run() -> None:
         prepare(settings)
-        async with open_localnet(settings) as chain, chain.serving(settings.host, settings.localnet_port):
+        async with open_localnet(settings) as chain, AsyncExitStack() as stack:
+            await serve_chain(stack, chain, settings, settings.host, "--port")
             port = settings.localnet_port
             click.echo(f"Embedded chain on http://{settings.host}:{port} and ws://{settings.host}:{port + 1}")
             click.echo(f"USDC mint: {chain.usdc_mint}")
@@ -129,41 +124,27 @@ def localnet(**given: Any) -> None:
 
 
 @main.command()
-@_data_dir
-@_rpc_url
-@_usdc_mint
+@data_folder
+@rpc_url
+@usdc_mint
 def keeper(**given: Any) -> None:
     """Run the keeper alone, on the service's data: refunds, freezes of expired policies, top-ups."""
-    settings = sidecar_settings(_settings(**given), keeper=True)
+    settings = beside_service(settings_of(**given, keeper=True))
 
     async def run() -> None:
         async with running(settings):
-            click.echo(f"Keeper at work on {settings.rpc_url}")
+            click.echo(f"Keeper at work on {node_name(settings)}")
             await asyncio.Event().wait()
 
     with suppress(KeyboardInterrupt):
         asyncio.run(run())
 
 
-def sidecar_settings(settings: Settings, *, keeper: bool) -> Settings:
-    """Return the settings of a process that works on a service's data, whether the service runs or not.
-
-    Webhooks and alerts are left to the service, for only one process may send them. Without an address, the chain is
-    the one that the service embeds.
-    """
-    changes: dict[str, Any] = {"keeper": keeper, "webhooks": False, "alerts": False}
-    if settings.rpc_url is None:
-        changes["rpc_url"] = f"http://{LOCALHOST}:{settings.localnet_port}"
-    if settings.usdc_mint is None and settings.cluster == "localnet":
-        changes["usdc_mint"] = str(USDC_MINT)
-    return settings.model_copy(update=changes)
-
-
 @main.command()
-@_data_dir
+@data_folder
 def rebuild(data_dir: Path | None) -> None:
     """Rebuild the read models from the stored events of the chain, while the service is stopped."""
-    paths = Paths(_settings(data_dir=data_dir).data_dir)
+    paths = Paths(settings_of(data_dir=data_dir).data_dir)
     if not paths.exports.is_dir():
         raise click.ClickException(f"there is no service's data in {paths.root}")
     # A running service holds this lock: meanwhile it would show incomplete data.
@@ -211,48 +192,33 @@ def verify_export(export: Path, rpc_url: str, program_id: str | None) -> None:
 
 
 @main.group()
-def orgs() -> None:
-    """Organisations."""
-
-
-@orgs.command("create")
-@click.argument("org_id")
-@_data_dir
-@_rpc_url
-@_usdc_mint
-@click.option(
-    "--operator-daily-limit", help="Most USDC that its operator may move into vaults in 24 hours.  [default: 250000]"
-)
-@click.option("--attestation-delay", type=int, help="Seconds until a recipient counts as registered.  [default: 0]")
-def create_org(org_id: str, **given: Any) -> None:
-    """Create an organisation on the chain, and an admin key for it."""
-    settings = sidecar_settings(_settings(**given), keeper=False)
-
-    async def run() -> None:
-        async with running(settings) as service:
-            await organisations.ensure_fees(service)
-            made = await organisations.create(service, org_id)
-            key = service.part(KeyRing).create(
-                org=made.org, role="admin", wallet_id=None, name="orgs create", live=settings.cluster == "mainnet-beta"
-            )
-        click.echo(f"Organisation {org_id}: {made.org}")
-        click.echo(f"Deposit USDC (mint {made.mint}) into its reserve: {made.reserve}")
-        click.echo(f"Admin API key, shown only once: {key}")
-
-    asyncio.run(run())
-
-
-@main.group()
 def keys() -> None:
     """Manage API keys."""
 
 
 @contextmanager
-def _open(data_dir: Path | None, org: str | None) -> Iterator[tuple[Database, KeyRing, str]]:
-    """Open the database and its keys; yields them with the address of the organisation that ``org`` names."""
-    db, _signers, secret = open_state(prepare(_settings(data_dir=data_dir)))
-    with closing(db):
-        yield db, key_ring(db, secret), _address_of(db, org)
+def _organisation(data_dir: Path | None, org: str | None) -> Iterator[tuple[Database, KeyRing, str]]:
+    """Open the database; yields it with the keys and the address of the organisation that ``org`` names."""
+    with open_database(data_dir) as (db, ring):
+        yield db, ring, _address_of(db, org)
+
+
+@contextmanager
+def _owner(data_dir: Path | None, org: str | None, key_id: str) -> Iterator[tuple[Database, KeyRing, str]]:
+    """Open the database; yields it with the keys and the address of the key's organisation.
+
+    ``org`` is not needed; if it is given, the key must be that organisation's.
+    """
+    with open_database(data_dir) as (db, ring):
+        key = db.read_now(lambda conn: api_key_by_id(conn, key_id))
+        if key is None or (org is not None and _address_of(db, org) != key.org):
+            raise NotFoundError("key_not_found")
+        yield db, ring, key.org
+
+
+def _is_live(db: Database) -> bool:
+    chain = db.read_now(remembered)
+    return chain is not None and chain.identity.cluster == "mainnet-beta"
 
 
 def _address_of(db: Database, org: str | None) -> str:
@@ -264,12 +230,15 @@ def _address_of(db: Database, org: str | None) -> str:
         return found.org
     every = db.read_now(all_organisations)
     if len(every) != 1:
-        raise click.ClickException("name the organisation with --org: " + ", ".join(one.org_id for one in every))
+        named = ", ".join(one.org_id for one in every)
+        raise click.ClickException(
+            f"name the organisation with --org: {named}" if named else "there is no organisation"
+        )
     return every[0].org
 
 
 @keys.command("create")
-@_data_dir
+@data_folder
 @_org
 @click.option("--role", type=click.Choice(get_args(Role)), required=True)
 @click.option("--wallet", "wallet_id", help="The wallet that an agent's key is bound to.")
@@ -279,11 +248,12 @@ def create_key(
     *, data_dir: Path | None, org: str | None, role: Role, wallet_id: str | None, name: str, live: bool
 ) -> None:
     """Create a key and print it, only once."""
-    with _open(data_dir, org) as (db, ring, owner):
+    with _organisation(data_dir, org) as (db, ring, owner):
         if wallet_id is not None and db.read_now(lambda conn: wallet(conn, owner, wallet_id, now_ms())) is None:
             raise click.ClickException(f"the organisation has no wallet {wallet_id}")
         try:
             named = _KEY_NAME.validate_python(name) if name else ""
+            live = live or _is_live(db)
             click.echo(ring.create(org=owner, role=role, wallet_id=wallet_id, name=named, live=live))
         except ValidationError as error:
             raise click.ClickException(f"--name {error.errors()[0]['msg']}") from None
@@ -292,11 +262,11 @@ def create_key(
 
 
 @keys.command("list")
-@_data_dir
+@data_folder
 @_org
 def list_keys(data_dir: Path | None, org: str | None) -> None:
     """List the keys; only their last characters are known."""
-    with _open(data_dir, org) as (db, _ring, owner):
+    with _organisation(data_dir, org) as (db, _ring, owner):
         for key in db.read_now(lambda conn: api_keys(conn, owner)):
             used = "never used" if key.last_used_at is None else f"used {iso_ms(key.last_used_at)}"
             click.echo(
@@ -307,18 +277,18 @@ def list_keys(data_dir: Path | None, org: str | None) -> None:
 
 @keys.command("revoke")
 @click.argument("key_id")
-@_data_dir
+@data_folder
 @_org
 def revoke_key(key_id: str, data_dir: Path | None, org: str | None) -> None:
     """Revoke a key; a running service refuses it within a second."""
-    with _open(data_dir, org) as (db, ring, owner):
+    with _owner(data_dir, org, key_id) as (db, ring, owner):
         db.write_now(lambda conn: ring.revoke(conn, owner, key_id))
         click.echo(f"{key_id} revoked")
 
 
 @keys.command("rotate")
 @click.argument("key_id")
-@_data_dir
+@data_folder
 @_org
 @click.option(
     "--overlap", type=click.IntRange(0, MAX_OVERLAP), help="Seconds for which the old key works on.  [default: 0]"
@@ -326,6 +296,11 @@ def revoke_key(key_id: str, data_dir: Path | None, org: str | None) -> None:
 @_live
 def rotate_key(key_id: str, data_dir: Path | None, org: str | None, overlap: int | None, *, live: bool) -> None:
     """Replace a key and print the new one, only once; the old one stops, or works for the overlap."""
-    seconds = _settings(key_rotation_overlap=overlap).key_rotation_overlap
-    with _open(data_dir, org) as (db, ring, owner):
+    seconds = settings_of(key_rotation_overlap=overlap).key_rotation_overlap
+    with _owner(data_dir, org, key_id) as (db, ring, owner):
+        live = live or _is_live(db)
         click.echo(db.write_now(lambda conn: ring.rotate(conn, owner, key_id, overlap=seconds, live=live)).key)
+
+
+main.add_command(orgs)
+main.add_command(faucet)

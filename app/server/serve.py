@@ -1,6 +1,7 @@
 """`agent-vault serve`: the embedded chain, the indexer, the projector and the API in one process."""
 
 import contextlib
+import errno
 import gc
 import signal
 import socket
@@ -11,14 +12,14 @@ from urllib.parse import urlsplit
 import uvicorn
 
 from app.api.http_protocol import protocol
-from app.core.paths import Paths
+from app.core import file_lock
+from app.core.paths import ConfigurationError, Paths
 from app.core.settings import Settings
+from app.localnet import Localnet
+from app.server._data_folder import LOCALHOST, FolderChain, remember
 from app.server.application import create_app
 from app.server.bootstrap import open_localnet, prepare, running
 from app.server.quickstart import Quickstart, quickstart
-
-#: The embedded chain has a faucet and no passwords, so it never listens for other machines.
-LOCALHOST = "127.0.0.1"
 
 
 class _ApiServer(uvicorn.Server):
@@ -46,20 +47,30 @@ class _ApiServer(uvicorn.Server):
 async def serve(settings: Settings, say: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM, then finish the running requests and close what was opened.
 
-    Raises ConfigurationError, KeyFileError, DataDirInUseError and OSError (a port is taken).
+    Raises ConfigurationError, KeyFileError and DataDirInUseError.
     """
     paths = prepare(settings)
+    lock = file_lock.take(paths.serving)
+    if lock is None:
+        raise ConfigurationError(
+            f"a service runs on {paths.root} already; stop it first, or name another folder with --data-dir"
+        )
     async with AsyncExitStack() as stack:
+        stack.enter_context(lock)
+        sockets = _bind(settings.host, settings.port)
+        for one in sockets:
+            stack.enter_context(one)
         localnet = None
         if settings.rpc_url is None:
             localnet = await stack.enter_async_context(open_localnet(settings))
-            await stack.enter_async_context(localnet.serving(LOCALHOST, settings.localnet_port))
+            await serve_chain(stack, localnet, settings, LOCALHOST, "--localnet-port")
         service = await stack.enter_async_context(running(settings, localnet))
+        # Commands that are given no address find the node here.
+        url = settings.rpc_url or f"http://{LOCALHOST}:{settings.localnet_port}"
+        await service.db.write(lambda conn: remember(conn, FolderChain(service.identity, url)))
         tour = await quickstart(service, localnet, paths)
         config = uvicorn.Config(
             create_app(settings, service),
-            host=settings.host,
-            port=settings.port,
             http=protocol(settings.request_timeout),
             ws="none",
             log_config=None,
@@ -76,9 +87,55 @@ async def serve(settings: Settings, say: Callable[[str], None]) -> None:
         gc.collect()
         gc.freeze()
         server = _ApiServer(config, lambda: say(_banner(settings, paths, tour)))
-        await server.serve()
-        if not server.started:
-            raise OSError(f"cannot listen on {settings.host}:{settings.port}")
+        try:
+            await server.serve(sockets)
+        except OSError as error:
+            # Another process bound the port at the same time and listened first.
+            raise _cannot_listen(settings.host, settings.port, error) from None
+
+
+async def serve_chain(
+    stack: AsyncExitStack, localnet: Localnet, settings: Settings, host: str, port_option: str
+) -> None:
+    """Serve the embedded chain until the stack closes, with the API's limits for a request to arrive.
+
+    Raises ConfigurationError if a port is taken.
+    """
+    limits, port = protocol(settings.request_timeout), settings.localnet_port
+    serving = localnet.serving(host, port, hosts=settings.chain_hosts(), http=limits)
+    try:
+        await stack.enter_async_context(serving)
+    except OSError as error:
+        pair = f"the embedded chain takes two ports, {port} and {port + 1}"
+        raise ConfigurationError(f"{error.strerror}; {pair}: choose others with {port_option}") from None
+
+
+def _bind(host: str, port: int) -> list[socket.socket]:
+    """Reserve the port on all addresses of the host, before anything else is started.
+
+    Nobody can connect before the server listens. Raises ConfigurationError.
+    """
+    with contextlib.ExitStack() as on_error:
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            bound = []
+            for family, address in {(one[0], one[4]) for one in found}:
+                # asyncio switches Nagle's delay off only on sockets that name their protocol.
+                one = on_error.enter_context(socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP))
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                one.bind(address)
+                bound.append(one)
+        except OSError as error:
+            raise _cannot_listen(host, port, error) from None
+        on_error.pop_all()
+    return bound
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> ConfigurationError:
+    remedy = "choose another with --port" if error.errno == errno.EADDRINUSE else "change --host or --port"
+    return ConfigurationError(f"cannot listen on port {port} of {host}: {error.strerror}; {remedy}")
 
 
 def _banner(settings: Settings, paths: Paths, tour: Quickstart | None) -> str:

@@ -83,6 +83,11 @@ def has_other_admin_key(connection: Connection, org: str, key_id: str) -> bool:
     return connection.scalar(select(table.c.key_id).where(*others).limit(1)) is not None
 
 
+def api_key_by_id(connection: Connection, key_id: str) -> ApiKey | None:
+    """Return the key with this id, whichever organisation it belongs to."""
+    return fetch_one(connection, ApiKey, select(table).where(table.c.key_id == key_id))
+
+
 def api_key_page(connection: Connection, org: str, *, limit: int, cursor: str | None) -> RecordPage[ApiKey]:
     """Return an organisation's keys, including revoked ones, newest first. Raises `InvalidCursorError`."""
     return fetch_page(connection, ApiKey, _LISTING, {"org": org}, limit=limit, cursor=cursor)

@@ -32,6 +32,8 @@ class Reserve:
     sequence: int
     authority: str
     operator: str
+    arbiter: str
+    verifier: str
     paused: bool
 
 

@@ -31,6 +31,8 @@ reserves = Table(
     Column("sequence", U64, nullable=False, comment="of the Org's last event"),
     Column("authority", String, nullable=False),
     Column("operator", String, nullable=False),
+    Column("arbiter", String, nullable=False),
+    Column("verifier", String, nullable=False),
     Column("paused", Boolean, nullable=False),
 )
 

@@ -8,6 +8,7 @@ from solders.pubkey import Pubkey
 
 from app.chain.addresses import Addresses
 from app.chain.client import ChainClient
+from app.chain.identity import ChainIdentity
 from app.chain.instructions import Instructions
 from app.core.settings import Settings
 from app.core.signers import Signers
@@ -32,6 +33,7 @@ class Service:
     db: Database
     codec: Codec
     addresses: Addresses
+    identity: ChainIdentity
     chain: ChainClient
     indexer: Indexer
     projector: Projector

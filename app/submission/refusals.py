@@ -6,6 +6,7 @@ import structlog
 from solders.pubkey import Pubkey
 
 from app.chain.logs import policy_violation
+from app.chain.records import SimulationResult
 from app.chain.rules import CATEGORIES, RULES, category_names
 from app.core.errors import (
     CATALOGUE,
@@ -73,8 +74,12 @@ _MESSAGES: Mapping[str, str] = {
 
 #: The program's errors for state that changed after it was read.
 _MEANWHILE = frozenset({"VersionMismatch", "AlreadyFrozen", "NotFrozen", "WrongPolicy"})
-#: The chain's errors for a fee payer without enough lamports.
-_UNPAID = ("InsufficientFundsForFee", "AccountNotFound")
+#: The chain's errors for a fee payer without enough lamports: for the fee, or for what rent it would be left with.
+_UNPAID = ("InsufficientFundsForFee", "AccountNotFound", "InsufficientFundsForRent")
+#: How the system program's log begins if the fee payer cannot pay an account's rent.
+_UNPAID_RENT = "Transfer: insufficient lamports"
+#: The chain's errors for a program that is not there, was closed, or was built for another address.
+_NO_PROGRAM = ("ProgramAccountNotFound", "InvalidProgramForExecution", "UnsupportedProgramId", "IncorrectProgramId")
 
 
 def error_name(codec: Codec, failure: Failure) -> str | None:
@@ -116,16 +121,29 @@ def business_error(
         return BusinessError("wallet_frozen", EXPIRED)
     if name in _MEANWHILE:
         return ConflictError("idempotency_in_progress", "It was changed at the same time. Repeat the request.")
+    if simulation is not None and (reason := _unusable(simulation)) is not None:
+        _log.error("chain_unusable", reason=reason, err=str(simulation.err))
+        return UnavailableError("chain_unavailable", reason)
     if simulation is not None and name is None and simulation.custom_error is not None:
         _log.warning("simulation_failed", err=str(simulation.err), logs=simulation.logs[-20:])
         return BusinessError("transaction_failed", "Another program refused the transaction. Nothing was moved.")
-    if simulation is not None and simulation.err in _UNPAID:
-        _log.error("fee_payer_is_empty", err=str(simulation.err))
-        return UnavailableError("chain_unavailable", "The service currently cannot pay the fees of transactions.")
     if simulation is not None:
         _log.error("simulation_failed", err=str(simulation.err), program_error=name, logs=simulation.logs[-20:])
         return ApiError("internal_error")
     return BusinessError("transaction_failed")
+
+
+def _unusable(simulation: SimulationResult) -> str | None:
+    """Return why the service can send no transactions at all; None if the refusal is of this one."""
+    err = simulation.err
+    detail = err["InstructionError"][1] if isinstance(err, dict) and "InstructionError" in err else None
+    cause = detail or (next(iter(err)) if isinstance(err, dict) else err)
+    if cause in _NO_PROGRAM:
+        return "The service's program is not on the chain, or was built for another address."
+    # The fee payer pays the rent of every account that the service's transactions create.
+    if cause in _UNPAID or any(line.startswith(_UNPAID_RENT) for line in simulation.logs):
+        return "The service's fee payer has too little SOL for the fees and the rent of transactions."
+    return None
 
 
 def require_confirmed(codec: Codec, outcome: Outcome) -> None:

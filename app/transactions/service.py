@@ -5,10 +5,11 @@ from urllib.parse import urlencode
 
 from app.access.keyring import Principal
 from app.api.fields import Violation, optional
+from app.chain.identity import Cluster
 from app.core.errors import NotFoundError
 from app.core.identifiers import is_id
 from app.core.money import format_usdc
-from app.core.settings import Cluster, Settings
+from app.core.settings import Settings
 from app.core.timestamps import iso_ms, now_ms
 from app.recipients.domains import normalise
 from app.recipients.service import parse_address
@@ -24,7 +25,7 @@ async def get(service: Service, principal: Principal, tx_id: str) -> Transaction
     found = await service.db.read(lambda conn: transaction(conn, principal.org, tx_id))
     if found is None or principal.wallet_id not in (None, found.wallet_id):
         raise NotFoundError("transaction_not_found")
-    return shown(service.settings, found)
+    return shown(service.settings, service.identity.cluster, found)
 
 
 async def page(
@@ -44,7 +45,7 @@ async def page(
     found = await service.db.read(
         lambda conn: transactions(conn, principal.org, chosen, limit=query.limit, cursor=query.cursor)
     )
-    return TransactionPage.of(found, partial(shown, service.settings))
+    return TransactionPage.of(found, partial(shown, service.settings, service.identity.cluster))
 
 
 async def _stored(service: Service, org: str, recipient: str) -> str:
@@ -57,8 +58,9 @@ async def _stored(service: Service, org: str, recipient: str) -> str:
     return normalise(recipient) or recipient
 
 
-def shown(settings: Settings, row: TransactionRecord) -> Transaction:
+def shown(settings: Settings, cluster: Cluster, row: TransactionRecord) -> Transaction:
     """Return a transaction as the API shows it."""
+    link = partial(_explorer, settings, cluster, row.tx_signature)
     return Transaction(
         tx_id=row.tx_id,
         id=row.tx_id,
@@ -75,18 +77,18 @@ def shown(settings: Settings, row: TransactionRecord) -> Transaction:
         type=row.type,
         policy_id=row.policy_id,
         agent_attestation_hash=row.attestation_hash,
-        explorer_url_1=_explorer(settings, settings.explorer_url_1, row.tx_signature),
-        explorer_url_2=_explorer(settings, settings.explorer_url_2, row.tx_signature),
+        explorer_url_1=link(settings.explorer_url_1),
+        explorer_url_2=link(settings.explorer_url_2),
         violation=optional(Violation.model_validate, row.violation),
     )
 
 
-def _explorer(settings: Settings, template: str, signature: str | None) -> str | None:
+def _explorer(settings: Settings, cluster: Cluster, signature: str | None, template: str) -> str | None:
     if signature is None:
         return None
     # A node's address may contain a password, so readers of transactions see only that of the embedded chain.
     port = None if settings.rpc_url else settings.localnet_port
-    return template.format(signature=signature, cluster=_cluster_query(settings.cluster, port))
+    return template.format(signature=signature, cluster=_cluster_query(cluster, port))
 
 
 @cache

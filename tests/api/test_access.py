@@ -98,6 +98,7 @@ _PERMISSIONS: list[tuple[str, str, str | None, set[Role]]] = [
     ("GET", "/v1/transactions", None, {"viewer", "agent", "operator", "admin"}),
     ("GET", "/v1/events", None, {"viewer", "agent", "operator", "admin"}),
     ("PUT", "/v1/recipients/example.com", "recipient", {"operator", "admin"}),
+    ("GET", "/v1/organization", None, {"viewer", "operator", "admin"}),
     ("GET", "/v1/recipients/example.com", None, {"viewer", "agent", "operator", "admin"}),
 ]
 

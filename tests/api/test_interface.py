@@ -59,6 +59,7 @@ _EXPECTED = {
     ("PUT", "/v1/recipients/{recipient}"),
     ("GET", "/v1/recipients/{recipient}"),
     ("POST", "/v1/keys"),
+    ("GET", "/v1/organization"),
     ("GET", "/v1/keys"),
     ("DELETE", "/v1/keys/{key_id}"),
     ("POST", "/v1/keys/{key_id}/rotate"),

@@ -76,7 +76,7 @@ def _parsed(answer: bytes) -> httpx.Response:
 
 
 def _head(world: ServiceWorld, **headers: str) -> bytes:
-    given = {"Host": "service", "Authorization": f"Bearer {world.keys['admin']}", **headers}
+    given = {"Host": "localhost", "Authorization": f"Bearer {world.keys['admin']}", **headers}
     lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in given.items())
     return f"POST /v1/payments HTTP/1.1\r\n{lines}\r\n".encode()
 
@@ -84,7 +84,7 @@ def _head(world: ServiceWorld, **headers: str) -> bytes:
 async def test_connection_that_sends_no_request_is_closed(world: ServiceWorld) -> None:
     async with listening(world, 0.2) as port:
         assert await _answer(port) == b""
-        assert await _answer(port, b"GET /docs HTTP/1.1\r\nHost: service\r\n") == b""
+        assert await _answer(port, b"GET /docs HTTP/1.1\r\nHost: localhost\r\n") == b""
 
 
 async def test_overdue_body_is_answered_in_the_envelope(world: ServiceWorld) -> None:
@@ -96,7 +96,7 @@ async def test_overdue_body_is_answered_in_the_envelope(world: ServiceWorld) -> 
 
 
 async def test_body_that_nobody_waits_for_holds_no_connection(world: ServiceWorld) -> None:
-    request = b"GET /docs/nothing HTTP/1.1\r\nHost: service\r\nContent-Length: 100\r\n\r\n"
+    request = b"GET /docs/nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n"
     async with listening(world, 0.2) as port:
         assert (await _answer(port, request, b"{")).startswith(b"HTTP/1.1 404 ")
 
@@ -124,7 +124,7 @@ async def test_headers_without_end_are_cut_off(world: ServiceWorld) -> None:
 
 
 async def test_head_of_64_kb_is_read_and_one_that_goes_on_is_refused(world: ServiceWorld) -> None:
-    head, end = b"GET /healthz HTTP/1.1\r\nHost: service\r\nConnection: close\r\nA: ", b"\r\n\r\n"
+    head, end = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nA: ", b"\r\n\r\n"
     async with listening(world, PATIENCE) as port:
         largest = await _answer(port, head.ljust(65_536 - len(end), b"x") + end)
         larger = _parsed(await _answer(port, head.ljust(65_537, b"x")))
@@ -145,7 +145,7 @@ _NO_BODY = {
 async def test_what_is_neither_head_nor_body_is_cut_off(world: ServiceWorld, kind: str) -> None:
     begin, more = _NO_BODY[kind]
     requests = [
-        b"GET /healthz HTTP/1.1\r\nHost: service\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n",
         _head(world, Transfer_Encoding="chunked"),
     ]
     async with listening(world, _LONG) as port:
@@ -185,7 +185,7 @@ async def test_bodies_of_the_largest_size_fit_one_after_another_without_waiting(
 
 
 async def test_body_that_nobody_reads_is_cut_off(world: ServiceWorld) -> None:
-    request = b"POST /v1/payments HTTP/1.1\r\nHost: service\r\nContent-Length: 1000000000\r\n\r\n"
+    request = b"POST /v1/payments HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000\r\n\r\n"
     async with listening(world, _LONG) as port:
         with contextlib.suppress(ConnectionError):
             await _answer(port, request, *[b"x" * 1_000] * 1_000)
@@ -204,7 +204,7 @@ async def test_refused_request_with_its_body_leaves_the_connection_usable(world:
 
 
 async def test_field_after_the_body_is_no_header(world: ServiceWorld) -> None:
-    head = b"GET /v1/wallets HTTP/1.1\r\nHost: service\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+    head = b"GET /v1/wallets HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
     late = f"0\r\nAuthorization: Bearer {world.keys['admin']}\r\n\r\n".encode()
     async with listening(world, PATIENCE) as port:
         error_of(_parsed(await _answer(port, head + late)), 401, "authentication_failed")
@@ -245,14 +245,14 @@ async def test_malformed_request_is_counted(world: ServiceWorld) -> None:
     async with listening(world, PATIENCE) as port:
         for sent in _NO_REQUEST[:2]:
             await _answer(port, sent)
-        figures = await _answer(port, b"GET /metrics HTTP/1.1\r\nConnection: close\r\n\r\n")
+        figures = await _answer(port, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
 
     assert count in figures.splitlines()
 
 
 async def test_request_is_answered_when_a_malformed_one_follows(world: ServiceWorld) -> None:
     async with listening(world, PATIENCE) as port:
-        answer = await _answer(port, b"GET /healthz HTTP/1.1\r\nHost: service\r\n\r\n" + _NO_REQUEST[0])
+        answer = await _answer(port, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" + _NO_REQUEST[0])
 
     assert answer.startswith(b"HTTP/1.1 200 ")
     assert answer.endswith(b'{"status":"ok"}')

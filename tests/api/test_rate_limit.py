@@ -43,7 +43,7 @@ class _Limited:
     ) -> httpx.Response:
         headers = {"Authorization": f"Bearer {key}", **({"X-Forwarded-For": forwarded} if forwarded else {})}
         transport = httpx.ASGITransport(self.app, client=(client, 50_000))
-        async with httpx.AsyncClient(transport=transport, base_url="http://service") as http:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
             return await http.get(path, headers=headers)
 
 

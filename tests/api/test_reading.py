@@ -132,7 +132,7 @@ async def test_explorer_links_do_not_show_the_nodes_address(world: ServiceWorld)
     assert stored is not None
     elsewhere = world.settings.model_copy(update={"rpc_url": "https://node.example.com/?api-key=hidden"})
 
-    links = transactions.shown(elsewhere, stored)
+    links = transactions.shown(elsewhere, "localnet", stored)
 
     assert links.explorer_url_1 == f"https://explorer.solana.com/tx/{row['tx_signature']}"
     assert links.explorer_url_2 == f"https://solscan.io/tx/{row['tx_signature']}"

@@ -22,7 +22,7 @@ from app.store.state_tables import idempotency
 from app.webhooks.courier import Courier
 from app.webhooks.dispatcher import Dispatcher
 from app.webhooks.service import MAX_WEBHOOKS
-from tests.support.service_world import Json, ServiceWorld, error_of
+from tests.support.service_world import GENESIS_HASHES, Json, ServiceWorld, error_of
 from tests.support.webhooks import Receiver, SilentNames, broken, ok
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -601,8 +601,9 @@ async def test_running_service_sends_events_across_a_restart(tmp_path: Path) -> 
     assert [one.json["wallet_id"] for one in receiver.received] == [first["wallet_id"], second["wallet_id"]]
 
 
-async def test_only_a_localnet_sends_to_this_machine(tmp_path: Path) -> None:
-    async with ServiceWorld(tmp_path, cluster="devnet", webhooks=False) as world:
+@pytest.mark.parametrize("genesis_hash", GENESIS_HASHES.values(), ids=GENESIS_HASHES)
+async def test_only_a_localnet_sends_to_this_machine(tmp_path: Path, genesis_hash: str) -> None:
+    async with ServiceWorld(tmp_path, genesis_hash=genesis_hash, webhooks=False) as world:
         for url in ("http://hooks.example.com/", "https://127.0.0.1/", "https://localhost/", "https://[::1]/"):
             refused = await world.call("POST", "/v1/webhooks", {"url": url, "events": ["*"]})
             error_of(refused, 400, "invalid_request")

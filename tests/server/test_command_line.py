@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,11 +16,14 @@ from typing import Any
 
 import httpx
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
+from solders.keypair import Keypair
 
+from app.chain.addresses import TOKEN_PROGRAM
 from app.core.settings import Settings
+from app.server._data_folder import beside_service
 from app.server.bootstrap import prepare
-from app.server.cli import main, sidecar_settings
+from app.server.cli import main
 from tests.support.processes import free_ports
 
 _COMMAND = [sys.executable, "-c", "from app.server.cli import main; main()"]
@@ -158,8 +162,8 @@ def test_keys_are_made_listed_and_revoked_while_the_service_runs(tmp_path: Path)
 
 def test_organisation_made_while_the_service_runs_is_served(tmp_path: Path) -> None:
     with _serve(tmp_path) as serving:
-        environment = {"AGENT_VAULT_RPC_URL": f"http://127.0.0.1:{serving.rpc_port}"}
-        made = CliRunner().invoke(main, ["orgs", "create", "second", "--data-dir", str(tmp_path)], env=environment)
+        # The folder knows the chain's port.
+        made = CliRunner().invoke(main, ["orgs", "create", "second", "--data-dir", str(tmp_path)])
         assert made.exit_code == 0, made.output
         key = made.output.rpartition(" ")[2].strip()
         url, headers = f"http://127.0.0.1:{serving.port}/v1/policies", {"Authorization": f"Bearer {key}"}
@@ -174,10 +178,10 @@ def test_organisation_made_while_the_service_runs_is_served(tmp_path: Path) -> N
         ]
 
 
-def test_what_works_sidecar_settings_leaves_webhooks_and_alerts_to_it() -> None:
-    settings = sidecar_settings(Settings(smtp_host="mail.example.com", smtp_from="vault@example.com"), keeper=True)
+def test_command_beside_a_service_leaves_webhooks_and_alerts_to_it(tmp_path: Path) -> None:
+    settings = beside_service(Settings(data_dir=tmp_path, smtp_host="mail.example.com", smtp_from="vault@example.com"))
 
-    assert (settings.keeper, settings.webhooks, settings.alerts) == (True, False, False)
+    assert (settings.webhooks, settings.alerts) == (False, False)
     assert settings.rpc_url == "http://127.0.0.1:8899"
 
 
@@ -273,3 +277,104 @@ def test_data_folder_that_others_can_read_is_closed_to_them(tmp_path: Path) -> N
 )
 def test_links_lead_to_an_address_that_can_be_reached(settings: dict[str, Any], url: str) -> None:
     assert Settings(**settings).base_url() == url
+
+
+def _run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments)
+
+
+def _refusal(*arguments: str, exit_code: int = 1) -> str:
+    """The last line of a refusal without a traceback."""
+    refused = _run(*arguments)
+    assert refused.exit_code == exit_code, refused.output
+    assert isinstance(refused.exception, SystemExit), refused.exception
+    return refused.output.splitlines()[-1]
+
+
+def test_taken_port_is_named_with_the_option_that_changes_it(tmp_path: Path) -> None:
+    port, rpc_port = free_ports()
+    options = ("--data-dir", str(tmp_path), "--port", str(port), "--localnet-port", str(rpc_port))
+    with socket.create_server(("127.0.0.1", port)):
+        said = _refusal("serve", *options)
+        assert f"port {port} " in said
+        assert said.endswith("--port")
+    for taken in (rpc_port, rpc_port + 1):
+        with socket.create_server(("127.0.0.1", taken)):
+            said = _refusal("serve", *options)
+            assert f"port {taken} " in said
+            assert said.endswith("--localnet-port")
+            said = _refusal("localnet", "--data-dir", str(tmp_path), "--port", str(rpc_port))
+            assert f"port {taken} " in said
+            assert said.endswith("--port")
+    assert "--host" in _refusal("serve", *options, "--host", "203.0.113.9")
+
+
+def test_second_service_on_a_folder_is_refused_also_with_an_address(tmp_path: Path) -> None:
+    with _serve(tmp_path) as serving:
+        port, _ = free_ports()
+        options = ("--data-dir", str(tmp_path), "--port", str(port))
+
+        said = _refusal("serve", *options, "--rpc-url", f"http://127.0.0.1:{serving.rpc_port}")
+
+        assert f"a service runs on {tmp_path} already" in said
+        assert serving.pay()["status"] == "confirmed"
+
+
+@pytest.mark.parametrize("org_id", ["", "A", "a b", "a/b", "ä", "a" * 65, "a\n"])
+def test_organisation_is_not_made_under_another_kind_of_name(tmp_path: Path, org_id: str) -> None:
+    folder = tmp_path / "data"
+    assert "1 to 64" in _refusal("orgs", "create", "--data-dir", str(folder), "--", org_id)
+    assert not folder.exists()
+
+
+def test_second_organisation_is_listed_funded_and_its_keys_found(tmp_path: Path) -> None:
+    folder = ("--data-dir", str(tmp_path))
+    with _serve(tmp_path) as serving:
+        # Given a second organisation
+        made = _run("orgs", "create", "a-" + "9" * 62, *folder)
+        assert made.exit_code == 0, made.output
+        [reserve] = [line.rpartition(" ")[2] for line in made.output.splitlines() if line.startswith("Deposit")]
+
+        # When the faucet mints into its reserve, twice the same, and for an owner without a token account
+        for _ in range(2):
+            minted = _run("faucet", "usdc", reserve, "1234.5", *folder)
+            assert minted.exit_code == 0, minted.output
+            assert minted.output.startswith(f"1234.50 USDC minted into {reserve}: ")
+        owner = Keypair().pubkey()
+        assert _run("faucet", "usdc", str(owner), "7", *folder).exit_code == 0
+        found = serving.rpc(
+            "getTokenAccountsByOwner", str(owner), {"programId": str(TOKEN_PROGRAM)}, {"encoding": "jsonParsed"}
+        )
+        assert found["value"][0]["account"]["data"]["parsed"]["info"]["tokenAmount"]["uiAmountString"] == "7"
+
+        # Then the reserve holds it
+        [balance] = [serving.rpc("getTokenAccountBalance", reserve)["value"]["uiAmountString"]]
+        assert balance == "2469"
+
+        # And both organisations are listed, and a key is found without naming its organisation
+        listed = _run("orgs", "list", *folder).output.splitlines()
+        assert [line.split()[0] for line in listed] == ["default", "a-" + "9" * 62]
+        assert reserve in listed[1]
+        assert "name the organisation" in _refusal("keys", "list", *folder)
+        keys = _run("keys", "list", *folder, "--org", "a-" + "9" * 62).output
+        key_id = keys.split()[0]
+        assert "no API key" in _refusal("keys", "revoke", key_id, *folder, "--org", "default")
+        assert "no API key" in _refusal("keys", "revoke", "key_nothing", *folder)
+        assert _run("keys", "rotate", key_id, *folder, "--overlap", "60").exit_code == 0
+        assert _run("keys", "revoke", key_id, *folder).exit_code == 0
+
+        # And the faucet refuses what it cannot do
+        mint = serving.get("/v1/organization")["mint"]
+        assert "no token account for USDC" in _refusal("faucet", "usdc", mint, "1", *folder)
+        for address, amount in (
+            ("nonsense", "1"),
+            (reserve, "0"),
+            (reserve, "-1"),
+            (reserve, "1e3"),
+            (reserve, "99999999999999"),
+        ):
+            assert _refusal("faucet", "usdc", *folder, "--", address, amount, exit_code=2).startswith("Error: ")
+    assert "agent-vault serve" in _refusal("faucet", "usdc", reserve, "1", *folder)
+    assert "no embedded chain" in _refusal("faucet", "usdc", reserve, "1", "--data-dir", str(tmp_path / "none"))
+    assert "no service's data" in _refusal("orgs", "list", "--data-dir", str(tmp_path / "none"))
+    assert not (tmp_path / "none").exists()

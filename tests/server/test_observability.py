@@ -45,7 +45,7 @@ async def _from(client: str, world: ServiceWorld, key: str | None = None, **head
     if key is not None:
         headers["Authorization"] = f"Bearer {key}"
     transport = httpx.ASGITransport(_app(world), client=(client, 50_000))
-    async with httpx.AsyncClient(transport=transport, base_url="http://service") as http:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         return await http.get("/metrics", headers=headers)
 
 

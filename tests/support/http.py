@@ -9,8 +9,8 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from app.api.http_protocol import protocol
+from app.server._data_folder import LOCALHOST
 from app.server.application import create_app
-from app.server.serve import LOCALHOST
 from tests.support.service_world import ServiceWorld
 
 PATIENCE = 10.0

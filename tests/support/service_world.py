@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import httpx
+from solders.hash import Hash
 from solders.instruction import Instruction
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
@@ -36,6 +37,13 @@ from app.submission.context import Service
 from tests.support.chain import altered
 
 Json = dict[str, Any]
+
+GENESIS_HASHES = {
+    "mainnet-beta": "5eykt4UsFv8P8NJdTREpY1vzqKqZKvdpKuc147dw2N9d",
+    "devnet": "EtWTRABZaYq6iMfeYKouRu166VU2xqa1wcaWoxPkrZBG",
+    "testnet": "4uhcVJyU9pJkvQyS88uRDiswHXSCkY3zQawwpjk2NsNY",
+}
+"""The public clusters' genesis hashes, as their nodes answer `getGenesisHash`."""
 
 
 class Clock:
@@ -91,7 +99,9 @@ class ServiceWorld:
     localnet: Localnet
     org: str
 
-    def __init__(self, folder: Path, **settings: Any) -> None:
+    def __init__(self, folder: Path, *, genesis_hash: str | None = None, **settings: Any) -> None:
+        """`genesis_hash` is what the embedded chain answers for its own."""
+        self._genesis_hash = genesis_hash
         defaults: Json = {"data_dir": folder, "idempotency_wait": 2.0, "recovery_interval": 3600.0}
         # A test that moves the clock runs these itself.
         defaults["keeper"] = defaults["alerts"] = False
@@ -108,6 +118,8 @@ class ServiceWorld:
     async def __aenter__(self) -> Self:
         programs = {codec_of(self.settings).program_id: program_file()}
         self.localnet = await self._chain.enter_async_context(Localnet.open(None, programs, self.clock))
+        if self._genesis_hash is not None:
+            self.localnet.chain.timeline.genesis_hash = Hash.from_string(self._genesis_hash)
         await self.start()
         await self.localnet.airdrop(self.service.signers.fee_payer.pubkey(), LAMPORTS)
         self.org = await self.organisation("test")
@@ -130,7 +142,7 @@ class ServiceWorld:
         app = create_app(self.settings, self.service)
         self.client = await self._stack.enter_async_context(
             httpx.AsyncClient(
-                transport=httpx.ASGITransport(app, raise_app_exceptions=False), base_url="http://service", timeout=60
+                transport=httpx.ASGITransport(app, raise_app_exceptions=False), base_url="http://localhost", timeout=60
             )
         )
 

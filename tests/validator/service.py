@@ -69,5 +69,5 @@ class ValidatorWorld(ServiceWorld):
         app = create_app(self.settings, self.service)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         self.client = await self._stack.enter_async_context(
-            httpx.AsyncClient(transport=transport, base_url="http://service", timeout=60)
+            httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60)
         )

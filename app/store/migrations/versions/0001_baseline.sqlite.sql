@@ -5,6 +5,8 @@ CREATE TABLE reserves (
     sequence BIGINT NOT NULL,
     authority VARCHAR NOT NULL,
     operator VARCHAR NOT NULL,
+    arbiter VARCHAR NOT NULL,
+    verifier VARCHAR NOT NULL,
     paused BOOLEAN NOT NULL,
     PRIMARY KEY (org)
 );

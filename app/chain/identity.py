@@ -1,0 +1,86 @@
+"""Which chain, program and mint a service works with, and a transport that reaches no other chain."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from app.chain.errors import ChainUnavailable
+from app.chain.rpc import Rpc
+from app.chain.transport import Transport
+
+Cluster = Literal["mainnet-beta", "devnet", "testnet", "localnet"]
+
+#: The clusters by their genesis hashes; every other chain is a local network.
+#: Source: `getGenesisHash` of their public nodes; https://docs.anza.xyz/clusters/available.
+_CLUSTERS: Mapping[str, Cluster] = {
+    "5eykt4UsFv8P8NJdTREpY1vzqKqZKvdpKuc147dw2N9d": "mainnet-beta",
+    "EtWTRABZaYq6iMfeYKouRu166VU2xqa1wcaWoxPkrZBG": "devnet",
+    "4uhcVJyU9pJkvQyS88uRDiswHXSCkY3zQawwpjk2NsNY": "testnet",
+}
+#: Circle's USDC mints.
+USDC_MINTS: Mapping[Cluster, str] = {
+    "mainnet-beta": "EPjFWdd5AufqSSqeM2qN1xzybapC8G4wEGGkZwyTDt1v",
+    "devnet": "4zMMC9srt5Ri5X14GAgXhaHii3GnPAEERYPJgZJDncDU",
+}
+
+
+def cluster_of(genesis_hash: str) -> Cluster:
+    """Return the cluster with this genesis hash."""
+    return _CLUSTERS.get(genesis_hash, "localnet")
+
+
+def chain_name(genesis_hash: str) -> str:
+    """Return a chain's name for people: its cluster and its genesis hash."""
+    cluster = cluster_of(genesis_hash)
+    return f"{'a local network' if cluster == 'localnet' else cluster} (genesis hash {genesis_hash})"
+
+
+@dataclass(frozen=True, slots=True)
+class ChainIdentity:
+    """What a data folder is bound to; all three are base58."""
+
+    genesis_hash: str
+    program_id: str
+    mint: str
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster, by the genesis hash."""
+        return cluster_of(self.genesis_hash)
+
+
+class WrongChainError(ChainUnavailable):
+    """The node belongs to another chain."""
+
+
+class SameChain:
+    """A transport that first asks a node for its genesis hash, and lets nothing through to another chain's node."""
+
+    def __init__(self, through: Transport, expected: str | None) -> None:
+        """Expect this genesis hash of the node; None accepts any."""
+        self._through = through
+        self._expected = expected
+        self._found: str | None = None
+
+    async def genesis_hash(self) -> str:
+        """Return the node's genesis hash. Raises `WrongChainError`, `ChainUnavailable` and `RpcError`."""
+        if self._found is None:
+            found = await Rpc(self._through).call("getGenesisHash", [])
+            if not isinstance(found, str):
+                raise ChainUnavailable("the node's answer to getGenesisHash is malformed")
+            if self._expected not in (None, found):
+                raise WrongChainError(f"the node belongs to {chain_name(found)}")
+            self._found = found
+        return self._found
+
+    async def __call__(self, body: bytes) -> bytes:
+        """Return the answer's body. Raises `ChainUnavailable` and, if the node is unknown, as `genesis_hash`."""
+        if self._found is None:
+            await self.genesis_hash()
+        return await self._through(body)
+
+    async def aclose(self) -> None:
+        """Close the transport below."""
+        close = getattr(self._through, "aclose", None)
+        if close is not None:
+            await close()

@@ -1,0 +1,29 @@
+"""Refuses what web pages send to the embedded chain, whose faucet and keys need no password."""
+
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from app.core.hosts import AllowedHosts
+
+_REMEDY = "; name further hosts in AGENT_VAULT_LOCALNET_HOSTS\n"
+
+
+class Guard:
+    """Lets requests through whose Host and Origin are allowed, over HTTP and WebSocket; the others get 403."""
+
+    def __init__(self, app: ASGIApp, hosts: AllowedHosts) -> None:
+        self._app = app
+        self._hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection."""
+        # The server could not read this request.
+        if scope.get("state", {}).get("refusal") is not None:
+            await PlainTextResponse("Invalid HTTP request\n", 400)(scope, receive, send)
+            return
+        fault = self._hosts.fault(scope["headers"])
+        if fault is None:
+            await self._app(scope, receive, send)
+        else:
+            # Over WebSocket this needs uvicorn's extension for answers to a handshake.
+            await PlainTextResponse(fault + _REMEDY, 403)(scope, receive, send)

@@ -1,0 +1,36 @@
+"""What several commands share: options, settings, and the database of a service."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from app.access.keyring import KeyRing
+from app.core.paths import ConfigurationError, Paths
+from app.core.settings import Settings
+from app.server.bootstrap import key_ring, open_state
+from app.store.database import Database
+
+data_folder = click.option(
+    "--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Databases and keys.  [default: ./data]"
+)
+rpc_url = click.option("--rpc-url", help="JSON-RPC address of the chain.  [default: that of the data folder's]")
+usdc_mint = click.option("--usdc-mint", help="Mint of USDC there.  [default: the data folder's or the cluster's]")
+
+
+def settings_of(**given: Any) -> Settings:
+    """Return the settings with the options that were given."""
+    return Settings(**{name: value for name, value in given.items() if value is not None})
+
+
+@contextmanager
+def open_database(data_dir: Path | None) -> Iterator[tuple[Database, KeyRing]]:
+    """Open the database of a service, and its keys. Raises ConfigurationError if there is none."""
+    paths = Paths(settings_of(data_dir=data_dir).data_dir)
+    if not paths.database.is_file():
+        raise ConfigurationError(f"there is no service's data in {paths.root}; name its folder with --data-dir")
+    db, _signers, secret = open_state(paths)
+    with closing(db):
+        yield db, key_ring(db, secret)
