@@ -5,6 +5,7 @@ Which folder may import which is import-linter's contract in pyproject.toml.
 
 import ast
 import re
+import tomllib
 from collections import defaultdict
 from pathlib import Path
 
@@ -45,6 +46,17 @@ def test_class_names_of_the_service_are_unique() -> None:
             if isinstance(node, ast.ClassDef):
                 found[node.name].append(_name(path))
     assert {name: places for name, places in found.items() if len(places) > 1} == {}
+
+
+def test_architecture_shows_the_layers_of_the_contract() -> None:
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    layers = [set(layer.split(" | ")) for layer in tools["contracts"][0]["layers"]]
+    table = (ROOT / "ARCHITECTURE.md").read_text().partition("## Layers")[2].partition("\n## ")[0]
+
+    cells = [line.split("|")[2] for line in table.splitlines() if "| `app/" in line]
+
+    shown = [set(re.findall(r"`app/(\w+)`", part)) for cell in cells for part in cell.split(", then ")]
+    assert shown == layers
 
 
 def test_no_import_is_hidden_from_the_layers() -> None:
