@@ -55,15 +55,15 @@ class TokenAccounts:
         """Return the accounts whose history must be read: they moved in a transaction that is not stored yet."""
         return [row[0] for row in self._db.conn.execute("SELECT address FROM token_accounts WHERE suspect")]
 
-    def doubt(self, address: str) -> None:
+    def mark_suspect(self, address: str) -> None:
         """Mark an account as one whose history must be read."""
         self._db.conn.execute("UPDATE token_accounts SET suspect = 1 WHERE address = ?", [address])
 
-    def doubt_all(self) -> None:
+    def mark_all_suspect(self) -> None:
         """Forget all balances and mark every account, after transactions were rolled back."""
         self._db.conn.execute("UPDATE token_accounts SET suspect = 1, balance = NULL, slot = 0")
 
-    def clear(self, address: str) -> None:
+    def clear_suspect(self, address: str) -> None:
         """Note that an account's history has been read."""
         self._db.conn.execute("UPDATE token_accounts SET suspect = 0 WHERE address = ?", [address])
 
@@ -84,7 +84,7 @@ class TokenAccounts:
             if account is None:
                 continue
             if account.balance is not None and account.balance != move.before:
-                self.doubt(move.account)
+                self.mark_suspect(move.account)
             if slot >= account.slot:
                 self.set_balance(move.account, move.after, slot)
             amount = move.after - move.before - explained.get(move.account, 0)

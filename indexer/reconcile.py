@@ -72,7 +72,7 @@ class Reconciler:
         return sum([await self._read(stream, None) for stream in sorted(lasting)])
 
     async def check_balances(self) -> int:
-        """Compare balances with the chain's, and replace those in doubt; return how many were replaced."""
+        """Compare balances with the chain's, and replace those of suspect accounts; return how many were replaced."""
         accounts = self._store.accounts
         reserves = accounts.reserves()
         for start in range(0, len(reserves), ACCOUNT_BATCH):
@@ -96,7 +96,7 @@ class Reconciler:
         for one, amount in zip(accounts, seen.amounts, strict=True):
             current = self._store.accounts.get(one.address)
             if current is not None and current.slot <= seen.slot and current.balance != (amount or 0):
-                self._store.doubt(one.address)
+                self._store.mark_suspect(one.address)
 
     async def _observe(self, address: str) -> bool:
         """Read an account's balance, store what its history has, then the balance; return whether that was stored."""
@@ -111,7 +111,7 @@ class Reconciler:
         observed = self._store.observe(address, seen.amounts[0] or 0, seen.slot)
         self._store.record((), cursor=(name, history[-1].signature) if history else None)
         if observed:
-            self._store.clear(address)
+            self._store.clear_suspect(address)
         return observed
 
     async def _read(self, address: str, until: str | None) -> int:

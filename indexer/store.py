@@ -164,7 +164,7 @@ class EventStore:
                 self._insert((signature, NOT_AN_EVENT, NOT_AN_EVENT), slot, REVERTED, None, {})
             self._db.conn.execute("DELETE FROM cursors")
             self._recount()
-            self.accounts.doubt_all()
+            self.accounts.mark_all_suspect()
 
     def observe(self, account: str, balance: int, slot: int) -> bool:
         """Store a followed account's balance as read from the chain, unless something newer is stored.
@@ -182,15 +182,15 @@ class EventStore:
             self._insert((account, NOT_AN_EVENT, slot), slot, BALANCE_OBSERVED, found.org, data)
             return True
 
-    def doubt(self, account: str) -> None:
+    def mark_suspect(self, account: str) -> None:
         """Mark a followed account that moved in a transaction that is not stored."""
         with self._db.atomic():
-            self.accounts.doubt(account)
+            self.accounts.mark_suspect(account)
 
-    def clear(self, account: str) -> None:
+    def clear_suspect(self, account: str) -> None:
         """Note that a followed account's whole history is stored."""
         with self._db.atomic():
-            self.accounts.clear(account)
+            self.accounts.clear_suspect(account)
 
     def _add(self, transaction: ChainTransaction) -> int:
         events = [one for one in transaction.events if self._follows(one.event.data)]

@@ -26,11 +26,11 @@ def granted_until(connection: Connection, wallet_id: str, session_authority: str
 
 
 def store_grant(
-    connection: Connection, wallet_id: str, session_authority: str, until: int, *, beside: Collection[str] = ()
+    connection: Connection, wallet_id: str, session_authority: str, until: int, *, keep: Collection[str] = ()
 ) -> None:
-    """Store a new session's grant and delete the wallet's others, except those of the sessions ``beside`` it."""
+    """Store a new session's grant and delete the wallet's others, except those of the sessions to ``keep``."""
     table = session_grants
-    outdated = (table.c.wallet_id == wallet_id, table.c.session_authority.not_in(beside))
+    outdated = (table.c.wallet_id == wallet_id, table.c.session_authority.not_in(keep))
     connection.execute(delete(table).where(*outdated))
     row = {"wallet_id": wallet_id, "session_authority": session_authority, "granted_until": until}
     connection.execute(insert(table).values(row))

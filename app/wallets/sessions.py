@@ -79,7 +79,7 @@ def _plan(service: Service, before: WalletRecord, session: Pubkey, expires_at: i
 
     def store(conn: Connection, _attempt: Attempt) -> None:
         in_force = [] if before.session_authority is None else [before.session_authority]
-        store_grant(conn, before.wallet_id, str(session), until, beside=in_force)
+        store_grant(conn, before.wallet_id, str(session), until, keep=in_force)
 
     return Plan(
         org=before.org,

@@ -119,7 +119,7 @@ async def test_subscribers_hear_of_a_corrected_balance(stage: Stage, tmp_path: P
     heard: list[str] = []
     indexer.subscribe(lambda: heard.append(names(indexer.store)[-1]))
 
-    indexer.store.doubt(tokens)
+    indexer.store.mark_suspect(tokens)
     await indexer.check()
     await indexer.check()
 

@@ -135,7 +135,7 @@ def test_unexpected_balance_makes_an_account_suspect(store: EventStore) -> None:
     payment = vault_event("PaymentExecuted", 2, amount=40)
     store.record([transaction(3, payment, moves=(move(TOKENS, 100, 60),))])
     assert store.accounts.suspects() == [str(TOKENS)]
-    store.accounts.clear(str(TOKENS))
+    store.accounts.clear_suspect(str(TOKENS))
     assert store.accounts.suspects() == []
 
 
@@ -220,8 +220,8 @@ WRITES: dict[str, Callable[[EventStore], object]] = {
     "finalize": lambda store: store.finalize(["signature-1"]),
     "revert": lambda store: store.revert(["signature-1"]),
     "observe": lambda store: store.observe(str(TOKENS), 5, 9),
-    "doubt": lambda store: store.doubt(str(TOKENS)),
-    "clear": lambda store: store.clear(str(TOKENS)),
+    "mark_suspect": lambda store: store.mark_suspect(str(TOKENS)),
+    "clear_suspect": lambda store: store.clear_suspect(str(TOKENS)),
 }
 
 
