@@ -4,13 +4,26 @@ from typing import Any
 
 from solders.pubkey import Pubkey
 
+from app.chain.errors import ChainUnavailable
 from idl.codec import Codec
 from idl.transactions import RawTransaction, accounts, events, message_hash, signed
 from indexer.records import ChainTransaction, TokenMove
 
+_MALFORMED = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError)
+
 
 def decode_transaction(raw: RawTransaction, codec: Codec) -> ChainTransaction | None:
-    """Return what the indexer keeps of a transaction, `None` for a failed one, which changed nothing."""
+    """Return what the indexer keeps of a transaction, `None` for a failed one, which changed nothing.
+
+    Raises `ChainUnavailable` if the node's answer is malformed.
+    """
+    try:
+        return _decode(raw, codec)
+    except _MALFORMED as error:
+        raise ChainUnavailable("the node's transaction is malformed") from error
+
+
+def _decode(raw: RawTransaction, codec: Codec) -> ChainTransaction | None:
     meta = raw["meta"]
     if meta is None or meta["err"] is not None:
         return None
@@ -18,8 +31,8 @@ def decode_transaction(raw: RawTransaction, codec: Codec) -> ChainTransaction | 
     keys = accounts(raw, transaction)
     return ChainTransaction(
         signature=str(transaction.signatures[0]),
-        slot=raw["slot"],
-        block_time=raw["blockTime"] or 0,
+        slot=int(raw["slot"]),
+        block_time=int(raw["blockTime"] or 0),
         fee_payer=str(keys[0]),
         message_hash=message_hash(bytes(transaction)),
         events=tuple(events(raw, keys, codec)),

@@ -7,12 +7,13 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from app.chain.client import ChainClient
-from app.chain.errors import HistoryNotAvailable, RpcError
+from app.chain.errors import ChainUnavailable, HistoryNotAvailable, RpcError
+from app.chain.records import HistoryEntry
 from app.chain.transport import Transport
 from idl.codec import Codec
 from indexer.decode import decode_transaction
 from indexer.reconcile import Reconciler
-from indexer.records import ChainTransaction
+from indexer.records import ChainTransaction, Hole
 from indexer.store import EventStore, StoredEvent
 from indexer.wakeup import listen
 
@@ -24,6 +25,8 @@ _CHUNK = 500
 _TRIES = 20
 _RETRY_PAUSE = 0.05
 """How often, and how many seconds apart, a node is asked for a confirmed transaction that it does not serve yet."""
+_PRUNED_AFTER = 1000
+"""Slots without a transaction of the program after which it is checked whether the node still has what came before."""
 _LATE_EVERY = 5
 """Every fifth check looks for late transactions and fills gaps."""
 
@@ -63,6 +66,12 @@ class Indexer:
         self._hints: dict[str, int] = {}
         self._woken = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._failing_since: float | None = None
+
+    @property
+    def failing_for(self) -> float:
+        """Seconds for which no poll of the history has succeeded; 0 if the last one did."""
+        return 0.0 if self._failing_since is None else asyncio.get_running_loop().time() - self._failing_since
 
     def subscribe(self, callback: Callable[[], None]) -> None:
         """Call `callback` in the event loop whenever rows were stored."""
@@ -106,7 +115,7 @@ class Indexer:
 
         With `seen` it raises `RpcError` if the node has not seen this slot or does not serve all that it lists.
         """
-        history = await self._chain.history(self._program, self.store.cursor(PROGRAM_CURSOR), seen=seen or 0)
+        history = await self._history(seen or 0)
         added = 0
         for start in range(0, len(history), _CHUNK):
             chunk = history[start : start + _CHUNK]
@@ -121,6 +130,37 @@ class Indexer:
             added += self._store(transactions, cursor=(PROGRAM_CURSOR, chunk[-1].signature))
         return added
 
+    async def _history(self, seen: int) -> list[HistoryEntry]:
+        """Return the program's history after the cursor, or what the node still has of it.
+
+        A node that has forgotten the cursor's transaction refuses to list what came after it, or lists all that it has.
+        """
+        cursor = self.store.cursor(PROGRAM_CURSOR)
+        refusal = None
+        try:
+            history = await self._chain.history(self._program, cursor, seen=seen)
+        except RpcError as error:
+            history, refusal = [], error
+        slot = None if cursor is None else self.store.slot_of(cursor)
+        if cursor is None or slot is None:
+            if refusal is not None:
+                raise refusal
+            return history
+        suspicious = refusal is not None or (history and history[0].slot > slot + _PRUNED_AFTER)
+        if not suspicious or await self._reconciler.knows(cursor):
+            if refusal is not None:
+                raise refusal
+            return history
+        if refusal is not None:
+            history = await self._chain.history(self._program, None, seen=seen)
+        signatures = [one.signature for one in history if not one.failed]
+        if history and len(self.store.unknown(signatures)) == len(signatures):
+            # It may be empty: nothing says whether the program did anything in between.
+            hole = Hole(cursor, slot, history[0].slot)
+            logger.warning("the node lacks the history between the slots %d and %d", hole.after_slot, hole.before_slot)
+            self.store.note_hole(hole)
+        return history
+
     async def holds_all(self, account: str, slot: int) -> bool:
         """Catch up, and return whether all events of this vault or organisation up to a slot are stored.
 
@@ -133,7 +173,7 @@ class Indexer:
         except RpcError:
             return False
         # An address without a vault or organisation may still hold lamports.
-        count = int(self._codec.decode_account(found.data).data["sequence"]) if found and found.data else 0
+        count = int(found.decode(self._codec).data["sequence"]) if found and found.data else 0
         return self.store.holds(account, count)
 
     async def check(self, *, late: bool = True) -> None:
@@ -142,6 +182,7 @@ class Indexer:
             self._notify()
         if late:
             await self._reconciler.catch_late()
+            await self._reconciler.fill_holes()
             await self._reconciler.fill_gaps()
         if await self._reconciler.check_balances():
             self._notify()
@@ -162,9 +203,11 @@ class Indexer:
                     await self._take_hints()
                 if searching:
                     await self.catch_up()
+                    self._failing_since = None
             except asyncio.CancelledError:
                 raise
             except Exception as error:  # noqa: BLE001 - the node may be down; the next round tries again
+                self._failing_since = self._failing_since or loop.time()
                 logger.warning("indexing failed, trying again: %r", error)
                 await asyncio.sleep(self._poll_interval)
             if searching:
@@ -211,7 +254,10 @@ class Indexer:
         raw = await self._chain.transactions(signatures)
         missing = [one for one, found in zip(signatures, raw, strict=True) if found is None]
         decoded = (decode_transaction(found, self._codec) for found in raw if found is not None)
-        return [one for one in decoded if one is not None], missing
+        transactions = [one for one in decoded if one is not None]
+        if not {one.signature for one in transactions} <= set(signatures):
+            raise ChainUnavailable("the node answered with another transaction")
+        return transactions, missing
 
     def _store(self, transactions: Sequence[ChainTransaction], cursor: tuple[str, str] | None = None) -> int:
         added = self.store.record(transactions, cursor=cursor)

@@ -1,6 +1,7 @@
 """Compares the store with the chain in slow rounds: finality, late transactions, gaps and balances."""
 
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from app.chain.client import ACCOUNT_BATCH, ChainClient
@@ -8,6 +9,8 @@ from app.chain.confirmations import STATUS_BATCH
 from app.chain.errors import RpcError
 from indexer.accounts import FollowedAccount
 from indexer.store import EventStore
+
+logger = logging.getLogger(__name__)
 
 Ingest = Callable[[Sequence[str]], Awaitable[int]]
 """Fetches and stores the transactions with these signatures, oldest first; returns the rows added."""
@@ -61,6 +64,25 @@ class Reconciler:
     async def catch_late(self) -> int:
         """Store what entered the program's history behind the cursor, in slots that are not final yet."""
         return await self._read(self._program, self._store.last_finalized())
+
+    async def fill_holes(self) -> int:
+        """Read the holes of the history from a node that has them; return how many are closed."""
+        closed = 0
+        for hole in self._store.holes():
+            if not await self.knows(hole.after):
+                continue
+            history = await self._chain.history(self._program, hole.after)
+            wanted = [one.signature for one in history if not one.failed and one.slot <= hole.before_slot]
+            await self._ingest_unknown(wanted)
+            if not self._store.unknown(wanted):
+                self._store.close_hole(hole)
+                logger.info("the history after slot %d is complete again", hole.after_slot)
+                closed += 1
+        return closed
+
+    async def knows(self, signature: str) -> bool:
+        """Return whether the node has a transaction that landed, or has forgotten it."""
+        return (await self._chain.statuses([signature], search_history=True)).found[0] is not None
 
     async def fill_gaps(self) -> int:
         """Read the history of every vault and organisation that misses an event now and did at the last check.

@@ -16,6 +16,18 @@ class TokenMove:
 
 
 @dataclass(frozen=True, slots=True)
+class Hole:
+    """A part of the program's history that may hold transactions that are not stored.
+
+    It lies after the transaction `after` in `after_slot` and before `before_slot`.
+    """
+
+    after: str
+    after_slot: int
+    before_slot: int
+
+
+@dataclass(frozen=True, slots=True)
 class ChainTransaction:
     """A successful transaction: the program's events in it, and what it did to token accounts.
 

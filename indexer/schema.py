@@ -35,6 +35,11 @@ TABLES = {
     "cursors": """
         name TEXT PRIMARY KEY,
         signature TEXT NOT NULL""",
+    # Parts of the program's history that no node has given: the last stored transaction before, and the slots between.
+    "holes": """
+        after TEXT PRIMARY KEY,
+        after_slot INTEGER NOT NULL,
+        before_slot INTEGER NOT NULL""",
     # Token accounts of reserves (`vault` is null) and vaults. A `suspect` one moved in a transaction not stored yet.
     "token_accounts": """
         address TEXT PRIMARY KEY,

@@ -11,7 +11,7 @@ from solders.pubkey import Pubkey
 from sqlite_utils import Database
 
 from indexer.accounts import TokenAccounts
-from indexer.records import ChainTransaction
+from indexer.records import ChainTransaction, Hole
 from indexer.schema import prepare
 
 NOT_AN_EVENT = -1
@@ -124,6 +124,11 @@ class EventStore:
         last, count = row or (0, 0)
         return bool(last == count and last >= sequence)
 
+    def holes(self) -> list[Hole]:
+        """Return the parts of the history that no node has given, oldest first."""
+        rows = self._db.conn.execute("SELECT after, after_slot, before_slot FROM holes ORDER BY after_slot")
+        return [Hole(*row) for row in rows]
+
     def count_events(self) -> int:
         """Return the number of stored events of the program."""
         row = self._db.conn.execute("SELECT count(*) FROM events WHERE instruction <> ?", [NOT_AN_EVENT]).fetchone()
@@ -141,6 +146,19 @@ class EventStore:
             if cursor is not None:
                 self._db.conn.execute("INSERT OR REPLACE INTO cursors (name, signature) VALUES (?, ?)", cursor)
         return added
+
+    def note_hole(self, hole: Hole) -> None:
+        """Remember a part of the history that the node does not have."""
+        with self._db.atomic():
+            self._db.conn.execute(
+                "INSERT OR IGNORE INTO holes (after, after_slot, before_slot) VALUES (?, ?, ?)",
+                [hole.after, hole.after_slot, hole.before_slot],
+            )
+
+    def close_hole(self, hole: Hole) -> None:
+        """Note that a hole's transactions are stored."""
+        with self._db.atomic():
+            self._db.conn.execute("DELETE FROM holes WHERE after = ?", [hole.after])
 
     def finalize(self, signatures: Sequence[str]) -> None:
         """Mark transactions as final."""

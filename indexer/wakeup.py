@@ -37,7 +37,7 @@ async def listen(url: str, program: str, wake: Callable[[str], None]) -> None:
                     signature = _signature(json.loads(message))
                     if signature is not None:
                         wake(signature)
-        except (OSError, WebSocketException, ValueError) as error:
+        except (OSError, EOFError, WebSocketException, ValueError, RecursionError) as error:
             logger.warning("log notifications from %s failed: %s", url, error)
         await asyncio.sleep(pause)
         pause = min(pause * 2, _LONGEST_PAUSE)

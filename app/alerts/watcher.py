@@ -9,6 +9,7 @@ from app.alerts._events import append_large, append_lasting
 from app.alerts._rules import effective
 from app.alerts.messages import compose
 from app.core.background import Periodic
+from app.core.errors import UnavailableError
 from app.core.identifiers import EVENT_PREFIX, random_id
 from app.core.money import parse_usdc
 from app.core.settings import Settings
@@ -104,6 +105,8 @@ class Watcher(Periodic):
                 self._watches_balances = await self._db.read(lambda conn: watches(conn, [BALANCE_LOW]))
             if self._watches_balances:
                 await self._check(BALANCE_LOW, vaults)
+        except UnavailableError as error:
+            _log.warning("alerts_wait_for_storage", error=error.message)
         except Exception:  # noqa: BLE001 - the projection must go on; the next check of all wallets makes up for it
             _log.exception("alerts_failed")
 

@@ -15,17 +15,25 @@ from app.access.auth import admit, authorise, authorise_wallet
 from app.access.keyring import KeyRing, Principal, Role
 from app.api._parsing import query_items, read_json, validation_error
 from app.api.fields import Body, ErrorEnvelope, IdempotencyKey, PolicyViolationEnvelope, Query
-from app.core.errors import CATALOGUE, ApiError, RequestError
+from app.core.errors import CATALOGUE, ApiError, NotFoundError, RequestError, UnavailableError
 from app.submission.context import Service
 from app.submission.idempotency import Claim, Fingerprint, Idempotency, body_hash
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[BaseModel]])
 
-_ALWAYS = ("invalid_request", "authentication_failed", "host_not_allowed", "rate_limited", "internal_error")
+_ALWAYS = (
+    "invalid_request",
+    "authentication_failed",
+    "host_not_allowed",
+    "rate_limited",
+    "internal_error",
+    "chain_unavailable",
+    "storage_unavailable",
+)
 _BODIES = ("request_too_large", "request_timeout")
 _SESSION = ("session_token_invalid", "session_token_expired")
-_CHANGES = ("idempotency_conflict", "idempotency_in_progress", "chain_unavailable")
+_CHANGES = ("idempotency_conflict", "idempotency_in_progress")
 
 #: Collects the operations as their routes are imported; ``app.server.application`` turns them into `/openapi.json`.
 api = SpecTree(
@@ -121,6 +129,9 @@ def operation(
                 except ApiError as error:
                     if pays:
                         request.app.state.metrics.not_paid(error)
+                    if isinstance(error, NotFoundError) and claim.effective:
+                        # What the request has changed exists, though it cannot be shown now.
+                        raise UnavailableError("chain_unavailable") from error
                     raise
                 if pays:
                     request.app.state.metrics.paid(cast(Any, result).status)

@@ -16,7 +16,6 @@ from sqlalchemy import Connection
 from app.access.keyring import Principal
 from app.api.fields import optional
 from app.approvals.models import Approval, ApprovalPage, ApprovalStatus, ListApprovals
-from app.chain.errors import ChainUnavailable
 from app.core.errors import BusinessError, ConflictError, NotFoundError
 from app.core.identifiers import approval_id as id_of_approval
 from app.core.identifiers import approval_reference, new_reference
@@ -138,7 +137,8 @@ async def approve(service: Service, principal: Principal, claim: Claim, approval
     Raises ``approval_not_pending`` when it can no longer be decided, and ``approval_outdated`` when the wallet's policy
     is not the one that refused the payment.
     """
-    await _find(service, principal, approval_id)
+    if claim.attempt is None:
+        await _find(service, principal, approval_id)
     async with service.locks.hold(LockScope.APPROVAL, approval_id):
         if await resumed(service, claim) is None:
             found = await _up_to_date(service, principal, approval_id)
@@ -154,7 +154,8 @@ async def reject(service: Service, principal: Principal, claim: Claim, approval_
 
     Raises ``approval_not_pending`` when it was used, or its time passed without a decision.
     """
-    await _find(service, principal, approval_id)
+    if claim.attempt is None:
+        await _find(service, principal, approval_id)
     async with service.locks.hold(LockScope.APPROVAL, approval_id):
         if await resumed(service, claim) is None:
             found = await _up_to_date(service, principal, approval_id)
@@ -241,11 +242,7 @@ async def _submit(service: Service, claim: Claim, plan: Plan) -> None:
 
 async def _chain_time(service: Service) -> int:
     """Return the time of the last finalized block; the program refuses expiries over 24 h after its own clock."""
-    slot = await service.chain.call("getSlot", [{"commitment": "finalized"}])
-    moment = await service.chain.call("getBlockTime", [slot])
-    if not isinstance(moment, int):
-        raise ChainUnavailable("the node did not report the time of its last finalized block")
-    return moment
+    return await service.chain.block_time(await service.chain.slot("finalized"))
 
 
 def _shown(found: ApprovalRequest) -> Approval:

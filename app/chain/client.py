@@ -7,7 +7,7 @@ from binascii import Error as BinasciiError
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from solders.hash import Hash
+from solders.hash import Hash, ParseHashError
 from solders.pubkey import Pubkey
 
 from app.chain.confirmations import Confirmations
@@ -32,7 +32,7 @@ ACCOUNT_BATCH = 100
 _HISTORY_PAGE = 1000
 """The most entries in one answer to `getSignaturesForAddress`."""
 _TRANSACTION_BATCH = 100
-_MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError, BinasciiError)
+_MALFORMED = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, BinasciiError, ParseHashError)
 
 _T = TypeVar("_T")
 
@@ -123,6 +123,15 @@ class ChainClient:
                 return newest_first[::-1]
             options["before"] = newest_first[-2].signature
 
+    async def newest(self, address: str, limit: int) -> list[HistoryEntry]:
+        """Return the newest entries of an address's history, newest first, at most 1,000."""
+        options = {"commitment": COMMITMENT, "limit": limit}
+        return await self._read("getSignaturesForAddress", [address, options], _history)
+
+    async def logs(self, signature: str) -> list[str]:
+        """Return the log of a transaction; an empty one if the node does not know it or keeps no logs."""
+        return await self._read("getTransaction", [signature, OPTIONS], _logs_of)
+
     async def transactions(self, signatures: Sequence[str]) -> list[RawTransaction | None]:
         """Return each transaction, `None` for one that the node does not know (yet)."""
         found: list[RawTransaction | None] = []
@@ -157,6 +166,10 @@ class ChainClient:
     async def slot(self, commitment: str = COMMITMENT) -> int:
         """Return the newest slot."""
         return await self._read("getSlot", [{"commitment": commitment}], int)
+
+    async def block_time(self, slot: int) -> int:
+        """Return a block's time in Unix seconds."""
+        return await self._read("getBlockTime", [slot], int)
 
     async def last_final_block(self) -> Block:
         """Return the newest block that can no longer be rolled back."""
@@ -202,7 +215,7 @@ class ChainClient:
         own = returned and returned["programId"] == self._program_id
         return SimulationResult(
             err=value["err"],
-            logs=value.get("logs") or [],
+            logs=[_text(line) for line in value.get("logs") or ()],
             units=int(value.get("unitsConsumed") or 0),
             return_data=base64.b64decode(returned["data"][0]) if own else None,
             slot=int(answer["context"]["slot"]),
@@ -219,13 +232,17 @@ def _block(answer: Any) -> Block:
 
 
 def _history(answer: Any) -> list[HistoryEntry]:
-    return [HistoryEntry(one["signature"], one["slot"], one["err"] is not None) for one in answer]
+    return [HistoryEntry(_text(one["signature"]), int(one["slot"]), one["err"] is not None) for one in answer]
+
+
+def _logs_of(answer: Any) -> list[str]:
+    return [] if answer is None else [_text(line) for line in answer["meta"]["logMessages"] or ()]
 
 
 def _status(value: Any) -> SignatureStatus | None:
     if value is None:
         return None
-    return SignatureStatus(int(value["slot"]), value["err"], value.get("confirmationStatus") or "processed")
+    return SignatureStatus(int(value["slot"]), value["err"], _text(value.get("confirmationStatus") or "processed"))
 
 
 def _account(value: Any, slot: int) -> RawAccount | None:

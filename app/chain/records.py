@@ -6,6 +6,9 @@ from typing import Any, ClassVar
 from solders.hash import Hash
 from solders.pubkey import Pubkey
 
+from app.chain.errors import ChainUnavailable
+from idl.codec import Account, Codec, CodecError
+
 
 @dataclass(frozen=True, slots=True)
 class Blockhash:
@@ -100,6 +103,13 @@ class RawAccount:
         """The amount in a token account, in the mint's smallest unit; `None` when the data is too short for one."""
         amount = self.data[self.TOKEN_AMOUNT]
         return int.from_bytes(amount, "little") if len(amount) == 8 else None
+
+    def decode(self, codec: Codec) -> Account:
+        """Return the program's account in the data. Raises `ChainUnavailable` if the node gave other bytes."""
+        try:
+            return codec.decode_account(self.data)
+        except CodecError as error:
+            raise ChainUnavailable("the node's account is not one of the program's") from error
 
 
 @dataclass(frozen=True, slots=True)

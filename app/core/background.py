@@ -8,6 +8,8 @@ from typing import ClassVar
 
 import structlog
 
+from app.core.errors import UnavailableError, is_storage_error
+
 _log = structlog.get_logger(__name__)
 
 
@@ -55,14 +57,16 @@ class Periodic(Background):
 
     async def _run(self) -> None:
         waiting = False
+        outages: tuple[type[Exception], ...] = (*self.outages, UnavailableError)
         while True:
             self._woken.clear()
             try:
                 await self.tick()
                 waiting = False
-            except self.outages as error:
+            except outages as error:
                 if not waiting:
-                    _log.warning(f"{self.name}_waits_for_the_chain", error=str(error))
+                    what = "storage" if is_storage_error(error) else "the_chain"
+                    _log.warning(f"{self.name}_waits_for_{what}", error=str(error))
                 waiting = True
             except Exception:  # noqa: BLE001 - whatever it is, the next round may succeed
                 _log.exception(f"{self.name}_failed")

@@ -185,6 +185,10 @@ KINDS = (
     ErrorKind("chain_unavailable", 503, "Service",
         "The chain does not answer. Nothing is lost: payments already signed are recovered once it is back.",
         "Repeat the request with the same idempotency key."),
+    ErrorKind("storage_unavailable", 503, "Service",
+        "The service cannot write or read its database, for instance because the disk is full. What was sent to the "
+        "chain before is recovered later.",
+        "Repeat the request with the same idempotency key."),
     ErrorKind("not_ready", 503, "Service",
         "A part that requests need does not work; `reasons` names it: `chain`, `database` or `indexer`.",
         "Wait, or use another node. `chain` does not answer, `database` cannot be written, `indexer` is behind the "

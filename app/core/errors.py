@@ -1,5 +1,7 @@
 """Every error that the service answers: one typed exception a family, one envelope. The codes are in the catalogue."""
 
+import errno
+import sqlite3
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,6 +9,22 @@ from app.core.error_catalogue import KINDS, ErrorKind
 
 #: Every code that an answer may carry.
 CATALOGUE: Mapping[str, ErrorKind] = {kind.code: kind for kind in KINDS}
+
+
+_STORAGE_CODES = frozenset(
+    {
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_NOMEM,
+    }
+)
+_STORAGE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
+#: Seconds after which an unavailable part is worth another try.
+RETRY_AFTER = "1"
 
 
 class ApiError(Exception):
@@ -58,7 +76,33 @@ class BusinessError(ApiError):
 
 
 class UnavailableError(ApiError):
-    """A part that the request needs is unavailable (503)."""
+    """A part that the request needs is unavailable (503).
+
+    The answer says when to try again, except for ``authority_offline``, which waiting does not change.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        message: str | None = None,
+        *,
+        fields: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        again = {} if code == "authority_offline" else {"Retry-After": RETRY_AFTER}
+        super().__init__(code, message, fields=fields, headers={**again, **(headers or {})})
+
+
+def is_storage_error(error: BaseException) -> bool:
+    """Return whether an error means that a database cannot be written or read now: a full disk, a lock, a lost file."""
+    if isinstance(error, UnavailableError):
+        return error.code == "storage_unavailable"
+    # SQLAlchemy keeps the driver's error in `orig`.
+    error = getattr(error, "orig", None) or error
+    if isinstance(error, sqlite3.Error):
+        # The lower byte is the primary code.
+        return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF in _STORAGE_CODES
+    return isinstance(error, OSError) and error.errno in _STORAGE_ERRNOS
 
 
 class PolicyViolationError(ApiError):

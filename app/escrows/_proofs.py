@@ -64,9 +64,9 @@ async def instructions(service: Service, found: EscrowRecord, proof: Proof) -> l
     if escrow is None or escrow.owner != service.codec.program_id:
         raise BusinessError("escrow_already_settled")
     if proof.kind != _SIGNED_ATTESTATION:
-        key = service.codec.decode_account(escrow.data).data["verifier"]
+        key = escrow.decode(service.codec).data["verifier"]
     elif found.to_wallet is not None and vault is not None:
-        key = service.codec.decode_account(vault.data).data["session_authority"]
+        key = vault.decode(service.codec).data["session_authority"]
     else:
         key = receiver
     if key == Pubkey.default():

@@ -5,7 +5,6 @@ import time
 from functools import partial
 from typing import cast
 
-from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
@@ -67,14 +66,13 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
     Raises ``policy_violation`` when the policy refuses: nothing was sent, and the refusal is on record.
     """
     authorise_wallet(principal, body.from_wallet)
-    paying = await wallets.find(service, principal.org, body.from_wallet)
-    session = session_key(principal, token, paying)
     # One at a time: an escrow's address follows from the number that the wallet has made.
-    async with service.locks.hold(LockScope.WALLET_ESCROWS, paying.wallet_id):
+    async with service.locks.hold(LockScope.WALLET_ESCROWS, body.from_wallet):
         outcome = await service.submitter.resume(claim)
         if outcome is None:
-            outcome = await _lock(service, principal, claim, session, body)
+            outcome = await _lock(service, principal, claim, token, body)
     if outcome.status == "failed":
+        paying = await wallets.find(service, principal.org, body.from_wallet)
         raise await landed_error(service, paying, outcome)
     tx_id = outcome.attempt.tx_id
     made = await service.db.read(lambda conn: escrow_of_transaction(conn, principal.org, tx_id))
@@ -83,9 +81,8 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
     return shown(made, principal)
 
 
-async def _lock(
-    service: Service, principal: Principal, claim: Claim, session: Keypair | None, body: CreateEscrow
-) -> Outcome:
+async def _lock(service: Service, principal: Principal, claim: Claim, token: str | None, body: CreateEscrow) -> Outcome:
+    session = session_key(principal, token, await wallets.find(service, principal.org, body.from_wallet))
     await wait_for_earlier(service, principal.org, LOCK.waits_for, wallet_id=body.from_wallet)
     paying = await wallets.find_living(service, principal.org, body.from_wallet)
     spending = Spending(

@@ -23,6 +23,7 @@ from app.escrows.service import LOCK, find, parse_hash, shown
 from app.payments.token_accounts import count_opening, must_open
 from app.store.attempts import Attempt
 from app.store.escrows import DISPUTED, LOCKED, OPEN, PENDING, EscrowRecord, remember_dispute, remember_output
+from app.submission.changes import resumed
 from app.submission.context import Service
 from app.submission.idempotency import Claim
 from app.submission.locks import LockScope
@@ -63,22 +64,20 @@ class _Step:
     explain: Callable[[Failure], ApiError | None]
 
     async def take(self, escrow: EscrowRecord, plan_of: Callable[[EscrowRecord], Awaitable[Plan]]) -> Escrow:
-        """Send the plan, unless an earlier run of the request did, and return the escrow as it is then."""
+        """Send the plan and return the escrow as it is then."""
         service = self.service
-        outcome = await service.submitter.resume(self.claim)
-        if outcome is None:
-            if escrow.status == PENDING:
-                escrow = await self._caught_up(escrow)
-            self._check(escrow)
-            plan = await plan_of(escrow)
-            try:
-                async with service.locks.hold(LockScope.WALLET_SENDING, escrow.wallet_id):
-                    outcome = await service.submitter.send(plan, self.claim)
-                outcome = await service.submitter.wait(outcome, self.claim)
-            except RefusedError as refused:
-                raise await self._error(escrow, refused) from None
-            if outcome.status == "failed":
-                raise await self._error(escrow, outcome)
+        if escrow.status == PENDING:
+            escrow = await self._caught_up(escrow)
+        self._check(escrow)
+        plan = await plan_of(escrow)
+        try:
+            async with service.locks.hold(LockScope.WALLET_SENDING, escrow.wallet_id):
+                outcome = await service.submitter.send(plan, self.claim)
+            outcome = await service.submitter.wait(outcome, self.claim)
+        except RefusedError as refused:
+            raise await self._error(escrow, refused) from None
+        if outcome.status == "failed":
+            raise await self._error(escrow, outcome)
         require_confirmed(service.codec, outcome)
         return shown(await find(service, self.principal, escrow.escrow_id), self.principal)
 
@@ -111,6 +110,16 @@ class _Step:
         return business_error(self.service.codec, failure)
 
 
+async def _taken(service: Service, principal: Principal, claim: Claim, identifier: str) -> Escrow | None:
+    """Return the escrow after the step that an earlier run of the request took; None if the request starts anew.
+
+    Asked before anything that could refuse the step. Raises ``chain_unavailable`` while the outcome is unknown.
+    """
+    if await resumed(service, claim) is None:
+        return None
+    return shown(await find(service, principal, identifier), principal)
+
+
 async def complete(  # noqa: PLR0917
     service: Service, principal: Principal, claim: Claim, identifier: str, body: CompleteEscrow, token: str | None
 ) -> Escrow:
@@ -119,6 +128,8 @@ async def complete(  # noqa: PLR0917
     Raises ``invalid_proof``, ``escrow_expired``, ``escrow_already_settled``, and ``invalid_recipient`` if the receiver
     has no token account and the wallet may not open another one.
     """
+    if (taken := await _taken(service, principal, claim, identifier)) is not None:
+        return taken
     found = await find(service, principal, identifier)
     party = await _party(service, principal, found, token)
     proof = _proofs.parse(body)
@@ -160,6 +171,8 @@ async def dispute(  # noqa: PLR0917
     An agent acts for its wallet, an operator's key for the side that it names, by default the paying one. Raises
     ``escrow_expired`` and ``escrow_already_settled``.
     """
+    if (taken := await _taken(service, principal, claim, identifier)) is not None:
+        return taken
     found = await find(service, principal, identifier)
     if body.wallet_id not in (None, found.wallet_id, found.to_wallet):
         raise RequestError("invalid_request", "walletId: must be the paying or the receiving wallet.")
@@ -192,6 +205,8 @@ async def resolve(
 
     Raises ``escrow_not_disputed``, ``escrow_already_settled``, ``invalid_amount`` and ``authority_offline``.
     """
+    if (taken := await _taken(service, principal, claim, identifier)) is not None:
+        return taken
     found = await find(service, principal, identifier)
     arbiter = service.signers.require_arbiter()
     released = {"release": found.amount, "refund": 0}.get(body.decision, body.released_amount or 0)

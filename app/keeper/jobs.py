@@ -61,7 +61,7 @@ def topup(service: Service, wallet: LowWallet) -> Job:
         state, tokens = await service.chain.accounts([vault, Pubkey.from_string(wallet.tokens)])
         if state is None or tokens is None:
             return None
-        known = service.codec.decode_account(state.data)
+        known = state.decode(service.codec)
         balance = int.from_bytes(tokens.data[_BALANCE], "little")
         if known.name != "Vault" or known.data["frozen"] or balance >= wallet.trigger_below:
             return None

@@ -7,6 +7,7 @@ from app.access.keyring import Principal
 from app.api.fields import optional
 from app.approvals import service as approvals
 from app.approvals.service import Expense
+from app.chain.errors import ChainUnavailable
 from app.chain.rules import RULES
 from app.chain.transactions import unsigned
 from app.core.errors import BusinessError
@@ -20,6 +21,7 @@ from app.submission.context import Service
 from app.submission.plan import RefusedError
 from app.submission.refusals import attempted_text, business_error, headroom_text, limit_text
 from app.wallets import service as wallets
+from idl.codec import CodecError
 
 
 async def simulate(service: Service, principal: Principal, body: SimulatePayment, token: str | None) -> Simulation:
@@ -50,7 +52,10 @@ async def simulate(service: Service, principal: Principal, body: SimulatePayment
     balance = await service.chain.token_balance(service.addresses.token_account(vault)) or 0
     enough = body.amount <= balance
     policy = await policies.find(service, paying.org, paying.policy.policy_id)
-    verdict = service.codec.decode_return("PaymentCheck", simulated.return_data)
+    try:
+        verdict = service.codec.decode_return("PaymentCheck", simulated.return_data)
+    except CodecError as error:
+        raise ChainUnavailable("the node's verdict is not the program's") from error
     return Simulation(
         wallet_id=paying.wallet_id,
         recipient=payee.name,

@@ -34,10 +34,11 @@ async def pay(
 
     Raises ``policy_violation`` when the policy refuses: nothing was sent, and the refusal is on record.
     """
-    paying = await wallets.find(service, principal.org, wallet_id)
-    session = session_key(principal, token, paying)
+    # First what an earlier run sent: nothing about the wallet can refuse a payment that is under way.
     outcome = await service.submitter.resume(claim)
     if outcome is None:
+        paying = await wallets.find(service, principal.org, wallet_id)
+        session = session_key(principal, token, paying)
         if paying.archived:
             raise BusinessError("wallet_archived")
         payee = await resolve(service, principal.org, body.to)
@@ -47,8 +48,8 @@ async def pay(
             paying, payee, body.amount, kind=_PAY, service=service, principal=principal, memo=body.memo, session=session
         )
         outcome = await spend(spending, claim, _plan)
-    if outcome.status == "failed":
-        raise await landed_error(service, paying, outcome)
+        if outcome.status == "failed":
+            raise await landed_error(service, paying, outcome)
     return _shown(outcome)
 
 

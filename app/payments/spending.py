@@ -29,7 +29,6 @@ from app.submission.plan import Hook, Outcome, Plan, PlanType, RefusedError
 from app.submission.refusals import EXPIRED, business_error, error_name, is_known, rule_of, violation
 from app.wallets import service as wallets
 from app.wallets.service import BY_EXPIRY
-from idl.transactions import OPTIONS
 
 _CO_SIGN = "require_co_sign"
 #: Errors that mean the read models lag behind the chain; `InvalidSeeds`: the next escrow has another address.
@@ -272,9 +271,9 @@ async def _block(spending: Spending, refusal: _Refusal) -> ApiError:
 async def landed_error(service: Service, paying: WalletRecord, outcome: Outcome) -> ApiError:
     """Return the error for a transaction that passed the simulation and was refused when it landed."""
     if rule_of(service.codec, outcome) is not None:
-        landed = await service.chain.call("getTransaction", [outcome.attempt.signature, OPTIONS])
+        logs = await service.chain.logs(outcome.attempt.signature or "")
         policy = await policies.find(service, paying.org, paying.policy.policy_id)
-        found = violation(service.codec, landed["meta"]["logMessages"], policy) if landed else None
+        found = violation(service.codec, logs, policy) if logs else None
         if found is not None:
             policy_id = outcome.attempt.policy_id or policy.policy_id
             return PolicyViolationError(violation=found, wallet_id=paying.wallet_id, policy_id=policy_id)

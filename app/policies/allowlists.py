@@ -62,5 +62,5 @@ async def is_written(service: Service, allowlist: Pubkey, entries: Mapping[bytes
     account = await service.chain.account(allowlist)
     if account is None:
         return False
-    draft = service.codec.decode_account(account.data).data
+    draft = account.decode(service.codec).data
     return bool(draft["sealed"]) and draft["entries"] == list(entries)

@@ -9,9 +9,9 @@ from sqlalchemy import Connection
 
 from app.access.keyring import Principal
 from app.chain.errors import ChainUnavailable, RpcError
-from app.core.errors import NotFoundError
 from app.core.timestamps import iso_ms, now_ms
 from app.policies.models import AuditEntry, AuditLog, Change
+from app.policies.service import missing
 from app.store.policies import AuditRecord, policy, policy_audit_log, record_policy_edit
 from app.submission.context import Service
 from idl.codec import Codec
@@ -38,7 +38,7 @@ async def log(service: Service, principal: Principal, identifier: str) -> AuditL
     org = principal.org
     found = await service.db.read(lambda conn: policy(conn, org, identifier))
     if found is None:
-        raise NotFoundError("policy_not_found")
+        raise await missing(service, org, identifier)
     entries = await service.db.read(lambda conn: policy_audit_log(conn, org, identifier), in_thread=True)
     unknown = [entry for entry in entries if entry.changed_by is None and not _is_missing(entry.signature)]
     if unknown:

@@ -14,7 +14,7 @@ from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
 from app.access.keyring import Principal
-from app.core.errors import BusinessError, NotFoundError
+from app.core.errors import BusinessError, UnavailableError
 from app.core.identifiers import random_id
 from app.core.timestamps import iso_ms, now_ms
 from app.policies import service as policies
@@ -82,7 +82,8 @@ async def update(request: ChangeRequest, body: UpdatePolicy) -> Policy:
     """Change the fields in the body. Raises ``policy_immutable`` and ``version_conflict``."""
     # The last step, the rename, claims the key without a transaction: then only the answer is missing.
     done = request.claim.repeats and request.claim.attempt is None
-    await request.find_changeable()
+    if request.claim.attempt is None:
+        await request.find_changeable()
     async with request.lock():
         if not done:
             await _change(request, body)
@@ -116,7 +117,7 @@ async def delete(request: ChangeRequest) -> Policy:
 def _deleted(conn: Connection, org: str, identifier: str, closing: str) -> Policy:
     deleted = policy(conn, org, identifier)
     if deleted is None:
-        raise NotFoundError("policy_not_found")
+        raise UnavailableError("chain_unavailable")
     return policies.shown(replace(deleted, allowed_recipients=recipients_before(conn, deleted.address, closing)))
 
 
@@ -280,7 +281,7 @@ async def _decoded(service: Service, address: Pubkey) -> dict[str, Any]:
     account = await service.chain.account(address)
     if account is None:
         raise _OutdatedError
-    return service.codec.decode_account(account.data).data
+    return account.decode(service.codec).data
 
 
 async def _rename(request: ChangeRequest, name: str, landed: str | None) -> None:

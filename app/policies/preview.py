@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from app.access.keyring import Principal
 from app.api.fields import Violation
+from app.chain.errors import ChainUnavailable
 from app.chain.rules import Rules
 from app.core.money import format_usdc
 from app.core.paths import program_file
@@ -107,6 +108,8 @@ async def _snapshot(service: Service, org: str, rules: Rules, history: _History)
         needed += [service.addresses.recipient(address, Pubkey.from_string(payee)) for payee in payees]
     accounts = await service.chain.accounts(needed)
     existing = {key: account for key, account in zip(needed, accounts, strict=True) if account is not None}
+    if address not in existing:
+        raise ChainUnavailable("the node does not know the organisation")
     return Snapshot(program_file(), service.codec, service.addresses, address, existing)
 
 

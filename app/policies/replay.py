@@ -73,7 +73,7 @@ class PolicyReplay:
         self._svm.add_program_from_file(snapshot.codec.program_id, snapshot.program)
         for address, account in snapshot.accounts.items():
             self._put(address, account.owner, account.data, account.lamports)
-        org = snapshot.codec.decode_account(snapshot.accounts[snapshot.org].data).data
+        org = snapshot.accounts[snapshot.org].decode(snapshot.codec).data
         self._authority, self._operator, self._arbiter = org["authority"], org["operator"], org["arbiter"]
         self._payer, self._session = Pubkey.new_unique(), Pubkey.new_unique()
         self._put(self._payer, SYSTEM_PROGRAM, b"", _LAMPORTS)

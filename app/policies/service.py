@@ -8,7 +8,7 @@ from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
 from app.access.keyring import Principal
-from app.core.errors import AuthenticationError, NotFoundError
+from app.core.errors import ApiError, AuthenticationError, NotFoundError
 from app.core.identifiers import new_policy_key, policy_id, policy_key
 from app.core.money import format_usdc
 from app.core.timestamps import iso_ms, now_ms
@@ -19,6 +19,7 @@ from app.projection.differences import shown as shown_rules
 from app.store.attempts import Attempt
 from app.store.policies import PolicyRecord, insert_policy_details, policies, policy
 from app.store.wallets import policy_id_of
+from app.submission.absence import absent
 from app.submission.changes import carry_out, resumed
 from app.submission.context import Service
 from app.submission.idempotency import Claim
@@ -34,8 +35,14 @@ async def find(service: Service, org: str, identifier: str) -> PolicyRecord:
     """Return a policy of the organisation, or a preset. Raises ``policy_not_found``."""
     found = await service.db.read(lambda conn: policy(conn, org, identifier))
     if found is None or found.closed or not _is_complete(found):
-        raise NotFoundError("policy_not_found")
+        raise await missing(service, org, identifier)
     return found
+
+
+async def missing(service: Service, org: str, identifier: str) -> ApiError:
+    """Return the error for a policy that the read models lack, which may be pending."""
+    unknown = NotFoundError("policy_not_found")
+    return await absent(service, org, _CREATE.name, lambda attempt: attempt.policy_id == identifier, unknown)
 
 
 async def get(service: Service, principal: Principal, identifier: str) -> Policy:
@@ -71,11 +78,15 @@ async def create(
     shown. A repeated request continues where the first one stopped.
     """
     org = principal.org
+    identifier = (claim.attempt.policy_id if claim.attempt else None) or policy_id(new_policy_key())
+    if await resumed(service, claim) is not None:
+        made = await service.db.read(lambda conn: policy(conn, org, identifier))
+        if made is not None and _is_complete(made):
+            return shown(await with_recipients(service, made))
     cloned = None if source is None else await find(service, org, source)
     service.signers.require_authority()
     before = NO_TERMS if cloned is None else await terms_of(service, cloned)
     terms = await apply_changes(service, org, before, body)
-    identifier = (claim.attempt.policy_id if claim.attempt else None) or policy_id(new_policy_key())
     address = service.addresses.policy(Pubkey.from_string(org), policy_key(identifier))
 
     def store_details(conn: Connection, _attempt: Attempt) -> None:
@@ -83,7 +94,6 @@ async def create(
         if terms.entries:
             store_texts(conn, service.addresses.allowlist(address, 1), identifier, terms.entries)
 
-    await resumed(service, claim)
     for instructions in await _remaining(service, org, identifier, address, terms):
         plan = Plan(
             org=org,
@@ -104,7 +114,7 @@ async def _remaining(
     payer, authority = service.signers.fee_payer_address, service.signers.require_authority().pubkey()
     build = service.instructions(org)
     account = await service.chain.account(address)
-    found = service.codec.decode_account(account.data).data if account else _NEW_ACCOUNT
+    found = account.decode(service.codec).data if account else _NEW_ACCOUNT
     left: list[Instruction] = []
     if account is None:
         key = policy_key(identifier)

@@ -35,7 +35,7 @@ async def terms_of(service: Service, policy: PolicyRecord) -> Terms:
     account = await service.chain.account(Pubkey.from_string(policy.allowlist))
     if account is None:
         raise concurrent_change()
-    entries: list[bytes] = service.codec.decode_account(account.data).data["entries"]
+    entries: list[bytes] = account.decode(service.codec).data["entries"]
     known = await _entries(service, policy.org, policy.allowed_recipients)
     if not known:
         known = await service.db.read(lambda conn: domains_of(conn, entries))

@@ -9,6 +9,7 @@ import structlog
 from sqlalchemy import Connection, delete, insert, select, update
 
 from app.core.background import Background
+from app.core.errors import is_storage_error
 from app.core.transaction_types import ROW_TYPES
 from app.core.waiters import Waiters
 from app.projection.batch import Batch, vaults_of
@@ -127,8 +128,11 @@ class Projector(Background):
                 await self.catch_up()
             except asyncio.CancelledError:
                 raise
-            except Exception:
-                logger.exception("projection_failed")
+            except Exception as error:
+                if is_storage_error(error):
+                    logger.warning("projection_waits_for_storage", error=str(error))
+                else:
+                    logger.exception("projection_failed")
                 await asyncio.sleep(_RETRY_PAUSE)
                 self._stored.set()
 

@@ -14,6 +14,7 @@ from app.recipients.domains import DomainResolver, normalise
 from app.recipients.models import PutRecipient, RegisteredRecipient
 from app.store.recipients import Recipient, put_domain, recipient, recipient_by_domain
 from app.store.wallets import WalletRecord, wallet
+from app.submission.absence import absent
 from app.submission.changes import carry_out, resumed
 from app.submission.context import Service
 from app.submission.idempotency import Claim
@@ -167,7 +168,10 @@ async def get(service: Service, principal: Principal, name: str) -> RegisteredRe
     find, key = (recipient, name) if domain is None else (recipient_by_domain, domain)
     found = await service.db.read(lambda conn: find(conn, principal.org, key))
     if found is None:
-        raise NotFoundError("recipient_not_found")
+        missing = NotFoundError("recipient_not_found")
+        raise await absent(
+            service, principal.org, _REGISTER.name, lambda one: key in {one.recipient, one.recipient_address}, missing
+        )
     return _shown(found)
 
 

@@ -1,6 +1,7 @@
 """For operators of the service: liveness, readiness and metrics."""
 
 import ipaddress
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -26,12 +27,16 @@ async def live(_request: Request) -> Response:
 async def ready(request: Request) -> Response:
     """Show whether the chain answers, the database can be written and the indexer keeps up.
 
+    `missing_history` names the slots between which no node has given the program's transactions, if there are any.
     Answers 503 `not_ready` with `reasons` otherwise. Needs no key.
     """
     report: HealthReport = await request.app.state.health.report()
     if report.failing:
-        raise UnavailableError("not_ready", fields={"reasons": list(report.failing)}, headers={"Retry-After": "1"})
-    return JSONResponse({"status": "ready", "indexer_lag_slots": report.lag})
+        raise UnavailableError("not_ready", fields={"reasons": list(report.failing)})
+    answer: dict[str, Any] = {"status": "ready", "indexer_lag_slots": report.lag}
+    if report.holes:
+        answer["missing_history"] = [{"after_slot": after, "before_slot": before} for after, before in report.holes]
+    return JSONResponse(answer)
 
 
 async def figures(request: Request) -> Response:

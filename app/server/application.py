@@ -1,5 +1,6 @@
 """The HTTP application."""
 
+import sqlite3
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
@@ -20,7 +21,7 @@ from app.api.metrics import Metrics
 from app.api.openapi import document
 from app.approvals import routes as approvals
 from app.chain.errors import ChainUnavailable, RpcError
-from app.core.errors import ApiError, RequestError, UnavailableError
+from app.core.errors import ApiError, RequestError, UnavailableError, is_storage_error
 from app.core.hosts import AllowedHosts
 from app.core.identifiers import random_id
 from app.core.settings import Settings
@@ -158,11 +159,17 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 async def _chain_error(request: Request, error: Exception) -> Response:
-    if isinstance(error, RpcError) and error.code in _OUR_FAULT:
-        _log.error("internal_error", error=str(error))
-        return _error_response(request, ApiError("internal_error"))
-    _log.warning("chain_unavailable", error=str(error))
+    # A node that does not understand what others do is as useless as one that does not answer, but worth a look.
+    refused = isinstance(error, RpcError) and error.code in _OUR_FAULT
+    (_log.error if refused else _log.warning)("chain_unavailable", error=str(error))
     return _error_response(request, UnavailableError("chain_unavailable"))
+
+
+async def _storage_error(request: Request, error: Exception) -> Response:
+    if not is_storage_error(error):
+        raise error
+    _log.warning("storage_unavailable", error=str(error))
+    return _error_response(request, UnavailableError("storage_unavailable"))
 
 
 async def _cursor_error(request: Request, _error: Exception) -> Response:
@@ -175,6 +182,8 @@ ERROR_HANDLERS: Mapping[Any, Any] = {
     HTTPException: _http_error,
     ChainUnavailable: _chain_error,
     RpcError: _chain_error,
+    sqlite3.Error: _storage_error,
+    OSError: _storage_error,
     InvalidCursorError: _cursor_error,
 }
 

@@ -17,7 +17,7 @@ from app.alerts.mailer import Mailer
 from app.alerts.watcher import Watcher
 from app.approvals import service as approvals
 from app.chain.addresses import Addresses
-from app.chain.client import COMMITMENT, ChainClient
+from app.chain.client import ChainClient
 from app.chain.identity import SameChain
 from app.chain.transport import AsgiTransport, HttpTransport, Transport
 from app.core.background import Background, start_all
@@ -187,7 +187,7 @@ async def running(
         stack.callback(courier.close)
 
         async def catch_up() -> int:
-            slot = int(await chain.call("getSlot", [{"commitment": COMMITMENT}]))
+            slot = await chain.slot()
             await indexer.catch_up(seen=slot)
             await projector.catch_up()
             return slot

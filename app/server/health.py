@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import structlog
 
-from app.chain.client import COMMITMENT
 from app.chain.errors import ChainUnavailable, RpcError
 from app.core.timestamps import now_ms
 from app.store.values import put_value
@@ -18,6 +17,7 @@ _log = structlog.get_logger(__name__)
 
 #: Number of the program's newest transactions that are compared with the indexer's.
 _SIGNATURES = 100
+_SLOT_SECONDS = 0.4
 #: Name of the value that is written as a test.
 _VALUE = "health"
 
@@ -26,11 +26,13 @@ _VALUE = "health"
 class HealthReport:
     """The failing parts, and the indexer's lag in slots, NaN if the chain does not answer.
 
+    `holes` are the slots between which the node lacks the program's history, so the read models may lack something.
     The lag is the age of the oldest transaction that the chain has confirmed and the indexer has not stored.
     """
 
     failing: tuple[str, ...]
     lag: float
+    holes: tuple[tuple[int, int], ...] = ()
 
 
 class Health:
@@ -73,29 +75,31 @@ class Health:
     async def _examine(self) -> HealthReport:
         lag, writable = await asyncio.gather(self._lag(), self._write())
         failing = [name for name, works in (("chain", not math.isnan(lag)), ("database", writable)) if not works]
-        if lag > self._service.settings.max_indexer_lag:
+        indexer, most = self._service.indexer, self._service.settings.max_indexer_lag
+        if lag > most or indexer.failing_for > most * _SLOT_SECONDS:
             failing.append("indexer")
         if failing:
             _log.warning("not_ready", reasons=failing, lag=lag)
-        return HealthReport(tuple(failing), lag)
+        holes = tuple((hole.after_slot, hole.before_slot) for hole in indexer.store.holes())
+        return HealthReport(tuple(failing), lag, holes)
 
     async def _lag(self) -> float:
         service = self._service
-        program, options = str(service.codec.program_id), {"limit": _SIGNATURES, "commitment": COMMITMENT}
+        program = str(service.codec.program_id)
         try:
             async with asyncio.timeout(self._patience):
-                newest = await service.chain.call("getSignaturesForAddress", [program, options])
-                slot = await service.chain.call("getSlot", [{"commitment": COMMITMENT}])
+                newest = await service.chain.newest(program, _SIGNATURES)
+                slot = await service.chain.slot()
         except (ChainUnavailable, RpcError, TimeoutError):
             return math.nan
-        slots = {one["signature"]: one["slot"] for one in newest if one["err"] is None}
+        slots = {one.signature: one.slot for one in newest if not one.failed}
         return max((slot - slots[one] for one in await service.indexer.unknown(list(slots))), default=0)
 
     async def _write(self) -> bool:
         try:
             async with asyncio.timeout(self._patience):
                 await self._service.db.write(lambda conn: put_value(conn, _VALUE, str(now_ms())))
-        except Exception:  # noqa: BLE001 - full disk, lock, missing file: logged, whatever it is
-            _log.exception("database_cannot_be_written")
+        except Exception as error:  # noqa: BLE001 - full disk, lock, missing file: logged, whatever it is
+            _log.warning("database_cannot_be_written", error=str(error))
             return False
         return True

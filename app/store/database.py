@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,8 +13,10 @@ from typing import Any, TypeVar
 
 from pydantic_core import from_json, to_json
 from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
+from app.core.errors import UnavailableError, is_storage_error
 from app.store.migrations import migrate
 
 T = TypeVar("T")
@@ -60,13 +63,18 @@ class Database:
         """Run `work` in a transaction and return its result once committed to disk.
 
         An exception in `work` undoes only its own changes and is raised here. `work` runs in the event loop, so keep it
-        short.
+        short. Raises ``storage_unavailable`` if the disk is full or the file is locked or lost.
         """
         job = _Job(work, asyncio.get_running_loop().create_future())
         self._jobs.append(job)
         if self._flusher is None or self._flusher.done():
             self._flusher = asyncio.create_task(self._flush())
-        result: T = await job.future
+        try:
+            result: T = await job.future
+        except (DBAPIError, sqlite3.Error) as error:
+            if is_storage_error(error):
+                raise UnavailableError("storage_unavailable") from error
+            raise
         return result
 
     def write_now(self, work: Work[T]) -> T:
@@ -86,11 +94,16 @@ class Database:
 
     def read_now(self, work: Work[T]) -> T:
         """Run `work` on a snapshot of the database, blocking this thread; for the command line and tests."""
-        connection = self._reader()
         try:
-            return work(connection)
-        finally:
-            connection.rollback()
+            connection = self._reader()
+            try:
+                return work(connection)
+            finally:
+                connection.rollback()
+        except (DBAPIError, sqlite3.Error) as error:
+            if is_storage_error(error):
+                raise UnavailableError("storage_unavailable") from error
+            raise
 
     def close(self) -> None:
         """Close all connections; uncommitted work is lost.
@@ -150,7 +163,11 @@ class Database:
             try:
                 result = job.work(self._connection)
             except Exception as error:  # noqa: BLE001 - the caller's, whatever it is
-                execute("ROLLBACK TO job")
+                try:
+                    execute("ROLLBACK TO job")
+                except sqlite3.Error:
+                    # A full disk may have undone the whole transaction, with its savepoints.
+                    raise error from None
                 _answer([(job, None)], error)
             else:
                 finished.append((job, result))

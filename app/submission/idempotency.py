@@ -77,6 +77,11 @@ class Claim:
         return self._fingerprint.key if self._fingerprint else None
 
     @property
+    def effective(self) -> bool:
+        """Whether the request has a lasting effect, or may have one."""
+        return self._effective
+
+    @property
     def releasable(self) -> bool:
         """Whether the key was claimed without a lasting effect, so that an error frees it."""
         return self._claimed and not self._effective

@@ -15,15 +15,21 @@ from app.recipients.domains import normalise
 from app.recipients.service import parse_address
 from app.store.transactions import TransactionFilter, TransactionRecord, transaction, transactions
 from app.store.wallets import wallet
+from app.submission.absence import absent
 from app.submission.context import Service
 from app.transactions.models import ListWalletTransactions, Transaction, TransactionPage
 from app.wallets import service as wallets
+from app.wallets.funding import FUND_BATCH, row_ids
 
 
 async def get(service: Service, principal: Principal, tx_id: str) -> Transaction:
     """Return a transaction. Raises ``transaction_not_found``, for an agent also if it belongs to another wallet."""
     found = await service.db.read(lambda conn: transaction(conn, principal.org, tx_id))
-    if found is None or principal.wallet_id not in (None, found.wallet_id):
+    if found is None:
+        missing = NotFoundError("transaction_not_found")
+        # Each wallet of a batch gets its row with the event, but its id was in the answer.
+        raise await absent(service, principal.org, FUND_BATCH.name, lambda one: tx_id in row_ids(one), missing)
+    if principal.wallet_id not in (None, found.wallet_id):
         raise NotFoundError("transaction_not_found")
     return shown(service.settings, service.identity.cluster, found)
 

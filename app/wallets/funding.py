@@ -1,5 +1,7 @@
 """Moves money between the organisation's reserve and its wallets."""
 
+from collections.abc import Awaitable, Callable
+
 from solders.instruction import Instruction
 from solders.pubkey import Pubkey
 
@@ -8,6 +10,7 @@ from app.core.errors import ApiError
 from app.core.identifiers import EVENT_INNER_INDEX, new_reference, transaction_id
 from app.core.money import format_usdc
 from app.core.transaction_types import FUNDING, WITHDRAWAL
+from app.store.attempts import Attempt
 from app.store.organisations import reserve_balance
 from app.store.transactions import transaction
 from app.store.wallets import WalletRecord
@@ -17,13 +20,21 @@ from app.submission.locks import LockScope
 from app.submission.plan import Outcome, Plan, PlanType, RefusedError
 from app.submission.refusals import business_error
 from app.wallets import service as wallets
-from app.wallets.models import Funded, FundedBatch, FundWallet, FundWallets, WithdrawFromWallet, Withdrawn
+from app.wallets.models import (
+    MAX_ALLOCATIONS,
+    Funded,
+    FundedBatch,
+    FundWallet,
+    FundWallets,
+    WithdrawFromWallet,
+    Withdrawn,
+)
 from idl.transactions import message_hash
 
 _FUND = PlanType(FUNDING, projected=True)
-_FUND_BATCH = PlanType("fund_batch")
+FUND_BATCH = PlanType("fund_batch")
 _WITHDRAW = PlanType(WITHDRAWAL, projected=True)
-PLAN_TYPES = (_FUND, _FUND_BATCH, _WITHDRAW)
+PLAN_TYPES = (_FUND, FUND_BATCH, _WITHDRAW)
 #: Errors that have a better code when money leaves a wallet for the reserve.
 _INSTEAD = {
     "wallet_insufficient_balance": "withdrawal_exceeds_balance",
@@ -34,19 +45,22 @@ _INSTEAD = {
 
 async def fund(service: Service, principal: Principal, claim: Claim, wallet_id: str, body: FundWallet) -> Funded:
     """Move USDC from the reserve into a wallet. Raises ``org_insufficient_balance``."""
-    receiving = await wallets.find_living(service, principal.org, wallet_id)
-    reference = new_reference()
-    plan = Plan(
-        org=principal.org,
-        type=_FUND,
-        instructions=[_funding(service, receiving, body.amount, reference)],
-        signers=[service.signers.operator],
-        wallet_id=wallet_id,
-        recipient=receiving.vault,
-        amount=body.amount,
-        policy_id=receiving.policy.policy_id,
-        reference=reference,
-    )
+
+    async def plan() -> Plan:
+        receiving = await wallets.find_living(service, principal.org, wallet_id)
+        reference = new_reference()
+        return Plan(
+            org=principal.org,
+            type=_FUND,
+            instructions=[_funding(service, receiving, body.amount, reference)],
+            signers=[service.signers.operator],
+            wallet_id=wallet_id,
+            recipient=receiving.vault,
+            amount=body.amount,
+            policy_id=receiving.policy.policy_id,
+            reference=reference,
+        )
+
     outcome = await _move(service, claim, plan, wallet_id)
     return await _funded(service, outcome, wallet_id, outcome.attempt.tx_id, outcome.attempt.amount)
 
@@ -57,20 +71,23 @@ async def fund_batch(service: Service, principal: Principal, claim: Claim, body:
     The attempt is that of the transaction; the wallets' rows follow from its events. Raises
     ``org_insufficient_balance``.
     """
-    receiving = [await _living(service, principal.org, one.wallet_id) for one in body.allocations]
-    references = [new_reference() for _ in receiving]
-    plan = Plan(
-        org=principal.org,
-        type=_FUND_BATCH,
-        instructions=[
-            _funding(service, wallet, one.amount, reference)
-            for wallet, one, reference in zip(receiving, body.allocations, references, strict=True)
-        ],
-        signers=[service.signers.operator],
-        amount=sum(one.amount for one in body.allocations),
-        reference=references[0],
-    )
-    outcome = await _move(service, claim, plan, *(wallet.wallet_id for wallet in receiving))
+
+    async def plan() -> Plan:
+        receiving = [await _living(service, principal.org, one.wallet_id) for one in body.allocations]
+        references = [new_reference() for _ in receiving]
+        return Plan(
+            org=principal.org,
+            type=FUND_BATCH,
+            instructions=[
+                _funding(service, wallet, one.amount, reference)
+                for wallet, one, reference in zip(receiving, body.allocations, references, strict=True)
+            ],
+            signers=[service.signers.operator],
+            amount=sum(one.amount for one in body.allocations),
+            reference=references[0],
+        )
+
+    outcome = await _move(service, claim, plan, *(one.wallet_id for one in body.allocations))
     assert outcome.attempt.raw is not None
     message = message_hash(outcome.attempt.raw)
     funded = []
@@ -92,25 +109,28 @@ async def withdraw(
 
     Raises ``withdrawal_exceeds_balance``.
     """
-    source = await wallets.find(service, principal.org, wallet_id)
-    build, reference = service.instructions(principal.org), new_reference()
-    instruction = build.withdraw(
-        operator=service.signers.operator_address,
-        vault=Pubkey.from_string(source.vault),
-        amount=body.amount,
-        reference=reference,
-    )
-    plan = Plan(
-        org=principal.org,
-        type=_WITHDRAW,
-        instructions=[instruction],
-        signers=[service.signers.operator],
-        wallet_id=wallet_id,
-        recipient=str(build.reserve_tokens),
-        amount=source.balance if body.amount is None else body.amount,
-        policy_id=source.policy.policy_id,
-        reference=reference,
-    )
+
+    async def plan() -> Plan:
+        source = await wallets.find(service, principal.org, wallet_id)
+        build, reference = service.instructions(principal.org), new_reference()
+        instruction = build.withdraw(
+            operator=service.signers.operator_address,
+            vault=Pubkey.from_string(source.vault),
+            amount=body.amount,
+            reference=reference,
+        )
+        return Plan(
+            org=principal.org,
+            type=_WITHDRAW,
+            instructions=[instruction],
+            signers=[service.signers.operator],
+            wallet_id=wallet_id,
+            recipient=str(build.reserve_tokens),
+            amount=source.balance if body.amount is None else body.amount,
+            policy_id=source.policy.policy_id,
+            reference=reference,
+        )
+
     outcome = await _move(service, claim, plan, wallet_id)
     moved = outcome.attempt
     # For `all`, the event tells how much the wallet held.
@@ -124,6 +144,13 @@ async def withdraw(
         withdrawn_amount=format_usdc(moved.amount if row is None else row.amount),
         org_balance_remaining=await _reserve(service, principal.org),
     )
+
+
+def row_ids(attempt: Attempt) -> set[str]:
+    """Return the ids of the rows that a funding of several wallets may lead to."""
+    assert attempt.raw is not None
+    message = message_hash(attempt.raw)
+    return {transaction_id(message, index, EVENT_INNER_INDEX, FUNDING) for index in range(MAX_ALLOCATIONS)}
 
 
 async def _living(service: Service, org: str, wallet_id: str) -> WalletRecord:
@@ -144,11 +171,15 @@ def _funding(service: Service, receiving: WalletRecord, amount: int, reference: 
     )
 
 
-async def _move(service: Service, claim: Claim, plan: Plan, *wallet_ids: str) -> Outcome:
-    """Send the plan unless an earlier run of the request has, and return its outcome, confirmed or pending."""
+async def _move(service: Service, claim: Claim, plan_of: Callable[[], Awaitable[Plan]], *wallet_ids: str) -> Outcome:
+    """Send the plan unless an earlier run of the request has, and return its outcome, confirmed or pending.
+
+    Only a request that starts anew is planned, which may refuse it.
+    """
     try:
         outcome = await service.submitter.resume(claim)
         if outcome is None:
+            plan = await plan_of()
             async with service.locks.hold(LockScope.WALLET_SENDING, *wallet_ids):
                 outcome = await service.submitter.send(plan, claim)
             outcome = await service.submitter.wait(outcome, claim)

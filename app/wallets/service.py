@@ -8,7 +8,15 @@ from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
 from app.access.keyring import Principal
-from app.core.errors import AuthenticationError, BusinessError, ConflictError, NotFoundError, RequestError
+from app.core.errors import (
+    ApiError,
+    AuthenticationError,
+    BusinessError,
+    ConflictError,
+    NotFoundError,
+    RequestError,
+    UnavailableError,
+)
 from app.core.identifiers import wallet_id as id_of_wallet
 from app.core.money import format_usdc
 from app.core.timestamps import iso_ms, now_ms
@@ -27,6 +35,7 @@ from app.store.wallets import (
     wallet,
     wallets,
 )
+from app.submission.absence import absent
 from app.submission.changes import carry_out, resumed, submit
 from app.submission.context import Service
 from app.submission.idempotency import Claim
@@ -70,14 +79,20 @@ async def find(service: Service, org: str, wallet_id: str) -> WalletRecord:
     """Return a wallet of the organisation. Raises ``wallet_not_found``."""
     found = await service.db.read(lambda conn: wallet(conn, org, wallet_id, now_ms()))
     if found is None:
-        raise NotFoundError("wallet_not_found")
+        raise await _missing(service, org, wallet_id)
     return found
+
+
+async def _missing(service: Service, org: str, wallet_id: str) -> ApiError:
+    """Return the error for a wallet that the read models lack, which may be pending."""
+    unknown = NotFoundError("wallet_not_found")
+    return await absent(service, org, _CREATE.name, lambda attempt: attempt.wallet_id == wallet_id, unknown)
 
 
 async def require(service: Service, org: str, wallet_id: str) -> None:
     """Raise ``wallet_not_found`` unless the organisation has this wallet."""
     if not await service.db.read(lambda conn: has_wallet(conn, org, wallet_id)):
-        raise NotFoundError("wallet_not_found")
+        raise await _missing(service, org, wallet_id)
 
 
 async def find_living(service: Service, org: str, wallet_id: str) -> WalletRecord:
@@ -111,8 +126,10 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
     """
     org = principal.org
     await _check_owner(service, org, body.owner_org)
-    policy = await policies.find(service, org, body.policy_id)
     address = service.addresses.vault(Pubkey.from_string(org), body.agent_id)
+    if await resumed(service, claim) is not None:
+        return _summary(await find(service, org, id_of_wallet(address)))
+    policy = await policies.find(service, org, body.policy_id)
     new = WalletDetails(
         wallet_id=id_of_wallet(address),
         org=org,
@@ -137,13 +154,12 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
         policy_id=policy.policy_id,
         on_store=lambda conn, _attempt: insert_wallet_details(conn, new),
     )
-    if await resumed(service, claim) is None:
-        if await service.db.read(lambda conn: has_wallet(conn, org, new.wallet_id)):
-            raise ConflictError("wallet_agent_id_conflict")
-        try:
-            await carry_out(service, plan, claim)
-        except AgentIdTakenError:
-            raise ConflictError("wallet_agent_id_conflict") from None
+    if await service.db.read(lambda conn: has_wallet(conn, org, new.wallet_id)):
+        raise ConflictError("wallet_agent_id_conflict")
+    try:
+        await carry_out(service, plan, claim)
+    except AgentIdTakenError:
+        raise ConflictError("wallet_agent_id_conflict") from None
     return _summary(await find(service, org, new.wallet_id))
 
 
@@ -163,7 +179,8 @@ async def update(
 
     Lifting a manual freeze needs an admin's key and the authority.
     """
-    await find_living(service, principal.org, wallet_id)
+    if claim.attempt is None:
+        await find_living(service, principal.org, wallet_id)
     if body.policy_id is not None or body.status is not None:
         async with service.locks.hold(LockScope.WALLET_STATE, wallet_id):
             await _update(service, principal, claim, wallet_id, body)
@@ -223,7 +240,8 @@ async def _changes(
 
 async def archive(service: Service, principal: Principal, claim: Claim, wallet_id: str) -> WalletDetail:
     """Archive an empty wallet. Raises ``wallet_not_empty``."""
-    await require(service, principal.org, wallet_id)
+    if claim.attempt is None:
+        await require(service, principal.org, wallet_id)
     async with service.locks.hold(LockScope.WALLET_STATE, wallet_id):
         if await resumed(service, claim) is None:
             await wait_for_earlier(service, principal.org, _CLOSE.waits_for, wallet_id=wallet_id)
@@ -236,12 +254,13 @@ async def _closing(service: Service, before: WalletRecord) -> Instruction:
     vault = Pubkey.from_string(before.vault)
     account = await service.chain.account(vault)
     if account is None:
-        raise NotFoundError("wallet_not_found")
+        # The read models have it, so the node that answered is behind.
+        raise UnavailableError("chain_unavailable")
     return service.instructions(before.org).close_wallet(
         operator=service.signers.operator_address,
         vault=vault,
         policy=Pubkey.from_string(before.policy.address),
-        rent_receiver=service.codec.decode_account(account.data).data["payer"],
+        rent_receiver=account.decode(service.codec).data["payer"],
     )
 
 

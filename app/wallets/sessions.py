@@ -36,14 +36,15 @@ async def rotate(  # noqa: PLR0917
     An agent presents the present token, and gets one that ends with the operator's grant at the latest.
     Raises ``session_token_invalid`` and ``session_token_expired``.
     """
-    await wallets.find_living(service, principal.org, wallet_id)
-    # The transaction of an earlier run is only an earlier rotation, which this one waits for and replaces.
-    claim.resolve(lasts=False)
+    if claim.attempt is None:
+        await wallets.find_living(service, principal.org, wallet_id)
     async with service.locks.hold(LockScope.WALLET_SESSION, wallet_id):
         await wait_for_earlier(service, principal.org, _ROTATE.waits_for, wallet_id=wallet_id)
         # Of two rotations with one token, the second must see that the first has ended it.
         await service.catch_up()
         before = await wallets.find_living(service, principal.org, wallet_id)
+        # The transaction of an earlier run was only an earlier rotation, which this one replaces.
+        claim.resolve(lasts=False)
         if not claim.repeats:
             # An earlier run of this request presented the token, and may have replaced it without an answer.
             session_key(principal, token, before)

@@ -113,7 +113,9 @@ class Dispatcher(Periodic):
             try:
                 degraded = await self._db.write(record)
                 break
-            except Exception:  # noqa: BLE001 - any error, such as a full disk, may pass
+            except UnavailableError as error:
+                _log.warning("webhook_outcome_not_stored", webhook_id=delivery.webhook_id, error=error.message)
+            except Exception:  # noqa: BLE001 - any error may pass
                 _log.exception("webhook_outcome_not_stored", webhook_id=delivery.webhook_id)
             if self._stopping:
                 return

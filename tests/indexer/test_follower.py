@@ -369,6 +369,72 @@ async def test_late_transaction_behind_the_cursor_is_stored(stage: Stage, tmp_pa
     await indexer.stop()
 
 
+class _Pruned:
+    """A node that has forgotten the transactions up to a slot, and refuses to list what came after one of them."""
+
+    def __init__(self, transport: Callable[[bytes], Awaitable[bytes]], *, refuses: bool) -> None:
+        self.transport = transport
+        self.refuses = refuses
+        self.gone: set[str] = set()
+
+    async def __call__(self, body: bytes) -> bytes:
+        request = json.loads(body)
+        if isinstance(request, dict) and request["method"] == "getSignaturesForAddress":
+            options = request["params"][1]
+            if options.get("until") in self.gone:
+                if self.refuses:
+                    error = {"code": -32020, "message": "Transaction not found"}
+                    return json.dumps({"jsonrpc": "2.0", "id": request["id"], "error": error}).encode()
+                options.pop("until")
+            body = json.dumps(request).encode()
+        methods = [one["method"] for one in (request if isinstance(request, list) else [request])]
+        answer = await self.transport(body)
+
+        def forget(method: str, result: Any) -> Any:
+            if method == "getSignaturesForAddress":
+                return [one for one in result if one["signature"] not in self.gone]
+            if method == "getSignatureStatuses":
+                asked = request["params"][0]
+                known = zip(asked, result["value"], strict=True)
+                return {**result, "value": [None if one in self.gone else status for one, status in known]}
+            return result
+
+        return altered(methods, answer, forget)
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+async def test_indexer_goes_on_after_what_the_node_has_pruned(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, refuses: bool
+) -> None:
+    monkeypatch.setattr("indexer.follower._PRUNED_AFTER", -1)
+    vault = await stage.wallet("agent-1", funds=20 * USDC)
+    node = _Pruned(stage.transport, refuses=refuses)
+    indexer = indexer_of(stage, tmp_path, node)
+    await indexer.catch_up()
+    cursor = indexer.store.cursor("program")
+    lost = await stage.pay(vault, USDC)
+    kept = await stage.pay(vault, 2 * USDC)
+
+    # Given a node that has forgotten the last stored transaction and the next one
+    stored = {row.signature for row in indexer.store.changes(0, 1000)}
+    node.gone = {*stored, str(cursor), lost}
+    await indexer.catch_up()
+
+    # Then what it still has is stored, and the hole has a name until a node fills it
+    assert indexer.store.cursor("program") == kept
+    [hole] = indexer.store.holes()
+    assert hole.after == cursor
+    assert hole.after_slot <= hole.before_slot
+    await indexer._reconciler.fill_holes()
+    assert indexer.store.holes() == [hole]
+    node.gone = set()
+    await indexer._reconciler.fill_holes()
+    assert indexer.store.holes() == []
+    assert indexer.store.slot_of(lost) is not None
+    assert indexer.store.streams_with_gaps() == []
+    await indexer.stop()
+
+
 async def test_log_notifications_save_the_wait_for_the_next_poll(stage: Stage, tmp_path: Path) -> None:
     vault = await stage.wallet("agent-1", funds=20 * USDC)
     async with stage.localnet.serving("127.0.0.1", 0) as (port, ws_port):

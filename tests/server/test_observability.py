@@ -20,6 +20,7 @@ from app.chain.transport import HttpTransport
 from app.core import logs
 from app.server.application import routes
 from app.server.health import Health
+from indexer.records import Hole
 from tests.support.service_world import ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -80,6 +81,32 @@ async def test_service_without_its_chain_lives_but_is_not_ready(watched: Service
     watched.line.mend()
     assert (await watched.client.get("/readyz")).status_code == 200
     assert (await _metrics(watched))["agent_vault_ready"] == [({}, 1.0)]
+
+
+async def test_readiness_names_the_history_that_no_node_has_given(watched: ServiceWorld) -> None:
+    watched.service.indexer.store.note_hole(Hole("signature", 10, 20))
+
+    ready = await watched.client.get("/readyz")
+
+    assert (ready.status_code, ready.json()["missing_history"]) == (200, [{"after_slot": 10, "before_slot": 20}])
+
+
+async def test_service_whose_polls_fail_is_not_ready(watched: ServiceWorld) -> None:
+    await watched.restart(max_indexer_lag=1)
+    _app(watched).state.health = Health(watched.service, remember=0.0)
+
+    # Given a node whose history is unusable
+    def refuse(method: str, result: Any) -> Any:
+        return "no history" if method == "getSignaturesForAddress" else result
+
+    watched.line.alter = refuse
+    for _ in range(60):
+        if watched.service.indexer.failing_for > 0.5:
+            break
+        await asyncio.sleep(0.05)
+
+    error = error_of(await watched.client.get("/readyz"), 503, "not_ready")
+    assert "indexer" in error["reasons"]
 
 
 @pytest.mark.usefixtures("log")
