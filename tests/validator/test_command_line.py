@@ -76,7 +76,7 @@ def test_organisation_is_created_funded_served_and_kept(validator: Node, faucet:
     # Given an organisation with money in its reserve
     said = run(*_AGENT_VAULT, "orgs", "create", "acme", *place)
     [reserve] = re.findall(r"into its reserve: (\w+)", said)
-    [key] = re.findall(r"shown this once: (\w+)", said)
+    [key] = re.findall(r"shown only once: (\w+)", said)
     asyncio.run(faucet.mint_usdc(Pubkey.from_string(reserve), RESERVE))
 
     # When it is served
