@@ -37,8 +37,8 @@ KINDS = (
         "The request body did not arrive in time.",
         "Send the request again with the same idempotency key."),
     ErrorKind("rate_limited", 429, "Requests",
-        "The API key made too many requests, the address sent too many without a valid key, or the organisation "
-        "already runs as many previews or test deliveries as it may.",
+        "The API key made too many requests, the address sent too many without a valid key, the organisation already "
+        "runs as many previews or test deliveries as it may, or too many payments of the wallet wait to be sent.",
         "Wait as many seconds as `Retry-After` says. `RateLimit-Policy` gives the requests (`q`) allowed in any "
         "window of `w` seconds, `RateLimit` how many remain (`r`) and in how many seconds the next is allowed "
         "(`t`)."),

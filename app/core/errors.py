@@ -93,6 +93,13 @@ class UnavailableError(ApiError):
         super().__init__(code, message, fields=fields, headers={**again, **(headers or {})})
 
 
+class StorageUnavailableError(UnavailableError):
+    """The service's database cannot be written or read now (503 ``storage_unavailable``)."""
+
+    def __init__(self) -> None:
+        super().__init__("storage_unavailable")
+
+
 def is_storage_error(error: BaseException) -> bool:
     """Return whether an error means that a database cannot be written or read now: a full disk, a lock, a lost file."""
     if isinstance(error, UnavailableError):

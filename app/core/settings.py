@@ -62,6 +62,8 @@ class Settings(BaseSettings):
     run it."""
     keeper_interval: float = Field(default=1.0, gt=0)
     """Pause between two rounds of the keeper."""
+    max_waiting_payments: int = Field(default=64, ge=1)
+    """Payments and escrow creations of one wallet that may wait to be sent; more are answered with 429."""
     token_accounts_per_day: int = 20
     """Token accounts of recipients that the service pays for, per wallet and 24 hours."""
     export_lifetime: int = Field(default=86_400, gt=0)

@@ -46,7 +46,9 @@ async def create_escrow(call: Call, body: CreateEscrow) -> Escrow:
     is done releases it; without one it is refunded after `expires_at`. Answers once the money is locked, or with the
     status `pending` when that takes too long.
     """
-    return await escrows.create(call.service, call.principal, call.claim, body, call.session_token)
+    return await escrows.create(
+        call.service, call.principal, call.claim, body, call.session_token, gone=call.request.is_disconnected
+    )
 
 
 @operation(

@@ -2,6 +2,7 @@
 
 import hashlib
 import time
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import cast
 
@@ -54,23 +55,33 @@ from app.wallets import service as wallets
 LOCK = PlanType(
     ESCROW_LOCK,
     projected=True,
+    braked=True,
     # The next escrow would be made at the same address.
     waits_for=frozenset({ESCROW_LOCK}),
     on_failed=lambda conn, attempt: delete_pending_escrow(conn, attempt.tx_id),
 )
 
 
-async def create(service: Service, principal: Principal, claim: Claim, body: CreateEscrow, token: str | None) -> Escrow:
+async def create(
+    service: Service,
+    principal: Principal,
+    claim: Claim,
+    body: CreateEscrow,
+    token: str | None,
+    *,
+    gone: Callable[[], Awaitable[bool]],
+) -> Escrow:
     """Lock money for a task and answer once it is locked, or as `pending` when that takes too long.
 
     Raises ``policy_violation`` when the policy refuses: nothing was sent, and the refusal is on record.
     """
     authorise_wallet(principal, body.from_wallet)
     # One at a time: an escrow's address follows from the number that the wallet has made.
-    async with service.locks.hold(LockScope.WALLET_ESCROWS, body.from_wallet):
+    most = service.settings.max_waiting_payments
+    async with service.locks.hold(LockScope.WALLET_ESCROWS, body.from_wallet, most_waiting=most):
         outcome = await service.submitter.resume(claim)
         if outcome is None:
-            outcome = await _lock(service, principal, claim, token, body)
+            outcome = await _lock(service, principal, claim, token, body, gone)
     if outcome.status == "failed":
         paying = await wallets.find(service, principal.org, body.from_wallet)
         raise await landed_error(service, paying, outcome)
@@ -81,8 +92,16 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
     return shown(made, principal)
 
 
-async def _lock(service: Service, principal: Principal, claim: Claim, token: str | None, body: CreateEscrow) -> Outcome:
+async def _lock(  # noqa: PLR0917
+    service: Service,
+    principal: Principal,
+    claim: Claim,
+    token: str | None,
+    body: CreateEscrow,
+    gone: Callable[[], Awaitable[bool]],
+) -> Outcome:
     session = session_key(principal, token, await wallets.find(service, principal.org, body.from_wallet))
+    service.brake.check(LOCK, principal.org, body.from_wallet, attested=session is not None)
     await wait_for_earlier(service, principal.org, LOCK.waits_for, wallet_id=body.from_wallet)
     paying = await wallets.find_living(service, principal.org, body.from_wallet)
     spending = Spending(
@@ -95,6 +114,7 @@ async def _lock(service: Service, principal: Principal, claim: Claim, token: str
         principal=principal,
         memo=body.memo,
         session=session,
+        gone=gone,
     )
     return await spend(spending, claim, partial(_plan, body))
 

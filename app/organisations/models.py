@@ -1,10 +1,10 @@
-"""Organisations as clients read them."""
+"""Organisations as clients read and pause them."""
 
 from typing import Annotated
 
-from pydantic import WithJsonSchema
+from pydantic import BaseModel, StrictBool, WithJsonSchema
 
-from app.api.fields import Answer, Time, Usdc
+from app.api.fields import Answer, Body, IdempotencyKey, Time, Usdc
 from app.chain.identity import Cluster
 
 _Address = Annotated[str, WithJsonSchema({"type": "string", "pattern": "^[1-9A-HJ-NP-Za-km-z]{32,44}$"})]
@@ -34,3 +34,16 @@ class Organization(Answer):
     paused: bool
     roles: OrganizationRoles
     created_at: Time
+
+
+class PauseOrganisation(Body):
+    """Body of a pause or of its end."""
+
+    paused: StrictBool
+    idempotency_key: IdempotencyKey | None = None
+
+
+class PausedOrganisation(BaseModel):
+    """Whether the organisation is paused."""
+
+    paused: bool

@@ -2,13 +2,14 @@
 
 from starlette.routing import Route
 
-from app.access.auth import READERS
+from app.access.auth import OPERATORS, READERS
 from app.api.operation import Call, operation
+from app.organisations import pausing
 from app.organisations import service as organisations
-from app.organisations.models import Organization
+from app.organisations.models import Organization, PausedOrganisation, PauseOrganisation
 
 
-@operation(tag="organization", roles=READERS, answer=Organization, errors=("chain_unavailable",))
+@operation(tag="organization", roles=READERS, answer=Organization)
 async def get_organization(call: Call) -> Organization:
     """Get the organisation.
 
@@ -17,4 +18,26 @@ async def get_organization(call: Call) -> Organization:
     return await organisations.show(call.service, call.principal)
 
 
-routes = [Route("/v1/organization", get_organization, methods=["GET"])]
+@operation(
+    tag="organization",
+    roles=OPERATORS,
+    body=PauseOrganisation,
+    answer=PausedOrganisation,
+    errors=("transaction_failed", "authority_offline"),
+    changes=True,
+)
+async def pause_organisation(call: Call, body: PauseOrganisation) -> PausedOrganisation:
+    """Pause the organisation.
+
+    A pause overtakes payments that wait: none that has not been sent is sent. It stops payments, new escrows and
+    funding of all wallets, never withdrawals and settlements. Operators may pause; with `paused` = `false`, an admin
+    ends the pause.
+    """
+    await pausing.set_paused(call.service, call.principal, call.claim, paused=body.paused)
+    return PausedOrganisation(paused=body.paused)
+
+
+routes = [
+    Route("/v1/organization", get_organization, methods=["GET"]),
+    Route("/v1/organization/pause", pause_organisation, methods=["POST"]),
+]

@@ -40,7 +40,13 @@ async def create_payment(call: Call, body: CreatePayment) -> Payment:
     Answers once the chain has confirmed the payment, or with the status `pending` when that takes too long.
     """
     return await payments.pay(
-        call.service, call.principal, call.claim, wallet_id=body.wallet_id, body=body, token=call.session_token
+        call.service,
+        call.principal,
+        call.claim,
+        wallet_id=body.wallet_id,
+        body=body,
+        token=call.session_token,
+        gone=call.request.is_disconnected,
     )
 
 
@@ -58,7 +64,13 @@ async def pay_from_wallet(call: Call, body: PayFromWallet) -> QuickPayment:
     """Send a payment from the wallet in the path."""
     wallet_id = call.path("wallet_id")
     paid = await payments.pay(
-        call.service, call.principal, call.claim, wallet_id=wallet_id, body=body, token=call.session_token
+        call.service,
+        call.principal,
+        call.claim,
+        wallet_id=wallet_id,
+        body=body,
+        token=call.session_token,
+        gone=call.request.is_disconnected,
     )
     return QuickPayment(**paid.model_dump(), signature=paid.tx_signature)
 

@@ -1,5 +1,6 @@
 """Payments: resolved, judged by the program in a simulation, then stored, sent and confirmed."""
 
+from collections.abc import Awaitable, Callable
 from typing import cast
 
 from sqlalchemy import Connection
@@ -23,12 +24,19 @@ from app.submission.refusals import invalid_recipient
 from app.transactions.models import Payment
 from app.wallets import service as wallets
 
-_PAY = PlanType(PAYMENT, projected=True)
+_PAY = PlanType(PAYMENT, projected=True, braked=True)
 PLAN_TYPES = (_PAY,)
 
 
 async def pay(
-    service: Service, principal: Principal, claim: Claim, *, wallet_id: str, body: PayFromWallet, token: str | None
+    service: Service,
+    principal: Principal,
+    claim: Claim,
+    *,
+    wallet_id: str,
+    body: PayFromWallet,
+    token: str | None,
+    gone: Callable[[], Awaitable[bool]],
 ) -> Payment:
     """Make a payment and answer once it is confirmed, or as `pending` when that takes too long.
 
@@ -45,7 +53,15 @@ async def pay(
         if str(payee.owner) == paying.vault:
             raise invalid_recipient("to", "A wallet cannot pay itself.")
         spending = Spending(
-            paying, payee, body.amount, kind=_PAY, service=service, principal=principal, memo=body.memo, session=session
+            paying,
+            payee,
+            body.amount,
+            kind=_PAY,
+            service=service,
+            principal=principal,
+            memo=body.memo,
+            session=session,
+            gone=gone,
         )
         outcome = await spend(spending, claim, _plan)
         if outcome.status == "failed":

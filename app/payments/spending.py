@@ -1,6 +1,6 @@
 """Sends money out of a wallet, as a payment or into an escrow, in the form that the wallet's policy asks for."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +28,7 @@ from app.submission.locks import LockScope
 from app.submission.plan import Hook, Outcome, Plan, PlanType, RefusedError
 from app.submission.refusals import EXPIRED, business_error, error_name, is_known, rule_of, violation
 from app.wallets import service as wallets
-from app.wallets.service import BY_EXPIRY
+from app.wallets.freezing import BY_EXPIRY
 
 _CO_SIGN = "require_co_sign"
 #: Errors that mean the read models lag behind the chain; `InvalidSeeds`: the next escrow has another address.
@@ -42,7 +42,8 @@ class Spending(Expense):
     """An expense, the ``kind`` of its transaction, who asks for it, and what refused simulations have shown it to need.
 
     Without a ``session`` the operator signs. Added on demand: a token account for the payee, the operator's
-    co-signature, or its approval. ``unusable`` are addresses of approvals that the chain has refused.
+    co-signature, or its approval. ``unusable`` are addresses of approvals that the chain has refused. ``gone`` tells
+    whether the client has closed its connection.
     """
 
     kind: PlanType
@@ -50,6 +51,7 @@ class Spending(Expense):
     principal: Principal
     memo: str | None
     session: Keypair | None
+    gone: Callable[[], Awaitable[bool]]
     reference: bytes = field(default_factory=new_reference)
     #: The signer's address; to derive it from the key takes long.
     signer: Pubkey = field(init=False)
@@ -185,16 +187,20 @@ async def spend(spending: Spending, claim: Claim, plan_of: Callable[[Spending], 
     """Simulate, send and wait for the outcome.
 
     The plain form comes first; what a refused simulation shows to be missing is added. Raises ``policy_violation`` when
-    the policy refuses: nothing was sent, and the refusal is on record.
+    the policy refuses: nothing was sent, and the refusal is on record. Raises ``rate_limited`` when too many already
+    wait.
     """
-    service = spending.service
-    async with service.locks.hold(LockScope.WALLET_SENDING, spending.wallet.wallet_id):
+    service, most = spending.service, spending.service.settings.max_waiting_payments
+    async with service.locks.hold(LockScope.WALLET_SENDING, spending.wallet.wallet_id, most_waiting=most):
         outcome = await _send(spending, claim, plan_of)
     return await service.submitter.wait(outcome, claim)
 
 
 async def _send(spending: Spending, claim: Claim, plan_of: Callable[[Spending], Plan]) -> Outcome:
     while True:
+        if await spending.gone():
+            # Nobody reads this, and whoever gave up does not expect the payment.
+            raise BusinessError("transaction_failed", "The client closed the connection. Nothing was sent.")
         try:
             return await spending.service.submitter.send(plan_of(spending), claim)
         except RefusedError as error:

@@ -21,7 +21,7 @@ from app.api.metrics import Metrics
 from app.api.openapi import document
 from app.approvals import routes as approvals
 from app.chain.errors import ChainUnavailable, RpcError
-from app.core.errors import ApiError, RequestError, UnavailableError, is_storage_error
+from app.core.errors import ApiError, RequestError, StorageUnavailableError, UnavailableError, is_storage_error
 from app.core.hosts import AllowedHosts
 from app.core.identifiers import random_id
 from app.core.settings import Settings
@@ -169,7 +169,7 @@ async def _storage_error(request: Request, error: Exception) -> Response:
     if not is_storage_error(error):
         raise error
     _log.warning("storage_unavailable", error=str(error))
-    return _error_response(request, UnavailableError("storage_unavailable"))
+    return _error_response(request, StorageUnavailableError())
 
 
 async def _cursor_error(request: Request, _error: Exception) -> Response:

@@ -27,8 +27,10 @@ from app.core.signers import Signers, load_or_create, read_secret, write_secret
 from app.escrows import settlement
 from app.exports.exporter import Exporter
 from app.exports.links import DownloadLinks
+from app.keeper.enforcer import Enforcer
 from app.keeper.keeper import Keeper
 from app.localnet import Localnet
+from app.organisations import pausing
 from app.organisations import service as organisations
 from app.payments import service as payments
 from app.policies import changes as policy_changes
@@ -39,6 +41,7 @@ from app.recipients.domains import DomainResolver
 from app.server._data_folder import LOCALHOST, FolderChain, identify, remember, remembered
 from app.server.housekeeping import Housekeeping
 from app.store.database import Database
+from app.submission.brake import Brake
 from app.submission.context import Service
 from app.submission.idempotency import Idempotency
 from app.submission.plan import PlanType
@@ -58,6 +61,7 @@ PLAN_TYPES: Mapping[str, PlanType] = {
     one.name: one
     for one in (
         *organisations.PLAN_TYPES,
+        *pausing.PLAN_TYPES,
         *recipients.PLAN_TYPES,
         *policies.PLAN_TYPES,
         *policy_changes.PLAN_TYPES,
@@ -170,6 +174,8 @@ async def running(
         )
         projector = Projector(db, indexer.changes)
         indexer.subscribe(projector.notify)
+        brake = Brake(db, PLAN_TYPES.values())
+        await brake.load()
         submitter = Submitter(
             db=db,
             chain=chain,
@@ -178,6 +184,7 @@ async def running(
             fee_payer=signers.fee_payer,
             confirm_timeout=settings.confirm_timeout,
             types=PLAN_TYPES,
+            brake=brake,
         )
         seal = _seal(secret, b"secret answers")
         domains = DomainResolver(timeout=settings.domain_timeout)
@@ -227,6 +234,7 @@ async def running(
             projector=projector,
             signers=signers,
             submitter=submitter,
+            brake=brake,
             parts={type(part): part for part in parts},
         )
         await indexer.start()
@@ -238,6 +246,7 @@ async def running(
         works.append(
             Housekeeping(db, keys, interval=settings.housekeeping_interval, days=settings.event_retention_days)
         )
+        works.append(Enforcer(service))
         if settings.keeper:
             clock = localnet.chain.timeline.now if localnet else time.time
             works.append(Keeper(service, interval=settings.keeper_interval, clock=clock))

@@ -19,6 +19,7 @@ from app.store.state_tables import attempts as table
 # Built once: building a statement takes longer than executing it.
 _INSERT = insert(table)
 _BY_ID = select(table).where(table.c.tx_id == bindparam("key"))
+_STOPPED = select(table.c.stopped_by).where(table.c.tx_id == bindparam("key"))
 SHARED_COLUMNS = [column.name for column in transactions.columns if column.name in table.columns]
 """Columns of a transaction row that are its attempt's; the row's `timestamp` is the attempt's `created_at`."""
 
@@ -27,7 +28,8 @@ SHARED_COLUMNS = [column.name for column in transactions.columns if column.name 
 class Attempt:
     """One attempt. `recipient` is as the client gave it, `raw` the signed transaction, `amount` in micro-USDC.
 
-    `actor` is the API key that asked for a change of a policy.
+    `actor` is the API key that asked for a change of a policy. `stopped_by` is the kind of the brake that overtook it:
+    its bytes are not sent again.
     """
 
     tx_id: str
@@ -52,6 +54,7 @@ class Attempt:
     attestation_hash: str | None = None
     violation: dict[str, Any] | None = None
     error: str | None = None
+    stopped_by: str | None = None
     slot: int | None = None
     ended_at: int | None = None
 
@@ -94,6 +97,29 @@ def pending_changes(
     if wallet_id is not None:
         query = query.where(table.c.wallet_id == wallet_id)
     return fetch_all(connection, Attempt, query.order_by(table.c.created_at))
+
+
+def stop_attempts(
+    connection: Connection,
+    org: str,
+    kind: str,
+    types: Collection[str],
+    *,
+    wallet_id: str | None = None,
+    attested: bool = False,
+) -> None:
+    """Note on the pending attempts of these types that a brake overtook them; `attested`: only on a session's."""
+    query = update(table).where(table.c.status == "pending", table.c.org == org, table.c.type.in_(types))
+    if wallet_id is not None:
+        query = query.where(table.c.wallet_id == wallet_id)
+    if attested:
+        query = query.where(table.c.attestation_hash.is_not(None))
+    connection.execute(query.values(stopped_by=kind))
+
+
+def is_stopped(connection: Connection, tx_id: str) -> bool:
+    """Whether a brake overtook an attempt."""
+    return connection.execute(_STOPPED, {"key": tx_id}).scalar_one_or_none() is not None
 
 
 def record_outcome(

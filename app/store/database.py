@@ -13,14 +13,17 @@ from typing import Any, TypeVar
 
 from pydantic_core import from_json, to_json
 from sqlalchemy import Connection, Engine, create_engine, event
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from app.core.errors import UnavailableError, is_storage_error
+from app.core.errors import StorageUnavailableError, is_storage_error
 from app.store.migrations import migrate
 
 T = TypeVar("T")
 Work = Callable[[Connection], T]
+
+WRITE_ERRORS = (StorageUnavailableError, SQLAlchemyError, sqlite3.Error, OSError)
+"""What a write raises when the database cannot be written, such as on a full disk."""
 
 _BUSY_TIMEOUT = 10.0
 """Seconds to wait while another process (the command line) writes."""
@@ -73,7 +76,7 @@ class Database:
             result: T = await job.future
         except (DBAPIError, sqlite3.Error) as error:
             if is_storage_error(error):
-                raise UnavailableError("storage_unavailable") from error
+                raise StorageUnavailableError from error
             raise
         return result
 
@@ -102,7 +105,7 @@ class Database:
                 connection.rollback()
         except (DBAPIError, sqlite3.Error) as error:
             if is_storage_error(error):
-                raise UnavailableError("storage_unavailable") from error
+                raise StorageUnavailableError from error
             raise
 
     def close(self) -> None:

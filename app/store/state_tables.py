@@ -130,11 +130,22 @@ attempts = Table(
     Column("attestation_hash", String),
     Column("violation", JSON),
     Column("error", String),
+    Column("stopped_by", String, comment="kind of the brake that overtook it; it is not sent again"),
     Column("slot", BigInteger),
     Column("created_at", BigInteger, nullable=False),
     Column("ended_at", BigInteger),
     Index("attempts_by_status", "status", "created_at"),
     Index("attempts_by_wallet", "wallet_id", "created_at"),
+)
+
+brakes = Table(
+    "brakes",
+    metadata,
+    Column("scope", String, primary_key=True, comment="a wallet's id, or the address of an Org account"),
+    Column("kind", String, primary_key=True, comment="freeze, pause or session"),
+    Column("org", String, nullable=False),
+    Column("actor", String, nullable=False, comment="the API key that asked for it"),
+    Column("since", BigInteger, nullable=False),
 )
 
 idempotency = Table(

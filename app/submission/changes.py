@@ -21,22 +21,30 @@ async def resumed(service: Service, claim: Claim) -> Outcome | None:
     return outcome
 
 
-async def submit(service: Service, plan: Plan, claim: Claim) -> Outcome:
+async def submit(service: Service, plan: Plan, claim: Claim, *, overtakes: bool = False) -> Outcome:
     """Submit a change and return its confirmed outcome; a wallet's payments wait meanwhile.
 
+    A change that ``overtakes`` does not wait for the payments that are being sent.
     Raises RefusedError if the simulation fails, and the API's error if the change failed or is not confirmed yet.
     """
     async with AsyncExitStack() as stack:
-        if plan.wallet_id is not None:
+        if plan.wallet_id is not None and not overtakes:
             await stack.enter_async_context(service.locks.hold(LockScope.WALLET_SENDING, plan.wallet_id))
         outcome = await service.submitter.submit(plan, claim)
     require_confirmed(service.codec, outcome)
     return outcome
 
 
-async def carry_out(service: Service, plan: Plan, claim: Claim, *, instead: Mapping[str, str] | None = None) -> Outcome:
+async def carry_out(
+    service: Service,
+    plan: Plan,
+    claim: Claim,
+    *,
+    instead: Mapping[str, str] | None = None,
+    overtakes: bool = False,
+) -> Outcome:
     """Submit a change, but raise a refusal as the API's error; ``instead`` maps codes to better ones."""
     try:
-        return await submit(service, plan, claim)
+        return await submit(service, plan, claim, overtakes=overtakes)
     except RefusedError as refused:
         raise business_error(service.codec, refused, instead=instead) from None

@@ -14,6 +14,7 @@ from app.core.settings import Settings
 from app.core.signers import Signers
 from app.projection.projector import Projector
 from app.store.database import Database
+from app.submission.brake import Brake
 from app.submission.locks import Locks
 from app.submission.submitter import Submitter
 from idl.codec import Codec
@@ -39,6 +40,7 @@ class Service:
     projector: Projector
     signers: Signers
     submitter: Submitter
+    brake: Brake
     parts: Mapping[type, object]
     locks: Locks = field(default_factory=Locks)
     _instructions: dict[str, Instructions] = field(default_factory=dict)

@@ -1,9 +1,15 @@
 """The locks that requests hold while they read, decide and send, and the order in which they are taken."""
 
 import asyncio
+from collections import Counter
 from contextvars import ContextVar
 from enum import IntEnum, auto
 from weakref import WeakValueDictionary
+
+from app.core.errors import RequestError
+
+_RETRY_AFTER = "1"
+_CROWDED = "Too many payments of this wallet are already waiting to be sent. Repeat the request a little later."
 
 
 class LockScope(IntEnum):
@@ -13,6 +19,8 @@ class LockScope(IntEnum):
     ORG_JOB = auto()
     #: All expensive jobs of a kind: one runs at a time.
     JOB = auto()
+    #: Whether an organisation is paused.
+    ORG_STATE = auto()
     #: An organisation's register of recipients.
     RECIPIENTS = auto()
     #: A policy: its rules and its allowlist.
@@ -37,18 +45,36 @@ class Locks:
 
     def __init__(self) -> None:
         self._locks: WeakValueDictionary[tuple[LockScope, str], asyncio.Lock] = WeakValueDictionary()
+        self._waiting: Counter[tuple[LockScope, str]] = Counter()
 
-    def hold(self, scope: LockScope, *names: str) -> "Held":
-        """Return the context that holds the locks of these names."""
-        return Held(scope, [self._locks.setdefault((scope, name), asyncio.Lock()) for name in sorted(set(names))])
+    def hold(self, scope: LockScope, *names: str, most_waiting: int | None = None) -> "Held":
+        """Return the context that holds the locks of these names; see ``Held``."""
+        return Held(self, scope, sorted(set(names)), most_waiting)
+
+    async def acquire(self, scope: LockScope, name: str, most_waiting: int | None) -> asyncio.Lock:
+        """Acquire a lock. Raises ``rate_limited`` instead of waiting next to ``most_waiting`` others."""
+        key = scope, name
+        lock = self._locks.setdefault(key, asyncio.Lock())
+        if lock.locked() and most_waiting is not None and self._waiting[key] >= most_waiting:
+            raise RequestError("rate_limited", _CROWDED, headers={"Retry-After": _RETRY_AFTER})
+        self._waiting[key] += 1
+        try:
+            await lock.acquire()
+        finally:
+            self._waiting[key] -= 1
+            if not self._waiting[key]:
+                del self._waiting[key]
+        return lock
 
 
 class Held:
     """A context that holds locks of one scope. Raises RuntimeError if taken out of order, which could deadlock."""
 
-    def __init__(self, scope: LockScope, locks: list[asyncio.Lock]) -> None:
-        self._scope = scope
+    def __init__(self, locks: Locks, scope: LockScope, names: list[str], most_waiting: int | None) -> None:
         self._locks = locks
+        self._scope = scope
+        self._names = names
+        self._most_waiting = most_waiting
         self._taken: list[asyncio.Lock] = []
         self._outer = 0
 
@@ -57,9 +83,8 @@ class Held:
         if self._scope <= self._outer:
             raise RuntimeError(f"{self._scope.name} must be locked before {LockScope(self._outer).name}")
         try:
-            for lock in self._locks:
-                await lock.acquire()
-                self._taken.append(lock)
+            for name in self._names:
+                self._taken.append(await self._locks.acquire(self._scope, name, self._most_waiting))
         except BaseException:
             self._release()
             raise

@@ -13,6 +13,7 @@ from app.chain.instructions import MAX_UNITS, compute_unit_limit
 from app.chain.records import SimulationResult
 from app.core.identifiers import EVENT_INNER_INDEX
 from app.store.attempts import Attempt
+from app.store.brakes import BrakeKind
 
 Hook = Callable[[Connection, Attempt], None]
 """Writes in the database transaction that stores an attempt or records its outcome."""
@@ -31,6 +32,8 @@ class PlanType:
       its own request, repeated under its idempotency key.
     - ``waits_for``: names of the types that must not land after one of this type, because they would undo it.
     - ``superseded``: the next transaction of this type makes it irrelevant, so that one resends it instead of waiting.
+    - ``braked``: it spends, so that a freeze, a pause or a revocation of its session overtakes it.
+    - ``lifts``: the kind of brake that it would undo on the chain, which overtakes it.
     - ``on_failed``: removes what the plan's ``on_store`` wrote if the attempt fails for good.
     """
 
@@ -39,6 +42,8 @@ class PlanType:
     resent: bool = True
     waits_for: frozenset[str] = frozenset()
     superseded: bool = False
+    braked: bool = False
+    lifts: BrakeKind | None = None
     on_failed: Hook = nothing
 
 

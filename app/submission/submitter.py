@@ -4,6 +4,8 @@ The signed transaction is stored before it is sent, and only these stored bytes 
 still land, it stays `pending`, and nothing else is signed in its place.
 """
 
+import asyncio
+import sqlite3
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,10 +23,11 @@ from app.core.errors import UnavailableError
 from app.core.identifiers import transaction_id
 from app.core.timestamps import now_ms
 from app.projection.projector import Projector
-from app.store.attempts import Attempt, insert_attempt, record_outcome
+from app.store.attempts import Attempt, insert_attempt, is_stopped, record_outcome
 from app.store.attempts import attempt as attempt_of
-from app.store.database import Database
+from app.store.database import WRITE_ERRORS, Database
 from app.store.wallets import vault_of
+from app.submission.brake import STOPPED, Brake, stopped_error
 from app.submission.idempotency import Claim
 from app.submission.plan import Outcome, Plan, PlanType, RefusedError, distinct
 from idl.transactions import message_hash
@@ -34,6 +37,8 @@ _log = structlog.get_logger(__name__)
 
 #: Blocks after the last valid one after which an absent transaction counts as expired.
 _EXPIRY_MARGIN = 30
+#: Seconds that an urgent transaction waits for the database before it is sent all the same.
+_STORING = 1.0
 
 
 class Submitter:
@@ -49,6 +54,7 @@ class Submitter:
         fee_payer: Keypair,
         confirm_timeout: float,
         types: Mapping[str, PlanType],
+        brake: Brake,
     ) -> None:
         self._db = db
         self._chain = chain
@@ -57,6 +63,7 @@ class Submitter:
         self._fee_payer = fee_payer
         self._confirm_timeout = confirm_timeout
         self._types = types
+        self._brake = brake
 
     def type_of(self, attempt: Attempt) -> PlanType:
         """Return the plan type of an attempt."""
@@ -72,17 +79,42 @@ class Submitter:
         """Simulate, store and send, without waiting for the confirmation.
 
         Raises RefusedError if the simulation fails; then nothing is stored. Raises ``chain_unavailable`` if the chain
-        does not answer; once the transaction is stored, the error names its id.
+        does not answer; once the transaction is stored, the error names its id. Raises the error of a brake that stops
+        it; then nothing was sent, and what was stored is recorded as failed.
         """
-        signed, last_height = await self._sign(plan, fresh=False)
-        try:
-            simulation = await self._chain.simulate(signed.raw)
-        except BlockhashNotFound:
-            signed, last_height = await self._sign(plan, fresh=True)
-            simulation = await self._chain.simulate(signed.raw)
-        if simulation.err is not None:
-            raise RefusedError(simulation)
-        return await self.resend(await self._store(plan, signed, last_height, claim))
+        self._brake.check(plan.type, plan.org, plan.wallet_id, attested=plan.attested)
+        attempt = await self._prepare(plan)
+        await self._store(plan, attempt, claim)
+        stopped = self._brake.stops(plan.type, plan.org, plan.wallet_id, attested=plan.attested)
+        if stopped is not None:
+            claim.resolve(lasts=False)
+            await self.fail(attempt, STOPPED[stopped][1])
+            raise stopped_error(plan.type, stopped)
+        return await self._post(attempt)
+
+    async def send_urgently(self, plan: Plan, claim: Claim) -> Outcome:
+        """Submit a transaction that must reach the chain at once, also when the database cannot be written.
+
+        It is stored later then, if that is possible once the chain has answered. Raises RefusedError as ``send`` does,
+        and ``storage_unavailable`` for a transaction that was sent and cannot be stored.
+        """
+        attempt = await self._prepare(plan)
+        stored = await self._stored_soon(plan, attempt, claim)
+        outcome = await self._post(attempt)
+        if stored:
+            return await self.wait(outcome, claim)
+        assert attempt.signature is not None
+        status = await self._chain.confirm(attempt.signature, timeout=self._confirm_timeout)
+        if await self._stored_soon(plan, attempt, claim):
+            return await self.wait(outcome, claim)
+        fate = "is not confirmed yet" if status is None else "failed there" if status.err else "is confirmed there"
+        raise UnavailableError(
+            "storage_unavailable",
+            f"The transaction was sent to the chain and {fate}, but the service's database cannot be written, so it "
+            "is not recorded yet.",
+            fields={"tx_id": attempt.tx_id, "tx_signature": attempt.signature},
+            headers={"Retry-After": "1"},
+        )
 
     async def submit(self, plan: Plan, claim: Claim) -> Outcome:
         """Send and wait for the outcome; see ``send`` and ``wait``."""
@@ -155,7 +187,9 @@ class Submitter:
         if slot is not None:
             return await self._landed(attempt, SignatureStatus(slot, None, COMMITMENT))
         if whole:
-            return await self.fail(attempt, "expired")
+            found = await self._db.read(lambda conn: attempt_of(conn, attempt.tx_id))
+            stopped = None if found is None else found.stopped_by
+            return await self.fail(attempt, "expired" if stopped is None else STOPPED[stopped][1])
         _log.warning("expiry_waits_for_missing_events", tx_id=attempt.tx_id, account=account)
         return Outcome(attempt, "pending", sendable=False)
 
@@ -210,10 +244,19 @@ class Submitter:
         _log.info("transaction_failed", tx_id=attempt.tx_id, type=attempt.type, error=text)
         return Outcome(replace(attempt, status="failed", error=text), "failed", slot, error, custom_error)
 
-    async def _store(self, plan: Plan, signed: Signed, last_height: int, claim: Claim) -> Attempt:
+    async def _prepare(self, plan: Plan) -> Attempt:
+        """Sign and simulate, and return the attempt to store. Raises RefusedError."""
+        signed, last_height = await self._sign(plan, fresh=False)
+        try:
+            simulation = await self._chain.simulate(signed.raw)
+        except BlockhashNotFound:
+            signed, last_height = await self._sign(plan, fresh=True)
+            simulation = await self._chain.simulate(signed.raw)
+        if simulation.err is not None:
+            raise RefusedError(simulation)
         message = message_hash(signed.raw)
         tx_id = transaction_id(message, plan.event_instruction, plan.event_inner, plan.type.name)
-        attempt = Attempt(
+        return Attempt(
             tx_id=tx_id,
             org=plan.org,
             wallet_id=plan.wallet_id,
@@ -236,15 +279,35 @@ class Submitter:
             created_at=now_ms(),
         )
 
+    async def _store(self, plan: Plan, attempt: Attempt, claim: Claim) -> None:
         def store(conn: Connection) -> None:
+            self._brake.check_rows(conn, plan.type, plan.org, plan.wallet_id, attested=plan.attested)
             insert_attempt(conn, attempt)
             plan.on_store(conn, attempt)
 
-        await claim.store(store, tx_id=tx_id)
-        return attempt
+        await claim.store(store, tx_id=attempt.tx_id)
+
+    async def _stored_soon(self, plan: Plan, attempt: Attempt, claim: Claim) -> bool:
+        """Store an attempt and return whether that was possible in time."""
+        try:
+            async with asyncio.timeout(_STORING):
+                await self._store(plan, attempt, claim)
+        except sqlite3.IntegrityError:
+            return True  # The first try was committed after its time.
+        except (*WRITE_ERRORS, TimeoutError) as error:
+            _log.warning("urgent_transaction_not_stored", tx_id=attempt.tx_id, type=attempt.type, error=str(error))
+            return False
+        return True
 
     async def resend(self, attempt: Attempt) -> Outcome:
-        """Send the stored bytes of a pending attempt, for the first time or again."""
+        """Send the stored bytes of a pending attempt again, unless a brake overtook it."""
+        kind, attested = self.type_of(attempt), attempt.attestation_hash is not None
+        stopped = self._brake.stops(kind, attempt.org, attempt.wallet_id, attested=attested)
+        if stopped is not None or await self._db.read(lambda conn: is_stopped(conn, attempt.tx_id)):
+            return Outcome(attempt, "pending")
+        return await self._post(attempt)
+
+    async def _post(self, attempt: Attempt) -> Outcome:
         assert attempt.raw is not None
         try:
             await self._chain.send(attempt.raw)

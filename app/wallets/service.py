@@ -1,5 +1,6 @@
 """Wallets: creation, changes, freezing and archiving."""
 
+from dataclasses import replace
 from typing import cast
 
 from solders.instruction import Instruction
@@ -43,6 +44,7 @@ from app.submission.locks import LockScope
 from app.submission.ordering import wait_for_earlier
 from app.submission.plan import Plan, PlanType, RefusedError
 from app.submission.refusals import business_error, error_name
+from app.wallets.freezing import CHANGES_OF_STATE, FREEZE, MANUAL, UNFREEZE, freeze
 from app.wallets.models import (
     AttachedPolicy,
     CreateWallet,
@@ -54,8 +56,6 @@ from app.wallets.models import (
     WalletStatus,
 )
 
-_CHANGES_OF_STATE = frozenset({"update_wallet", "freeze_wallet", "unfreeze_wallet", "close_wallet"})
-
 
 def _forget_details(conn: Connection, attempt: Attempt) -> None:
     assert attempt.wallet_id is not None
@@ -63,16 +63,11 @@ def _forget_details(conn: Connection, attempt: Attempt) -> None:
 
 
 _CREATE = PlanType("create_wallet", on_failed=_forget_details)
-_UPDATE = PlanType("update_wallet", resent=False, waits_for=_CHANGES_OF_STATE)
-#: A freeze may be urgent, so it waits only for what could lift it: neither another freeze nor a change of policy does.
-_FREEZE = PlanType("freeze_wallet", resent=False, waits_for=frozenset({"unfreeze_wallet"}))
-_UNFREEZE = PlanType("unfreeze_wallet", resent=False, waits_for=_CHANGES_OF_STATE)
-_CLOSE = PlanType("close_wallet", resent=False, waits_for=_CHANGES_OF_STATE)
-PLAN_TYPES = (_CREATE, _UPDATE, _FREEZE, _UNFREEZE, _CLOSE)
+_UPDATE = PlanType("update_wallet", resent=False, waits_for=CHANGES_OF_STATE)
+_CLOSE = PlanType("close_wallet", resent=False, waits_for=CHANGES_OF_STATE)
+PLAN_TYPES = (_CREATE, _UPDATE, FREEZE, UNFREEZE, _CLOSE)
 #: Refusals of a change made from an outdated wallet.
 _OUTDATED = frozenset({"AlreadyFrozen", "NotFrozen", "WrongPolicy"})
-#: Reason codes of freezes: by the operator or the authority, and by the expiry of the policy.
-_MANUAL, BY_EXPIRY = 1, 2
 
 
 async def find(service: Service, org: str, wallet_id: str) -> WalletRecord:
@@ -177,27 +172,34 @@ async def update(
 ) -> WalletDetail:
     """Change a wallet: policy and status in one transaction on the chain, label and tags in the database.
 
-    Lifting a manual freeze needs an admin's key and the authority.
+    Lifting a manual freeze needs an admin's key and the authority. A freeze alone overtakes payments.
     """
     if claim.attempt is None:
         await find_living(service, principal.org, wallet_id)
-    if body.policy_id is not None or body.status is not None:
+    freezes = body.status == "frozen" and body.policy_id is None
+    if freezes:
+        await freeze(service, principal, claim, wallet_id)
+    elif body.policy_id is not None or body.status is not None:
         async with service.locks.hold(LockScope.WALLET_STATE, wallet_id):
             await _update(service, principal, claim, wallet_id, body)
     if body.label is not None or body.tags is not None:
         await service.db.write(
             lambda conn: update_wallet_details(conn, wallet_id, now=now_ms(), label=body.label, tags=body.tags)
         )
-    return detail(await find(service, principal.org, wallet_id))
+    shown = await find(service, principal.org, wallet_id)
+    # The chain has confirmed the freeze; the read models may not show it yet.
+    return detail(replace(shown, status="frozen") if freezes else shown)
 
 
 async def _update(service: Service, principal: Principal, claim: Claim, wallet_id: str, body: UpdateWallet) -> None:
     """Change policy and status as far as they differ from the chain's."""
     if await resumed(service, claim) is not None:
         return
-    kind = _UNFREEZE if body.status == "active" else _FREEZE if body.policy_id is None else _UPDATE
+    kind = UNFREEZE if body.status == "active" else _UPDATE
     await wait_for_earlier(service, principal.org, kind.waits_for, wallet_id=wallet_id)
     for again in (True, False):
+        # A freeze that has not reached the chain yet is not lifted by finding nothing to lift.
+        service.brake.check(kind, principal.org, wallet_id, attested=False)
         await service.catch_up()
         before = await find_living(service, principal.org, wallet_id)
         instructions, signers = await _changes(service, principal, before, body)
@@ -225,11 +227,11 @@ async def _changes(
         new_policy = Pubkey.from_string((await policies.find(service, principal.org, body.policy_id)).address)
         instructions.append(build.update_wallet(operator=operator, vault=vault, policy=policy, new_policy=new_policy))
         policy = new_policy
-    if body.status == "frozen" and before.frozen != _MANUAL:
+    if body.status == "frozen" and before.frozen != MANUAL:
         instructions.append(build.freeze_wallet(signer=operator, vault=vault, policy=policy, action="Freeze"))
     if body.status == "active" and before.frozen:
         signer = operator
-        if before.frozen == _MANUAL:
+        if before.frozen == MANUAL:
             if principal.role != "admin":
                 raise AuthenticationError("insufficient_permissions", "Lifting a freeze needs an admin's key.")
             signers.append(service.signers.require_authority())

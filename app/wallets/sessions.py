@@ -38,6 +38,19 @@ async def rotate(  # noqa: PLR0917
     """
     if claim.attempt is None:
         await wallets.find_living(service, principal.org, wallet_id)
+    if principal.role == "agent":
+        return await _rotate(service, principal, claim, wallet_id, body, token)
+    # What the present session signs may be the reason for the rotation.
+    hold = service.brake.engage(principal.org, wallet_id, "session", principal.key_id)
+    try:
+        return await _rotate(service, principal, claim, wallet_id, body, token)
+    finally:
+        await service.brake.release(hold)
+
+
+async def _rotate(  # noqa: PLR0917
+    service: Service, principal: Principal, claim: Claim, wallet_id: str, body: RotateToken, token: str | None
+) -> SessionToken:
     async with service.locks.hold(LockScope.WALLET_SESSION, wallet_id):
         await wait_for_earlier(service, principal.org, _ROTATE.waits_for, wallet_id=wallet_id)
         # Of two rotations with one token, the second must see that the first has ended it.
@@ -53,7 +66,8 @@ async def rotate(  # noqa: PLR0917
         if principal.role == "agent":
             until = await _granted(service, before)
             expires_at = min(expires_at, until)
-        await carry_out(service, _plan(service, before, session.pubkey(), expires_at, until), claim)
+        plan = _plan(service, before, session.pubkey(), expires_at, until)
+        await carry_out(service, plan, claim, overtakes=principal.role != "agent")
     return SessionToken(
         wallet_id=wallet_id, id=wallet_id, session_token=encode_token(session), expires_at=iso(expires_at)
     )

@@ -79,6 +79,8 @@ _BODIES: dict[str, dict[str, Any]] = {
     "fund": {"amount": "1"},
     "update": {"label": "x"},
     "recipient": {"category": "nft"},
+    "pause": {"paused": True},
+    "unpause": {"paused": False},
 }
 _PERMISSIONS: list[tuple[str, str, str | None, set[Role]]] = [
     ("POST", "/v1/policies", "create_policy", {"admin"}),
@@ -95,6 +97,8 @@ _PERMISSIONS: list[tuple[str, str, str | None, set[Role]]] = [
     ("POST", "/v1/wallets/{w}/pay", "pay", {"agent", "operator", "admin"}),
     ("POST", "/v1/payments", "pay", {"agent", "operator", "admin"}),
     ("POST", "/v1/payments/simulate", "simulate", {"viewer", "agent", "operator", "admin"}),
+    ("POST", "/v1/organization/pause", "pause", {"operator", "admin"}),
+    ("POST", "/v1/organization/pause", "unpause", {"admin"}),
     ("GET", "/v1/transactions", None, {"viewer", "agent", "operator", "admin"}),
     ("GET", "/v1/events", None, {"viewer", "agent", "operator", "admin"}),
     ("PUT", "/v1/recipients/example.com", "recipient", {"operator", "admin"}),

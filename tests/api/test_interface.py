@@ -63,6 +63,7 @@ _EXPECTED = {
     ("GET", "/v1/keys"),
     ("DELETE", "/v1/keys/{key_id}"),
     ("POST", "/v1/keys/{key_id}/rotate"),
+    ("POST", "/v1/organization/pause"),
     ("POST", "/v1/webhooks"),
     ("GET", "/v1/webhooks"),
     ("GET", "/v1/webhooks/{webhook_id}"),

@@ -22,7 +22,7 @@ import os, signal, sys
 from app.submission import idempotency
 from app.submission.submitter import Submitter
 moment, number = sys.argv[1], int(sys.argv[2])
-send, seen, armed = Submitter.resend, 0, False
+send, seen, armed = Submitter._post, 0, False
 def arm(*_):
     global armed
     armed = True
@@ -36,7 +36,7 @@ async def deadly(self, attempt):
     if moment == "sent" and seen == number:
         os.kill(os.getpid(), signal.SIGKILL)
     return outcome
-Submitter.resend = deadly
+Submitter._post = deadly
 finish = idempotency.finish
 def unanswered(*arguments):
     if moment == "made" and armed:

@@ -14,14 +14,14 @@ from tests.support.processes import PATIENCE, Serve, exit_code, printed, serving
 _LAUNCHER = """
 import asyncio, pathlib, sys
 from app.submission.submitter import Submitter
-release, send = pathlib.Path(sys.argv[1]), Submitter.resend
+release, send = pathlib.Path(sys.argv[1]), Submitter._post
 async def held(self, attempt):
     if attempt.type == "payment":
         print("held", flush=True)
         while not release.exists():
             await asyncio.sleep(0.01)
     return await send(self, attempt)
-Submitter.resend = held
+Submitter._post = held
 from app.server.cli import main
 main(sys.argv[2:])
 """

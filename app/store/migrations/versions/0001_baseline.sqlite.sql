@@ -342,6 +342,7 @@ CREATE TABLE attempts (
     attestation_hash VARCHAR,
     violation JSON,
     error VARCHAR,
+    stopped_by VARCHAR,
     slot BIGINT,
     created_at BIGINT NOT NULL,
     ended_at BIGINT,
@@ -350,6 +351,15 @@ CREATE TABLE attempts (
 );
 CREATE INDEX attempts_by_status ON attempts (status, created_at);
 CREATE INDEX attempts_by_wallet ON attempts (wallet_id, created_at);
+
+CREATE TABLE brakes (
+    scope VARCHAR NOT NULL,
+    kind VARCHAR NOT NULL,
+    org VARCHAR NOT NULL,
+    actor VARCHAR NOT NULL,
+    since BIGINT NOT NULL,
+    PRIMARY KEY (scope, kind)
+);
 
 CREATE TABLE idempotency (
     org VARCHAR NOT NULL,

@@ -1,0 +1,44 @@
+"""Goes on with freezes and pauses whose requests ended before the chain had confirmed them."""
+
+from typing import ClassVar
+
+from app.chain.errors import ChainUnavailable, RpcError
+from app.core.background import Periodic
+from app.core.errors import ApiError
+from app.organisations import pausing
+from app.submission.brake import Hold
+from app.submission.context import Service
+from app.submission.enforcement import enforce_again
+from app.wallets import freezing
+
+
+class Enforcer(Periodic):
+    """Looks at the brakes that are engaged without a request, at the start and every `interval` seconds."""
+
+    name = "enforcer"
+    waits_for: ClassVar[tuple[type[Exception], ...]] = (ApiError, ChainUnavailable, RpcError)
+
+    def __init__(self, service: Service, *, interval: float = 1.0) -> None:
+        super().__init__(interval)
+        self._service = service
+
+    async def tick(self) -> int:
+        """Look once at each and return how many there were; raises the first error after all were looked at."""
+        holds = self._service.brake.unattended()
+        failure: Exception | None = None
+        for hold in holds:
+            try:
+                await self._enforce(hold)
+            except Exception as error:  # noqa: BLE001 - raised below
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return len(holds)
+
+    async def _enforce(self, hold: Hold) -> None:
+        if hold.row.kind == "session":
+            # Its rotation has ended; only its row could not be deleted.
+            await self._service.brake.lift(hold)
+            return
+        how = freezing if hold.row.kind == "freeze" else pausing
+        await enforce_again(self._service, hold, how.enforcement(self._service, hold))

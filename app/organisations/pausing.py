@@ -1,0 +1,73 @@
+"""Pauses and unpauses organisations. A pause overtakes the payments of all wallets."""
+
+from solders.pubkey import Pubkey
+
+from app.access.keyring import Principal
+from app.core.errors import AuthenticationError, NotFoundError
+from app.submission.brake import Hold
+from app.submission.changes import carry_out, resumed
+from app.submission.context import Service
+from app.submission.enforcement import BrakeRefusedError, Enforcement, enforce
+from app.submission.idempotency import Claim
+from app.submission.locks import LockScope
+from app.submission.ordering import wait_for_earlier
+from app.submission.plan import Plan, PlanType
+
+_PAUSE = PlanType("pause_org", resent=False)
+_UNPAUSE = PlanType("unpause_org", resent=False, waits_for=frozenset({"pause_org", "unpause_org"}), lifts="pause")
+PLAN_TYPES = (_PAUSE, _UNPAUSE)
+
+
+async def set_paused(service: Service, principal: Principal, claim: Claim, *, paused: bool) -> None:
+    """Pause the organisation, which operators may, or unpause it, which needs an admin's key and the authority.
+
+    A pause stops payments in this service at once, and returns once it is confirmed and nothing can undo it.
+    """
+    if paused:
+        await _pause(service, principal, claim)
+    elif principal.role == "admin":
+        await _unpause(service, principal, claim)
+    else:
+        raise AuthenticationError("insufficient_permissions", "Ending a pause needs an admin's key.")
+
+
+async def _pause(service: Service, principal: Principal, claim: Claim) -> None:
+    if claim.attempt is not None and claim.attempt.status == "confirmed":
+        return
+    hold = service.brake.engage(principal.org, None, "pause", principal.key_id)
+    await enforce(service, hold, enforcement(service, hold), claim)
+
+
+async def _unpause(service: Service, principal: Principal, claim: Claim) -> None:
+    authority, org = service.signers.require_authority(), principal.org
+    async with service.locks.hold(LockScope.ORG_STATE, org):
+        if await resumed(service, claim) is not None:
+            return
+        await wait_for_earlier(service, org, _UNPAUSE.waits_for)
+        service.brake.check(_UNPAUSE, org, None, attested=False)
+        if await _is_paused(service, org) is not False:
+            change = service.instructions(org).update_org(signer=authority.pubkey(), paused=False)
+            plan = Plan(org=org, type=_UNPAUSE, instructions=[change], signers=[authority])
+            await carry_out(service, plan, claim)
+
+
+def enforcement(service: Service, hold: Hold) -> Enforcement:
+    """Return how an organisation's pause is put into force."""
+    org, operator = hold.row.org, service.signers.operator
+
+    async def missing() -> Plan | None:
+        paused = await _is_paused(service, org)
+        if paused is None:
+            raise BrakeRefusedError(NotFoundError("not_found", "The organisation is not on the chain."))
+        if paused:
+            return None
+        change = service.instructions(org).update_org(signer=service.signers.operator_address, paused=True)
+        return Plan(org=org, type=_PAUSE, instructions=[change], signers=[operator])
+
+    return Enforcement("pause", _PAUSE, _UNPAUSE, missing)
+
+
+async def _is_paused(service: Service, org: str) -> bool | None:
+    """Return whether the organisation is paused on the chain; None if it is not there."""
+    account = await service.chain.account(Pubkey.from_string(org))
+    return None if account is None else bool(service.codec.decode_account(account.data).data["paused"])

@@ -1,0 +1,47 @@
+"""Brakes: what must not be sent for a wallet or an organisation, kept until the chain itself refuses it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sqlalchemy import Connection, bindparam, delete, select
+
+from app.store.columns import upsert
+from app.store.records import columns_of, fetch_all
+from app.store.state_tables import brakes as table
+
+BrakeKind = Literal["freeze", "pause", "session"]
+
+# Built once: every payment asks.
+_KINDS = select(table.c.scope, table.c.kind).where(table.c.scope.in_((bindparam("org"), bindparam("wallet"))))
+
+
+@dataclass(frozen=True, slots=True)
+class BrakeRow:
+    """A brake. `scope` is a wallet's id or, for the whole organisation, its address; `actor` the API key that asked."""
+
+    scope: str
+    kind: BrakeKind
+    org: str
+    actor: str
+    since: int
+
+
+def put_brake(connection: Connection, brake: BrakeRow) -> None:
+    """Store a brake, or replace the one of its scope and kind."""
+    upsert(connection, table, columns_of(brake), keys=["scope", "kind"])
+
+
+def delete_brake(connection: Connection, scope: str, kind: BrakeKind) -> None:
+    """Delete a brake."""
+    connection.execute(delete(table).where(table.c.scope == scope, table.c.kind == kind))
+
+
+def all_brakes(connection: Connection) -> list[BrakeRow]:
+    """Return every brake, oldest first."""
+    return fetch_all(connection, BrakeRow, select(table).order_by(table.c.since))
+
+
+def brakes_on(connection: Connection, org: str, wallet_id: str | None) -> set[tuple[str, str]]:
+    """Return scope and kind of the brakes on an organisation and on one of its wallets."""
+    found = connection.execute(_KINDS, {"org": org, "wallet": wallet_id or org})
+    return {(row.scope, row.kind) for row in found}

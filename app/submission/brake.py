@@ -1,0 +1,166 @@
+"""The brake: from the moment a freeze, a pause or a revocation is asked for, nothing that it forbids is sent any more.
+
+The chain's own refusal comes later, and payments that already wait would be sent before it. So whoever asks engages a
+brake, which holds in memory at once and as a row over restarts. It is asked in the database transaction that stores an
+attempt, and again immediately before the first send. What was stored and never sent is recorded as failed; what may
+have been sent is not sent again.
+"""
+
+import asyncio
+from collections.abc import Container, Iterable
+from dataclasses import dataclass, field
+
+import structlog
+from sqlalchemy import Connection
+
+from app.core.errors import ApiError, AuthenticationError, BusinessError, UnavailableError
+from app.core.timestamps import now_ms
+from app.store.attempts import stop_attempts
+from app.store.brakes import BrakeKind, BrakeRow, all_brakes, brakes_on, delete_brake, put_brake
+from app.store.database import WRITE_ERRORS, Database
+from app.submission.plan import PlanType
+
+_log = structlog.get_logger(__name__)
+
+#: The error of what a brake stops: also the `error` of an attempt that was stored and never sent.
+STOPPED: dict[str, tuple[type[ApiError], str]] = {
+    "freeze": (BusinessError, "wallet_frozen"),
+    "pause": (BusinessError, "org_paused"),
+    "session": (AuthenticationError, "session_token_invalid"),
+}
+_LATER = "A freeze or pause was asked for and is not finished. Repeat the request once it is."
+
+
+@dataclass(slots=True, eq=False)
+class Hold:
+    """A brake that is engaged, and how many requests are putting it into force on the chain."""
+
+    row: BrakeRow
+    requests: int = 0
+    writing: set[asyncio.Task[None]] = field(default_factory=set)
+
+    @property
+    def wallet_id(self) -> str | None:
+        """The wallet; None if the brake is on the whole organisation."""
+        return None if self.row.scope == self.row.org else self.row.scope
+
+
+class Brake:
+    """The brakes that are engaged: in memory, and as rows. ``types`` are the types of all plans."""
+
+    def __init__(self, db: Database, types: Iterable[PlanType]) -> None:
+        self._db = db
+        self._holds: dict[tuple[str, str], Hold] = {}
+        types = list(types)
+        spending = [one.name for one in types if one.braked]
+        self._types = {kind: [*spending, *(one.name for one in types if one.lifts == kind)] for kind in STOPPED}
+
+    async def load(self) -> None:
+        """Engage what an earlier process left engaged; a session's brake ended with the rotation that it served."""
+
+        def take(conn: Connection) -> list[BrakeRow]:
+            rows = all_brakes(conn)
+            for row in rows:
+                if row.kind == "session":
+                    delete_brake(conn, row.scope, row.kind)
+            return [row for row in rows if row.kind != "session"]
+
+        for row in await self._db.write(take):
+            self._holds[row.scope, row.kind] = Hold(row)
+
+    def engage(self, org: str, wallet_id: str | None, kind: BrakeKind, by: str) -> Hold:
+        """Engage a brake for a request, at once; the row is written meanwhile, and memory holds if it cannot be."""
+        scope = wallet_id or org
+        hold = self._holds.get((scope, kind))
+        if hold is None:
+            hold = self._holds[scope, kind] = Hold(BrakeRow(scope, kind, org, by, now_ms()))
+        hold.requests += 1
+        task = asyncio.create_task(self._write(hold), name=f"brake_{kind}")
+        hold.writing.add(task)
+        task.add_done_callback(hold.writing.discard)
+        return hold
+
+    async def release(self, hold: Hold) -> None:
+        """End a request's brake: the chain refuses by itself now, or refused the brake."""
+        hold.requests -= 1
+        await self.lift(hold)
+
+    def leave(self, hold: Hold) -> None:
+        """End a request whose brake stays engaged, because the chain has not confirmed it."""
+        hold.requests -= 1
+
+    async def lift(self, hold: Hold) -> None:
+        """Release a brake unless a request still needs it; if its row cannot be deleted, it stays engaged."""
+        if hold.requests:
+            return
+        row = hold.row
+
+        def remove(conn: Connection) -> None:
+            self._stop(conn, hold)
+            delete_brake(conn, row.scope, row.kind)
+
+        try:
+            await self._db.write(remove)
+        except WRITE_ERRORS as error:
+            _log.warning("brake_not_released", scope=row.scope, kind=row.kind, error=str(error))
+            return
+        if not hold.requests and self._holds.get((row.scope, row.kind)) is hold:
+            del self._holds[row.scope, row.kind]
+
+    def unattended(self) -> list[Hold]:
+        """Return the brakes that no request is putting into force."""
+        return [hold for hold in self._holds.values() if not hold.requests]
+
+    def stops(self, kind: PlanType, org: str, wallet_id: str | None, *, attested: bool) -> BrakeKind | None:
+        """Return the kind of the brake in memory that stops such a transaction, if one does."""
+        return _stopping(self._holds, kind, org, wallet_id, attested=attested) if self._holds else None
+
+    def check(self, kind: PlanType, org: str, wallet_id: str | None, *, attested: bool) -> None:
+        """Raise the error of the brake in memory that stops such a transaction, if one does."""
+        found = self.stops(kind, org, wallet_id, attested=attested)
+        if found is not None:
+            raise stopped_error(kind, found)
+
+    def check_rows(self, conn: Connection, kind: PlanType, org: str, wallet_id: str | None, *, attested: bool) -> None:
+        """Raise as ``check`` does, also for the rows: another process may have engaged it."""
+        if not kind.braked and kind.lifts is None:
+            return
+        self.check(kind, org, wallet_id, attested=attested)
+        found = _stopping(brakes_on(conn, org, wallet_id), kind, org, wallet_id, attested=attested)
+        if found is not None:
+            raise stopped_error(kind, found)
+
+    async def _write(self, hold: Hold) -> None:
+        def put(conn: Connection) -> None:
+            put_brake(conn, hold.row)
+            self._stop(conn, hold)
+
+        try:
+            await self._db.write(put)
+        except WRITE_ERRORS as error:
+            _log.warning("brake_not_stored", scope=hold.row.scope, kind=hold.row.kind, error=str(error))
+
+    def _stop(self, conn: Connection, hold: Hold) -> None:
+        row, types = hold.row, self._types[hold.row.kind]
+        stop_attempts(conn, row.org, row.kind, types, wallet_id=hold.wallet_id, attested=row.kind == "session")
+
+
+def stopped_error(kind: PlanType, brake: BrakeKind) -> ApiError:
+    """Return the error for a transaction that a brake stopped."""
+    if kind.lifts is not None:
+        return UnavailableError("chain_unavailable", _LATER, headers={"Retry-After": "1"})
+    family, code = STOPPED[brake]
+    return family(code)
+
+
+def _stopping(
+    engaged: Container[tuple[str | None, str]], kind: PlanType, org: str, wallet_id: str | None, *, attested: bool
+) -> BrakeKind | None:
+    forbidden: list[tuple[str | None, BrakeKind]] = []
+    if kind.braked:
+        forbidden = [(wallet_id, "freeze"), (org, "pause")]
+    if kind.braked and attested:
+        forbidden.append((wallet_id, "session"))
+    if kind.lifts is not None:
+        forbidden.append((wallet_id or org, kind.lifts))
+    return next((name for scope, name in forbidden if (scope, name) in engaged), None)

@@ -1,0 +1,61 @@
+"""Freezes wallets. A freeze overtakes payments: it takes no lock and asks the chain alone what it must change."""
+
+from solders.pubkey import Pubkey
+
+from app.access.keyring import Principal
+from app.core.errors import BusinessError, NotFoundError
+from app.store.wallets import vault_of
+from app.submission.brake import Hold
+from app.submission.context import Service
+from app.submission.enforcement import BrakeRefusedError, Enforcement, enforce
+from app.submission.idempotency import Claim
+from app.submission.plan import Plan, PlanType
+
+CHANGES_OF_STATE = frozenset({"update_wallet", "freeze_wallet", "unfreeze_wallet", "close_wallet"})
+FREEZE = PlanType("freeze_wallet", resent=False)
+UNFREEZE = PlanType("unfreeze_wallet", resent=False, waits_for=CHANGES_OF_STATE, lifts="freeze")
+#: Reason codes of freezes: by the operator or the authority, and by the expiry of the policy.
+MANUAL, BY_EXPIRY = 1, 2
+
+
+async def freeze(service: Service, principal: Principal, claim: Claim, wallet_id: str) -> None:
+    """Stop the wallet's payments in this service, freeze it on the chain, and return once nothing can undo that.
+
+    Raises ``chain_unavailable`` while that is not certain; the service goes on by itself then.
+    """
+    if claim.attempt is not None and claim.attempt.status == "confirmed":
+        return
+    hold = service.brake.engage(principal.org, wallet_id, "freeze", principal.key_id)
+    await enforce(service, hold, enforcement(service, hold), claim)
+
+
+def enforcement(service: Service, hold: Hold) -> Enforcement:
+    """Return how a wallet's freeze is put into force."""
+
+    async def missing() -> Plan | None:
+        return await _missing(service, hold.row.org, hold.row.scope)
+
+    return Enforcement(
+        "freeze",
+        FREEZE,
+        UNFREEZE,
+        missing,
+        fulfilled=frozenset({"AlreadyFrozen"}),
+        outdated=frozenset({"WrongPolicy"}),
+    )
+
+
+async def _missing(service: Service, org: str, wallet_id: str) -> Plan | None:
+    address = await service.db.read(lambda conn: vault_of(conn, wallet_id))
+    account = None if address is None else await service.chain.account(address)
+    if address is None or account is None:
+        raise BrakeRefusedError(NotFoundError("wallet_not_found"))
+    state = service.codec.decode_account(account.data)
+    if state.name != "Vault":
+        raise BrakeRefusedError(BusinessError("wallet_archived"))
+    if state.data["frozen"] == MANUAL:
+        return None
+    signer, vault, policy = service.signers.operator_address, Pubkey.from_string(address), state.data["policy"]
+    instruction = service.instructions(org).freeze_wallet(signer=signer, vault=vault, policy=policy, action="Freeze")
+    signers = [service.signers.operator]
+    return Plan(org=org, type=FREEZE, instructions=[instruction], signers=signers, wallet_id=wallet_id)

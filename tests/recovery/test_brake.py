@@ -1,0 +1,258 @@
+"""Brakes over lost answers, restarts and a database that cannot be written."""
+
+import asyncio
+import base64
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from solders.pubkey import Pubkey
+
+from app.store.attempts import Attempt, attempt, pending_attempts
+from app.submission.idempotency import Claim
+from app.submission.plan import Plan
+from app.submission.recovery import Recovery
+from tests.support.http import PATIENCE
+from tests.support.sends import Sends
+from tests.support.service_world import Json, ServiceWorld, error_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+#: Longer than a blockhash lives (150 slots of 0.4 s) and its last block takes to finalize (32 slots).
+EXPIRY_SECONDS = 90.0
+
+
+def _path(wallet: Json) -> str:
+    return f"/v1/wallets/{wallet['wallet_id']}"
+
+
+def _attempt(world: ServiceWorld, tx_id: str) -> Attempt:
+    found = world.service.db.read_now(lambda conn: attempt(conn, tx_id))
+    assert found is not None
+    return found
+
+
+async def _frozen(world: ServiceWorld, wallet: Json) -> int:
+    account = await world.service.chain.account(Pubkey.from_string(wallet["chain_address"]))
+    assert account is not None
+    return int(world.service.codec.decode_account(account.data).data["frozen"])
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(2 * PATIENCE):
+        while not condition():  # noqa: ASYNC110 - work in the background has no signal
+            await asyncio.sleep(0.05)
+
+
+async def _lost(world: ServiceWorld, wallet: Json, to: str, **options: Any) -> str:
+    """Make a payment whose transaction does not reach the chain; returns its id."""
+    world.line.lose_requests = lambda method: method == "sendTransaction"
+    error = error_of(await world.pay(wallet, to, "1", **options), 503, "chain_unavailable")
+    world.line.mend()
+    return str(error["tx_id"])
+
+
+def _brake_after_storing(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch, wallet: Json) -> None:
+    """Engage a freeze's brake once, between storing and sending the next transaction."""
+    submitter = world.service.submitter
+    store = submitter._store
+
+    async def store_and_brake(plan: Plan, stored: Attempt, claim: Claim) -> None:
+        await store(plan, stored, claim)
+        monkeypatch.undo()
+        world.service.brake.leave(world.service.brake.engage(world.org, wallet["wallet_id"], "freeze", "test"))
+
+    monkeypatch.setattr(submitter, "_store", store_and_brake)
+
+
+async def test_payment_stored_and_never_sent_failed_and_its_key_is_free(
+    own_world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, key = own_world, {"Idempotency-Key": "overtaken"}
+    wallet, to = await world.wallet(), await world.payee()
+    sends = Sends(world)
+    _brake_after_storing(world, monkeypatch, wallet)
+
+    error_of(await world.pay(wallet, to, "1", headers=key), 422, "wallet_frozen")
+
+    [row] = (await world.ok("GET", f"{_path(wallet)}/transactions?type=payment"))["data"]
+    assert (row["status"], _attempt(world, row["tx_id"]).error) == ("failed", "wallet_frozen")
+    assert not sends.payments()
+    # The brake goes on alone: it freezes the wallet, then it is released.
+    await _until(lambda: not world.service.brake.unattended())
+    assert await _frozen(world, wallet) == 1
+    await world.restart()
+    await world.service.part(Recovery).recover()
+    assert await world.balance(to) == 0
+    await world.ok("PATCH", _path(wallet), {"status": "active"})
+    assert (await world.pay(wallet, to, "1", headers=key)).json()["status"] == "confirmed"
+    assert await world.balance(to) == 1_000_000
+
+
+async def test_overtaken_payment_is_not_sent_again_over_restart_and_unfreeze(own_world: ServiceWorld) -> None:
+    world, key = own_world, {"Idempotency-Key": "late"}
+    wallet, to = await world.wallet(), await world.payee()
+    tx_id = await _lost(world, wallet, to, headers=key)
+    await world.ok("PATCH", _path(wallet), {"status": "frozen"})
+    await world.restart(confirm_timeout=0.5)
+    await world.ok("PATCH", _path(wallet), {"status": "active"})
+    sends = Sends(world)
+
+    await world.service.part(Recovery).recover()
+    again = (await world.pay(wallet, to, "1", headers=key)).json()
+
+    assert (again["tx_id"], again["status"]) == (tx_id, "pending")
+    assert sends.raw == []
+    world.clock.ahead += EXPIRY_SECONDS
+    await world.service.part(Recovery).recover()
+    found = _attempt(world, tx_id)
+    assert (found.status, found.error) == ("failed", "wallet_frozen")
+    assert await world.balance(to) == 0
+
+
+async def test_brake_holds_over_a_restart_until_the_chain_is_frozen(own_world: ServiceWorld) -> None:
+    world = own_world
+    wallet, to = await world.wallet(), await world.payee()
+    lost = await _lost(world, wallet, to)
+    world.line.lose_requests = lambda _method: True
+    error = error_of(await world.call("PATCH", _path(wallet), {"status": "frozen"}), 503, "chain_unavailable")
+    assert "already sends no payments" in error["message"]
+
+    await world.restart(lose_requests=lambda method: method in {"getMultipleAccounts", "getSignatureStatuses"})
+
+    sends = Sends(world)
+    error_of(await world.pay(wallet, to, "1"), 422, "wallet_frozen")
+    error_of(await world.call("PATCH", _path(wallet), {"status": "active"}), 503, "chain_unavailable")
+    assert sends.raw == []
+    world.line.mend()
+    await _until(lambda: not world.service.brake.unattended())
+    assert await _frozen(world, wallet) == 1
+    await world.service.part(Recovery).recover()
+    assert not sends.payments()
+    assert _attempt(world, lost).status == "pending"
+
+
+async def test_freeze_is_repeated_after_an_earlier_unfreeze_has_landed(own_world: ServiceWorld) -> None:
+    # Given a frozen wallet, and an unfreeze that is on its way
+    world = own_world
+    wallet, to = await world.wallet(), await world.payee()
+    await world.ok("PATCH", _path(wallet), {"status": "frozen"})
+    sends = Sends(world)
+    through, late = world.line.through, list[bytes]()
+
+    async def delay(body: bytes) -> bytes:
+        request = json.loads(body)
+        if isinstance(request, dict) and request["method"] == "sendTransaction" and not late:
+            late.append(body)
+            return json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": "x"}).encode()
+        return await through(body)
+
+    world.line.through = delay
+    unfreeze = asyncio.create_task(world.call("PATCH", _path(wallet), {"status": "active"}))
+    await _until(lambda: bool(late))
+
+    # When a freeze is asked for, and then the unfreeze lands
+    freeze = asyncio.create_task(world.call("PATCH", _path(wallet), {"status": "frozen"}))
+    await asyncio.sleep(0.5)
+    assert not freeze.done()
+    before = len(sends.raw)
+    await through(late[0])
+    error_of(await world.pay(wallet, to, "1"), 422, "wallet_frozen")
+
+    # Then the wallet is frozen again, and only then the freeze is answered
+    assert (await freeze).json()["status"] == "frozen"
+    assert (await unfreeze).status_code == 200
+    assert len(sends.raw) >= before + 2
+    assert await _frozen(world, wallet) == 1
+    assert world.service.brake.unattended() == []
+
+
+async def test_freeze_that_gave_up_on_an_unfreeze_is_repeated_by_itself(own_world: ServiceWorld) -> None:
+    world = own_world
+    await world.restart(confirm_timeout=0.5)
+    wallet, to = await world.wallet(), await world.payee()
+    await world.ok("PATCH", _path(wallet), {"status": "frozen"})
+    raw: list[bytes] = []
+    world.line.lose_requests = lambda method: method == "sendTransaction"
+    lost = error_of(await world.call("PATCH", _path(wallet), {"status": "active"}), 503, "chain_unavailable")["tx_id"]
+    world.line.mend()
+    raw.append(_attempt(world, lost).raw or b"")
+    error = error_of(await world.call("PATCH", _path(wallet), {"status": "frozen"}), 503, "chain_unavailable")
+    assert error["tx_id"] == lost
+
+    # Another node delivers the unfreeze.
+    await world.service.chain.call("sendTransaction", [base64.b64encode(raw[0]).decode(), {"encoding": "base64"}])
+
+    error_of(await world.pay(wallet, to, "1"), 422, "wallet_frozen")
+    await _until(lambda: not world.service.brake.unattended())
+    assert await _frozen(world, wallet) == 1
+    assert (await world.ok("PATCH", _path(wallet), {"status": "frozen"}))["status"] == "frozen"
+
+
+async def test_freeze_lands_while_the_database_cannot_be_written(own_world: ServiceWorld) -> None:
+    world = own_world
+    wallet, to = await world.wallet(), await world.payee()
+    writer: Any = world.service.db._connection.connection.dbapi_connection
+    writer.execute("PRAGMA query_only=ON")
+
+    error = error_of(await world.call("PATCH", _path(wallet), {"status": "frozen"}), 503, "storage_unavailable")
+
+    assert "is confirmed there" in error["message"]
+    assert await _frozen(world, wallet) == 1
+    assert error["tx_signature"] in await world.signatures(wallet["chain_address"])
+    error_of(await world.pay(wallet, to, "1"), 422, "wallet_frozen")
+    writer.execute("PRAGMA query_only=OFF")
+    await world.catch_up()
+    assert (await world.ok("GET", _path(wallet)))["status"] == "frozen"
+    await _until(lambda: not world.service.brake.unattended())
+    await world.ok("PATCH", _path(wallet), {"status": "active"})
+    assert (await world.pay(wallet, to, "1")).status_code == 200
+    assert world.service.db.read_now(pending_attempts) == []
+
+
+async def test_freeze_of_a_full_disk_does_not_pay_what_waits(own_world: ServiceWorld) -> None:
+    world = own_world
+    wallet, to = await world.wallet(), await world.payee()
+    lost = await _lost(world, wallet, to)
+    writer: Any = world.service.db._connection.connection.dbapi_connection
+    [pages] = writer.execute("PRAGMA page_count").fetchone()
+    writer.execute(f"PRAGMA max_page_count={pages}")
+    blobs = 0
+    while blobs < 10_000:
+        blobs += 1
+        response = await world.call("POST", "/v1/policies", {"name": "x" * 100})
+        if response.status_code != 200:
+            break
+
+    frozen = await world.call("PATCH", _path(wallet), {"status": "frozen"})
+
+    assert frozen.status_code in {200, 503}
+    assert await _frozen(world, wallet) == 1
+    await world.service.part(Recovery).recover()
+    writer.execute("PRAGMA max_page_count=1073741823")
+    await _until(lambda: not world.service.brake.unattended())
+    await world.service.part(Recovery).recover()
+    assert _attempt(world, lost).status == "pending"
+    assert await world.balance(to) == 0
+
+
+async def test_pause_is_repeated_after_an_earlier_unpause_has_landed(own_world: ServiceWorld) -> None:
+    world, path = own_world, "/v1/organization/pause"
+    await world.restart(confirm_timeout=0.5)
+    wallet, to = await world.wallet(), await world.payee()
+    await world.ok("POST", path, {"paused": True})
+    world.line.lose_requests = lambda method: method == "sendTransaction"
+    lost = error_of(await world.call("POST", path, {"paused": False}), 503, "chain_unavailable")["tx_id"]
+    world.line.mend()
+    error = error_of(await world.call("POST", path, {"paused": True}), 503, "chain_unavailable")
+    assert error["tx_id"] == lost
+    raw = _attempt(world, lost).raw or b""
+
+    await world.service.chain.call("sendTransaction", [base64.b64encode(raw).decode(), {"encoding": "base64"}])
+
+    error_of(await world.pay(wallet, to, "1"), 422, "org_paused")
+    await _until(lambda: not world.service.brake.unattended())
+    error_of(await world.pay(wallet, to, "1"), 422, "org_paused")
+    await world.ok("POST", path, {"paused": False})
+    assert (await world.pay(wallet, to, "1")).status_code == 200
