@@ -16,7 +16,7 @@ class Enforcer(Periodic):
     """Looks at the brakes that are engaged without a request, at the start and every `interval` seconds."""
 
     name = "enforcer"
-    waits_for: ClassVar[tuple[type[Exception], ...]] = (ApiError, ChainUnavailable, RpcError)
+    outages: ClassVar[tuple[type[Exception], ...]] = (ApiError, ChainUnavailable, RpcError)
 
     def __init__(self, service: Service, *, interval: float = 1.0) -> None:
         super().__init__(interval)
