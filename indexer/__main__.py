@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 from solders.pubkey import Pubkey
 
+from app.chain.errors import ChainUnavailable, RpcError
 from app.chain.transport import HttpTransport
 from idl.codec import load
 from indexer.follower import Indexer
@@ -47,8 +48,11 @@ def main(  # noqa: PLR0917 - one parameter per option
         )
         try:
             if once:
-                added = await indexer.catch_up()
-                click.echo(f"{added} events stored, {indexer.store.count_events()} in all")
+                try:
+                    added = await indexer.catch_up()
+                except (ChainUnavailable, RpcError) as error:
+                    raise click.ClickException(str(error)) from None
+                click.echo(f"{added} events stored, {indexer.store.count_rows()} in all")
                 return
             stop = asyncio.Event()
             for number in (signal.SIGINT, signal.SIGTERM):

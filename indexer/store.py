@@ -134,6 +134,10 @@ class EventStore:
         row = self._db.conn.execute("SELECT count(*) FROM events WHERE instruction <> ?", [NOT_AN_EVENT]).fetchone()
         return int(row[0])
 
+    def count_rows(self) -> int:
+        """Return the number of stored rows: events of the program, and the other facts."""
+        return int(self._db.conn.execute("SELECT count(*) FROM events").fetchone()[0])
+
     # Writing
 
     def record(self, transactions: Iterable[ChainTransaction], *, cursor: tuple[str, str] | None = None) -> int:

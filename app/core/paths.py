@@ -40,6 +40,11 @@ class Paths:
         return self.root / "exports"
 
     @property
+    def sidecars(self) -> Path:
+        """The lock that the processes next to the service share."""
+        return self.root / "sidecars.lock"
+
+    @property
     def keys(self) -> Path:
         """The signing keys."""
         return self.root / "keys"

@@ -66,6 +66,8 @@ class Settings(BaseSettings):
     """Payments and escrow creations of one wallet that may wait to be sent; more are answered with 429."""
     token_accounts_per_day: int = 20
     """Token accounts of recipients that the service pays for, per wallet and 24 hours."""
+    exports: bool = True
+    """Whether this node writes the files of exports. Of the nodes on one data folder, one does at a time."""
     export_lifetime: int = Field(default=86_400, gt=0)
     """How long the file of an export is kept."""
     export_link_lifetime: int = Field(default=900, gt=0)

@@ -51,10 +51,15 @@ class _Download(FileResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_or_refuse(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] in {400, 416}:
-                size = Headers(raw=message["headers"]).get("content-range", "bytes */*")
-                raise RequestError("range_not_satisfiable", headers={"Content-Range": size})
+                # A malformed range comes without the size.
+                size = Headers(raw=message["headers"]).get("content-range")
+                raise RequestError("range_not_satisfiable", headers={} if size is None else {"Content-Range": size})
             await send(message)
 
+        # RFC 9110, section 14.2: a range in an unknown unit is ignored.
+        unit, separator, _ = Headers(scope=scope).get("range", "").partition("=")
+        if separator and unit.strip().lower() != "bytes":
+            scope = {**scope, "headers": [(name, value) for name, value in scope["headers"] if name != b"range"]}
         await super().__call__(scope, receive, send_or_refuse)
 
 

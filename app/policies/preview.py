@@ -50,17 +50,19 @@ async def preview(service: Service, principal: Principal, identifier: str, body:
     """Return what the payments of the attached wallets would have become if the change had been made before them.
 
     Ignores balances, freezes and pauses. Co-signatures and approvals count as they were given; recipients count as they
-    are registered now, from the time of registration. Raises ``rate_limited`` while the organisation has several
+    are registered now, from the time of registration, but only for a change of the list or of the blocked categories.
+    Raises ``rate_limited`` while the organisation has several
     waiting.
     """
     found = await policies.find(service, principal.org, identifier)
-    terms = await apply_changes(service, principal.org, await terms_of(service, found), body)
+    current = await terms_of(service, found)
+    terms = await apply_changes(service, principal.org, current, body)
     as_if = replace(found, rules=terms.rules, allowed_recipients=list(terms.entries.values()))
     async with _admission.enter(service, principal.org):
         end = now_ms()
         start = end - _PERIOD
         history = await service.db.read(lambda conn: _read(conn, found.address, terms.rules, start), in_thread=True)
-        snapshot = await _snapshot(service, principal.org, terms.rules, history)
+        snapshot = await _snapshot(service, principal.org, current, terms.rules, history)
         judged = await asyncio.to_thread(_judge, snapshot, terms, history, start, as_if)
     differing = [one for one in judged if one.would_be != one.status]
     differing.sort(key=lambda one: (one.timestamp, one.tx_id), reverse=True)
@@ -99,7 +101,7 @@ def _read(conn: Connection, address: str, rules: Rules, start: int) -> _History:
     return _History(payments, len(wallets) - left_out, left_out)
 
 
-async def _snapshot(service: Service, org: str, rules: Rules, history: _History) -> Snapshot:
+async def _snapshot(service: Service, org: str, current: Terms, rules: Rules, history: _History) -> Snapshot:
     """Fetch the chain's accounts that the program needs to judge."""
     address = Pubkey.from_string(org)
     needed = [address, service.addresses.mint]
@@ -110,7 +112,7 @@ async def _snapshot(service: Service, org: str, rules: Rules, history: _History)
     existing = {key: account for key, account in zip(needed, accounts, strict=True) if account is not None}
     if address not in existing:
         raise ChainUnavailable("the node does not know the organisation")
-    return Snapshot(program_file(), service.codec, service.addresses, address, existing)
+    return Snapshot(program_file(), service.codec, service.addresses, address, existing, current)
 
 
 def _judge(
@@ -137,7 +139,7 @@ def _judged(
         recipient=payment.recipient or payment.recipient_address,
         amount=format_usdc(payment.amount),
         status="blocked" if payment.status == "blocked" else "confirmed",
-        would_be="confirmed" if found is None else "blocked",
+        would_be="confirmed" if refusal is None else "blocked",
         violation=None if found is None else Violation.model_validate(found),
         timestamp=iso_ms(payment.timestamp),
     )

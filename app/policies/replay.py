@@ -3,11 +3,14 @@
 The VM holds the built program and the organisation's account from the chain. Vaults start anew, with more money than
 they can spend, and their ledgers fill as they did: what precedes the judged period is charged under a policy without
 rules. A payment that the new rules refuse is not charged, which leaves room for later ones.
+
+What a rule says about a recipient depends on its registration, and the VM has only the present one. So where such a
+rule is as it was, the payment's own outcome counts, and only the other rules are judged.
 """
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +29,7 @@ from app.chain.escrow_instructions import OpenEscrow
 from app.chain.instructions import MAX_UNITS, Instructions, compute_unit_limit
 from app.chain.logs import policy_violation
 from app.chain.records import RawAccount
-from app.chain.rules import Rules
+from app.chain.rules import CATEGORIES, Rules
 from app.core.identifiers import new_reference
 from app.policies.allowlists import writes
 from app.policies.terms import Terms
@@ -41,6 +44,8 @@ _FOREVER = 2**62
 #: Where a token account keeps its owner and amount, for the SPL token program and for Token-2022.
 _OWNER, _AMOUNT = slice(32, 64), slice(64, 72)
 _OLD_KEY, _NEW_KEY = b"as it was".ljust(16), b"as it would be".ljust(16)
+#: The policies without the rules about recipients, down to the one that refused: the program checks them in this order.
+_LAX_KEYS = {"allowed_recipients": b"without a list".ljust(16), "blocked_categories": b"any recipient".ljust(16)}
 _ANY_HASH = bytes(32)
 _ANY_PROOF = 1
 #: Seconds; arbitrary, because every escrow is disputed at once.
@@ -53,13 +58,17 @@ class ReplayError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the VM starts from: the program, and the chain's accounts of organisation, mint and recipients."""
+    """What the VM starts from: the program, and the chain's accounts of organisation, mint and recipients.
+
+    ``current`` are the policy's terms before the change.
+    """
 
     program: Path
     codec: Codec
     addresses: Addresses
     org: Pubkey
     accounts: Mapping[Pubkey, RawAccount]
+    current: Terms
 
 
 class PolicyReplay:
@@ -82,6 +91,13 @@ class PolicyReplay:
         if org["paused"]:
             self._do(self._build.update_org(signer=self._authority, paused=False))
         self._old, self._new = self._create_policy(_OLD_KEY, Rules()), self._create_policy(_NEW_KEY, terms.rules)
+        listless = replace(terms.rules, restricted=False)
+        lax = {"allowed_recipients": listless, "blocked_categories": replace(listless, blocked_categories=0)}
+        self._lax = {rule: self._create_policy(_LAX_KEYS[rule], rules) for rule, rules in lax.items()}
+        current = snapshot.current
+        same_entries = current.entries.keys() == terms.entries.keys()
+        self._same_list = same_entries and current.rules.restricted == terms.rules.restricted
+        self._still_blocked = current.rules.blocked_categories & terms.rules.blocked_categories
         self._needs_recipient = bool(terms.rules.restricted or terms.rules.blocked_categories)
         self._allowlist = self._write_allowlist(terms) if terms.entries else None
         self._payees: set[Pubkey] = set()
@@ -102,14 +118,19 @@ class PolicyReplay:
                 self._refund(*heapq.heappop(refunds))
             self._set_time(now)
             if payment.timestamp >= since and policy == self._old:
-                policy = self._new
-                attach = self._build.update_wallet(
-                    operator=self._operator, vault=vault, policy=self._old, new_policy=policy
-                )
-                self._do(attach)
+                policy = self._attach(vault, policy, self._new)
+            if self._stays_refused(payment):
+                yield payment, []
+                continue
             # An escrow is charged like a payment; only one that later gave something back must be replayed as one.
             ended = None if payment.released == payment.amount else payment.settled_at
-            refusal = self._try(self._spending(vault, policy, payee, payment, None if ended is None else counter))
+            number = None if ended is None else counter
+            refusal = self._try(self._spending(vault, policy, payee, payment, number))
+            while refusal is not None and (lax := self._excused(payment, refusal)) is not None:
+                policy = self._attach(vault, policy, lax)
+                refusal = self._try(self._spending(vault, policy, payee, payment, number))
+            if policy in self._lax.values():
+                policy = self._attach(vault, policy, self._new)
             if ended is not None and refusal is None:
                 escrow = OpenEscrow(self._addresses.escrow(vault, counter), vault, payee, self._payer)
                 self._dispute(escrow)
@@ -117,6 +138,33 @@ class PolicyReplay:
                 counter += 1
             if payment.timestamp >= since:
                 yield payment, refusal
+
+    def _attach(self, vault: Pubkey, policy: Pubkey, new: Pubkey) -> Pubkey:
+        """Give a vault another policy and return that."""
+        self._do(self._build.update_wallet(operator=self._operator, vault=vault, policy=policy, new_policy=new))
+        return new
+
+    def _stays_refused(self, payment: PastPayment) -> bool:
+        """Whether a rule about recipients refused the payment, and the change leaves that rule as it is."""
+        if payment.status != "blocked" or payment.violation is None:
+            return False
+        rule, attempted = payment.violation["rule"], payment.violation["attempted"]
+        if rule == "blocked_categories":
+            return attempted in CATEGORIES and self._is_still_blocked(CATEGORIES.index(attempted))
+        return bool(rule == "allowed_recipients" and self._same_list)
+
+    def _excused(self, payment: PastPayment, refusal: Sequence[str]) -> Pubkey | None:
+        """Return the policy to try next if an unchanged rule about recipients refuses what was confirmed."""
+        found = policy_violation(refusal, self._codec)
+        if found is None or payment.status != "confirmed":
+            return None
+        unchanged = (found.rule_name == "allowed_recipients" and self._same_list) or (
+            found.rule_name == "blocked_categories" and self._is_still_blocked(found.attempted)
+        )
+        return self._lax[found.rule_name] if unchanged else None
+
+    def _is_still_blocked(self, category: int) -> bool:
+        return bool(self._still_blocked & (1 << category))
 
     def _create_policy(self, key: bytes, rules: Rules) -> Pubkey:
         self._do(self._build.create_policy(payer=self._payer, authority=self._authority, key=key, rules=rules))
@@ -162,13 +210,13 @@ class PolicyReplay:
         if payee not in self._payees:
             self._set_tokens(payee, vault, 0)
             self._payees.add(payee)
-        judged = policy == self._new
+        listed, judged = policy == self._new, policy != self._old
         co_signed = payment.policy_triggered and payment.status == "confirmed"
         common: dict[str, Any] = {
             "signer": self._session if payment.attestation_hash else self._operator,
             "policy": policy,
             "vault": vault,
-            "allowlist": self._allowlist if judged else None,
+            "allowlist": self._allowlist if listed else None,
             "recipient": self._addresses.recipient(self._org, payee) if judged and self._needs_recipient else None,
             "co_signer": self._operator if co_signed else None,
             "amount": payment.amount,

@@ -162,7 +162,9 @@ async def preview_policy(call: Call, body: PreviewPolicy) -> PolicyPreview:
 
     Shows what the payments and escrows of the last seven days would have become if the change had been made before
     them: the program judges each again, in order, in a virtual machine apart from the chain. Nothing is changed.
-    Balances, freezes and pauses are ignored; co-signatures and approvals count as they were given.
+    Balances, freezes and pauses are ignored; co-signatures and approvals count as they were given. Where the change
+    leaves the allowlist or a blocked category as it is, what either decided then counts; where it does not, recipients
+    count as they are registered now, from the time of that registration.
     """
     return await preview(call.service, call.principal, call.path("policy_id"), body)
 

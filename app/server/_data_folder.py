@@ -91,11 +91,12 @@ def beside_service(settings: Settings) -> Settings:
     """Return the settings of a process that works on a service's data, whether the service runs or not.
 
     Without an address, the chain is the folder's, or in a new folder the embedded chain on its default port. Webhooks
-    and alerts are left to the service, for only one process may send them.
+    and alerts are left to the service, for only one process may send them, and so are exports, which would wait for
+    this process's chain.
     """
     known = folder_chain(Paths(settings.data_dir))
     url = settings.rpc_url or (known.rpc_url if known else f"http://{LOCALHOST}:{settings.localnet_port}")
-    changes = {"rpc_url": url, "webhooks": False, "alerts": False}
+    changes = {"rpc_url": url, "webhooks": False, "alerts": False, "exports": False}
     return with_folder(settings.model_copy(update=changes))
 
 

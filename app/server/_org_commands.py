@@ -12,7 +12,7 @@ from app.core.timestamps import iso_ms
 from app.organisations import service as organisations
 from app.server._command_options import data_folder, open_database, rpc_url, settings_of, usdc_mint
 from app.server._data_folder import beside_service
-from app.server.bootstrap import running
+from app.server._sidecar import running_sidecar
 from app.store.organisations import organisations as all_organisations
 from app.store.organisations import reserve
 
@@ -37,7 +37,7 @@ def create_org(org_id: str, **given: Any) -> None:
     settings = beside_service(settings_of(**given, keeper=False))
 
     async def run() -> None:
-        async with running(settings) as service:
+        async with running_sidecar(settings) as service:
             await organisations.ensure_fees(service)
             made = await organisations.create(service, org_id)
             live = service.identity.cluster == "mainnet-beta"

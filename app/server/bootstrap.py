@@ -218,7 +218,9 @@ async def running(
             Idempotency(db, seal, wait=settings.idempotency_wait),
             DownloadLinks(settings, _derive(secret, b"download links")),
         ]
-        works: list[Background] = [projector, recovery, exporter]
+        works: list[Background] = [projector, recovery]
+        if settings.exports:
+            works.append(exporter)
         if settings.alerts:
             watcher = Watcher(db, projector, settings)
             parts.append(watcher)

@@ -3,13 +3,12 @@
 import asyncio
 import sys
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, aclosing, closing, contextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, aclosing, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, get_args
 
 import click
 from pydantic import TypeAdapter, ValidationError
-from solders.pubkey import Pubkey
 
 from app.access.keyring import KeyRing, Role, status_of
 from app.api.fields import Name
@@ -24,12 +23,14 @@ from app.exports.exporter import LOCK
 from app.keys.models import MAX_OVERLAP
 from app.localnet import DataDirInUseError
 from app.projection.projector import Projector
+from app.recipients.service import parse_address
 from app.server import _demo
 from app.server._command_options import data_folder, open_database, rpc_url, settings_of, usdc_mint
 from app.server._data_folder import beside_service, node_name, remembered, with_folder
 from app.server._faucet_command import faucet
 from app.server._org_commands import orgs
-from app.server.bootstrap import open_localnet, prepare, running
+from app.server._sidecar import running_sidecar
+from app.server.bootstrap import open_localnet, prepare
 from app.server.serve import serve as serve_forever
 from app.server.serve import serve_chain
 from app.store.database import Database
@@ -132,7 +133,7 @@ def keeper(**given: Any) -> None:
     settings = beside_service(settings_of(**given, keeper=True))
 
     async def run() -> None:
-        async with running(settings):
+        async with running_sidecar(settings):
             click.echo(f"Keeper at work on {node_name(settings)}")
             await asyncio.Event().wait()
 
@@ -145,13 +146,17 @@ def keeper(**given: Any) -> None:
 def rebuild(data_dir: Path | None) -> None:
     """Rebuild the read models from the stored events of the chain, while the service is stopped."""
     paths = Paths(settings_of(data_dir=data_dir).data_dir)
-    if not paths.exports.is_dir():
+    if not paths.database.is_file():
         raise click.ClickException(f"there is no service's data in {paths.root}")
-    # A running service holds this lock: meanwhile it would show incomplete data.
-    lock = file_lock.take(paths.exports / LOCK)
-    if lock is None:
-        raise click.ClickException(f"a service runs on {paths.root}; stop it first")
-    with lock, closing(Database(paths.database)) as db, closing(EventStore(paths.events)) as events:
+    paths.exports.mkdir(mode=0o700, exist_ok=True)
+    # What runs on this data holds one of these locks: meanwhile it would read incomplete data.
+    with ExitStack() as stack:
+        for path in (paths.exports / LOCK, paths.sidecars):
+            if (lock := file_lock.take(path)) is None:
+                raise click.ClickException(f"a service or keeper runs on {paths.root}; stop it first")
+            stack.enter_context(lock)
+        db, events = stack.enter_context(closing(Database(paths.database))), EventStore(paths.events)
+        stack.callback(events.close)
 
         async def changes(after: int, limit: int) -> list[StoredEvent]:
             return events.changes(after, limit)
@@ -176,10 +181,12 @@ def verify_export(export: Path, rpc_url: str, program_id: str | None) -> None:
     Exits with 0 if the file has exactly the rows of the chain, with 1 if any row differs, is missing or was added, and
     with 2 if that cannot be determined.
     """
+    if (program := parse_address(program_id or "")) is None and program_id is not None:
+        raise _UndecidedError("--program-id: must be an address in base58")
 
     async def run() -> VerificationReport:
         async with aclosing(HttpTransport(rpc_url)) as transport:
-            return await verify(export, transport, Pubkey.from_string(program_id) if program_id else None)
+            return await verify(export, transport, program)
 
     try:
         report = asyncio.run(run())

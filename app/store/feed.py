@@ -140,11 +140,14 @@ _WALLETS = (
 
 
 def _kinds(types: Sequence[str] | None, severity: str | None) -> list[tuple[str, str]]:
-    """Return the pairs of type and severity that a filter selects; none if it selects all."""
+    """Return the pairs of type and severity that a filter selects, none if it selects all.
+
+    They are sorted: the order of a set differs between processes, and cursors are bound to it.
+    """
     if severity is not None:
         chosen = types or [kind for kind in SEVERITIES if severity in _severities(kind)]
-        return [(kind, severity) for kind in dict.fromkeys(chosen)]
-    return [(kind, one) for kind in dict.fromkeys(types or ()) for one in _severities(kind)]
+        return sorted((kind, severity) for kind in set(chosen))
+    return sorted((kind, one) for kind in set(types or ()) for one in _severities(kind))
 
 
 def _severities(kind: str) -> set[str]:

@@ -1,6 +1,7 @@
 """Pages of lists: newest first; a cursor names the last row of the previous page."""
 
 import base64
+import hashlib
 import json
 from binascii import Error as BinasciiError
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +31,10 @@ from app.store.records import records
 
 T = TypeVar("T")
 _MAX_CURSOR = 256
+_SCOPE_LENGTH = 16
 _LIMIT = 2**63
+#: A parameter that differs from page to page: the time of the request.
+_NOW = "now"
 
 
 class InvalidCursorError(ValueError):
@@ -79,15 +83,16 @@ def fetch_page(
 ) -> RecordPage[T]:
     """Return one page of a list, its rows as records. A page costs the same wherever it starts.
 
+    A cursor is good only for a list with the same parameters, except `now`: organisation and filter are among them.
     Raises `InvalidCursorError`.
     """
     values = {**parameters, "page_limit": limit + 1}
     if cursor is not None:
-        values["page_moment"], values["page_last"] = _decode(cursor, found_by)
+        values["page_moment"], values["page_last"] = _decode(cursor, found_by, _scope(found_by, parameters))
     result = connection.execute(found_by.first if cursor is None else found_by.following, values)
     names, rows = result.keys(), result.all()
     more, rows = len(rows) > limit, rows[:limit]
-    following = _encode(found_by, rows[-1]) if more else None
+    following = _encode(found_by, _scope(found_by, parameters), rows[-1]) if more else None
     return RecordPage(records(record, names, rows), more, following)
 
 
@@ -114,13 +119,18 @@ def _page(
     return union_all(*(query.where(one) for one in either)).order_by(*order).limit(most)
 
 
-def _encode(found_by: Listing, last: Row[Any]) -> str:
-    # The list's name makes its cursors invalid in other lists.
-    text = json.dumps([found_by.name, getattr(last, found_by.time), getattr(last, found_by.key)], separators=(",", ":"))
+def _scope(found_by: Listing, parameters: Mapping[str, Any]) -> str:
+    """Return a short hash of the list and its parameters, which makes its cursors invalid in other lists."""
+    given = sorted((name, value) for name, value in parameters.items() if name != _NOW)
+    return hashlib.sha256(json.dumps([found_by.name, given]).encode()).hexdigest()[:_SCOPE_LENGTH]
+
+
+def _encode(found_by: Listing, scope: str, last: Row[Any]) -> str:
+    text = json.dumps([scope, getattr(last, found_by.time), getattr(last, found_by.key)], separators=(",", ":"))
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
-def _decode(cursor: str, found_by: Listing) -> tuple[int, Any]:
+def _decode(cursor: str, found_by: Listing, scope: str) -> tuple[int, Any]:
     try:
         if len(cursor) > _MAX_CURSOR:
             raise InvalidCursorError("the cursor is too long")
@@ -129,7 +139,7 @@ def _decode(cursor: str, found_by: Listing) -> tuple[int, Any]:
     except (ValueError, BinasciiError, RecursionError) as error:
         raise InvalidCursorError("the cursor is malformed") from error
     match value:
-        case [found_by.name, moment, last] if type(moment) is int and type(last) is found_by.key_type:
+        case [given, moment, last] if given == scope and type(moment) is int and type(last) is found_by.key_type:
             if _fits(moment) and _fits(last):
                 return moment, last
     raise InvalidCursorError("the cursor is malformed")

@@ -1,6 +1,7 @@
 """What wallets have paid and been refused, for replaying it against other rules."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection, and_, or_, select
 
@@ -15,7 +16,7 @@ class PastPayment:
     """A wallet's payment or escrow, confirmed or blocked by its policy at the time.
 
     `amount` is micro-USDC, `timestamp` Unix milliseconds. `attestation_hash` is set if the session key signed.
-    `settled_at` (Unix seconds) and `released` are an escrow's outcome.
+    `violation` is what refused it. `settled_at` (Unix seconds) and `released` are an escrow's outcome.
     """
 
     tx_id: str
@@ -27,6 +28,7 @@ class PastPayment:
     status: str
     policy_triggered: bool
     attestation_hash: str | None
+    violation: dict[str, Any] | None
     timestamp: int
     settled_at: int | None
     released: int | None

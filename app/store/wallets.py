@@ -183,7 +183,7 @@ def wallets(
 
     Archived wallets are listed only if the status asks for them. Raises `InvalidCursorError`.
     """
-    wanted = list(dict.fromkeys(tags))
+    wanted = sorted(set(tags))
     parameters = {"org": org, "now": now, "status": status, "tags": wanted, "tag_count": len(wanted)}
     chosen = _listing(with_status=status is not None, tagged=bool(wanted))
     page: RecordPage[dict[str, Any]] = fetch_page(connection, dict, chosen, parameters, limit=limit, cursor=cursor)

@@ -125,7 +125,7 @@ def _check(what: str, found: Any, members: Mapping[str, type]) -> None:
         raise UnreadableError(f"{what} does not have the members of an export's")
     for name, value in found.items():
         if value is not None and type(value) is not members[name]:
-            raise UnreadableError(f"{what} has a {name} of the wrong type")
+            raise UnreadableError(f"the member {name} of {what} has the wrong type")
 
 
 class _JsonText:

@@ -66,17 +66,19 @@ class VerificationReport:
         yield from (f"OFF-CHAIN {row}" for row in self.off_chain)
         yield from (f"LANDED    {row}" for row in self.landed)
         yield from (f"UNSURE    {row}" for row in self.unsure)
-        yield f"{self.verified} rows verified against the chain, {len(self.problems)} differences."
-        yield f"{len(self.off_chain)} rows are off-chain: nothing about them is verified."
+        yield f"{_count(self.verified, 'row')} verified against the chain, {_count(len(self.problems), 'difference')}."
+        yield f"{_count(len(self.off_chain), 'row')} off-chain, of which nothing is verified."
         if self.landed:
-            yield f"{len(self.landed)} rows landed after the export: only payer, recipient and amount are verified."
+            landed = _count(len(self.landed), "row")
+            yield f"{landed} landed after the export: only payer, recipient and amount are verified."
         if self.later:
-            yield f"{self.later} further rows of the chain landed after slot {scope.slot}, the export's last."
+            yield f"{_count(self.later, 'further row')} of the chain landed after slot {scope.slot}, the export's last."
         unverified = ", ".join(f"{name} ({count})" for name, count in self.unverified.items())
         yield f"Not on the chain and not verified in the verified rows: {unverified}; explorer links;"
         yield f"  the order of rows; timestamps, except that they are within {TOLERANCE} seconds of their blocks."
         if self.unsure:
-            yield f"{len(self.unsure)} rows of the chain are so near an end of the export that they may be missing."
+            unsure = _count(len(self.unsure), "row")
+            yield f"{unsure} of the chain may be missing, so near an end of the export."
 
 
 async def verify(path: Path, transport: Transport, program_id: Pubkey | None = None) -> VerificationReport:
@@ -239,6 +241,10 @@ def _wallet_of(vault: str) -> str | None:
         return wallet_id(vault)
     except ValueError:
         return None
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _moment(text: str) -> int:

@@ -152,10 +152,21 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
     if await service.db.read(lambda conn: has_wallet(conn, org, new.wallet_id)):
         raise ConflictError("wallet_agent_id_conflict")
     try:
-        await carry_out(service, plan, claim)
+        await submit(service, plan, claim)
     except AgentIdTakenError:
         raise ConflictError("wallet_agent_id_conflict") from None
+    except RefusedError as refused:
+        # The System program refuses to create the account a second time, before the read models know the first.
+        if error_name(service.codec, refused) is None and await _exists(service, address):
+            raise ConflictError("wallet_agent_id_conflict") from None
+        raise business_error(service.codec, refused) from None
     return _summary(await find(service, org, new.wallet_id))
+
+
+async def _exists(service: Service, vault: Pubkey) -> bool:
+    """Return whether there is a vault at the address; lamports alone are none."""
+    account = await service.chain.account(vault)
+    return account is not None and bool(account.data)
 
 
 async def _check_owner(service: Service, org: str, named: str | None) -> None:

@@ -76,8 +76,15 @@ async def test_cursor_is_good_for_its_own_list_only(world: ServiceWorld, crowd: 
             else:
                 error = error_of(response, 400, "invalid_request")
                 assert error["message"] == "cursor: was not issued by this list."
-    narrowed = f"/v1/wallets/{wallet}/transactions?limit=1&cursor={cursors['/v1/transactions']}"
-    assert (await world.ok("GET", narrowed))["data"]
+    of_wallet = f"/v1/wallets/{wallet}/transactions"
+    for path in (of_wallet, "/v1/transactions?type=payment", "/v1/transactions?from=2020-01-01"):
+        asked = f"{path}{'&' if '?' in path else '?'}limit=1"
+        error_of(await world.call("GET", f"{asked}&cursor={cursors['/v1/transactions']}"), 400, "invalid_request")
+        own = (await world.ok("GET", asked))["next_cursor"]
+        assert (await world.ok("GET", f"{asked}&cursor={own}"))["data"]
+        error_of(await world.call("GET", f"/v1/transactions?limit=1&cursor={own}"), 400, "invalid_request")
+    # The size of the page and the order of tags do not matter.
+    assert (await world.ok("GET", f"/v1/wallets?limit=2&cursor={cursors['/v1/wallets']}"))["data"]
 
 
 async def _in_every_status(world: ServiceWorld, tags: list[str]) -> dict[str, str]:

@@ -228,6 +228,28 @@ async def test_lists_categories_domains_and_expiry_are_judged_as_of_each_payment
     assert await refused({"expiry": "2100-01-01T00:00:00Z"}) == {}
 
 
+async def test_unchanged_rule_shows_nothing_for_a_recipient_registered_anew(own_world: ServiceWorld) -> None:
+    world = own_world
+    made = await world.policy(blockedCategories=["uncategorized"])
+    wallet, to, late = await world.wallet(made["policy_id"]), await world.payee(), await world.payee()
+    await world.ok("PUT", f"/v1/recipients/{to}", {"category": "subscription"})
+    for amount in ("3", "4"):
+        assert (await world.pay(wallet, to, amount)).json()["status"] == "confirmed"
+    error_of(await world.pay(wallet, late, "1"), 402, "policy_violation")
+    await world.later(5)
+    await world.ok("PUT", f"/v1/recipients/{to}", {"category": "marketplace"})
+
+    async def changes(rules: Json) -> list[tuple[str, str]]:
+        found = (await world.ok("POST", _path(made), rules))["changes"]
+        return [(one["amount"], (one["violation"] or {"rule": "none"})["rule"]) for one in found]
+
+    assert await changes({}) == []
+    assert await changes({"maxPerTx": "3.50"}) == [("4.00", "max_per_tx")]
+    # What did not change still counts towards the day.
+    assert await changes({"maxPerDay": "6.50"}) == [("4.00", "max_per_day")]
+    assert await changes({"blockedCategories": []}) == [("1.00", "none")]
+
+
 async def test_co_signed_payments_stay_co_signed(world: ServiceWorld) -> None:
     made, to = await world.policy(requireCoSign="5"), await world.payee()
     wallet = await world.wallet(made["policy_id"])

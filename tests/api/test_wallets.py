@@ -1,5 +1,6 @@
 """Wallets from creation to archive, and the money between them and the reserve."""
 
+import asyncio
 import time
 from datetime import datetime
 from pathlib import Path
@@ -53,6 +54,17 @@ async def test_agent_id_is_given_once_also_after_archiving(world: ServiceWorld) 
 
     assert archived["status"] == "archived"
     error_of(await world.call("POST", "/v1/wallets", body), 409, "wallet_agent_id_conflict")
+
+
+async def test_parallel_creations_for_one_agent_id_make_one_wallet(world: ServiceWorld) -> None:
+    body = {"agentId": "crowded", "label": "Crowded", "policyId": "pol_moderate"}
+
+    answers = await asyncio.gather(*(world.call("POST", "/v1/wallets", body) for _ in range(8)))
+
+    refused = [one for one in answers if one.status_code != 200]
+    assert len(refused) == 7
+    for one in refused:
+        error_of(one, 409, "wallet_agent_id_conflict")
 
 
 async def test_unknown_policy_creates_nothing(world: ServiceWorld) -> None:

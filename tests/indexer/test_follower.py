@@ -457,6 +457,13 @@ async def test_indexer_runs_alone(stage: Stage, tmp_path: Path) -> None:
     async with stage.localnet.serving("127.0.0.1", 0) as (port, _):
         command = [sys.executable, "-m", "indexer", "--rpc-url", f"http://127.0.0.1:{port}"]
         command += ["--db", str(tmp_path / "alone.db"), "--once"]
-        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert "6 events stored" in done.stdout
+        first, second = [await asyncio.to_thread(_run, command) for _ in range(2)]
+    down = await asyncio.to_thread(_run, command)
+    assert (first.returncode, first.stdout) == (0, "6 events stored, 6 in all\n"), first.stderr
+    assert (second.returncode, second.stdout) == (0, "0 events stored, 6 in all\n"), second.stderr
+    assert (down.returncode, down.stdout) == (1, "")
+    assert down.stderr == "Error: the node does not answer: ConnectError\n"
+
+
+def _run(command: list[str]) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)

@@ -20,6 +20,7 @@ from click.testing import CliRunner, Result
 from solders.keypair import Keypair
 
 from app.chain.addresses import TOKEN_PROGRAM
+from app.core import file_lock
 from app.core.settings import Settings
 from app.server._data_folder import beside_service
 from app.server.bootstrap import prepare
@@ -178,10 +179,10 @@ def test_organisation_made_while_the_service_runs_is_served(tmp_path: Path) -> N
         ]
 
 
-def test_command_beside_a_service_leaves_webhooks_and_alerts_to_it(tmp_path: Path) -> None:
+def test_command_beside_a_service_leaves_its_work_to_it(tmp_path: Path) -> None:
     settings = beside_service(Settings(data_dir=tmp_path, smtp_host="mail.example.com", smtp_from="vault@example.com"))
 
-    assert (settings.webhooks, settings.alerts) == (False, False)
+    assert (settings.webhooks, settings.alerts, settings.exports) == (False, False, False)
     assert settings.rpc_url == "http://127.0.0.1:8899"
 
 
@@ -204,6 +205,29 @@ def test_rebuilding_a_stopped_service_leaves_everything_as_it_was(tmp_path: Path
     with _serve(tmp_path) as serving:
         assert shown(serving) == before
         assert serving.pay()["status"] == "confirmed"
+
+
+def test_keeper_takes_no_export_from_the_service_but_refuses_rebuild(tmp_path: Path) -> None:
+    command = [*_COMMAND, "keeper", "--data-dir", str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2]), "PYTHONUNBUFFERED": "1"}
+    with contextlib.ExitStack() as stack:
+        serving = stack.enter_context(_serve(tmp_path))
+        keeper = stack.enter_context(
+            subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=tmp_path)
+        )
+        stack.callback(keeper.kill)
+        assert keeper.stdout is not None
+        assert keeper.stdout.readline().startswith("Keeper at work")
+
+        url = f"http://127.0.0.1:{serving.port}/v1/transactions/export"
+        headers = {"Authorization": f"Bearer {serving.key}"}
+        export = httpx.post(url, headers=headers, json={"format": "csv"}).json()["export_id"]
+        deadline = time.monotonic() + 10
+        while (found := serving.get(f"/v1/transactions/exports/{export}"))["status"] == "processing":
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert found["status"] == "ready"
+        assert file_lock.take(tmp_path / "sidecars.lock") is None
 
 
 def test_rebuilding_needs_the_data_of_a_service(tmp_path: Path) -> None:

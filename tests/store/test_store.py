@@ -539,6 +539,17 @@ def test_cursor_of_another_list_is_refused(db: Database) -> None:
         db.read_now(lambda c: transactions(c, ORG, cursor=given))
 
 
+def test_cursor_of_another_organisation_or_filter_is_refused(db: Database) -> None:
+    db.write_now(lambda c: fill(c, 10))
+    given = db.read_now(lambda c: transactions(c, ORG, limit=1)).next_cursor
+
+    assert db.read_now(lambda c: transactions(c, ORG, limit=3, cursor=given)).data
+    with pytest.raises(InvalidCursorError):
+        db.read_now(lambda c: transactions(c, OTHER, cursor=given))
+    with pytest.raises(InvalidCursorError):
+        db.read_now(lambda c: transactions(c, ORG, TransactionFilter(start=0), cursor=given))
+
+
 # Feed
 
 

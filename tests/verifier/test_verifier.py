@@ -160,7 +160,7 @@ async def test_refused_payments_memos_and_names_are_off_chain(story: Story) -> N
     blocked = story.row("payment", "blocked")
     assert report.off_chain == [f"{blocked['tx_id']}: blocked payment of 51.00 USDC"]
     assert (report.unverified["memos"], report.unverified["names of recipients"]) == (1, 1)
-    assert "1 rows are off-chain: nothing about them is verified." in report.lines()
+    assert "1 row off-chain, of which nothing is verified." in report.lines()
 
 
 @pytest.mark.parametrize(
@@ -537,6 +537,9 @@ async def test_command_exits_with_1_on_a_difference_and_2_when_undecided(story: 
         wrong = await run(story.changed(lambda _rows: None), "--program-id", "nonsense")
 
     assert (honest.exit_code, false.exit_code, unreadable.exit_code, wrong.exit_code) == (0, 1, 2, 2)
+    assert wrong.output == "Error: --program-id: must be an address in base58\n"
+    assert "verified against the chain, 0 differences." in honest.output
+    assert "verified against the chain, 1 difference." in false.output
     assert "OFF-CHAIN tx_" in honest.output
     assert f"organisation  {story.world.org}" in honest.output
     assert "amount is 1.00?[2J in the export, 45.00 on the chain" in false.output
