@@ -6,8 +6,9 @@ the execution after it cost one run of the virtual machine instead of two.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,8 @@ class Bank:
         self._svm = LiteSVM().with_transaction_history(0).with_blockhash_check(False).with_sigverify(False)
         for address, path in programs.items():
             self._svm.add_program_from_file(address, path)
+        #: The lamports that make an account with so many bytes of data rent-exempt.
+        self.rent_minimum: Callable[[int], int] = cache(self._svm.minimum_balance_for_rent_exemption)
         self._clock_at: tuple[int, int] | None = None
         self._set_clock()
 
@@ -74,10 +77,6 @@ class Bank:
     def put(self, address: Pubkey, account: Account | None) -> None:
         """Create or replace an account; None closes it."""
         self._svm.set_account(address, account or Account(0, b"", Pubkey.default()))
-
-    def rent_minimum(self, size: int) -> int:
-        """Return the lamports that make an account with `size` bytes of data rent-exempt."""
-        return self._svm.minimum_balance_for_rent_exemption(size)
 
     def run(self, transaction: VersionedTransaction) -> Run:
         """Run a transaction on the current state without changing it."""

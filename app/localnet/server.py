@@ -43,7 +43,7 @@ class RpcApp:
             app = answered
         await app(scope, receive, send)
 
-    async def _answer(self, scope: Scope, receive: Receive) -> Response | None:
+    async def _answer(self, scope: Scope, receive: Receive) -> ASGIApp | None:
         """Return the answer to a call, or None if the client is gone. Reads without Request, which costs more."""
         content_type = dict(scope["headers"]).get(b"content-type", b"")
         if content_type.partition(b";")[0].strip().lower() != b"application/json":
@@ -58,11 +58,26 @@ class RpcApp:
             more = part.get("more_body", False)
             if len(body) > _MAX_BODY_BYTES:
                 return PlainTextResponse("request body size exceeds allowed maximum", 413)
-        text = await answer(self._node, body)
-        return Response(text, headers={"access-control-allow-origin": "*"}, media_type="application/json")
+        return _Answer((await answer(self._node, body)).encode())
 
     async def _health(self, _request: Request) -> Response:
         return PlainTextResponse("ok" if self._node.chain.healthy else "behind")
+
+
+class _Answer:
+    """A JSON answer that any page may read; cheaper than a Response, because every payment makes four calls."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        headers = [
+            (b"access-control-allow-origin", b"*"),
+            (b"content-length", str(len(self._body)).encode()),
+            (b"content-type", b"application/json"),
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": self._body})
 
 
 async def _not_allowed(_request: Request) -> Response:
