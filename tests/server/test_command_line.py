@@ -211,7 +211,8 @@ def test_keeper_takes_no_export_from_the_service_but_refuses_rebuild(tmp_path: P
     command = [*_COMMAND, "keeper", "--data-dir", str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2]), "PYTHONUNBUFFERED": "1"}
     with contextlib.ExitStack() as stack:
-        serving = stack.enter_context(_serve(tmp_path))
+        service = stack.enter_context(contextlib.ExitStack())
+        serving = service.enter_context(_serve(tmp_path))
         keeper = stack.enter_context(
             subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=tmp_path)
         )
@@ -228,6 +229,11 @@ def test_keeper_takes_no_export_from_the_service_but_refuses_rebuild(tmp_path: P
             time.sleep(0.05)
         assert found["status"] == "ready"
         assert file_lock.take(tmp_path / "sidecars.lock") is None
+
+        # When only the keeper is left, it alone refuses the rebuild
+        service.close()
+        refused = CliRunner().invoke(main, ["rebuild", "--data-dir", str(tmp_path)])
+        assert (refused.exit_code, "stop it first" in refused.output) == (1, True)
 
 
 def test_rebuilding_needs_the_data_of_a_service(tmp_path: Path) -> None:
