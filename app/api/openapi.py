@@ -16,6 +16,8 @@ from app.api.openapi_examples import BODIES, POLICY_VIOLATION
 from app.api.operation import Headers, api
 
 Json = dict[str, Any]
+#: The meaning of fields, by schema or by method and path; `*` holds those of fields that are everywhere the same.
+Meanings = Mapping[str, Mapping[str, str]]
 
 _JSON = "application/json"
 _REFERENCE = re.compile(r"#/components/schemas/(\w+)")
@@ -79,8 +81,8 @@ _RESPONSE_HEADERS: Mapping[str, Json] = {
 _RETRIED = frozenset({"409", "429", "503"})
 
 
-def document(routes: Sequence[Route], base_url: str) -> Json:
-    """Return the document of these routes, as `/openapi.json` serves it."""
+def document(routes: Sequence[Route], base_url: str, meanings: Meanings) -> Json:
+    """Return the document of these routes, as `/openapi.json` serves it, with the meanings of fields by schema."""
     api.app = Starlette(routes=list(routes))
     # A copy, because spectree can generate it only once a process: that consumes the nested models.
     found: Json = deepcopy(api.spec)
@@ -89,9 +91,12 @@ def document(routes: Sequence[Route], base_url: str) -> Json:
     components["headers"] = deepcopy(dict(_RESPONSE_HEADERS))
     for path, method, operation, headers in _operations(found["paths"], routes):
         _complete(operation, headers, components["schemas"])
+        _explain_parameters(operation, meanings.get(f"{method.upper()} {path}", {}))
         if method == "post" and "{" not in path:
             _link(operation, found["paths"], components["schemas"])
     components["schemas"] = _used(found["paths"], components["schemas"])
+    for name, schema in components["schemas"].items():
+        _explain(schema.get("properties", {}), meanings.get(name, {}), meanings["*"])
     return found
 
 
@@ -135,6 +140,21 @@ def _complete(operation: Json, headers: Headers, schemas: Json) -> None:
         response["headers"] = {
             name: {"$ref": f"#/components/headers/{name}"} for name, applies in answered.items() if applies
         }
+
+
+def _explain_parameters(operation: Json, meanings: Mapping[str, str]) -> None:
+    for one in operation["parameters"]:
+        if one["in"] == "query":
+            _explain({one["name"]: one}, meanings, {})
+        elif one["in"] == "path":
+            one.setdefault("description", f"The {one['name'].removesuffix('_id').replace('_', ' ')}'s id.")
+
+
+def _explain(described: Mapping[str, Json], meanings: Mapping[str, str], everywhere: Mapping[str, str]) -> None:
+    for name, schema in described.items():
+        meaning = meanings.get(name) or everywhere.get(name)
+        if meaning is not None:
+            schema["description"] = meaning
 
 
 def _without_null(schema: Json) -> None:

@@ -25,6 +25,7 @@ from app.core.errors import ApiError, RequestError, StorageUnavailableError, Una
 from app.core.hosts import AllowedHosts
 from app.core.identifiers import random_id
 from app.core.settings import Settings
+from app.docs.meanings import meanings
 from app.escrows import routes as escrows
 from app.events import routes as events
 from app.exports import routes as exports
@@ -202,5 +203,5 @@ def create_app(settings: Settings, service: Service) -> Starlette:
     app.state.base_url = settings.base_url()
     app.state.metrics = Metrics()
     app.state.rate_limits = RateLimits(settings)
-    app.state.openapi = document(operations, settings.base_url())
+    app.state.openapi = document(operations, settings.base_url(), meanings())
     return app
