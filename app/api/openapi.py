@@ -147,7 +147,7 @@ def _explain_parameters(operation: Json, meanings: Mapping[str, str]) -> None:
         if one["in"] == "query":
             _explain({one["name"]: one}, meanings, {})
         elif one["in"] == "path":
-            one.setdefault("description", f"The {one['name'].removesuffix('_id').replace('_', ' ')}'s id.")
+            one["description"] = f"The {one['name'].removesuffix('_id').replace('_', ' ')}'s id."
 
 
 def _explain(described: Mapping[str, Json], meanings: Mapping[str, str], everywhere: Mapping[str, str]) -> None:

@@ -27,6 +27,7 @@ GUIDES: Mapping[str, str] = {
     "exports": "Exports",
     "direct-use": "Direct use",
     "clusters": "Clusters",
+    "mcp": "Tools for agents (MCP)",
 }
 """Title of each guide by its name in file and path."""
 
@@ -119,6 +120,11 @@ def guide_page(name: str) -> str:
     return _page(GUIDES[name], _HOME + _markdown(_file(f"guides/{name}.md")))
 
 
+def guide_text(name: str) -> str:
+    """Return the Markdown of a guide of `GUIDES`."""
+    return _file(f"guides/{name}.md")
+
+
 @cache
 def reference_page() -> str:
     """Return the page that lists everything a client can rely on, with the test of each."""
@@ -180,8 +186,10 @@ def _operation(method: str, path: str, operation: Mapping[str, Any], document: M
 
 def _others(routes: Sequence[Route]) -> str:
     return "".join(
-        f'<h3><span class="method">GET</span> {escape(route.path)}</h3><p>{_inline(route.endpoint.__doc__ or "")}</p>'
+        f'<h3><span class="method">{method}</span> {escape(route.path)}</h3>'
+        f"<p>{_inline(route.endpoint.__doc__ or '')}</p>"
         for route in routes
+        for method in sorted((route.methods or {"GET"}) - {"HEAD"})
     )
 
 

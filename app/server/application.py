@@ -35,6 +35,7 @@ from app.payments import routes as payments
 from app.policies import routes as policies
 from app.recipients import routes as recipients
 from app.server import _docs_routes as documentation
+from app.server import _mcp_routes as mcp
 from app.server import _monitoring_routes as monitoring
 from app.server.health import Health
 from app.store.paging import InvalidCursorError
@@ -63,7 +64,7 @@ operations: list[Route] = [
     *keys.routes,
     *organisations.routes,
 ]
-routes: list[Route] = [*operations, *exports.downloads, *documentation.routes, *monitoring.routes]
+routes: list[Route] = [*operations, *exports.downloads, *mcp.routes, *documentation.routes, *monitoring.routes]
 
 #: JSON-RPC errors of a request that is itself wrong.
 _OUR_FAULT = frozenset({-32600, -32601, -32602})
@@ -204,4 +205,5 @@ def create_app(settings: Settings, service: Service) -> Starlette:
     app.state.metrics = Metrics()
     app.state.rate_limits = RateLimits(settings)
     app.state.openapi = document(operations, settings.base_url(), meanings())
+    app.state.mcp = mcp.mcp_server(app, app.state.openapi)
     return app

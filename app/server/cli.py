@@ -28,6 +28,7 @@ from app.server import _demo
 from app.server._command_options import data_folder, open_database, rpc_url, settings_of, usdc_mint
 from app.server._data_folder import beside_service, node_name, remembered, with_folder
 from app.server._faucet_command import faucet
+from app.server._mcp_command import mcp
 from app.server._org_commands import orgs
 from app.server._sidecar import running_sidecar
 from app.server.bootstrap import open_localnet, prepare
@@ -311,3 +312,4 @@ def rotate_key(key_id: str, data_dir: Path | None, org: str | None, overlap: int
 
 main.add_command(orgs)
 main.add_command(faucet)
+main.add_command(mcp)

@@ -1,0 +1,138 @@
+"""The API's operations as its OpenAPI document describes them, to be called by id with snake_case arguments."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+Json = dict[str, Any]
+
+_JSON = "application/json"
+_REFERENCE = "#/components/schemas/"
+_CAMEL = re.compile(r"(?<!^)(?=[A-Z])")
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What the API answered: a status and its JSON; the status is 0 if there was no answer."""
+
+    status: int
+    body: Json
+    retry_after: str | None = None
+
+    @property
+    def good(self) -> bool:
+        """Whether the request succeeded."""
+        return self.status == 200
+
+
+class BadArgumentError(Exception):
+    """An argument makes no request: a parameter of the path is missing or no id. The message names it."""
+
+
+class Operation:
+    """One operation: where its arguments go, and their schemas."""
+
+    def __init__(self, document: Json, method: str, path: str, described: Json) -> None:
+        self._schemas: Json = document["components"]["schemas"]
+        self.method, self.path = method, path
+        self._parameters: Mapping[str, Json] = {
+            _snake(one["name"]): one for one in described["parameters"] if one["in"] in {"path", "query"}
+        }
+        content = described.get("requestBody", {}).get("content", {})
+        body = self._schemas[_name_of(content[_JSON]["schema"])] if content else {}
+        self._body: Mapping[str, Json] = {_snake(name): schema for name, schema in body.get("properties", {}).items()}
+        self._required = {_snake(name) for name in body.get("required", ())}
+        self.answer = _name_of(described["responses"]["200"]["content"][_JSON]["schema"])
+
+    def arguments(self) -> Json:
+        """Return the JSON schema of each argument."""
+        schemas = {name: {**one["schema"], "description": one["description"]} for name, one in self._parameters.items()}
+        # The titles are only the names once more.
+        return {
+            name: {key: value for key, value in schema.items() if key != "title"}
+            for name, schema in {**schemas, **self._body}.items()
+        }
+
+    def required(self) -> set[str]:
+        """Return the names of the arguments without which the operation is refused."""
+        return self._required | {name for name, one in self._parameters.items() if one["required"]}
+
+    def request(self, arguments: Mapping[str, Any]) -> Json:
+        """Return the request as arguments of httpx. Raises BadArgumentError.
+
+        What the operation does not know goes where the API refuses it by name.
+        """
+        path, query, rest = self.path, {}, {}
+        for name, value in arguments.items():
+            if value is None:
+                continue
+            parameter = self._parameters.get(name)
+            if parameter is not None and parameter["in"] == "path":
+                if str(value).strip(".") == "":
+                    # Clients resolve such a segment, and the path would be another operation's.
+                    raise BadArgumentError(f"{name}: is not an id.")
+                path = path.replace(f"{{{parameter['name']}}}", quote(str(value), safe=""))
+            elif self.method == "GET":
+                query[parameter["name"] if parameter else name] = value
+            else:
+                rest[name] = value
+        if missing := re.search(r"\{(\w+)\}", path):
+            raise BadArgumentError(f"{missing[1]}: is required.")
+        request: Json = {"method": self.method, "url": path}
+        return request | ({"params": query} if self.method == "GET" else {"json": rest})
+
+    def schemas(self, name: str) -> Json:
+        """Return a schema and all that it refers to, by name, with references into `$defs`."""
+        found: Json = {}
+        open_names = {name}
+        while open_names:
+            one = open_names.pop()
+            text = json.dumps(self._schemas[one])
+            found[one] = json.loads(text.replace(_REFERENCE, "#/$defs/"))
+            open_names |= set(re.findall(_REFERENCE + r"(\w+)", text)) - found.keys()
+        return found
+
+
+class Operations:
+    """All operations of a document, by id."""
+
+    def __init__(self, document: Json) -> None:
+        self._by_id = {
+            one["operationId"]: Operation(document, method.upper(), path, one)
+            for path, methods in document["paths"].items()
+            for method, one in methods.items()
+        }
+
+    def __getitem__(self, operation_id: str) -> Operation:
+        return self._by_id[operation_id]
+
+
+class Api:
+    """The API with one caller's credentials."""
+
+    def __init__(self, client: httpx.AsyncClient, operations: Operations) -> None:
+        self._client = client
+        self._operations = operations
+
+    async def call(self, operation_id: str, arguments: Mapping[str, Any]) -> Reply:
+        """Send a request and return its answer, whatever it is. Raises BadArgumentError."""
+        request = self._operations[operation_id].request(arguments)
+        try:
+            response = await self._client.request(**request)
+            body = response.json()
+        except (httpx.HTTPError, ValueError):
+            return Reply(0, {})
+        return Reply(response.status_code, body, response.headers.get("Retry-After"))
+
+
+def _snake(name: str) -> str:
+    return _CAMEL.sub("_", name).lower()
+
+
+def _name_of(reference: Json) -> str:
+    return str(reference["$ref"]).removeprefix(_REFERENCE)

@@ -1,0 +1,31 @@
+"""A policy in plain words."""
+
+from collections.abc import Iterator
+
+from app.mcp.operations import Json
+
+
+def in_words(wallet: Json, policy: Json) -> str:
+    """Return what the policy lets the wallet pay, as Markdown."""
+    head = f"# {wallet['label']} ({wallet['wallet_id']})\n\nPolicy {policy['name']!r} ({policy['policy_id']}):\n"
+    return head + "".join(f"\n- {one}" for one in _sentences(policy))
+
+
+def _sentences(policy: Json) -> Iterator[str]:
+    if policy["max_per_tx"] is not None:
+        yield f"One payment is at most {policy['max_per_tx']} USDC."
+    if policy["max_per_day"] is not None:
+        yield f"In any 24 hours, at most {policy['max_per_day']} USDC are paid."
+    if policy["max_per_month"] is not None:
+        yield f"In a calendar month (UTC), at most {policy['max_per_month']} USDC are paid."
+    if policy["velocity_cap"] is not None:
+        yield f"In any hour, at most {policy['velocity_cap']} payments are made."
+    if policy["allowed_recipients"]:
+        yield f"Only these are paid: {', '.join(policy['allowed_recipients'])}."
+    if policy["blocked_categories"]:
+        yield f"Recipients of these categories are not paid: {', '.join(policy['blocked_categories'])}."
+    if policy["require_co_sign"] is not None:
+        yield f"A payment above {policy['require_co_sign']} USDC needs an operator's approval."
+    if policy["expiry"] is not None:
+        yield f"From {policy['expiry']} on nothing is paid."
+    yield "Escrows count like payments. Amounts of zero are never paid."

@@ -1,0 +1,168 @@
+"""What a tool answers: an outcome, a sentence that a model can act on, and the API's own fields."""
+
+import json
+from collections.abc import Iterable, Mapping
+
+from mcp.types import CallToolResult, TextContent
+
+from app.core.errors import CATALOGUE
+from app.mcp.operations import Json, Reply
+
+#: What an outcome means to the caller.
+OUTCOMES: Mapping[str, str] = {
+    "done": "It is done; `data` shows it.",
+    "pending": "It was sent, and the chain has not confirmed it yet. Ask again before you act on it.",
+    "refused": "It was refused, and nothing has changed; it is refused again until what `message` says has changed.",
+    "invalid": "The arguments or the credentials are wrong; nothing has changed.",
+    "unknown": "Whether it happened is not known. Repeat it with the same `idempotency_key`, never with another.",
+}
+
+_STRING_OR_NULL: Json = {"type": ["string", "null"]}
+
+#: Schema of what every tool answers around its own `data`.
+_AROUND: Mapping[str, Json] = {
+    "outcome": {
+        "type": "string",
+        "enum": list(OUTCOMES),
+        "description": " ".join(f"`{name}`: {meaning}" for name, meaning in OUTCOMES.items()),
+    },
+    "message": {"type": "string", "description": "What happened and what to do next, in words."},
+    "idempotency_key": {
+        **_STRING_OR_NULL,
+        "description": "Repeat the call with this key to learn what became of it; null for tools that change nothing.",
+    },
+    "refusal": {
+        "description": "Which rule of the policy refuses the payment; null if none does.",
+        "anyOf": [{"$ref": "#/$defs/Refusal"}, {"type": "null"}],
+    },
+    "error": {
+        "description": "The API's error; null if there was none.",
+        "anyOf": [{"$ref": "#/$defs/Error"}, {"type": "null"}],
+    },
+}
+
+_DEFINITIONS: Mapping[str, Json] = {
+    "Refusal": {
+        "type": "object",
+        "required": ["rule", "limit", "attempted", "headroom", "retry_at", "approval_id"],
+        "properties": {
+            "rule": {"type": "string", "description": "The rule's name."},
+            "limit": {**_STRING_OR_NULL, "description": "What the rule allows."},
+            "attempted": {**_STRING_OR_NULL, "description": "What the payment would have reached."},
+            "headroom": {**_STRING_OR_NULL, "description": "What is left of the limit; null where there is no amount."},
+            "retry_at": {
+                **_STRING_OR_NULL,
+                "description": "When the same payment would pass; null if waiting does not help.",
+            },
+            "approval_id": {
+                **_STRING_OR_NULL,
+                "description": "The request for an operator's approval; once it is approved, pay again.",
+            },
+        },
+    },
+    "Error": {
+        "type": "object",
+        "required": ["code", "message"],
+        "properties": {
+            "code": {"type": "string", "description": "The error's code, as in the API's catalogue."},
+            "message": {"type": "string", "description": "The API's message; it names a wrong field."},
+            "docs": {"type": "string", "description": "The page of the code."},
+            "request_id": {"type": "string", "description": "To quote to the operator of the service."},
+        },
+    },
+}
+
+#: Statuses that say nothing about whether the request has had an effect, or whether an earlier one with its key has.
+_DOUBTFUL = frozenset({0, 408, 500, 502, 503, 504})
+_IN_PROGRESS = "idempotency_in_progress"
+
+
+def schema(data: Json, definitions: Json) -> Json:
+    """Return the schema of a tool's answer around the schema of its ``data``."""
+    described = {
+        "description": "The API's answer; null unless the request succeeded.",
+        "anyOf": [data, {"type": "null"}],
+    }
+    return {
+        "type": "object",
+        "required": [*_AROUND, "data"],
+        "properties": {**_AROUND, "data": described},
+        "$defs": {**_DEFINITIONS, **definitions},
+    }
+
+
+def result(answer: Reply, data: Json | None, *, key: str | None, verdict: Json | None = None) -> CallToolResult:
+    """Return the result of a tool from the API's answer; ``verdict`` is a simulation of the refused payment."""
+    error = answer.body.get("error") if not answer.good else None
+    refusal = _refusal(error or {}, verdict)
+    outcome = _outcome(answer, key)
+    content = {
+        "outcome": outcome,
+        "message": " ".join(_sentences(outcome, answer, error, refusal, key)),
+        "idempotency_key": key,
+        "refusal": refusal,
+        "error": error and {name: error[name] for name in _DEFINITIONS["Error"]["properties"] if name in error},
+        "data": data if answer.good else None,
+    }
+    return CallToolResult(
+        content=[TextContent(type="text", text=json.dumps(content, ensure_ascii=False))],
+        structured_content=content,
+        is_error=outcome not in {"done", "pending"},
+    )
+
+
+def invalid(message: str) -> CallToolResult:
+    """Return the result for arguments that make no request."""
+    return result(Reply(400, {"error": {"code": "invalid_request", "message": message}}), None, key=None)
+
+
+def _outcome(answer: Reply, key: str | None) -> str:
+    if answer.good:
+        return "pending" if key is not None and answer.body.get("status") == "pending" else "done"
+    if answer.status in _DOUBTFUL or answer.body.get("error", {}).get("code") == _IN_PROGRESS:
+        return "unknown"
+    return "refused" if answer.status in {402, 422, 429} else "invalid"
+
+
+def _refusal(error: Json, verdict: Json | None) -> Json | None:
+    violation = error.get("violation")
+    if violation is None:
+        return None
+    ruled: Json = next((one for one in (verdict or {}).get("rules", ()) if one["rule"] == violation["rule"]), {})
+    return {
+        "rule": violation["rule"],
+        "limit": violation.get("limit"),
+        "attempted": violation.get("attempted"),
+        "headroom": ruled.get("headroom"),
+        "retry_at": (verdict or {}).get("retry_at"),
+        "approval_id": error.get("approval_id"),
+    }
+
+
+def _sentences(outcome: str, answer: Reply, error: Json | None, refusal: Json | None, key: str | None) -> Iterable[str]:
+    if outcome in {"done", "pending"}:
+        yield OUTCOMES[outcome]
+        return
+    yield error["message"] if error else "The service gave no answer."
+    if refusal is not None:
+        yield from _advice(refusal)
+    elif error is not None and error["code"] in CATALOGUE:
+        yield CATALOGUE[error["code"]].remedy
+    if answer.retry_after is not None:
+        yield f"Wait {answer.retry_after} seconds first."
+    if outcome == "unknown":
+        yield OUTCOMES[outcome] if key is not None else "Nothing was changed by this call; ask again."
+
+
+def _advice(refusal: Json) -> Iterable[str]:
+    if refusal["headroom"] is not None:
+        yield f"{refusal['headroom']} is left of this limit."
+    if refusal["retry_at"] is not None:
+        yield f"The same payment would pass from {refusal['retry_at']} on if nothing else is paid until then."
+    if refusal["approval_id"] is not None:
+        yield (
+            f"An operator can approve it: ask for the status of {refusal['approval_id']}, and once it is approved, "
+            "make the same payment again with a new idempotency key."
+        )
+    elif refusal["retry_at"] is None:
+        yield "Waiting does not change that; an operator of the vault would have to change its policy."

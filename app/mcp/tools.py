@@ -1,0 +1,248 @@
+"""The tools: which operation of the API each one is, and what a model should know before it uses it."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mcp.types import CallToolResult, Tool, ToolAnnotations
+
+from app.core.identifiers import random_id
+from app.mcp import results
+from app.mcp.operations import Api, BadArgumentError, Json, Operations, Reply
+
+Arguments = dict[str, Any]
+
+_KEY = "idempotency_key"
+_KEY_MEANING = (
+    "Names this request: a repetition with the same key gets the first answer and changes nothing twice. Without one "
+    "a random key is used, which the result names."
+)
+#: The smallest amount, to ask for what is left of the limits.
+_LEAST = "0.000001"
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What a tool does to the world, as its annotations say."""
+
+    changes: bool = False
+    destructive: bool = False
+    repeatable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class VaultTool:
+    """A tool and the operation that it calls.
+
+    ``wallet`` is the argument that is the API key's own wallet unless it is given, ``fixed`` what the tool decides
+    itself, ``optional`` what it has a value for. ``explain`` asks for the verdict on a refused payment.
+    """
+
+    name: str
+    title: str
+    description: str
+    operation: str
+    effect: Effect = field(default_factory=Effect)
+    wallet: str | None = None
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    explain: Callable[[Arguments], Arguments] | None = None
+    gather: Callable[[Api, Json], Awaitable[Json]] | None = None
+    #: Schemas that ``gather`` adds to the answer: by name, a schema of the API, or a list of it.
+    gathered: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+    def described(self, operations: Operations) -> Tool:
+        """Return the tool with its schemas, as it is listed."""
+        operation = operations[self.operation]
+        arguments = {name: one for name, one in operation.arguments().items() if name not in self.fixed}
+        if self.effect.changes:
+            arguments[_KEY] = {**arguments[_KEY], "description": _KEY_MEANING}
+        else:
+            arguments.pop(_KEY, None)
+        required = operation.required() - self.fixed.keys() - {self.wallet}
+        if self.wallet is not None:
+            meaning = arguments[self.wallet]["description"].rstrip(".")
+            arguments[self.wallet] = {
+                **arguments[self.wallet],
+                "description": f"{meaning}; by default the wallet that the API key is bound to.",
+            }
+        return Tool(
+            name=self.name,
+            title=self.title,
+            description=self.description,
+            input_schema={
+                "type": "object",
+                "properties": arguments,
+                "required": sorted(required),
+                "additionalProperties": False,
+            },
+            output_schema=self._output(operations),
+            annotations=ToolAnnotations(
+                title=self.title,
+                read_only_hint=not self.effect.changes,
+                destructive_hint=self.effect.destructive,
+                idempotent_hint=self.effect.repeatable,
+                open_world_hint=self.effect.changes,
+            ),
+        )
+
+    def _output(self, operations: Operations) -> Json:
+        operation = operations[self.operation]
+        definitions = operation.schemas(operation.answer)
+        data: Json = {"$ref": f"#/$defs/{operation.answer}"}
+        if not self.gathered:
+            return results.schema(data, definitions)
+        properties: Json = {operation.answer.removesuffix("Detail").lower(): data}
+        for name, (schema, meaning) in self.gathered.items():
+            definitions |= operation.schemas(schema.removesuffix("[]"))
+            reference = {"$ref": f"#/$defs/{schema.removesuffix('[]')}"}
+            shape = {"type": "array", "items": reference} if schema.endswith("[]") else reference
+            properties[name] = {"anyOf": [shape, {"type": "null"}], "description": meaning}
+        return results.schema({"type": "object", "properties": properties, "required": list(properties)}, definitions)
+
+    async def run(self, api: Api, given: Arguments) -> CallToolResult:
+        """Call the operation and return the tool's result, also for a refusal."""
+        taken = sorted(given.keys() & self.fixed.keys())
+        if taken:
+            return results.invalid(f"{taken[0]}: is not an argument of this tool.")
+        arguments = {**given, **self.fixed}
+        key = None
+        if self.effect.changes:
+            key = arguments[_KEY] = given.get(_KEY) or random_id("mcp_")
+        if self.wallet is not None and arguments.get(self.wallet) is None:
+            own = await api.call("list_wallets", {"limit": 2})
+            if not own.good:
+                return results.result(own, None, key=None)
+            if len(own.body["data"]) != 1:
+                return results.invalid(f"{self.wallet}: is required, because the API key is bound to no single wallet.")
+            arguments[self.wallet] = own.body["data"][0]["wallet_id"]
+        try:
+            answer = await api.call(self.operation, arguments)
+            verdict = await self._verdict(api, arguments, answer)
+            data = answer.body
+            if answer.good and self.gather is not None:
+                data = await self.gather(api, answer.body)
+        except BadArgumentError as error:
+            return results.invalid(str(error))
+        return results.result(answer, data, key=key, verdict=verdict)
+
+    async def _verdict(self, api: Api, arguments: Arguments, answer: Reply) -> Json | None:
+        if answer.status != 402 or self.explain is None:
+            return None
+        simulated = await api.call("simulate_payment", self.explain(arguments))
+        return simulated.body if simulated.good else None
+
+
+async def _limits(api: Api, wallet: Json) -> Json:
+    """Add the wallet's policy and what is left of its limits."""
+    policy = await api.call("get_policy", {"policy_id": wallet["policy"]["policy_id"]})
+    asked = {"wallet_id": wallet["wallet_id"], "to": wallet["chain_address"], "amount": _LEAST}
+    verdict = await api.call("simulate_payment", asked)
+    return {
+        "wallet": wallet,
+        "policy": policy.body if policy.good else None,
+        "limits": verdict.body["rules"] if verdict.good else None,
+    }
+
+
+def _paid(arguments: Arguments) -> Arguments:
+    return {name: arguments.get(name) for name in ("wallet_id", "to", "amount")}
+
+
+def _locked(arguments: Arguments) -> Arguments:
+    return {"wallet_id": arguments["from_wallet"], "to": arguments.get("to_wallet"), "amount": arguments.get("amount")}
+
+
+_LIMITS = (
+    "Each rule with what is left of it, as judged for the smallest payment to the vault itself, so the verdict on "
+    "recipients means nothing here; null if it cannot be asked now."
+)
+_PAYS = Effect(changes=True, destructive=True, repeatable=False)
+_SETTLES = Effect(changes=True, destructive=True)
+
+TOOLS = (
+    VaultTool(
+        "get_wallet",
+        "Show the vault",
+        "Shows the vault's balance and status, its policy, and for each rule what is left of its limit and when more "
+        "becomes free. Ask it before you plan several payments.",
+        "get_wallet",
+        wallet="wallet_id",
+        gather=_limits,
+        gathered={
+            "policy": ("Policy", "The policy that the program enforces; null if it cannot be read now."),
+            "limits": ("RuleVerdict[]", _LIMITS),
+        },
+    ),
+    VaultTool(
+        "check_payment",
+        "Check a payment",
+        "Asks the on-chain program whether a payment would pass, without paying: the verdict of every rule, what is "
+        "left of it, and when the same payment would pass.",
+        "simulate_payment",
+        wallet="wallet_id",
+        fixed={"currency": "USDC", "memo": None},
+    ),
+    VaultTool(
+        "pay",
+        "Pay",
+        "Pays USDC from the vault to an address, a domain or another vault's id. The on-chain program refuses what "
+        "the policy forbids; the result then names the rule, the limit and when it would pass. If the outcome is "
+        "`unknown` or `pending`, repeat the call with the `idempotency_key` of the result: that never pays twice.",
+        "create_payment",
+        _PAYS,
+        wallet="wallet_id",
+        fixed={"currency": "USDC"},
+        explain=_paid,
+    ),
+    VaultTool(
+        "list_transactions",
+        "List transactions",
+        "Lists the transactions that the API key may see, newest first, with the rule that refused each blocked one.",
+        "list_transactions",
+    ),
+    VaultTool(
+        "get_transaction",
+        "Show a transaction",
+        "Shows a transaction: its status, its signature on the chain, and why it was refused if it was.",
+        "get_transaction",
+    ),
+    VaultTool(
+        "request_approval_status",
+        "Show an approval",
+        "Shows whether an operator has approved a payment above the co-sign threshold. The refused payment names the "
+        "`approval_id`. Once it is approved, make the same payment again: same recipient, same amount.",
+        "get_approval",
+    ),
+    VaultTool(
+        "create_escrow",
+        "Lock money for a task",
+        "Locks USDC for another agent's work, under the same policy as a payment. It is released against the agreed "
+        "proof, or refunded after the timeout.",
+        "create_escrow",
+        _PAYS,
+        wallet="from_wallet",
+        fixed={"currency": "USDC"},
+        explain=_locked,
+    ),
+    VaultTool(
+        "complete_escrow",
+        "Prove the work",
+        "Submits the proof that the task is done, which releases the locked money to the receiver, for good.",
+        "complete_escrow",
+        _SETTLES,
+    ),
+    VaultTool(
+        "dispute_escrow",
+        "Dispute an escrow",
+        "Stops an escrow's timeout until the arbiter decides who gets the money. Say why, and give the hash of the "
+        "evidence if there is any.",
+        "dispute_escrow",
+        _SETTLES,
+    ),
+    VaultTool(
+        "get_escrow",
+        "Show an escrow",
+        "Shows an escrow: its status, the agreed proof, when it expires and how it was settled.",
+        "get_escrow",
+    ),
+)

@@ -1,0 +1,63 @@
+"""`agent-vault mcp`: the tools over standard input and output, for clients that start a program for each server."""
+
+import asyncio
+import os
+from collections.abc import Mapping
+from contextlib import nullcontext
+
+import click
+import httpx
+from mcp.server.stdio import stdio_server
+
+from app.api.openapi import document
+from app.core.paths import ConfigurationError
+from app.docs.meanings import meanings
+from app.docs.render import guide_text
+from app.mcp.operations import Api, Operations
+from app.mcp.server import vault_server
+from app.server.application import operations
+
+#: Longer than the service takes to answer a payment as pending.
+_SECONDS = 120.0
+_KEY, _TOKEN = "AGENT_VAULT_API_KEY", "AGENT_VAULT_SESSION_TOKEN"
+
+
+@click.command("mcp")
+@click.option(
+    "--url", envvar="AGENT_VAULT_URL", default="http://127.0.0.1:8402", show_default=True, help="Address of the API."
+)
+def mcp(url: str) -> None:
+    """Offer the vault as tools of the Model Context Protocol, over standard input and output.
+
+    The API key is read from AGENT_VAULT_API_KEY, the session token from AGENT_VAULT_SESSION_TOKEN, and the address of
+    the API from AGENT_VAULT_URL unless it is given.
+    """
+    headers = _credentials(os.environ)
+    if httpx.URL(url).scheme not in {"http", "https"} or not httpx.URL(url).host:
+        raise ConfigurationError(f"{url} is not the address of an API")
+    asyncio.run(_serve(url, headers))
+
+
+def _credentials(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers of every request. Raises ConfigurationError."""
+    key, token = environment.get(_KEY, "").strip(), environment.get(_TOKEN, "").strip()
+    if not key:
+        raise ConfigurationError(f"set {_KEY} to the agent's API key")
+    for name, value in ((_KEY, key), (_TOKEN, token)):
+        if not (value.isascii() and value.isprintable()):
+            raise ConfigurationError(f"{name} holds characters that no key and no token has")
+    return {"Authorization": f"Bearer {key}"} | ({"Session-Token": token} if token else {})
+
+
+async def _serve(url: str, headers: Mapping[str, str]) -> None:
+    """Serve until standard input ends."""
+    described = document(operations, url, meanings())
+    found = Operations(described)
+    # A redirection would carry the credentials elsewhere.
+    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=_SECONDS, follow_redirects=False) as client:
+        api = Api(client, found)
+        server = vault_server(
+            found, lambda _ctx: nullcontext(api), version=described["info"]["version"], guide=guide_text("mcp")
+        )
+        async with stdio_server() as (received, sent):
+            await server.run(received, sent, server.create_initialization_options())

@@ -1,0 +1,63 @@
+"""`/mcp`: the tools over HTTP, each request with the API's own credentials and no session kept."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+from mcp.server.lowlevel.server import Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.server.transport_security import TransportSecuritySettings
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from app.access.auth import admit
+from app.access.keyring import KeyRing
+from app.docs.render import guide_text
+from app.mcp.operations import Api, Json, Operations
+from app.mcp.server import Context, vault_server
+
+#: Headers of the caller that the requests made for it carry. Nothing else of its request is passed on.
+_PASSED_ON = ("authorization", "session-token", "host")
+
+
+class McpEndpoint:
+    """The Model Context Protocol: the vault as tools for agents, with the headers that the API takes."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        request = Request(scope, receive)
+        state = request.app.state
+        await admit(request, state.service.part(KeyRing), state.rate_limits)
+        manager = StreamableHTTPSessionManager(
+            state.mcp,
+            json_response=True,
+            stateless=True,
+            # The application has checked Host and Origin already, against the same names for all its paths.
+            security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
+            max_request_body_size=state.service.settings.max_body_bytes,
+        )
+        async with manager.run():
+            await manager.handle_request(scope, receive, send)
+
+
+def mcp_server(app: Starlette, openapi: Json) -> Server[Json]:
+    """Return the server whose tools are requests to ``app`` in the name of whoever calls them."""
+    operations = Operations(openapi)
+
+    @asynccontextmanager
+    async def credentials(ctx: Context) -> AsyncIterator[Api]:
+        request = ctx.request
+        assert isinstance(request, Request)
+        client = (request.client.host, request.client.port) if request.client else ("", 0)
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False, client=client)
+        headers = {name: request.headers[name] for name in _PASSED_ON if name in request.headers}
+        # Without a socket there are no time-outs: the operations have their own.
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as own:
+            yield Api(own, operations)
+
+    return vault_server(operations, credentials, version=openapi["info"]["version"], guide=guide_text("mcp"))
+
+
+routes = [Route("/mcp", McpEndpoint(), methods=["POST"])]

@@ -1,0 +1,1 @@
+"""The vault as tools of the Model Context Protocol."""

@@ -1,0 +1,223 @@
+"""`/mcp`: every tool by the official client over HTTP, with an agent's own credentials."""
+
+import hashlib
+import json
+from typing import Any
+
+import httpx
+import pytest
+from mcp.shared.exceptions import MCPError
+
+from app.mcp.tools import TOOLS
+from tests.mcp.clients import agent, connected, headers_of
+from tests.support.http import served
+from tests.support.service_world import ServiceWorld, error_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+_OUTPUT = b"the answer"
+_PROOF = f"sha256:{hashlib.sha256(_OUTPUT).hexdigest()}"
+
+
+def _rpc(method: str, **params: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+
+
+async def test_every_tool_over_http(world: ServiceWorld) -> None:
+    payee, worker = await world.payee(), await world.wallet()
+    async with agent(world, maxPerTx="5", maxPerDay="20", requireCoSign="3") as one:
+        called = {"list_transactions"}
+
+        async def done(tool: str, **arguments: Any) -> Any:
+            called.add(tool)
+            content = await one.call(tool, **arguments)
+            assert content["outcome"] == "done", content
+            return content["data"]
+
+        # What may be paid, and a payment
+        shown = await done("get_wallet")
+        assert shown["wallet"]["wallet_id"] == one.wallet["wallet_id"]
+        [day] = [rule for rule in shown["limits"] if rule["rule"] == "max_per_day"]
+        assert day["headroom"] == "20.00"
+        assert (await done("check_payment", to=payee, amount="2"))["allowed"] is True
+        paid = await done("pay", to=payee, amount="2", memo="for the answer")
+        assert await world.balance(payee) == 2_000_000
+        assert (await done("get_transaction", tx_id=paid["tx_id"]))["memo"] == "for the answer"
+        listed = await done("list_transactions", status="confirmed", type="payment", limit=1)
+        assert [row["tx_id"] for row in listed["data"]] == [paid["tx_id"]]
+
+        # Above the co-sign threshold: an approval, then the same payment
+        refused = await one.call("pay", to=payee, amount="4")
+        approval_id = refused["refusal"]["approval_id"]
+        assert refused["outcome"] == "refused"
+        assert (await done("request_approval_status", approval_id=approval_id))["status"] == "pending"
+        await world.ok("POST", f"/v1/approvals/{approval_id}/approve", {})
+        assert (await done("request_approval_status", approval_id=approval_id))["status"] == "approved"
+        assert (await done("pay", to=payee, amount="4"))["status"] == "confirmed"
+
+        # Escrows: one disputed, one completed by the other side
+        terms = {"to_wallet": worker["wallet_id"], "amount": "1", "task_description": "Answer."}
+        disputed = await done("create_escrow", **terms)
+        await done("dispute_escrow", escrow_id=disputed["escrow_id"], reason="Nobody answered.")
+        assert (await done("get_escrow", escrow_id=disputed["escrow_id"]))["status"] == "disputed"
+        locked = await done("create_escrow", **terms, expected_output_hash=_PROOF)
+        async with served(world) as url, connected(url, await headers_of(world, worker)) as other:
+            proof = {"escrow_id": locked["escrow_id"], "proof_type": "output_hash", "proof": _PROOF}
+            completed = await other.call_tool("complete_escrow", proof)
+            called.add("complete_escrow")
+        assert completed.structured_content["data"]["status"] == "released"
+
+        assert called == {tool.name for tool in TOOLS}
+
+
+async def test_refusal_names_rule_limit_headroom_and_when_it_passes(world: ServiceWorld) -> None:
+    payee = await world.payee()
+    async with agent(world, maxPerDay="5") as one:
+        await one.call("pay", to=payee, amount="4")
+
+        refused = await one.call("pay", to=payee, amount="2.50", idempotency_key="order 7")
+
+        refusal = refused["refusal"]
+        assert refusal["rule"] == "max_per_day"
+        assert (refusal["limit"], refusal["attempted"], refusal["headroom"]) == ("5.00", "6.50", "1.00")
+        assert refusal["retry_at"] is not None
+        assert refusal["retry_at"] in refused["message"]
+        assert refused["idempotency_key"] == "order 7"
+        assert refused["error"]["code"] == "policy_violation"
+        assert refused["data"] is None
+        assert await world.balance(payee) == 4_000_000
+
+
+async def test_key_of_a_result_repeats_it_and_another_pays_again(world: ServiceWorld) -> None:
+    payee = await world.payee()
+    async with agent(world) as one:
+        first = await one.call("pay", to=payee, amount="1")
+
+        again = await one.call("pay", to=payee, amount="1", idempotency_key=first["idempotency_key"])
+        other = await one.call("pay", to=payee, amount="1")
+
+        assert first["idempotency_key"].startswith("mcp_")
+        assert again["data"]["tx_id"] == first["data"]["tx_id"]
+        assert other["data"]["tx_id"] != first["data"]["tx_id"]
+        assert await world.balance(payee) == 2_000_000
+
+
+async def test_payment_whose_outcome_is_unknown_says_so_and_how_to_go_on(own_world: ServiceWorld) -> None:
+    payee = await own_world.payee()
+    async with agent(own_world) as one:
+        own_world.line.lose_requests = lambda _method: True
+
+        lost = await one.call("pay", to=payee, amount="1", idempotency_key="k")
+
+        own_world.line.mend()
+        again = await one.call("pay", to=payee, amount="1", idempotency_key="k")
+        assert lost["outcome"] == "unknown"
+        assert lost["error"]["code"] == "chain_unavailable"
+        assert "idempotency_key" in lost["message"]
+        assert again["outcome"] == "done"
+        assert await own_world.balance(payee) == 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "said"),
+    [
+        ("pay", {"to": "nobody", "amount": "1"}, "to"),
+        ("pay", {"to": "11111111111111111111111111111112", "amount": 1}, "amount"),
+        ("pay", {"to": "11111111111111111111111111111112", "amount": "1", "currency": "EUR"}, "currency"),
+        ("pay", {"to": "11111111111111111111111111111112", "amount": "1", "tip": "9"}, "tip"),
+        ("pay", {"amount": "1"}, "to"),
+        ("get_transaction", {}, "tx_id"),
+        ("get_transaction", {"tx_id": "../keys"}, "no object with this id"),
+        ("get_transaction", {"tx_id": ".."}, "tx_id"),
+        ("list_transactions", {"colour": "red"}, "colour"),
+    ],
+)
+async def test_wrong_arguments_are_named_and_change_nothing(
+    world: ServiceWorld, tool: str, arguments: dict[str, Any], said: str
+) -> None:
+    async with agent(world) as one:
+        content = await one.call(tool, **arguments)
+
+        assert content["outcome"] == "invalid"
+        assert said in content["message"]
+        shown = await world.ok("GET", f"/v1/wallets/{one.wallet['wallet_id']}")
+        assert shown["usdc_balance"] == "100.00"
+
+
+async def test_tool_and_resource_that_do_not_exist_are_refused(world: ServiceWorld) -> None:
+    async with agent(world) as one:
+        with pytest.raises(MCPError, match="no tool"):
+            await one.client.call_tool("rotate_token", {})
+        with pytest.raises(MCPError, match="no resource"):
+            await one.client.read_resource("agent-vault://keys")
+
+
+async def test_policy_is_read_in_plain_words(world: ServiceWorld) -> None:
+    async with agent(world, maxPerDay="7", velocityCap=3) as one:
+        listed = await one.client.list_resources()
+        policy, guide = await one.read("agent-vault://policy"), await one.read("agent-vault://guide")
+
+        assert {str(found.uri) for found in listed.resources} == {"agent-vault://policy", "agent-vault://guide"}
+        assert "In any 24 hours, at most 7.00 USDC are paid." in policy
+        assert "In any hour, at most 3 payments are made." in policy
+        assert "idempotency_key" in guide
+
+
+async def test_request_without_a_key_is_refused(world: ServiceWorld) -> None:
+    async with served(world) as url, httpx.AsyncClient(base_url=url) as http:
+        for headers in ({}, {"Authorization": "Bearer avk_test_no"}, {"Authorization": "Basic eDp5"}):
+            refused = await http.post("/mcp", json=_rpc("tools/list"), headers=headers)
+
+            error_of(refused, 401, "authentication_failed")
+
+
+async def test_foreign_host_and_origin_do_not_reach_the_tools(world: ServiceWorld) -> None:
+    key = {"Authorization": f"Bearer {world.keys['admin']}"}
+    async with served(world) as url, httpx.AsyncClient(base_url=url) as http:
+        for foreign in ({"Host": "attacker.example"}, {"Origin": "https://attacker.example"}):
+            refused = await http.post("/mcp", json=_rpc("tools/list"), headers={**key, **foreign})
+
+            error_of(refused, 403, "host_not_allowed")
+
+
+async def test_agents_key_alone_pays_nothing(world: ServiceWorld) -> None:
+    wallet, payee = await world.wallet(), await world.payee()
+    headers = await headers_of(world, wallet)
+    del headers["Session-Token"]
+    async with served(world) as url, connected(url, headers) as client:
+        refused = await client.call_tool("pay", {"to": payee, "amount": "1"})
+
+        assert refused.is_error
+        assert refused.structured_content["error"]["code"] == "session_token_invalid"
+        assert await world.balance(payee) == 0
+
+
+async def test_agent_reaches_no_other_wallet(world: ServiceWorld) -> None:
+    other, payee = await world.wallet(), await world.payee()
+    async with agent(world) as one:
+        refused = await one.call("pay", wallet_id=other["wallet_id"], to=payee, amount="1")
+
+        assert refused["error"]["code"] == "insufficient_permissions"
+        assert await world.balance(payee) == 0
+
+
+async def test_results_hold_no_credential(world: ServiceWorld) -> None:
+    async with agent(world) as one:
+        said = [await one.call(tool.name) for tool in TOOLS]
+
+        text = json.dumps(said)
+        for secret in one.headers.values():
+            assert secret.removeprefix("Bearer ") not in text
+
+
+async def test_frozen_wallet_is_refused_with_a_remedy(world: ServiceWorld) -> None:
+    payee = await world.payee()
+    async with agent(world) as one:
+        await world.ok("PATCH", f"/v1/wallets/{one.wallet['wallet_id']}", {"status": "frozen"})
+
+        refused = await one.call("pay", to=payee, amount="1")
+
+        assert refused["outcome"] == "refused"
+        assert refused["refusal"] is None
+        assert refused["error"]["code"] == "wallet_frozen"
+        assert "Unfreeze" in refused["message"]

@@ -1,0 +1,58 @@
+"""What a model reads before it calls: every schema and description is complete."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from app.api.openapi import document
+from app.docs.meanings import meanings
+from app.mcp.operations import Operations
+from app.mcp.tools import TOOLS, VaultTool
+from app.server.application import operations
+
+_OPERATIONS = Operations(document(operations, "http://localhost", meanings()))
+_SECRETS = ("token", "secret", "password", "api_key", "authorization")
+
+_each = pytest.mark.parametrize("tool", TOOLS, ids=[tool.name for tool in TOOLS])
+
+
+def _properties(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, one in schema.get("properties", {}).items():
+        yield f"{path}/{name}", one
+        yield from _properties(one, f"{path}/{name}")
+    for name, one in schema.get("$defs", {}).items():
+        yield from _properties(one, f"{path}/{name}")
+
+
+@_each
+def test_every_argument_and_field_is_described(tool: VaultTool) -> None:
+    listed = tool.described(_OPERATIONS)
+
+    assert listed.title
+    assert (listed.description or "").endswith(".")
+    assert listed.output_schema is not None
+    for schema in (listed.input_schema, listed.output_schema):
+        Draft202012Validator.check_schema(schema)
+        for path, one in _properties(schema):
+            described = one.get("description", "")
+            assert described.endswith("."), path
+
+
+@_each
+def test_no_argument_is_a_secret(tool: VaultTool) -> None:
+    for name in tool.described(_OPERATIONS).input_schema["properties"]:
+        assert not any(word in name for word in _SECRETS), name
+
+
+@_each
+def test_annotations_say_what_the_operation_does(tool: VaultTool) -> None:
+    listed = tool.described(_OPERATIONS)
+
+    changes = "idempotency_key" in listed.input_schema["properties"]
+    assert listed.annotations is not None
+    assert listed.annotations.read_only_hint is not changes
+    assert listed.annotations.destructive_hint is changes
+    if not changes:
+        assert listed.annotations.idempotent_hint is True
