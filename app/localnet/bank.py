@@ -17,7 +17,7 @@ from solders.clock import Clock
 from solders.litesvm import LiteSVM
 from solders.pubkey import Pubkey
 from solders.transaction import VersionedTransaction
-from solders.transaction_metadata import FailedTransactionMetadata, TransactionMetadata
+from solders.transaction_metadata import FailedTransactionMetadata, SimulatedTransactionInfo, TransactionMetadata
 
 from app.localnet import transactions
 from app.localnet.timeline import SLOTS_PER_EPOCH, Timeline
@@ -90,7 +90,8 @@ class Bank:
         if not self._rent_allows(payer, charged):
             run.err = _insufficient_funds_for_rent(0)
             return run
-        result = self._svm.simulate_transaction(transaction)
+        priority = transactions.priority_fee(message)
+        result = self._simulated(transaction, payer_address, payer, priority)
         run.meta = result.meta()
         if isinstance(result, FailedTransactionMetadata):
             run.err = json.loads(result.to_json())["err"]
@@ -102,6 +103,18 @@ class Bank:
         if run.err is not None:
             run.after = {payer_address: charged} if run.landed else {}
         return run
+
+    def _simulated(
+        self, transaction: VersionedTransaction, payer_address: Pubkey, payer: Account | None, priority: int
+    ) -> SimulatedTransactionInfo | FailedTransactionMetadata:
+        """Run a transaction whose payer has paid the priority fee, which LiteSVM does not charge."""
+        if not priority or payer is None:
+            return self._svm.simulate_transaction(transaction)
+        self.put(payer_address, _less(payer, min(priority, payer.lamports)))
+        try:
+            return self._svm.simulate_transaction(transaction)
+        finally:
+            self.put(payer_address, payer)
 
     def _rent_error(self, run: Run) -> Any:
         # LiteSVM leaves out this check of the validator: no account may be left below the rent-exempt minimum.

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from based58 import b58encode
+from based58 import b58decode, b58encode
 from solders.account import Account
 from solders.instruction import CompiledInstruction
 from solders.message import Message, MessageV0
@@ -14,6 +14,7 @@ from solders.transaction import VersionedTransaction
 
 from app.localnet import tokens
 from app.localnet.errors import INVALID_REQUEST, UNSUPPORTED_TRANSACTION_VERSION, MethodError
+from app.localnet.parsed_instructions import parsed_instruction
 from app.localnet.storage import StoredTransaction, to_json
 
 _MAX_BASE58_DATA = 128
@@ -156,7 +157,8 @@ def _message_json(message: Message | MessageV0) -> dict[str, Any]:
 def _resolve_indexes(shown: dict[str, Any], message: Message | MessageV0, meta: dict[str, Any]) -> None:
     """Replace indexes by addresses in `shown`, the JSON form of `message`, and in `meta`.
 
-    Instructions get the RPC's partially decoded form: program, accounts and data.
+    Instructions of well-known programs are parsed; the others get the RPC's partially decoded form: program, accounts
+    and data.
     """
     header = message.header
     signers = header.num_required_signatures
@@ -173,12 +175,11 @@ def _resolve_indexes(shown: dict[str, Any], message: Message | MessageV0, meta: 
         return {"pubkey": key, "signer": False, "source": "lookupTable", "writable": writable}
 
     def decoded(instruction: dict[str, Any]) -> dict[str, Any]:
-        return {
-            "programId": keys[instruction["programIdIndex"]],
-            "accounts": [keys[index] for index in instruction["accounts"]],
-            "data": instruction["data"],
-            "stackHeight": instruction["stackHeight"],
-        }
+        program = keys[instruction["programIdIndex"]]
+        named = [keys[index] for index in instruction["accounts"]]
+        ends = {"programId": program, "stackHeight": instruction["stackHeight"]}
+        parsed = parsed_instruction(program, named, b58decode(instruction["data"].encode()))
+        return (parsed or {"accounts": named, "data": instruction["data"]}) | ends
 
     for group in (shown, *meta["innerInstructions"]):
         group["instructions"] = [decoded(instruction) for instruction in group["instructions"]]

@@ -55,8 +55,8 @@ class Localnet:
         self._faucet_calls = int(time.time() * 1000)
         self._subscriptions = Subscriptions(chain)
         node = Node(chain, faucet.pubkey(), lambda address, lamports: str(self._airdrop(address, lamports)))
-        self.rpc_app: ASGIApp = RpcApp(node)
         self.ws_app: ASGIApp = Starlette(routes=[WebSocketRoute("/", self._subscriptions.serve)])
+        self.rpc_app: ASGIApp = RpcApp(node, self.ws_app)
 
     @classmethod
     def open(
@@ -150,7 +150,9 @@ class Localnet:
         hosts: AllowedHosts | None = None,
         http: type[asyncio.Protocol] | None = None,
     ) -> AsyncIterator[tuple[int, int]]:
-        """Serve HTTP on `port` and WebSocket on the next one while the context lasts; yields both ports.
+        """Serve HTTP and WebSocket on `port`, WebSocket also on the next one; yields both ports.
+
+        A validator has them on two ports, and hosted nodes on one.
 
         Requests may name `hosts`, by default this machine's own. `http` is uvicorn's HTTP protocol, such as one with
         time limits. Port 0 takes any free pair. Signal handlers are left to the caller. Raises OSError: a port is

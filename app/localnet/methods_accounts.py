@@ -13,11 +13,10 @@ from app.localnet import params, tokens
 from app.localnet.context import ACCOUNT_FIELDS, Method, Node, account_config, commitment_of, context_config
 from app.localnet.encoding import account_json
 from app.localnet.errors import invalid_params
+from app.localnet.filters import account_filters
 from app.localnet.params import Commitment
 
 _MAX_ACCOUNTS = 100
-_MAX_FILTERS = 4
-_MAX_MEMCMP_BYTES = 128
 
 
 def _account(node: Node, address: Pubkey, config: dict[str, Any]) -> Account | None:
@@ -52,42 +51,11 @@ def get_multiple_accounts(node: Node, addresses: list[Pubkey], config: dict[str,
 # Searches
 
 
-def _filter(value: Any) -> tuple[str, list[Any]]:
-    """Read one filter of getProgramAccounts into an SQL condition and its values."""
-    if value == "tokenAccountState":
-        value = {"tokenAccountState": None}
-    kind, detail = params.single_entry(value)
-    params.choice("dataSize", "memcmp", "tokenAccountState")(kind)
-    if kind == "dataSize":
-        return " AND length(data) = ?", [params.unsigned(maximum=2**63 - 1)(detail)]
-    if kind == "tokenAccountState":
-        return " AND token_owner IS NOT NULL", []
-    read = params.config("Memcmp", {"offset": params.usize}, frozenset({"offset", "bytes"}))(detail)
-    expected = _memcmp_bytes(detail["bytes"], detail.get("encoding"))
-    if len(expected) > _MAX_MEMCMP_BYTES:
-        raise invalid_params("Invalid param: DataTooLarge")
-    # SQLite counts from 1 and refuses positions beyond its integers; no account is that long.
-    return " AND substr(data, ?, ?) = ?", [min(read["offset"] + 1, 2**31), len(expected), expected]
-
-
-def _memcmp_bytes(value: Any, encoding: Any) -> bytes:
-    if isinstance(value, list):
-        return bytes(params.sequence(params.unsigned("u8", 255))(value))
-    text = params.string(value)
-    if len(text) > 2 * _MAX_MEMCMP_BYTES:
-        raise invalid_params("Invalid param: DataTooLarge")
-    name, decode = ("Base64", params.base64_bytes) if encoding == "base64" else ("Base58", params.base58_bytes)
-    try:
-        return decode(text)
-    except ValueError as error:
-        raise invalid_params(f"Invalid param: {name}DecodeError({error})") from None
-
-
-_program_accounts_config = params.config(
+program_accounts_config = params.config(
     "RpcProgramAccountsConfig",
     {
         **ACCOUNT_FIELDS,
-        "filters": params.sequence(_filter, _MAX_FILTERS, "Too many filters provided; max {}"),
+        "filters": account_filters,
         "withContext": params.boolean,
         "sortResults": params.boolean,
     },
@@ -100,8 +68,8 @@ async def get_program_accounts(node: Node, program: Pubkey, config: dict[str, An
     if commitment_of(config) is Commitment.PROCESSED:
         await node.chain.flush()
     filters = config.get("filters", [])
-    conditions = "".join(condition for condition, _ in filters)
-    values = [value for _, values in filters for value in values]
+    conditions = "".join(one.condition for one in filters)
+    values = [value for one in filters for value in one.values]
     answer["value"] = _listed(node, node.chain.storage.accounts_of_program(program, conditions, values), config)
     return answer if config.get("withContext") else answer["value"]
 
@@ -175,7 +143,7 @@ METHODS = {
     "getBalance": Method(get_balance, (params.pubkey, context_config), 1, in_context=True),
     "getAccountInfo": Method(get_account_info, (params.pubkey, account_config), 1, in_context=True),
     "getMultipleAccounts": Method(get_multiple_accounts, (_ADDRESSES, account_config), 1, in_context=True),
-    "getProgramAccounts": Method(get_program_accounts, (params.pubkey, _program_accounts_config), 1),
+    "getProgramAccounts": Method(get_program_accounts, (params.pubkey, program_accounts_config), 1),
     "getTokenAccountsByOwner": Method(
         get_token_accounts_by_owner, (params.pubkey, _token_filter, account_config), 2, in_context=True
     ),

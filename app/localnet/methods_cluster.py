@@ -4,6 +4,7 @@ from typing import Any
 
 from solders.hash import Hash
 from solders.message import from_bytes_versioned
+from solders.pubkey import Pubkey
 
 from app.localnet import params, transactions
 from app.localnet.context import API_VERSION, Method, Node, context_config
@@ -90,6 +91,14 @@ def get_minimum_balance_for_rent_exemption(node: Node, size: int, config: dict[s
     return node.chain.bank.rent_minimum(size)
 
 
+def get_recent_prioritization_fees(node: Node, _addresses: list[Pubkey]) -> list[dict[str, int]]:
+    """Return the least priority fee that the last 150 slots asked for: none, as there is always room."""
+    newest = node.chain.slot()
+    return [
+        {"slot": slot, "prioritizationFee": 0} for slot in range(max(0, newest - MAX_BLOCKHASH_AGE + 1), newest + 1)
+    ]
+
+
 _FEE_ADDRESSES = params.optional(params.sequence(params.pubkey, 128), [])
 
 METHODS = {
@@ -110,8 +119,7 @@ METHODS = {
     "getMinimumBalanceForRentExemption": Method(
         get_minimum_balance_for_rent_exemption, (params.usize, context_config), 1
     ),
-    # Priority fees are not charged.
-    "getRecentPrioritizationFees": Method(lambda _node, _addresses: [], (_FEE_ADDRESSES,)),
+    "getRecentPrioritizationFees": Method(get_recent_prioritization_fees, (_FEE_ADDRESSES,)),
     # The whole history is kept.
     "getFirstAvailableBlock": Method(lambda _node: 0),
     "minimumLedgerSlot": Method(lambda _node: 0),

@@ -15,15 +15,16 @@ _MAX_BODY_BYTES = 50 * 1024
 
 
 class RpcApp:
-    """HTTP: JSON-RPC by POST to `/`, and GET `/health`.
+    """HTTP: JSON-RPC by POST to `/`, and GET `/health`. WebSocket connections go to `sockets`.
 
     POST bypasses routing and middleware because every payment makes several such calls. Which web pages may call is
     checked before (`app.localnet.guard`), so CORS allows every origin.
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, sockets: ASGIApp) -> None:
         """Answer for `node`."""
         self._node = node
+        self._sockets = sockets
         cors = Middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["POST", "GET"], allow_headers=["*"])
         self._rest: ASGIApp = Starlette(
             routes=[
@@ -35,7 +36,7 @@ class RpcApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        app = self._rest
+        app = self._sockets if scope["type"] == "websocket" else self._rest
         if scope["type"] == "http" and scope["method"] == "POST" and scope["path"] == "/":
             answered = await self._answer(scope, receive)
             if answered is None:

@@ -1,4 +1,4 @@
-"""Subscriptions over WebSocket: signatures, logs, accounts and slots."""
+"""Subscriptions over WebSocket: signatures, logs, accounts, programs, slots and roots."""
 
 import asyncio
 import itertools
@@ -19,6 +19,7 @@ from app.localnet.context import API_VERSION, account_config, commitment_of
 from app.localnet.dispatch import parse_json, read_request, response
 from app.localnet.encoding import account_json
 from app.localnet.errors import MethodError, invalid_params, method_not_found
+from app.localnet.methods_accounts import program_accounts_config
 from app.localnet.params import Commitment
 from app.localnet.storage import StoredStatus, to_json
 from app.localnet.timeline import FINALIZED_DEPTH
@@ -49,7 +50,7 @@ class _Subscription:
     number: int
     connection: _Connection
     kind: str
-    # What is watched: a signature, an account, or for logs the address they must mention (None: everything).
+    # What is watched: a signature, an account, a program, or for logs the address they must mention (None: everything).
     key: Signature | Pubkey | None
     config: dict[str, Any]
     commitment: Commitment
@@ -83,11 +84,17 @@ _logs_config = params.config("RpcTransactionLogsConfig", {"commitment": params.c
 
 # The readers of a subscription's parameters and how many of them are required.
 _KINDS: dict[str, tuple[tuple[params.Reader, ...], int]] = {
+    "program": ((params.pubkey, program_accounts_config), 1),
+    "root": ((), 0),
     "signature": ((params.signature, _signature_config), 1),
     "logs": ((_logs_filter, _logs_config), 1),
     "account": ((params.pubkey, account_config), 1),
     "slot": ((), 0),
 }
+
+
+#: What the ticker notifies in every slot.
+_OF_SLOTS = ("slot", "root")
 
 
 class Subscriptions:
@@ -187,7 +194,7 @@ class Subscriptions:
         self._all[kind][subscription.number] = subscription
         if isinstance(key, Signature):
             self._by_signature.setdefault(key, []).append(subscription)
-        if (kind == "slot" or self._wants_finalized()) and (self._ticker is None or self._ticker.done()):
+        if (kind in _OF_SLOTS or self._wants_finalized()) and (self._ticker is None or self._ticker.done()):
             self._ticker = asyncio.create_task(self._tick(), name="localnet-slots")
         return subscription
 
@@ -244,6 +251,8 @@ class Subscriptions:
             for subscription in accounts:
                 if isinstance(subscription.key, Pubkey) and subscription.key in addresses:
                     self._notify_account(subscription, subscription.key, executed[-1].row.slot)
+        if programs := self._at(commitment, "program"):
+            self._notify_programs(programs, commitment, changed, executed[-1].row.slot)
 
     def _at(self, commitment: Commitment, kind: str) -> list[_Subscription]:
         return [s for s in self._all[kind].values() if s.commitment == commitment]
@@ -252,9 +261,25 @@ class Subscriptions:
         subscription.notify(status.slot, f'{{"err":{status.err or "null"}}}')
         self._remove(subscription)
 
+    def _notify_programs(
+        self, programs: list[_Subscription], commitment: Commitment, changed: Iterable[Pubkey], slot: int
+    ) -> None:
+        for address in set(changed):
+            # A closed account belongs to no program any more, so a validator does not report it here either.
+            account = self._chain.account(address, commitment)
+            if account is None:
+                continue
+            for subscription in programs:
+                filters = subscription.config.get("filters", ())
+                if account.owner == subscription.key and all(one.passes(account) for one in filters):
+                    shown = {"pubkey": str(address), "account": self._shown(account, subscription.config)}
+                    subscription.notify(slot, to_json(shown))
+
     def _notify_account(self, subscription: _Subscription, address: Pubkey, slot: int) -> None:
         account = self._chain.account(address, subscription.commitment) or Account(0, b"", Pubkey.default())
-        config = subscription.config
+        subscription.notify(slot, to_json(self._shown(account, subscription.config)))
+
+    def _shown(self, account: Account, config: dict[str, Any]) -> dict[str, Any]:
         encoding = config.get("encoding", "binary")
         try:
             shown = account_json(account, encoding, config.get("dataSlice"), self._chain.decimals)
@@ -262,7 +287,7 @@ class Subscriptions:
             # Too long for base58: a validator sends an error in place of the data.
             shown = account_json(account, "base64")
             shown["data"] = ["error: data too large for bs58 encoding", "base58"]
-        subscription.notify(slot, to_json(shown))
+        return shown
 
     # Time
 
@@ -271,15 +296,18 @@ class Subscriptions:
 
     async def _tick(self) -> None:
         last = self._chain.slot()
-        while self._all["slot"] or self._wants_finalized():
+        while any(self._all[kind] for kind in _OF_SLOTS) or self._wants_finalized():
             await asyncio.sleep(self._chain.timeline.seconds_to_next_slot())
             slot = self._chain.slot()
             if slot == last:
                 continue
             last = slot
-            value = to_json({"parent": slot - 1, "root": max(0, slot - FINALIZED_DEPTH), "slot": slot})
+            root = max(0, slot - FINALIZED_DEPTH)
+            value = to_json({"parent": slot - 1, "root": root, "slot": slot})
             for subscription in self._all["slot"].values():
                 subscription.notify(None, value)
+            for subscription in self._all["root"].values():
+                subscription.notify(None, to_json(root))
             while self._to_finalize and self._to_finalize[0][0] <= slot:
                 _, executed, changed = self._to_finalize.popleft()
                 self._notify(Commitment.FINALIZED, executed, changed)

@@ -17,8 +17,14 @@ TYPE_NAME = "solana_transaction::versioned::VersionedTransaction"
 """The name of a transaction in a validator's error messages."""
 
 _SYSTEM_PROGRAM = Pubkey.default()
+_COMPUTE_BUDGET = Pubkey.from_string("ComputeBudget111111111111111111111111111111")
+_UNIT_LIMIT, _UNIT_PRICE = b"\x02", b"\x03"
+_MICRO = 1_000_000
+_MAX_UNITS = 1_400_000
+# The units that an instruction may use unless the transaction asks for a limit; of programs in the validator, fewer.
+_DEFAULT_UNITS, _BUILTIN_UNITS = 200_000, 3_000
 _ADVANCE_NONCE = (4).to_bytes(4, "little")
-_MEMO_PROGRAMS = {
+MEMO_PROGRAMS = {
     Pubkey.from_string("MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgDLGmfcHr"),
     Pubkey.from_string("Memo1UhkJRfHyvLMcVucJwxXeuD728EqVDDwQDxFMNo"),
 }
@@ -28,6 +34,15 @@ _SIGNATURE_PROGRAMS = {
     Pubkey.from_string("Ed25519SigVerify111111111111111111111111111"),
     Pubkey.from_string("KeccakSecp256k11111111111111111111111111111"),
     Pubkey.from_string("Secp256r1SigVerify1111111111111111111111111"),
+}
+_BUILTINS = _SIGNATURE_PROGRAMS | {
+    _SYSTEM_PROGRAM,
+    _COMPUTE_BUDGET,
+    Pubkey.from_string("Vote111111111111111111111111111111111111111"),
+    Pubkey.from_string("BPFLoader1111111111111111111111111111111111"),
+    Pubkey.from_string("BPFLoader2111111111111111111111111111111111"),
+    Pubkey.from_string("BPFLoaderUpgradeab1e11111111111111111111111"),
+    Pubkey.from_string("LoaderV411111111111111111111111111111111111"),
 }
 
 
@@ -67,7 +82,12 @@ def uses_durable_nonce(transaction: VersionedTransaction) -> bool:
 
 
 def fee(message: Message | MessageV0) -> int:
-    """Return the fee in lamports: 5,000 a signature; priority fees are accepted but not charged."""
+    """Return the fee in lamports: 5,000 a signature, and the priority fee."""
+    return signature_fee(message) + priority_fee(message)
+
+
+def signature_fee(message: Message | MessageV0) -> int:
+    """Return the part of the fee that pays for signatures, in lamports."""
     signatures = message.header.num_required_signatures
     keys = message.account_keys
     for instruction in message.instructions:
@@ -76,12 +96,27 @@ def fee(message: Message | MessageV0) -> int:
     return int(signatures) * LAMPORTS_PER_SIGNATURE
 
 
+def priority_fee(message: Message | MessageV0) -> int:
+    """Return the price of a compute unit times the units asked for, in lamports, rounded up."""
+    keys = message.account_keys
+    limit, price, others = None, 0, 0
+    for instruction in message.instructions:
+        program, data = keys[instruction.program_id_index], bytes(instruction.data)
+        others += _BUILTIN_UNITS if program in _BUILTINS else _DEFAULT_UNITS
+        if program == _COMPUTE_BUDGET and data[:1] == _UNIT_LIMIT:
+            limit = int.from_bytes(data[1:5], "little")
+        elif program == _COMPUTE_BUDGET and data[:1] == _UNIT_PRICE:
+            price = int.from_bytes(data[1:9], "little")
+    units = min(others if limit is None else limit, _MAX_UNITS)
+    return -(-price * units // _MICRO)
+
+
 def memo(message: Message | MessageV0) -> str | None:
     """Return the transaction's memos as getSignaturesForAddress shows them: `[length] text; ...`."""
     keys = message.account_keys
     memos = []
     for instruction in message.instructions:
-        if keys[instruction.program_id_index] in _MEMO_PROGRAMS:
+        if keys[instruction.program_id_index] in MEMO_PROGRAMS:
             raw = bytes(instruction.data)
             try:
                 memos.append(f"[{len(raw)}] {raw.decode()}")

@@ -113,8 +113,9 @@ async def test_rent_exempt_minimum(rpc: Client) -> None:
 async def test_minor_methods_that_wallets_call(rpc: Client) -> None:
     assert await rpc("getFirstAvailableBlock") == 0
     assert await rpc("minimumLedgerSlot") == 0
-    assert await rpc("getRecentPrioritizationFees") == []
-    assert await rpc("getRecentPrioritizationFees", [str(Keypair().pubkey())]) == []
+    recent = await rpc("getRecentPrioritizationFees", [str(Keypair().pubkey())])
+    assert recent[-1] == {"slot": await rpc("getSlot", {"commitment": "processed"}), "prioritizationFee": 0}
+    assert recent == await rpc("getRecentPrioritizationFees")
     assert await rpc("getTransactionCount", CONFIRMED) == 0
 
 

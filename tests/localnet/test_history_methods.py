@@ -80,9 +80,16 @@ async def test_inner_instructions_carry_program_accounts_data_and_depth(rpc: Cli
     parsed = await rpc("getTransaction", signature, {"encoding": "jsonParsed", **VERSIONED})
     inner = parsed["meta"]["innerInstructions"][0]["instructions"][-1]
     assert inner == {
+        "program": "spl-token",
         "programId": str(TOKEN_PROGRAM),
-        "accounts": [keys[index] for index in last["accounts"]],
-        "data": last["data"],
+        "parsed": {
+            "type": "initializeAccount3",
+            "info": {
+                "account": keys[last["accounts"][0]],
+                "mint": str(rpc.localnet.usdc_mint),
+                "owner": str(sender.pubkey()),
+            },
+        },
         "stackHeight": 2,
     }
     assert parsed["transaction"]["message"]["accountKeys"][0] == {

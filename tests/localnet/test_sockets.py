@@ -10,17 +10,19 @@ import httpx
 import pytest
 from solana.rpc.async_api import AsyncClient
 from solana.rpc.commitment import Confirmed, Finalized, Processed
-from solana.rpc.types import TxOpts
+from solana.rpc.types import MemcmpOpts, TxOpts
 from solders.keypair import Keypair
 from solders.message import Message
 from solders.rpc.config import RpcTransactionLogsFilterMentions
 from solders.signature import Signature
+from solders.token.state import TokenAccount
 from solders.transaction import Transaction
 from solders.transaction_status import TransactionConfirmationStatus
 from websockets.asyncio.client import connect as connect_plainly
 
 from app.localnet import Localnet, subscriptions
-from tests.support.localnet import SOL, Client, ManualClock, client, distinct, pay
+from app.localnet.tokens import TOKEN_PROGRAM
+from tests.support.localnet import SOL, Client, ManualClock, client, distinct, pay, pay_usdc
 
 with warnings.catch_warnings():
     # solana-py 0.36 imports a deprecated part of websockets.
@@ -162,6 +164,45 @@ async def test_changes_of_an_account(rpc: Client, ws: SolanaWsClientProtocol) ->
     assert (await receive(ws)).value.lamports == SOL // 2
     await rpc.send(rpc.signed(sender, distinct(), pay(sender, sender.pubkey(), 1)))
     assert await nothing_comes(ws)
+
+
+async def test_accounts_of_a_program_that_pass_the_filters(rpc: Client, ws: SolanaWsClientProtocol) -> None:
+    wallet, source = await rpc.usdc_wallet(1_000)
+    _, target = await rpc.usdc_wallet(0)
+    mint = rpc.localnet.usdc_mint
+    await ws.program_subscribe(
+        TOKEN_PROGRAM, Confirmed, "base64", filters=[165, MemcmpOpts(offset=32, bytes=str(wallet.pubkey()))]
+    )
+    assert isinstance(await receive(ws), int)
+
+    await rpc.send(rpc.signed(wallet, pay_usdc(mint, source, target, wallet.pubkey(), 400)))
+
+    notified = await receive(ws)
+    assert notified.value.pubkey == source
+    assert TokenAccount.from_bytes(notified.value.account.data).amount == 600
+    assert await nothing_comes(ws)
+
+
+async def test_roots_are_32_slots_behind(rpc: Client, ws: SolanaWsClientProtocol, clock: ManualClock) -> None:
+    clock.advance_slots(40)
+    await ws.root_subscribe()
+    assert isinstance(await receive(ws), int)
+
+    clock.advance_slots(1)
+
+    assert await receive(ws) == await rpc("getSlot", {"commitment": "finalized"})
+
+
+async def test_port_of_the_calls_takes_subscriptions_too(rpc: Client, ports: tuple[int, int]) -> None:
+    sender = await rpc.wallet()
+    transaction = rpc.signed(sender, pay(sender, sender.pubkey(), 1))
+    async with connect(f"ws://127.0.0.1:{ports[0]}") as ws:
+        await ws.signature_subscribe(transaction.signatures[0], Confirmed)
+        assert isinstance(await receive(ws), int)
+
+        await rpc.send(transaction)
+
+        assert (await receive(ws)).value.err is None
 
 
 async def test_slots(ws: SolanaWsClientProtocol, clock: ManualClock) -> None:
