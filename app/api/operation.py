@@ -33,7 +33,7 @@ _ALWAYS = (
 )
 _BODIES = ("request_too_large", "request_timeout")
 _SESSION = ("session_token_invalid", "session_token_expired")
-_CHANGES = ("idempotency_conflict", "idempotency_in_progress")
+_CHANGES = ("idempotency_conflict", "idempotency_in_progress", "signer_unavailable")
 
 #: Collects the operations as their routes are imported; ``app.server.application`` turns them into `/openapi.json`.
 api = SpecTree(

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 
 from solders.hash import Hash
 from solders.instruction import Instruction
-from solders.keypair import Keypair
 from solders.message import Message
 from solders.pubkey import Pubkey
 from solders.signature import Signature
 from solders.transaction import Transaction
+
+from app.core.key_tokens import signature_by
+from app.core.signers import Signer
 
 MAX_SIZE = 1232
 """The most bytes of a transaction."""
@@ -24,21 +26,42 @@ class Signed:
 
 
 def sign(
-    instructions: Sequence[Instruction], *, payer: Keypair, signers: Sequence[Keypair] = (), blockhash: Hash
+    instructions: Sequence[Instruction], *, payer: Signer, signers: Sequence[Signer] = (), blockhash: Hash
 ) -> Signed:
     """Sign a transaction with the fee payer's key and every other key that its instructions need.
 
-    Keys in `signers` that no instruction needs are ignored. Raises `ValueError` when a key is missing.
+    Keys in `signers` that no instruction needs are ignored. Raises `ValueError` when a key is missing. Blocks while a
+    token signs.
     """
+    message, needed = _message(instructions, payer, signers, blockhash)
+    content = bytes(message)
+    return _signed(message, [signer.sign_message(content) for signer in needed])
+
+
+async def sign_with_any(
+    instructions: Sequence[Instruction], *, payer: Signer, signers: Sequence[Signer] = (), blockhash: Hash
+) -> Signed:
+    """Sign as `sign` does, without blocking the event loop. Raises ``signer_unavailable``."""
+    message, needed = _message(instructions, payer, signers, blockhash)
+    content = bytes(message)
+    return _signed(message, [await signature_by(signer, content) for signer in needed])
+
+
+def _message(
+    instructions: Sequence[Instruction], payer: Signer, signers: Sequence[Signer], blockhash: Hash
+) -> tuple[Message, list[Signer]]:
+    """Return the message to sign, and who signs it, in order."""
     # Deriving an address takes a curve multiplication, so each is derived once.
-    keys = {keypair.pubkey(): keypair for keypair in (payer, *signers)}
+    keys = {signer.pubkey(): signer for signer in (payer, *signers)}
     message = Message.new_with_blockhash(list(instructions), next(iter(keys)), blockhash)
     needed = message.account_keys[: message.header.num_required_signatures]
     missing = [str(address) for address in needed if address not in keys]
     if missing:
         raise ValueError(f"no key to sign for {', '.join(missing)}")
-    content = bytes(message)
-    signatures = [keys[address].sign_message(content) for address in needed]
+    return message, [keys[address] for address in needed]
+
+
+def _signed(message: Message, signatures: list[Signature]) -> Signed:
     return Signed(str(signatures[0]), bytes(Transaction.populate(message, signatures)))
 
 

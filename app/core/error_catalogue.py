@@ -185,6 +185,11 @@ KINDS = (
     ErrorKind("chain_unavailable", 503, "Service",
         "The chain does not answer. Nothing is lost: payments already signed are recovered once it is back.",
         "Repeat the request with the same idempotency key."),
+    ErrorKind("signer_unavailable", 503, "Service",
+        "The token that holds the operator's, the authority's, the arbiter's or the fee payer's key does not sign now. "
+        "Nothing was sent.",
+        "Repeat the request with the same idempotency key once the token works again. A freeze or pause already stops "
+        "payments in this service, which signs it as soon as the token can."),
     ErrorKind("storage_unavailable", 503, "Service",
         "The service cannot write or read its database, for instance because the disk is full. What was sent to the "
         "chain before is recovered later.",

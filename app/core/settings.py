@@ -47,6 +47,21 @@ class Settings(BaseSettings):
     """First explorer link; `{signature}` and `{cluster}` (the query that selects the cluster) are replaced."""
     explorer_url_2: str = "https://solscan.io/tx/{signature}{cluster}"
     """Second explorer link."""
+    operator_key: str | None = None
+    """The operator's key: the path of a key file, or a PKCS#11 URI (RFC 7512), for a key that stays in a token, such as
+    `pkcs11:token=vault;object=operator?module-path=/usr/lib/softhsm/libsofthsm2.so&pin-source=file:/etc/vault.pin`.
+    By default it is `keys/operator.json` in the data folder, made at the first start."""
+    authority_key: str | None = None
+    """The authority's key, likewise; by default `keys/authority.json`. Without that file, the service runs without the
+    authority."""
+    arbiter_key: str | None = None
+    """The arbiter's key, likewise; by default `keys/arbiter.json`. Without that file, the service runs without the
+    arbiter."""
+    fee_payer_key: str | None = None
+    """The fee payer's key, likewise; by default `keys/fee-payer.json`."""
+    pkcs11_timeout: float = Field(default=5.0, gt=0)
+    """How long a token may take to sign, or to open at the start; after that, the request is answered with 503
+    `signer_unavailable`."""
     operator_daily_limit: str = "250000.00"
     """Most USDC that a new organisation's operator may move into vaults in 24 hours; bounds a leaked operator key."""
     attestation_delay: int = Field(default=0, ge=0)

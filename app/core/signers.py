@@ -1,19 +1,33 @@
-"""The keys that the service signs with: files of mode 600 in the format of the Solana command line."""
+"""The keys that the service signs with, and their files: of mode 600, in the format of the Solana command line."""
 
 import json
 import os
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
+from solders.signature import Signature
 
 from app.core.errors import UnavailableError
 
 
 class KeyFileError(Exception):
-    """A key file is missing, readable by others, or not a key."""
+    """A key file is missing, readable by others, or not a key; or a key in a token cannot be used."""
+
+
+class Signer(Protocol):
+    """Signs for an address: a key in memory, which is a ``Keypair``, or one in a token (``app.core.key_tokens``)."""
+
+    def pubkey(self) -> Pubkey:
+        """Return the address."""
+        ...
+
+    def sign_message(self, message: bytes) -> Signature:
+        """Return the signature of a message. A token blocks; in the event loop, use ``signature_by``."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +38,10 @@ class Signers:
     one costs a curve multiplication.
     """
 
-    fee_payer: Keypair
-    operator: Keypair
-    authority: Keypair | None
-    arbiter: Keypair | None
+    fee_payer: Signer
+    operator: Signer
+    authority: Signer | None
+    arbiter: Signer | None
     fee_payer_address: Pubkey = field(init=False)
     operator_address: Pubkey = field(init=False)
 
@@ -35,13 +49,13 @@ class Signers:
         object.__setattr__(self, "fee_payer_address", self.fee_payer.pubkey())
         object.__setattr__(self, "operator_address", self.operator.pubkey())
 
-    def require_authority(self) -> Keypair:
+    def require_authority(self) -> Signer:
         """Return the authority's key. Raises ``authority_offline`` when the service runs without it."""
         if self.authority is None:
             raise UnavailableError("authority_offline")
         return self.authority
 
-    def require_arbiter(self) -> Keypair:
+    def require_arbiter(self) -> Signer:
         """Return the arbiter's key. Raises ``authority_offline`` when the service runs without it."""
         if self.arbiter is None:
             raise UnavailableError(
@@ -88,25 +102,3 @@ def create_key(path: Path) -> Keypair:
     key = Keypair()
     write_secret(path, json.dumps(list(bytes(key))))
     return key
-
-
-def load_or_create(folder: Path, *, create: bool) -> Signers:
-    """Return the signers in ``folder``; with ``create``, for a new data folder, creates the missing ones.
-
-    Later, a missing authority or arbiter was taken offline on purpose. Raises KeyFileError if the fee payer or the
-    operator is missing.
-    """
-
-    def key(name: str) -> Keypair:
-        path = folder / f"{name}.json"
-        return create_key(path) if create and not path.exists() else read_key(path)
-
-    def optional(name: str) -> Keypair | None:
-        return key(name) if create or (folder / f"{name}.json").exists() else None
-
-    return Signers(
-        fee_payer=key("fee-payer"),
-        operator=key("operator"),
-        authority=optional("authority"),
-        arbiter=optional("arbiter"),
-    )

@@ -28,6 +28,7 @@ GUIDES: Mapping[str, str] = {
     "direct-use": "Direct use",
     "clusters": "Clusters",
     "mcp": "Tools for agents (MCP)",
+    "tokens": "Keys in a token",
 }
 """Title of each guide by its name in file and path."""
 

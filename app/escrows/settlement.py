@@ -17,6 +17,7 @@ from app.access.keyring import Principal
 from app.api.fields import optional
 from app.chain.escrow_instructions import OpenEscrow
 from app.core.errors import ApiError, AuthenticationError, BusinessError, RequestError, UnavailableError
+from app.core.signers import Signer
 from app.escrows import _proofs
 from app.escrows.models import CompleteEscrow, DisputeEscrow, Escrow, ResolveDispute
 from app.escrows.service import LOCK, find, parse_hash, shown
@@ -43,7 +44,7 @@ class _Party:
     wallet_id: str | None
     session: Keypair | None
 
-    def key(self, service: Service) -> Keypair:
+    def key(self, service: Service) -> Signer:
         return self.session or service.signers.operator
 
     def explain(self, service: Service, failure: Failure) -> ApiError | None:
@@ -263,7 +264,7 @@ def _plan(
     escrow: EscrowRecord,
     kind: PlanType,
     instructions: Sequence[Instruction],
-    signers: Sequence[Keypair],
+    signers: Sequence[Signer],
     on_store: Hook = nothing,
 ) -> Plan:
     return Plan(

@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from solders.instruction import Instruction
-from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
 from app.chain.escrow_instructions import OpenEscrow
 from app.core.identifiers import new_reference
+from app.core.signers import Signer
 from app.store.escrows import DueEscrow
 from app.store.expiries import ExpiredWallet
 from app.store.topups import LowWallet
@@ -31,7 +31,7 @@ class Job:
 
     key: Hashable
     build: Callable[[], Awaitable[Instruction | None]]
-    signers: Sequence[Keypair] = ()
+    signers: Sequence[Signer] = ()
 
 
 def freeze(service: Service, wallet: ExpiredWallet) -> Job:

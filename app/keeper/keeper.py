@@ -13,13 +13,14 @@ from collections.abc import Callable, Sequence
 
 import structlog
 from solders.instruction import Instruction
-from solders.keypair import Keypair
 from sqlalchemy import Connection
 
 from app.chain.errors import BlockhashNotFound, ChainUnavailable, RpcError
 from app.chain.records import custom_error
-from app.chain.transactions import sign
+from app.chain.transactions import sign_with_any
 from app.core.background import Periodic
+from app.core.errors import UnavailableError
+from app.core.signers import Signer
 from app.keeper._backoff import Backoff
 from app.keeper.jobs import Job, freeze, refund, topup
 from app.store.escrows import due as due_escrows
@@ -121,6 +122,10 @@ class Keeper(Periodic):
         except RpcError as error:
             log("job_refused", job=job.key, attempts=attempts, error=self._reason(error))
             return False
+        except UnavailableError as error:
+            # A token that cannot sign holds up only the jobs of its key.
+            log("job_unsigned", job=job.key, attempts=attempts, error=str(error))
+            return False
         except ChainUnavailable:
             raise
         except Exception:  # noqa: BLE001 - whatever is wrong with this job must not stop the others
@@ -134,16 +139,17 @@ class Keeper(Periodic):
         code = custom_error(error.data.get("err")) if isinstance(error.data, dict) else None
         return (None if code is None else self._service.codec.error_name(code)) or error.message
 
-    async def _send(self, instruction: Instruction, signers: Sequence[Keypair]) -> str:
+    async def _send(self, instruction: Instruction, signers: Sequence[Signer]) -> str:
         try:
             return await self._send_with(instruction, signers, fresh=False)
         except BlockhashNotFound:
             return await self._send_with(instruction, signers, fresh=True)
 
-    async def _send_with(self, instruction: Instruction, signers: Sequence[Keypair], *, fresh: bool) -> str:
+    async def _send_with(self, instruction: Instruction, signers: Sequence[Signer], *, fresh: bool) -> str:
         chain = self._service.chain
         blockhash = await chain.blockhash(fresh=fresh)
-        signed = sign([instruction], payer=self._service.signers.fee_payer, signers=signers, blockhash=blockhash.hash)
+        payer = self._service.signers.fee_payer
+        signed = await sign_with_any([instruction], payer=payer, signers=signers, blockhash=blockhash.hash)
         # The newest state shows what another keeper has just done.
         options = {"encoding": "base64", "preflightCommitment": "processed"}
         await chain.call("sendTransaction", [base64.b64encode(signed.raw).decode(), options])

@@ -31,6 +31,6 @@ def open_database(data_dir: Path | None) -> Iterator[tuple[Database, KeyRing]]:
     paths = Paths(settings_of(data_dir=data_dir).data_dir)
     if not paths.database.is_file():
         raise ConfigurationError(f"there is no service's data in {paths.root}; name its folder with --data-dir")
-    db, _signers, secret = open_state(paths)
+    db, secret = open_state(paths)
     with closing(db):
         yield db, key_ring(db, secret)

@@ -22,8 +22,9 @@ from app.chain.identity import SameChain
 from app.chain.transport import AsgiTransport, HttpTransport, Transport
 from app.core.background import Background, start_all
 from app.core.paths import ConfigurationError, Paths, program_file
+from app.core.role_keys import load_or_create
 from app.core.settings import Settings
-from app.core.signers import Signers, load_or_create, read_secret, write_secret
+from app.core.signers import KeyFileError, Signers, read_secret, write_secret
 from app.escrows import settlement
 from app.exports.exporter import Exporter
 from app.exports.links import DownloadLinks
@@ -108,14 +109,23 @@ def prepare(settings: Settings) -> Paths:
     return Paths(settings.data_dir)
 
 
-def open_state(paths: Paths) -> tuple[Database, Signers, bytes]:
-    """Return the database, the signing keys and the service's secret; creates them in a new data folder."""
+def open_signers(paths: Paths, settings: Settings) -> Signers:
+    """Return the signing keys; creates them and the service's secret in a new data folder. Raises KeyFileError."""
     first = not paths.secret.exists()
-    signers = load_or_create(paths.keys, create=first)
+    if first and paths.database.exists():
+        # With a new secret and new keys, no API key and no organisation would work.
+        raise KeyFileError(f"{paths.secret} is missing: put back the folder {paths.keys} of this data")
+    signers = load_or_create(paths.keys, settings, create=first)
     if first:
         # Written last: as long as it is missing, the keys may be incomplete.
         write_secret(paths.secret, secrets.token_hex(32))
-    return Database(paths.database), signers, bytes.fromhex(read_secret(paths.secret))
+    return signers
+
+
+def open_state(paths: Paths) -> tuple[Database, bytes]:
+    """Return the database and the service's secret."""
+    secret = bytes.fromhex(read_secret(paths.secret))
+    return Database(paths.database), secret
 
 
 def key_ring(db: Database, secret: bytes, *, cache_seconds: float = 0.0) -> KeyRing:
@@ -152,7 +162,8 @@ async def running(
     """
     paths = prepare(settings)
     async with AsyncExitStack() as stack:
-        db, signers, secret = open_state(paths)
+        signers = open_signers(paths, settings)
+        db, secret = open_state(paths)
         stack.callback(db.close)
         codec = codec_of(settings)
         if transport is None:

@@ -71,6 +71,10 @@ async def enforce(service: Service, hold: Hold, how: Enforcement, claim: Claim) 
         raise refused.error from None
     except (ChainUnavailable, RpcError):
         raise _unfinished(how, "The chain does not answer.") from None
+    except UnavailableError as error:
+        if error.code != "signer_unavailable":
+            raise
+        raise _unfinished(how, "The token with the key does not sign it.", code=error.code) from None
     except WRITE_ERRORS:
         raise _unfinished(how, "The database cannot be written.", code="storage_unavailable") from None
     finally:

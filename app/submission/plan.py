@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from solders.instruction import Instruction
-from solders.keypair import Keypair
 from sqlalchemy import Connection
 
 from app.chain.instructions import MAX_UNITS, compute_unit_limit
 from app.chain.records import SimulationResult
 from app.core.identifiers import EVENT_INNER_INDEX
+from app.core.signers import Signer
 from app.store.attempts import Attempt
 from app.store.brakes import BrakeKind
 
@@ -59,7 +59,7 @@ class Plan:
     org: str
     type: PlanType
     instructions: Sequence[Instruction]
-    signers: Sequence[Keypair]
+    signers: Sequence[Signer]
     event_instruction: int = 0
     event_inner: int = EVENT_INNER_INDEX
     wallet_id: str | None = None

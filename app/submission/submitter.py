@@ -12,15 +12,15 @@ from dataclasses import replace
 from typing import Any
 
 import structlog
-from solders.keypair import Keypair
 from sqlalchemy import Connection
 
 from app.chain.client import COMMITMENT, ChainClient
 from app.chain.errors import BlockhashNotFound, ChainUnavailable, RpcError
 from app.chain.records import SignatureStatus
-from app.chain.transactions import Signed, sign
+from app.chain.transactions import Signed, sign_with_any
 from app.core.errors import UnavailableError
 from app.core.identifiers import transaction_id
+from app.core.signers import Signer
 from app.core.timestamps import now_ms
 from app.projection.projector import Projector
 from app.store.attempts import Attempt, insert_attempt, is_stopped, record_outcome
@@ -51,7 +51,7 @@ class Submitter:
         chain: ChainClient,
         indexer: Indexer,
         projector: Projector,
-        fee_payer: Keypair,
+        fee_payer: Signer,
         confirm_timeout: float,
         types: Mapping[str, PlanType],
         brake: Brake,
@@ -72,7 +72,9 @@ class Submitter:
     async def _sign(self, plan: Plan, *, fresh: bool) -> tuple[Signed, int]:
         blockhash = await self._chain.blockhash(fresh=fresh)
         instructions = plan.instructions if plan.reference else distinct(plan.instructions)
-        signed = sign(instructions, payer=self._fee_payer, signers=plan.signers, blockhash=blockhash.hash)
+        signed = await sign_with_any(
+            instructions, payer=self._fee_payer, signers=plan.signers, blockhash=blockhash.hash
+        )
         return signed, blockhash.last_valid_block_height
 
     async def send(self, plan: Plan, claim: Claim) -> Outcome:

@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import cast
 
 from solders.instruction import Instruction
-from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
@@ -20,6 +19,7 @@ from app.core.errors import (
 )
 from app.core.identifiers import wallet_id as id_of_wallet
 from app.core.money import format_usdc
+from app.core.signers import Signer
 from app.core.timestamps import iso_ms, now_ms
 from app.policies import service as policies
 from app.store.attempts import Attempt
@@ -228,10 +228,10 @@ async def _update(service: Service, principal: Principal, claim: Claim, wallet_i
 
 async def _changes(
     service: Service, principal: Principal, before: WalletRecord, body: UpdateWallet
-) -> tuple[list[Instruction], list[Keypair]]:
+) -> tuple[list[Instruction], list[Signer]]:
     """Return the instructions of an update, and the keys that may have to sign them."""
     build, operator = service.instructions(principal.org), service.signers.operator_address
-    signers = [service.signers.operator]
+    signers: list[Signer] = [service.signers.operator]
     vault, policy = Pubkey.from_string(before.vault), Pubkey.from_string(before.policy.address)
     instructions: list[Instruction] = []
     if body.policy_id is not None and body.policy_id != before.policy.policy_id:

@@ -16,6 +16,7 @@ from app.chain.escrow_instructions import OpenEscrow
 from app.chain.rules import Rules
 from app.chain.transactions import sign
 from app.core.identifiers import new_policy_key, new_reference
+from app.core.signers import Signer
 from app.server.application import operations
 from app.store.escrows import escrow
 from app.submission.plan import distinct
@@ -61,7 +62,7 @@ class _Thief:
         self.world, self.payer = world, Keypair()
         self.build = world.service.instructions(world.org)
 
-    async def sends(self, instructions: Sequence[Instruction], *signers: Keypair) -> str | None:
+    async def sends(self, instructions: Sequence[Instruction], *signers: Signer) -> str | None:
         """Send a transaction, and return the program's name of the error that it fails with."""
         world = self.world
         await world.localnet.airdrop(self.payer.pubkey(), 10**9)
@@ -74,7 +75,7 @@ class _Thief:
             return None
         return world.service.codec.error_name(status.custom_error or 0) or str(status.err)
 
-    async def pays(self, wallet: Json, key: Keypair, amount: int, to: str) -> str | None:
+    async def pays(self, wallet: Json, key: Signer, amount: int, to: str) -> str | None:
         """Pay so many USDC directly from a vault, signed by a key."""
         found = self.world.wallet_record(wallet["wallet_id"])
         payment = self.build.execute_payment(
@@ -87,7 +88,7 @@ class _Thief:
         )
         return await self.sends([payment], key)
 
-    def as_operator(self, wallet: Json, key: Keypair) -> list[Instruction]:
+    def as_operator(self, wallet: Json, key: Signer) -> list[Instruction]:
         """What only the operator may do to a vault, tried with another key."""
         found, me = self.world.wallet_record(wallet["wallet_id"]), key.pubkey()
         vault, policy = Pubkey.from_string(found.vault), Pubkey.from_string(found.policy.address)
@@ -97,7 +98,7 @@ class _Thief:
             self.build.withdraw(operator=me, vault=vault, amount=None, reference=new_reference()),
         ]
 
-    async def as_authority(self, key: Keypair) -> list[Instruction]:
+    async def as_authority(self, key: Signer) -> list[Instruction]:
         """What only the authority may do to an organisation, tried with another key."""
         me, to = key.pubkey(), Pubkey.from_string(await self.world.payee())
         destination = self.world.service.addresses.token_account(to)

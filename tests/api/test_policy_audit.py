@@ -17,6 +17,7 @@ from solders.transaction import VersionedTransaction
 
 from app.access.keyring import KeyRing
 from app.chain.rules import Rules
+from app.core.signers import Signer
 from app.core.timestamps import parse_iso_ms
 from app.policies import audit as policy_audit
 from app.store.policies import policy
@@ -42,7 +43,7 @@ async def _log(world: ServiceWorld, made: Json, **options: Any) -> list[Json]:
     return data
 
 
-def _change(world: ServiceWorld, made: Json, signer: Keypair, rules: Rules) -> Instruction:
+def _change(world: ServiceWorld, made: Json, signer: Signer, rules: Rules) -> Instruction:
     """Return a change of a policy without an allowlist."""
     found = world.service.db.read_now(lambda conn: policy(conn, world.org, made["policy_id"]))
     assert found is not None
@@ -54,7 +55,7 @@ def _change(world: ServiceWorld, made: Json, signer: Keypair, rules: Rules) -> I
     )
 
 
-async def _change_past(world: ServiceWorld, made: Json, signer: Keypair, rules: Rules) -> None:
+async def _change_past(world: ServiceWorld, made: Json, signer: Signer, rules: Rules) -> None:
     """Change a policy that has no allowlist without the service."""
     assert (await world.land([_change(world, made, signer, rules)], signer)).err is None
     await world.catch_up()
@@ -171,6 +172,8 @@ async def test_change_without_the_service_is_found_through_a_lookup_table(
     change = _change(world, made, signer, Rules(max_per_tx=6_000_000))
     table = await _lookup_table(world, [one.pubkey for one in change.accounts if not one.is_signer])
     payer, blockhash = world.service.signers.fee_payer, (await world.service.chain.blockhash(fresh=True)).hash
+    assert isinstance(payer, Keypair)
+    assert isinstance(signer, Keypair)
     message = MessageV0.try_compile(payer.pubkey(), [change], [table], blockhash)
     assert change.accounts[2].pubkey not in message.account_keys
 

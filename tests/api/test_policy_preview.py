@@ -15,6 +15,7 @@ from solders.pubkey import Pubkey
 
 from app.chain.escrow_instructions import OpenEscrow
 from app.core.identifiers import new_reference
+from app.core.signers import Signer
 from app.core.timestamps import parse_iso_ms
 from app.policies import preview as policy_preview
 from tests.support.service_world import Json, ServiceWorld, error_of
@@ -48,7 +49,7 @@ class Vault:
         self.policy, self.escrows = Pubkey.from_string(found.policy.address), 0
 
     @property
-    def operator(self) -> Keypair:
+    def operator(self) -> Signer:
         return self.world.service.signers.operator
 
     async def pay(self, to: Pubkey, amount: int) -> bool:

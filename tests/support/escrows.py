@@ -11,6 +11,7 @@ from solders.pubkey import Pubkey
 
 from app.access.auth import decode_token
 from app.chain.escrow_instructions import PROOF_KINDS
+from app.core.signers import Signer
 from tests.support.service_world import Json, ServiceWorld
 
 A2A = "/v1/payments/a2a"
@@ -93,7 +94,7 @@ def shows_output(output: str = OUTPUT) -> Json:
     return {"proofType": "output_hash", "proof": f"sha256:{output}"}
 
 
-def signs_output(world: ServiceWorld, escrow: Json, kind: str, key: Keypair, output: str = OUTPUT) -> Json:
+def signs_output(world: ServiceWorld, escrow: Json, kind: str, key: Signer, output: str = OUTPUT) -> Json:
     """Return the body of a completion by a key's signature."""
     message = world.service.instructions(world.org).attested_message(
         Pubkey.from_string(escrow["chain_address"]),

@@ -23,6 +23,7 @@ from app.chain.transactions import sign
 from app.chain.transport import AsgiTransport
 from app.core.paths import program_file
 from app.core.settings import Settings
+from app.core.signers import Signer
 from app.core.timestamps import now_ms
 from app.keeper.keeper import Keeper
 from app.localnet import Localnet
@@ -252,7 +253,7 @@ class ServiceWorld:
 
     # The chain
 
-    async def land(self, instructions: Sequence[Instruction], *signers: Keypair) -> SignatureStatus:
+    async def land(self, instructions: Sequence[Instruction], *signers: Signer) -> SignatureStatus:
         """Send a transaction past the service and wait for its outcome."""
         chain, payer = self.service.chain, self.service.signers.fee_payer
         blockhash = await chain.blockhash(fresh=True)

@@ -1,0 +1,310 @@
+"""Keys that never leave a token: Ed25519 signatures by PKCS#11.
+
+A module of PKCS#11 is foreign code that may hang, so every call to it runs in a thread of its own, one after the other,
+and callers wait for a limited time. The package `python-pkcs11` is needed only here.
+"""
+
+import asyncio
+import ctypes
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import structlog
+from solders.pubkey import Pubkey
+from solders.signature import Signature
+
+from app.core.errors import UnavailableError
+from app.core.pkcs11_uri import Pkcs11Uri, parse_pkcs11_uri
+from app.core.signers import KeyFileError, Signer, read_secret
+
+_log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+#: What comes before the 32 bytes of a public key: nothing, an OCTET STRING's header, or a BIT STRING's.
+_POINT_PREFIXES = (b"", b"\x04\x20", b"\x03\x21\x00")
+#: Signed to see that the two keys of a pair belong together. No message of a transaction begins with 0xff.
+_PROBE = b"\xffagent-vault: check of a key"
+
+
+class TokenSigner:
+    """Signs with a key in a token. A lost session is opened again."""
+
+    def __init__(self, token: "_Token", uri: Pkcs11Uri, address: Pubkey, *, name: str, limit: float) -> None:
+        self._token = token
+        self._uri = uri
+        self._address = address
+        self._name = name
+        self._limit = limit
+
+    def pubkey(self) -> Pubkey:
+        """Return the address."""
+        return self._address
+
+    def sign_message(self, message: bytes) -> Signature:
+        """Return the signature, blocking this thread. Raises ``signer_unavailable``."""
+        try:
+            return self._token.module.submit(lambda: self._sign(message), self._limit).result(self._limit)
+        except TimeoutError as error:
+            raise self._unavailable("no answer in time") from error
+
+    async def sign(self, message: bytes) -> Signature:
+        """Return the signature without blocking the event loop. Raises ``signer_unavailable``."""
+        try:
+            async with asyncio.timeout(self._limit):
+                return await asyncio.wrap_future(self._token.module.submit(lambda: self._sign(message), self._limit))
+        except TimeoutError as error:
+            raise self._unavailable("no answer in time") from error
+
+    def _sign(self, message: bytes) -> Signature:
+        from pkcs11.exceptions import PKCS11Error  # noqa: PLC0415
+
+        try:
+            try:
+                return _signature(self._token.session(), self._uri, message)
+            except PKCS11Error as error:
+                _log.warning("token_session_lost", key=self._name, error=_reason(error))
+                session = self._token.session(anew=True)
+                if _address(session, self._uri) != self._address:
+                    raise KeyFileError("the token has another key now") from None
+                return _signature(session, self._uri, message)
+        except (PKCS11Error, KeyFileError) as error:
+            raise self._unavailable(_reason(error)) from error
+
+    def _unavailable(self, reason: str) -> UnavailableError:
+        _log.warning("token_cannot_sign", key=self._name, error=reason)
+        return UnavailableError("signer_unavailable")
+
+
+async def signature_by(signer: Signer, message: bytes) -> Signature:
+    """Return a signature: a key in memory signs at once, a token in its thread. Raises ``signer_unavailable``."""
+    return await signer.sign(message) if isinstance(signer, TokenSigner) else signer.sign_message(message)
+
+
+class KeyTokens:
+    """Opens keys in tokens; those in one token share its session, because a process logs in once."""
+
+    def __init__(self, limit: float) -> None:
+        """``limit`` is how many seconds a call may take."""
+        self._limit = limit
+        self._tokens: dict[tuple[Path, tuple[tuple[str, str], ...]], _Token] = {}
+
+    def open(self, text: str, *, name: str) -> TokenSigner:
+        """Return the key that a PKCS#11 URI names. Raises KeyFileError, whose message never shows the PIN."""
+        try:
+            uri = parse_pkcs11_uri(text)
+            module = _module(uri.module)
+        except ValueError as error:
+            raise KeyFileError(f"{name}: {error}") from None
+        place = (uri.module, tuple(sorted(uri.token.items())))
+        token = self._tokens.setdefault(place, _Token(module, dict(uri.token), uri.pin_source))
+        if token.pin_source != uri.pin_source:
+            raise KeyFileError(f"{name}: another key in the same token has another pin-source")
+        try:
+            address = module.submit(lambda: _checked(token, uri), self._limit).result(self._limit)
+        except (TimeoutError, UnavailableError):
+            raise KeyFileError(f"{name}: the token does not answer within {self._limit:g} seconds") from None
+        except KeyFileError as error:
+            raise KeyFileError(f"{name}: {error}") from None
+        return TokenSigner(token, uri, address, name=name, limit=self._limit)
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    work: Callable[[], Any]
+    future: "Future[Any]"
+
+
+class _Module:
+    """A loaded PKCS#11 library with the thread that calls it.
+
+    The thread is a daemon: a call that hangs can be left behind, but not ended.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        #: How often the library was initialised; sessions of an earlier generation are closed.
+        self.generation = 0
+        self._jobs: queue.SimpleQueue[_Call] = queue.SimpleQueue()
+        self._busy_since: float | None = None
+        self._kept = False
+        threading.Thread(target=self._run, name=f"pkcs11 {path.name}", daemon=True).start()
+
+    def submit(self, work: Callable[[], T], limit: float) -> "Future[T]":
+        """Run ``work`` in the thread. Raises ``signer_unavailable`` if an earlier call hangs for ``limit`` seconds."""
+        since = self._busy_since
+        if since is not None and time.monotonic() - since > limit:
+            raise UnavailableError("signer_unavailable")
+        future: Future[T] = Future()
+        self._jobs.put(_Call(work, future))
+        return future
+
+    def library(self, *, anew: bool = False) -> Any:
+        """Return the initialised library. ``anew`` looks for tokens again, which closes all sessions.
+
+        Raises KeyFileError.
+        """
+        try:
+            import pkcs11  # noqa: PLC0415 - an extra: only deployments with tokens install it
+        except ImportError:
+            raise KeyFileError(
+                "keys in a token need the package python-pkcs11: pip install 'agent-vault[pkcs11]'"
+            ) from None
+        try:
+            library = pkcs11.lib(str(self.path))
+            if not self._kept:
+                # At the exit, Python would unload the library under a call that hangs, and crash.
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(library))
+                self._kept = True
+            if anew:
+                self.generation += 1
+                library.reinitialize()
+        except pkcs11.PKCS11Error as error:
+            raise KeyFileError(f"{self.path} cannot be used as a module of PKCS#11 ({_reason(error)})") from None
+        return library
+
+    def _run(self) -> None:
+        while True:
+            job = self._jobs.get()
+            if not job.future.set_running_or_notify_cancel():
+                continue
+            self._busy_since = time.monotonic()
+            try:
+                result = job.work()
+            except BaseException as error:  # noqa: BLE001 - the caller's, whatever it is
+                job.future.set_exception(error)
+            else:
+                job.future.set_result(result)
+            finally:
+                self._busy_since = None
+
+
+_MODULES: dict[Path, _Module] = {}
+
+
+def _module(path: Path) -> _Module:
+    """Return the process's only instance of a module. Raises ValueError if there is no such file."""
+    if not path.is_file():
+        raise ValueError(f"module-path: there is no file {path}")
+    # A module is loaded once in a process, however many keys it has.
+    return _MODULES.setdefault(path, _MODULES.get(path) or _Module(path))
+
+
+@dataclass(slots=True, eq=False)
+class _Token:
+    """A token and the session with it. Used only in the thread of its module."""
+
+    module: _Module
+    attributes: dict[str, str]
+    pin_source: Path
+    _session: Any = None
+    #: That of the module when the session was last asked for; None before.
+    _generation: int | None = None
+    #: When the file of a PIN that the token refused was written: trying that PIN again would lock the token.
+    _refused: int | None = None
+
+    def session(self, *, anew: bool = False) -> Any:
+        """Return the session, opened if needed; ``anew`` if the present one has failed. Raises KeyFileError."""
+        lost = anew or (self._session is None and self._generation is not None)
+        # If another token's loss has closed this session, the module has looked for tokens already.
+        library = self.module.library(anew=lost and self._generation == self.module.generation)
+        if self._session is None or self._generation != self.module.generation:
+            self._session, self._generation = None, self.module.generation
+            self._session = self._open(library)
+        return self._session
+
+    def _open(self, library: Any) -> Any:
+        import pkcs11  # noqa: PLC0415
+
+        try:
+            found: pkcs11.Token = library.get_token(**self.attributes)
+        except pkcs11.NoSuchToken:
+            raise KeyFileError("there is no such token in the module") from None
+        except pkcs11.MultipleTokensReturned:
+            raise KeyFileError("several tokens match: name the serial, too") from None
+        except pkcs11.PKCS11Error as error:
+            raise KeyFileError(f"the token cannot be reached ({_reason(error)})") from None
+        try:
+            pin = read_secret(self.pin_source).rstrip("\r\n")
+        except UnicodeDecodeError:
+            raise KeyFileError(f"{self.pin_source}: not text") from None
+        written = self.pin_source.stat().st_mtime_ns
+        if written == self._refused:
+            raise KeyFileError("the token has refused this PIN before: write its file anew")
+        try:
+            return found.open(user_pin=pin)
+        except pkcs11.UserAlreadyLoggedIn:
+            return found.open()
+        except pkcs11.PinLocked:
+            self._refused = written
+            raise KeyFileError("the token's PIN is locked: unlock it with the token's own tools") from None
+        except (pkcs11.PinIncorrect, pkcs11.PinInvalid, pkcs11.PinLenRange, pkcs11.PinExpired) as error:
+            self._refused = written
+            raise KeyFileError(f"the token refuses the PIN in {self.pin_source} ({_reason(error)})") from None
+        except pkcs11.PKCS11Error as error:
+            raise KeyFileError(f"the token opens no session ({_reason(error)})") from None
+
+
+def _checked(token: _Token, uri: Pkcs11Uri) -> Pubkey:
+    """Return the address of a key that was seen to sign. Raises KeyFileError."""
+    session = token.session()
+    from pkcs11.exceptions import PKCS11Error  # noqa: PLC0415 - there, as the session is
+
+    address = _address(session, uri)
+    try:
+        genuine = _signature(session, uri, _PROBE).verify(address, _PROBE)
+    except PKCS11Error as error:
+        raise KeyFileError(f"the key does not sign with Ed25519 ({_reason(error)})") from None
+    if not genuine:
+        raise KeyFileError("the token's public key does not belong to the private one")
+    return address
+
+
+def _address(session: Any, uri: Pkcs11Uri) -> Pubkey:
+    """Return the public key of the pair that a URI names. Raises KeyFileError."""
+    import pkcs11  # noqa: PLC0415
+
+    try:
+        private = _key(session, uri, private=True)
+        if private.key_type != pkcs11.KeyType.EC_EDWARDS:
+            raise KeyFileError(f"the key is not an Ed25519 key but {_type_name(private.key_type)}")
+        point = bytes(_key(session, uri, private=False)[pkcs11.Attribute.EC_POINT])
+    except pkcs11.MultipleObjectsReturned:
+        raise KeyFileError("several keys match: name the id, too") from None
+    except pkcs11.NoSuchKey:
+        raise KeyFileError("the token has no such key, or its public key is missing") from None
+    except pkcs11.PKCS11Error as error:
+        raise KeyFileError(f"the key cannot be read ({_reason(error)})") from None
+    for prefix in _POINT_PREFIXES:
+        if len(point) == len(prefix) + Pubkey.LENGTH and point.startswith(prefix):
+            return Pubkey(point[len(prefix) :])
+    raise KeyFileError("the key is not an Ed25519 key but one of another Edwards curve")
+
+
+def _key(session: Any, uri: Pkcs11Uri, *, private: bool) -> Any:
+    from pkcs11 import ObjectClass  # noqa: PLC0415
+
+    kind = ObjectClass.PRIVATE_KEY if private else ObjectClass.PUBLIC_KEY
+    return session.get_key(object_class=kind, label=uri.label, id=uri.key_id)
+
+
+def _signature(session: Any, uri: Pkcs11Uri, message: bytes) -> Signature:
+    from pkcs11 import Mechanism  # noqa: PLC0415
+
+    # Found anew each time: after a token was taken out, its old handles mean nothing.
+    return Signature(_key(session, uri, private=True).sign(message, mechanism=Mechanism.EDDSA))
+
+
+def _type_name(kind: Any) -> str:
+    return str(getattr(kind, "name", kind))
+
+
+def _reason(error: Exception) -> str:
+    """Return a cause for people; the exceptions of the library mostly have no text but their names."""
+    return str(error) or type(error).__name__

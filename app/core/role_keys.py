@@ -1,0 +1,51 @@
+"""Loads the keys of the roles: from their files in the data folder, or from where the settings name them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from app.core.key_tokens import KeyTokens
+from app.core.pkcs11_uri import SCHEME
+from app.core.settings import Settings
+from app.core.signers import KeyFileError, Signer, Signers, create_key, read_key
+
+
+def load_or_create(folder: Path, settings: Settings, *, create: bool) -> Signers:
+    """Return the signers in ``folder`` and those that the settings name.
+
+    With ``create``, for a new data folder, creates the missing files in it. Later, a missing authority or arbiter was
+    taken offline on purpose. Raises KeyFileError if the fee payer or the operator is missing, or a named key.
+    """
+    tokens = KeyTokens(settings.pkcs11_timeout)
+    named: Mapping[str, str | None] = {
+        "fee_payer": settings.fee_payer_key,
+        "operator": settings.operator_key,
+        "authority": settings.authority_key,
+        "arbiter": settings.arbiter_key,
+    }
+
+    def key(role: str) -> Signer:
+        given = named[role]
+        if given is None:
+            path = _file(folder, role)
+            return create_key(path) if create and not path.exists() else read_key(path)
+        setting = f"AGENT_VAULT_{role.upper()}_KEY"
+        if given.startswith(SCHEME):
+            return tokens.open(given, name=setting)
+        try:
+            return read_key(Path(given))
+        except KeyFileError as error:
+            raise KeyFileError(f"{setting}: {error}") from None
+
+    def optional(role: str) -> Signer | None:
+        return key(role) if create or named[role] is not None or _file(folder, role).exists() else None
+
+    return Signers(
+        fee_payer=key("fee_payer"),
+        operator=key("operator"),
+        authority=optional("authority"),
+        arbiter=optional("arbiter"),
+    )
+
+
+def _file(folder: Path, role: str) -> Path:
+    return folder / f"{role.replace('_', '-')}.json"
