@@ -42,8 +42,9 @@ class Spending(Expense):
     """An expense, the ``kind`` of its transaction, who asks for it, and what refused simulations have shown it to need.
 
     Without a ``session`` the operator signs. Added on demand: a token account for the payee, the operator's
-    co-signature, or its approval. ``unusable`` are addresses of approvals that the chain has refused. ``gone`` tells
-    whether the client has closed its connection.
+    co-signature, or its approval. ``sought_account`` is set once the payee's token account has been looked for.
+    ``unusable`` are addresses of approvals that the chain has refused. ``gone`` tells whether the client has closed its
+    connection.
     """
 
     kind: PlanType
@@ -56,6 +57,7 @@ class Spending(Expense):
     #: The signer's address; to derive it from the key takes long.
     signer: Pubkey = field(init=False)
     opens_account: bool = False
+    sought_account: bool = False
     co_signed: bool = False
     approval: OnChainApproval | None = None
     unusable: set[str] = field(default_factory=set)
@@ -171,12 +173,16 @@ async def _ask_operator(spending: Spending, refusal: _Refusal) -> bool:
 
 
 async def _open_account(spending: Spending, refusal: _Refusal) -> bool:
-    """Open a token account for the payee of a payment if it has none and nothing else explains the refusal."""
+    """Open a token account for the payee of a payment if it has none and nothing else explains the refusal.
+
+    One that exists may have been opened since the simulation, by another payment to the same payee.
+    """
     explained = refusal.rule is not None or is_known(refusal.name) or refusal.rejects_session(spending)
-    if spending.for_escrow or spending.opens_account or explained:
+    if spending.for_escrow or spending.sought_account or explained:
         return False
+    spending.sought_account = True
     spending.opens_account = await must_open(spending.service, spending.wallet.wallet_id, spending.payee.owner)
-    return spending.opens_account
+    return True
 
 
 #: What may change a refusal: each is tried in this order until one applies, before the refusal counts.

@@ -13,6 +13,7 @@ from solders.transaction import Transaction
 from app.chain.records import SimulationResult
 from app.submission.plan import RefusedError
 from app.submission.refusals import business_error
+from tests.support.http import PATIENCE
 from tests.support.service_world import ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -171,6 +172,26 @@ async def test_payment_to_itself_is_refused(world: ServiceWorld) -> None:
     error = error_of(await world.pay(wallet, wallet["chain_address"], "1"), 400, "invalid_recipient")
 
     assert error["message"] == "to: A wallet cannot pay itself."
+
+
+async def test_account_that_another_payment_opens_meanwhile_is_paid(own_world: ServiceWorld) -> None:
+    world, owner = own_world, Keypair().pubkey()
+    first, second = await world.wallet(), await world.wallet()
+    go_on = asyncio.Event()
+
+    # Given a payment whose simulation misses the payee's account, and another that opens it before it looks
+    world.line.hold = lambda method: go_on.wait() if method == "getMultipleAccounts" else None
+    world.line.methods.clear()
+    waiting = asyncio.create_task(world.pay(first, str(owner), "1"))
+    async with asyncio.timeout(PATIENCE):
+        while "getMultipleAccounts" not in world.line.methods:  # noqa: ASYNC110 - the line only notes what passed
+            await asyncio.sleep(0.001)
+    world.line.hold = lambda _method: None
+    assert (await world.pay(second, str(owner), "1")).json()["status"] == "confirmed"
+    go_on.set()
+
+    assert (await waiting).json()["status"] == "confirmed"
+    assert await world.balance(str(owner)) == 2_000_000
 
 
 async def test_token_account_mint_and_program_are_no_recipients(world: ServiceWorld) -> None:
