@@ -5,6 +5,7 @@ from typing import Any
 from solders.pubkey import Pubkey
 
 from app.chain.errors import ChainUnavailable
+from app.chain.rpc import whole
 from idl.codec import Codec
 from idl.transactions import RawTransaction, accounts, events, message_hash, signed
 from indexer.records import ChainTransaction, TokenMove
@@ -31,8 +32,8 @@ def _decode(raw: RawTransaction, codec: Codec) -> ChainTransaction | None:
     keys = accounts(raw, transaction)
     return ChainTransaction(
         signature=str(transaction.signatures[0]),
-        slot=int(raw["slot"]),
-        block_time=int(raw["blockTime"] or 0),
+        slot=whole(raw["slot"]),
+        block_time=whole(raw["blockTime"] or 0),
         fee_payer=str(keys[0]),
         message_hash=message_hash(bytes(transaction)),
         events=tuple(events(raw, keys, codec)),

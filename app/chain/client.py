@@ -22,7 +22,7 @@ from app.chain.records import (
     SimulationResult,
     Statuses,
 )
-from app.chain.rpc import Rpc
+from app.chain.rpc import Rpc, whole
 from app.chain.transport import Transport
 from idl.transactions import OPTIONS, RawTransaction
 
@@ -93,7 +93,7 @@ class ChainClient:
 
         def read(answer: Any) -> Statuses:
             values = zip(signatures, answer["value"], strict=True)
-            return Statuses(int(answer["context"]["slot"]), [_status(value) for _, value in values])
+            return Statuses(whole(answer["context"]["slot"]), [_status(value) for _, value in values])
 
         options = [{"searchTransactionHistory": True}] if search_history else []
         return await self._read("getSignatureStatuses", [list(signatures), *options], read)
@@ -165,11 +165,11 @@ class ChainClient:
 
     async def slot(self, commitment: str = COMMITMENT) -> int:
         """Return the newest slot."""
-        return await self._read("getSlot", [{"commitment": commitment}], int)
+        return await self._read("getSlot", [{"commitment": commitment}], whole)
 
     async def block_time(self, slot: int) -> int:
         """Return a block's time in Unix seconds."""
-        return await self._read("getBlockTime", [slot], int)
+        return await self._read("getBlockTime", [slot], whole)
 
     async def last_final_block(self) -> Block:
         """Return the newest block that can no longer be rolled back."""
@@ -200,7 +200,7 @@ class ChainClient:
         """Return the slot of the answer, and each of at most 100 accounts."""
 
         def read(answer: Any) -> tuple[int, list[RawAccount | None]]:
-            slot = int(answer["context"]["slot"])
+            slot = whole(answer["context"]["slot"])
             return slot, [_account(value, slot) for _, value in zip(addresses, answer["value"], strict=True)]
 
         params = [[str(address) for address in addresses], {"encoding": "base64", **options}]
@@ -216,23 +216,23 @@ class ChainClient:
         return SimulationResult(
             err=value["err"],
             logs=[_text(line) for line in value.get("logs") or ()],
-            units=int(value.get("unitsConsumed") or 0),
+            units=whole(value.get("unitsConsumed") or 0),
             return_data=base64.b64decode(returned["data"][0]) if own else None,
-            slot=int(answer["context"]["slot"]),
+            slot=whole(answer["context"]["slot"]),
         )
 
 
 def _blockhash(answer: Any) -> Blockhash:
     value = answer["value"]
-    return Blockhash(Hash.from_string(value["blockhash"]), int(value["lastValidBlockHeight"]))
+    return Blockhash(Hash.from_string(value["blockhash"]), whole(value["lastValidBlockHeight"]))
 
 
 def _block(answer: Any) -> Block:
-    return Block(int(answer["absoluteSlot"]), int(answer["blockHeight"]))
+    return Block(whole(answer["absoluteSlot"]), whole(answer["blockHeight"]))
 
 
 def _history(answer: Any) -> list[HistoryEntry]:
-    return [HistoryEntry(_text(one["signature"]), int(one["slot"]), one["err"] is not None) for one in answer]
+    return [HistoryEntry(_text(one["signature"]), whole(one["slot"]), one["err"] is not None) for one in answer]
 
 
 def _logs_of(answer: Any) -> list[str]:
@@ -242,14 +242,14 @@ def _logs_of(answer: Any) -> list[str]:
 def _status(value: Any) -> SignatureStatus | None:
     if value is None:
         return None
-    return SignatureStatus(int(value["slot"]), value["err"], _text(value.get("confirmationStatus") or "processed"))
+    return SignatureStatus(whole(value["slot"]), value["err"], _text(value.get("confirmationStatus") or "processed"))
 
 
 def _account(value: Any, slot: int) -> RawAccount | None:
     if value is None:
         return None
     data = base64.b64decode(value["data"][0])
-    return RawAccount(int(value["lamports"]), Pubkey.from_string(value["owner"]), data, slot)
+    return RawAccount(whole(value["lamports"]), Pubkey.from_string(value["owner"]), data, slot)
 
 
 def _text(answer: Any) -> str:

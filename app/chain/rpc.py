@@ -13,6 +13,8 @@ from app.chain.transport import Transport
 RpcCall = tuple[str, list[Any]]
 """A method and its parameters."""
 
+_MOST = 2**63 - 1
+"""The largest number that a database holds, too."""
 _CONCURRENT = 16
 """Single calls that a node without batches gets at once."""
 
@@ -74,3 +76,10 @@ def _result(answer: Any, number: int) -> Any:
         if "result" in answer:
             return answer["result"]
     raise ChainUnavailable("the node's answer is not a JSON-RPC response")
+
+
+def whole(value: Any) -> int:
+    """Return a slot, height, time or amount. Raises `ValueError` for what cannot be one, such as `1e308` or `true`."""
+    if type(value) is not int or not 0 <= value <= _MOST:
+        raise ValueError(f"{value!r} is not a whole number")
+    return value

@@ -67,6 +67,31 @@ async def test_blockhash_is_asked_once_for_many_transactions() -> None:
     assert {one.last_valid_block_height for one in found} == {151}
 
 
+@pytest.mark.parametrize("number", [1e308, 7.0, 2**63, -1, True, "7", None])
+async def test_what_is_no_slot_or_height_is_no_answer(number: Any) -> None:
+    answer = blockhash_answer()
+    answer["value"]["lastValidBlockHeight"] = number
+    chain = client(
+        Node(
+            getLatestBlockhash=answer,
+            getSlot=number,
+            getEpochInfo={"absoluteSlot": 1, "blockHeight": number},
+            getSignatureStatuses={"context": {"slot": number}, "value": [None]},
+            getSignaturesForAddress=[{"signature": SIGNATURE, "slot": number, "err": None}],
+        )
+    )
+
+    for asked in (
+        chain.blockhash(),
+        chain.slot(),
+        chain.last_final_block(),
+        chain.statuses([SIGNATURE]),
+        chain.newest(str(PROGRAM), 1),
+    ):
+        with pytest.raises(ChainUnavailable):
+            await asked
+
+
 async def test_blockhash_is_asked_again_when_old_or_when_wanted_fresh() -> None:
     numbers = iter(range(1, 10))
     node = Node(getLatestBlockhash=lambda _: blockhash_answer(next(numbers)))
