@@ -7,16 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from solders.instruction import Instruction
+from solders.instruction import AccountMeta, Instruction
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
+from solders.system_program import TransferParams, transfer
+from solders.sysvar import CLOCK, RENT
 
 from app.access.auth import decode_token
-from app.chain.escrow_instructions import OpenEscrow
+from app.chain.escrow_instructions import PROOF_KINDS, OpenEscrow, attestation
 from app.chain.rules import Rules
 from app.chain.transactions import sign
 from app.core.identifiers import new_policy_key, new_reference
 from app.core.signers import Signer
+from app.core.paths import program_file
 from app.server.application import operations
 from app.store.escrows import escrow
 from app.submission.plan import distinct
@@ -28,6 +31,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 #: Takes an idempotency key, but only reads.
 _EXPORT = ("POST", "/v1/transactions/export")
 _HASH = f"sha256:{'0' * 64}"
+_UPGRADEABLE_LOADER = Pubkey.from_string("BPFLoaderUpgradeab1e11111111111111111111111")
+_UPGRADE = bytes([3, 0, 0, 0])
 
 
 def _changes() -> set[tuple[str, str]]:
@@ -75,7 +80,9 @@ class _Thief:
             return None
         return world.service.codec.error_name(status.custom_error or 0) or str(status.err)
 
-    async def pays(self, wallet: Json, key: Signer, amount: int, to: str) -> str | None:
+    async def pays(
+        self, wallet: Json, key: Signer, amount: int, to: str, *, co_signer: Signer | None = None
+    ) -> str | None:
         """Pay so many USDC directly from a vault, signed by a key."""
         found = self.world.wallet_record(wallet["wallet_id"])
         payment = self.build.execute_payment(
@@ -85,8 +92,37 @@ class _Thief:
             destination=self.world.service.addresses.token_account(Pubkey.from_string(to)),
             amount=amount * 10**6,
             reference=new_reference(),
+            co_signer=co_signer.pubkey() if co_signer else None,
         )
-        return await self.sends([payment], key)
+        return await self.sends([payment], key, *([co_signer] if co_signer else []))
+
+    async def decides(self, escrow: OpenEscrow, arbiter: Signer) -> str | None:
+        """Refund a disputed escrow."""
+        decision = self.build.resolve_dispute(escrow, payer=self.payer.pubkey(), arbiter=arbiter.pubkey(), released=0)
+        return await self.sends([decision], arbiter)
+
+    async def proves(self, escrow: OpenEscrow, task_hash: str, verifier: Signer) -> str | None:
+        """Complete an escrow as its verifier."""
+        kind, output = PROOF_KINDS.index("webhook_callback"), bytes(32)
+        task = bytes.fromhex(task_hash.removeprefix("sha256:"))
+        message = self.build.attested_message(escrow.address, kind, task, output)
+        proof = attestation(verifier.pubkey(), bytes(verifier.sign_message(message)), message)
+        completion = self.build.complete_escrow(escrow, payer=self.payer.pubkey(), kind=kind, output_hash=output)
+        return await self.sends([proof, completion])
+
+    async def upgrades(self, key: Signer) -> str | None:
+        """Replace the program as its upgrade authority would, by the upgradeable loader."""
+        program, thief = self.world.service.codec.program_id, self.payer.pubkey()
+        data, _ = Pubkey.find_program_address([bytes(program)], _UPGRADEABLE_LOADER)
+        accounts = [
+            *(
+                AccountMeta(one, is_signer=False, is_writable=True)
+                for one in (data, program, Keypair().pubkey(), thief)
+            ),
+            *(AccountMeta(one, is_signer=False, is_writable=False) for one in (RENT, CLOCK)),
+            AccountMeta(key.pubkey(), is_signer=True, is_writable=False),
+        ]
+        return await self.sends([Instruction(_UPGRADEABLE_LOADER, _UPGRADE, accounts)], key)
 
     def as_operator(self, wallet: Json, key: Signer) -> list[Instruction]:
         """What only the operator may do to a vault, tried with another key."""
@@ -108,6 +144,12 @@ class _Thief:
             self.build.update_org(signer=me, operator_daily_limit=2**63),
             self.build.update_org(signer=me, operator=self.payer.pubkey()),
         ]
+
+
+def _open_escrow(world: ServiceWorld, escrow_id: str) -> OpenEscrow:
+    found = world.service.db.read_now(lambda conn: escrow(conn, world.org, escrow_id))
+    assert found is not None
+    return OpenEscrow(*map(Pubkey.from_string, (found.address, found.vault, found.receiver, found.payer)))
 
 
 async def _reserve(world: ServiceWorld) -> int:
@@ -191,6 +233,22 @@ async def test_api_key_and_session_token_together_end_with_the_grant(own_world: 
     assert await _Thief(world).pays(wallet, decode_token(one.session), 1, to) == "SessionExpired"
 
 
+async def test_answer_of_a_rotation_needs_its_api_key_and_its_idempotency_key(world: ServiceWorld) -> None:
+    one, other, name = await agent(world), await agent(world), {"Idempotency-Key": "9fd6a1c04b"}
+    path = f"/v1/wallets/{one.id}/rotate-token"
+    first = await one.ok("POST", path, {}, headers=name)
+
+    # With both, a thief gets the answer without a token; with one of them, nothing
+    assert await world.ok("POST", path, {}, key=one.key, headers=name) == first
+    guessed = await world.call("POST", path, {}, key=one.key, headers={"Idempotency-Key": "guessed"})
+    error_of(guessed, 401, "session_token_invalid")
+    error_of(await world.call("POST", path, {}, key=other.key, headers=name), 403, "insufficient_permissions")
+    second = world.key("agent", one.id)
+    refused = await world.call("POST", path, {}, key=second, headers=name)
+    assert refused.status_code in {401, 409}, refused.text
+    assert first["session_token"] not in refused.text
+
+
 async def test_api_key_of_a_viewer_changes_nothing_and_reads_no_secret(world: ServiceWorld) -> None:
     key, one = world.key("viewer"), await agent(world)
     await world.ok("POST", "/v1/webhooks", {"url": "https://example.com/hook", "events": ["*"]})
@@ -244,6 +302,24 @@ async def test_api_key_of_an_admin_needs_the_authoritys_key_here(tmp_path: Path)
             error_of(await world.call(method, path, body), 503, "authority_offline")
 
 
+async def test_api_key_of_an_admin_is_worth_the_reserve_with_the_authority(tmp_path: Path) -> None:
+    async with ServiceWorld(tmp_path) as world:
+        # Given a frozen vault, and an admin's key alone
+        frozen, to = await world.wallet(), await world.payee()
+        await world.ok("PATCH", f"/v1/wallets/{frozen['wallet_id']}", {"status": "frozen"}, key=world.key("operator"))
+
+        # Then it makes a policy without rules, and pays the reserve out through a vault of its own
+        policy = await world.policy()
+        mine = await world.wallet(policy["policy_id"], funds=None)
+        reserve = await _reserve(world)
+        amount = f"{reserve // 10**6}"
+        await world.ok("POST", f"/v1/wallets/{mine['wallet_id']}/fund", {"amount": amount})
+        assert (await world.pay(mine, to, amount)).status_code == 200
+        await world.ok("PATCH", f"/v1/wallets/{frozen['wallet_id']}", {"status": "active"})
+        assert (await world.pay(frozen, to, "100")).status_code == 200
+        assert (await world.balance(to), await _reserve(world)) == (reserve + 100_000_000, 0)
+
+
 async def test_operator_key_moves_the_reserve_nowhere_and_writes_no_policy(tmp_path: Path) -> None:
     async with ServiceWorld(tmp_path, operator_daily_limit="10.00") as world:
         wallet, thief, operator = await world.wallet(funds=None), _Thief(world), world.service.signers.operator
@@ -268,6 +344,111 @@ async def test_operator_key_moves_the_reserve_nowhere_and_writes_no_policy(tmp_p
         assert await _reserve(world) == reserve - 10_000_000
 
 
+async def test_operator_key_is_worth_the_vaults_and_its_sessions_outlive_it(own_world: ServiceWorld) -> None:
+    # Given the operator's key, and a vault whose policy asks for a co-signature above 1 USDC
+    world = own_world
+    policy = await world.policy(requireCoSign="1")
+    wallet, to, thief = await world.wallet(policy["policy_id"]), await world.payee(), _Thief(world)
+    operator, session, vault = world.service.signers.operator, Keypair(), Pubkey.from_string(wallet["chain_address"])
+
+    # Then the thief makes itself the session authority, and co-signs its own payments
+    named = thief.build.update_wallet(operator=operator.pubkey(), vault=vault, session=(session.pubkey(), 2**40))
+    assert await thief.sends([named], operator) is None
+    assert await thief.pays(wallet, session, 40, to) == "CoSignRequired"
+    assert await thief.pays(wallet, session, 40, to, co_signer=operator) is None
+
+    # When the authority replaces the operator
+    authority, successor = world.service.signers.require_authority(), Keypair()
+    replaced = thief.build.update_org(signer=authority.pubkey(), operator=successor.pubkey())
+    assert await thief.sends([replaced], authority) is None
+
+    # Then the old key does nothing, but the session that it named pays until it is rotated
+    refused = [await thief.sends([step], operator) for step in thief.as_operator(wallet, operator)]
+    assert set(refused) == {"Unauthorized"}
+    assert await thief.pays(wallet, session, 40, to, co_signer=operator) == "Unauthorized"
+    assert await thief.pays(wallet, session, 1, to) is None
+    fresh = thief.build.update_wallet(operator=successor.pubkey(), vault=vault, session=(Keypair().pubkey(), 2**40))
+    assert await thief.sends([fresh], successor) is None
+    assert await thief.pays(wallet, session, 1, to) == "Unauthorized"
+    assert await world.balance(to) == 41_000_000
+
+
+async def test_authority_key_is_worth_everything_in_the_organisation(own_world: ServiceWorld) -> None:
+    # Given the authority's key, a reserve, and a frozen vault with money
+    world = own_world
+    wallet, to, thief = await world.wallet(), await world.payee(), _Thief(world)
+    everything = await _reserve(world) + 100_000_000
+    await world.ok("PATCH", f"/v1/wallets/{wallet['wallet_id']}", {"status": "frozen"})
+    authority, vault = world.service.signers.require_authority(), Pubkey.from_string(wallet["chain_address"])
+    me, tokens = authority.pubkey(), world.service.addresses.token_account(Pubkey.from_string(to))
+
+    # Then the thief becomes the operator, empties vault and reserve, and leaves the old operator nothing to do
+    takeover = [
+        thief.build.update_org(signer=me, operator=me, operator_daily_limit=2**63),
+        thief.build.withdraw(operator=me, vault=vault, amount=None, reference=new_reference()),
+        thief.build.withdraw_reserve(authority=me, destination=tokens, amount=None, reference=new_reference()),
+    ]
+    assert [await thief.sends([step], authority) for step in takeover] == [None, None, None]
+    assert (await world.balance(to), await _reserve(world)) == (everything, 0)
+    operator = world.service.signers.operator
+    assert {await thief.sends([step], operator) for step in thief.as_operator(wallet, operator)} == {"Unauthorized"}
+
+
+async def test_fee_payer_key_is_worth_its_sol(own_world: ServiceWorld) -> None:
+    world = own_world
+    wallet, to, thief, key = await world.wallet(), await world.payee(), _Thief(world), world.service.signers.fee_payer
+    account = await world.service.chain.account(key.pubkey())
+    assert account is not None
+    before = await world.accounts(*world.vault_accounts(wallet))
+
+    taken = TransferParams(from_pubkey=key.pubkey(), to_pubkey=thief.payer.pubkey(), lamports=account.lamports)
+    assert await thief.sends([transfer(taken)], key) is None
+
+    # Then the service pays for nothing until somebody sends it SOL, and all money is where it was
+    error_of(await world.pay(wallet, to, "1"), 503, "chain_unavailable")
+    assert await world.accounts(*world.vault_accounts(wallet)) == before
+    await world.localnet.airdrop(key.pubkey(), account.lamports)
+    assert (await world.pay(wallet, to, "1")).status_code == 200
+
+
+async def test_verifier_and_arbiter_are_worth_the_escrows_that_name_them(own_world: ServiceWorld) -> None:
+    # Given an escrow made under a verifier and arbiter, and one made after both were replaced
+    world = own_world
+    paying, receiving, thief = await agent(world), await agent(world, funds=None), _Thief(world)
+    old = world.service.signers.require_arbiter()
+    first, disputed = await paying.lock(receiving), await paying.lock(receiving)
+    authority, successor = world.service.signers.require_authority(), Keypair().pubkey()
+    roles = thief.build.update_org(signer=authority.pubkey(), arbiter=successor, verifier=successor)
+    assert await thief.sends([roles], authority) is None
+    later = await paying.lock(receiving)
+    for one in (disputed, later):
+        await paying.ok("POST", f"/v1/payments/a2a/{one['escrow_id']}/dispute", {"reason": "Late"})
+    fresh = await paying.lock(receiving)
+
+    # Then the keys prove and decide the first ones only, and only for their two sides
+    assert await thief.proves(_open_escrow(world, fresh["escrow_id"]), fresh["task_hash"], old) == "InvalidProof"
+    assert await thief.decides(_open_escrow(world, later["escrow_id"]), old) == "Unauthorized"
+    assert await thief.proves(_open_escrow(world, first["escrow_id"]), first["task_hash"], old) is None
+    assert await thief.decides(_open_escrow(world, disputed["escrow_id"]), old) is None
+    await world.catch_up()
+    assert (await paying.balance(), await receiving.balance()) == ("70.00", "10.00")
+
+
+async def test_nobody_upgrades_the_program_of_the_embedded_chain(world: ServiceWorld) -> None:
+    # Given every key that there is
+    thief, signers = _Thief(world), world.service.signers
+    keys = [signers.require_authority(), signers.operator, signers.fee_payer, signers.require_arbiter()]
+
+    refused = [await thief.upgrades(key) for key in [*keys, world.localnet.faucet, thief.payer]]
+
+    # Then none replaces it: it has a loader without upgrades, and is the committed file
+    assert None not in refused
+    program = await world.service.chain.account(world.service.codec.program_id)
+    assert program is not None
+    assert str(program.owner).startswith("BPFLoader2")
+    assert program.data == program_file().read_bytes()
+
+
 @pytest.mark.parametrize("role", ["fee_payer", "arbiter"])
 async def test_fee_payer_and_arbiter_are_nobody_elsewhere(world: ServiceWorld, role: str) -> None:
     one, other, to, thief = await agent(world), await agent(world), await world.payee(), _Thief(world)
@@ -280,14 +461,11 @@ async def test_fee_payer_and_arbiter_are_nobody_elsewhere(world: ServiceWorld, r
     assert await thief.pays(one.wallet, key, 1, to) == "Unauthorized"
 
     # An escrow that nobody disputes is decided by nobody, and a disputed one only by its arbiter.
-    found = world.service.db.read_now(lambda conn: escrow(conn, world.org, locked["escrow_id"]))
-    assert found is not None
-    accounts = OpenEscrow(*map(Pubkey.from_string, (found.address, found.vault, found.receiver, found.payer)))
-    decision = thief.build.resolve_dispute(accounts, payer=thief.payer.pubkey(), arbiter=key.pubkey(), released=0)
-    assert await thief.sends([decision], key) == ("EscrowNotDisputed" if role == "arbiter" else "Unauthorized")
+    accounts = _open_escrow(world, locked["escrow_id"])
+    assert await thief.decides(accounts, key) == ("EscrowNotDisputed" if role == "arbiter" else "Unauthorized")
     assert await world.accounts(*world.vault_accounts(one.wallet)) == before
     await one.ok("POST", f"/v1/payments/a2a/{locked['escrow_id']}/dispute", {"reason": "Late"})
-    assert await thief.sends([decision], key) == (None if role == "arbiter" else "Unauthorized")
+    assert await thief.decides(accounts, key) == (None if role == "arbiter" else "Unauthorized")
 
 
 async def test_database_alone_holds_no_credential(world: ServiceWorld) -> None:
