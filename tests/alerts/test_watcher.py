@@ -292,7 +292,9 @@ async def test_running_watcher_checks_at_once_when_rules_change(tmp_path: Path) 
 async def test_watcher_stops_even_if_rules_have_just_changed(tmp_path: Path, rounds: int) -> None:
     scene = Scene(tmp_path)
     await scene.open()
-    await asyncio.sleep(0.05)
+    async with asyncio.timeout(10):
+        while not scene.watcher._woken._waiters:  # noqa: ASYNC110 - until it waits for its next round
+            await asyncio.sleep(0)
     scene.watcher.rules_changed()
     for _ in range(rounds):
         await asyncio.sleep(0)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from app.escrows.service import LOCK
 from tests.support.http import PATIENCE, listening
 from tests.support.sends import Sends
 from tests.support.service_world import Json, ServiceWorld, error_of
@@ -44,6 +45,11 @@ async def _until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110 - the chain's side has no signal
             await asyncio.sleep(0)
+
+
+def _waiting(world: ServiceWorld) -> int:
+    """Return how many payments and escrow creations wait for a lock."""
+    return world.service.locks._waiting.total()
 
 
 async def _until_sent(sends: Sends, count: int) -> None:
@@ -128,7 +134,7 @@ async def test_payments_beyond_the_waiting_room_are_refused(world: ServiceWorld)
     world.line.hold = lambda method: go.wait() if method == "simulateTransaction" else None
     most = world.settings.max_waiting_payments
     first = [asyncio.create_task(world.pay(wallet, to, "0.1")) for _ in range(1 + most)]
-    await asyncio.sleep(0.5)
+    await _until(lambda: _waiting(world) == most)
 
     refused = await world.pay(wallet, to, "0.1")
 
@@ -156,12 +162,14 @@ async def test_escrows_beyond_the_waiting_room_are_refused(tmp_path: Path) -> No
             "proofTypes": ["output_hash"],
         }
         first = [asyncio.create_task(world.call("POST", "/v1/payments/a2a", body)) for _ in range(3)]
-        await asyncio.sleep(0.3)
+        await _until(lambda: _waiting(world) == 2)
 
         error_of(await world.call("POST", "/v1/payments/a2a", body), 429, "rate_limited")
 
         frozen = asyncio.create_task(world.call("PATCH", _path(wallet), {"status": "frozen"}))
-        await asyncio.sleep(0.1)
+        await _until(
+            lambda: world.service.brake.stops(LOCK, world.org, wallet["wallet_id"], attested=False) is not None
+        )
         go.set()
         assert (await frozen).status_code == 200
         for answer in await asyncio.gather(*first):

@@ -153,8 +153,10 @@ async def test_freeze_is_repeated_after_an_earlier_unfreeze_has_landed(own_world
     await _until(lambda: bool(late))
 
     # When a freeze is asked for, and then the unfreeze lands
+    world.line.methods.clear()
     freeze = asyncio.create_task(world.call("PATCH", _path(wallet), {"status": "frozen"}))
-    await asyncio.sleep(0.5)
+    # It has looked for the unfreeze, which has neither landed nor expired, and does so again.
+    await _until(lambda: world.line.methods.count("getEpochInfo") > 1)
     assert not freeze.done()
     before = len(sends.raw)
     await through(late[0])

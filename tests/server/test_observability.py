@@ -21,6 +21,7 @@ from app.core import logs
 from app.server.application import routes
 from app.server.health import Health
 from indexer.records import Hole
+from tests.support.http import PATIENCE
 from tests.support.service_world import ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -100,10 +101,9 @@ async def test_service_whose_polls_fail_is_not_ready(watched: ServiceWorld) -> N
         return "no history" if method == "getSignaturesForAddress" else result
 
     watched.line.alter = refuse
-    for _ in range(60):
-        if watched.service.indexer.failing_for > 0.5:
-            break
-        await asyncio.sleep(0.05)
+    async with asyncio.timeout(PATIENCE):
+        while watched.service.indexer.failing_for <= 0.5:  # noqa: ASYNC110 - the indexer notifies nobody
+            await asyncio.sleep(0.05)
 
     error = error_of(await watched.client.get("/readyz"), 503, "not_ready")
     assert "indexer" in error["reasons"]
