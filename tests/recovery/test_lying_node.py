@@ -1,71 +1,203 @@
-"""A node whose answers are cut, malformed or refusals: 503 with a time to come back, never 500 nor a traceback."""
+"""A node that lies and forgets, between service and chain: nothing is paid twice, denied, refused wrongly or lost.
 
+In one process, and as in production: chain, proxy and service apart, the service killed again and again. With `--full`
+there are three runs of eight minutes.
+"""
+
+import asyncio
 import contextlib
-import json
-import random
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from solders.pubkey import Pubkey
 
 from app.chain.errors import ChainUnavailable
+from app.chain.transport import HttpTransport
+from app.core.money import parse_usdc
 from app.server.health import Health
 from app.submission.recovery import Recovery
+from app.verifier.verify import verify
+from idl.codec import load
+from indexer import Indexer, StoredEvent
+from tests.recovery.deployment import Deployment, deployed
+from tests.recovery.fleet import Fleet
 from tests.support.escrows import A2A, OUTPUT, agent, of, shows_output, terms
+from tests.support.faults import Faults, FaultyTransport
 from tests.support.service_world import ServiceWorld
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-_RESULTS: list[Any] = [None, 0, -1, 1e308, "text", "", [], {}, [None], [{}], {"value": None}, {"value": [{}]}, True]
+_AGENTS = 8
+_SHARE = 0.12
+#: Seconds after the end of the faults until the rows equal the chain's events, and until nothing is pending.
+_EQUAL, _DECIDED = 60.0, 180.0
+#: Seconds in which the last answers reach the rows.
+_SETTLED = 10.0
+#: By `--full`: seeds, seconds of faults, seconds between two kills, milliseconds of a slot.
+_PROFILES = {False: ([1], 18.0, 6.0, 100), True: ([1, 2, 3], 480.0, 30.0, 400)}
 
 
-class _Liar:
-    """Falsifies a part of a node's answers, by a seed."""
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the test with the seeds of the profile."""
+    if "chaos_seed" in metafunc.fixturenames:
+        metafunc.parametrize("chaos_seed", _PROFILES[metafunc.config.getoption("--full")][0])
 
-    def __init__(self, through: Any, seed: int) -> None:
-        self.through = through
-        self.share = 0.0
-        self._random = random.Random(seed)
 
-    async def __call__(self, body: bytes) -> bytes:
-        answer: bytes = await self.through(body)
-        if self._random.random() >= self.share:
-            return answer
-        match self._random.randrange(8):
-            case 0:
-                raise ChainUnavailable("the node answered 429")
-            case 1:
-                return answer[: self._random.randrange(len(answer))]
-            case 2:
-                return b"<html>429 Too Many Requests</html>"
-            case 3:
-                return self._changed(answer, lambda told: {**told, "result": self._random.choice(_RESULTS)})
-            case 4:
-                return self._changed(answer, self._refused)
-            case 5:
-                return answer.replace(b'"slot":', b'"slot":1e400,"was":')
-            case 6:
-                return answer.replace(b'"', b"'", 3)
-            case _:
-                return self._changed(answer, self._torn)
+async def _history(deployment: Deployment) -> list[StoredEvent]:
+    """Return the program's events, read from the chain past the faults and past the service."""
+    transport = HttpTransport(deployment.chain_url)
+    truth = Indexer(transport=transport, codec=load(), db_path=deployment.folder / "truth.db")
+    try:
+        await truth.catch_up()
+        return await truth.changes(0, 10**9)
+    finally:
+        await truth.stop()
+        await transport.aclose()
 
-    def _changed(self, answer: bytes, change: Any) -> bytes:
-        told = json.loads(answer)
-        return json.dumps([change(one) for one in told] if isinstance(told, list) else change(told)).encode()
 
-    def _refused(self, told: Any) -> Any:
-        code = self._random.choice([-32600, -32601, -32602, -32603, -32005, -32016, 429])
-        return {"jsonrpc": "2.0", "id": told["id"], "error": {"code": code, "message": "no"}}
+def _moved(events: list[StoredEvent], name: str) -> Counter[int]:
+    """Return how often each amount left a vault by events of this name."""
+    return Counter(event.data["amount"] for event in events if event.name == name)
 
-    def _torn(self, value: Any) -> Any:
-        """Replace one part deep inside by something of another type."""
-        if isinstance(value, dict) and value and self._random.random() < 0.8:
-            key = self._random.choice(sorted(value))
-            return {**value, key: self._torn(value[key])} if key not in {"id", "jsonrpc"} else value
-        if isinstance(value, list) and value and self._random.random() < 0.8:
-            at = self._random.randrange(len(value))
-            return [*value[:at], self._torn(value[at]), *value[at + 1 :]]
-        return self._random.choice(_RESULTS)
+
+async def _until(moment: float) -> None:
+    await asyncio.sleep(max(0.0, moment - time.monotonic()))
+
+
+async def _within(seconds: float, differences: Callable[[], Awaitable[list[str]]]) -> list[str]:
+    """Return the differences that are left after this time, none as soon as there is none."""
+    end = time.monotonic() + seconds
+    while (found := await differences()) and time.monotonic() < end:  # noqa: ASYNC110 - asks over HTTP
+        await asyncio.sleep(0.5)
+    return found
+
+
+async def _unlike_the_chain(deployment: Deployment, fleet: Fleet) -> list[str]:
+    """Return how the rows differ from the chain's events, and the wallets from their accounts."""
+    events = await _history(deployment)
+    found = []
+    for type_, name in (("payment", "PaymentExecuted"), ("escrow_lock", "EscrowCreated")):
+        rows = await fleet.listed(f"/v1/transactions?type={type_}&status=confirmed")
+        shown = Counter(parse_usdc(row["amount"]) for row in rows)
+        landed = _moved(events, name)
+        found += [f"{type_} {micro}: {count} rows too many" for micro, count in (shown - landed).items()]
+        found += [f"{type_} {micro}: {count} rows missing" for micro, count in (landed - shown).items()]
+    for one in fleet.agents:
+        shows = await fleet.read(f"/v1/wallets/{one.id}")
+        vault = await deployment.chain.account(shows["chain_address"])
+        assert vault is not None
+        account = vault.decode(load()).data
+        holds = await deployment.chain.token_balance(Pubkey.from_string(str(account["tokens"])))
+        if parse_usdc(shows["usdc_balance"], allow_zero=True) != holds:
+            found.append(f"wallet {one.id} shows {shows['usdc_balance']}, its vault holds {holds}")
+        if (shows["status"] == "frozen") != bool(account["frozen"]):
+            found.append(f"wallet {one.id} shows {shows['status']}, frozen on the chain: {account['frozen']}")
+    return found
+
+
+async def _export_problems(deployment: Deployment, fleet: Fleet) -> list[str]:
+    """Return what `agent-vault verify` finds wrong with an export of everything."""
+    made = (await deployment.client.post("/v1/transactions/export", json={"format": "json"})).json()
+    async with asyncio.timeout(_EQUAL):
+        path = f"/v1/transactions/exports/{made['export_id']}"
+        while (ready := await fleet.read(path))["status"] != "ready":  # noqa: ASYNC110 - asks over HTTP
+            await asyncio.sleep(0.2)
+    export = deployment.folder / "export.json"
+    export.write_bytes((await deployment.client.get(ready["download_url"])).content)
+    transport = HttpTransport(deployment.chain_url)
+    try:
+        return (await verify(export, transport, None)).problems
+    finally:
+        await transport.aclose()
+
+
+async def _wronged(deployment: Deployment, fleet: Fleet, events: list[StoredEvent]) -> list[str]:
+    """Return the orders whose last answer is not what the chain has."""
+    landed = _moved(events, "PaymentExecuted") + _moved(events, "EscrowCreated")
+    signatures = {event.signature for event in events}
+    found = [f"paid {count} times: 0.{micro:06}" for micro, count in landed.items() if count > 1 and micro < 10**6]
+    for order in fleet.orders:
+        if order.answer is None:
+            found.append(f"no final answer: {order}")
+        if not order.micro or order.answer is None:
+            continue
+        told = order.answer.json()
+        if not order.accepted and landed[order.micro]:
+            found.append(f"refused, but it landed: {order}")
+        elif order.accepted and told["status"] == "pending":
+            shown = await deployment.client.get(f"{order.path}/{told['escrow_id' if order.path == A2A else 'tx_id']}")
+            missing = shown.status_code == 404 or shown.json()["status"] in {"failed", "pending"}
+            if missing == bool(landed[order.micro]) or (shown.status_code == 404 and order.path == "/v1/payments"):
+                found.append(f"{order}, now {shown.text}, on the chain {landed[order.micro]} times")
+        elif order.accepted and not landed[order.micro]:
+            found.append(f"accepted, but it is not on the chain: {order}")
+        elif order.accepted and order.path == "/v1/payments" and told["tx_signature"] not in signatures:
+            found.append(f"accepted with another signature than the chain's: {order}")
+    return found
+
+
+async def _pending(fleet: Fleet) -> list[str]:
+    rows = await fleet.listed("/v1/transactions?status=pending")
+    escrows = await fleet.listed(f"{A2A}?status=pending")
+    return [str(row) for row in rows + escrows]
+
+
+async def test_lies_and_kills_leave_service_and_chain_agreed(
+    tmp_path: Path, request: pytest.FixtureRequest, chaos_seed: int
+) -> None:
+    _, seconds, between_kills, slot_ms = _PROFILES[request.config.getoption("--full")]
+    faults = Faults(chaos_seed, longest=11.0)
+    async with deployed(tmp_path, faults, slot_ms=slot_ms) as deployment:
+        # Given agents at work
+        fleet = Fleet(deployment.client, chaos_seed)
+        await fleet.recruit(_AGENTS)
+        work = asyncio.create_task(fleet.work())
+
+        # When the node lies and the service is killed, again and again
+        faults.share = _SHARE
+        begun = time.monotonic()
+        for kill in range(1, int(seconds / between_kills)):
+            await _until(begun + kill * between_kills)
+            await deployment.restart()
+        await _until(begun + seconds)
+        faults.share = 0.0
+        ended = time.monotonic()
+        fleet.stop()
+        await work
+
+        # Then every request gets its answer, and all show what the chain has
+        async with asyncio.timeout(_DECIDED), asyncio.TaskGroup() as tasks:
+            finishing = tasks.create_task(fleet.finish())
+            different = await _within(ended + _EQUAL - time.monotonic(), lambda: _unlike_the_chain(deployment, fleet))
+            equal_after = time.monotonic() - ended
+            await finishing
+        pending = await _within(ended + _DECIDED - time.monotonic(), lambda: _pending(fleet))
+        decided_after = time.monotonic() - ended
+        different += await _within(_SETTLED, lambda: _unlike_the_chain(deployment, fleet))
+        wronged = await _wronged(deployment, fleet, await _history(deployment))
+        exported = await _export_problems(deployment, fleet)
+        log = deployment.logged()
+        report = (
+            f"seed {chaos_seed}: {fleet.requests} requests, {faults.requests} calls of the node, "
+            f"{sum(faults.counts.values())} faults, {deployment.kills} kills, {len(deployment.failed_starts)} failed "
+            f"starts; equal after {equal_after:.0f} s, nothing pending after {decided_after:.0f} s\n"
+            f"answers: {dict(fleet.outcomes.most_common())}\nfaults: {dict(faults.counts.most_common())}"
+        )
+        print(report)
+        assert {
+            "different": different,
+            "pending": pending,
+            "wronged": wronged,
+            "wrong answers": fleet.wrong,
+            "export": exported,
+        } == {"different": [], "pending": [], "wronged": [], "wrong answers": [], "export": []}
+        assert "Traceback" not in log
+        assert "internal_error" not in log
+        assert sum(faults.counts.values()) > seconds
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -79,8 +211,8 @@ async def test_false_answers_are_503_in_every_request(
     made = await world.policy(maxPerTx="10", allowedRecipients=recipients)
     wallet, to = await world.wallet(), await world.payee()
     path = f"/v1/wallets/{wallet['wallet_id']}"
-    liar = _Liar(world.line.through, seed)
-    world.line.through = liar
+    faults = Faults(seed)
+    world.line.through = FaultyTransport(world.line.through, faults)
     _app: Any = world.client._transport
     _app.app.state.health = Health(world.service, remember=0.0)
     answers = []
@@ -90,7 +222,7 @@ async def test_false_answers_are_503_in_every_request(
 
     for round_ in range(3):
         escrow = await paying.lock(receiving, expectedOutputHash=f"sha256:{OUTPUT}")
-        liar.share = 0.25
+        faults.share = 0.25
         answers += [await world.pay(wallet, to, "0.01") for _ in range(3)]
         answers.append(await world.pay(wallet, to, "1000"))
         answers.append(await receiving.call("POST", of(escrow, "complete"), shows_output()))
@@ -110,7 +242,7 @@ async def test_false_answers_are_503_in_every_request(
             await world.service.part(Recovery).recover()
         with contextlib.suppress(ChainUnavailable):
             await world.keeper().tick()
-        liar.share = 0.0
+        faults.share = 0.0
         await world.service.part(Recovery).recover()
         await world.catch_up()
 
