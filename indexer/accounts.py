@@ -12,13 +12,17 @@ from indexer.records import TokenMove
 
 @dataclass(frozen=True, slots=True)
 class FollowedAccount:
-    """A token account; `vault` is `None` for a reserve. `balance` is as of `slot`, `None` when unknown."""
+    """A token account; `vault` is `None` for a reserve. `balance` is as of `slot`, `None` when unknown.
+
+    The balance of a `suspect` account may be wrong until its history has been read.
+    """
 
     address: str
     org: str
     vault: str | None
     balance: int | None
     slot: int
+    suspect: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,7 @@ class TokenAccounts:
         )
 
     def _select(self, condition: str, *params: object) -> list[FollowedAccount]:
-        query = f"SELECT address, org, vault, balance, slot FROM token_accounts WHERE {condition}"  # noqa: S608 - ours
+        query = f"SELECT address, org, vault, balance, slot, suspect FROM token_accounts WHERE {condition}"  # noqa: S608 - ours
         return [FollowedAccount(*row) for row in self._db.conn.execute(query, params)]
 
     def _explained(self, events: Sequence[Event]) -> dict[str, int]:

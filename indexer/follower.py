@@ -11,9 +11,10 @@ from app.chain.errors import ChainUnavailable, HistoryNotAvailable, RpcError
 from app.chain.records import HistoryEntry
 from app.chain.transport import Transport
 from idl.codec import Codec
+from indexer.accounts import FollowedAccount
 from indexer.decode import decode_transaction
 from indexer.reconcile import Reconciler
-from indexer.records import ChainTransaction, Hole
+from indexer.records import ChainTransaction, Hole, Position
 from indexer.store import EventStore, StoredEvent
 from indexer.wakeup import listen
 
@@ -94,6 +95,14 @@ class Indexer:
     async def unknown(self, signatures: Sequence[str]) -> list[str]:
         """Return the signatures that are not stored, in their order."""
         return self.store.unknown(signatures)
+
+    async def followed(self, after: str, limit: int) -> list[FollowedAccount]:
+        """Return at most `limit` token accounts of reserves and vaults with an address above `after`, in order."""
+        return self.store.accounts.after(after, limit)
+
+    async def positions(self, accounts: Sequence[tuple[str, str]]) -> list[Position]:
+        """Return how far each vault or organisation, given with a token account, is stored."""
+        return [Position(self._balance(tokens), self.store.sequence_of(stream)) for stream, tokens in accounts]
 
     async def start(self) -> None:
         """Start following in the background."""
@@ -186,6 +195,10 @@ class Indexer:
             await self._reconciler.fill_gaps()
         if await self._reconciler.check_balances():
             self._notify()
+
+    def _balance(self, tokens: str) -> int | None:
+        account = self.store.accounts.get(tokens)
+        return None if account is None or account.suspect else account.balance
 
     async def _follow(self) -> None:
         loop = asyncio.get_running_loop()

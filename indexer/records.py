@@ -28,6 +28,17 @@ class Hole:
 
 
 @dataclass(frozen=True, slots=True)
+class Position:
+    """How far a vault or organisation is stored: the balance of its token account, and its last event's number.
+
+    Each is `None` while the store knows or suspects that it lacks something.
+    """
+
+    balance: int | None
+    sequence: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class ChainTransaction:
     """A successful transaction: the program's events in it, and what it did to token accounts.
 

@@ -124,6 +124,12 @@ class EventStore:
         last, count = row or (0, 0)
         return bool(last == count and last >= sequence)
 
+    def sequence_of(self, stream: str) -> int | None:
+        """Return the number of a vault's or organisation's last event, `None` if one before it is missing."""
+        row = self._db.conn.execute("SELECT last, count FROM streams WHERE stream = ?", [stream]).fetchone()
+        last, count = row or (0, 0)
+        return int(last) if last == count else None
+
     def holes(self) -> list[Hole]:
         """Return the parts of the history that no node has given, oldest first."""
         rows = self._db.conn.execute("SELECT after, after_slot, before_slot FROM holes ORDER BY after_slot")

@@ -153,6 +153,13 @@ class ChainClient:
             found += (await self._accounts(chunk, {"commitment": commitment}))[1]
         return found
 
+    async def accounts_at(self, addresses: Sequence[str], *, seen: int = 0) -> tuple[int, list[RawAccount | None]]:
+        """Return a slot, and each of at most 100 accounts as of it.
+
+        Raises `RpcError` if the node has not seen the slot `seen`.
+        """
+        return await self._accounts(addresses, {"commitment": COMMITMENT, "minContextSlot": seen})
+
     async def balances(self, token_accounts: Sequence[Pubkey | str]) -> Balances:
         """Return the amounts in at most 100 token accounts, all from the same slot."""
         needed = {"offset": 0, "length": RawAccount.TOKEN_AMOUNT.stop}

@@ -112,6 +112,12 @@ class Settings(BaseSettings):
     """Pause between two rounds of housekeeping, which stores when keys were last used and deletes old events."""
     max_indexer_lag: int = Field(default=150, ge=0)
     """Slots by which the indexer may lag behind the chain before `/readyz` reports `not_ready`."""
+    metrics_interval: float = Field(default=15.0, gt=0)
+    """Pause between two readings of what `/metrics` shows of the chain and the database."""
+    reconciliation: bool = True
+    """Whether this node compares reserves, wallets and open escrows with the chain."""
+    reconciliation_interval: float = Field(default=300.0, gt=0)
+    """Pause between two such comparisons."""
     webhooks: bool = True
     """Whether this node sends events to webhooks. Only one node may: several would send every event several times."""
     webhook_interval: float = Field(default=0.2, gt=0)

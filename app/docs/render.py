@@ -27,6 +27,7 @@ GUIDES: Mapping[str, str] = {
     "exports": "Exports",
     "direct-use": "Direct use",
     "clusters": "Clusters",
+    "operations": "Operations",
     "mcp": "Tools for agents (MCP)",
     "tokens": "Keys in a token",
 }

@@ -27,6 +27,9 @@ class EventKind:
 
 _SENT = ("wallet_id", "tx_id", "tx_signature", "amount")
 _ESCROW = ("escrow_id", "from_wallet", "to_wallet", "tx_signature", "on_chain_slot")
+_COMPARED = ("subject", "address", "on_chain_slot")
+_COMPARED_DIFFERENT = (*_COMPARED, "differences")
+_COMPARED_IDS = ("wallet_id", "escrow_id")
 _KINDS = (
     EventKind(
         "transaction.pending",
@@ -109,6 +112,20 @@ _KINDS = (
         "export.ready",
         "The file of an export is ready for download.",
         ("export_id", "wallet_id", "format", "rows", "expires_at"),
+    ),
+    EventKind(
+        "reconciliation.difference",
+        "The chain holds something else about a reserve, a wallet or an escrow than the service shows, twice in a row "
+        "and with everything applied. `differences` maps each field to its value on the `chain` and in the `service`. "
+        "Sent once, and again when the difference changes.",
+        _COMPARED_DIFFERENT,
+        _COMPARED_IDS,
+    ),
+    EventKind(
+        "reconciliation.cleared",
+        "A reported difference between the chain and the service is gone.",
+        _COMPARED,
+        _COMPARED_IDS,
     ),
     EventKind("ping", "A test of a webhook. `GET /v1/events` does not list it.", ("webhook_id",)),
 )

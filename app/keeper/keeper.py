@@ -15,6 +15,7 @@ import structlog
 from solders.instruction import Instruction
 from sqlalchemy import Connection
 
+from app.api.metrics import Metrics
 from app.chain.errors import BlockhashNotFound, ChainUnavailable, RpcError
 from app.chain.records import custom_error
 from app.chain.transactions import sign_with_any
@@ -55,6 +56,7 @@ class Keeper(Periodic):
         """`clock` returns the Unix time at which jobs become due, `timer` the seconds between attempts."""
         super().__init__(interval)
         self._service = service
+        self._metrics = service.part(Metrics)
         self._clock = clock
         self._backoff = Backoff(timer)
         self._short: frozenset[str] = frozenset()
@@ -72,6 +74,8 @@ class Keeper(Periodic):
         results = await asyncio.gather(*workers, return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
+                if isinstance(result, ChainUnavailable):
+                    self._metrics.keeper_failed("chain_unavailable")
                 raise result
         return sum(result for result in results if isinstance(result, int))
 
@@ -120,6 +124,8 @@ class Keeper(Periodic):
                 return False
             signature = await self._send(instruction, job.signers)
         except RpcError as error:
+            if attempts > 1:
+                self._metrics.keeper_failed("refused")
             log("job_refused", job=job.key, attempts=attempts, error=self._reason(error))
             return False
         except UnavailableError as error:
@@ -129,6 +135,7 @@ class Keeper(Periodic):
         except ChainUnavailable:
             raise
         except Exception:  # noqa: BLE001 - whatever is wrong with this job must not stop the others
+            self._metrics.keeper_failed("failed")
             _log.exception("job_failed", job=job.key, attempts=attempts)
             return False
         log("job_sent", job=job.key, attempts=attempts, signature=signature)

@@ -92,11 +92,11 @@ def beside_service(settings: Settings) -> Settings:
 
     Without an address, the chain is the folder's, or in a new folder the embedded chain on its default port. Webhooks
     and alerts are left to the service, for only one process may send them, and so are exports, which would wait for
-    this process's chain.
+    this process's chain, and the reconciliation, of which the service's metrics tell.
     """
     known = folder_chain(Paths(settings.data_dir))
     url = settings.rpc_url or (known.rpc_url if known else f"http://{LOCALHOST}:{settings.localnet_port}")
-    changes = {"rpc_url": url, "webhooks": False, "alerts": False, "exports": False}
+    changes = {"rpc_url": url, "webhooks": False, "alerts": False, "exports": False, "reconciliation": False}
     return with_folder(settings.model_copy(update=changes))
 
 

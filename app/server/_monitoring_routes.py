@@ -12,7 +12,6 @@ from app.access.keyring import KeyRing
 from app.api.metrics import Metrics
 from app.core.errors import UnavailableError
 from app.server.health import HealthReport
-from app.store.attempts import count_pending
 from app.submission.context import Service
 
 #: What answers under any host: probes call by address.
@@ -40,20 +39,22 @@ async def ready(request: Request) -> Response:
 
 
 async def figures(request: Request) -> Response:
-    """Show metrics for Prometheus: requests by route and status, payments by outcome, lag, pending transactions.
+    """Show metrics for Prometheus: requests, payments, reserves, what waits, what lags, what differs from the chain.
 
-    They cover all organisations. Requests from the machine itself need no key, others one with the role viewer,
-    operator or admin. A proxy on the same machine must send `X-Forwarded-For`.
+    They cover all organisations, but a key sees the reserve of its own only. Requests from the machine itself need no
+    key, others one with the role viewer, operator or admin. A proxy on the same machine must send `X-Forwarded-For`.
+    The guide "Operations" explains them.
     """
     service: Service = request.app.state.service
+    org = None
     if not _local(request):
-        authorise(await admit(request, service.part(KeyRing), request.app.state.rate_limits), READERS)
+        principal = await admit(request, service.part(KeyRing), request.app.state.rate_limits)
+        authorise(principal, READERS)
+        org = principal.org
     metrics: Metrics = request.app.state.metrics
-    report: HealthReport = await request.app.state.health.report()
-    metrics.ready.set(not report.failing)
-    metrics.lag.set(report.lag)
-    metrics.pending.set(await service.db.read(count_pending))
-    return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    for scope, waiting in service.locks.waiting().items():
+        metrics.waiting.labels(scope.name.lower()).set(waiting)
+    return Response(metrics.text(org), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def _local(request: Request) -> bool:

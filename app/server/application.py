@@ -202,7 +202,7 @@ def create_app(settings: Settings, service: Service) -> Starlette:
     app.state.service = service
     app.state.health = Health(service)
     app.state.base_url = settings.base_url()
-    app.state.metrics = Metrics()
+    app.state.metrics = service.part(Metrics)
     app.state.rate_limits = RateLimits(settings)
     app.state.openapi = document(operations, settings.base_url(), meanings())
     app.state.mcp = mcp.mcp_server(app, app.state.openapi)

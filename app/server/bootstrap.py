@@ -15,6 +15,7 @@ from solders.pubkey import Pubkey
 from app.access.keyring import KeyRing
 from app.alerts.mailer import Mailer
 from app.alerts.watcher import Watcher
+from app.api.metrics import Metrics
 from app.approvals import service as approvals
 from app.chain.addresses import Addresses
 from app.chain.client import ChainClient
@@ -39,6 +40,7 @@ from app.policies import service as policies
 from app.projection.projector import Projector
 from app.recipients import service as recipients
 from app.recipients.domains import DomainResolver
+from app.reconciliation.reconciliation import Reconciliation
 from app.server._data_folder import LOCALHOST, FolderChain, identify, remember, remembered
 from app.server.housekeeping import Housekeeping
 from app.store.database import Database
@@ -221,6 +223,7 @@ async def running(
         )
         recovery = Recovery(db, submitter, interval=settings.recovery_interval, grace=2 * settings.confirm_timeout)
         parts: list[object] = [
+            Metrics(),
             keys,
             exporter,
             recovery,
@@ -260,6 +263,8 @@ async def running(
             Housekeeping(db, keys, interval=settings.housekeeping_interval, days=settings.event_retention_days)
         )
         works.append(Enforcer(service))
+        if settings.reconciliation:
+            works.append(Reconciliation(service, interval=settings.reconciliation_interval))
         if settings.keeper:
             clock = localnet.chain.timeline.now if localnet else time.time
             works.append(Keeper(service, interval=settings.keeper_interval, clock=clock))

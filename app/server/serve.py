@@ -13,12 +13,14 @@ import uvicorn
 
 from app.api.http_protocol import protocol
 from app.core import file_lock
+from app.core.background import start_all
 from app.core.paths import ConfigurationError, Paths
 from app.core.settings import Settings
 from app.localnet import Localnet
 from app.server._data_folder import LOCALHOST, FolderChain, remember
 from app.server.application import create_app
 from app.server.bootstrap import open_localnet, prepare, running
+from app.server.gauges import Gauges
 from app.server.quickstart import Quickstart, quickstart
 
 
@@ -69,6 +71,7 @@ async def serve(settings: Settings, say: Callable[[str], None]) -> None:
         url = settings.rpc_url or f"http://{LOCALHOST}:{settings.localnet_port}"
         await service.db.write(lambda conn: remember(conn, FolderChain(service.identity, url)))
         tour = await quickstart(service, localnet, paths)
+        await start_all(stack, Gauges(service, interval=settings.metrics_interval))
         config = uvicorn.Config(
             create_app(settings, service),
             http=protocol(settings.request_timeout),

@@ -94,7 +94,7 @@ class DeliveryRecord:
 
 def has_new_events(connection: Connection) -> bool:
     """Return whether the feed has events that some webhook has neither queued nor skipped."""
-    behind = connection.scalar(select(func.min(webhooks.table.c.position)).where(webhooks.table.c.status != "deleted"))
+    behind = connection.scalar(_BEHIND)
     return behind is not None and last_position(connection) > behind
 
 
@@ -152,6 +152,32 @@ def delivery_of(webhook: WebhookRecord, event: FeedEvent, body: str, now: int) -
         due_at=now,
         created_at=now,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Queued deliveries of enabled and of degraded webhooks, and for how long the oldest is due at an enabled one.
+
+    `events` are those of the feed that come after what some webhook has queued or skipped.
+    """
+
+    events: int
+    enabled: int
+    degraded: int
+    overdue_ms: int
+
+
+def backlog(connection: Connection, now: int) -> Backlog:
+    """Return what is queued; of each webhook at most 10,000 deliveries are counted, so that it never takes long."""
+    queued = {"enabled": 0, "degraded": 0}
+    oldest = now
+    for webhook_id, status in connection.execute(_WEBHOOKS).all():
+        queued[status] += connection.scalar(_QUEUED, {"webhook": webhook_id}) or 0
+        if status == "enabled":
+            oldest = min(oldest, connection.scalar(_OLDEST_DUE, {"webhook": webhook_id}) or now)
+    behind = connection.scalar(_BEHIND)
+    events = 0 if behind is None else max(0, last_position(connection) - behind)
+    return Backlog(events, queued["enabled"], queued["degraded"], now - oldest)
 
 
 def due_webhooks(connection: Connection, now: int) -> list[str]:
@@ -228,6 +254,14 @@ _LISTING, _LISTING_OF_STATUS = (
     listing(query, time=table.c.position, key=table.c.delivery_id)
     for query in (_OF_WEBHOOK, _OF_WEBHOOK.where(table.c.status == bindparam("status")))
 )
+_BEHIND = select(func.min(webhooks.table.c.position)).where(webhooks.table.c.status != "deleted")
+_MOST_COUNTED = 10_000
+_WEBHOOKS = select(webhooks.table.c.webhook_id, webhooks.table.c.status).where(
+    webhooks.table.c.status.in_(("enabled", "degraded"))
+)
+_PENDING = (table.c.webhook_id == bindparam("webhook"), table.c.status == "pending")
+_QUEUED = select(func.count()).select_from(select(table.c.delivery_id).where(*_PENDING).limit(_MOST_COUNTED).subquery())
+_OLDEST_DUE = select(func.min(table.c.due_at)).where(*_PENDING)
 _DUE = select(webhooks.table.c.webhook_id).where(
     webhooks.table.c.status == "enabled",
     exists().where(

@@ -20,7 +20,7 @@ SEVERITIES = {
         (
             *("transaction.pending", "transaction.completed", "wallet.created", "wallet.funded", "wallet.unfrozen"),
             *("policy.updated", "escrow.created", "escrow.completed", "escrow.released", "escrow.refunded"),
-            *("org.deposit_confirmed", "export.ready"),
+            *("org.deposit_confirmed", "export.ready", "reconciliation.cleared"),
         ),
         "info",
     ),
@@ -32,6 +32,7 @@ SEVERITIES = {
     "alert.velocity_spike": "warning",
     "alert.large_transaction": "warning",
     "wallet.frozen": "critical",
+    "reconciliation.difference": "critical",
 }
 """Severity of each type of event, apart from `EXCEPTIONS`; lists would miss an event with any other."""
 EXCEPTIONS = {"escrow.refunded": "critical"}

@@ -66,6 +66,13 @@ class Locks:
                 del self._waiting[key]
         return lock
 
+    def waiting(self) -> dict[LockScope, int]:
+        """Return how many requests wait for locks of each scope."""
+        counts = dict.fromkeys(LockScope, 0)
+        for (scope, _), waiting in self._waiting.items():
+            counts[scope] += waiting
+        return counts
+
 
 class Held:
     """A context that holds locks of one scope. Raises RuntimeError if taken out of order, which could deadlock."""

@@ -18,8 +18,8 @@ from app.chain.escrow_instructions import PROOF_KINDS, OpenEscrow, attestation
 from app.chain.rules import Rules
 from app.chain.transactions import sign
 from app.core.identifiers import new_policy_key, new_reference
-from app.core.signers import Signer
 from app.core.paths import program_file
+from app.core.signers import Signer
 from app.server.application import operations
 from app.store.escrows import escrow
 from app.submission.plan import distinct

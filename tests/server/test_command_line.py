@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import re
 import signal
@@ -106,6 +107,14 @@ def test_quickstart_prints_a_command_that_makes_a_payment(tmp_path: Path) -> Non
         [wallet] = [one for one in serving.get("/v1/wallets")["data"] if one["agent_id"] == "demo-agent"]
         assert wallet["usdc_balance"] == "98.75"
         assert httpx.get(f"http://127.0.0.1:{serving.port}/docs").status_code == 200
+
+        # And the gauges are read, in the background
+        lamports, deadline = math.nan, time.monotonic() + _PATIENCE
+        while math.isnan(lamports) and time.monotonic() < deadline:
+            shown = httpx.get(f"http://127.0.0.1:{serving.port}/metrics").text.splitlines()
+            [line] = [line for line in shown if line.startswith("agent_vault_fee_payer_lamports ")]
+            lamports = float(line.split()[1])
+        assert lamports > 0
 
         # And it stops when asked
         serving.process.send_signal(signal.SIGTERM)

@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import logging
+import math
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,16 +14,25 @@ import httpx
 import pytest
 import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import Connection, update
 from starlette.applications import Starlette
 
 from app.chain.client import ChainClient
+from app.chain.errors import ChainUnavailable
 from app.chain.transport import HttpTransport
 from app.core import logs
+from app.core.timestamps import now_ms
+from app.reconciliation.reconciliation import Reconciliation
 from app.server.application import routes
+from app.server.gauges import Gauges
 from app.server.health import Health
+from app.store import deliveries
+from app.store.read_tables import wallets
+from app.store.webhooks import mark_degraded
 from indexer.records import Hole
 from tests.support.http import PATIENCE
-from tests.support.service_world import ServiceWorld, error_of
+from tests.support.keeper import HOUR, expiring, queries_of
+from tests.support.service_world import Clock, ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -52,6 +62,8 @@ async def _from(client: str, world: ServiceWorld, key: str | None = None, **head
 
 
 async def _metrics(world: ServiceWorld) -> dict[str, list[tuple[dict[str, str], float]]]:
+    """Read the gauges, which the service does in the background, and return all metrics."""
+    await Gauges(world.service).tick()
     response = await world.client.get("/metrics")
     assert response.status_code == 200
     assert response.headers["content-type"].startswith("text/plain")
@@ -260,8 +272,181 @@ async def test_metrics_count_requests_by_route_and_payments_by_outcome(watched: 
     # And no label holds what a client chose
     templates = {route.path for route in routes} | {"unknown"}
     values = {(name, value) for samples in metrics.values() for labels, _ in samples for name, value in labels.items()}
-    assert {name for name, _ in values} == {"method", "route", "status", "outcome", "le"}
+    ours = {"lock", "reason", "result", "organization"}
+    assert {name for name, _ in values} == {"method", "route", "status", "outcome", "le"} | ours
+    assert {value for name, value in values if name == "organization"} == {"test"}
     assert {value for name, value in values if name == "route"} <= templates
+
+
+async def test_metrics_show_the_fee_payers_lamports(watched: ServiceWorld) -> None:
+    payer = watched.service.signers.fee_payer_address
+    account = await watched.service.chain.account(payer)
+    assert account is not None
+    assert (await _metrics(watched))["agent_vault_fee_payer_lamports"] == [({}, account.lamports)]
+
+    await watched.localnet.airdrop(payer, 5)
+    assert (await _metrics(watched))["agent_vault_fee_payer_lamports"] == [({}, account.lamports + 5)]
+
+    # What nobody knows is not shown as it was.
+    watched.line.lose_requests = lambda _method: True
+    [(_, lamports)] = (await _metrics(watched))["agent_vault_fee_payer_lamports"]
+    assert math.isnan(lamports)
+
+
+async def test_metrics_show_every_reserve_to_the_machine_and_ones_own_to_a_key(watched: ServiceWorld) -> None:
+    other = await watched.organisation("other")
+    await watched.wallet(funds="100")
+    micro = {"test": 999_900_000_000.0, "other": 1_000_000_000_000.0}
+
+    shown = (await _metrics(watched))["agent_vault_reserve_micro_usdc"]
+
+    assert {labels["organization"]: value for labels, value in shown} == micro
+    text = (await _from("192.0.2.1", watched, watched.key("viewer", org=other))).text
+    assert "agent_vault_reserve_micro_usdc{organization" in text
+    assert 'organization="test"' not in text
+
+
+async def test_metrics_show_the_requests_that_wait(watched: ServiceWorld) -> None:
+    wallet, to = await watched.wallet(), await watched.payee()
+    go_on = asyncio.Event()
+    watched.line.hold = lambda method: go_on.wait() if method == "simulateTransaction" else None
+    payments = [asyncio.create_task(watched.pay(wallet, to, "1")) for _ in range(5)]
+    sending = ({"lock": "wallet_sending"}, 4.0)
+
+    async with asyncio.timeout(PATIENCE):
+        while sending not in (await _metrics(watched))["agent_vault_waiting_requests"]:  # noqa: ASYNC110 - no signal
+            await asyncio.sleep(0.01)
+    go_on.set()
+    await asyncio.gather(*payments)
+
+    assert {value for _, value in (await _metrics(watched))["agent_vault_waiting_requests"]} == {0.0}
+
+
+async def test_metrics_show_the_webhook_backlog(watched: ServiceWorld) -> None:
+    await watched.restart(webhooks=False)
+    hook = await watched.ok("POST", "/v1/webhooks", {"url": "http://127.0.0.1:9/", "events": ["wallet.created"]})
+    await watched.wallet(funds=None)
+    await watched.wallet(funds=None)
+    unqueued = await _metrics(watched)
+
+    def queue(conn: Connection) -> None:
+        deliveries.queue_new_events(conn, lambda _event: "{}", now_ms() - 60_000, limit=100)
+
+    await watched.service.db.write(queue)
+    queued = await _metrics(watched)
+
+    assert unqueued["agent_vault_webhook_unqueued_events"] == [({}, 2.0)]
+    assert queued["agent_vault_webhook_unqueued_events"] == [({}, 0.0)]
+    assert queued["agent_vault_webhook_backlog"] == [({"status": "enabled"}, 2.0), ({"status": "degraded"}, 0.0)]
+    [(_, overdue)] = queued["agent_vault_webhook_overdue_seconds"]
+    assert 60 <= overdue < 60 + PATIENCE
+
+    await watched.service.db.write(lambda conn: mark_degraded(conn, hook["webhook_id"], now_ms()))
+    given_up = await _metrics(watched)
+    assert given_up["agent_vault_webhook_backlog"] == [({"status": "enabled"}, 0.0), ({"status": "degraded"}, 2.0)]
+    assert given_up["agent_vault_webhook_overdue_seconds"] == [({}, 0.0)]
+
+
+async def test_metrics_count_the_keepers_errors(watched: ServiceWorld) -> None:
+    poisoned, good, timer = await expiring(watched), await expiring(watched), Clock()
+    policy = watched.wallet_record(good["wallet_id"]).policy.address
+
+    async def spoil(**values: str) -> None:
+        mine = update(wallets).where(wallets.c.wallet_id == poisoned["wallet_id"])
+        await watched.service.db.write(lambda conn: conn.execute(mine.values(**values)))
+
+    await spoil(policy=policy)
+    await watched.later(HOUR + 1)
+    keeper = watched.keeper(timer=timer)
+
+    async def errors() -> dict[str, float]:
+        shown = (await _metrics(watched))["agent_vault_keeper_errors_total"]
+        return {labels["reason"]: value for labels, value in shown if value}
+
+    # Given a job that the program refuses: once may be somebody else's luck
+    await keeper.tick()
+    await watched.catch_up()
+    assert await errors() == {}
+    timer.ahead += 60
+    await keeper.tick()
+    assert await errors() == {"refused": 1.0}
+    # And one that cannot even be made
+    await spoil(vault="no address")
+    timer.ahead += 600
+    await keeper.tick()
+    assert await errors() == {"refused": 1.0, "failed": 1.0}
+
+
+async def test_metrics_count_the_rounds_that_the_chain_cost_the_keeper(watched: ServiceWorld) -> None:
+    await expiring(watched)
+    await watched.later(HOUR + 1)
+    watched.line.lose_requests = lambda method: method == "sendTransaction"
+
+    with pytest.raises(ChainUnavailable):
+        await watched.keeper().tick()
+
+    shown = (await _metrics(watched))["agent_vault_keeper_errors_total"]
+    assert ({"reason": "chain_unavailable"}, 1.0) in shown
+
+
+async def test_metrics_show_the_last_reconciliation(watched: ServiceWorld) -> None:
+    wallet, began = await watched.wallet(), time.time()
+    reconciliation = Reconciliation(watched.service, pace=0, second_look=0)
+    before = await _metrics(watched)
+    assert math.isnan(before["agent_vault_reconciliation_timestamp_seconds"][0][1])
+    assert {value for _, value in before["agent_vault_reconciliation_result"]} == {0.0}
+
+    async def shown() -> tuple[list[str], float, float]:
+        metrics = await _metrics(watched)
+        results = [labels["result"] for labels, value in metrics["agent_vault_reconciliation_result"] if value]
+        [(_, differences)] = metrics["agent_vault_reconciliation_differences"]
+        [(_, at)] = metrics["agent_vault_reconciliation_timestamp_seconds"]
+        return results, differences, at
+
+    await reconciliation.tick()
+    results, differences, ended = await shown()
+    assert (results, differences) == (["clean"], 0)
+    assert began <= ended <= time.time()
+    await watched.service.db.write(
+        lambda conn: conn.execute(update(wallets).where(wallets.c.wallet_id == wallet["wallet_id"]).values(frozen=1))
+    )
+    await reconciliation.tick()
+    assert (await shown())[:2] == (["differences"], 1)
+    watched.line.lose_requests = lambda _method: True
+    with pytest.raises(ChainUnavailable):
+        await reconciliation.tick()
+    assert (await shown())[:2] == (["incomplete"], 1)
+
+
+async def test_metrics_ask_neither_the_chain_nor_the_database(
+    watched: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await Gauges(watched.service).tick()
+
+    def fail(*_arguments: object) -> None:
+        raise RuntimeError("asked")
+
+    for name in ("_accounts", "_read", "call"):
+        monkeypatch.setattr(watched.service.chain, name, fail)
+    for name in ("read_now", "write"):
+        monkeypatch.setattr(watched.service.db, name, fail)
+
+    assert (await watched.client.get("/metrics")).status_code == 200
+
+
+async def test_queries_of_the_gauges_use_indexes(world: ServiceWorld) -> None:
+    await world.ok("POST", "/v1/webhooks", {"url": "http://127.0.0.1:9/", "events": ["export.ready"]})
+    with queries_of(world.service) as queries:
+        await Gauges(world.service).tick()
+
+    def plans(conn: Connection) -> list[str]:
+        explained = (conn.exec_driver_sql(f"EXPLAIN QUERY PLAN {one}", (None,) * one.count("?")) for one in queries)
+        return [str(row.detail) for rows in explained for row in rows]
+
+    # A scan is only of what has a row for each organisation, webhook or reported difference.
+    scanned = {one.split(" USING")[0] for one in world.service.db.read_now(plans) if one.startswith("SCAN")}
+    assert len(queries) > 5
+    assert scanned <= {"SCAN organisations", "SCAN webhooks", "SCAN differences", "SCAN anon_1"}
 
 
 async def test_metrics_need_no_key_locally_and_a_readers_key_elsewhere(world: ServiceWorld) -> None:

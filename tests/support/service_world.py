@@ -104,8 +104,8 @@ class ServiceWorld:
         """`genesis_hash` is what the embedded chain answers for its own."""
         self._genesis_hash = genesis_hash
         defaults: Json = {"data_dir": folder, "idempotency_wait": 2.0, "recovery_interval": 3600.0}
-        # A test that moves the clock runs these itself.
-        defaults["keeper"] = defaults["alerts"] = False
+        # Tests run these themselves, some with the clock moved.
+        defaults["keeper"] = defaults["alerts"] = defaults["reconciliation"] = False
         # Tests ask as fast as they can.
         defaults["rate_limit"] = defaults["failed_authentications"] = 0
         defaults["operator_daily_limit"] = "1000000000.00"

@@ -521,3 +521,14 @@ CREATE TABLE session_grants (
     granted_until BIGINT NOT NULL,
     PRIMARY KEY (wallet_id, session_authority)
 );
+
+CREATE TABLE differences (
+    address VARCHAR NOT NULL,
+    org VARCHAR NOT NULL,
+    subject VARCHAR NOT NULL,
+    wallet_id VARCHAR,
+    escrow_id VARCHAR,
+    found JSON NOT NULL,
+    since BIGINT NOT NULL,
+    PRIMARY KEY (address)
+);

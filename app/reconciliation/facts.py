@@ -1,0 +1,116 @@
+"""What is compared: facts about a reserve, a wallet or an escrow, as the chain and as the read models have them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from app.chain.records import RawAccount
+from app.core.money import format_usdc
+from app.projection.batch import address_or_none
+from app.store.escrows import DISPUTED, OPEN
+from app.store.reconciliation import EscrowModel, ReserveModel, WalletModel
+from idl.codec import Account, Codec
+
+Fact = str | bool | int | None
+Facts = Mapping[str, Fact]
+Model = ReserveModel | WalletModel | EscrowModel
+
+BALANCE = "usdc_balance"
+"""The fact that follows from every transfer of tokens; the others follow from the program's events alone."""
+COVERED = "covered"
+"""Whether an escrow's token account holds at least its amount; outsiders may have sent it more."""
+_Facts = dict[str, Fact]
+_ROLES = ("authority", "operator", "arbiter", "verifier")
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is compared: the account at `address` and its token account.
+
+    `stream` is the account that counts the events about it: the Org or the vault.
+    """
+
+    kind: Literal["reserve", "wallet", "escrow"]
+    org: str
+    address: str
+    tokens: str
+    stream: str
+    wallet_id: str | None = None
+    escrow_id: str | None = None
+
+    @property
+    def accounts(self) -> tuple[str, ...]:
+        """The accounts to read, which must be from the same slot."""
+        return self.address, self.tokens, self.stream
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A subject on the chain: its facts, its balance, and the number of its stream's last event if it has one."""
+
+    facts: Facts
+    balance: int
+    sequence: int | None
+
+
+def on_the_chain(subject: Subject, found: Mapping[str, RawAccount | None], codec: Codec) -> Seen:
+    """Return what accounts say about a subject. Raises `ChainUnavailable` if they are not what they should be."""
+    tokens = found[subject.tokens]
+    balance = (tokens.token_amount if tokens else None) or 0
+    account, stream = (_decode(found[address], codec) for address in (subject.address, subject.stream))
+    facts: _Facts = {}
+    match subject.kind:
+        case "reserve":
+            if account is not None:
+                data = account.data
+                facts = {BALANCE: format_usdc(balance), "paused": bool(data["paused"])}
+                facts |= {role: str(data[role]) for role in _ROLES}
+        case "wallet":
+            facts = {BALANCE: format_usdc(balance), "archived": account is None or account.name != "Vault"}
+            if account is not None and account.name == "Vault":
+                data = account.data
+                facts |= {"frozen": bool(data["frozen"]), "policy": str(data["policy"])}
+                facts |= {"session_authority": address_or_none(str(data["session_authority"]))}
+                facts |= {"open_escrows": int(data["open_escrows"])}
+        case "escrow":
+            facts = {"open": account is not None}
+            if account is not None:
+                amount = int(account.data["amount"])
+                facts |= {"amount": format_usdc(amount), "disputed": account.data["disputed_at"] != 0}
+                facts |= {COVERED: balance >= amount}
+    number = None if stream is None else stream.data.get("sequence")
+    return Seen(facts, balance, None if number is None else int(number))
+
+
+def in_the_read_models(model: Model | None) -> Facts:
+    """Return what the read models say about a subject; nothing if they do not know it."""
+    match model:
+        case ReserveModel():
+            roles = {role: getattr(model, role) for role in _ROLES}
+            return {BALANCE: format_usdc(model.balance), "paused": model.paused, **roles}
+        case WalletModel():
+            facts: _Facts = {
+                BALANCE: format_usdc(model.balance),
+                "archived": model.archived,
+            }
+            if not model.archived:
+                facts |= {"frozen": bool(model.frozen), "policy": model.policy}
+                facts |= {"session_authority": model.session_authority, "open_escrows": model.open_escrows}
+            return facts
+        case EscrowModel():
+            if model.status not in OPEN:
+                return {"open": False}
+            disputed = model.status == DISPUTED
+            return {"open": True, "amount": format_usdc(model.amount), "disputed": disputed, COVERED: True}
+    return {}
+
+
+def differing(chain: Facts, models: Facts) -> dict[str, dict[str, Fact]]:
+    """Return the facts that differ, each with its value on the chain and in the service."""
+    names = sorted(name for name in {*chain, *models} if chain.get(name) != models.get(name))
+    return {name: {"chain": chain.get(name), "service": models.get(name)} for name in names}
+
+
+def _decode(account: RawAccount | None, codec: Codec) -> Account | None:
+    """Return the program's account, `None` if there is none; anybody may send lamports to its address."""
+    return account.decode(codec) if account is not None and account.data else None

@@ -1,0 +1,247 @@
+"""Compares the read models with the chain, and doubts itself twice before it raises the alarm.
+
+What differs may be about to be indexed, so a fact counts only if the indexer agrees with the chain about it: on a
+balance by the transfers that it has stored, deposits by outsiders among them, on everything else by the number of the
+account's last event. What then still differs, unchanged, at a second look after everything stored was applied, is a
+difference. No lock is held, and nothing waits for the chain meanwhile.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import structlog
+from sqlalchemy import Connection
+
+from app.api.metrics import Metrics, ReconciliationResult
+from app.chain.client import ACCOUNT_BATCH
+from app.chain.errors import ChainUnavailable, RpcError
+from app.core.background import Periodic
+from app.core.timestamps import now_ms
+from app.reconciliation._events import append_cleared, append_difference
+from app.reconciliation.facts import (
+    BALANCE,
+    COVERED,
+    Model,
+    Seen,
+    Subject,
+    differing,
+    in_the_read_models,
+    on_the_chain,
+)
+from app.reconciliation.subjects import subjects
+from app.store import reconciliation as store
+from app.store.reconciliation import Difference, ReserveModel, WalletModel
+from app.submission.context import Service
+from indexer.records import Position
+
+_log = structlog.get_logger(__name__)
+
+_Differences = dict[str, Any]
+_PACE = 0.05
+"""Seconds between two calls to the node."""
+_SECOND_LOOK = 2.0
+"""Seconds until what differs is looked at again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the service knows of a subject: its read model, and how far the indexer is."""
+
+    model: Model | None
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A subject as it was seen at `slot`; `differences` are empty if the chain and the read models agree."""
+
+    subject: Subject
+    slot: int
+    sequence: int | None
+    model: Model | None
+    differences: _Differences
+    certain: _Differences
+    """Those differences about which the indexer agrees with the chain."""
+
+    def confirmed(self, earlier: "_Look") -> _Differences:
+        """Return the differences that were the same at an earlier look, with nothing applied in between.
+
+        A busy wallet's balance always moves. The rest of it counts if the read model has just the chain's events.
+        """
+        same = {name: values for name, values in self.certain.items() if earlier.certain.get(name) == values}
+        if self.model == earlier.model:
+            return same
+        match self.model, earlier.model:
+            case WalletModel(sequence=sequence), _ if sequence == self.sequence:
+                unmoved = True
+            case ReserveModel() as now, ReserveModel() as before:
+                unmoved = now == replace(before, balance=now.balance, slot=now.slot)
+            case _:
+                unmoved = False
+        return {name: values for name, values in same.items() if unmoved and name != BALANCE}
+
+
+class Reconciliation(Periodic):
+    """Compares every reserve, wallet and open escrow at the start and every `interval` seconds."""
+
+    name = "reconciliation"
+    outages: ClassVar[tuple[type[Exception], ...]] = (ChainUnavailable, RpcError)
+
+    def __init__(
+        self, service: Service, *, interval: float = 300.0, pace: float = _PACE, second_look: float = _SECOND_LOOK
+    ) -> None:
+        super().__init__(interval)
+        self._service = service
+        self._metrics = service.part(Metrics)
+        self._pace = pace
+        self._second_look = second_look
+
+    async def tick(self) -> ReconciliationResult:
+        """Compare everything once. Raises `ChainUnavailable` or `RpcError`, and then reports nothing."""
+        try:
+            result, undecided = await self._compare()
+        except Exception:
+            self._metrics.reconciled("incomplete", None)
+            raise
+        self._metrics.reconciled(result, undecided)
+        return result
+
+    async def _compare(self) -> tuple[ReconciliationResult, int]:
+        wanted = await subjects(self._service)
+        looks = await self._look_at(wanted, seen=0)
+        slot = max((one.slot for one in looks), default=0)
+        doubtful = {one.subject.address: one for one in looks if one.differences}
+        if doubtful:
+            await asyncio.sleep(self._second_look)
+            await self._service.indexer.catch_up(seen=slot)
+            await self._service.projector.catch_up()
+            again = await self._look_at([one.subject for one in doubtful.values()], seen=slot)
+            looks = [one for one in looks if not one.differences] + again
+        clean = [one for one in looks if not one.differences]
+        found = [
+            (one, confirmed)
+            for one in looks
+            if one.differences and (confirmed := one.confirmed(doubtful[one.subject.address]))
+        ]
+        undecided = len(looks) - len(found) - len(clean)
+        await self._report(found, clean, {one.address for one in wanted}, slot)
+        if undecided:
+            _log.info("reconciliation_undecided", accounts=undecided)
+        return ("differences" if found else "clean"), undecided
+
+    async def _report(
+        self, found: Sequence[tuple[_Look, _Differences]], clean: Sequence[_Look], wanted: set[str], slot: int
+    ) -> None:
+        """Store and report what is new; clears what agrees now, or is no longer compared because it ended."""
+        reported = await self._service.db.read(store.differences)
+        agrees = {one.subject.address: one.slot for one in clean}
+        over = [one for one in reported.values() if one.address in agrees or one.address not in wanted]
+        now = now_ms()
+
+        def record(conn: Connection) -> list[Difference]:
+            new = []
+            for look, confirmed in found:
+                before = reported.get(look.subject.address)
+                # What was reported and still differs stays, even if a movement leaves some doubt about it now.
+                kept = {name: one for name, one in (before.found if before else {}).items() if name in look.differences}
+                difference = _difference(look.subject, kept | confirmed, now)
+                if store.put_difference(conn, difference):
+                    append_difference(conn, difference, look.slot, now)
+                    new.append(difference)
+            for difference in over:
+                if store.delete_difference(conn, difference.address):
+                    append_cleared(conn, difference, agrees.get(difference.address, slot), now)
+            return new
+
+        if not found and not over:
+            return
+        for difference in await self._service.db.write(record):
+            _log.error(
+                "differs_from_the_chain",
+                subject=difference.subject,
+                address=difference.address,
+                wallet_id=difference.wallet_id,
+                escrow_id=difference.escrow_id,
+                differences=difference.found,
+            )
+
+    async def _look_at(self, wanted: Sequence[Subject], *, seen: int) -> list[_Look]:
+        looks: list[_Look] = []
+        for batch in _batches(wanted):
+            looks += await self._look(batch, seen)
+            await asyncio.sleep(self._pace)
+        return looks
+
+    async def _look(self, batch: Sequence[Subject], seen: int) -> list[_Look]:
+        """Read a batch from the chain, all at one slot, and what is known of it before and after that."""
+        keys = sorted({address for one in batch for address in one.accounts})
+        before = await self._known(batch)
+        slot, accounts = await self._service.chain.accounts_at(keys, seen=seen)
+        after = await self._known(batch)
+        found = dict(zip(keys, accounts, strict=True))
+        looks = []
+        for subject, *known in zip(batch, before, after, strict=True):
+            chain = on_the_chain(subject, found, self._service.codec)
+            first, second = (_look_of(subject, slot, chain, one) for one in known)
+            looks.append(first if not first.differences else second)
+        return looks
+
+    async def _known(self, batch: Sequence[Subject]) -> list[_Known]:
+        """Return what the service knows of each subject at one moment."""
+        by_kind = {kind: [one.address for one in batch if one.kind == kind] for kind in ("reserve", "wallet", "escrow")}
+
+        def read(conn: Connection) -> dict[str, Model]:
+            return {
+                **store.reserve_models(conn, by_kind["reserve"]),
+                **store.wallet_models(conn, by_kind["wallet"]),
+                **store.escrow_models(conn, by_kind["escrow"]),
+            }
+
+        models = await self._service.db.read(read)
+        positions = await self._service.indexer.positions([(one.stream, one.tokens) for one in batch])
+        return [_Known(models.get(one.address), position) for one, position in zip(batch, positions, strict=True)]
+
+
+def _look_of(subject: Subject, slot: int, chain: Seen, known: _Known) -> _Look:
+    differences = differing(chain.facts, in_the_read_models(known.model))
+    certain = {name: values for name, values in differences.items() if _is_certain(name, chain, known.position)}
+    return _Look(subject, slot, chain.sequence, known.model, differences, certain)
+
+
+def _is_certain(name: str, chain: Seen, position: Position) -> bool:
+    """Return whether the indexer has stored all that the chain shows about a fact."""
+    if name == COVERED:
+        # Otherwise the chain has no such escrow any more, as the other facts say.
+        return chain.facts.get(COVERED) is False
+    if name == BALANCE:
+        return position.balance == chain.balance
+    # What is left of an archived vault has no number, so there is always doubt about the rest of it.
+    return chain.sequence is not None and chain.sequence == position.sequence
+
+
+def _difference(subject: Subject, found: _Differences, now: int) -> Difference:
+    return Difference(
+        address=subject.address,
+        org=subject.org,
+        subject=subject.kind,
+        wallet_id=subject.wallet_id,
+        escrow_id=subject.escrow_id,
+        found=found,
+        since=now,
+    )
+
+
+def _batches(wanted: Sequence[Subject]) -> Iterator[list[Subject]]:
+    """Divide subjects so that the accounts of each part fit into one call."""
+    batch: list[Subject] = []
+    keys: set[str] = set()
+    for one in wanted:
+        if len(keys | set(one.accounts)) > ACCOUNT_BATCH:
+            yield batch
+            batch, keys = [], set()
+        batch.append(one)
+        keys |= set(one.accounts)
+    if batch:
+        yield batch

@@ -1,0 +1,57 @@
+"""Reads the gauges of `/metrics` in the background, so that no request for them waits for the chain or a long query."""
+
+import math
+import time
+
+from sqlalchemy import Connection
+
+from app.api.metrics import Metrics
+from app.chain.errors import ChainUnavailable, RpcError
+from app.core.background import Periodic
+from app.core.timestamps import now_ms
+from app.server.health import Health
+from app.store.attempts import count_pending
+from app.store.deliveries import Backlog, backlog
+from app.store.organisations import organisations, reserve_balance
+from app.store.reconciliation import count_differences
+from app.submission.context import Service
+
+
+class Gauges(Periodic):
+    """Reads them at the start and every `interval` seconds. What the chain does not say is NaN."""
+
+    name = "gauges"
+
+    def __init__(self, service: Service, *, interval: float = 15.0) -> None:
+        super().__init__(interval)
+        self._service = service
+        self._metrics = service.part(Metrics)
+        self._health = Health(service, remember=0.0)
+
+    async def tick(self) -> None:
+        """Read all gauges once."""
+        metrics = self._metrics
+        report = await self._health.report()
+        metrics.ready.set(not report.failing)
+        metrics.lag.set(report.lag)
+        metrics.fee_payer.set(await self._lamports())
+        await self._service.db.read(self._read, in_thread=True)
+        metrics.updated.set(time.time())
+
+    async def _lamports(self) -> float:
+        try:
+            account = await self._service.chain.account(self._service.signers.fee_payer_address)
+        except (ChainUnavailable, RpcError):
+            return math.nan
+        return 0 if account is None else account.lamports
+
+    def _read(self, conn: Connection) -> None:
+        metrics = self._metrics
+        metrics.pending.set(count_pending(conn))
+        metrics.differences.set(count_differences(conn))
+        metrics.reserves = {one.org: (one.org_id, reserve_balance(conn, one.org)) for one in organisations(conn)}
+        found: Backlog = backlog(conn, now_ms())
+        metrics.backlog.labels("enabled").set(found.enabled)
+        metrics.backlog.labels("degraded").set(found.degraded)
+        metrics.unqueued.set(found.events)
+        metrics.overdue.set(found.overdue_ms / 1000)

@@ -1,0 +1,169 @@
+"""What the reconciliation compares with the chain, and the differences that it has reported."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    BindParameter,
+    Column,
+    Connection,
+    String,
+    Table,
+    bindparam,
+    delete,
+    func,
+    select,
+)
+
+from app.store.columns import metadata, upsert
+from app.store.escrows import OPEN
+from app.store.read_tables import escrows, reserves, wallets
+from app.store.records import columns_of, fetch_all
+from app.store.state_tables import organisations
+
+table = Table(
+    "differences",
+    metadata,
+    Column("address", String, primary_key=True, comment="of the Org, vault or escrow account"),
+    Column("org", String, nullable=False),
+    Column("subject", String, nullable=False, comment="reserve, wallet or escrow"),
+    Column("wallet_id", String),
+    Column("escrow_id", String),
+    Column("found", JSON, nullable=False, comment="each field with its value on the chain and in the service"),
+    Column("since", BigInteger, nullable=False, comment="Unix milliseconds"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A reported difference that is still there."""
+
+    address: str
+    org: str
+    subject: str
+    wallet_id: str | None
+    escrow_id: str | None
+    found: dict[str, Any]
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReserveModel:
+    """What the read models hold of an organisation; `slot` and `sequence` say as of when."""
+
+    org: str
+    balance: int
+    paused: bool
+    authority: str
+    operator: str
+    arbiter: str
+    verifier: str
+    slot: int
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class WalletModel:
+    """What the read models hold of a wallet; `balance_slot` and `sequence` say as of when."""
+
+    vault: str
+    balance: int
+    frozen: int
+    archived: bool
+    policy: str
+    session_authority: str | None
+    balance_slot: int
+    sequence: int
+    open_escrows: int
+
+
+@dataclass(frozen=True, slots=True)
+class EscrowModel:
+    """What the read models hold of an escrow."""
+
+    address: str
+    org: str
+    escrow_id: str
+    wallet_id: str
+    vault: str
+    amount: int
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class Vault:
+    """A wallet's account and token account."""
+
+    org: str
+    vault: str
+    tokens: str
+
+
+_ESCROW = [escrows.c[name] for name in ("address", "org", "escrow_id", "wallet_id", "vault", "amount", "status")]
+_RESERVE = [reserves.c[name] for name in ReserveModel.__dataclass_fields__]
+_OPEN_OF = (
+    select(func.count())
+    .where(escrows.c.wallet_id == wallets.c.wallet_id, escrows.c.status.in_(OPEN))
+    .scalar_subquery()
+    .label("open_escrows")
+)
+_WALLET = [wallets.c[name] for name in WalletModel.__dataclass_fields__ if name != "open_escrows"]
+_KEYS: BindParameter[Any] = bindparam("keys", expanding=True)
+_RESERVES = select(*_RESERVE).where(reserves.c.org.in_(_KEYS))
+_WALLETS = select(*_WALLET, _OPEN_OF).where(wallets.c.vault.in_(_KEYS))
+_ESCROWS = select(*_ESCROW).where(escrows.c.address.in_(_KEYS))
+_OF_THIS_SERVICE = select(organisations.c.org)
+_VAULTS = select(wallets.c.org, wallets.c.vault, wallets.c.tokens).where(wallets.c.org.in_(_OF_THIS_SERVICE))
+_OPEN_ESCROWS = select(*_ESCROW).where(escrows.c.org.in_(_OF_THIS_SERVICE), escrows.c.status.in_(OPEN))
+
+
+def vaults(connection: Connection) -> list[Vault]:
+    """Return the vaults of all wallets."""
+    return fetch_all(connection, Vault, _VAULTS)
+
+
+def open_escrows(connection: Connection) -> list[EscrowModel]:
+    """Return the escrows that hold money."""
+    return fetch_all(connection, EscrowModel, _OPEN_ESCROWS)
+
+
+def reserve_models(connection: Connection, orgs: Sequence[str]) -> dict[str, ReserveModel]:
+    """Return what is known of these organisations, by address."""
+    return {one.org: one for one in fetch_all(connection, ReserveModel, _RESERVES, {"keys": list(orgs)})}
+
+
+def wallet_models(connection: Connection, addresses: Sequence[str]) -> dict[str, WalletModel]:
+    """Return what is known of these vaults, by address."""
+    return {one.vault: one for one in fetch_all(connection, WalletModel, _WALLETS, {"keys": list(addresses)})}
+
+
+def escrow_models(connection: Connection, addresses: Sequence[str]) -> dict[str, EscrowModel]:
+    """Return what is known of these escrows, by address."""
+    return {one.address: one for one in fetch_all(connection, EscrowModel, _ESCROWS, {"keys": list(addresses)})}
+
+
+def differences(connection: Connection) -> dict[str, Difference]:
+    """Return the reported differences that are still there, by address."""
+    return {one.address: one for one in fetch_all(connection, Difference, select(table))}
+
+
+def count_differences(connection: Connection) -> int:
+    """Return the number of reported differences that are still there."""
+    return connection.scalar(select(func.count()).select_from(table)) or 0
+
+
+def put_difference(connection: Connection, difference: Difference) -> bool:
+    """Store a difference; false if just this one is stored already."""
+    before = connection.scalar(select(table.c.found).where(table.c.address == difference.address))
+    if before == difference.found:
+        return False
+    upsert(connection, table, columns_of(difference), keys=["address"])
+    return True
+
+
+def delete_difference(connection: Connection, address: str) -> bool:
+    """Delete a difference; false if there is none."""
+    return connection.execute(delete(table).where(table.c.address == address)).rowcount > 0
