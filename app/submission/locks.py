@@ -55,7 +55,8 @@ class Locks:
         """Acquire a lock. Raises ``rate_limited`` instead of waiting next to ``most_waiting`` others."""
         key = scope, name
         lock = self._locks.setdefault(key, asyncio.Lock())
-        if lock.locked() and most_waiting is not None and self._waiting[key] >= most_waiting:
+        # Whether the lock is held does not matter: while it changes hands it is free, and the others still wait.
+        if most_waiting is not None and self._waiting[key] >= most_waiting:
             raise RequestError("rate_limited", _CROWDED, headers={"Retry-After": _RETRY_AFTER})
         self._waiting[key] += 1
         try:
