@@ -76,11 +76,12 @@ async def create(
     Raises ``policy_violation`` when the policy refuses: nothing was sent, and the refusal is on record.
     """
     authorise_wallet(principal, body.from_wallet)
-    # One at a time: an escrow's address follows from the number that the wallet has made.
-    most = service.settings.max_waiting_payments
-    async with service.locks.hold(LockScope.WALLET_ESCROWS, body.from_wallet, most_waiting=most):
-        outcome = await service.submitter.resume(claim)
-        if outcome is None:
+    # First what an earlier run sent: neither the wallet nor those who wait can refuse an escrow that is under way.
+    outcome = await service.submitter.resume(claim)
+    if outcome is None:
+        # One at a time: an escrow's address follows from the number that the wallet has made.
+        most = service.settings.max_waiting_payments
+        async with service.locks.hold(LockScope.WALLET_ESCROWS, body.from_wallet, most_waiting=most):
             outcome = await _lock(service, principal, claim, token, body, gone)
     if outcome.status == "failed":
         paying = await wallets.find(service, principal.org, body.from_wallet)
@@ -104,6 +105,8 @@ async def _lock(  # noqa: PLR0917
     service.brake.check(LOCK, principal.org, body.from_wallet, attested=session is not None)
     await wait_for_earlier(service, principal.org, LOCK.waits_for, wallet_id=body.from_wallet)
     paying = await wallets.find_living(service, principal.org, body.from_wallet)
+    # Again, because the session may have been rotated meanwhile, and then the old key cannot sign for the wallet.
+    session = session_key(principal, token, paying)
     spending = Spending(
         paying,
         await _payee(service, paying, body.to_wallet),

@@ -292,3 +292,58 @@ async def test_text_is_shown_only_where_its_hash_is_on_the_chain(own_world: Serv
     kept = world.service.db.read_now(lambda conn: escrow_of(conn, world.org, escrow_id(address)))
     assert kept is not None
     assert kept.status == "locked"
+
+
+async def test_session_rotated_while_an_escrow_waits_is_refused_as_invalid(own_world: ServiceWorld) -> None:
+    world = own_world
+    paying, receiving = await _agents(world)
+    # Given an escrow that landed and whose answer was lost
+    world.line.lose_answers = _unsent
+    error_of(await paying.call("POST", A2A, terms(paying, receiving)), 503, "chain_unavailable")
+    world.line.mend()
+    # And another that waits for it
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> None:
+        asked.set()
+        await go_on.wait()
+
+    world.line.hold = lambda method: wait() if method == "getEpochInfo" else None
+    waiting = asyncio.create_task(paying.call("POST", A2A, terms(paying, receiving)))
+    await asked.wait()
+
+    # When its session is rotated meanwhile
+    await world.session(paying.wallet)
+    go_on.set()
+
+    error_of(await waiting, 401, "session_token_invalid")
+    assert await paying.rows() == _ROWS
+
+
+async def test_repeated_escrow_that_landed_is_answered_while_others_crowd(own_world: ServiceWorld) -> None:
+    world = own_world
+    await world.restart(max_waiting_payments=1)
+    paying, receiving = await _agents(world)
+    world.line.lose_answers = _unsent
+    error_of(await paying.call("POST", A2A, terms(paying, receiving), **_key("lost")), 503, "chain_unavailable")
+    world.line.mend()
+    await world.catch_up()
+    # Given a full waiting room
+    go_on, simulating = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> None:
+        simulating.set()
+        await go_on.wait()
+
+    world.line.hold = lambda method: wait() if method == "simulateTransaction" else None
+    others = [asyncio.create_task(paying.call("POST", A2A, terms(paying, receiving))) for _ in range(2)]
+    await simulating.wait()
+    while not any(world.service.locks.waiting().values()):  # noqa: ASYNC110 - a lock has no signal
+        await asyncio.sleep(0)
+
+    error_of(await paying.call("POST", A2A, terms(paying, receiving)), 429, "rate_limited")
+    repeated = await paying.ok("POST", A2A, terms(paying, receiving), **_key("lost"))
+
+    assert repeated["status"] == "locked"
+    go_on.set()
+    assert [one.status_code for one in await asyncio.gather(*others)] == [200, 200]
