@@ -318,6 +318,7 @@ class Violation(Answer):
 class PolicyViolationBody(ErrorBody):
     """The error of a payment or an escrow that the wallet's policy refused.
 
+    `tx_id` names its row in the list of transactions: `blocked`, or `failed` if the policy changed after it was sent.
     `approval_id` names the approval with which it would pass, if there is one.
     """
 
@@ -327,6 +328,7 @@ class PolicyViolationBody(ErrorBody):
     violation: Violation
     wallet_id: WalletId
     policy_id: PolicyId
+    tx_id: TransactionId
     approval_id: ApprovalId = ""
 
 

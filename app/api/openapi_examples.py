@@ -62,5 +62,8 @@ BODIES: Mapping[str, dict[str, Any]] = {
 
 #: The answer to a payment that the wallet's policy refused.
 POLICY_VIOLATION: Mapping[str, Any] = PolicyViolationError(
-    violation={"rule": "max_per_tx", "limit": "5.00", "attempted": "6.00"}, wallet_id=_WALLET, policy_id=_POLICY
+    violation={"rule": "max_per_tx", "limit": "5.00", "attempted": "6.00"},
+    wallet_id=_WALLET,
+    policy_id=_POLICY,
+    tx_id="tx_KiEQfkf6fLwrUKr9MX11QZ",
 ).envelope(docs="/docs/errors/policy_violation", request_id="req_NaLTW5KRAT7GNcwLfd2Mhr")

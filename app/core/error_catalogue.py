@@ -87,8 +87,9 @@ KINDS = (
         "Use the existing wallet, or another agent id."),
     ErrorKind("policy_violation", 402, "Payments",
         "The wallet's policy refuses this payment. Nothing was sent to the chain.",
-        "Read `violation`: the rule, its limit, and the value that the payment would have reached. If there is an "
-        "`approval_id`, send the payment again once an operator has approved it."),
+        "Read `violation`: the rule, its limit, and the value that the payment would have reached. `tx_id` names the "
+        "refused payment's row. If there is an `approval_id`, send the payment again once an operator has approved it. "
+        "Rule `require_co_sign` without one: send the header `Session-Token` too."),
     ErrorKind("approval_not_found", 404, "Payments",
         "The organisation has no approval with this id.",
         "List the approvals with `GET /v1/approvals`."),

@@ -115,18 +115,30 @@ def is_storage_error(error: BaseException) -> bool:
 class PolicyViolationError(ApiError):
     """The wallet's policy refuses the payment (402). Carries the violation, the wallet and the policy.
 
-    ``approval_id`` names the approval with which the payment would pass.
+    ``tx_id`` names the row of the refused payment, ``approval_id`` the approval with which it would pass. ``remedy``
+    ends the message.
     """
 
     def __init__(
-        self, *, violation: Mapping[str, str], wallet_id: str, policy_id: str, approval_id: str | None = None
+        self,
+        *,
+        violation: Mapping[str, str],
+        wallet_id: str,
+        policy_id: str,
+        tx_id: str,
+        approval_id: str | None = None,
+        remedy: str | None = None,
     ) -> None:
-        fields: dict[str, Any] = {"violation": dict(violation), "wallet_id": wallet_id, "policy_id": policy_id}
+        fields: dict[str, Any] = {
+            "violation": dict(violation),
+            "wallet_id": wallet_id,
+            "policy_id": policy_id,
+            "tx_id": tx_id,
+        }
         if approval_id is not None:
             fields["approval_id"] = approval_id
-        super().__init__(
-            "policy_violation",
+        message = (
             f"The policy's rule {violation['rule']} refuses this payment: "
-            f"limit {violation['limit']}, attempted {violation['attempted']}.",
-            fields=fields,
+            f"limit {violation['limit']}, attempted {violation['attempted']}."
         )
+        super().__init__("policy_violation", message if remedy is None else f"{message} {remedy}", fields=fields)

@@ -76,7 +76,9 @@ def _example(kind: ErrorKind) -> ApiError:
     if kind.code == "policy_violation":
         violation = {"rule": "max_per_tx", "limit": "5.00", "attempted": "6.00"}
         wallet, policy = "wal_VDycjSYafbJkJfSRKajygt", "pol_VzU53AtbSxsDL2M2jvnpAT"
-        return PolicyViolationError(violation=violation, wallet_id=wallet, policy_id=policy)
+        return PolicyViolationError(
+            violation=violation, wallet_id=wallet, policy_id=policy, tx_id="tx_KiEQfkf6fLwrUKr9MX11QZ"
+        )
     fields: dict[str, dict[str, Any]] = {
         "not_ready": {"reasons": ["chain"]},
         "chain_unavailable": {"tx_id": "tx_KiEQfkf6fLwrUKr9MX11QZ"},

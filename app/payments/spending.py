@@ -31,6 +31,12 @@ from app.wallets import service as wallets
 from app.wallets.freezing import BY_EXPIRY
 
 _CO_SIGN = "require_co_sign"
+#: What an operator's request without a session lacks; with one, the service adds the operator's signature by itself.
+_NO_SESSION = (
+    "Above this amount the wallet's session must sign as well as the operator, and the request has no session token. "
+    "Repeat it with the wallet's token in the header Session-Token: the operator then co-signs. "
+    "`POST /v1/wallets/{wallet_id}/rotate-token` issues a token."
+)
 #: Errors that mean the read models lag behind the chain; `InvalidSeeds`: the next escrow has another address.
 _STALE = frozenset(
     {"WrongPolicy", "WrongAllowlist", "UninitializedAccount", "RecipientAccountRequired", "InvalidSeeds"}
@@ -251,9 +257,11 @@ async def _block(spending: Spending, refusal: _Refusal) -> ApiError:
     found = violation(service.codec, refusal.error.simulation.logs, policy)
     if found is None:
         return business_error(service.codec, refusal.error)
-    approval_id = None
+    approval_id = remedy = None
     if found["rule"] == _CO_SIGN and spending.session is not None:
         approval_id = await approvals.request(service, spending, unusable=spending.unusable)
+    elif found["rule"] == _CO_SIGN:
+        remedy = _NO_SESSION
     blocked = Attempt(
         tx_id=random_id("tx_"),
         org=wallet.org,
@@ -276,7 +284,12 @@ async def _block(spending: Spending, refusal: _Refusal) -> ApiError:
 
     await service.db.write(record)
     return PolicyViolationError(
-        violation=found, wallet_id=wallet.wallet_id, policy_id=policy.policy_id, approval_id=approval_id
+        violation=found,
+        wallet_id=wallet.wallet_id,
+        policy_id=policy.policy_id,
+        tx_id=blocked.tx_id,
+        approval_id=approval_id,
+        remedy=remedy,
     )
 
 
@@ -287,6 +300,6 @@ async def landed_error(service: Service, paying: WalletRecord, outcome: Outcome)
         policy = await policies.find(service, paying.org, paying.policy.policy_id)
         found = violation(service.codec, logs, policy) if logs else None
         if found is not None:
-            policy_id = outcome.attempt.policy_id or policy.policy_id
-            return PolicyViolationError(violation=found, wallet_id=paying.wallet_id, policy_id=policy_id)
+            policy_id, tx_id = outcome.attempt.policy_id or policy.policy_id, outcome.attempt.tx_id
+            return PolicyViolationError(violation=found, wallet_id=paying.wallet_id, policy_id=policy_id, tx_id=tx_id)
     return business_error(service.codec, outcome)

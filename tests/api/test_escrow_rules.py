@@ -27,6 +27,7 @@ async def test_blocked_escrow_is_on_record_and_changes_nothing_on_the_chain(worl
     assert (row["violation"], row["policy_triggered"]) == (error["violation"], True)
     [event] = (await world.ok("GET", f"/v1/events?event=transaction.blocked&walletId={paying.id}"))["data"]
     assert (event["tx_id"], event["attempted_amount"]) == (row["tx_id"], "6.00")
+    assert error["tx_id"] == row["tx_id"]
     assert (await world.ok("GET", f"{A2A}?walletId={paying.id}"))["data"] == []
     assert (await world.ok("GET", f"/v1/wallets/{paying.id}"))["status"] == "policy_violation"
 

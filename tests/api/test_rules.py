@@ -132,6 +132,7 @@ async def test_rule_allows_refuses_and_binds_those_who_bypass_the_service(
     # Then the refusal is on record
     rows = (await world.ok("GET", f"/v1/wallets/{wallet['wallet_id']}/transactions"))["data"]
     assert rows[0]["status"] == "blocked"
+    assert rows[0]["tx_id"] == error["tx_id"]
     assert rows[0]["tx_signature"] is None
     assert rows[0]["policy_triggered"] is True
     assert rows[0]["policy_id"] == policy["policy_id"]
@@ -172,6 +173,33 @@ async def test_operator_co_signs_above_the_threshold_what_the_session_signs(worl
 
     assert paid["status"] == "confirmed", paid
     assert paid["policy_triggered"] is True
+
+
+async def test_operator_without_a_session_learns_what_co_signing_needs(world: ServiceWorld) -> None:
+    policy = await world.policy(requireCoSign="10")
+    wallet, to, operator = await world.wallet(policy["policy_id"]), await world.payee(), world.key("operator")
+
+    error = error_of(await world.pay(wallet, to, "10.5", key=operator), 402, "policy_violation")
+
+    assert error["violation"]["rule"] == "require_co_sign"
+    assert "no session token" in error["message"]
+    assert "header Session-Token" in error["message"]
+    assert "approval_id" not in error
+    # What the message says helps
+    session = await world.session(wallet)
+    assert (await world.pay(wallet, to, "10.5", key=operator, session=session)).json()["status"] == "confirmed"
+
+
+async def test_every_refusal_names_its_own_row_also_when_repeated(world: ServiceWorld) -> None:
+    policy = await world.policy(maxPerTx="5")
+    wallet, to = await world.wallet(policy["policy_id"]), await world.payee()
+
+    answers = [await world.pay(wallet, to, "6", headers={"Idempotency-Key": "too much"}) for _ in range(2)]
+
+    named = [error_of(one, 402, "policy_violation")["tx_id"] for one in answers]
+    rows = [await world.ok("GET", f"/v1/transactions/{tx_id}") for tx_id in named]
+    assert [(row["status"], row["tx_id"]) for row in rows] == [("blocked", tx_id) for tx_id in named]
+    assert len(set(named)) == 2
 
 
 async def test_agent_alone_cannot_pay_above_the_co_sign_threshold(world: ServiceWorld) -> None:

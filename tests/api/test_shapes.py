@@ -186,7 +186,7 @@ async def test_payment_and_transaction_have_their_fields(world: ServiceWorld) ->
     assert set(paid) == _PAYMENT
     assert set(shown) == _PAYMENT | _TRANSACTION_ONLY
     assert all(set(one) == set(shown) for one in listed)
-    assert set(blocked) == {"code", "message", "docs", "request_id", "violation", "wallet_id", "policy_id"}
+    assert set(blocked) == {"code", "message", "docs", "request_id", "violation", "wallet_id", "policy_id", "tx_id"}
     assert set(blocked["violation"]) == {"rule", "limit", "attempted"}
     for number in (1, 2):
         assert re.match(rf"https://\S+/{paid['tx_signature']}", shown[f"explorer_url_{number}"])

@@ -113,7 +113,7 @@ async def test_refusal_that_still_lands_is_failed_and_answers_402(own_world: Ser
 
     assert error["violation"] == {"rule": "max_per_tx", "limit": "1.00", "attempted": "2.00"}
     [row] = (await world.ok("GET", f"/v1/wallets/{wallet['wallet_id']}/transactions?type=payment"))["data"]
-    assert (row["status"], row["amount"]) == ("failed", "2.00")
+    assert (row["status"], row["amount"], row["tx_id"]) == ("failed", "2.00", error["tx_id"])
     assert row["tx_signature"] is not None
     assert await world.balance(to) == 0
 
