@@ -42,11 +42,17 @@ async def authenticate(request: Request, keys: KeyRing) -> Principal:
         if len(request.headers.getlist(name)) > 1:
             # A proxy may have checked one of them, and the other would count here.
             raise RequestError("invalid_request", f"The header {name} is given twice.")
-    scheme, _, key = request.headers.get("authorization", "").partition(" ")
-    principal = await keys.recognise(key.strip()) if scheme.lower() == "bearer" else None
+    key = presented_key(request)
+    principal = await keys.recognise(key) if key is not None else None
     if principal is None:
         raise AuthenticationError("authentication_failed", headers={"WWW-Authenticate": "Bearer"})
     return principal
+
+
+def presented_key(request: Request) -> str | None:
+    """Return the text that the request presents as its API key; None if it presents none."""
+    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else None
 
 
 def authorise(principal: Principal, roles: Collection[Role]) -> None:

@@ -12,6 +12,7 @@ from typing import Literal, get_args
 
 from sqlalchemy import Connection
 
+from app.access.sealing import AnswerSeal
 from app.core.errors import BusinessError, NotFoundError
 from app.core.identifiers import random_id
 from app.store.database import Database
@@ -106,6 +107,10 @@ class KeyRing:
     def digest(self, key: str) -> str:
         """Return the digest under which a key is stored."""
         return hmac.new(self._secret, key.encode(), hashlib.sha256).hexdigest()
+
+    def seal(self, key: str) -> AnswerSeal:
+        """Return what seals and opens the answers that this key asked for."""
+        return AnswerSeal(key, self.digest(key))
 
     async def recognise(self, key: str) -> Principal | None:
         """Return the key's owner, or None for a malformed, unknown or revoked key."""

@@ -11,8 +11,9 @@ from spectree.models import SecureType, SecuritySchemeData
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.access.auth import admit, authorise, authorise_wallet
+from app.access.auth import admit, authorise, authorise_wallet, presented_key
 from app.access.keyring import KeyRing, Principal, Role
+from app.access.sealing import AnswerSeal
 from app.api._parsing import query_items, read_json, validation_error
 from app.api.fields import Body, ErrorEnvelope, IdempotencyKey, PolicyViolationEnvelope, Query
 from app.core.errors import CATALOGUE, ApiError, NotFoundError, RequestError, UnavailableError
@@ -108,14 +109,15 @@ def operation(
     - ``changes``: it takes idempotency keys.
     - ``session``: document the header Session-Token and its errors.
     - ``version``, ``tagged``: document the header If-Match and the answer's ETag.
-    - ``secret``: the answer is stored encrypted for repetitions.
+    - ``secret``: the answer is stored for repetitions sealed under the request's API key, which alone gets it again.
     - ``pays``: its outcome counts as a payment's.
     """
 
     def decorate(handler: Handler) -> Endpoint:
         async def endpoint(request: Request) -> Response:
             service: Service = request.app.state.service
-            principal = await admit(request, service.part(KeyRing), request.app.state.rate_limits)
+            keys = service.part(KeyRing)
+            principal = await admit(request, keys, request.app.state.rate_limits)
             authorise(principal, roles)
             arguments = await _arguments(request, body, query)
             wallet_id = request.path_params.get("wallet_id") or getattr(arguments, "wallet_id", None)
@@ -137,8 +139,9 @@ def operation(
                     request.app.state.metrics.paid(cast(Any, result).status)
                 return result.model_dump_json().encode()
 
-            fingerprint = _fingerprint(request, principal, arguments, secret=secret) if changes else None
-            content, replayed = await service.part(Idempotency).run(fingerprint, work, secret=secret)
+            seal = keys.seal(presented_key(request) or "") if secret else None
+            fingerprint = _fingerprint(request, principal, arguments, seal) if changes else None
+            content, replayed = await service.part(Idempotency).run(fingerprint, work, seal=seal)
             headers = {"Idempotent-Replayed": "true"} if replayed else None
             return Response(content, media_type="application/json", headers=headers)
 
@@ -193,7 +196,7 @@ _KEY = TypeAdapter(IdempotencyKey)
 
 
 def _fingerprint(
-    request: Request, principal: Principal, arguments: Body | Query | None, *, secret: bool
+    request: Request, principal: Principal, arguments: Body | Query | None, seal: AnswerSeal | None
 ) -> Fingerprint | None:
     sent: str | None = getattr(arguments, "idempotency_key", None)
     header = request.headers.get("idempotency-key")
@@ -208,11 +211,8 @@ def _fingerprint(
         except ValidationError:
             raise RequestError("invalid_request", "Idempotency-Key: must have 1 to 255 characters.") from None
     parsed: dict[str, Any] = arguments.model_dump(exclude={"idempotency_key"}) if arguments is not None else {}
-    bound = principal.wallet_id
-    if bound is not None and secret:
-        # An agent's secret is repeated without its session token, so only to the API key that asked first.
-        bound = f"{bound} {principal.key_id}"
-    return Fingerprint(principal.org, key, request.method, request.url.path, body_hash(parsed, bound))
+    digest, owner = body_hash(parsed, principal.wallet_id), None if seal is None else seal.owner
+    return Fingerprint(principal.org, key, request.method, request.url.path, digest, owner)
 
 
 def _responses(answer: type[BaseModel], codes: Collection[str]) -> Responses:

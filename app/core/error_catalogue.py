@@ -107,7 +107,9 @@ KINDS = (
         'Send amounts as strings, as in `"amount": "12.50"`.'),
     ErrorKind("idempotency_conflict", 409, "Payments",
         "The idempotency key was already used for a request with other parameters.",
-        "Use a new key for a new request. To get the first answer again, repeat exactly the same request."),
+        "Use a new key for a new request. To get the first answer again, repeat exactly the same request. An answer "
+        "that holds a secret is repeated only to the API key that asked: if that one is gone, look at what the first "
+        "request made before you make another."),
     ErrorKind("idempotency_in_progress", 409, "Payments",
         "A request with this idempotency key is still running, or its outcome is not yet known.",
         "Repeat the same request a little later."),

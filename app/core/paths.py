@@ -51,7 +51,7 @@ class Paths:
 
     @property
     def secret(self) -> Path:
-        """The secret under which API keys are recognised and secret answers encrypted."""
+        """The secret under which API keys are recognised and webhook secrets encrypted."""
         return self.root / "keys" / "service-secret"
 
     @property

@@ -199,7 +199,6 @@ async def running(
             types=PLAN_TYPES,
             brake=brake,
         )
-        seal = _seal(secret, b"secret answers")
         domains = DomainResolver(timeout=settings.domain_timeout)
         stack.callback(domains.close)
         rules = UrlRules(local=identity.cluster == "localnet")
@@ -229,7 +228,7 @@ async def running(
             recovery,
             courier,
             domains,
-            Idempotency(db, seal, wait=settings.idempotency_wait),
+            Idempotency(db, wait=settings.idempotency_wait),
             DownloadLinks(settings, _derive(secret, b"download links")),
         ]
         works: list[Background] = [projector, recovery]

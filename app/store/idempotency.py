@@ -23,7 +23,10 @@ _UPDATE = update(table).where(table.c.org == bindparam("of_org"), table.c.key ==
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyRecord:
-    """The request that holds a key. `body_hash` is of the parsed body, so that formatting does not matter."""
+    """The request that holds a key. `body_hash` is of the parsed body, so that formatting does not matter.
+
+    `sealed_for` is the digest of the API key under which a secret answer is sealed.
+    """
 
     org: str
     key: str
@@ -36,6 +39,7 @@ class IdempotencyRecord:
     status_code: int | None = None
     response: str | None = None
     tx_id: str | None = None
+    sealed_for: str | None = None
 
 
 def claim(connection: Connection, record: IdempotencyRecord) -> IdempotencyRecord | None:

@@ -160,6 +160,7 @@ idempotency = Table(
     Column("status_code", Integer),
     Column("response", String),
     Column("tx_id", String),
+    Column("sealed_for", String, comment="HMAC of the API key under which a secret answer is sealed"),
     Column("created_at", BigInteger, nullable=False),
     Column("expires_at", BigInteger, nullable=False, index=True),
 )

@@ -6,15 +6,16 @@ can separate the two. Within the process, duplicates wait for the first request.
 
 import asyncio
 import hashlib
+import hmac
 import json
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from cryptography.fernet import Fernet
 from sqlalchemy import Connection
 
+from app.access.sealing import AnswerSeal
 from app.core.errors import ConflictError
 from app.core.timestamps import now_ms
 from app.store.attempts import Attempt, attempt
@@ -28,13 +29,22 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What identifies a request (organisation and key), and what its repetitions must have in common."""
+    """What identifies a request (organisation and key), and what its repetitions must have in common.
+
+    ``sealed_for`` is the digest of the API key under which a secret answer is sealed.
+    """
 
     org: str
     key: str
     method: str
     path: str
     body_hash: str
+    sealed_for: str | None = None
+
+    @property
+    def record(self) -> str:
+        """Name of the record, for which its answer is sealed."""
+        return f"{self.org} {self.key}"
 
 
 def body_hash(body: dict[str, Any], bound_to: str | None = None) -> str:
@@ -75,6 +85,12 @@ class Claim:
     def key(self) -> str | None:
         """The idempotency key, if the request has one."""
         return self._fingerprint.key if self._fingerprint else None
+
+    @property
+    def record(self) -> str:
+        """Name of the record that the request holds."""
+        assert self._fingerprint is not None
+        return self._fingerprint.record
 
     @property
     def effective(self) -> bool:
@@ -147,19 +163,23 @@ class _Running:
 class Idempotency:
     """Runs requests under their keys. A duplicate waits up to ``wait`` seconds for the first request."""
 
-    def __init__(self, db: Database, seal: Fernet, *, wait: float) -> None:
+    def __init__(self, db: Database, *, wait: float) -> None:
         self._db = db
-        self._seal = seal
         self._wait = wait
         self._running: dict[tuple[str, str], _Running] = {}
 
     async def run(
-        self, fingerprint: Fingerprint | None, work: Callable[[Claim], Awaitable[bytes]], *, secret: bool = False
+        self,
+        fingerprint: Fingerprint | None,
+        work: Callable[[Claim], Awaitable[bytes]],
+        *,
+        seal: AnswerSeal | None = None,
     ) -> tuple[bytes, bool]:
         """Return the answer, and whether it repeats an earlier one.
 
-        ``secret`` answers are stored encrypted. Raises ``idempotency_conflict`` for the same key with other
-        parameters and ``idempotency_in_progress`` if the first request does not end in time.
+        With a ``seal``, the answer is stored sealed. Raises ``idempotency_conflict`` for the same key with other
+        parameters, or with another API key if the answer is sealed, and ``idempotency_in_progress`` if the first
+        request does not end in time.
         """
         if fingerprint is None:
             return await work(Claim(self._db)), False
@@ -169,14 +189,13 @@ class Idempotency:
         try:
             found = await self._db.read(lambda conn: find(conn, *scope, now_ms()))
             if found is None:
-                return await self._work(Claim(self._db, fingerprint), work, secret=secret), False
-            _same(fingerprint, found.method, found.path, found.body_hash)
+                return await self._work(Claim(self._db, fingerprint), work, seal), False
+            _same(fingerprint, found)
             if found.state == "done" and found.response is not None:
-                stored = found.response.encode()
-                return self._seal.decrypt(stored) if secret else stored, True
+                return _opened(found.response, fingerprint, seal), True
             tx_id = found.tx_id
             earlier = await self._db.read(lambda conn: attempt(conn, tx_id)) if tx_id else None
-            return await self._work(Claim(self._db, fingerprint, earlier, repeats=True), work, secret=secret), False
+            return await self._work(Claim(self._db, fingerprint, earlier, repeats=True), work, seal), False
         finally:
             del self._running[scope]
             running.done.set()
@@ -184,25 +203,43 @@ class Idempotency:
     async def _wait_for_first(self, scope: tuple[str, str], fingerprint: Fingerprint) -> None:
         deadline = time.monotonic() + self._wait
         while (first := self._running.get(scope)) is not None:
-            other = first.fingerprint
-            _same(fingerprint, other.method, other.path, other.body_hash)
+            _same(fingerprint, first.fingerprint)
             try:
                 async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
                     await first.done.wait()
             except TimeoutError:
                 raise ConflictError("idempotency_in_progress", headers={"Retry-After": "1"}) from None
 
-    async def _work(self, claim: Claim, work: Callable[[Claim], Awaitable[bytes]], *, secret: bool) -> bytes:
+    async def _work(self, claim: Claim, work: Callable[[Claim], Awaitable[bytes]], seal: AnswerSeal | None) -> bytes:
         try:
             body = await work(claim)
         except BaseException:
             if claim.releasable:
                 await claim.release()
             raise
-        await claim.finish((self._seal.encrypt(body) if secret else body).decode())
+        await claim.finish(body.decode() if seal is None else seal.seal(body, claim.record))
         return body
 
 
-def _same(fingerprint: Fingerprint, method: str, path: str, digest: str) -> None:
-    if (fingerprint.method, fingerprint.path, fingerprint.body_hash) != (method, path, digest):
+def _opened(response: str, fingerprint: Fingerprint, seal: AnswerSeal | None) -> bytes:
+    if seal is None:
+        return response.encode()
+    answer = seal.open(response, fingerprint.record)
+    if answer is None:
+        raise _sealed()
+    return answer
+
+
+def _same(fingerprint: Fingerprint, first: Fingerprint | IdempotencyRecord) -> None:
+    if (fingerprint.method, fingerprint.path, fingerprint.body_hash) != (first.method, first.path, first.body_hash):
         raise ConflictError("idempotency_conflict")
+    if not hmac.compare_digest(fingerprint.sealed_for or "", first.sealed_for or ""):
+        raise _sealed()
+
+
+def _sealed() -> ConflictError:
+    return ConflictError(
+        "idempotency_conflict",
+        "The idempotency key was used by a request with another API key, and its answer holds a secret: only that API "
+        "key, as it was then, gets it again. Nothing was done now.",
+    )

@@ -4,8 +4,10 @@ import asyncio
 
 import httpx
 import pytest
+from sqlalchemy import update
 
 from app.core.timestamps import now_ms
+from app.store.state_tables import idempotency
 from app.submission.plan import Outcome
 from tests.support.escrows import A2A, agent, terms
 from tests.support.service_world import Json, ServiceWorld, error_of
@@ -185,6 +187,58 @@ async def test_every_change_takes_a_key(world: ServiceWorld, spelling: str) -> N
     await twice("DELETE", path, {})
     await twice("PUT", f"/v1/recipients/{to}", {"category": "marketplace"})
     assert await world.balance(to) == 2_000_000
+
+
+async def test_answer_with_a_secret_is_repeated_only_to_the_api_key_that_asked(world: ServiceWorld) -> None:
+    # Given a webhook that was registered with an API key which is then rotated, with an overlap
+    made = await world.ok("POST", "/v1/keys", {"role": "operator"})
+    body, headers = {"url": "https://example.com/sealed", "events": ["*"]}, _key("sealed")
+    hook = await world.ok("POST", "/v1/webhooks", body, key=made["key"], headers=headers)
+    rotated = await world.ok("POST", f"/v1/keys/{made['key_id']}/rotate", {"overlapSeconds": 3600})
+
+    # Then the new key neither gets the secret nor registers it again
+    for key in (rotated["key"], world.keys["admin"]):
+        refused = await world.call("POST", "/v1/webhooks", body, key=key, headers=headers)
+        assert "another API key" in error_of(refused, 409, "idempotency_conflict")["message"]
+    other = await world.call(
+        "POST", "/v1/webhooks", {**body, "events": ["wallet.created"]}, key=rotated["key"], headers=headers
+    )
+    assert "another API key" not in error_of(other, 409, "idempotency_conflict")["message"]
+    listed = (await world.ok("GET", "/v1/webhooks?limit=100"))["data"]
+    assert [one["webhook_id"] for one in listed if one["url"] == body["url"]] == [hook["webhook_id"]]
+
+    # Then the old one gets it until it ends, and answers without secrets go to any
+    again = await world.call("POST", "/v1/webhooks", body, key=made["key"], headers=headers)
+    assert (again.json(), again.headers["idempotent-replayed"]) == (hook, "true")
+    policy = {"name": "Open"}
+    first = await world.ok("POST", "/v1/policies", policy, headers=_key("open"))
+    assert await world.ok("POST", "/v1/policies", policy, key=world.key("admin"), headers=_key("open")) == first
+
+
+async def test_request_without_an_answer_is_not_finished_by_another_api_key(world: ServiceWorld) -> None:
+    body, headers = {"role": "viewer", "name": "unanswered"}, _key("unanswered")
+    unseen = await world.ok("POST", "/v1/keys", body, headers=headers)
+    lost: Json = {"state": "running", "response": None, "status_code": None}
+    claim = update(idempotency).where(idempotency.c.key == "unanswered")
+    await world.service.db.write(lambda conn: conn.execute(claim.values(lost)) and None)
+
+    refused = await world.call("POST", "/v1/keys", body, key=world.key("admin"), headers=headers)
+
+    error_of(refused, 409, "idempotency_conflict")
+    made = [one for one in (await world.ok("GET", "/v1/keys?limit=100"))["data"] if one["name"] == "unanswered"]
+    assert [one["hint"] for one in made] == [unseen["hint"]]
+
+
+async def test_sealed_answer_is_kept_for_a_day(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    body, headers = {"role": "viewer", "name": "for a day"}, _key("for a day")
+    first = await world.ok("POST", "/v1/keys", body, headers=headers)
+    began, ahead = now_ms(), 0
+    monkeypatch.setattr("app.submission.idempotency.now_ms", lambda: began + ahead)
+
+    ahead = 24 * 3_600_000 - 5_000
+    assert await world.ok("POST", "/v1/keys", body, headers=headers) == first
+    ahead = 24 * 3_600_000 + 1
+    assert (await world.ok("POST", "/v1/keys", body, headers=headers))["key_id"] != first["key_id"]
 
 
 async def test_stored_session_token_is_not_readable_in_the_database(world: ServiceWorld) -> None:

@@ -1,5 +1,7 @@
 """The README's security table: what a credential is worth to a thief who has it and nothing else."""
 
+import base64
+import hmac
 import re
 import stat
 from collections.abc import Sequence
@@ -7,13 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.fernet import Fernet, InvalidToken
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from solders.instruction import AccountMeta, Instruction
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 from solders.system_program import TransferParams, transfer
 from solders.sysvar import CLOCK, RENT
+from sqlalchemy import select, update
 
 from app.access.auth import decode_token
+from app.access.keyring import KeyRing
 from app.chain.escrow_instructions import PROOF_KINDS, OpenEscrow, attestation
 from app.chain.rules import Rules
 from app.chain.transactions import sign
@@ -22,6 +29,8 @@ from app.core.paths import program_file
 from app.core.signers import Signer
 from app.server.application import operations
 from app.store.escrows import escrow
+from app.store.state_tables import api_keys, attempts, idempotency
+from app.store.webhooks import table as webhooks
 from app.submission.plan import distinct
 from tests.support.escrows import Agent, agent
 from tests.support.service_world import Json, ServiceWorld, error_of
@@ -484,3 +493,96 @@ async def test_database_alone_holds_no_credential(world: ServiceWorld) -> None:
         assert bytes(decode_token(session).secret()) not in stored
     for file in (folder / "keys").iterdir():
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+async def _with_secrets(world: ServiceWorld) -> list[tuple[str, str, Json]]:
+    """Requests, each under an idempotency key, whose answers hold secrets."""
+    one = await agent(world)
+    kept = await world.ok("POST", "/v1/keys", {"role": "viewer"})
+    hook = {"url": "https://example.com/hook", "events": ["*"]}
+    made = await world.ok("POST", "/v1/webhooks", hook)
+    return [
+        ("POST", "/v1/keys", {"role": "admin"}),
+        ("POST", f"/v1/keys/{kept['key_id']}/rotate", {"overlapSeconds": 3600}),
+        ("POST", f"/v1/wallets/{one.id}/rotate-token", {}),
+        ("POST", "/v1/webhooks", hook),
+        ("POST", f"/v1/webhooks/{made['webhook_id']}/rotate-secret", {}),
+    ]
+
+
+def _dump(world: ServiceWorld) -> list[tuple[object, ...]]:
+    """Keys, webhooks and transactions that the service has stored."""
+    queries = (
+        select(api_keys.c.key_id, api_keys.c.digest, api_keys.c.revoked_at).where(api_keys.c.name != "thief"),
+        select(webhooks.c.webhook_id, webhooks.c.secret),
+        select(attempts.c.tx_id),
+    )
+    return world.service.db.read_now(lambda conn: [tuple(row) for query in queries for row in conn.execute(query)])
+
+
+async def test_whole_disk_opens_no_stored_answer(own_world: ServiceWorld) -> None:
+    # Given answers with secrets, stored under an admin's key
+    world = own_world
+    requests = await _with_secrets(world)
+    answers = [
+        await world.ok(*request, headers={"Idempotency-Key": f"secret {number}"})
+        for number, request in enumerate(requests)
+    ]
+    before = _dump(world)
+
+    # When a thief who has the whole disk makes a key of their own, and asks for the answers again
+    ring, folder = world.service.part(KeyRing), world.settings.data_dir
+    mine = ring.create(org=world.org, role="admin", wallet_id=None, name="thief", live=False)
+
+    async def asks() -> None:
+        for number, request in enumerate(requests):
+            refused = await world.call(*request, key=mine, headers={"Idempotency-Key": f"secret {number}"})
+            assert "another API key" in error_of(refused, 409, "idempotency_conflict")["message"]
+        assert _dump(world) == before
+
+    # Then the service refuses, also when the records are changed to name the thief's key
+    await asks()
+    sealed = idempotency.c.sealed_for.is_not(None)
+    owners = update(idempotency).where(sealed)
+    await world.service.db.write(lambda conn: conn.execute(owners.values(sealed_for=ring.digest(mine))) and None)
+    await asks()
+
+    # Then nothing that is on the disk opens them
+    secret = bytes.fromhex((folder / "keys" / "service-secret").read_text())
+    with_secrets = select(idempotency.c.key, idempotency.c.org, idempotency.c.response).where(sealed)
+    stored = world.service.db.read_now(lambda conn: conn.execute(with_secrets).all())
+    digests = world.service.db.read_now(lambda conn: conn.execute(select(api_keys.c.digest)).scalars().all())
+    derived = [hmac.digest(secret, purpose, "sha256") for purpose in (b"", b"secret answers", b"api keys")]
+    texts = [secret, secret.hex().encode(), *derived, *(one.encode() for one in digests), *map(bytes.fromhex, digests)]
+    assert len(stored) == len(requests)
+    for key, org, response in stored:
+        for text in texts:
+            info = b"agent-vault secret answer\0" + f"{org} {key}".encode()
+            expanded = HKDFExpand(SHA256(), 32, info).derive(text)
+            for tried in (text[:32].ljust(32, b"\0"), expanded):
+                with pytest.raises(InvalidToken):
+                    Fernet(base64.urlsafe_b64encode(tried)).decrypt(response.encode())
+
+    # Then the key that asked gets them still
+    restored = owners.values(sealed_for=ring.digest(world.keys["admin"]))
+    await world.service.db.write(lambda conn: conn.execute(restored) and None)
+    for number, (request, answer) in enumerate(zip(requests, answers, strict=True)):
+        assert await world.ok(*request, headers={"Idempotency-Key": f"secret {number}"}) == answer
+
+
+async def test_whole_disk_gives_webhook_secrets_but_no_session_or_api_key(own_world: ServiceWorld) -> None:
+    world = own_world
+    one = await agent(world)
+    hook = await world.ok("POST", "/v1/webhooks", {"url": "https://example.com/hook", "events": ["*"]})
+
+    folder = world.settings.data_dir
+    stored = b"".join(file.read_bytes() for file in folder.rglob("*") if file.is_file())
+    for credential in (world.keys["admin"], one.key, one.session):
+        assert credential.encode() not in stored
+    assert bytes(decode_token(one.session).secret()) not in stored
+
+    # The service signs with a webhook's secret, so what is on the disk opens it.
+    secret = bytes.fromhex((folder / "keys" / "service-secret").read_text())
+    cipher = Fernet(base64.urlsafe_b64encode(hmac.digest(secret, b"webhook secrets", "sha256")))
+    encrypted = world.service.db.read_now(lambda conn: conn.execute(select(webhooks.c.secret)).scalar_one())
+    assert cipher.decrypt(encrypted.encode()).decode() == hook["signing_secret"]

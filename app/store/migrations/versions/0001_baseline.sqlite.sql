@@ -371,6 +371,7 @@ CREATE TABLE idempotency (
     status_code INTEGER,
     response VARCHAR,
     tx_id VARCHAR,
+    sealed_for VARCHAR,
     created_at BIGINT NOT NULL,
     expires_at BIGINT NOT NULL,
     PRIMARY KEY (org, "key")
