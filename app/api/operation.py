@@ -121,6 +121,7 @@ def operation(
             authorise(principal, roles)
             arguments = await _arguments(request, body, query)
             wallet_id = request.path_params.get("wallet_id") or getattr(arguments, "wallet_id", None)
+            request.state.wallet_id = wallet_id or getattr(arguments, "from_wallet", None) or principal.wallet_id
             if wallet_id is not None:
                 authorise_wallet(principal, wallet_id)
 

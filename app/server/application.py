@@ -113,7 +113,15 @@ class RequestIds:
                 await response(scope, receive, send_with_id)
             seconds = time.monotonic() - began
             scope["app"].state.metrics.answered(scope, status, seconds)
-            _log.info("request", method=scope["method"], path=scope["path"], status=status, seconds=round(seconds, 6))
+            _log.info(
+                "request",
+                method=scope["method"],
+                path=scope["path"],
+                status=status,
+                code=scope["state"].get("error_code"),
+                wallet_id=scope["state"].get("wallet_id") or scope.get("path_params", {}).get("wallet_id"),
+                seconds=round(seconds, 6),
+            )
 
     def _wrong_host(self, scope: Scope) -> RequestError | None:
         fault = None if scope["path"] in monitoring.PROBES else self._hosts.fault(scope["headers"])
@@ -137,6 +145,7 @@ def _guards(path: str, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[byt
 
 def _error_response(request: Request, error: ApiError) -> Response:
     base: str = request.app.state.base_url
+    request.state.error_code = error.code
     body = error.envelope(docs=f"{base}/docs/errors/{error.code}", request_id=request.state.request_id)
     return JSONResponse(body, error.status, headers=error.headers)
 

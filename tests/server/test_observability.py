@@ -533,3 +533,32 @@ async def test_every_line_of_a_request_carries_its_id(
         mine = [line["event"] for line in lines if line.get("request_id") == answer.headers["request-id"]]
         assert mine == ["about to fail", "internal_error", "request"]
     assert all({"timestamp", "level", "event"} <= set(line) for line in lines)
+
+
+async def test_line_of_a_request_says_status_code_wallet_and_duration(world: ServiceWorld, log: io.StringIO) -> None:
+    wallet, to = await world.wallet(), await world.payee()
+    identifier = wallet["wallet_id"]
+    lock = {"fromWallet": identifier, "toWallet": to, "amount": "9999999", "currency": "USDC", "taskDescription": "x"}
+    answers = [
+        await world.pay(wallet, to, "1"),
+        await world.pay(wallet, to, "9999999"),
+        await world.call("POST", "/v1/payments/a2a", lock),
+        await world.call("GET", f"/v1/wallets/{identifier}"),
+        await world.call("GET", "/v1/payments/tx_unknown", key=world.key("agent", identifier)),
+        await world.call("PATCH", f"/v1/wallets/{identifier}", {"label": "x"}, key=world.key("viewer")),
+        await world.call("GET", "/v1/wallets", key="nonsense"),
+    ]
+
+    found = [json.loads(line) for line in log.getvalue().splitlines()]
+    lines = {line["request_id"]: line for line in found if line["event"] == "request"}
+    shown = [lines[answer.headers["request-id"]] for answer in answers]
+    assert [(line["status"], line["code"], line["wallet_id"]) for line in shown] == [
+        (200, None, identifier),
+        (402, "policy_violation", identifier),
+        (402, "policy_violation", identifier),
+        (200, None, identifier),
+        (404, "transaction_not_found", identifier),
+        (403, "insufficient_permissions", identifier),
+        (401, "authentication_failed", None),
+    ]
+    assert all(line["level"] == "info" and line["seconds"] > 0 for line in shown)
