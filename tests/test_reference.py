@@ -23,6 +23,7 @@ from app.escrows.models import EscrowStatus, ProofType
 from app.events.catalogue import EVENTS
 from app.exports.models import ExportStatus
 from app.server.application import routes
+from app.store.audit_actions import Action
 from app.wallets.models import WalletStatus
 from app.webhooks.models import WebhookStatus
 from tests.support.service_world import ServiceWorld
@@ -158,6 +159,7 @@ async def test_every_status_is_reached_by_an_arrow_and_no_arrow_leads_elsewhere(
         ("Instructions", _INSTRUCTIONS),
         ("Proofs", get_args(ProofType)),
         ("Roles", get_args(Role)),
+        ("Actions", get_args(Action)),
     ],
 )
 async def test_every_value_has_its_row(table: str, values: Collection[str]) -> None:

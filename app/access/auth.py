@@ -2,6 +2,8 @@
 
 import time
 from collections.abc import Collection
+from dataclasses import replace
+from ipaddress import ip_address
 
 from based58 import b58decode, b58encode
 from solders.keypair import Keypair
@@ -9,6 +11,7 @@ from starlette.requests import Request
 
 from app.access.keyring import KeyRing, Principal, Role
 from app.access.rate_limit import RateLimits
+from app.access.recorder import Recorder
 from app.core.errors import AuthenticationError, RequestError
 from app.store.wallets import WalletRecord
 
@@ -25,15 +28,30 @@ _SEED_BYTES = 32
 async def admit(request: Request, keys: KeyRing, limits: RateLimits) -> Principal:
     """Return the key's owner and count the request against the rate limit, which the answer's headers show.
 
+    Failed authentications are counted for the audit log.
+
     Raises ``authentication_failed``, ``invalid_request`` and ``rate_limited``.
     """
     try:
-        principal = await authenticate(request, keys)
+        found = await authenticate(request, keys)
     except AuthenticationError:
-        limits.failed(request.client.host if request.client else None)
+        client = request.client.host if request.client else None
+        recorder: Recorder = request.app.state.recorder
+        recorder.failed(client)
+        limits.failed(client)
         raise
+    principal = replace(found, address=_address(request), request_id=request.state.request_id)
+    request.state.principal = principal
     request.state.headers = limits.count(principal.key_id)
     return principal
+
+
+def _address(request: Request) -> str | None:
+    """Return the client's address; a proxy that is trusted names it, and may name nonsense."""
+    try:
+        return None if request.client is None else str(ip_address(request.client.host))
+    except ValueError:
+        return None
 
 
 async def authenticate(request: Request, keys: KeyRing) -> Principal:

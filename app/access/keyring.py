@@ -8,13 +8,16 @@ import time
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from sqlalchemy import Connection
 
 from app.access.sealing import AnswerSeal
+from app.core.actors import Actor
 from app.core.errors import BusinessError, NotFoundError
 from app.core.identifiers import random_id
+from app.store.audit import NewLogEntry, append
+from app.store.audit_actions import Action
 from app.store.database import Database
 from app.store.keys import (
     ApiKey,
@@ -36,16 +39,37 @@ KeyStatus = Literal["active", "rotated", "revoked"]
 _ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
 _RANDOM, _CHECKSUM = 30, 6
 _PREFIXES = ("avk_live_", "avk_test_")
+COMMAND_LINE = "command_line"
+"""Id of the actor that is `agent-vault` on the service's own machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The caller: its organisation, its role and, for agents, its wallet."""
+    """The caller: who it is, its organisation, its role and, for agents, its wallet.
 
-    key_id: str
+    ``address`` and ``request_id`` are those of the request, if there is one.
+    """
+
+    actor: Actor
     org: str
     role: Role
     wallet_id: str | None
+    address: str | None = None
+    request_id: str | None = None
+
+    @property
+    def key_id(self) -> str:
+        """The id of the API key, or of whoever asks without one."""
+        return self.actor.id
+
+    def entry(self, action: Action, about: str | None = None, **details: Any) -> NewLogEntry:
+        """Return the audit log's entry that this caller did something; ``about`` is the id of its object."""
+        return NewLogEntry(self.org, action, self.actor, about, self.address, self.request_id, details)
+
+
+def system(org: str, part: str) -> Principal:
+    """Return the part of the service that acts for an organisation without being asked by a key."""
+    return Principal(Actor("system", part), org, "admin", None)
 
 
 def _checksum(text: str) -> str:
@@ -121,13 +145,13 @@ class KeyRing:
             found = await self._db.read(lambda conn: api_key_by_digest(conn, digest)) if well_formed(key) else None
             if found is None or not hmac.compare_digest(found.digest, digest):
                 return None
-            principal = Principal(found.key_id, found.org, _role(found), found.wallet_id)
+            principal = Principal(Actor("key", found.key_id), found.org, _role(found), found.wallet_id)
             cached = self._cache[digest] = (self._timer() + self._cache_seconds, found, principal)
         _, record, principal = cached
         now = self._now()
         if record.revoked_at is not None and record.revoked_at <= now:
             return None
-        self._used[principal.key_id] = now
+        self._used[record.key_id] = now
         return principal
 
     async def note_use(self) -> None:
@@ -156,56 +180,89 @@ class KeyRing:
         )
         return Issued(key, record)
 
-    def reissue(self, conn: Connection, org: str, idempotency_key: str, *, live: bool) -> Issued | None:
+    def make(
+        self,
+        conn: Connection,
+        by: Principal,
+        role: Role,
+        wallet_id: str | None,
+        name: str,
+        *,
+        live: bool,
+        idempotency_key: str | None = None,
+    ) -> Issued:
+        """Make a key for the organisation of ``by`` and store its record. Raises ValueError as ``issue``."""
+        made = self.issue(org=by.org, role=role, wallet_id=wallet_id, name=name, live=live)
+        insert_api_key(conn, made.record, idempotency_key=idempotency_key)
+        append(conn, by.entry("key.create", made.record.key_id, role=role, wallet_id=wallet_id))
+        return made
+
+    def reissue(self, conn: Connection, by: Principal, idempotency_key: str, *, live: bool) -> Issued | None:
         """Replace the text of the key that a request made under this idempotency key; None if it made none.
 
         This is for a request that a crash left unanswered: nobody saw the earlier text, and it is not stored.
         """
-        made = api_key_made_under(conn, org, idempotency_key)
+        made = api_key_made_under(conn, by.org, idempotency_key)
         if made is None:
             return None
         key = generate(live=live)
         record = replace(made, digest=self.digest(key), hint=key[-4:])
         replace_digest(conn, record.key_id, digest=record.digest, hint=record.hint)
+        append(conn, by.entry("key.reissue", record.key_id))
         return Issued(key, record)
 
-    def create(self, *, org: str, role: Role, wallet_id: str | None, name: str, live: bool) -> str:
-        """Make a key, store its record and return the key, which is not stored. Raises ValueError as ``issue``."""
-        made = self.issue(org=org, role=role, wallet_id=wallet_id, name=name, live=live)
-        self._db.write_now(lambda conn: insert_api_key(conn, made.record))
-        return made.key
+    def create(
+        self, *, org: str, role: Role, wallet_id: str | None, name: str, live: bool, by: str = COMMAND_LINE
+    ) -> str:
+        """Make a key, store its record and return the key, which is not stored. Raises ValueError as ``issue``.
+
+        ``by`` is the part of the service that makes it without being asked by a key.
+        """
+        maker = system(org, by)
+        return self._db.write_now(lambda conn: self.make(conn, maker, role, wallet_id, name, live=live)).key
 
     async def list(self, org: str) -> list[ApiKey]:
         """Return all keys of an organisation, including revoked ones."""
         return await self._db.read(lambda conn: api_keys(conn, org))
 
-    def revoke(self, conn: Connection, org: str, key_id: str, *, again: bool = False) -> ApiKey:
-        """Revoke a key. ``again`` means that an earlier run of this request may have revoked it.
+    def revoke(self, conn: Connection, by: Principal, key_id: str, *, again: bool = False) -> ApiKey:
+        """Revoke a key of the organisation of ``by``; ``again``: an earlier run of the request may have done so.
 
         Raises ``key_not_found``, ``last_admin_key`` and, if the key was already revoked, ``key_not_active``.
         """
-        found, now = _found(conn, org, key_id), self._now()
+        org, now = by.org, self._now()
+        found = _found(conn, org, key_id)
         if found.role == "admin" and found.revoked_at is None and not has_other_admin_key(conn, org, key_id):
             raise BusinessError("last_admin_key")
         if revoke_api_key(conn, org, key_id, now):
+            append(conn, by.entry("key.revoke", key_id, role=found.role, wallet_id=found.wallet_id))
             return replace(found, revoked_at=now)
         if again:
             return found
         raise BusinessError("key_not_active")
 
     def rotate(
-        self, conn: Connection, org: str, key_id: str, *, overlap: int, live: bool, idempotency_key: str | None = None
+        self,
+        conn: Connection,
+        by: Principal,
+        key_id: str,
+        *,
+        overlap: int,
+        live: bool,
+        idempotency_key: str | None = None,
     ) -> Issued:
         """Store a replacement for a key, which works for ``overlap`` more seconds.
 
         Raises ``key_not_found`` and, if the key was already revoked or rotated, ``key_not_active``.
         """
+        org = by.org
         old = _found(conn, org, key_id)
         if old.revoked_at is not None:
             raise BusinessError("key_not_active")
         made = self.issue(org=org, role=_role(old), wallet_id=old.wallet_id, name=old.name, live=live)
         insert_api_key(conn, made.record, idempotency_key=idempotency_key)
         revoke_api_key(conn, org, key_id, self._now() + overlap * 1000)
+        append(conn, by.entry("key.rotate", made.record.key_id, replaces=key_id, overlap_seconds=overlap))
         return made
 
     def forget(self) -> None:

@@ -12,6 +12,7 @@ from app.core.money import format_usdc
 from app.core.timestamps import iso_ms, now_ms
 from app.store.alert_kinds import BALANCE_LOW, LARGE_TRANSACTION, POLICY_VIOLATION, AlertType
 from app.store.alerts import AlertRule, put_rules, rules_of
+from app.store.audit import append
 from app.submission.context import Service
 from app.wallets import service as wallets
 
@@ -51,6 +52,7 @@ async def _put(service: Service, principal: Principal, scope: str, body: PutAler
 
     def store(conn: Connection) -> Rules:
         put_rules(conn, scope, new)
+        append(conn, principal.entry("alerts.set", scope, types=[rule.type for rule in new]))
         return rules_of(conn, [principal.org, scope])
 
     stored = await service.db.write(store)

@@ -3,6 +3,7 @@
 from typing import Literal
 
 from app.api.fields import Answer, ApprovalId, Identifier, ListAnswer, Page, PolicyId, Time, Usdc, WalletId
+from app.core.actors import Actor
 
 ApprovalStatus = Literal["pending", "approved", "rejected", "used", "expired"]
 
@@ -18,7 +19,7 @@ class Approval(Answer):
     """The approval of one payment, or of one escrow, as its `type` says.
 
     While it is pending, `expires_at` ends the time to decide; afterwards, the time to pay. `chain_address` is its
-    address on the chain once it is approved; `decided_by` is the id of an API key.
+    address on the chain once it is approved; `decided_by` is who decided.
     """
 
     approval_id: ApprovalId
@@ -35,7 +36,7 @@ class Approval(Answer):
     chain_address: str
     created_at: Time
     expires_at: Time
-    decided_by: str | None
+    decided_by: Actor | None
     decided_at: Time | None
 
 

@@ -33,6 +33,7 @@ from app.store.approval_requests import (
     decide,
 )
 from app.store.approvals import OnChainApproval, approval, open_approval
+from app.store.audit import append
 from app.store.wallets import WalletRecord
 from app.submission.changes import resumed, submit
 from app.submission.context import Service
@@ -163,8 +164,7 @@ async def reject(service: Service, principal: Principal, claim: Claim, approval_
                 plan = _plan(service, principal, found, await _withdrawal(service, found), rejects=True)
                 await _submit(service, claim, plan)
             elif found.status == "pending":
-                by, now = principal.key_id, now_ms()
-                await service.db.write(lambda conn: decide(conn, approval_id, by=by, now=now, rejected=True))
+                await service.db.write(lambda conn: _reject(conn, principal, approval_id))
             elif found.status != "rejected":
                 raise BusinessError("approval_not_pending", f"The approval is {found.status}.")
     return await get(service, principal, approval_id)
@@ -215,7 +215,7 @@ async def _withdrawal(service: Service, found: ApprovalRequest) -> Instruction:
 def _plan(
     service: Service, principal: Principal, found: ApprovalRequest, instruction: Instruction, *, rejects: bool = False
 ) -> Plan:
-    by, now = principal.key_id, now_ms()
+    by, now = principal.actor, now_ms()
     return Plan(
         org=found.org,
         type=_CLOSE if rejects else _APPROVE,
@@ -225,8 +225,14 @@ def _plan(
         recipient=found.approval_id,
         amount=found.amount,
         policy_id=found.policy_id,
+        entry=principal.entry("approval.reject" if rejects else "approval.approve", found.approval_id),
         on_store=lambda conn, _attempt: decide(conn, found.approval_id, by=by, now=now, rejected=rejects),
     )
+
+
+def _reject(conn: Connection, principal: Principal, approval_id: str) -> None:
+    decide(conn, approval_id, by=principal.actor, now=now_ms(), rejected=True)
+    append(conn, principal.entry("approval.reject", approval_id))
 
 
 async def _submit(service: Service, claim: Claim, plan: Plan) -> None:

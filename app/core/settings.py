@@ -108,6 +108,9 @@ class Settings(BaseSettings):
     """How long a rotated API key works on, unless the rotation says otherwise."""
     event_retention_days: int = Field(default=90, ge=1)
     """Days for which events and undecided requests for approvals are kept."""
+    audit_retention_days: int = Field(default=365, ge=0)
+    """Days for which entries of the audit log are kept; 0 for ever. What is deleted leaves a checkpoint, from which the
+    verification of the rest goes on."""
     housekeeping_interval: float = Field(default=60.0, gt=0)
     """Pause between two rounds of housekeeping, which stores when keys were last used and deletes old events."""
     max_indexer_lag: int = Field(default=150, ge=0)

@@ -25,6 +25,7 @@ GUIDES: Mapping[str, str] = {
     "alerts": "Alerts",
     "webhooks": "Webhooks",
     "exports": "Exports",
+    "audit": "Audit log",
     "direct-use": "Direct use",
     "clusters": "Clusters",
     "operations": "Operations",

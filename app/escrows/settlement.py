@@ -5,7 +5,7 @@ The program judges each step in a simulation; the service only explains what it 
 
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from solders.instruction import Instruction
 from solders.keypair import Keypair
@@ -17,6 +17,7 @@ from app.access.keyring import Principal
 from app.api.fields import optional
 from app.chain.escrow_instructions import OpenEscrow
 from app.core.errors import ApiError, AuthenticationError, BusinessError, RequestError, UnavailableError
+from app.core.money import format_usdc
 from app.core.signers import Signer
 from app.escrows import _proofs
 from app.escrows.models import CompleteEscrow, DisputeEscrow, Escrow, ResolveDispute
@@ -221,7 +222,10 @@ async def resolve(
             arbiter=arbiter.pubkey(),
             released=released,
         )
-        return _plan(escrow, _RESOLVE, [instruction], [arbiter])
+        entry = principal.entry(
+            "escrow.resolve", escrow.escrow_id, decision=body.decision, released_amount=format_usdc(released)
+        )
+        return replace(_plan(escrow, _RESOLVE, [instruction], [arbiter]), entry=entry)
 
     def explain(failure: Failure) -> ApiError | None:
         if error_name(service.codec, failure) != "Unauthorized":

@@ -127,6 +127,12 @@ _KINDS = (
         _COMPARED,
         _COMPARED_IDS,
     ),
+    EventKind(
+        "audit.head",
+        "Sent daily: number and hash of the newest entry of the organisation's audit log. Keep it; "
+        "`agent-vault audit verify` proves by it that nothing up to it was changed or removed.",
+        ("number", "hash"),
+    ),
     EventKind("ping", "A test of a webhook. `GET /v1/events` does not list it.", ("webhook_id",)),
 )
 

@@ -13,6 +13,7 @@ from app.core.timestamps import iso_ms, now_ms
 from app.exports.exporter import Exporter
 from app.exports.links import DownloadLinks
 from app.exports.models import CreateExport, Export
+from app.store.audit import append
 from app.store.exports import ExportRecord, count_rows, export, export_created_under, insert_export, live
 from app.submission.admission import Admission
 from app.submission.context import Service
@@ -64,6 +65,7 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
         def store(conn: Connection) -> None:
             _check_room(conn, org, rows)
             insert_export(conn, made)
+            append(conn, principal.entry("export.create", made.export_id, wallet_id=wallet_id, format=body.format))
 
         await claim.store(store)
     service.part(Exporter).wake()

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 from app.access.keyring import Issued, KeyRing, Principal, Role, status_of
 from app.core.timestamps import iso_ms, now_ms
 from app.keys.models import CreateKey, Key, KeyPage, ListKeys, NewKey, RotateKey
-from app.store.keys import ApiKey, api_key_page, insert_api_key
+from app.store.keys import ApiKey, api_key_page
 from app.submission.context import Service
 from app.submission.idempotency import Claim
 from app.wallets import service as wallets
@@ -22,11 +22,9 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
 
     def issue(conn: Connection) -> Issued:
         name, live = body.name or "", _is_live(service)
-        issued = ring.issue(org=org, role=body.role, wallet_id=body.wallet_id, name=name, live=live)
-        insert_api_key(conn, issued.record, idempotency_key=claim.key)
-        return issued
+        return ring.make(conn, principal, body.role, body.wallet_id, name, live=live, idempotency_key=claim.key)
 
-    return await _issue(service, org, claim, issue)
+    return await _issue(service, principal, claim, issue)
 
 
 async def page(service: Service, principal: Principal, query: ListKeys) -> KeyPage:
@@ -38,14 +36,14 @@ async def page(service: Service, principal: Principal, query: ListKeys) -> KeyPa
 
 async def rotate(service: Service, principal: Principal, claim: Claim, key_id: str, body: RotateKey) -> NewKey:
     """Issue a key for the same use; the old one works for the overlap. Raises as ``KeyRing.rotate``."""
-    org, ring = principal.org, service.part(KeyRing)
+    ring = service.part(KeyRing)
     overlap = service.settings.key_rotation_overlap if body.overlap_seconds is None else body.overlap_seconds
 
     def rotated(conn: Connection) -> Issued:
         live = _is_live(service)
-        return ring.rotate(conn, org, key_id, overlap=overlap, live=live, idempotency_key=claim.key)
+        return ring.rotate(conn, principal, key_id, overlap=overlap, live=live, idempotency_key=claim.key)
 
-    new = await _issue(service, org, claim, rotated)
+    new = await _issue(service, principal, claim, rotated)
     ring.forget()
     return new
 
@@ -53,19 +51,19 @@ async def rotate(service: Service, principal: Principal, claim: Claim, key_id: s
 async def revoke(service: Service, principal: Principal, claim: Claim, key_id: str) -> Key:
     """Revoke a key at once. Raises as ``KeyRing.revoke``."""
     ring, again = service.part(KeyRing), claim.repeats
-    revoked = await claim.store(lambda conn: ring.revoke(conn, principal.org, key_id, again=again))
+    revoked = await claim.store(lambda conn: ring.revoke(conn, principal, key_id, again=again))
     ring.forget()
     return _shown(revoked)
 
 
-async def _issue(service: Service, org: str, claim: Claim, issue: Callable[[Connection], Issued]) -> NewKey:
+async def _issue(service: Service, principal: Principal, claim: Claim, issue: Callable[[Connection], Issued]) -> NewKey:
     """Store a new key; for a request whose answer got lost, replace the key in the record that it stored."""
     ring, again, idempotency_key = service.part(KeyRing), claim.repeats, claim.key
 
     def store(conn: Connection) -> Issued:
         earlier = None
         if again and idempotency_key is not None:
-            earlier = ring.reissue(conn, org, idempotency_key, live=_is_live(service))
+            earlier = ring.reissue(conn, principal, idempotency_key, live=_is_live(service))
         return earlier or issue(conn)
 
     issued = await claim.store(store)

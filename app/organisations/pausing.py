@@ -34,7 +34,7 @@ async def set_paused(service: Service, principal: Principal, claim: Claim, *, pa
 async def _pause(service: Service, principal: Principal, claim: Claim) -> None:
     if claim.attempt is not None and claim.attempt.status == "confirmed":
         return
-    hold = service.brake.engage(principal.org, None, "pause", principal.key_id)
+    hold = service.brake.engage(principal, None, "pause")
     await enforce(service, hold, enforcement(service, hold), claim)
 
 
@@ -47,7 +47,13 @@ async def _unpause(service: Service, principal: Principal, claim: Claim) -> None
         service.brake.check(_UNPAUSE, org, None, attested=False)
         if await _is_paused(service, org) is not False:
             change = service.instructions(org).update_org(signer=authority.pubkey(), paused=False)
-            plan = Plan(org=org, type=_UNPAUSE, instructions=[change], signers=[authority])
+            plan = Plan(
+                org=org,
+                type=_UNPAUSE,
+                instructions=[change],
+                signers=[authority],
+                entry=principal.entry("organization.unpause", org),
+            )
             await carry_out(service, plan, claim)
 
 

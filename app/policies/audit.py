@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 
 from app.access.keyring import Principal
 from app.chain.errors import ChainUnavailable, RpcError
+from app.core.actors import Actor
 from app.core.timestamps import iso_ms, now_ms
 from app.policies.models import AuditEntry, AuditLog, Change
 from app.policies.service import missing
@@ -21,7 +22,7 @@ _INSTRUCTION = "update_policy"
 #: Positions of the authority and the policy among its accounts.
 _AUTHORITY, _POLICY = 0, 2
 #: Shown as the author of a change whose transaction the chain does not give, or which does not tell.
-_UNKNOWN = "on-chain"
+_UNKNOWN = Actor("chain", "on-chain")
 _MALFORMED = (KeyError, TypeError, ValueError, IndexError)
 _CONCURRENT = 10
 #: Transactions that one request fetches at most; later requests fetch the others.
@@ -54,9 +55,11 @@ def _is_missing(signature: str | None) -> bool:
 
 
 def _shown(entry: AuditRecord) -> AuditEntry:
+    actor = entry.changed_by or _UNKNOWN
     return AuditEntry(
         timestamp=iso_ms(entry.timestamp),
-        changed_by=entry.changed_by or _UNKNOWN,
+        changed_by=actor.id,
+        actor=actor,
         changes={name: Change.model_validate(change) for name, change in entry.changes.items()},
     )
 
@@ -67,7 +70,7 @@ async def _store_signers(
     """Store who signed these changes, as far as the chain gives their transactions."""
     limit = asyncio.Semaphore(_CONCURRENT)
 
-    async def signer(entry: AuditRecord) -> str | None:
+    async def signer(entry: AuditRecord) -> Actor | None:
         async with limit:
             return await _signer(service, address, entry.signature or "")
 
@@ -84,7 +87,7 @@ async def _store_signers(
     await service.db.write(store)
 
 
-async def _signer(service: Service, address: Pubkey, signature: str) -> str | None:
+async def _signer(service: Service, address: Pubkey, signature: str) -> Actor | None:
     """Return who signed a transaction's update of the policy at this address; None when the chain does not give it.
 
     A transaction that the node does not have is not fetched again for a while, one that does not tell never.
@@ -104,11 +107,11 @@ async def _signer(service: Service, address: Pubkey, signature: str) -> str | No
     return None
 
 
-def _authority(landed: RawTransaction, codec: Codec, policy_address: Pubkey) -> str | None:
+def _authority(landed: RawTransaction, codec: Codec, policy_address: Pubkey) -> Actor | None:
     """Return the authority of a transaction's policy update, whether top-level or called by another program."""
     for program, data, accounts in instructions(landed):
         if program == codec.program_id and len(accounts) > _POLICY and accounts[_POLICY] == policy_address:
             decoded = codec.decode_instruction(data)
             if decoded and decoded[0] == _INSTRUCTION:
-                return str(accounts[_AUTHORITY])
+                return Actor("chain", str(accounts[_AUTHORITY]))
     return None

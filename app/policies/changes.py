@@ -22,6 +22,7 @@ from app.policies.allowlists import WRITE, is_written, split, store_texts, write
 from app.policies.models import Policy, UpdatePolicy
 from app.policies.terms import Precondition, Terms, apply_changes, concurrent_change, terms_of, with_recipients
 from app.store.attempts import Attempt
+from app.store.audit import NewLogEntry, append
 from app.store.feed import append_event
 from app.store.policies import (
     UPDATE,
@@ -144,9 +145,13 @@ async def _send_current(request: ChangeRequest, send: Callable[[PolicyRecord], A
 
 
 async def _send(
-    request: ChangeRequest, kind: PlanType, instructions: Sequence[Instruction], on_store: Hook = nothing
+    request: ChangeRequest,
+    kind: PlanType,
+    instructions: Sequence[Instruction],
+    on_store: Hook = nothing,
+    entry: NewLogEntry | None = None,
 ) -> str | None:
-    """Send one transaction of a change and return its signature once it is confirmed."""
+    """Send one transaction of a change, the last with its entry, and return its signature once it is confirmed."""
     service = request.service
     plan = Plan(
         org=request.principal.org,
@@ -154,7 +159,8 @@ async def _send(
         instructions=instructions,
         signers=[service.signers.require_authority()],
         policy_id=request.policy_id,
-        actor=request.principal.key_id,
+        actor=request.principal.actor,
+        entry=entry,
         on_store=on_store,
     )
     failure: RefusedError | Outcome
@@ -185,9 +191,12 @@ async def _update(request: ChangeRequest, before: PolicyRecord, body: UpdatePoli
         if (await request.find()).version != before.version:
             raise _OutdatedError
         return None
+    entry = request.principal.entry(
+        "policy.update", request.policy_id, fields=sorted(body.model_fields_set - _OFF_CHAIN)
+    )
     if new.entries == old.entries or not new.entries:
         dropped = before.allowlist if before.rules.restricted and not new.rules.restricted else None
-        return await _send(request, _UPDATE, await _switch(service, before, new, dropped=dropped))
+        return await _send(request, _UPDATE, await _switch(service, before, new, dropped=dropped), entry=entry)
     await _wait_for_earlier(request)
     version = (await _account(service, before))["allowlist_version"] + 1
     draft = service.addresses.allowlist(Pubkey.from_string(before.address), version)
@@ -202,7 +211,7 @@ async def _update(request: ChangeRequest, before: PolicyRecord, body: UpdatePoli
     # Whoever else wrote the draft meanwhile, only the requested list comes into force.
     if earlier and not await is_written(service, draft, new.entries):
         raise _OutdatedError
-    return await _send(request, _UPDATE, last, store_list)
+    return await _send(request, _UPDATE, last, store_list, entry)
 
 
 async def _switch(
@@ -256,7 +265,8 @@ async def _close(request: ChangeRequest, before: PolicyRecord) -> str | None:
         allowlist=allowlist,
         allowlist_rent_receiver=None if allowlist is None else (await _decoded(service, allowlist))["payer"],
     )
-    return await _send(request, _CLOSE, [*instructions, closing])
+    entry = request.principal.entry("policy.delete", request.policy_id)
+    return await _send(request, _CLOSE, [*instructions, closing], entry=entry)
 
 
 async def _wait_for_earlier(request: ChangeRequest, types: Collection[str] = (WRITE.name, UPDATE)) -> None:
@@ -300,10 +310,11 @@ async def _rename(request: ChangeRequest, name: str, landed: str | None) -> None
             found.org,
             found.policy_id,
             version=None if landed is None else version_made_by(conn, found.address, landed),
-            changed_by=request.principal.key_id,
+            changed_by=request.principal.actor,
             changes=changes,
             now=now,
         )
+        append(conn, request.principal.entry("policy.update", found.policy_id, fields=["name"]))
         version = current.version
         append_event(
             conn,

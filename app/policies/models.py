@@ -21,6 +21,7 @@ from app.api.fields import (
     WalletId,
     without_defaults,
 )
+from app.core.actors import Actor
 
 #: Entries that an on-chain allowlist may hold.
 MAX_RECIPIENTS = 1_000
@@ -111,10 +112,12 @@ class AuditEntry(Answer):
     """A change of a policy: when, by whom, and of which fields.
 
     `changed_by` is the id of the API key that asked, or the address that signed a change made without this service.
+    `actor` is the same with its type.
     """
 
     timestamp: Time
     changed_by: str
+    actor: Actor
     changes: dict[str, Change]
 
 

@@ -79,6 +79,7 @@ async def create(
     """
     org = principal.org
     identifier = (claim.attempt.policy_id if claim.attempt else None) or policy_id(new_policy_key())
+    begun = claim.attempt is not None
     if await resumed(service, claim) is not None:
         made = await service.db.read(lambda conn: policy(conn, org, identifier))
         if made is not None and _is_complete(made):
@@ -94,13 +95,18 @@ async def create(
         if terms.entries:
             store_texts(conn, service.addresses.allowlist(address, 1), identifier, terms.entries)
 
-    for instructions in await _remaining(service, org, identifier, address, terms):
+    # Whatever of it lands, the first transaction has recorded who asked.
+    entry = principal.entry("policy.create", identifier)
+    if source is not None:
+        entry = principal.entry("policy.clone", identifier, source=source)
+    for number, instructions in enumerate(await _remaining(service, org, identifier, address, terms)):
         plan = Plan(
             org=org,
             type=_CREATE,
             instructions=instructions,
             signers=[service.signers.require_authority()],
             policy_id=identifier,
+            entry=None if number or begun else entry,
             on_store=store_details,
         )
         await carry_out(service, plan, claim)

@@ -158,6 +158,7 @@ async def _plan(
         signers=[signer],
         recipient=domain or text,
         recipient_address=text,
+        entry=principal.entry("recipient.register", domain or text, address=text, category=CATEGORIES[category]),
         on_store=lambda conn, _attempt: put_domain(conn, domain) if domain else None,
     )
 

@@ -12,6 +12,8 @@ from app.core.paths import ConfigurationError, Paths
 from app.core.settings import Settings
 from app.server.bootstrap import key_ring, open_state
 from app.store.database import Database
+from app.store.organisations import organisation, organisation_by_id
+from app.store.organisations import organisations as all_organisations
 
 data_folder = click.option(
     "--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Databases and keys.  [default: ./data]"
@@ -34,3 +36,19 @@ def open_database(data_dir: Path | None) -> Iterator[tuple[Database, KeyRing]]:
     db, secret = open_state(paths)
     with closing(db):
         yield db, key_ring(db, secret)
+
+
+def address_of(db: Database, org: str | None) -> str:
+    """Return the address of an organisation by its id or address, or of the only one there is."""
+    if org is not None:
+        found = db.read_now(lambda conn: organisation(conn, org) or organisation_by_id(conn, org))
+        if found is None:
+            raise click.ClickException(f"there is no organisation {org}")
+        return found.org
+    every = db.read_now(all_organisations)
+    if len(every) != 1:
+        named = ", ".join(one.org_id for one in every)
+        raise click.ClickException(
+            f"name the organisation with --org: {named}" if named else "there is no organisation"
+        )
+    return every[0].org

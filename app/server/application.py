@@ -16,10 +16,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from app.access.rate_limit import RateLimits
+from app.access.recorder import Recorder
 from app.alerts import routes as alerts
 from app.api.metrics import Metrics
 from app.api.openapi import document
 from app.approvals import routes as approvals
+from app.audit import routes as audit
 from app.chain.errors import ChainUnavailable, RpcError
 from app.core.errors import ApiError, RequestError, StorageUnavailableError, UnavailableError, is_storage_error
 from app.core.hosts import AllowedHosts
@@ -58,6 +60,7 @@ operations: list[Route] = [
     *transactions.routes,
     *exports.routes,
     *events.routes,
+    *audit.routes,
     *alerts.routes,
     *recipients.routes,
     *webhooks.routes,
@@ -152,6 +155,10 @@ def _error_response(request: Request, error: ApiError) -> Response:
 
 async def _api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
+    principal = getattr(request.state, "principal", None)
+    if error.code == "insufficient_permissions" and principal is not None:
+        recorder: Recorder = request.app.state.recorder
+        recorder.refused(principal, f"{request.method} {request.scope['route'].path}")
     return _error_response(request, error)
 
 
@@ -213,6 +220,7 @@ def create_app(settings: Settings, service: Service) -> Starlette:
     app.state.base_url = settings.base_url()
     app.state.metrics = service.part(Metrics)
     app.state.rate_limits = RateLimits(settings)
+    app.state.recorder = service.part(Recorder)
     app.state.openapi = document(operations, settings.base_url(), meanings())
     app.state.mcp = mcp.mcp_server(app, app.state.openapi)
     return app

@@ -13,10 +13,12 @@ from cryptography.fernet import Fernet
 from solders.pubkey import Pubkey
 
 from app.access.keyring import KeyRing
+from app.access.recorder import Recorder
 from app.alerts.mailer import Mailer
 from app.alerts.watcher import Watcher
 from app.api.metrics import Metrics
 from app.approvals import service as approvals
+from app.audit.publisher import HeadPublisher
 from app.chain.addresses import Addresses
 from app.chain.client import ChainClient
 from app.chain.identity import SameChain
@@ -187,7 +189,8 @@ async def running(
         )
         projector = Projector(db, indexer.changes)
         indexer.subscribe(projector.notify)
-        brake = Brake(db, PLAN_TYPES.values())
+        recorder = Recorder(db)
+        brake = Brake(db, PLAN_TYPES.values(), recorder)
         await brake.load()
         submitter = Submitter(
             db=db,
@@ -224,6 +227,7 @@ async def running(
         parts: list[object] = [
             Metrics(),
             keys,
+            recorder,
             exporter,
             recovery,
             courier,
@@ -231,7 +235,7 @@ async def running(
             Idempotency(db, wait=settings.idempotency_wait),
             DownloadLinks(settings, _derive(secret, b"download links")),
         ]
-        works: list[Background] = [projector, recovery]
+        works: list[Background] = [recorder, HeadPublisher(db, days=settings.audit_retention_days), projector, recovery]
         if settings.exports:
             works.append(exporter)
         if settings.alerts:

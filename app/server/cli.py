@@ -10,7 +10,7 @@ from typing import Any, get_args
 import click
 from pydantic import TypeAdapter, ValidationError
 
-from app.access.keyring import KeyRing, Role, status_of
+from app.access.keyring import COMMAND_LINE, KeyRing, Role, status_of, system
 from app.api.fields import Name
 from app.chain.errors import ChainUnavailable, RpcError
 from app.chain.transport import HttpTransport
@@ -25,7 +25,8 @@ from app.localnet import DataDirInUseError
 from app.projection.projector import Projector
 from app.recipients.service import parse_address
 from app.server import _demo
-from app.server._command_options import data_folder, open_database, rpc_url, settings_of, usdc_mint
+from app.server._audit_commands import audit
+from app.server._command_options import address_of, data_folder, open_database, rpc_url, settings_of, usdc_mint
 from app.server._data_folder import beside_service, node_name, remembered, with_folder
 from app.server._faucet_command import faucet
 from app.server._mcp_command import mcp
@@ -36,8 +37,6 @@ from app.server.serve import serve as serve_forever
 from app.server.serve import serve_chain
 from app.store.database import Database
 from app.store.keys import api_key_by_id, api_keys
-from app.store.organisations import organisation, organisation_by_id
-from app.store.organisations import organisations as all_organisations
 from app.store.wallets import wallet
 from app.verifier.history import IncompleteError
 from app.verifier.verify import VerificationReport, verify
@@ -208,7 +207,7 @@ def keys() -> None:
 def _organisation(data_dir: Path | None, org: str | None) -> Iterator[tuple[Database, KeyRing, str]]:
     """Open the database; yields it with the keys and the address of the organisation that ``org`` names."""
     with open_database(data_dir) as (db, ring):
-        yield db, ring, _address_of(db, org)
+        yield db, ring, address_of(db, org)
 
 
 @contextmanager
@@ -219,7 +218,7 @@ def _owner(data_dir: Path | None, org: str | None, key_id: str) -> Iterator[tupl
     """
     with open_database(data_dir) as (db, ring):
         key = db.read_now(lambda conn: api_key_by_id(conn, key_id))
-        if key is None or (org is not None and _address_of(db, org) != key.org):
+        if key is None or (org is not None and address_of(db, org) != key.org):
             raise NotFoundError("key_not_found")
         yield db, ring, key.org
 
@@ -227,22 +226,6 @@ def _owner(data_dir: Path | None, org: str | None, key_id: str) -> Iterator[tupl
 def _is_live(db: Database) -> bool:
     chain = db.read_now(remembered)
     return chain is not None and chain.identity.cluster == "mainnet-beta"
-
-
-def _address_of(db: Database, org: str | None) -> str:
-    """Return the address of an organisation by its id or address, or of the only one there is."""
-    if org is not None:
-        found = db.read_now(lambda conn: organisation(conn, org) or organisation_by_id(conn, org))
-        if found is None:
-            raise click.ClickException(f"there is no organisation {org}")
-        return found.org
-    every = db.read_now(all_organisations)
-    if len(every) != 1:
-        named = ", ".join(one.org_id for one in every)
-        raise click.ClickException(
-            f"name the organisation with --org: {named}" if named else "there is no organisation"
-        )
-    return every[0].org
 
 
 @keys.command("create")
@@ -290,7 +273,7 @@ def list_keys(data_dir: Path | None, org: str | None) -> None:
 def revoke_key(key_id: str, data_dir: Path | None, org: str | None) -> None:
     """Revoke a key; a running service refuses it within a second."""
     with _owner(data_dir, org, key_id) as (db, ring, owner):
-        db.write_now(lambda conn: ring.revoke(conn, owner, key_id))
+        db.write_now(lambda conn: ring.revoke(conn, system(owner, COMMAND_LINE), key_id))
         click.echo(f"{key_id} revoked")
 
 
@@ -307,9 +290,11 @@ def rotate_key(key_id: str, data_dir: Path | None, org: str | None, overlap: int
     seconds = settings_of(key_rotation_overlap=overlap).key_rotation_overlap
     with _owner(data_dir, org, key_id) as (db, ring, owner):
         live = live or _is_live(db)
-        click.echo(db.write_now(lambda conn: ring.rotate(conn, owner, key_id, overlap=seconds, live=live)).key)
+        by = system(owner, COMMAND_LINE)
+        click.echo(db.write_now(lambda conn: ring.rotate(conn, by, key_id, overlap=seconds, live=live)).key)
 
 
 main.add_command(orgs)
 main.add_command(faucet)
 main.add_command(mcp)
+main.add_command(audit)

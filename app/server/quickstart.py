@@ -3,7 +3,7 @@
 import shlex
 from dataclasses import dataclass
 
-from app.access.keyring import KeyRing, Principal
+from app.access.keyring import KeyRing, Principal, system
 from app.core.money import MICRO_PER_USDC
 from app.core.paths import Paths
 from app.core.signers import write_secret
@@ -27,6 +27,8 @@ _LOW_LAMPORTS = 10**9
 _DEMO_FUNDS = "100"
 #: Name of the stored value that marks a completed quickstart.
 _DONE = "quickstart"
+#: Id of the actor that the quickstart is.
+_PART = "quickstart"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +70,12 @@ async def quickstart(service: Service, localnet: Localnet | None, paths: Paths) 
     if not done and (found is None or found.balance == 0):
         await localnet.mint_usdc(service.instructions(org).reserve_tokens, RESERVE)
         await service.catch_up()
-    admin = Principal("quickstart", org, "admin", None)
+    admin = system(org, _PART)
     new_key = None
     if not paths.admin_key.exists():
-        new_key = service.part(KeyRing).create(org=org, role="admin", wallet_id=None, name="quickstart", live=False)
+        new_key = service.part(KeyRing).create(
+            org=org, role="admin", wallet_id=None, name="quickstart", live=False, by=_PART
+        )
         write_secret(paths.admin_key, new_key + "\n")
     payer = await _wallet(service, admin, "demo-agent", "Demo agent")
     payee = await _wallet(service, admin, "demo-merchant", "Demo merchant")

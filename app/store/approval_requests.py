@@ -31,8 +31,9 @@ from sqlalchemy import (
     update,
 )
 
+from app.core.actors import Actor
 from app.core.pages import RecordPage
-from app.store.columns import U64, metadata
+from app.store.columns import U64, ActorText, metadata
 from app.store.paging import Listing, fetch_page, listing, unindexed
 from app.store.read_tables import approvals
 from app.store.records import columns_of, fetch_one
@@ -64,7 +65,7 @@ approval_requests = Table(
     Column("policy_version", U64, nullable=False),
     Column("created_at", BigInteger, nullable=False),
     Column("rejected", Boolean, nullable=False),
-    Column("decided_by", String, comment="the API key of the last decision"),
+    Column("decided_by", ActorText, comment="who made the last decision"),
     Column("decided_at", BigInteger),
     Index("approval_requests_newest", "org", "created_at", "approval_id"),
     Index("approval_requests_by_wallet", "wallet_id", "created_at", "approval_id"),
@@ -100,7 +101,7 @@ class ApprovalRequest(NewRequest):
     milliseconds.
     """
 
-    decided_by: str | None
+    decided_by: Actor | None
     decided_at: int | None
     on_chain: str | None
     expires_at: int
@@ -157,7 +158,7 @@ def approval_requests_of(
     return fetch_page(connection, ApprovalRequest, chosen, parameters, limit=limit, cursor=cursor)
 
 
-def decide(connection: Connection, approval_id: str, *, by: str, now: int, rejected: bool) -> None:
+def decide(connection: Connection, approval_id: str, *, by: Actor, now: int, rejected: bool) -> None:
     """Store who decided on a request; a rejection takes effect once no Approval is open on the chain."""
     mine = update(table).where(table.c.approval_id == approval_id)
     connection.execute(mine.values(decided_by=by, decided_at=now, rejected=rejected))

@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, func, insert, select, update
 
+from app.core.actors import Actor
 from app.core.transaction_types import ROW_TYPES, TransactionStatus
 from app.store.columns import upsert
 from app.store.prepared import execute
@@ -28,8 +29,8 @@ SHARED_COLUMNS = [column.name for column in transactions.columns if column.name 
 class Attempt:
     """One attempt. `recipient` is as the client gave it, `raw` the signed transaction, `amount` in micro-USDC.
 
-    `actor` is the API key that asked for a change of a policy. `stopped_by` is the kind of the brake that overtook it:
-    its bytes are not sent again.
+    `actor` asked for it, `subject` is the object of the audit log's entry about that; payments have neither.
+    `stopped_by` is the kind of the brake that overtook it: its bytes are not sent again.
     """
 
     tx_id: str
@@ -44,7 +45,8 @@ class Attempt:
     policy_id: str | None = None
     policy_triggered: bool = False
     memo: str | None = None
-    actor: str | None = None
+    actor: Actor | None = None
+    subject: str | None = None
     reference: bytes | None = None
     signature: str | None = None
     instruction_index: int | None = None

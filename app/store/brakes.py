@@ -5,6 +5,7 @@ from typing import Literal
 
 from sqlalchemy import Connection, bindparam, delete, select
 
+from app.core.actors import Actor
 from app.store.columns import upsert
 from app.store.records import columns_of, fetch_all
 from app.store.state_tables import brakes as table
@@ -17,12 +18,12 @@ _KINDS = select(table.c.scope, table.c.kind).where(table.c.scope.in_((bindparam(
 
 @dataclass(frozen=True, slots=True)
 class BrakeRow:
-    """A brake. `scope` is a wallet's id or, for the whole organisation, its address; `actor` the API key that asked."""
+    """A brake. `scope` is a wallet's id or, for the whole organisation, its address; `actor` who asked."""
 
     scope: str
     kind: BrakeKind
     org: str
-    actor: str
+    actor: Actor
     since: int
 
 

@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Dialect, MetaData, Table
+from sqlalchemy import BigInteger, Connection, Dialect, MetaData, String, Table
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.types import TypeDecorator
 
+from app.core.actors import Actor
 from app.store.prepared import Prepared
 
 metadata = MetaData()
@@ -37,6 +38,21 @@ class U64(TypeDecorator[int]):
         if value is None or value >= 0:
             return value  # type: ignore[no-any-return]
         return int(value) + _RANGE
+
+
+class ActorText(TypeDecorator[Actor]):
+    """An actor, stored as its text."""
+
+    impl = String
+    cache_ok = True
+
+    def process_bind_param(self, value: Actor | None, dialect: Dialect) -> str | None:  # noqa: ARG002
+        """Return the actor's text."""
+        return None if value is None else str(value)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Actor | None:  # noqa: ARG002
+        """Return the actor that the text names."""
+        return None if value is None else Actor.parse(value)
 
 
 def upsert(

@@ -20,7 +20,7 @@ SEVERITIES = {
         (
             *("transaction.pending", "transaction.completed", "wallet.created", "wallet.funded", "wallet.unfrozen"),
             *("policy.updated", "escrow.created", "escrow.completed", "escrow.released", "escrow.refunded"),
-            *("org.deposit_confirmed", "export.ready", "reconciliation.cleared"),
+            *("org.deposit_confirmed", "export.ready", "reconciliation.cleared", "audit.head"),
         ),
         "info",
     ),

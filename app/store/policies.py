@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, Select, bindparam, func, insert, select
 
 from app.chain.rules import Rules
+from app.core.actors import Actor
 from app.core.identifiers import PRESET_POLICY_IDS
 from app.store.columns import upsert
 from app.store.read_tables import policies as table
@@ -48,7 +49,7 @@ class AuditRecord:
     """
 
     timestamp: int
-    changed_by: str | None
+    changed_by: Actor | None
     changes: dict[str, Any]
     version: int | None = None
     signature: str | None = None
@@ -100,7 +101,7 @@ def record_policy_edit(
     policy_id: str,
     *,
     version: int | None,
-    changed_by: str,
+    changed_by: Actor,
     changes: dict[str, Any],
     now: int,
 ) -> None:

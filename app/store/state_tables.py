@@ -17,7 +17,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from app.store.columns import U64, metadata
+from app.store.columns import U64, ActorText, metadata
 
 organisations = Table(
     "organisations",
@@ -85,7 +85,7 @@ policy_edits = Table(
     Column("org", String, nullable=False),
     Column("policy_id", String, nullable=False),
     Column("version", U64, comment="of the policy after the edit; null if only its name changed"),
-    Column("changed_by", String, nullable=False),
+    Column("changed_by", ActorText, nullable=False),
     Column("changes", JSON, nullable=False),
     Column("created_at", BigInteger, nullable=False),
     Index("policy_edits_by_policy", "org", "policy_id"),
@@ -120,7 +120,8 @@ attempts = Table(
     Column("policy_id", String),
     Column("policy_triggered", Boolean, nullable=False),
     Column("memo", String),
-    Column("actor", String, comment="the API key that asked for a change of a policy"),
+    Column("actor", ActorText, comment="who asked for it, if the policy history or the audit log needs to know"),
+    Column("subject", String, comment="object of the audit log's entry about the request, if there is one"),
     Column("reference", LargeBinary),
     Column("signature", String, unique=True),
     Column("instruction_index", Integer, comment="of the instruction whose event the id is derived from"),
@@ -144,7 +145,7 @@ brakes = Table(
     Column("scope", String, primary_key=True, comment="a wallet's id, or the address of an Org account"),
     Column("kind", String, primary_key=True, comment="freeze, pause or session"),
     Column("org", String, nullable=False),
-    Column("actor", String, nullable=False, comment="the API key that asked for it"),
+    Column("actor", ActorText, nullable=False, comment="who asked for it"),
     Column("since", BigInteger, nullable=False),
 )
 

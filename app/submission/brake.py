@@ -7,15 +7,19 @@ have been sent is not sent again.
 """
 
 import asyncio
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import structlog
 from sqlalchemy import Connection
 
+from app.access.keyring import Principal
+from app.access.recorder import Recorder
 from app.core.errors import ApiError, AuthenticationError, BusinessError, UnavailableError
 from app.core.timestamps import now_ms
 from app.store.attempts import stop_attempts
+from app.store.audit import NewLogEntry, append
+from app.store.audit_actions import Action
 from app.store.brakes import BrakeKind, BrakeRow, all_brakes, brakes_on, delete_brake, put_brake
 from app.store.database import WRITE_ERRORS, Database
 from app.submission.plan import PlanType
@@ -28,6 +32,8 @@ STOPPED: dict[str, tuple[type[ApiError], str]] = {
     "pause": (BusinessError, "org_paused"),
     "session": (AuthenticationError, "session_token_invalid"),
 }
+#: What the audit log calls the request for a brake; a session's is recorded with the rotation that it serves.
+_ASKED: Mapping[str, Action] = {"freeze": "wallet.freeze", "pause": "organization.pause"}
 _LATER = "A freeze or pause was asked for and is not finished. Repeat the request once it is."
 
 
@@ -46,10 +52,14 @@ class Hold:
 
 
 class Brake:
-    """The brakes that are engaged: in memory, and as rows. ``types`` are the types of all plans."""
+    """The brakes that are engaged: in memory, and as rows. ``types`` are the types of all plans.
 
-    def __init__(self, db: Database, types: Iterable[PlanType]) -> None:
+    Whoever asks is recorded in the audit log with the row, or by ``recorder`` once the database can be written again.
+    """
+
+    def __init__(self, db: Database, types: Iterable[PlanType], recorder: Recorder) -> None:
         self._db = db
+        self._recorder = recorder
         self._holds: dict[tuple[str, str], Hold] = {}
         types = list(types)
         spending = [one.name for one in types if one.braked]
@@ -68,14 +78,16 @@ class Brake:
         for row in await self._db.write(take):
             self._holds[row.scope, row.kind] = Hold(row)
 
-    def engage(self, org: str, wallet_id: str | None, kind: BrakeKind, by: str) -> Hold:
+    def engage(self, by: Principal, wallet_id: str | None, kind: BrakeKind) -> Hold:
         """Engage a brake for a request, at once; the row is written meanwhile, and memory holds if it cannot be."""
+        org = by.org
         scope = wallet_id or org
         hold = self._holds.get((scope, kind))
         if hold is None:
-            hold = self._holds[scope, kind] = Hold(BrakeRow(scope, kind, org, by, now_ms()))
+            hold = self._holds[scope, kind] = Hold(BrakeRow(scope, kind, org, by.actor, now_ms()))
         hold.requests += 1
-        task = asyncio.create_task(self._write(hold), name=f"brake_{kind}")
+        entry = None if kind == "session" else by.entry(_ASKED[kind], scope)
+        task = asyncio.create_task(self._write(hold, entry), name=f"brake_{kind}")
         hold.writing.add(task)
         task.add_done_callback(hold.writing.discard)
         return hold
@@ -130,15 +142,26 @@ class Brake:
         if found is not None:
             raise stopped_error(kind, found)
 
-    async def _write(self, hold: Hold) -> None:
+    def refused(self, hold: Hold, reason: str) -> None:
+        """Record that the chain refused a brake."""
+        row = hold.row
+        self._recorder.later(
+            NewLogEntry(row.org, "brake.refused", row.actor, row.scope, details={"kind": row.kind, "reason": reason})
+        )
+
+    async def _write(self, hold: Hold, entry: NewLogEntry | None) -> None:
         def put(conn: Connection) -> None:
             put_brake(conn, hold.row)
             self._stop(conn, hold)
+            if entry is not None:
+                append(conn, entry)
 
         try:
             await self._db.write(put)
         except WRITE_ERRORS as error:
             _log.warning("brake_not_stored", scope=hold.row.scope, kind=hold.row.kind, error=str(error))
+            if entry is not None:
+                self._recorder.later(entry)
 
     def _stop(self, conn: Connection, hold: Hold) -> None:
         row, types = hold.row, self._types[hold.row.kind]

@@ -68,6 +68,7 @@ async def enforce(service: Service, hold: Hold, how: Enforcement, claim: Claim) 
         over = True
     except BrakeRefusedError as refused:
         over = True
+        service.brake.refused(hold, refused.error.code)
         raise refused.error from None
     except (ChainUnavailable, RpcError):
         raise _unfinished(how, "The chain does not answer.") from None
@@ -91,6 +92,7 @@ async def enforce_again(service: Service, hold: Hold, how: Enforcement) -> None:
             await service.brake.lift(hold)
     except BrakeRefusedError as refused:
         _log.error("brake_refused", scope=hold.row.scope, kind=hold.row.kind, error=str(refused))
+        service.brake.refused(hold, refused.error.code)
         await service.brake.lift(hold)
 
 

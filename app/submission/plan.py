@@ -10,9 +10,11 @@ from sqlalchemy import Connection
 
 from app.chain.instructions import MAX_UNITS, compute_unit_limit
 from app.chain.records import SimulationResult
+from app.core.actors import Actor
 from app.core.identifiers import EVENT_INNER_INDEX
 from app.core.signers import Signer
 from app.store.attempts import Attempt
+from app.store.audit import NewLogEntry
 from app.store.brakes import BrakeKind
 
 Hook = Callable[[Connection, Attempt], None]
@@ -52,8 +54,9 @@ class Plan:
     """A transaction to make: what it does on the chain and what is stored about it.
 
     ``event_instruction`` is the index of the program's instruction in the transaction, ``event_inner`` the expected
-    index of its event among the inner instructions. ``attested`` means that the session authority signs. ``actor`` is
-    the API key that requested the change of a policy. ``on_store`` writes in the transaction that stores the attempt.
+    index of its event among the inner instructions. ``attested`` means that the session authority signs. ``actor``
+    requested the change of a policy. ``entry`` is added to the audit log in the transaction that stores the attempt,
+    with the ids of the transaction; payments have none. ``on_store`` writes in that transaction, too.
     """
 
     org: str
@@ -69,7 +72,8 @@ class Plan:
     policy_id: str | None = None
     policy_triggered: bool = False
     memo: str | None = None
-    actor: str | None = None
+    actor: Actor | None = None
+    entry: NewLogEntry | None = None
     reference: bytes | None = None
     attested: bool = False
     on_store: Hook = nothing

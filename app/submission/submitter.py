@@ -18,6 +18,7 @@ from app.chain.client import COMMITMENT, ChainClient
 from app.chain.errors import BlockhashNotFound, ChainUnavailable, RpcError
 from app.chain.records import SignatureStatus
 from app.chain.transactions import Signed, sign_with_any
+from app.core.actors import Actor
 from app.core.errors import UnavailableError
 from app.core.identifiers import transaction_id
 from app.core.signers import Signer
@@ -25,6 +26,7 @@ from app.core.timestamps import now_ms
 from app.projection.projector import Projector
 from app.store.attempts import Attempt, insert_attempt, is_stopped, record_outcome
 from app.store.attempts import attempt as attempt_of
+from app.store.audit import NewLogEntry, append
 from app.store.database import WRITE_ERRORS, Database
 from app.store.wallets import vault_of
 from app.submission.brake import STOPPED, Brake, stopped_error
@@ -238,6 +240,10 @@ class Submitter:
             if not record_outcome(conn, attempt.tx_id, "failed", now=now_ms(), slot=slot, error=text):
                 return attempt_of(conn, attempt.tx_id)
             self.type_of(attempt).on_failed(conn, attempt)
+            if attempt.subject is not None:
+                details = {**_ids(attempt), "type": attempt.type, "error": text}
+                actor = Actor("system", "submitter")
+                append(conn, NewLogEntry(attempt.org, "transaction.failed", actor, attempt.subject, details=details))
             return None
 
         known = await self._db.write(record)
@@ -270,7 +276,8 @@ class Submitter:
             policy_id=plan.policy_id,
             policy_triggered=plan.policy_triggered,
             memo=plan.memo,
-            actor=plan.actor,
+            actor=plan.actor if plan.entry is None else plan.entry.actor,
+            subject=None if plan.entry is None else plan.entry.object,
             reference=plan.reference,
             signature=signed.signature,
             instruction_index=plan.event_instruction,
@@ -286,6 +293,8 @@ class Submitter:
             self._brake.check_rows(conn, plan.type, plan.org, plan.wallet_id, attested=plan.attested)
             insert_attempt(conn, attempt)
             plan.on_store(conn, attempt)
+            if plan.entry is not None:
+                append(conn, plan.entry.about(**_ids(attempt)))
 
         await claim.store(store, tx_id=attempt.tx_id)
 
@@ -319,6 +328,11 @@ class Submitter:
             # This node refuses it now (already processed, unknown blockhash), but it may still have landed.
             _log.warning("send_refused", tx_id=attempt.tx_id, code=error.code, message=error.message)
         return Outcome(attempt, "pending")
+
+
+def _ids(attempt: Attempt) -> dict[str, str | None]:
+    """Return what names an attempt in the audit log."""
+    return {"tx_id": attempt.tx_id, "tx_signature": attempt.signature}
 
 
 def unavailable(attempt: Attempt) -> UnavailableError:

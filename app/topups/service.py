@@ -1,8 +1,11 @@
 """Stores the auto-topup rules on which ``app.keeper`` acts."""
 
+from sqlalchemy import Connection
+
 from app.access.keyring import Principal
 from app.core.money import format_usdc
 from app.core.timestamps import iso_ms, now_ms
+from app.store.audit import append
 from app.store.topups import TopupRecord, put_topup_rule, topup_rule
 from app.submission.context import Service
 from app.topups.models import PutTopupRule, TopupRule
@@ -13,8 +16,15 @@ async def put(service: Service, principal: Principal, wallet_id: str, body: PutT
     """Replace the wallet's rule. Raises ``wallet_not_found`` and ``wallet_archived``."""
     await wallets.find_living(service, principal.org, wallet_id)
     rule = TopupRecord(wallet_id, body.enabled, body.trigger_below, body.topup_amount, now_ms())
-    await service.db.write(lambda conn: put_topup_rule(conn, rule))
-    return _answer(rule)
+    shown = _answer(rule)
+    terms = shown.model_dump(include={"enabled", "trigger_below", "topup_amount"})
+
+    def store(conn: Connection) -> None:
+        put_topup_rule(conn, rule)
+        append(conn, principal.entry("topup.set", wallet_id, **terms))
+
+    await service.db.write(store)
+    return shown
 
 
 async def get(service: Service, principal: Principal, wallet_id: str) -> TopupRule:

@@ -25,7 +25,7 @@ async def freeze(service: Service, principal: Principal, claim: Claim, wallet_id
     """
     if claim.attempt is not None and claim.attempt.status == "confirmed":
         return
-    hold = service.brake.engage(principal.org, wallet_id, "freeze", principal.key_id)
+    hold = service.brake.engage(principal, wallet_id, "freeze")
     await enforce(service, hold, enforcement(service, hold), claim)
 
 

@@ -58,6 +58,7 @@ async def fund(service: Service, principal: Principal, claim: Claim, wallet_id: 
             recipient=receiving.vault,
             amount=body.amount,
             policy_id=receiving.policy.policy_id,
+            entry=principal.entry("wallet.fund", wallet_id, amount=format_usdc(body.amount)),
             reference=reference,
         )
 
@@ -84,6 +85,7 @@ async def fund_batch(service: Service, principal: Principal, claim: Claim, body:
             ],
             signers=[service.signers.operator],
             amount=sum(one.amount for one in body.allocations),
+            entry=principal.entry("wallet.fund", principal.org, allocations=_listed(body)),
             reference=references[0],
         )
 
@@ -128,6 +130,7 @@ async def withdraw(
             recipient=str(build.reserve_tokens),
             amount=source.balance if body.amount is None else body.amount,
             policy_id=source.policy.policy_id,
+            entry=principal.entry("wallet.withdraw", wallet_id, amount=_named(body.amount)),
             reference=reference,
         )
 
@@ -144,6 +147,15 @@ async def withdraw(
         withdrawn_amount=format_usdc(moved.amount if row is None else row.amount),
         org_balance_remaining=await _reserve(service, principal.org),
     )
+
+
+def _named(amount: int | None) -> str:
+    return "all" if amount is None else format_usdc(amount)
+
+
+def _listed(body: FundWallets) -> list[dict[str, str]]:
+    """Return the allocations as the audit log names them."""
+    return [{"wallet_id": one.wallet_id, "amount": format_usdc(one.amount)} for one in body.allocations]
 
 
 def row_ids(attempt: Attempt) -> set[str]:

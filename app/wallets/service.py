@@ -23,6 +23,8 @@ from app.core.signers import Signer
 from app.core.timestamps import iso_ms, now_ms
 from app.policies import service as policies
 from app.store.attempts import Attempt
+from app.store.audit import NewLogEntry, append
+from app.store.audit_actions import Action
 from app.store.organisations import organisation
 from app.store.wallets import (
     AgentIdTakenError,
@@ -147,6 +149,7 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
         signers=[service.signers.operator],
         wallet_id=new.wallet_id,
         policy_id=policy.policy_id,
+        entry=principal.entry("wallet.create", new.wallet_id, policy_id=policy.policy_id),
         on_store=lambda conn, _attempt: insert_wallet_details(conn, new),
     )
     if await service.db.read(lambda conn: has_wallet(conn, org, new.wallet_id)):
@@ -194,9 +197,7 @@ async def update(
         async with service.locks.hold(LockScope.WALLET_STATE, wallet_id):
             await _update(service, principal, claim, wallet_id, body)
     if body.label is not None or body.tags is not None:
-        await service.db.write(
-            lambda conn: update_wallet_details(conn, wallet_id, now=now_ms(), label=body.label, tags=body.tags)
-        )
+        await service.db.write(lambda conn: _set_details(conn, principal, wallet_id, body))
     shown = await find(service, principal.org, wallet_id)
     # The chain has confirmed the freeze; the read models may not show it yet.
     return detail(replace(shown, status="frozen") if freezes else shown)
@@ -216,7 +217,14 @@ async def _update(service: Service, principal: Principal, claim: Claim, wallet_i
         instructions, signers = await _changes(service, principal, before, body)
         if not instructions:
             return
-        plan = Plan(org=principal.org, type=kind, instructions=instructions, signers=signers, wallet_id=wallet_id)
+        plan = Plan(
+            org=principal.org,
+            type=kind,
+            instructions=instructions,
+            signers=signers,
+            wallet_id=wallet_id,
+            entry=_entry(principal, wallet_id, body),
+        )
         try:
             await submit(service, plan, claim)
         except RefusedError as refused:
@@ -224,6 +232,19 @@ async def _update(service: Service, principal: Principal, claim: Claim, wallet_i
                 continue
             raise business_error(service.codec, refused) from None
         return
+
+
+def _set_details(conn: Connection, principal: Principal, wallet_id: str, body: UpdateWallet) -> None:
+    update_wallet_details(conn, wallet_id, now=now_ms(), label=body.label, tags=body.tags)
+    changed = [name for name in ("label", "tags") if getattr(body, name) is not None]
+    append(conn, principal.entry("wallet.update", wallet_id, fields=changed))
+
+
+def _entry(principal: Principal, wallet_id: str, body: UpdateWallet) -> NewLogEntry:
+    """Return the audit log's entry of a change on the chain, named by what weighs most."""
+    actions: dict[str | None, Action] = {"frozen": "wallet.freeze", "active": "wallet.unfreeze"}
+    attached = {} if body.policy_id is None else {"policy_id": body.policy_id}
+    return principal.entry(actions.get(body.status, "wallet.update"), wallet_id, **attached)
 
 
 async def _changes(
@@ -259,7 +280,7 @@ async def archive(service: Service, principal: Principal, claim: Claim, wallet_i
         if await resumed(service, claim) is None:
             await wait_for_earlier(service, principal.org, _CLOSE.waits_for, wallet_id=wallet_id)
             before = await find_living(service, principal.org, wallet_id)
-            await carry_out(service, _plan(service, _CLOSE, before, await _closing(service, before)), claim)
+            await carry_out(service, _archiving(service, principal, before, await _closing(service, before)), claim)
     return detail(await find(service, principal.org, wallet_id))
 
 
@@ -277,10 +298,15 @@ async def _closing(service: Service, before: WalletRecord) -> Instruction:
     )
 
 
-def _plan(service: Service, kind: PlanType, before: WalletRecord, instruction: Instruction) -> Plan:
-    """Return the plan of an instruction that the operator signs."""
-    operator = service.signers.operator
-    return Plan(org=before.org, type=kind, instructions=[instruction], signers=[operator], wallet_id=before.wallet_id)
+def _archiving(service: Service, principal: Principal, before: WalletRecord, instruction: Instruction) -> Plan:
+    return Plan(
+        org=before.org,
+        type=_CLOSE,
+        instructions=[instruction],
+        signers=[service.signers.operator],
+        wallet_id=before.wallet_id,
+        entry=principal.entry("wallet.archive", before.wallet_id),
+    )
 
 
 def _attached_policy(policy: WalletPolicy) -> AttachedPolicy:

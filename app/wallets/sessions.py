@@ -11,6 +11,7 @@ from app.access.keyring import Principal
 from app.core.errors import AuthenticationError
 from app.core.timestamps import iso
 from app.store.attempts import Attempt
+from app.store.audit_actions import Action
 from app.store.session_grants import granted_until, store_grant
 from app.store.wallets import WalletRecord
 from app.submission.changes import carry_out
@@ -41,7 +42,7 @@ async def rotate(  # noqa: PLR0917
     if principal.role == "agent":
         return await _rotate(service, principal, claim, wallet_id, body, token)
     # What the present session signs may be the reason for the rotation.
-    hold = service.brake.engage(principal.org, wallet_id, "session", principal.key_id)
+    hold = service.brake.engage(principal, wallet_id, "session")
     try:
         return await _rotate(service, principal, claim, wallet_id, body, token)
     finally:
@@ -66,7 +67,7 @@ async def _rotate(  # noqa: PLR0917
         if principal.role == "agent":
             until = await _granted(service, before)
             expires_at = min(expires_at, until)
-        plan = _plan(service, before, session.pubkey(), expires_at, until)
+        plan = _plan(service, principal, before, session.pubkey(), expires_at, until)
         await carry_out(service, plan, claim, overtakes=principal.role != "agent")
     return SessionToken(
         wallet_id=wallet_id, id=wallet_id, session_token=encode_token(session), expires_at=iso(expires_at)
@@ -84,7 +85,9 @@ async def _granted(service: Service, before: WalletRecord) -> int:
     return until
 
 
-def _plan(service: Service, before: WalletRecord, session: Pubkey, expires_at: int, until: int) -> Plan:
+def _plan(  # noqa: PLR0917
+    service: Service, principal: Principal, before: WalletRecord, session: Pubkey, expires_at: int, until: int
+) -> Plan:
     """Return the plan of a rotation, which stores until when further rotations by the agent may last."""
     rotation = service.instructions(before.org).update_wallet(
         operator=service.signers.operator_address,
@@ -96,11 +99,13 @@ def _plan(service: Service, before: WalletRecord, session: Pubkey, expires_at: i
         in_force = [] if before.session_authority is None else [before.session_authority]
         store_grant(conn, before.wallet_id, str(session), until, keep=in_force)
 
+    action: Action = "session.create" if before.session_authority is None else "session.rotate"
     return Plan(
         org=before.org,
         type=_ROTATE,
         instructions=[rotation],
         signers=[service.signers.operator],
         wallet_id=before.wallet_id,
+        entry=principal.entry(action, before.wallet_id, expires_at=iso(expires_at)),
         on_store=store,
     )

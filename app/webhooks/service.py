@@ -1,5 +1,7 @@
 """Use cases of webhooks."""
 
+from urllib.parse import urlsplit
+
 from sqlalchemy import Connection
 
 from app.access.keyring import Principal
@@ -7,6 +9,7 @@ from app.api.fields import Page
 from app.core.errors import BusinessError, NotFoundError
 from app.core.identifiers import random_id
 from app.core.timestamps import iso_ms, now_ms
+from app.store.audit import append
 from app.store.deliveries import has_new_events, queue_new_events, restart
 from app.store.webhooks import (
     WebhookRecord,
@@ -77,6 +80,9 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
         if count_webhooks(conn, org) >= MAX_WEBHOOKS:
             raise BusinessError("too_many_webhooks")
         insert_webhook(conn, new)
+        # Its path or query may hold a secret of the receiver.
+        host = urlsplit(body.url).hostname
+        append(conn, principal.entry("webhook.create", new.webhook_id, host=host, events=body.events))
 
     await claim.store(store)
     return _with_secret(courier, new)
@@ -107,6 +113,7 @@ async def update(service: Service, principal: Principal, claim: Claim, webhook_i
             while prepare(conn):
                 pass
             change_webhook(conn, webhook_id, updated_at=now, **changes)
+            append(conn, principal.entry("webhook.update", webhook_id, fields=sorted(changes)))
         return find(conn, org, webhook_id)
 
     # Leaves little to prepare in the transaction of the change.
@@ -125,6 +132,7 @@ async def delete(principal: Principal, claim: Claim, webhook_id: str) -> Webhook
             find(conn, org, webhook_id)
             values = {"status": "deleted", "secret": "", "old_secret": None, "old_secret_until": None}
             change_webhook(conn, webhook_id, updated_at=now, **values)
+            append(conn, principal.entry("webhook.delete", webhook_id))
             deleted = webhook(conn, org, webhook_id)
         assert deleted is not None
         return deleted
@@ -150,6 +158,7 @@ async def rotate(service: Service, principal: Principal, claim: Claim, webhook_i
             rotated_under=key,
             updated_at=now,
         )
+        append(conn, principal.entry("webhook.rotate_secret", webhook_id))
         return find(conn, principal.org, webhook_id)
 
     return _with_secret(courier, await claim.store(store))

@@ -8,7 +8,7 @@ import pytest
 from solders.keypair import Keypair
 
 from app.access.auth import encode_token
-from app.access.keyring import KeyRing, Role
+from app.access.keyring import KeyRing, Role, system
 from app.access.keyring import generate as generate_key
 from tests.support.service_world import ServiceWorld, error_of
 
@@ -63,7 +63,7 @@ async def test_revoked_key_stops_working(world: ServiceWorld) -> None:
     [found] = [one for one in await world.service.part(KeyRing).list(world.org) if one.hint and key.endswith(one.hint)]
 
     ring = world.service.part(KeyRing)
-    await world.service.db.write(lambda conn: ring.revoke(conn, world.org, found.key_id))
+    await world.service.db.write(lambda conn: ring.revoke(conn, system(world.org, "test"), found.key_id))
 
     async with asyncio.timeout(world.settings.key_cache_seconds + 2):
         while (await world.call("GET", "/v1/wallets", key=key)).status_code == 200:  # noqa: ASYNC110 - asks over HTTP

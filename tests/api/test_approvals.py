@@ -121,7 +121,8 @@ async def test_refused_payment_passes_once_when_an_operator_has_approved_it(worl
     approved = answer.json()
     assert approved == await _get(world, approval_id)
     assert approved["status"] == "approved"
-    assert approved["decided_by"].startswith("key_")
+    assert approved["decided_by"]["type"] == "key"
+    assert approved["decided_by"]["id"].startswith("key_")
     left = parse_iso_ms(approved["expires_at"]) - now_ms()
     assert (_DAY - 60) * 1000 < left <= _DAY * 1000
     address = Pubkey.from_string(approved["chain_address"])
@@ -415,7 +416,7 @@ async def test_rejected_request_leaves_nothing_on_the_chain_and_asks_anew(world:
     assert (await _decide(world, approval_id, "reject", headers=key)).headers["idempotent-replayed"] == "true"
     assert rejected == await _get(world, approval_id)
     assert rejected["status"] == "rejected"
-    assert rejected["decided_by"].startswith("key_")
+    assert rejected["decided_by"]["id"].startswith("key_")
     assert await world.signatures(agent.wallet["chain_address"]) == signatures
     error = error_of(await _decide(world, approval_id, "approve"), 422, "approval_not_pending")
     assert "rejected" in error["message"]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from app.access.keyring import KeyRing
+from app.audit.publisher import HeadPublisher
 from app.core.timestamps import now_ms
 from app.events.catalogue import EVENTS
 from app.exports.exporter import Exporter
@@ -183,6 +184,7 @@ async def test_severities_and_payloads_are_those_of_the_catalogue(own_world: Ser
     await world.service.indexer.check()
     await world.catch_up()
     await world.service.part(Exporter).tick()
+    await HeadPublisher(world.service.db, days=0, clock=lambda: time.time() + 90_000).tick()
 
     # Then each has the severity and the fields of the catalogue
     events = await _events(world)

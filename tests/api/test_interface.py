@@ -52,6 +52,7 @@ _EXPECTED = {
     ("POST", "/v1/transactions/export"),
     ("GET", "/v1/transactions/exports/{export_id}"),
     ("GET", "/v1/events"),
+    ("GET", "/v1/audit-log"),
     ("GET", "/v1/alerts"),
     ("PUT", "/v1/alerts"),
     ("GET", "/v1/wallets/{wallet_id}/alerts"),

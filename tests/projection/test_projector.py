@@ -17,6 +17,7 @@ from sqlalchemy import Connection, select
 
 from app.chain.addresses import domain_hash
 from app.chain.rules import Rules
+from app.core.actors import Actor
 from app.core.identifiers import EVENT_INNER_INDEX, policy_id, transaction_id, wallet_id
 from app.projection.projector import Changes, Projector, _reset
 from app.store import Database
@@ -283,7 +284,7 @@ async def test_policy_change_is_audited_with_its_author_and_reported(line: Line)
             line.org,
             identifier,
             version=2,
-            changed_by="key_1",
+            changed_by=Actor("key", "key_1"),
             changes={"name": {"from": "a", "to": "b"}},
             now=1,
         )
@@ -292,7 +293,7 @@ async def test_policy_change_is_audited_with_its_author_and_reported(line: Line)
             line.org,
             identifier,
             version=None,
-            changed_by="key_2",
+            changed_by=Actor("key", "key_2"),
             changes={"name": {"from": "b", "to": "Shopping"}},
             now=NOW + 10**7,
         )
@@ -320,7 +321,7 @@ async def test_policy_change_is_audited_with_its_author_and_reported(line: Line)
     assert (found.name, found.rules, found.version) == ("Shopping", changed, 2)
     assert (found.allowed_recipients, found.allowlist) == (["shop.example"], str(listed))
     first, second = line.db.read_now(lambda c: policy_audit_log(c, line.org, identifier))
-    assert (first.changed_by, second.changed_by) == ("key_1", "key_2")
+    assert (first.changed_by, second.changed_by) == (Actor("key", "key_1"), Actor("key", "key_2"))
     assert first.changes == {
         "max_per_tx": {"from": "10.00", "to": "20.00"},
         "allowed_recipients": {"from": [], "to": ["shop.example"]},

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from solders.pubkey import Pubkey
 
+from app.access.keyring import system
 from app.store.attempts import Attempt, attempt, pending_attempts
 from app.submission.idempotency import Claim
 from app.submission.plan import Plan
@@ -61,7 +62,8 @@ def _brake_after_storing(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch, w
     async def store_and_brake(plan: Plan, stored: Attempt, claim: Claim) -> None:
         await store(plan, stored, claim)
         monkeypatch.undo()
-        world.service.brake.leave(world.service.brake.engage(world.org, wallet["wallet_id"], "freeze", "test"))
+        brake = world.service.brake
+        brake.leave(brake.engage(system(world.org, "test"), wallet["wallet_id"], "freeze"))
 
     monkeypatch.setattr(submitter, "_store", store_and_brake)
 

@@ -333,6 +333,7 @@ CREATE TABLE attempts (
     policy_triggered BOOLEAN NOT NULL,
     memo VARCHAR,
     actor VARCHAR,
+    subject VARCHAR,
     reference BLOB,
     signature VARCHAR,
     instruction_index INTEGER,
@@ -532,4 +533,30 @@ CREATE TABLE differences (
     found JSON NOT NULL,
     since BIGINT NOT NULL,
     PRIMARY KEY (address)
+);
+
+CREATE TABLE audit_entries (
+    log VARCHAR NOT NULL,
+    number BIGINT NOT NULL,
+    timestamp BIGINT NOT NULL,
+    actor VARCHAR NOT NULL,
+    action VARCHAR NOT NULL,
+    object VARCHAR,
+    address VARCHAR,
+    request_id VARCHAR,
+    details JSON NOT NULL,
+    hash VARCHAR NOT NULL,
+    PRIMARY KEY (log, number)
+);
+CREATE INDEX audit_entries_by_action ON audit_entries (log, action, timestamp, number);
+CREATE INDEX audit_entries_by_actor ON audit_entries (log, actor, timestamp, number);
+CREATE INDEX audit_entries_by_object ON audit_entries (log, object, timestamp, number);
+CREATE INDEX audit_entries_newest ON audit_entries (log, timestamp, number);
+
+CREATE TABLE audit_heads (
+    log VARCHAR NOT NULL,
+    number BIGINT NOT NULL,
+    hash VARCHAR NOT NULL,
+    published_at BIGINT NOT NULL,
+    PRIMARY KEY (log)
 );

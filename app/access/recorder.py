@@ -1,0 +1,129 @@
+"""Writes the entries of the audit log that have no row to share a transaction with, or must not wait for one."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import structlog
+
+from app.access.keyring import Principal
+from app.access.rate_limit import network_of
+from app.core.actors import Actor
+from app.core.background import Periodic
+from app.core.timestamps import iso_ms, now_ms
+from app.store.audit import SERVICE, NewLogEntry, append
+from app.store.database import WRITE_ERRORS, Database
+
+_log = structlog.get_logger(__name__)
+
+#: Seconds between two looks at what waits for the database.
+_INTERVAL = 1.0
+#: Seconds for which failed authentications, and the repeats of a refusal, are counted before they are written.
+PERIOD = 60.0
+#: Networks of one count whose failures are told apart, and how many of them its entry names.
+_MAX_NETWORKS, _NAMED = 1_000, 10
+#: Entries that may wait; while the database cannot be written, further refusals are only counted.
+_MAX_WAITING = 10_000
+
+
+class Recorder(Periodic):
+    """Queues entries in memory and writes them at once, or as soon as the database can be written again.
+
+    Nobody waits for it. What anybody can cause without limit, failed authentications and refusals, becomes at most one
+    row a minute, and at most one more a minute for each key and operation. ``timer`` returns the seconds that the
+    minutes are counted by.
+    """
+
+    name = "audit"
+
+    def __init__(self, db: Database, *, timer: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(_INTERVAL)
+        self._db = db
+        self._timer = timer
+        self._waiting: list[NewLogEntry] = []
+        self._writing: asyncio.Task[int] | None = None
+        self._began = timer()
+        self._failures: Counter[str] = Counter()
+        self._since = 0
+        self._refused: dict[tuple[str, Actor, str], tuple[NewLogEntry, int]] = {}
+
+    def later(self, entry: NewLogEntry) -> None:
+        """Write an entry as soon as possible."""
+        self._waiting.append(entry)
+        self.wake()
+
+    def failed(self, client: str | None) -> None:
+        """Count a request without a valid API key, by the network that it came from."""
+        network = network_of(client)
+        if not self._failures:
+            self._since = now_ms()
+        if network not in self._failures and len(self._failures) >= _MAX_NETWORKS:
+            network = ""
+        self._failures[network] += 1
+
+    def refused(self, principal: Principal, operation: str) -> None:
+        """Record that a key lacked the permission for an operation; its repeats within a minute are counted."""
+        which = (principal.org, principal.actor, operation)
+        entry, repeats = self._refused.get(which, (None, 0))
+        if entry is not None:
+            self._refused[which] = (entry, repeats + 1)
+            return
+        entry = principal.entry("access.refused", operation=operation)
+        if len(self._waiting) < _MAX_WAITING:
+            self._refused[which] = (entry, 0)
+            self.later(entry.about(count=1))
+        else:
+            self._refused[which] = (entry, 1)
+
+    async def stop(self) -> None:
+        """Stop, and write what was counted."""
+        await super().stop()
+        if self._writing is not None:
+            await asyncio.gather(self._writing, return_exceptions=True)
+        self._close_period()
+        try:
+            await self._write()
+        except WRITE_ERRORS as error:
+            _log.error("audit_entries_lost", entries=len(self._waiting), error=str(error))
+
+    async def tick(self) -> int:
+        """Write what waits; returns how many entries."""
+        if self._timer() - self._began >= PERIOD:
+            self._close_period()
+        return await self._write()
+
+    async def _write(self) -> int:
+        if self._writing is None or self._writing.done():
+            if not self._waiting:
+                return 0
+            batch, self._waiting = self._waiting, []
+            self._writing = asyncio.create_task(self._store(batch), name="audit_write")
+        # A write that is given up half-way may be committed all the same, and its entries would be written twice.
+        return await asyncio.shield(self._writing)
+
+    async def _store(self, batch: list[NewLogEntry]) -> int:
+        try:
+            await self._db.write(lambda conn: [append(conn, entry) for entry in batch])
+        except BaseException:
+            self._waiting = batch + self._waiting
+            raise
+        return len(batch)
+
+    def _close_period(self) -> None:
+        """Queue one entry for the failed authentications and one for each repeated refusal; start a new minute."""
+        self._began = self._timer()
+        failures, self._failures = self._failures, Counter()
+        if failures:
+            details: dict[str, Any] = {
+                "count": failures.total(),
+                "since": iso_ms(self._since),
+                "networks": [{"network": name, "count": count} for name, count in failures.most_common(_NAMED)],
+            }
+            self.later(NewLogEntry(SERVICE, "authentication.failed", Actor("system", "api"), details=details))
+        refused, self._refused = self._refused, {}
+        for entry, repeats in refused.values():
+            if repeats:
+                self.later(replace(entry.about(count=repeats), timestamp=now_ms()))

@@ -1,0 +1,53 @@
+"""The audit log as queried and shown."""
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from app.api.fields import Answer, End, Identifier, ListAnswer, Moment, Page, Time
+from app.core.actors import ACTOR_TYPES, Actor
+from app.store.audit_actions import Action
+
+
+def _actor(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return Actor.parse(value)
+    except ValueError as error:
+        raise PydanticCustomError("actor", "{reason}", {"reason": str(error)}) from None
+
+
+_FORM = {"type": "string", "pattern": f"^({'|'.join(ACTOR_TYPES)}):.+$", "examples": ["system:command_line"]}
+ActorName = Annotated[Actor, BeforeValidator(_actor), WithJsonSchema(_FORM)]
+"""An actor by its type and id, such as `key:key_…`."""
+
+
+class ListAuditLog(Page):
+    """Query of the audit log. `from` is inclusive, `to` exclusive."""
+
+    actor: ActorName | None = None
+    action: Action | None = None
+    object: Identifier | None = None
+    from_: Annotated[Moment | None, Field(alias="from")] = None
+    to: End | None = None
+
+
+class AuditLogEntry(Answer):
+    """One entry. `hash` is the SHA-256 of the hash before it and of all other members as canonical JSON (RFC 8785)."""
+
+    number: int
+    log: str
+    timestamp: Time
+    actor: Actor
+    action: Action
+    object: str | None
+    address: str | None
+    request_id: str | None
+    details: dict[str, Any]
+    hash: str
+
+
+class AuditLogPage(ListAnswer[AuditLogEntry]):
+    """One page of the audit log, newest first."""

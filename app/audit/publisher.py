@@ -1,0 +1,74 @@
+"""Sends the head of every audit log once a day, and deletes entries whose time is over."""
+
+import time
+from collections.abc import Callable
+
+import structlog
+from sqlalchemy import Connection
+
+from app.core.background import Periodic
+from app.core.identifiers import EVENT_PREFIX, derived_id
+from app.core.timestamps import iso_ms
+from app.store.audit import SERVICE, LogHead, delete_entries, due_heads, log_head, mark_published
+from app.store.database import Database
+from app.store.feed import append_event
+
+_log = structlog.get_logger(__name__)
+
+#: Seconds between two looks at what is due.
+_INTERVAL = 60.0
+_DAY_MS = 86_400_000
+#: Entries deleted in one transaction, so that payments do not wait for a large one.
+_BATCH = 500
+
+
+class HeadPublisher(Periodic):
+    """Sends a log's head as an event and as a log line, a day after its first entry and then daily.
+
+    Whoever keeps a head can tell later whether the entries up to it are still what they were. The service's own log
+    belongs to no organisation, so its head is a log line only. Entries are kept for ``days``, for ever with 0.
+    ``clock`` returns the Unix time.
+    """
+
+    name = "audit_heads"
+
+    def __init__(self, db: Database, *, days: int, clock: Callable[[], float] = time.time) -> None:
+        super().__init__(_INTERVAL)
+        self._db = db
+        self._kept_ms = days * _DAY_MS
+        self._clock = clock
+
+    async def tick(self) -> int:
+        """Do what is due; returns how many heads were sent."""
+        now = int(self._clock() * 1000)
+        sent = 0
+        for due in await self._db.read(lambda conn: due_heads(conn, now - _DAY_MS)):
+            if self._kept_ms:
+                await self._delete(due.log, now - self._kept_ms)
+            head = await self._db.write(lambda conn, due=due: _publish(conn, due, now))  # type: ignore[misc]
+            if head is not None:
+                _log.info("audit_head", log=head.log, number=head.number, hash=head.hash)
+                sent += 1
+        return sent
+
+    async def _delete(self, log: str, before: int) -> None:
+        while await self._db.write(lambda conn: delete_entries(conn, log, before, most=_BATCH)) == _BATCH:
+            pass
+
+
+def _publish(conn: Connection, due: LogHead, now: int) -> LogHead | None:
+    """Add the event of a log's present head; None if another process did so."""
+    head = log_head(conn, due.log)
+    if head is None or not mark_published(conn, due, now):
+        return None
+    if head.log != SERVICE:
+        append_event(
+            conn,
+            event_id=derived_id(EVENT_PREFIX, head.log, "audit.head", str(now)),
+            org=head.log,
+            type="audit.head",
+            timestamp=now,
+            summary=f"The audit log has {head.number} entries",
+            payload={"number": head.number, "hash": head.hash, "timestamp": iso_ms(now)},
+        )
+    return head

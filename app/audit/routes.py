@@ -1,0 +1,22 @@
+"""Route of the audit log."""
+
+from starlette.routing import Route
+
+from app.access.auth import ADMINS
+from app.api.operation import Call, operation
+from app.audit import service as audit
+from app.audit.models import AuditLogPage, ListAuditLog
+
+
+@operation(tag="audit", roles=ADMINS, query=ListAuditLog, answer=AuditLogPage)
+async def list_audit_log(call: Call, query: ListAuditLog) -> AuditLogPage:
+    """List the audit log.
+
+    Who asked for what, newest first: changes of keys, sessions, policies, wallets and of what else is not a payment,
+    and refusals for lack of a role. An entry is made with the request; if its transaction fails for good, another says
+    so. All filters must match. The guide "Audit log" says how to check that nothing is missing.
+    """
+    return await audit.page(call.service, call.principal, query)
+
+
+routes = [Route("/v1/audit-log", list_audit_log, methods=["GET"])]

@@ -1,0 +1,291 @@
+"""The audit log: who did what, in one hash chain for each organisation and one for the service itself.
+
+Entries are only added. Each has the SHA-256 of the hash before it and of its own content, so that nothing can be
+changed, removed or put in between without changing the hash of the newest entry, the head. Times are Unix milliseconds.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Column,
+    Connection,
+    Index,
+    String,
+    Table,
+    bindparam,
+    delete,
+    func,
+    insert,
+    select,
+    update,
+)
+
+from app.core.actors import Actor
+from app.core.pages import RecordPage
+from app.core.timestamps import iso_ms, now_ms
+from app.store.audit_actions import Action
+from app.store.columns import ActorText, metadata, upsert
+from app.store.paging import Listing, fetch_page, listing, unindexed
+from app.store.records import columns_of, fetch_all, fetch_one
+
+SERVICE = "service"
+"""Name of the service's own log; those of organisations have their addresses as names."""
+BEGINNING = "0" * 64
+"""What stands for the hash before the first entry."""
+
+table = Table(
+    "audit_entries",
+    metadata,
+    Column("log", String, primary_key=True, comment="address of an organisation, or `service`"),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("timestamp", BigInteger, nullable=False),
+    Column("actor", ActorText, nullable=False),
+    Column("action", String, nullable=False),
+    Column("object", String, comment="id of what the action is about"),
+    Column("address", String, comment="of the client"),
+    Column("request_id", String),
+    Column("details", JSON, nullable=False),
+    Column("hash", String, nullable=False),
+    Index("audit_entries_newest", "log", "timestamp", "number"),
+    Index("audit_entries_by_actor", "log", "actor", "timestamp", "number"),
+    Index("audit_entries_by_action", "log", "action", "timestamp", "number"),
+    Index("audit_entries_by_object", "log", "object", "timestamp", "number"),
+)
+heads = Table(
+    "audit_heads",
+    metadata,
+    Column("log", String, primary_key=True),
+    Column("number", BigInteger, nullable=False, comment="of the newest entry"),
+    Column("hash", String, nullable=False),
+    Column("published_at", BigInteger, nullable=False, comment="when the head was last sent; at first, its creation"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NewLogEntry:
+    """An entry to append. `details` holds texts, integers, booleans, nulls, and lists and objects of these.
+
+    It must hold nothing secret: no key, no token, no memo.
+    """
+
+    log: str
+    action: Action
+    actor: Actor
+    object: str | None = None
+    address: str | None = None
+    request_id: str | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+    timestamp: int = field(default_factory=now_ms)
+
+    def about(self, **details: Any) -> "NewLogEntry":
+        """Return the entry with these details, too."""
+        return replace(self, details={**self.details, **details})
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry(NewLogEntry):
+    """An entry of a log with its place in it."""
+
+    number: int = 0
+    hash: str = ""
+
+    def members(self) -> dict[str, Any]:
+        """Return what the hash covers, as the API shows it."""
+        return {
+            "number": self.number,
+            "log": self.log,
+            "timestamp": iso_ms(self.timestamp),
+            "actor": {"type": self.actor.type, "id": self.actor.id},
+            "action": self.action,
+            "object": self.object,
+            "address": self.address,
+            "request_id": self.request_id,
+            "details": dict(self.details),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class LogHead:
+    """The newest entry of a log, and when it was last sent to the organisation."""
+
+    log: str
+    number: int
+    hash: str
+    published_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogFilter:
+    """Narrows a log. `start` is inclusive, `end` exclusive."""
+
+    actor: Actor | None = None
+    action: str | None = None
+    object: str | None = None
+    start: int | None = None
+    end: int | None = None
+
+
+class BrokenLogError(Exception):
+    """A log is not what it was; the message says where."""
+
+
+def link(previous: str, entry: LogEntry) -> str:
+    """Return an entry's hash: the SHA-256 of the hash before it, in hexadecimal, and of the entry as canonical JSON.
+
+    Canonical is RFC 8785: members sorted by name, no blanks, UTF-8. There are no fractions, so this is it.
+    """
+    text = json.dumps(entry.members(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(f"{previous}{text}".encode()).hexdigest()
+
+
+def append(connection: Connection, new: NewLogEntry) -> LogEntry:
+    """Add an entry to its log, in the transaction of what it records."""
+    head = _locked_head(connection, new.log)
+    if head is None:
+        first = LogHead(new.log, 0, BEGINNING, new.timestamp)
+        upsert(connection, heads, columns_of(first), keys=["log"], replace=False)
+        head = _locked_head(connection, new.log)
+        assert head is not None
+    entry = LogEntry(**columns_of(new), number=head.number + 1)
+    entry = replace(entry, hash=link(head.hash, entry))
+    connection.execute(insert(table).values(columns_of(entry)))
+    connection.execute(_MOVE, {"of_log": entry.log, "number": entry.number, "hash": entry.hash})
+    return entry
+
+
+def log_head(connection: Connection, log: str) -> LogHead | None:
+    """Return the head of a log; None if the log has no entry yet."""
+    return fetch_one(connection, LogHead, _HEAD, {"log": log})
+
+
+def log_entries(
+    connection: Connection, log: str, wanted: LogFilter, limit: int = 20, cursor: str | None = None
+) -> RecordPage[LogEntry]:
+    """Return a log's entries, newest first. Raises `InvalidCursorError`."""
+    values = {name: value for name in _FILTERS if (value := getattr(wanted, name)) is not None}
+    if wanted.actor is not None:
+        # Part of the cursor's scope, so a text.
+        values["actor"] = str(wanted.actor)
+    chosen = _listing(frozenset(values))
+    return fetch_page(connection, LogEntry, chosen, {"log": log, **values}, limit=limit, cursor=cursor)
+
+
+def entries_after(connection: Connection, log: str, number: int, *, limit: int) -> list[LogEntry]:
+    """Return the entries that follow an entry, oldest first."""
+    query = select(table).where(table.c.log == log, table.c.number > number).order_by(table.c.number).limit(limit)
+    return fetch_all(connection, LogEntry, query)
+
+
+def verify(connection: Connection, log: str, known: str) -> int:
+    """Recompute a log from its beginning or checkpoint; return its number of entries so far, deleted ones included.
+
+    `known` is a head that was noted earlier. Raises `BrokenLogError` if an entry was changed, removed or put in
+    between, or if the known head is not in the log, as after its newest entries were removed or all were written anew.
+    """
+    head = log_head(connection, log)
+    number, previous = _start(connection, log)
+    seen = previous == known and number > 0
+    while batch := entries_after(connection, log, number, limit=_BATCH):
+        for entry in batch:
+            if entry.number != number + 1:
+                raise BrokenLogError(f"{_range(number + 1, entry.number - 1)} missing")
+            if link(previous, entry) != entry.hash:
+                raise BrokenLogError(
+                    f"entry {entry.number} of {iso_ms(entry.timestamp)} does not have the hash of its content and of "
+                    "the entry before it: one of the two was rewritten"
+                )
+            number, previous = entry.number, entry.hash
+            seen = seen or previous == known
+    if head is None or (head.number, head.hash) != (number, previous):
+        noted = "none" if head is None else f"entry {head.number}"
+        raise BrokenLogError(f"the log ends with entry {number}, but its head is {noted}: its end was removed")
+    if not seen:
+        raise BrokenLogError(
+            f"the entries up to {number} agree with one another, but none has the hash {known}: the log was shortened "
+            "or rewritten after that head was noted, or the head is that of another log or older than the checkpoint"
+        )
+    return number
+
+
+def delete_entries(connection: Connection, log: str, before: int, *, most: int) -> int:
+    """Delete the oldest entries before a time, at most `most`, and record the last one's number and hash.
+
+    That checkpoint is an entry itself. Returns the number deleted.
+    """
+    oldest = entries_after(connection, log, 0, limit=most)
+    last = None
+    for entry in oldest:
+        if entry.timestamp >= before:
+            break
+        last = entry
+    if last is None:
+        return 0
+    deleted = connection.execute(delete(table).where(table.c.log == log, table.c.number <= last.number)).rowcount
+    details = {"number": last.number, "hash": last.hash}
+    append(connection, NewLogEntry(log, "audit.checkpoint", Actor("system", "housekeeping"), details=details))
+    return deleted
+
+
+def due_heads(connection: Connection, before: int) -> list[LogHead]:
+    """Return the heads of the logs whose head was last sent before a time."""
+    return fetch_all(connection, LogHead, select(heads).where(heads.c.published_at <= before))
+
+
+def mark_published(connection: Connection, head: LogHead, now: int) -> bool:
+    """Note that a head is being sent; false if another process was faster."""
+    mine = update(heads).where(heads.c.log == head.log, heads.c.published_at == head.published_at)
+    return connection.execute(mine.values(published_at=now)).rowcount == 1
+
+
+#: Entries that a verification reads at a time.
+_BATCH = 1_000
+_HEAD = select(heads).where(heads.c.log == bindparam("log"))
+_LOCKED = _HEAD.with_for_update()
+_MOVE = update(heads).where(heads.c.log == bindparam("of_log"))
+_FILTERS = [one.name for one in fields(LogFilter)]
+_EQUAL = ("object", "actor", "action")
+_PERIOD = {
+    "start": table.c.timestamp >= bindparam("start"),
+    "end": table.c.timestamp < bindparam("end"),
+}
+
+
+def _locked_head(connection: Connection, log: str) -> LogHead | None:
+    return fetch_one(connection, LogHead, _LOCKED, {"log": log})
+
+
+def _start(connection: Connection, log: str) -> tuple[int, str]:
+    """Return number and hash of what comes before the first entry that is left."""
+    first = connection.scalar(select(func.min(table.c.number)).where(table.c.log == log))
+    if first in {None, 1}:
+        return 0, BEGINNING
+    checkpoints = select(table.c.details).where(table.c.log == log, table.c.action == "audit.checkpoint")
+    newest = connection.scalar(checkpoints.order_by(table.c.number.desc()).limit(1))
+    match newest:
+        case {"number": int(number), "hash": str(previous)} if number == first - 1:
+            return number, previous
+    raise BrokenLogError(f"{_range(1, first - 1)} missing, and no checkpoint ends there")
+
+
+def _range(first: int, last: int) -> str:
+    return f"entry {first} is" if first == last else f"entries {first} to {last} are"
+
+
+@cache
+def _listing(given: frozenset[str]) -> Listing:
+    """Return the list for these members of the filter; the index of the first of `_EQUAL` serves it."""
+    equal = [name for name in _EQUAL if name in given]
+    chosen = [
+        (table.c[name] if place == 0 else unindexed(table.c[name])) == bindparam(name, type_=String)
+        for place, name in enumerate(equal)
+    ]
+    period = (condition for name, condition in _PERIOD.items() if name in given)
+    query = select(table).where(table.c.log == bindparam("log"), *chosen, *period)
+    return listing(query, time=table.c.timestamp, key=table.c.number)
