@@ -35,7 +35,6 @@ class Subject:
     address: str
     tokens: str
     stream: str
-    wallet_id: str | None = None
     escrow_id: str | None = None
 
     @property

@@ -18,6 +18,7 @@ from app.api.metrics import Metrics, ReconciliationResult
 from app.chain.client import ACCOUNT_BATCH
 from app.chain.errors import ChainUnavailable, RpcError
 from app.core.background import Periodic
+from app.core.identifiers import wallet_id
 from app.core.timestamps import now_ms
 from app.reconciliation._events import append_cleared, append_difference
 from app.reconciliation.facts import (
@@ -226,7 +227,7 @@ def _difference(subject: Subject, found: _Differences, now: int) -> Difference:
         address=subject.address,
         org=subject.org,
         subject=subject.kind,
-        wallet_id=subject.wallet_id,
+        wallet_id=None if subject.kind == "reserve" else wallet_id(subject.stream),
         escrow_id=subject.escrow_id,
         found=found,
         since=now,

@@ -1,9 +1,10 @@
 """Lists what is compared: every reserve, every wallet and every open escrow of this service's organisations."""
 
+import asyncio
+
 from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
-from app.core.identifiers import wallet_id
 from app.reconciliation.facts import Subject
 from app.store import reconciliation as store
 from app.store.organisations import Organisation, organisations
@@ -18,18 +19,20 @@ async def subjects(service: Service) -> list[Subject]:
     """Return what is to be compared, also wallets that only the indexer or only the read models know."""
 
     def read(conn: Connection) -> tuple[list[Organisation], list[Vault], list[EscrowModel]]:
-        return organisations(conn), store.vaults(conn), store.open_escrows(conn)
+        vaults = [one for one in store.vaults(conn) if _is_address(one.vault) and _is_address(one.tokens)]
+        escrows = [one for one in store.open_escrows(conn) if _is_address(one.address) and _is_address(one.vault)]
+        return organisations(conn), vaults, escrows
 
     orgs, shown, escrows = await service.db.read(read, in_thread=True)
     mine = {one.org for one in orgs}
-    vaults = {one.vault: one for one in shown if _is_address(one.vault) and _is_address(one.tokens)}
+    vaults = {one.vault: one for one in shown}
     for one in await _followed(service):
         if one.org in mine:
             vaults.setdefault(one.vault, one)
     return [
         *(Subject("reserve", one.org, one.org, one.reserve, one.org) for one in orgs),
-        *(_wallet(one) for one in vaults.values()),
-        *(_escrow(service, one) for one in escrows if _is_address(one.address) and _is_address(one.vault)),
+        *(Subject("wallet", one.org, one.vault, one.tokens, one.vault) for one in vaults.values()),
+        *(_escrow(service, one) for one in escrows),
     ]
 
 
@@ -40,6 +43,7 @@ async def _followed(service: Service) -> list[Vault]:
     while page := await service.indexer.followed(last, _PAGE):
         found += [Vault(one.org, one.vault, one.address) for one in page if one.vault is not None]
         last = page[-1].address
+        await asyncio.sleep(0)
     return found
 
 
@@ -55,10 +59,6 @@ def _is_address(text: str) -> bool:
     return True
 
 
-def _wallet(one: Vault) -> Subject:
-    return Subject("wallet", one.org, one.vault, one.tokens, one.vault, wallet_id(one.vault))
-
-
 def _escrow(service: Service, one: EscrowModel) -> Subject:
     tokens = str(service.addresses.escrow_tokens(Pubkey.from_string(one.address)))
-    return Subject("escrow", one.org, one.address, tokens, one.vault, one.wallet_id, one.escrow_id)
+    return Subject("escrow", one.org, one.address, tokens, one.vault, one.escrow_id)
