@@ -396,10 +396,11 @@ async def test_reconciliation_runs_with_the_service_unless_switched_off(own_worl
     wallet = await world.wallet()
     await _spoil(world, wallets, _row(wallet), balance=1)
     await world.restart(reconciliation=True, reconciliation_interval=0.05)
-    async with asyncio.timeout(PATIENCE):
-        while not await _reported(world):  # noqa: ASYNC110 - it has no signal
+    result = 'agent_vault_reconciliation_result{result="differences"}'
+    async with asyncio.timeout(2 * PATIENCE):
+        while not await _metric(world, result):  # noqa: ASYNC110 - it has no signal
             await asyncio.sleep(0.05)
-    assert await _metric(world, 'agent_vault_reconciliation_result{result="differences"}') == 1
+    assert len(await _reported(world)) == 1
 
     await world.restart(reconciliation=False)
     assert not [one for one in asyncio.all_tasks() if one.get_name() == Reconciliation.name]
