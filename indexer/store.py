@@ -109,6 +109,17 @@ class EventStore:
         ).fetchone()
         return None if row is None else str(row[0])
 
+    def newest_block_time(self) -> int | None:
+        """Return the Unix second of the newest block with a stored transaction."""
+        # A query for each of the two partial indexes.
+        rows = self._db.conn.execute(
+            "SELECT max(block_time) FROM ("
+            "SELECT * FROM (SELECT block_time FROM transactions WHERE finalized = 0 ORDER BY slot DESC LIMIT 1) "
+            "UNION ALL "
+            "SELECT * FROM (SELECT block_time FROM transactions WHERE finalized = 1 ORDER BY slot DESC LIMIT 1))"
+        ).fetchone()
+        return None if rows[0] is None else int(rows[0])
+
     def slot_of(self, signature: str) -> int | None:
         """Return the slot of a stored transaction."""
         row = self._db.conn.execute("SELECT slot FROM transactions WHERE signature = ?", [signature]).fetchone()

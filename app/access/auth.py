@@ -1,6 +1,5 @@
 """Authentication and authorisation: API keys from the Authorization header, session tokens from Session-Token."""
 
-import time
 from collections.abc import Collection
 from dataclasses import replace
 from ipaddress import ip_address
@@ -12,6 +11,7 @@ from starlette.requests import Request
 from app.access.keyring import KeyRing, Principal, Role
 from app.access.rate_limit import RateLimits
 from app.access.recorder import Recorder
+from app.chain.clock import ChainClock
 from app.core.errors import AuthenticationError, RequestError
 from app.store.wallets import WalletRecord
 
@@ -102,11 +102,11 @@ def decode_token(token: str) -> Keypair:
     return Keypair.from_seed(seed)
 
 
-def session_key(principal: Principal, token: str | None, wallet: WalletRecord) -> Keypair | None:
+def session_key(principal: Principal, token: str | None, wallet: WalletRecord, clock: ChainClock) -> Keypair | None:
     """Return the key that signs for the session, or None when the operator signs instead.
 
-    Agents must send a token; other roles may. A token is always checked against the wallet.
-    Raises ``session_token_invalid`` and ``session_token_expired``.
+    Agents must send a token; other roles may. A token is always checked against the wallet, and its end against the
+    chain's clock. Raises ``session_token_invalid`` and ``session_token_expired``.
     """
     if token is None:
         if principal.role == "agent":
@@ -115,6 +115,6 @@ def session_key(principal: Principal, token: str | None, wallet: WalletRecord) -
     session = decode_token(token)
     if wallet.session_authority is None or str(session.pubkey()) != wallet.session_authority:
         raise AuthenticationError("session_token_invalid")
-    if wallet.session_expires_at <= time.time():
+    if wallet.session_expires_at <= clock.now():
         raise AuthenticationError("session_token_expired")
     return session

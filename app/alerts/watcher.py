@@ -41,14 +41,24 @@ class Watcher(Periodic):
     name = "alerts"
 
     def __init__(
-        self, db: Database, projector: Projector, settings: Settings, *, clock: Callable[[], int] = now_ms
+        self,
+        db: Database,
+        projector: Projector,
+        settings: Settings,
+        *,
+        chain_clock: Callable[[], int],
+        clock: Callable[[], int] = now_ms,
     ) -> None:
-        """Queue e-mails if `settings` has a mail server; `clock` gives Unix milliseconds."""
+        """Queue e-mails if `settings` has a mail server.
+
+        `chain_clock` gives the Unix milliseconds of the transactions and alerts, `clock` those of rounds and e-mails.
+        """
         super().__init__(settings.alert_interval)
         self._db = db
         self._projector = projector
         self._mails = bool(settings.smtp_host)
         self._hourly_mails = settings.alert_emails_per_hour
+        self._chain_clock = chain_clock
         self._clock = clock
         self._moved: set[str] = set()
         """Vaults that changed since the velocity was last checked."""
@@ -112,7 +122,7 @@ class Watcher(Periodic):
 
     async def _check(self, kind: AlertType, vaults: Collection[str] | None = None) -> None:
         """Report a lasting alert where it began and remove its mark where it ended, in these vaults or in all."""
-        now = self._clock()
+        now = self._chain_clock()
 
         def find(conn: Connection) -> Sequence[Watched]:
             if kind != VELOCITY_SPIKE:
@@ -142,7 +152,7 @@ class Watcher(Periodic):
         if self._mails:
             types |= set(EVENT_OF.values())
         # A rebuild of the read models adds old events again that the feed has deleted.
-        events = [one for one in read_feed(conn, types, _BATCH) if is_recent(one, now)]
+        events = [one for one in read_feed(conn, types, _BATCH) if is_recent(one, self._chain_clock())]
         rules = rules_of(conn, {scope for one in events for scope in (one.org, one.wallet_id) if scope is not None})
         for one in events:
             if one.type in _SPENDING:

@@ -4,7 +4,6 @@ The refusal of such a payment creates the request. Once an operator has approved
 the same payment, sent again, uses it up.
 """
 
-import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import cast
@@ -21,7 +20,7 @@ from app.core.identifiers import approval_id as id_of_approval
 from app.core.identifiers import approval_reference, new_reference
 from app.core.money import format_usdc
 from app.core.pages import RecordPage
-from app.core.timestamps import iso_ms, now_ms
+from app.core.timestamps import iso_ms
 from app.recipients.service import Payee
 from app.store.approval_requests import (
     LIFETIME,
@@ -80,7 +79,7 @@ async def request(service: Service, refused: Expense, *, unusable: Collection[st
         policy=policy.address,
         policy_id=policy.policy_id,
         policy_version=policy.version,
-        created_at=now_ms(),
+        created_at=service.clock.now_ms(),
     )
     return await service.db.write(lambda conn: add_request(conn, new, unusable=unusable))
 
@@ -91,7 +90,7 @@ async def find_usable(service: Service, expense: Expense, *, unusable: Collectio
     Whether it really is usable, only a simulation tells; see `is_unusable`.
     """
     org, vault, payee = expense.wallet.org, expense.wallet.vault, str(expense.payee.owner)
-    amount, for_escrow, now = expense.amount, expense.for_escrow, int(time.time())
+    amount, for_escrow, now = expense.amount, expense.for_escrow, service.clock.now()
     return await service.db.read(
         lambda conn: open_approval(conn, org, vault, payee, amount, for_escrow, now, unusable=unusable)
     )
@@ -117,11 +116,13 @@ async def page(service: Service, principal: Principal, query: ListApprovals) -> 
     if query.wallet_id is not None:
         await wallets.require(service, principal.org, query.wallet_id)
 
+    now = service.clock.now_ms()
+
     def read(conn: Connection) -> RecordPage[ApprovalRequest]:
         return approval_requests_of(
             conn,
             principal.org,
-            now_ms(),
+            now,
             wallet_id=query.wallet_id or principal.wallet_id,
             status=query.status,
             limit=query.limit,
@@ -164,14 +165,16 @@ async def reject(service: Service, principal: Principal, claim: Claim, approval_
                 plan = _plan(service, principal, found, await _withdrawal(service, found), rejects=True)
                 await _submit(service, claim, plan)
             elif found.status == "pending":
-                await service.db.write(lambda conn: _reject(conn, principal, approval_id))
+                now = service.clock.now_ms()
+                await service.db.write(lambda conn: _reject(conn, principal, approval_id, now))
             elif found.status != "rejected":
                 raise BusinessError("approval_not_pending", f"The approval is {found.status}.")
     return await get(service, principal, approval_id)
 
 
 async def _find(service: Service, principal: Principal, approval_id: str) -> ApprovalRequest:
-    found = await service.db.read(lambda conn: approval_request(conn, principal.org, approval_id, now_ms()))
+    now = service.clock.now_ms()
+    found = await service.db.read(lambda conn: approval_request(conn, principal.org, approval_id, now))
     if found is None or principal.wallet_id not in (None, found.wallet_id):
         raise NotFoundError("approval_not_found")
     return found
@@ -215,7 +218,7 @@ async def _withdrawal(service: Service, found: ApprovalRequest) -> Instruction:
 def _plan(
     service: Service, principal: Principal, found: ApprovalRequest, instruction: Instruction, *, rejects: bool = False
 ) -> Plan:
-    by, now = principal.actor, now_ms()
+    by, now = principal.actor, service.clock.now_ms()
     return Plan(
         org=found.org,
         type=_CLOSE if rejects else _APPROVE,
@@ -230,8 +233,8 @@ def _plan(
     )
 
 
-def _reject(conn: Connection, principal: Principal, approval_id: str) -> None:
-    decide(conn, approval_id, by=principal.actor, now=now_ms(), rejected=True)
+def _reject(conn: Connection, principal: Principal, approval_id: str, now: int) -> None:
+    decide(conn, approval_id, by=principal.actor, now=now, rejected=True)
     append(conn, principal.entry("approval.reject", approval_id))
 
 

@@ -7,8 +7,10 @@ from binascii import Error as BinasciiError
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from solders.clock import Clock
 from solders.hash import Hash, ParseHashError
 from solders.pubkey import Pubkey
+from solders.sysvar import CLOCK
 
 from app.chain.confirmations import Confirmations
 from app.chain.errors import BlockhashNotFound, ChainUnavailable, HistoryNotAvailable
@@ -177,6 +179,14 @@ class ChainClient:
     async def block_time(self, slot: int) -> int:
         """Return a block's time in Unix seconds."""
         return await self._read("getBlockTime", [slot], whole)
+
+    async def clock(self) -> Clock:
+        """Return the clock that the program sees."""
+        [found] = await self.accounts([CLOCK])
+        try:
+            return Clock.from_bytes(b"" if found is None else found.data)
+        except ValueError as error:
+            raise ChainUnavailable("the node's answer lacks the chain's clock") from error
 
     async def last_final_block(self) -> Block:
         """Return the newest block that can no longer be rolled back."""

@@ -1,7 +1,6 @@
 """Escrows between agents: made, found and shown. How they end is in ``app.escrows.settlement``."""
 
 import hashlib
-import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import cast
@@ -16,7 +15,7 @@ from app.chain.escrow_instructions import PROOF_KINDS, output_commitment
 from app.core.errors import NotFoundError, UnavailableError
 from app.core.identifiers import ESCROW_EVENT_INNER_INDEX, escrow_id, is_id
 from app.core.money import format_usdc
-from app.core.timestamps import iso, iso_ms, now_ms
+from app.core.timestamps import iso, iso_ms
 from app.core.transaction_types import ESCROW_LOCK
 from app.escrows.models import (
     MAX_TIMEOUT,
@@ -101,7 +100,7 @@ async def _lock(  # noqa: PLR0917
     body: CreateEscrow,
     gone: Callable[[], Awaitable[bool]],
 ) -> Outcome:
-    session = session_key(principal, token, await wallets.find(service, principal.org, body.from_wallet))
+    session = session_key(principal, token, await wallets.find(service, principal.org, body.from_wallet), service.clock)
     service.brake.check(LOCK, principal.org, body.from_wallet, attested=session is not None)
     await wait_for_earlier(service, principal.org, LOCK.waits_for, wallet_id=body.from_wallet)
     paying = await wallets.find_living(service, principal.org, body.from_wallet)
@@ -128,7 +127,7 @@ async def _payee(service: Service, paying: WalletRecord, to: str) -> Payee:
     if address is None and not is_id("wal_", to):
         raise invalid_recipient("toWallet", "It must be a wallet id or a chain address, not a domain.")
     find = wallet if address is None else wallet_by_vault
-    found = await service.db.read(lambda conn: find(conn, org, to, now_ms()))
+    found = await service.db.read(lambda conn: find(conn, org, to, service.clock.seen_ms()))
     if found is None and address is not None:
         # Opened and counted at the release, but refused now, while the requester can still choose.
         await must_open(service, paying.wallet_id, address)
@@ -176,7 +175,7 @@ def _plan(body: CreateEscrow, spending: Spending) -> Plan:
             proof_kinds=kinds,
             counter=paying.escrow_counter,
             status=PENDING,
-            deadline=int(time.time()) + timeout,
+            deadline=service.clock.now() + timeout,
             created_at=attempt.created_at,
             tx_id=attempt.tx_id,
             signature=attempt.signature,

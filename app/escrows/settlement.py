@@ -251,7 +251,7 @@ async def _party(
         wallet = await wallets.find(service, found.org, side)
         known = token is not None and str(decode_token(token).pubkey()) == wallet.session_authority
         if known or principal.role == "agent":
-            return _Party(side, session_key(principal, token, wallet))
+            return _Party(side, session_key(principal, token, wallet, service.clock))
     raise AuthenticationError("session_token_invalid")
 
 

@@ -10,11 +10,11 @@ from typing import Any, TextIO
 from pydantic_core import to_json
 from sqlalchemy import Connection
 
-from app.core.timestamps import iso_ms, now_ms
+from app.core.timestamps import iso_ms
 from app.exports.layout import COLUMNS, SCOPE_COLUMN, Scope, cells, neutralise
 from app.store.exports import ExportRecord, count_rows
 from app.store.transactions import TransactionFilter, TransactionRecord, transactions
-from app.store.wallets import wallet
+from app.store.wallets import vault_of
 
 Row = dict[str, Any]
 Show = Callable[[TransactionRecord], Row]
@@ -47,13 +47,12 @@ def write(  # noqa: PLR0917
     Raises OSError, and `StoppedError` soon after `stop` returns true.
     """
     rows = count_rows(connection, export, slot)
-    found = None if export.wallet_id is None else wallet(connection, export.org, export.wallet_id, now_ms())
     scope = Scope(
         export_id=export.export_id,
         org=export.org,
         program_id=program_id,
         wallet_id=export.wallet_id,
-        vault=None if found is None else found.vault,
+        vault=None if export.wallet_id is None else vault_of(connection, export.wallet_id),
         from_=None if export.start is None else iso_ms(export.start),
         to=None if export.end is None else iso_ms(export.end),
         slot=slot,

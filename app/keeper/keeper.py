@@ -2,7 +2,7 @@
 
 Each look reads what is due from the read models: a restart loses nothing, and what landed is no longer due once the
 indexer has seen it. The program decides in the preflight, without a fee, whether it really is due. So neither several
-keepers nor a clock ahead of the chain's do harm.
+keepers nor a clock ahead of the node's do harm.
 """
 
 import asyncio
@@ -50,14 +50,14 @@ class Keeper(Periodic):
         service: Service,
         *,
         interval: float = 1.0,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock` returns the Unix time at which jobs become due, `timer` the seconds between attempts."""
+        """`clock` replaces the chain's, by which jobs become due; `timer` returns the seconds between attempts."""
         super().__init__(interval)
         self._service = service
         self._metrics = service.part(Metrics)
-        self._clock = clock
+        self._clock = clock or service.clock.now
         self._backoff = Backoff(timer)
         self._short: frozenset[str] = frozenset()
 
@@ -116,7 +116,7 @@ class Keeper(Periodic):
 
     async def _do(self, job: Job) -> bool:
         attempts = self._backoff.record(job.key)
-        # Another keeper may be faster or the local clock ahead, but not repeatedly.
+        # Another keeper may be faster or the clock a second ahead, but not repeatedly.
         log = _log.info if attempts == 1 else _log.warning
         try:
             instruction = await job.build()

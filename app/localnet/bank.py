@@ -16,6 +16,7 @@ from solders.account import Account
 from solders.clock import Clock
 from solders.litesvm import LiteSVM
 from solders.pubkey import Pubkey
+from solders.sysvar import CLOCK
 from solders.transaction import VersionedTransaction
 from solders.transaction_metadata import FailedTransactionMetadata, SimulatedTransactionInfo, TransactionMetadata
 
@@ -71,6 +72,8 @@ class Bank:
 
     def get(self, address: Pubkey) -> Account | None:
         """Return an account, None if it does not exist."""
+        if address == CLOCK:
+            self._set_clock()
         account = self._svm.get_account(address)
         return account if account is not None and account.lamports else None
 

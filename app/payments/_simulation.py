@@ -27,7 +27,7 @@ from idl.codec import CodecError
 async def simulate(service: Service, principal: Principal, body: SimulatePayment, token: str | None) -> Simulation:
     """Ask the program for the verdict of every rule on a payment; nothing is recorded."""
     paying = await wallets.find(service, principal.org, body.wallet_id)
-    session = session_key(principal, token, paying) if token is not None else None
+    session = session_key(principal, token, paying, service.clock) if token is not None else None
     if paying.archived:
         raise BusinessError("wallet_archived")
     payee = await resolve(service, principal.org, body.to)

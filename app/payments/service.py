@@ -46,7 +46,7 @@ async def pay(
     outcome = await service.submitter.resume(claim)
     if outcome is None:
         paying = await wallets.find(service, principal.org, wallet_id)
-        session = session_key(principal, token, paying)
+        session = session_key(principal, token, paying, service.clock)
         if paying.archived:
             raise BusinessError("wallet_archived")
         payee = await resolve(service, principal.org, body.to)

@@ -14,7 +14,6 @@ from app.approvals import service as approvals
 from app.approvals.service import Expense
 from app.core.errors import ApiError, AuthenticationError, BusinessError, PolicyViolationError
 from app.core.identifiers import EVENT_INNER_INDEX, new_reference, random_id
-from app.core.timestamps import now_ms
 from app.core.transaction_types import A2A_SEND
 from app.payments._events import append_blocked
 from app.payments.token_accounts import must_open
@@ -275,7 +274,7 @@ async def _block(spending: Spending, refusal: _Refusal) -> ApiError:
         policy_triggered=True,
         memo=spending.memo,
         violation=found,
-        created_at=now_ms(),
+        created_at=await service.clock.moment_ms(),
     )
 
     def record(conn: Connection) -> None:

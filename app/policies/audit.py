@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from app.access.keyring import Principal
 from app.chain.errors import ChainUnavailable, RpcError
 from app.core.actors import Actor
-from app.core.timestamps import iso_ms, now_ms
+from app.core.timestamps import iso_ms
 from app.policies.models import AuditEntry, AuditLog, Change
 from app.policies.service import missing
 from app.store.policies import AuditRecord, policy, policy_audit_log, record_policy_edit
@@ -76,12 +76,14 @@ async def _store_signers(
 
     signers = await asyncio.gather(*map(signer, entries))
 
+    now = service.clock.seen_ms()
+
     def store(conn: Connection) -> None:
         known = {entry.version for entry in policy_audit_log(conn, org, identifier) if entry.changed_by is not None}
         for entry, signed_by in zip(entries, signers, strict=True):
             if signed_by is not None and entry.version not in known:
                 record_policy_edit(
-                    conn, org, identifier, version=entry.version, changed_by=signed_by, changes={}, now=now_ms()
+                    conn, org, identifier, version=entry.version, changed_by=signed_by, changes={}, now=now
                 )
 
     await service.db.write(store)

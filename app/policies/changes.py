@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from app.access.keyring import Principal
 from app.core.errors import BusinessError, UnavailableError
 from app.core.identifiers import random_id
-from app.core.timestamps import iso_ms, now_ms
+from app.core.timestamps import iso_ms
 from app.policies import service as policies
 from app.policies.allowlists import WRITE, is_written, split, store_texts, writes
 from app.policies.models import Policy, UpdatePolicy
@@ -296,13 +296,12 @@ async def _decoded(service: Service, address: Pubkey) -> dict[str, Any]:
 
 async def _rename(request: ChangeRequest, name: str, landed: str | None) -> None:
     """Rename the policy, which the chain does not see; with a landed change of the rules it is one audit entry."""
-    found = await request.find()
+    found, now = await request.find(), request.service.clock.seen_ms()
 
     def write(conn: Connection) -> None:
         current = policy(conn, found.org, found.policy_id)
         if current is None or current.name == name:
             return
-        now = now_ms()
         changes = {"name": {"from": current.name, "to": name}}
         insert_policy_details(conn, found.policy_id, found.org, found.address, name, found.created_at)
         record_policy_edit(

@@ -14,7 +14,7 @@ from app.chain.errors import ChainUnavailable
 from app.chain.rules import Rules
 from app.core.money import format_usdc
 from app.core.paths import program_file
-from app.core.timestamps import iso_ms, now_ms
+from app.core.timestamps import iso_ms
 from app.policies import service as policies
 from app.policies.models import PolicyPreview, PreviewedPayment, PreviewPolicy
 from app.policies.replay import PolicyReplay, Snapshot
@@ -59,7 +59,7 @@ async def preview(service: Service, principal: Principal, identifier: str, body:
     terms = await apply_changes(service, principal.org, current, body)
     as_if = replace(found, rules=terms.rules, allowed_recipients=list(terms.entries.values()))
     async with _admission.enter(service, principal.org):
-        end = now_ms()
+        end = service.clock.now_ms()
         start = end - _PERIOD
         history = await service.db.read(lambda conn: _read(conn, found.address, terms.rules, start), in_thread=True)
         snapshot = await _snapshot(service, principal.org, current, terms.rules, history)

@@ -11,7 +11,7 @@ from app.access.keyring import Principal
 from app.core.errors import ApiError, AuthenticationError, NotFoundError
 from app.core.identifiers import new_policy_key, policy_id, policy_key
 from app.core.money import format_usdc
-from app.core.timestamps import iso_ms, now_ms
+from app.core.timestamps import iso_ms
 from app.policies.allowlists import split, store_texts, writes
 from app.policies.models import ClonePolicy, CreatePolicy, Policy, PolicyList
 from app.policies.terms import NO_TERMS, Terms, apply_changes, terms_of, with_recipients
@@ -90,8 +90,10 @@ async def create(
     terms = await apply_changes(service, org, before, body)
     address = service.addresses.policy(Pubkey.from_string(org), policy_key(identifier))
 
+    now = await service.clock.moment_ms()
+
     def store_details(conn: Connection, _attempt: Attempt) -> None:
-        insert_policy_details(conn, identifier, org, str(address), body.name, now_ms())
+        insert_policy_details(conn, identifier, org, str(address), body.name, now)
         if terms.entries:
             store_texts(conn, service.addresses.allowlist(address, 1), identifier, terms.entries)
 

@@ -9,7 +9,7 @@ from app.chain.addresses import domain_hash
 from app.chain.rules import CATEGORIES
 from app.core.errors import AuthenticationError, BusinessError, NotFoundError, RequestError, UnavailableError
 from app.core.identifiers import is_id
-from app.core.timestamps import iso, now_ms
+from app.core.timestamps import iso
 from app.recipients.domains import DomainResolver, normalise
 from app.recipients.models import PutRecipient, RegisteredRecipient
 from app.store.recipients import Recipient, put_domain, recipient, recipient_by_domain
@@ -57,7 +57,7 @@ async def resolve(service: Service, org: str, to: str) -> Payee:
     if address is not None:
         return Payee(address, to)
     if is_id("wal_", to):
-        return payee_of(await service.db.read(lambda conn: wallet(conn, org, to, now_ms())), "to")
+        return payee_of(await service.db.read(lambda conn: wallet(conn, org, to, service.clock.seen_ms())), "to")
     domain = normalise(to)
     if domain is None:
         raise invalid_recipient("to")
@@ -88,7 +88,7 @@ async def allowlist_entry(service: Service, org: str, text: str, field: str) -> 
     if address is not None:
         return text, bytes(address)
     if is_id("wal_", text):
-        found = await service.db.read(lambda conn: wallet(conn, org, text, now_ms()))
+        found = await service.db.read(lambda conn: wallet(conn, org, text, service.clock.seen_ms()))
         if found is not None:
             return found.vault, bytes(Pubkey.from_string(found.vault))
     domain = normalise(text)

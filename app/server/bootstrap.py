@@ -4,9 +4,8 @@ import base64
 import hashlib
 import hmac
 import secrets
-import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from urllib.parse import urlsplit, urlunsplit
 
 from cryptography.fernet import Fernet
@@ -21,6 +20,8 @@ from app.approvals import service as approvals
 from app.audit.publisher import HeadPublisher
 from app.chain.addresses import Addresses
 from app.chain.client import ChainClient
+from app.chain.clock import ChainClock
+from app.chain.errors import ChainUnavailable, RpcError
 from app.chain.identity import SameChain
 from app.chain.transport import AsgiTransport, HttpTransport, Transport
 from app.core.background import Background, start_all
@@ -187,6 +188,10 @@ async def running(
         indexer = Indexer(
             transport=transport, codec=codec, db_path=paths.events, ws_url=None if localnet else _ws_url(settings)
         )
+        stored = indexer.store.newest_block_time()
+        clock = ChainClock(ChainClient(transport, program_id=codec.program_id), stored=stored)
+        with suppress(ChainUnavailable, RpcError):  # its first round says so
+            await clock.read()
         projector = Projector(db, indexer.changes)
         indexer.subscribe(projector.notify)
         recorder = Recorder(db)
@@ -201,6 +206,7 @@ async def running(
             confirm_timeout=settings.confirm_timeout,
             types=PLAN_TYPES,
             brake=brake,
+            clock=clock,
         )
         domains = DomainResolver(timeout=settings.domain_timeout)
         stack.callback(domains.close)
@@ -223,7 +229,9 @@ async def running(
             show=lambda row: shown(settings, identity.cluster, row).model_dump(),
             catch_up=catch_up,
         )
-        recovery = Recovery(db, submitter, interval=settings.recovery_interval, grace=2 * settings.confirm_timeout)
+        recovery = Recovery(
+            db, submitter, clock, interval=settings.recovery_interval, grace=2 * settings.confirm_timeout
+        )
         parts: list[object] = [
             Metrics(),
             keys,
@@ -235,11 +243,17 @@ async def running(
             Idempotency(db, wait=settings.idempotency_wait),
             DownloadLinks(settings, _derive(secret, b"download links")),
         ]
-        works: list[Background] = [recorder, HeadPublisher(db, days=settings.audit_retention_days), projector, recovery]
+        works: list[Background] = [
+            clock,
+            recorder,
+            HeadPublisher(db, days=settings.audit_retention_days),
+            projector,
+            recovery,
+        ]
         if settings.exports:
             works.append(exporter)
         if settings.alerts:
-            watcher = Watcher(db, projector, settings)
+            watcher = Watcher(db, projector, settings, chain_clock=clock.seen_ms)
             parts.append(watcher)
             works.append(watcher)
         service = Service(
@@ -249,6 +263,7 @@ async def running(
             addresses=Addresses(codec.program_id, Pubkey.from_string(identity.mint)),
             identity=identity,
             chain=chain,
+            clock=clock,
             indexer=indexer,
             projector=projector,
             signers=signers,
@@ -263,13 +278,18 @@ async def running(
         if settings.webhooks:
             works.append(Dispatcher(db, courier, interval=settings.webhook_interval, at_once=settings.webhooks_at_once))
         works.append(
-            Housekeeping(db, keys, interval=settings.housekeeping_interval, days=settings.event_retention_days)
+            Housekeeping(
+                db,
+                keys,
+                interval=settings.housekeeping_interval,
+                days=settings.event_retention_days,
+                chain_clock=clock.seen_ms,
+            )
         )
         works.append(Enforcer(service))
         if settings.reconciliation:
             works.append(Reconciliation(service, interval=settings.reconciliation_interval))
         if settings.keeper:
-            clock = localnet.chain.timeline.now if localnet else time.time
-            works.append(Keeper(service, interval=settings.keeper_interval, clock=clock))
+            works.append(Keeper(service, interval=settings.keeper_interval))
         await start_all(stack, *works)
         yield service

@@ -37,7 +37,7 @@ from app.server.serve import serve as serve_forever
 from app.server.serve import serve_chain
 from app.store.database import Database
 from app.store.keys import api_key_by_id, api_keys
-from app.store.wallets import wallet
+from app.store.wallets import has_wallet
 from app.verifier.history import IncompleteError
 from app.verifier.verify import VerificationReport, verify
 from indexer import EventStore, StoredEvent
@@ -240,7 +240,7 @@ def create_key(
 ) -> None:
     """Create a key and print it, only once."""
     with _organisation(data_dir, org) as (db, ring, owner):
-        if wallet_id is not None and db.read_now(lambda conn: wallet(conn, owner, wallet_id, now_ms())) is None:
+        if wallet_id is not None and not db.read_now(lambda conn: has_wallet(conn, owner, wallet_id)):
             raise click.ClickException(f"the organisation has no wallet {wallet_id}")
         try:
             named = _KEY_NAME.validate_python(name) if name else ""

@@ -17,19 +17,27 @@ _DAY_MS = 86_400_000
 class Housekeeping(Periodic):
     """Does a round every ``interval`` seconds, and stores the keys' use when it stops.
 
-    Keeps events and undecided requests for approvals for ``days`` by ``clock``, which returns the Unix time. Also
-    deletes the records of exports without a file.
+    Keeps events and undecided requests for approvals for ``days`` by ``chain_clock``, which returns Unix milliseconds.
+    Also deletes the records of exports without a file, by ``clock``, which returns Unix seconds.
     """
 
     name = "housekeeping"
 
     def __init__(
-        self, db: Database, keys: KeyRing, *, interval: float, days: int, clock: Callable[[], float] = time.time
+        self,
+        db: Database,
+        keys: KeyRing,
+        *,
+        interval: float,
+        days: int,
+        chain_clock: Callable[[], int],
+        clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(interval)
         self._db = db
         self._keys = keys
         self._kept_ms = days * _DAY_MS
+        self._chain_clock = chain_clock
         self._clock = clock
 
     async def stop(self) -> None:
@@ -40,14 +48,14 @@ class Housekeeping(Periodic):
     async def tick(self) -> int:
         """Do one round and return how many records were deleted."""
         await self._keys.note_use()
-        now = int(self._clock() * 1000)
+        old = self._chain_clock() - self._kept_ms
         deleted = 0
-        for delete, kept_ms in (
-            (delete_events, self._kept_ms),
-            (delete_undecided_requests, self._kept_ms),
-            (exports.forget, exports.KEPT_MS),
+        for delete, before in (
+            (delete_events, old),
+            (delete_undecided_requests, old),
+            (exports.forget, int(self._clock() * 1000) - exports.KEPT_MS),
         ):
-            deleted += await self._delete(delete, now - kept_ms)
+            deleted += await self._delete(delete, before)
         return deleted
 
     async def _delete(self, delete: Callable[..., int], before: int) -> int:

@@ -96,7 +96,7 @@ async def fill_fee_payer(service: Service, localnet: Localnet) -> None:
 
 
 async def _wallet(service: Service, admin: Principal, agent_id: str, label: str) -> WalletRecord:
-    found = await service.db.read(lambda conn: wallet_by_agent(conn, admin.org, agent_id, now_ms()))
+    found = await service.db.read(lambda conn: wallet_by_agent(conn, admin.org, agent_id, service.clock.seen_ms()))
     if found is None:
         body = CreateWallet(agent_id=agent_id, label=label, policy_id="pol_moderate", tags=["demo"])
         made = await wallets.create(service, admin, Claim(service.db), body)

@@ -78,11 +78,9 @@ def attempt(connection: Connection, tx_id: str) -> Attempt | None:
     return fetch_one(connection, Attempt, _BY_ID, {"key": tx_id})
 
 
-def pending_attempts(connection: Connection, *, created_before: int | None = None) -> list[Attempt]:
+def pending_attempts(connection: Connection) -> list[Attempt]:
     """Return the attempts whose outcome is unknown, oldest first."""
     query = select(table).where(table.c.status == "pending").order_by(table.c.created_at)
-    if created_before is not None:
-        query = query.where(table.c.created_at < created_before)
     return fetch_all(connection, Attempt, query)
 
 

@@ -8,6 +8,7 @@ from solders.pubkey import Pubkey
 
 from app.chain.addresses import Addresses
 from app.chain.client import ChainClient
+from app.chain.clock import ChainClock
 from app.chain.identity import ChainIdentity
 from app.chain.instructions import Instructions
 from app.core.settings import Settings
@@ -36,6 +37,7 @@ class Service:
     addresses: Addresses
     identity: ChainIdentity
     chain: ChainClient
+    clock: ChainClock
     indexer: Indexer
     projector: Projector
     signers: Signers

@@ -10,7 +10,6 @@ import structlog
 
 from app.chain.errors import ChainUnavailable, RpcError
 from app.core.errors import ApiError, BusinessError, UnavailableError
-from app.core.timestamps import now_ms
 from app.store.attempts import Attempt, pending_changes
 from app.store.database import WRITE_ERRORS
 from app.submission.brake import Hold
@@ -133,7 +132,7 @@ async def _step(service: Service, hold: Hold, how: Enforcement, claim: Claim) ->
 async def _send(service: Service, hold: Hold, how: Enforcement, plan: Plan, claim: Claim) -> Attempt | None:
     """Send the plan, or one sent a moment ago again; returns the attempt to wait for, None if it is in force."""
     for attempt in await _pending(service, hold, how.kind):
-        if 0 <= now_ms() - attempt.created_at < _RECENT:
+        if abs(service.clock.seen_ms() - attempt.created_at) < _RECENT:
             outcome = await service.submitter.look(attempt)
             if outcome.status == "pending" and outcome.sendable:
                 await service.submitter.wait(await service.submitter.resend(attempt), claim)

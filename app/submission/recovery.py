@@ -1,5 +1,8 @@
 """Recovers pending transactions, whose requests ended before the chain had answered."""
 
+from collections.abc import Callable
+
+from app.chain.clock import ChainClock
 from app.chain.errors import ChainUnavailable, RpcError
 from app.core.background import Periodic
 from app.core.errors import ApiError
@@ -22,23 +25,30 @@ class Recovery(Periodic):
     name = "recovery"
     outages = (ApiError, ChainUnavailable, RpcError)
 
-    def __init__(self, db: Database, submitter: Submitter, *, interval: float, grace: float) -> None:
+    def __init__(self, db: Database, submitter: Submitter, clock: ChainClock, *, interval: float, grace: float) -> None:
+        """`clock` is the one by which attempts are dated."""
         super().__init__(interval)
         self._db = db
         self._submitter = submitter
+        self._clock = clock
         self._grace_ms = int(grace * 1000)
-        # No request waits for attempts from before the start of the process.
-        self._bound = now_ms()
+        self._earlier: frozenset[str] = frozenset()
 
-    async def recover(self, *, created_before: int | None = None) -> int:
-        """Look once at the older pending attempts and return how many have an outcome now.
+    async def start(self) -> None:
+        """Start with the attempts that an earlier process left, for which no request waits."""
+        left = await self._db.read(pending_attempts)
+        self._earlier = frozenset(one.tx_id for one in left)
+        await super().start()
+
+    async def recover(self, where: Callable[[Attempt], bool] = lambda _attempt: True) -> int:
+        """Look once at the pending attempts that ``where`` selects and return how many have an outcome now.
 
         If the chain does not answer for one, looks at the others too, then raises the first ApiError,
         ChainUnavailable or RpcError.
         """
         recovered = 0
         failure: Exception | None = None
-        for attempt in await self._db.read(lambda conn: pending_attempts(conn, created_before=created_before)):
+        for attempt in filter(where, await self._db.read(pending_attempts)):
             try:
                 recovered += await self._recover(attempt)
             except Exception as error:  # noqa: BLE001 - raised below, after every attempt was looked at
@@ -57,7 +67,7 @@ class Recovery(Periodic):
 
     async def tick(self) -> int:
         """Recover attempts that no request waits for, and delete expired idempotency keys."""
-        self._bound = max(self._bound, now_ms() - self._grace_ms)
-        recovered = await self.recover(created_before=self._bound)
+        bound = await self._clock.moment_ms() - self._grace_ms
+        recovered = await self.recover(lambda one: one.tx_id in self._earlier or one.created_at < bound)
         await self._db.write(lambda conn: purge(conn, now_ms()))
         return recovered

@@ -15,6 +15,7 @@ import structlog
 from sqlalchemy import Connection
 
 from app.chain.client import COMMITMENT, ChainClient
+from app.chain.clock import ChainClock
 from app.chain.errors import BlockhashNotFound, ChainUnavailable, RpcError
 from app.chain.records import SignatureStatus
 from app.chain.transactions import Signed, sign_with_any
@@ -22,7 +23,6 @@ from app.core.actors import Actor
 from app.core.errors import UnavailableError
 from app.core.identifiers import transaction_id
 from app.core.signers import Signer
-from app.core.timestamps import now_ms
 from app.projection.projector import Projector
 from app.store.attempts import Attempt, insert_attempt, is_stopped, record_outcome
 from app.store.attempts import attempt as attempt_of
@@ -57,6 +57,7 @@ class Submitter:
         confirm_timeout: float,
         types: Mapping[str, PlanType],
         brake: Brake,
+        clock: ChainClock,
     ) -> None:
         self._db = db
         self._chain = chain
@@ -66,6 +67,7 @@ class Submitter:
         self._confirm_timeout = confirm_timeout
         self._types = types
         self._brake = brake
+        self._clock = clock
 
     def type_of(self, attempt: Attempt) -> PlanType:
         """Return the plan type of an attempt."""
@@ -227,7 +229,9 @@ class Submitter:
     async def succeed(self, attempt: Attempt, slot: int) -> Outcome:
         """Record that an attempt is confirmed, unless the projector records it with its event."""
         if not self.type_of(attempt).projected:
-            await self._db.write(lambda conn: record_outcome(conn, attempt.tx_id, "confirmed", now=now_ms(), slot=slot))
+            await self._db.write(
+                lambda conn: record_outcome(conn, attempt.tx_id, "confirmed", now=self._clock.seen_ms(), slot=slot)
+            )
         return Outcome(attempt, "confirmed", slot)
 
     async def fail(
@@ -237,7 +241,7 @@ class Submitter:
         text = str(error)
 
         def record(conn: Connection) -> Attempt | None:
-            if not record_outcome(conn, attempt.tx_id, "failed", now=now_ms(), slot=slot, error=text):
+            if not record_outcome(conn, attempt.tx_id, "failed", now=self._clock.seen_ms(), slot=slot, error=text):
                 return attempt_of(conn, attempt.tx_id)
             self.type_of(attempt).on_failed(conn, attempt)
             if attempt.subject is not None:
@@ -285,7 +289,7 @@ class Submitter:
             raw=signed.raw,
             last_valid_block_height=last_height,
             attestation_hash=f"sha256:{message}" if plan.attested else None,
-            created_at=now_ms(),
+            created_at=await self._clock.moment_ms(),
         )
 
     async def _store(self, plan: Plan, attempt: Attempt, claim: Claim) -> None:

@@ -10,7 +10,7 @@ from app.core.errors import NotFoundError
 from app.core.identifiers import is_id
 from app.core.money import format_usdc
 from app.core.settings import Settings
-from app.core.timestamps import iso_ms, now_ms
+from app.core.timestamps import iso_ms
 from app.recipients.domains import normalise
 from app.recipients.service import parse_address
 from app.store.transactions import TransactionFilter, TransactionRecord, transaction, transactions
@@ -59,7 +59,7 @@ async def _stored(service: Service, org: str, recipient: str) -> str:
     if parse_address(recipient) is not None:
         return recipient
     if is_id("wal_", recipient):
-        paid = await service.db.read(lambda conn: wallet(conn, org, recipient, now_ms()))
+        paid = await service.db.read(lambda conn: wallet(conn, org, recipient, service.clock.seen_ms()))
         return recipient if paid is None else paid.vault
     return normalise(recipient) or recipient
 

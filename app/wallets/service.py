@@ -20,7 +20,7 @@ from app.core.errors import (
 from app.core.identifiers import wallet_id as id_of_wallet
 from app.core.money import format_usdc
 from app.core.signers import Signer
-from app.core.timestamps import iso_ms, now_ms
+from app.core.timestamps import iso_ms
 from app.policies import service as policies
 from app.store.attempts import Attempt
 from app.store.audit import NewLogEntry, append
@@ -74,7 +74,7 @@ _OUTDATED = frozenset({"AlreadyFrozen", "NotFrozen", "WrongPolicy"})
 
 async def find(service: Service, org: str, wallet_id: str) -> WalletRecord:
     """Return a wallet of the organisation. Raises ``wallet_not_found``."""
-    found = await service.db.read(lambda conn: wallet(conn, org, wallet_id, now_ms()))
+    found = await service.db.read(lambda conn: wallet(conn, org, wallet_id, service.clock.seen_ms()))
     if found is None:
         raise await _missing(service, org, wallet_id)
     return found
@@ -109,7 +109,13 @@ async def page(service: Service, principal: Principal, query: ListWallets) -> Wa
         return WalletPage(data=[_summary(own)] if shown else [], has_more=False, next_cursor=None)
     found = await service.db.read(
         lambda conn: wallets(
-            conn, principal.org, now_ms(), status=query.status, tags=tags, limit=query.limit, cursor=query.cursor
+            conn,
+            principal.org,
+            service.clock.seen_ms(),
+            status=query.status,
+            tags=tags,
+            limit=query.limit,
+            cursor=query.cursor,
         )
     )
     data = [_summary(one) for one in found.data]
@@ -134,7 +140,7 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
         agent_id=body.agent_id,
         label=body.label,
         tags=tuple(body.tags),
-        created_at=now_ms(),
+        created_at=await service.clock.moment_ms(),
     )
     creation = service.instructions(org).create_wallet(
         payer=service.signers.fee_payer_address,
@@ -197,7 +203,8 @@ async def update(
         async with service.locks.hold(LockScope.WALLET_STATE, wallet_id):
             await _update(service, principal, claim, wallet_id, body)
     if body.label is not None or body.tags is not None:
-        await service.db.write(lambda conn: _set_details(conn, principal, wallet_id, body))
+        now = service.clock.seen_ms()
+        await service.db.write(lambda conn: _set_details(conn, principal, wallet_id, body, now))
     shown = await find(service, principal.org, wallet_id)
     # The chain has confirmed the freeze; the read models may not show it yet.
     return detail(replace(shown, status="frozen") if freezes else shown)
@@ -234,8 +241,8 @@ async def _update(service: Service, principal: Principal, claim: Claim, wallet_i
         return
 
 
-def _set_details(conn: Connection, principal: Principal, wallet_id: str, body: UpdateWallet) -> None:
-    update_wallet_details(conn, wallet_id, now=now_ms(), label=body.label, tags=body.tags)
+def _set_details(conn: Connection, principal: Principal, wallet_id: str, body: UpdateWallet, now: int) -> None:
+    update_wallet_details(conn, wallet_id, now=now, label=body.label, tags=body.tags)
     changed = [name for name in ("label", "tags") if getattr(body, name) is not None]
     append(conn, principal.entry("wallet.update", wallet_id, fields=changed))
 

@@ -1,7 +1,5 @@
 """Session tokens: issued by operators, rotated by agents within the lifetime that an operator granted."""
 
-import time
-
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 from sqlalchemy import Connection
@@ -61,8 +59,8 @@ async def _rotate(  # noqa: PLR0917
         claim.resolve(lasts=False)
         if not claim.repeats:
             # An earlier run of this request presented the token, and may have replaced it without an answer.
-            session_key(principal, token, before)
-        session, expires_at = Keypair(), int(time.time()) + body.ttl_seconds
+            session_key(principal, token, before, service.clock)
+        session, expires_at = Keypair(), await service.clock.read() + body.ttl_seconds
         until = expires_at
         if principal.role == "agent":
             until = await _granted(service, before)
@@ -80,7 +78,7 @@ async def _granted(service: Service, before: WalletRecord) -> int:
     found = await service.db.read(lambda conn: authority and granted_until(conn, wallet_id, authority))
     # A session made without this service was granted for its own lifetime.
     until = int(found or before.session_expires_at)
-    if until <= time.time():
+    if until <= service.clock.now():
         raise AuthenticationError("session_token_expired")
     return until
 

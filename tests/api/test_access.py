@@ -1,7 +1,6 @@
 """Who may do what: API keys, roles and session tokens."""
 
 import asyncio
-import time
 from typing import Any
 
 import pytest
@@ -204,12 +203,12 @@ async def test_token_that_is_not_the_wallets_is_refused_whoever_sends_it(world: 
     assert token == "avs_" or token not in str(error)
 
 
-async def test_expired_token_says_so(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_expired_token_says_so(own_world: ServiceWorld) -> None:
+    world = own_world
     wallet, to = await world.wallet(), await world.payee()
     path = f"/v1/wallets/{wallet['wallet_id']}/rotate-token"
     token = (await world.ok("POST", path, {"ttlSeconds": 60}))["session_token"]
-    later = time.time() + 61
-    monkeypatch.setattr("app.access.auth.time.time", lambda: later)
+    await world.later(61)
 
     error_of(await world.pay(wallet, to, "1", session=token), 401, "session_token_expired")
 

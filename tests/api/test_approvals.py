@@ -368,16 +368,16 @@ async def test_approval_ends_a_day_after_it_was_given(own_world: ServiceWorld) -
     assert await world.balance(agent.to) == 20_000_000
 
 
-async def test_request_can_be_approved_for_a_day(own_world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_request_can_be_approved_for_a_day(own_world: ServiceWorld) -> None:
     world = own_world
     agent = await _agent(world)
     early, late = await agent.refused("20"), await agent.refused("30")
     asked = parse_iso_ms((await _get(world, late))["created_at"])
     assert parse_iso_ms((await _get(world, late))["expires_at"]) == asked + _DAY * 1000
 
-    monkeypatch.setattr("app.approvals.service.now_ms", lambda: asked + (_DAY - 60) * 1000)
+    await world.later(_DAY - 60)
     await _approve(world, late)
-    monkeypatch.setattr("app.approvals.service.now_ms", lambda: asked + _DAY * 1000)
+    await world.later(60)
 
     assert (await _get(world, early))["status"] == "expired"
     for decision in ("approve", "reject"):
@@ -387,14 +387,14 @@ async def test_request_can_be_approved_for_a_day(own_world: ServiceWorld, monkey
 
 
 async def test_expired_approval_is_not_approved_again_and_its_rent_comes_back(
-    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+    own_world: ServiceWorld,
 ) -> None:
+    world = own_world
     agent = await _agent(world)
     approval_id = await agent.refused()
     address = Pubkey.from_string((await _approve(world, approval_id))["chain_address"])
-    ends = parse_iso_ms((await _get(world, approval_id))["expires_at"])
 
-    monkeypatch.setattr("app.approvals.service.now_ms", lambda: ends)
+    await world.later(_DAY)
 
     assert (await _get(world, approval_id))["status"] == "expired"
     error_of(await _decide(world, approval_id, "approve"), 422, "approval_not_pending")
@@ -607,9 +607,9 @@ async def test_requests_that_nobody_decided_on_are_forgotten_after_90_days(world
     assert (await _decide(world, rejected, "reject")).status_code == 200
     asked = parse_iso_ms((await _get(world, undecided))["created_at"])
 
-    def rounds(now: float) -> Housekeeping:
+    def rounds(now: int) -> Housekeeping:
         return Housekeeping(
-            world.service.db, world.service.part(KeyRing), interval=60, days=90, clock=lambda: now / 1000
+            world.service.db, world.service.part(KeyRing), interval=60, days=90, chain_clock=lambda: now
         )
 
     await rounds(asked + 90 * _DAY * 1000).tick()

@@ -267,7 +267,13 @@ async def test_last_use_is_stored_by_housekeeping_and_not_by_the_request(world: 
     made = await _make(world)
     ring, rounds = (
         world.service.part(KeyRing),
-        Housekeeping(world.service.db, world.service.part(KeyRing), interval=60, days=90),
+        Housekeeping(
+            world.service.db,
+            world.service.part(KeyRing),
+            interval=60,
+            days=90,
+            chain_clock=world.service.clock.now_ms,
+        ),
     )
     await rounds.tick()
     assert (await _listed(world, made["key_id"]))["last_used_at"] is None

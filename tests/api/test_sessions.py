@@ -57,11 +57,11 @@ async def test_api_key_alone_gets_no_session_token(world: ServiceWorld) -> None:
     assert paid.status_code == 200, paid.text
 
 
-async def test_expired_token_rotates_nothing(own_world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, end = await _grant(own_world, 600)
+async def test_expired_token_rotates_nothing(own_world: ServiceWorld) -> None:
+    one, _ = await _grant(own_world, 600)
     await _rotate(one, 60)
 
-    monkeypatch.setattr("app.access.auth.time.time", lambda: end - 300)
+    await own_world.later(300)
     error_of(await one.call("POST", _path(one.id), {}), 401, "session_token_expired")
 
 
@@ -94,14 +94,14 @@ async def test_grant_is_known_after_a_restart_and_a_rebuild(own_world: ServiceWo
     assert _until(await _rotate(one, 2_592_000)) == end
 
 
-async def test_grant_that_is_over_ends_rotations(own_world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_grant_that_is_over_ends_rotations(own_world: ServiceWorld) -> None:
     world = own_world
-    one, end = await _grant(world, 600)
+    one, _ = await _grant(world, 600)
     headers = {"Idempotency-Key": "over"}
     await _rotate(one, 60, headers=headers)
     await _lose(world, "over")
 
-    monkeypatch.setattr("app.wallets.sessions.time.time", lambda: end + 1)
+    await world.later(601)
     error_of(await one.call("POST", _path(one.id), {"ttlSeconds": 60}, headers=headers), 401, "session_token_expired")
 
 

@@ -1,10 +1,13 @@
-"""`agent-vault keeper` next to `serve`, killed between sending and confirmation, and started again."""
+"""`agent-vault keeper` next to `serve`: killed between sending and confirmation, and on a host whose clock is off."""
 
 import asyncio
+import time
 from pathlib import Path
 
 import httpx
+import pytest
 
+from app.core.timestamps import iso, parse_iso_ms
 from tests.support.processes import COMMAND_LINE, PATIENCE, exit_code, running, serving
 
 #: Runs the command line and kills it as soon as the chain has accepted a transaction of the keeper.
@@ -16,6 +19,15 @@ async def deadly(self, *arguments):
     await send(self, *arguments)
     os.kill(os.getpid(), signal.SIGKILL)
 Keeper._send = deadly
+from app.server.cli import main
+main(sys.argv[1:])
+"""
+#: Runs the command line in a process whose clock is so many hours off.
+_SHIFTED = """
+import sys, time
+hours = float(sys.argv.pop(1))
+for name, unit in (("time", 1), ("time_ns", 10**9)):
+    setattr(time, name, lambda real=getattr(time, name), shift=int(hours * 3600 * unit): real() + shift)
 from app.server.cli import main
 main(sys.argv[1:])
 """
@@ -45,6 +57,27 @@ async def test_keeper_killed_after_sending_still_tops_up_once(tmp_path: Path) ->
         rows = (await client.get(f"/v1/wallets/{wallet}/transactions?type=funding")).json()["data"]
         assert [(row["amount"], row["status"]) for row in rows] == [("25.00", "confirmed")]
         assert await _balance(client, wallet) == "25.00"
+
+
+@pytest.mark.parametrize("hours", [-5, 5])
+async def test_keeper_with_a_clock_hours_off_freezes_in_time(tmp_path: Path, hours: int) -> None:
+    async with serving(tmp_path, COMMAND_LINE, **_KEEPER_ELSEWHERE) as serve:
+        client = serve.client
+        ends = int(time.time()) + 4
+        rules = {"name": "Soon over", "expiry": iso(ends)}
+        policy = (await client.post("/v1/policies", json=rules)).json()["policy_id"]
+        body = {"agentId": "soon", "label": "Soon", "policyId": policy}
+        wallet = (await client.post("/v1/wallets", json=body)).json()["wallet_id"]
+
+        keeper = (str(hours), "keeper", "--data-dir", str(tmp_path), "--rpc-url", serve.rpc)
+        async with running(_SHIFTED, *keeper, until=b"Keeper at work", **_KEEPER_ELSEWHERE):
+            async with asyncio.timeout(PATIENCE):
+                while (await client.get(f"/v1/wallets/{wallet}")).json()["status"] != "frozen":  # noqa: ASYNC110 - asks over HTTP
+                    await asyncio.sleep(0.05)
+
+        events = (await client.get(f"/v1/events?event=policy.expired&walletId={wallet}")).json()["data"]
+        [frozen] = [parse_iso_ms(one["timestamp"]) / 1000 for one in events]
+        assert ends <= frozen < ends + PATIENCE
 
 
 async def _balance(client: httpx.AsyncClient, wallet: str) -> str:

@@ -176,7 +176,9 @@ class Scene:
         self.db = Database(folder / "alerts.db")
         self.settings = Settings(smtp_tls="none", alert_interval=3600, **settings)
         self.projector = Projector(self.db, self._changes)
-        self.watcher = Watcher(self.db, self.projector, self.settings, clock=lambda: self.now)
+        self.watcher = Watcher(
+            self.db, self.projector, self.settings, chain_clock=lambda: self.now, clock=lambda: self.now
+        )
 
     async def _changes(self, after: int, limit: int) -> list[StoredEvent]:
         return [row for row in self.rows if row.id > after][:limit]

@@ -220,9 +220,10 @@ class ServiceWorld:
         return str(owner)
 
     async def later(self, seconds: float) -> None:
-        """Let the chain's time pass: its clock jumps, and the service gets a valid blockhash."""
+        """Let the chain's time pass: its clock jumps, and the service knows."""
         self.clock.ahead += seconds
         await self.service.chain.blockhash(fresh=True)
+        await self.service.clock.read()
 
     # Requests
 
