@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -16,9 +17,11 @@ from app.access.keyring import KeyRing, Principal, Role
 from app.access.sealing import AnswerSeal
 from app.api._parsing import query_items, read_json, validation_error
 from app.api.fields import Body, ErrorEnvelope, IdempotencyKey, PolicyViolationEnvelope, Query
+from app.api.money_body import MoneyBody
 from app.core.errors import CATALOGUE, ApiError, NotFoundError, RequestError, UnavailableError
 from app.submission.context import Service
 from app.submission.idempotency import Claim, Fingerprint, Idempotency, body_hash
+from app.submission.restoration import Restoration
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[BaseModel]])
@@ -33,6 +36,7 @@ _ALWAYS = (
     "storage_unavailable",
 )
 _BODIES = ("request_too_large", "request_timeout")
+_MONEY = ("restore_catching_up", "restore_unacknowledged")
 _SESSION = ("session_token_invalid", "session_token_expired")
 _CHANGES = ("idempotency_conflict", "idempotency_in_progress", "signer_unavailable")
 
@@ -127,6 +131,11 @@ def operation(
 
             async def work(claim: Claim) -> bytes:
                 call = Call(service, principal, request, claim)
+                if isinstance(arguments, MoneyBody):
+                    claim.admit = partial(service.part(Restoration).admit, acknowledged=arguments.after_restore)
+                    if claim.attempt is None:
+                        # Before anything is looked up: what is refused must not depend on what was forgotten.
+                        claim.admit()
                 try:
                     result = await (handler(call) if arguments is None else handler(call, arguments))
                 except ApiError as error:
@@ -154,6 +163,7 @@ def operation(
             "insufficient_permissions",
             *(_CHANGES if changes else ()),
             *(_BODIES if body else ()),
+            *(_MONEY if body and issubclass(body, MoneyBody) else ()),
             *(_SESSION if session else ()),
             *errors,
         }
@@ -194,6 +204,8 @@ async def _arguments(request: Request, body: type[Body] | None, query: type[Quer
 
 
 _KEY = TypeAdapter(IdempotencyKey)
+#: Fields in which repetitions of a request may differ.
+_NOT_COMPARED = {"idempotency_key", "after_restore"}
 
 
 def _fingerprint(
@@ -211,7 +223,7 @@ def _fingerprint(
             _KEY.validate_python(key)
         except ValidationError:
             raise RequestError("invalid_request", "Idempotency-Key: must have 1 to 255 characters.") from None
-    parsed: dict[str, Any] = arguments.model_dump(exclude={"idempotency_key"}) if arguments is not None else {}
+    parsed: dict[str, Any] = {} if arguments is None else arguments.model_dump(exclude=_NOT_COMPARED)
     digest, owner = body_hash(parsed, principal.wallet_id), None if seal is None else seal.owner
     return Fingerprint(principal.org, key, request.method, request.url.path, digest, owner)
 

@@ -113,6 +113,12 @@ KINDS = (
     ErrorKind("idempotency_in_progress", 409, "Payments",
         "A request with this idempotency key is still running, or its outcome is not yet known.",
         "Repeat the same request a little later."),
+    ErrorKind("restore_unacknowledged", 409, "Payments",
+        "The service was restored from a backup within the last 24 hours and may have forgotten that it carried out "
+        "this request. Nothing was sent.",
+        "Check in `GET /v1/transactions` whether the money has moved already. If it has not, send the request again "
+        "with `afterRestore` = `true`. The operator of the service can end this sooner with "
+        "`agent-vault restore --gap-checked`."),
     ErrorKind("transaction_not_found", 404, "Payments",
         "The organisation has no transaction with this id.",
         "Check the id."),
@@ -193,6 +199,10 @@ KINDS = (
         "Nothing was sent.",
         "Repeat the request with the same idempotency key once the token works again. A freeze or pause already stops "
         "payments in this service, which signs it as soon as the token can."),
+    ErrorKind("restore_catching_up", 503, "Service",
+        "The service was restored from a backup and is still reading from the chain what happened after it. No money "
+        "moves under an idempotency key that it does not know.",
+        "Repeat the request with the same idempotency key a little later."),
     ErrorKind("storage_unavailable", 503, "Service",
         "The service cannot write or read its database, for instance because the disk is full. What was sent to the "
         "chain before is recovered later.",

@@ -23,6 +23,7 @@ from app.api.fields import (
     Usdc,
     WalletId,
 )
+from app.api.money_body import MoneyBody
 
 #: Limits of the time that the receiver has, in seconds, as in the program.
 MIN_TIMEOUT, MAX_TIMEOUT, DEFAULT_TIMEOUT = 60, 2_592_000, 3_600
@@ -59,7 +60,7 @@ Url = Annotated[
 Proof = Annotated[str, StringConstraints(max_length=512)]
 
 
-class CreateEscrow(Body):
+class CreateEscrow(MoneyBody):
     """Body of an escrow. `toWallet` is a wallet of the organisation or a chain address, not a domain."""
 
     from_wallet: Identifier

@@ -105,7 +105,7 @@ async def _lock(  # noqa: PLR0917
     await wait_for_earlier(service, principal.org, LOCK.waits_for, wallet_id=body.from_wallet)
     paying = await wallets.find_living(service, principal.org, body.from_wallet)
     # Again, because the session may have been rotated meanwhile, and then the old key cannot sign for the wallet.
-    session = session_key(principal, token, paying)
+    session = session_key(principal, token, paying, service.clock)
     spending = Spending(
         paying,
         await _payee(service, paying, body.to_wallet),

@@ -180,7 +180,7 @@ TOOLS = (
         "left of it, and when the same payment would pass.",
         "simulate_payment",
         wallet="wallet_id",
-        fixed={"currency": "USDC", "memo": None},
+        fixed={"currency": "USDC", "memo": None, "after_restore": False},
     ),
     VaultTool(
         "pay",

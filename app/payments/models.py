@@ -3,10 +3,11 @@
 from typing import Literal
 
 from app.api.fields import Amount, Answer, Body, IdempotencyKey, Identifier, Memo, Recipient, Time, Usdc, WalletId
+from app.api.money_body import MoneyBody
 from app.transactions.models import Payment
 
 
-class PayFromWallet(Body):
+class PayFromWallet(MoneyBody):
     """Body of a payment from the wallet in the path."""
 
     to: Recipient
@@ -23,7 +24,7 @@ class CreatePayment(PayFromWallet):
 
 
 class SimulatePayment(Body):
-    """Body of a payment to simulate: the payment's own. `memo` and `idempotencyKey` have no effect here."""
+    """Body of a payment to simulate: the payment's own. `memo`, `idempotencyKey` and `afterRestore` have no effect."""
 
     wallet_id: Identifier
     to: Recipient
@@ -31,6 +32,7 @@ class SimulatePayment(Body):
     currency: Literal["USDC"] = "USDC"
     memo: Memo | None = None
     idempotency_key: IdempotencyKey | None = None
+    after_restore: bool = False
 
 
 class QuickPayment(Payment):

@@ -47,11 +47,13 @@ from app.reconciliation.reconciliation import Reconciliation
 from app.server._data_folder import LOCALHOST, FolderChain, identify, remember, remembered
 from app.server.housekeeping import Housekeeping
 from app.store.database import Database
+from app.store.values import get_value, put_value
 from app.submission.brake import Brake
 from app.submission.context import Service
 from app.submission.idempotency import Idempotency
 from app.submission.plan import PlanType
 from app.submission.recovery import Recovery
+from app.submission.restoration import Restoration
 from app.submission.submitter import Submitter
 from app.transactions.service import shown
 from app.wallets import funding, sessions
@@ -61,6 +63,9 @@ from app.webhooks.dispatcher import Dispatcher
 from app.webhooks.urls import UrlRules
 from idl.codec import Codec, load
 from indexer import Indexer
+
+#: Name of the stored value that tells whether the secret is the database's.
+_SECRET_CHECK = "secret_check"  # noqa: S105 - a name
 
 #: All plan types, by the names under which attempts are stored.
 PLAN_TYPES: Mapping[str, PlanType] = {
@@ -128,9 +133,18 @@ def open_signers(paths: Paths, settings: Settings) -> Signers:
 
 
 def open_state(paths: Paths) -> tuple[Database, bytes]:
-    """Return the database and the service's secret."""
+    """Return the database and the service's secret. Raises KeyFileError if they do not belong together."""
     secret = bytes.fromhex(read_secret(paths.secret))
-    return Database(paths.database), secret
+    db = Database(paths.database)
+    check = _derive(secret, b"check").hex()
+    known = db.read_now(lambda conn: get_value(conn, _SECRET_CHECK))
+    if known is None:
+        db.write_now(lambda conn: put_value(conn, _SECRET_CHECK, check))
+    elif known != check:
+        # With another secret no API key would be recognised, and nothing sealed could be opened.
+        db.close()
+        raise KeyFileError(f"{paths.secret} is not that of this data: put back the right folder {paths.keys}")
+    return db, secret
 
 
 def key_ring(db: Database, secret: bytes, *, cache_seconds: float = 0.0) -> KeyRing:
@@ -232,6 +246,7 @@ async def running(
         recovery = Recovery(
             db, submitter, clock, interval=settings.recovery_interval, grace=2 * settings.confirm_timeout
         )
+        restoration = Restoration(db, catch_up)
         parts: list[object] = [
             Metrics(),
             keys,
@@ -240,6 +255,7 @@ async def running(
             recovery,
             courier,
             domains,
+            restoration,
             Idempotency(db, wait=settings.idempotency_wait),
             DownloadLinks(settings, _derive(secret, b"download links")),
         ]
@@ -250,6 +266,8 @@ async def running(
             projector,
             recovery,
         ]
+        if restoration.pending:
+            works.append(restoration)
         if settings.exports:
             works.append(exporter)
         if settings.alerts:

@@ -26,6 +26,7 @@ from app.projection.projector import Projector
 from app.recipients.service import parse_address
 from app.server import _demo
 from app.server._audit_commands import audit
+from app.server._backup_commands import backup, restore
 from app.server._command_options import address_of, data_folder, open_database, rpc_url, settings_of, usdc_mint
 from app.server._data_folder import beside_service, node_name, remembered, with_folder
 from app.server._faucet_command import faucet
@@ -295,6 +296,8 @@ def rotate_key(key_id: str, data_dir: Path | None, org: str | None, overlap: int
 
 
 main.add_command(orgs)
+main.add_command(backup)
+main.add_command(restore)
 main.add_command(faucet)
 main.add_command(mcp)
 main.add_command(audit)

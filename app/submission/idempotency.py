@@ -57,6 +57,10 @@ def body_hash(body: dict[str, Any], bound_to: str | None = None) -> str:
     return hashlib.sha256(json.dumps(body | bound, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
+def _admit() -> None:
+    """Admit everything."""
+
+
 class Claim:
     """A request's claim of its idempotency key; without a key it claims nothing.
 
@@ -72,6 +76,8 @@ class Claim:
         repeats: bool = False,
     ) -> None:
         self.attempt = attempt
+        #: Raises an error if the request must not send a new transaction now.
+        self.admit: Callable[[], None] = _admit
         #: Whether an earlier run of the request claimed the key and stored its effect, but did not answer.
         self.repeats = repeats
         self._db = db

@@ -86,8 +86,9 @@ class Submitter:
 
         Raises RefusedError if the simulation fails; then nothing is stored. Raises ``chain_unavailable`` if the chain
         does not answer; once the transaction is stored, the error names its id. Raises the error of a brake that stops
-        it; then nothing was sent, and what was stored is recorded as failed.
+        it; then nothing was sent, and what was stored is recorded as failed. Raises what ``claim.admit`` raises.
         """
+        claim.admit()
         self._brake.check(plan.type, plan.org, plan.wallet_id, attested=plan.attested)
         attempt = await self._prepare(plan)
         await self._store(plan, attempt, claim)

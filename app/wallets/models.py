@@ -24,6 +24,7 @@ from app.api.fields import (
     WalletId,
     at_least_one_change,
 )
+from app.api.money_body import MoneyBody
 
 WalletStatus = Literal["active", "idle", "policy_violation", "frozen", "unfunded", "archived"]
 
@@ -70,7 +71,7 @@ class UpdateWallet(Body):
         return value
 
 
-class FundWallet(Body):
+class FundWallet(MoneyBody):
     """Body of a funding from the reserve."""
 
     amount: Amount
@@ -91,7 +92,7 @@ def _wallets_differ(allocations: list[Allocation]) -> list[Allocation]:
     return allocations
 
 
-class FundWallets(Body):
+class FundWallets(MoneyBody):
     """Body of a funding of several wallets from the reserve."""
 
     allocations: Annotated[
@@ -101,7 +102,7 @@ class FundWallets(Body):
     idempotency_key: IdempotencyKey | None = None
 
 
-class WithdrawFromWallet(Body):
+class WithdrawFromWallet(MoneyBody):
     """Body of a withdrawal to the reserve."""
 
     amount: AmountOrAll

@@ -1,0 +1,184 @@
+"""Archives of a data folder: a zip file with a manifest that has the hash of everything in it."""
+
+import hashlib
+import json
+import os
+import re
+import zipfile
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Literal
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.core.paths import ConfigurationError
+
+_MANIFEST, _SEALED = "manifest.json", "keys.sealed"
+_MAX_MANIFEST = 16 * 1024 * 1024
+#: The only names that are ever written to a disk; an archive with another is refused.
+_DATA = re.compile(r"agent-vault\.db|chain\.db|localnet/localnet\.db|exports/exp_[0-9A-Za-z]{1,64}\.(csv|json)")
+_KEYS = re.compile(r"keys/[0-9A-Za-z][0-9A-Za-z._-]{0,100}|admin-api-key|localnet/faucet\.json")
+_CHUNK = 1024 * 1024
+_BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, NotImplementedError, RuntimeError)
+
+
+class _Part(BaseModel):
+    """Something in the archive, with what it must be."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    size: int = Field(ge=0)
+    sha256: str
+
+
+class _Seal(_Part):
+    """The sealed keys, with the salt and the nonce in base64."""
+
+    salt: str
+    nonce: str
+
+
+class Manifest(BaseModel):
+    """What an archive says about itself."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    format: Literal["agent-vault-backup"] = "agent-vault-backup"
+    version: Literal[1] = 1
+    created_at: str
+    files: dict[str, _Part]
+    sealed: _Seal | None = None
+
+    def bound(self) -> bytes:
+        """Return what the seal covers besides the keys: everything else in the manifest."""
+        return json.dumps(self.model_dump(exclude={"sealed"}), sort_keys=True, separators=(",", ":")).encode()
+
+
+def create_archive(
+    path: Path, manifest: Manifest, files: Mapping[str, Path], keys: Mapping[str, Path] | None, passphrase: str
+) -> None:
+    """Write an archive of ``files`` and, sealed under the passphrase, of ``keys``; it is complete or absent.
+
+    Fills in the manifest. Raises OSError, also if there is such a file already.
+    """
+    draft = path.with_name(f"{path.name}.part")
+    draft.unlink(missing_ok=True)
+    try:
+        with (
+            os.fdopen(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "w+b") as file,
+            zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive,
+        ):
+            for name, source in sorted(files.items()):
+                assert _DATA.fullmatch(name), name
+                with source.open("rb") as content, archive.open(name, "w", force_zip64=True) as member:
+                    manifest.files[name] = _copy(content, member)
+            if keys is not None:
+                sealed, manifest.sealed = _seal(keys, passphrase, manifest.bound())
+                archive.writestr(_SEALED, sealed)
+            archive.writestr(_MANIFEST, manifest.model_dump_json(indent=2))
+            archive.close()
+            file.flush()
+            os.fsync(file.fileno())
+        # Unlike a renaming, this replaces no file that was made meanwhile.
+        os.link(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def open_archive(path: Path) -> Iterator[tuple[zipfile.ZipFile, Manifest]]:
+    """Open an archive that has exactly what its manifest says. Raises ConfigurationError, also while it is read."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if archive.getinfo(_MANIFEST).file_size > _MAX_MANIFEST:
+                raise ValueError
+            manifest = Manifest.model_validate_json(archive.read(_MANIFEST))
+            expected = {_MANIFEST, *manifest.files, *([_SEALED] if manifest.sealed else [])}
+            names = archive.namelist()
+            if len(names) != len(expected) or set(names) != expected:
+                raise ConfigurationError(f"{path} is broken: its content is not that of its manifest")
+            if not all(_DATA.fullmatch(name) for name in manifest.files) or "agent-vault.db" not in manifest.files:
+                raise ConfigurationError(f"{path} has files that no backup has")
+            yield archive, manifest
+    except _BROKEN as error:
+        detail = f" ({type(error).__name__})" if isinstance(error, zipfile.BadZipFile | zlib.error | EOFError) else ""
+        raise ConfigurationError(f"{path} is not a backup made by agent-vault, or it is broken{detail}") from None
+
+
+def extract(archive: zipfile.ZipFile, manifest: Manifest, folder: Path) -> None:
+    """Write the files into a folder. Raises ConfigurationError for a file that is not the manifest's."""
+    for name, part in manifest.files.items():
+        with archive.open(name) as content, _new(folder / name) as file:
+            _require(name, part, _copy(content, file, most=part.size))
+
+
+def extract_keys(archive: zipfile.ZipFile, manifest: Manifest, folder: Path, passphrase: Callable[[], str]) -> None:
+    """Write the sealed keys into a folder. Raises ConfigurationError for a wrong passphrase or an altered archive."""
+    seal = manifest.sealed
+    assert seal is not None
+    content = archive.read(_SEALED)
+    _require(_SEALED, seal, _Part(size=len(content), sha256=hashlib.sha256(content).hexdigest()))
+    key = _derive(passphrase(), b64decode(seal.salt))
+    try:
+        bundle = ChaCha20Poly1305(key).decrypt(b64decode(seal.nonce), content, manifest.bound())
+    except InvalidTag:
+        raise ConfigurationError("the passphrase is wrong, or the archive was altered") from None
+    for name, text in json.loads(bundle).items():
+        if not _KEYS.fullmatch(name):
+            raise ConfigurationError("the archive has keys that no backup has")
+        with _new(folder / name) as file:
+            file.write(b64decode(text))
+
+
+def _seal(keys: Mapping[str, Path], passphrase: str, bound: bytes) -> tuple[bytes, _Seal]:
+    assert all(_KEYS.fullmatch(name) for name in keys)
+    salt, nonce = os.urandom(16), os.urandom(12)
+    bundle = json.dumps({name: b64encode(path.read_bytes()).decode() for name, path in keys.items()}).encode()
+    content = ChaCha20Poly1305(_derive(passphrase, salt)).encrypt(nonce, bundle, bound)
+    return content, _Seal(
+        size=len(content),
+        sha256=hashlib.sha256(content).hexdigest(),
+        salt=b64encode(salt).decode(),
+        nonce=b64encode(nonce).decode(),
+    )
+
+
+def _derive(passphrase: str, salt: bytes) -> bytes:
+    # 128 MB and half a second for each guess. Fixed by the format's version, so that no archive can ask for more.
+    return Scrypt(salt=salt, length=32, n=2**17, r=8, p=1).derive(passphrase.encode())
+
+
+def is_key(name: str) -> bool:
+    """Return whether a file, named from the data folder, belongs to the keys."""
+    return _KEYS.fullmatch(name) is not None
+
+
+def is_data(name: str) -> bool:
+    """Return whether a file, named from the data folder, is in every backup."""
+    return _DATA.fullmatch(name) is not None
+
+
+def _new(path: Path) -> IO[bytes]:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+
+
+def _copy(source: IO[bytes], target: IO[bytes], *, most: int | None = None) -> _Part:
+    """Copy and return what was copied; stops after ``most`` bytes, and one more chunk."""
+    digest, size = hashlib.sha256(), 0
+    while (most is None or size <= most) and (chunk := source.read(_CHUNK)):
+        digest.update(chunk)
+        size += len(chunk)
+        target.write(chunk)
+    return _Part(size=size, sha256=digest.hexdigest())
+
+
+def _require(name: str, expected: _Part, found: _Part) -> None:
+    if (found.size, found.sha256) != (expected.size, expected.sha256):
+        raise ConfigurationError(f"the archive is broken: {name} is not what its manifest says")
