@@ -66,6 +66,8 @@ class Fleet:
         self.policy = ""
         self.agents: list[AgentClient] = []
         self.orders: list[Order] = []
+        #: Addresses of the escrows that were answered as locked, by their ids.
+        self.escrows: dict[str, str] = {}
         self.outcomes: Counter[str] = Counter()
         self.wrong: list[str] = []
         self.requests = 0
@@ -123,6 +125,7 @@ class Fleet:
                 return  # it does not exist yet, and perhaps never will
             escrow = made["escrow_id"]
             one.escrows.append(escrow)
+            self.escrows[escrow] = made["chain_address"]
             end = self._random.random()
             if end < 0.5:
                 proof = {"proofType": "output_hash", "proof": _HASH}
