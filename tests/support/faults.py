@@ -1,7 +1,7 @@
 """A node that lies and forgets: faults between a service and its chain, drawn from a seed.
 
-The faults deny, cut, delay, repeat, refuse and contradict what the node says. They invent nothing: no error of a
-transaction that succeeded, no block that does not exist.
+The faults deny, cut, delay, repeat, refuse and contradict what the node says, one answer at a time: a false one is
+contradicted by the next, or by what another method answers.
 """
 
 import asyncio
@@ -24,7 +24,8 @@ _GARBAGE: list[Any] = [None, 0, -1, 1e308, "text", "", [], {}, [None], [{}], {"v
 #: Codes of a node's refusals: invalid, unknown, internal, behind, `minContextSlot` not reached, rate limit.
 _REFUSALS = (-32600, -32601, -32602, -32603, -32005, -32016, 429)
 _TOO_OLD = -32016
-#: Fields that say what became of something: altered, they would be inventions.
+_FAILURE = {"InstructionError": [0, {"Custom": 6001}]}
+#: Fields that, altered, would make an answer that is not malformed.
 _FATES = frozenset({"id", "jsonrpc", "err", "confirmationStatus"})
 _KEPT = 40
 """Earlier answers to a request that may be repeated."""
@@ -118,13 +119,15 @@ class Faults:
         if self.random.random() < 0.4 and (stale := self._stale(calls)) is not None:
             self.counts["stale"] += 1
             return self._told(calls, stale, body)
-        lie = {
-            "getSignatureStatuses": self._without_statuses,
-            "getTransaction": self._without,
-            "getSignaturesForAddress": self._shortened,
+        lies = {
+            "getSignatureStatuses": [self._without_statuses, self._without_statuses, self._with_failures],
+            "getTransaction": [self._without],
+            "getSignaturesForAddress": [self._shortened],
+            "getBlock": [self._without_signatures],
         }.get(method)
-        if lie is None:
+        if lies is None:
             return None
+        lie = self.random.choice(lies)
         answers = _parsed(await through(body))
         if answers is None or any("result" not in one for one in answers):
             return None
@@ -134,6 +137,13 @@ class Faults:
     def _without_statuses(self, result: Any) -> Any:
         share = self.random.choice([0.3, 1.0])
         return {**result, "value": [None if self.random.random() < share else one for one in result["value"]]}
+
+    def _with_failures(self, result: Any) -> Any:
+        """Tell of failures that the transactions themselves do not show."""
+        return {**result, "value": [None if one is None else {**one, "err": _FAILURE} for one in result["value"]]}
+
+    def _without_signatures(self, result: Any) -> Any:
+        return result and {**result, "signatures": self._shortened(result.get("signatures") or [])}
 
     def _without(self, result: Any) -> Any:
         return None if self.random.random() < 0.7 else result
