@@ -243,9 +243,10 @@ async def test_freeze_of_a_full_disk_does_not_pay_what_waits(own_world: ServiceW
 
 async def test_pause_is_repeated_after_an_earlier_unpause_has_landed(own_world: ServiceWorld) -> None:
     world, path = own_world, "/v1/organization/pause"
-    await world.restart(confirm_timeout=0.5)
+    patience = world.settings.confirm_timeout
     wallet, to = await world.wallet(), await world.payee()
     await world.ok("POST", path, {"paused": True})
+    await world.restart(confirm_timeout=0.5)
     world.line.lose_requests = lambda method: method == "sendTransaction"
     lost = error_of(await world.call("POST", path, {"paused": False}), 503, "chain_unavailable")["tx_id"]
     world.line.mend()
@@ -258,5 +259,6 @@ async def test_pause_is_repeated_after_an_earlier_unpause_has_landed(own_world: 
     error_of(await world.pay(wallet, to, "1"), 422, "org_paused")
     await _until(lambda: not world.service.brake.unattended())
     error_of(await world.pay(wallet, to, "1"), 422, "org_paused")
+    await world.restart(confirm_timeout=patience)
     await world.ok("POST", path, {"paused": False})
     assert (await world.pay(wallet, to, "1")).status_code == 200
