@@ -31,7 +31,6 @@ GUIDES: Mapping[str, str] = {
     "operations": "Operations",
     "mcp": "Tools for agents (MCP)",
     "tokens": "Keys in a token",
-    "operations": "Operations",
 }
 """Title of each guide by its name in file and path."""
 
