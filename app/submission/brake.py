@@ -153,15 +153,24 @@ class Brake:
         def put(conn: Connection) -> None:
             put_brake(conn, hold.row)
             self._stop(conn, hold)
+
+        def put_and_record(conn: Connection) -> None:
+            put(conn)
             if entry is not None:
                 append(conn, entry)
 
         try:
+            await self._db.write(put_and_record)
+        except Exception as error:  # noqa: BLE001 - whatever the log's fault is, the brake is stored without it
+            _log.warning("brake_not_recorded", scope=hold.row.scope, kind=hold.row.kind, error=str(error))
+            if entry is not None:
+                self._recorder.later(entry)
+        else:
+            return
+        try:
             await self._db.write(put)
         except WRITE_ERRORS as error:
             _log.warning("brake_not_stored", scope=hold.row.scope, kind=hold.row.kind, error=str(error))
-            if entry is not None:
-                self._recorder.later(entry)
 
     def _stop(self, conn: Connection, hold: Hold) -> None:
         row, types = hold.row, self._types[hold.row.kind]

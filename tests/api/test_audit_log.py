@@ -29,6 +29,7 @@ from app.server.cli import main
 from app.store.attempts import attempt
 from app.store.audit import SERVICE, LogEntry, entries_after, heads, log_head, table
 from app.store.audit_actions import ACTIONS, Action
+from app.store.brakes import BrakeRow, all_brakes, put_brake
 from app.store.feed import FeedFilter, feed
 from app.store.state_tables import attempts, idempotency
 from tests.support.escrows import agent, of
@@ -414,9 +415,16 @@ async def test_freeze_that_the_log_cannot_take_is_in_force(
     world = own_world
     wallet, to = await world.wallet(), await world.payee()
 
-    def fail(*_arguments: object) -> None:
-        raise OSError("no log")
+    held: list[list[BrakeRow]] = []
 
+    def fail(*_arguments: object) -> None:
+        raise RuntimeError("no log")
+
+    def put(conn: Connection, brake: BrakeRow) -> None:
+        put_brake(conn, brake)
+        held.append(all_brakes(conn))
+
+    monkeypatch.setattr("app.submission.brake.put_brake", put)
     monkeypatch.setattr("app.submission.brake.append", fail)
 
     frozen = await world.ok("PATCH", f"/v1/wallets/{wallet['wallet_id']}", {"status": "frozen"})
@@ -424,6 +432,8 @@ async def test_freeze_that_the_log_cannot_take_is_in_force(
     assert frozen["status"] == "frozen"
     error_of(await world.pay(wallet, to, "1"), 422, "wallet_frozen")
     await _until(lambda: _entries(world)[-1].action == "wallet.freeze")
+    # And its row was stored without the entry.
+    assert [[one.scope for one in rows] for rows in held] == [[wallet["wallet_id"]]] * 2
 
 
 async def test_brake_that_the_chain_refuses_is_on_record(own_world: ServiceWorld) -> None:
