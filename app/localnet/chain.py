@@ -220,6 +220,14 @@ class Chain:
         stored = self.storage.status(signature)
         return None if stored is None else (stored, self.commitment_of_slot(stored.slot))
 
+    def block(self, slot: int, commitment: Commitment) -> list[StoredTransaction] | None:
+        """Return the transactions of a slot's block, None if the block has not reached `commitment`."""
+        # The current slot's block is not complete, and what is not written yet may still be lost.
+        reached = slot <= self.newest_at(commitment) and slot < self.timeline.slot()
+        if not reached or any(executed.row.slot <= slot for executed in self._unwritten.values()):
+            return None
+        return self.storage.transactions_in(slot)
+
     async def confirmation(self, signature: Signature) -> Any:
         """Wait until a transaction is confirmed and return its error in JSON form, None for success.
 

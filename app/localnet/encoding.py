@@ -95,6 +95,16 @@ def transaction_json(stored: StoredTransaction, encoding: str, max_version: int 
     `encoding` is binary, base58, base64, json or jsonParsed. `max_version` is the newest version the client reads, None
     if it reads legacy transactions only. Raises MethodError: the transaction's version is newer.
     """
+    shown = _transaction_members(stored, encoding, max_version)
+    return Raw(f'{{"slot":{stored.slot},"blockTime":{stored.block_time},{shown}}}')
+
+
+def block_transaction_json(stored: StoredTransaction, encoding: str, max_version: int | None) -> Raw:
+    """Return a stored transaction as getBlock shows it in full; otherwise as ``transaction_json``."""
+    return Raw(f"{{{_transaction_members(stored, encoding, max_version)}}}")
+
+
+def _transaction_members(stored: StoredTransaction, encoding: str, max_version: int | None) -> str:
     versioned = stored.wire_is_versioned
     if versioned and max_version is None:
         raise MethodError(
@@ -117,7 +127,7 @@ def transaction_json(stored: StoredTransaction, encoding: str, max_version: int 
             meta = to_json(body)
         shown = to_json({"message": message, "signatures": [str(one) for one in transaction.signatures]})
     version = "" if max_version is None else f'"version":{0 if versioned else to_json("legacy")},'
-    return Raw(f'{{"slot":{stored.slot},"blockTime":{stored.block_time},{version}"meta":{meta},"transaction":{shown}}}')
+    return f'{version}"meta":{meta},"transaction":{shown}'
 
 
 def instruction_json(instruction: CompiledInstruction, stack_height: int) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from solders.hash import Hash
 from solders.pubkey import Pubkey
 from solders.signature import Signature
 
@@ -14,9 +15,10 @@ from app.localnet.context import (
     commitment_of,
     transaction_encoding,
 )
-from app.localnet.encoding import Raw, transaction_json
-from app.localnet.errors import TRANSACTION_NOT_FOUND, MethodError, invalid_params
+from app.localnet.encoding import Raw, block_transaction_json, transaction_json
+from app.localnet.errors import BLOCK_NOT_AVAILABLE, TRANSACTION_NOT_FOUND, MethodError, invalid_params
 from app.localnet.params import Commitment
+from app.localnet.storage import to_json
 from app.localnet.timeline import FINALIZED_DEPTH
 
 _MAX_STATUSES = 256
@@ -48,6 +50,23 @@ def _transaction_config(value: Any) -> dict[str, Any]:
     return config
 
 
+_block_fields = params.config(
+    "RpcBlockConfig",
+    {
+        "commitment": params.commitment,
+        "encoding": transaction_encoding,
+        "transactionDetails": params.choice("full", "signatures", "none"),
+        "rewards": params.boolean,
+        "maxSupportedTransactionVersion": params.unsigned("u8", 255),
+    },
+)
+
+
+def _block_config(value: Any) -> dict[str, Any]:
+    config: dict[str, Any] = _block_fields({"encoding": value} if isinstance(value, str) else value)
+    return config
+
+
 def _written_commitment(config: dict[str, Any]) -> Commitment:
     commitment = commitment_of(config)
     if commitment is Commitment.PROCESSED:
@@ -62,6 +81,36 @@ def get_transaction(node: Node, signature: Signature, config: dict[str, Any]) ->
     if stored is None or node.chain.commitment_of_slot(stored.slot) < commitment:
         return None
     return transaction_json(stored, config.get("encoding", "json"), config.get("maxSupportedTransactionVersion"))
+
+
+def get_block(node: Node, slot: int, config: dict[str, Any]) -> Raw:
+    """Return a slot's block with its transactions in full, their signatures, or neither.
+
+    Every slot has a block, also an empty one, so none was skipped.
+    """
+    commitment = _written_commitment(config)
+    found = node.chain.block(slot, commitment)
+    if found is None:
+        raise MethodError(BLOCK_NOT_AVAILABLE, f"Block not available for slot {slot}")
+    details = config.get("transactionDetails", "full")
+    timeline = node.chain.timeline
+    block: dict[str, Any] = {
+        "blockHeight": slot,
+        "blockTime": timeline.block_time(slot),
+        "blockhash": str(timeline.blockhash(slot)),
+        "parentSlot": max(0, slot - 1),
+        "previousBlockhash": str(timeline.blockhash(slot - 1) if slot else Hash.default()),
+    }
+    if config.get("rewards", True):
+        block["rewards"] = []
+    if details == "signatures":
+        block["signatures"] = [str(Signature(one.signature)) for one in found]
+    members = to_json(block)
+    if details != "full":
+        return Raw(members)
+    encoding, version = config.get("encoding", "json"), config.get("maxSupportedTransactionVersion")
+    shown = ",".join(block_transaction_json(one, encoding, version) for one in found)
+    return Raw(f'{members[:-1]},"transactions":[{shown}]}}')
 
 
 def get_signature_statuses(node: Node, signatures: list[Signature], _config: dict[str, Any]) -> dict[str, Any]:
@@ -122,6 +171,7 @@ def _seq(node: Node, signature: Signature) -> int:
 _SIGNATURES = params.sequence(params.signature, _MAX_STATUSES)
 
 METHODS = {
+    "getBlock": Method(get_block, (params.u64, _block_config), 1),
     "getTransaction": Method(get_transaction, (params.signature, _transaction_config), 1),
     "getSignatureStatuses": Method(get_signature_statuses, (_SIGNATURES, _status_config), 1),
     "getSignaturesForAddress": Method(get_signatures_for_address, (params.pubkey, _addresses_fields), 1),

@@ -207,6 +207,23 @@ class Storage:
         )
         return [StoredStatus(*row) for row in rows]
 
+    def transactions_in(self, slot: int) -> list[StoredTransaction]:
+        """Return the transactions executed in `slot`, in their order."""
+        rows = self._reader.execute(
+            f"SELECT {_TRANSACTION_COLUMNS} FROM transactions WHERE seq >= ? AND seq < ? ORDER BY seq",  # noqa: S608 - fixed names
+            (self._first_from(slot), self._first_from(slot + 1)),
+        )
+        return [StoredTransaction(*row) for row in rows]
+
+    def _first_from(self, slot: int) -> int:
+        """Return the `seq` of the first transaction in `slot` or later: slots rise with `seq` and have no index."""
+        low, high = 1, self.transaction_count() + 1
+        while low < high:
+            middle = (low + high) // 2
+            [found] = self._reader.execute("SELECT slot FROM transactions WHERE seq = ?", (middle,)).fetchone()
+            low, high = (middle + 1, high) if found < slot else (low, middle)
+        return low
+
     def wires_since(self, slot: int) -> list[bytes]:
         """Return the serialised transactions executed in `slot` or later."""
         # Slots rise with seq and have no index: the inner query reads only the rows wanted and one more.

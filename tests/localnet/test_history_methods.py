@@ -204,3 +204,81 @@ async def test_awaiting_a_confirmation_in_process(rpc: Client) -> None:
         signature = transaction.signatures[0]
         assert await rpc.localnet.chain.confirmation(signature) == err
         assert await rpc.localnet.chain.confirmation(signature) == err
+
+
+async def test_block_has_the_transactions_of_its_slot_in_their_order(rpc: Client, clock: ManualClock) -> None:
+    # Given two transactions in slot 5, and others before and after
+    sender = await rpc.wallet()
+    sent: dict[int, list[str]] = {}
+    for slot in (3, 5, 5, 9):
+        clock.advance_slots(slot - max([0, *sent]))
+        transaction = rpc.signed(sender, pay(sender, sender.pubkey(), 1), distinct())
+        sent.setdefault(slot, []).append(await rpc.send(transaction))
+    clock.advance_slots(1)
+    options = {"transactionDetails": "signatures", "rewards": False, **VERSIONED}
+    # When the blocks are asked for
+    blocks = {slot: await rpc("getBlock", slot, options) for slot in range(10)}
+    # Then each has its own, and follows the one before
+    assert [blocks[slot]["signatures"] for slot in (3, 5, 9)] == [sent[3], sent[5], sent[9]]
+    assert blocks[0]["signatures"]
+    assert [blocks[slot]["signatures"] for slot in (1, 2, 4, 6, 7, 8)] == [[]] * 6
+    assert {slot: blocks[slot]["parentSlot"] for slot in (0, 1, 9)} == {0: 0, 1: 0, 9: 8}
+    assert {slot: blocks[slot]["blockHeight"] for slot in blocks} == {slot: slot for slot in blocks}
+    assert blocks[5]["previousBlockhash"] == blocks[4]["blockhash"] != blocks[5]["blockhash"]
+    assert blocks[5]["blockTime"] == await rpc("getBlockTime", 5)
+    assert set(blocks[5]) == {
+        *("blockHeight", "blockTime", "blockhash", "parentSlot", "previousBlockhash", "signatures"),
+    }
+
+
+@pytest.mark.parametrize("encoding", ["json", "jsonParsed", "base64"])
+async def test_full_block_shows_transactions_as_get_transaction_does(
+    rpc: Client, clock: ManualClock, encoding: str
+) -> None:
+    sender = await rpc.wallet()
+    clock.advance_slots(1)
+    signature = await rpc.send(rpc.signed(sender, pay(sender, sender.pubkey(), 1)))
+    clock.advance_slots(1)
+    alone = await rpc("getTransaction", signature, {"encoding": encoding, **VERSIONED})
+    block = await rpc("getBlock", 1, {"encoding": encoding, **VERSIONED})
+    assert block["transactions"] == [{key: alone[key] for key in ("transaction", "meta", "version")}]
+    assert block["rewards"] == []
+    assert "signatures" not in block
+    bare = await rpc("getBlock", 1, {"transactionDetails": "none", **CONFIRMED})
+    assert "transactions" not in bare
+    assert bare["blockhash"] == block["blockhash"]
+
+
+async def test_block_that_is_not_complete_or_not_final_is_not_available(rpc: Client, clock: ManualClock) -> None:
+    sender = await rpc.wallet()
+    clock.advance_slots(40)
+    signature = await rpc.send(rpc.signed(sender, pay(sender, sender.pubkey(), 1)))
+    for slot, options in ((40, CONFIRMED), (41, CONFIRMED), (2**40, CONFIRMED), (9, {}), (40, {})):
+        error = await rpc.failure("getBlock", slot, options)
+        assert (error.code, error.message) == (-32004, f"Block not available for slot {slot}")
+    assert (await rpc("getBlock", 8))["transactions"] == []
+    clock.advance_slots(33)
+    final = {"transactionDetails": "signatures"}
+    assert (await rpc("getBlock", 40, final))["signatures"] == [signature]
+
+
+async def test_block_is_refused_like_a_transaction(rpc: Client, clock: ManualClock) -> None:
+    sender = await rpc.wallet()
+    await rpc.send(rpc.signed(sender, pay(sender, sender.pubkey(), 1)))
+    clock.advance_slots(1)
+    assert (await rpc.failure("getBlock", 0, CONFIRMED)).code == -32015
+    assert (await rpc.failure("getBlock", 0, {"commitment": "processed"})).code == -32602
+    assert (await rpc.failure("getBlock", 0, {"transactionDetails": "all"})).code == -32602
+    assert (await rpc.failure("getBlock", "x")).code == -32602
+    assert (await rpc("getBlock", 0, {"transactionDetails": "signatures", **CONFIRMED}))["signatures"]
+
+
+async def test_block_that_is_not_written_yet_is_not_available(rpc: Client, clock: ManualClock) -> None:
+    sender = await rpc.wallet()
+    clock.advance_slots(1)
+    rpc.localnet.chain.send(rpc.legacy(sender, pay(sender, sender.pubkey(), 1)), preflight=True)
+    clock.advance_slots(1)
+    # The writer has not run yet.
+    assert rpc.localnet.chain.block(1, Commitment.CONFIRMED) is None
+    await rpc.localnet.chain.flush()
+    assert len(rpc.localnet.chain.block(1, Commitment.CONFIRMED) or ()) == 1
