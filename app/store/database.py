@@ -4,8 +4,9 @@ import asyncio
 import contextvars
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,8 +26,13 @@ Work = Callable[[Connection], T]
 WRITE_ERRORS = (StorageUnavailableError, SQLAlchemyError, sqlite3.Error, OSError)
 """What a write raises when the database cannot be written, such as on a full disk."""
 
+Step = Callable[[Work[Any]], Awaitable[Any]]
+"""Runs one piece of work within a long transaction and returns its result."""
+
 _BUSY_TIMEOUT = 10.0
 """Seconds to wait while another process (the command line) writes."""
+_WAL_LIMIT = 64 * 1024 * 1024
+"""Bytes to which the write-ahead log is cut again after a long transaction made it grow."""
 
 
 @dataclass(slots=True)
@@ -39,9 +45,9 @@ class Database:
     """The service's SQLite database.
 
     A commit waits for the disk, so callers share it: all work passed to `write` during one commit goes into the next,
-    each piece in its own savepoint. Statements run in the event loop's thread, where they take microseconds. Only the
-    commit, which waits without the interpreter lock, runs in another thread, which does nothing else, so no commit
-    queues behind reads.
+    each piece in its own savepoint. Statements run in the event loop's thread, where they take microseconds. Only what
+    waits runs in another thread, which does nothing else, so no commit queues behind reads: the commit, which waits for
+    the disk, and the begin, if another process writes.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -49,14 +55,16 @@ class Database:
 
         Raises `ConfigurationError` if the file has a schema that this version does not know.
         """
-        self._writer = _engine(path, "BEGIN IMMEDIATE")
-        self._readers = _engine(path, "BEGIN")
+        # Begins without waiting; `_begin` decides in which thread to wait.
+        self._writer = _engine(path, "BEGIN IMMEDIATE", timeout=0.0)
+        self._readers = _engine(path, "BEGIN", timeout=_BUSY_TIMEOUT)
         self._thread = threading.local()
         self._open_readers: list[Connection] = []
         self._connection = self._writer.connect()
         # Held by the thread that uses the writer's connection.
         self._lock = threading.Lock()
         self._committer = ThreadPoolExecutor(1, thread_name_prefix="commit")
+        self._long = ThreadPoolExecutor(1, thread_name_prefix="long-write")
         self._reading = ThreadPoolExecutor(thread_name_prefix="read")
         self._jobs: list[_Job] = []
         self._flusher: asyncio.Task[None] | None = None
@@ -84,6 +92,43 @@ class Database:
         """Run `work` in a transaction of its own, blocking this thread until it is committed."""
         with self._lock:
             return self._transaction(work)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Step]:
+        """Hold the writer for work of many steps: all of it is committed together at the end, or none of it is.
+
+        Each step runs in a thread, and may take long. Reads see the state before; other writes wait for the end. Raises
+        ``storage_unavailable`` as ``write`` does.
+        """
+        loop, held = asyncio.get_running_loop(), threading.Event()
+
+        def begin() -> None:
+            self._lock.acquire()
+            try:
+                self._begin()
+            except BaseException:
+                self._lock.release()
+                raise
+            held.set()
+
+        def end() -> None:
+            if held.is_set():
+                try:
+                    self._connection.rollback()  # changes nothing after a commit
+                finally:
+                    self._lock.release()
+
+        try:
+            # One thread runs all of it in order, so the end comes after a step whose caller was cancelled.
+            await loop.run_in_executor(self._long, begin)
+            yield lambda work: loop.run_in_executor(self._long, work, self._connection)
+            await loop.run_in_executor(self._long, self._connection.commit)
+        except (DBAPIError, sqlite3.Error) as error:
+            if is_storage_error(error):
+                raise StorageUnavailableError from error
+            raise
+        finally:
+            await asyncio.shield(loop.run_in_executor(self._long, end))
 
     async def read(self, work: Work[T], *, in_thread: bool = False) -> T:
         """Run `work` on a snapshot of the database.
@@ -118,6 +163,7 @@ class Database:
             for connection in (self._connection, *self._open_readers):
                 connection.close()
         self._committer.shutdown(wait=False)
+        self._long.shutdown(wait=False)
         self._writer.dispose()
         self._readers.dispose()
 
@@ -129,7 +175,17 @@ class Database:
             self._open_readers.append(connection)
         return connection
 
+    def _begin(self) -> None:
+        """Begin a transaction; blocks this thread while another process writes."""
+        execute = _driver(self._connection).execute
+        execute(f"PRAGMA busy_timeout={round(_BUSY_TIMEOUT * 1000)}")
+        try:
+            self._connection.begin()
+        finally:
+            execute("PRAGMA busy_timeout=0")
+
     def _transaction(self, work: Work[T]) -> T:
+        self._begin()
         try:
             result = work(self._connection)
             self._connection.commit()
@@ -143,12 +199,22 @@ class Database:
         while self._jobs:
             if not self._lock.acquire(blocking=False):
                 await in_thread(self._lock.acquire)
-            batch, self._jobs = self._jobs, []
+            batch: list[_Job] = []
             try:
+                try:
+                    self._connection.begin()
+                except sqlite3.OperationalError as error:
+                    if not _is_busy(error):
+                        raise
+                    # Another process writes. Wait elsewhere: this thread serves all other requests.
+                    await in_thread(self._begin)
+                batch, self._jobs = self._jobs, []
                 finished = self._run(batch)
             except Exception as error:  # noqa: BLE001 - a missing disk or lock fails all who share the transaction
                 self._connection.rollback()
                 self._lock.release()
+                if not batch:
+                    batch, self._jobs = self._jobs, []
                 _answer([(job, None) for job in batch], error)
                 continue
             await in_thread(self._commit, finished)
@@ -156,7 +222,6 @@ class Database:
     def _run(self, batch: list[_Job]) -> list[tuple[_Job, Any]]:
         """Run every job in its own savepoint; return those that succeeded with their results."""
         finished = []
-        self._connection.begin()
         execute = _driver(self._connection).execute
         for job in batch:
             if job.future.cancelled():
@@ -196,6 +261,11 @@ def _driver(connection: Connection) -> Any:
     return connection.connection.dbapi_connection
 
 
+def _is_busy(error: sqlite3.Error) -> bool:
+    # The lower byte is the primary code.
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF == sqlite3.SQLITE_BUSY
+
+
 def _answer(finished: list[tuple[_Job, Any]], failure: Exception | None) -> None:
     for job, result in finished:
         if job.future.done():
@@ -206,7 +276,7 @@ def _answer(finished: list[tuple[_Job, Any]], failure: Exception | None) -> None
             job.future.set_result(result)
 
 
-def _engine(path: str | Path, begin: str) -> Engine:
+def _engine(path: str | Path, begin: str, *, timeout: float) -> Engine:
     arguments = {"timeout": _BUSY_TIMEOUT, "check_same_thread": False}
     engine = create_engine(
         f"sqlite:///{path}",
@@ -222,8 +292,10 @@ def _engine(path: str | Path, begin: str) -> Engine:
     def configure(connection: Any, _record: Any) -> None:
         # Otherwise Python's driver would begin and commit on its own, which breaks savepoints.
         connection.isolation_level = None
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "temp_store=MEMORY"):
+        pragmas = ("synchronous=FULL", "foreign_keys=ON", "temp_store=MEMORY", f"journal_size_limit={_WAL_LIMIT}")
+        for pragma in ("journal_mode=WAL", *pragmas):
             connection.execute(f"PRAGMA {pragma}")
+        connection.execute(f"PRAGMA busy_timeout={round(timeout * 1000)}")
 
     @event.listens_for(engine, "begin")
     def start(connection: Connection) -> None:

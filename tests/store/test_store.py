@@ -15,6 +15,7 @@ import pytest
 from sqlalchemy import Connection, event, func, insert, select, text
 from sqlalchemy.exc import IntegrityError
 
+from app.core.errors import StorageUnavailableError
 from app.core.pages import RecordPage
 from app.core.transaction_types import STATUSES, TYPES
 from app.events.catalogue import EVENTS
@@ -106,6 +107,84 @@ async def test_writes_from_threads_and_the_event_loop_take_turns(db: Database) -
     await asyncio.gather(*(db.write(put(f"loop-{n}", "x")) for n in range(50)))
     await asyncio.gather(*(asyncio.to_thread(thread.join) for thread in threads))
     assert db.read_now(lambda c: c.scalar(select(func.count()).select_from(setting_values))) == 110
+
+
+async def test_wait_for_another_process_blocks_nothing_else(db: Database, tmp_path: Path) -> None:
+    outside = sqlite3.connect(tmp_path / "app.db", isolation_level=None)
+    outside.execute("BEGIN IMMEDIATE")
+    begun = asyncio.get_running_loop().time()
+    writing = asyncio.create_task(db.write(put("name", "value")))
+
+    given_up = asyncio.create_task(db.write(put("given up", "value")))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    given_up.cancel()
+
+    assert asyncio.get_running_loop().time() - begun < 5
+    assert not writing.done()
+    assert await db.read(lambda c: get_value(c, "name")) is None
+    outside.rollback()
+    outside.close()
+    assert await writing == "value"
+    assert db.read_now(lambda c: get_value(c, "given up")) is None
+
+
+async def test_lock_that_another_process_keeps_is_storage_unavailable(
+    db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.store.database._BUSY_TIMEOUT", 0.05)
+    outside = sqlite3.connect(tmp_path / "app.db", isolation_level=None)
+    outside.execute("BEGIN IMMEDIATE")
+    for _ in range(2):
+        with pytest.raises(StorageUnavailableError):
+            await db.write(put("name", "value"))
+    with pytest.raises(StorageUnavailableError):
+        async with db.transaction():
+            pytest.fail("it began")
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        db.write_now(put("name", "value"))
+    outside.rollback()
+    outside.close()
+    assert await db.write(put("name", "value")) == "value"
+
+
+async def test_long_transaction_is_seen_whole_and_other_writes_wait_for_it(db: Database) -> None:
+    async with db.transaction() as step:
+        assert await step(put("first", "1")) == "1"
+        writing = asyncio.create_task(db.write(put("other", "2")))
+        assert await step(lambda c: get_value(c, "first")) == "1"
+        assert await db.read(lambda c: get_value(c, "first")) is None
+        assert not writing.done()
+    assert await writing == "2"
+    assert db.read_now(lambda c: [get_value(c, name) for name in ("first", "other")]) == ["1", "2"]
+
+
+async def test_failed_or_cancelled_long_transaction_leaves_nothing(db: Database) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(connection: Connection) -> None:
+        begun.set()
+        assert go_on.wait(10)
+        put_value(connection, "slow", "x")
+
+    async def long(work: Callable[[Connection], Any]) -> None:
+        async with db.transaction() as step:
+            await step(put("first", "x"))
+            await step(work)
+
+    with pytest.raises(ZeroDivisionError):
+        await long(lambda _connection: 1 / 0)
+    running = asyncio.create_task(long(slow))
+    await asyncio.to_thread(begun.wait, 10)
+    running.cancel()
+    waiting = asyncio.create_task(long(slow))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    go_on.set()
+    ended = await asyncio.gather(running, waiting, return_exceptions=True)
+    assert [type(one) for one in ended] == [asyncio.CancelledError] * 2
+    assert await db.write(put("after", "y")) == "y"
+    assert db.read_now(lambda c: [get_value(c, name) for name in ("first", "slow", "after")]) == [None, None, "y"]
 
 
 async def test_closing_waits_for_a_read_that_nobody_waits_for_any_more(tmp_path: Path) -> None:
