@@ -59,7 +59,7 @@ class Indexer:
         self._codec = codec
         self._program = str(codec.program_id)
         self._chain = ChainClient(transport, program_id=codec.program_id)
-        self._reconciler = Reconciler(self._chain, self.store, self._program, self._ingest)
+        self._reconciler = Reconciler(self._chain, self.store, codec, self._ingest)
         self._poll_interval = poll_interval
         self._check_interval = check_interval
         self._ws_url = ws_url
@@ -177,12 +177,10 @@ class Indexer:
         refuses to answer.
         """
         try:
-            found = await self._chain.account(account, seen=slot)
+            _, count = await self._reconciler.count(account, slot)
             await self.catch_up(seen=slot)
         except RpcError:
             return False
-        # An address without a vault or organisation may still hold lamports.
-        count = int(found.decode(self._codec).data["sequence"]) if found and found.data else 0
         return self.store.holds(account, count)
 
     async def check(self, *, late: bool = True) -> None:

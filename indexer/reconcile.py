@@ -3,10 +3,13 @@
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
-from app.chain.client import ACCOUNT_BATCH, ChainClient
+from app.chain.client import ACCOUNT_BATCH, COMMITMENT, ChainClient
 from app.chain.confirmations import STATUS_BATCH
-from app.chain.errors import RpcError
+from app.chain.errors import ChainUnavailable, RpcError
+from app.chain.records import SignatureStatus
+from idl.codec import Codec
 from indexer.accounts import FollowedAccount
 from indexer.store import EventStore
 
@@ -18,16 +21,31 @@ Ingest = Callable[[Sequence[str]], Awaitable[int]]
 _ACCOUNT_PREFIX = "tokens:"
 _ROUND = 4
 """Batches of token accounts whose balances one check compares, next to the reserves'."""
+_LOOKS = 3
+_LOOK_SLOTS = 8
+"""How many looks, and how many finalized slots apart, must miss a transaction before it may count as rolled back."""
+_SKIPPED_AT_MOST = 64
+"""Slots that are searched for the block after one that was skipped."""
+
+
+@dataclass(slots=True)
+class _Missing:
+    """A transaction that the node does not show where it was stored: the looks so far, and the slot of the last."""
+
+    looks: int
+    slot: int
 
 
 class Reconciler:
     """Compares the store with the chain, a bounded part at a time."""
 
-    def __init__(self, chain: ChainClient, store: EventStore, program: str, ingest: Ingest) -> None:
+    def __init__(self, chain: ChainClient, store: EventStore, codec: Codec, ingest: Ingest) -> None:
         self._chain = chain
         self._store = store
-        self._program = program
+        self._codec = codec
+        self._program = str(codec.program_id)
         self._ingest = ingest
+        self._missing: dict[str, _Missing] = {}
         self._gaps: set[str] = set()
         # The number of oldest transactions whose fate the node did not know; the next check skips them.
         self._undecided = 0
@@ -44,11 +62,14 @@ class Reconciler:
             final, gone, keeps_history = [], [], False
             for one, status in zip(asked, seen.found, strict=True):
                 keeps_history = keeps_history or status is not None
-                if status is not None and status.commitment == "finalized":
+                if status is not None and status.commitment != "finalized":
+                    self._missing.pop(one, None)
+                elif status is not None and status.slot == self._store.slot_of(one):
+                    self._missing.pop(one, None)
                     final.append(one)
                 # There may be several nodes behind one address. That a node does not know a transaction counts only if
                 # it has seen these slots and still knows an older transaction.
-                elif status is None and keeps_history and seen.slot >= slot:
+                elif keeps_history and seen.slot >= slot and await self._is_gone(one, status, slot):
                     gone.append(one)
             self._store.finalize(final)
             if gone:
@@ -60,6 +81,73 @@ class Reconciler:
                 return removed  # the next check continues after them
         self._undecided = 0
         return removed
+
+    async def _is_gone(self, signature: str, status: SignatureStatus | None, slot: int) -> bool:
+        """Return whether a transaction was rolled back, of which the node says that it did not land where it is stored.
+
+        A node may forget or be wrong. So that needs several looks over time, and then two witnesses: the finalized
+        chain, which must not have it in its slot, and the accounts, which must count fewer events than are stored; or
+        the block in which it landed instead.
+        """
+        if not self._is_missing_long(signature, slot):
+            return False
+        stored = self._store.slot_of(signature)
+        assert stored is not None
+        try:
+            if await self._is_in_chain(signature, stored, slot):
+                return False
+            if status is not None:
+                block = await self._chain.final_block(status.slot)
+                gone = block is not None and signature in block.signatures
+            else:
+                gone = not await self._is_counted(signature, slot)
+        except (ChainUnavailable, RpcError) as error:
+            logger.warning("whether the transaction %s was rolled back is not known yet: %s", signature, error)
+            return False
+        if gone:
+            logger.warning("the transaction %s in slot %d was rolled back", signature, stored)
+            del self._missing[signature]
+        return gone
+
+    def _is_missing_long(self, signature: str, slot: int) -> bool:
+        """Count a look that missed a transaction; return whether there were enough by now."""
+        known = self._missing.setdefault(signature, _Missing(0, slot - _LOOK_SLOTS))
+        if slot < known.slot + _LOOK_SLOTS:
+            return False
+        known.looks += 1
+        known.slot = slot
+        return known.looks >= _LOOKS
+
+    async def _is_in_chain(self, signature: str, slot: int, final: int) -> bool:
+        """Return whether the finalized chain has, or may have, the transaction in this slot.
+
+        A slot without a block was skipped for certain only if the next block's parent is before it: the same answer
+        also stands for a block that the node has lost.
+        """
+        for at in range(slot, min(slot + _SKIPPED_AT_MOST, final + 1)):
+            block = await self._chain.final_block(at)
+            if block is not None:
+                return signature in block.signatures if at == slot else block.parent >= slot
+        return True
+
+    async def _is_counted(self, signature: str, slot: int) -> bool:
+        """Return whether an account that a transaction changed counts as many events as are stored of it."""
+        for stream in self._store.streams_of(signature):
+            at, count = await self.count(stream, slot, "finalized")
+            if count >= self._store.count_up_to(stream, at):
+                return True
+        return False
+
+    async def count(self, stream: str, slot: int, commitment: str = COMMITMENT) -> tuple[int, int]:
+        """Return how many events a vault or organisation counts, as of which slot: this one or a later one.
+
+        Raises `RpcError` if the node has not seen the slot.
+        """
+        found = await self._chain.account(stream, commitment, seen=slot)
+        # An address without a vault or organisation may still hold lamports.
+        if found is None or not found.data:
+            return slot, 0
+        return found.slot, int(found.decode(self._codec).data["sequence"])
 
     async def catch_late(self) -> int:
         """Store what entered the program's history behind the cursor, in slots that are not final yet."""

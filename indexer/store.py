@@ -21,7 +21,7 @@ DEPOSIT = "Deposit"
 BALANCE_OBSERVED = "BalanceObserved"
 """A row's name: a followed account's balance was read from the chain, because the events gave another."""
 REVERTED = "TransactionReverted"
-"""A row's name: the transaction was rolled back before it was final, and its rows are deleted."""
+"""A row's name: the transaction was rolled back before it was final, and its rows are deleted; `orgs` had rows."""
 
 _CHUNK = 500
 _LAST_SLOT = 2**63 - 1
@@ -129,6 +129,21 @@ class EventStore:
         """Return the vaults and organisations that miss an event: their sequence numbers have a hole."""
         return [row[0] for row in self._db.conn.execute("SELECT stream FROM streams WHERE last <> count")]
 
+    def streams_of(self, signature: str) -> set[str]:
+        """Return the vaults and organisations whose events a transaction has."""
+        found = self._db.conn.execute(
+            "SELECT data FROM events WHERE signature = ? AND instruction <> ?", [signature, NOT_AN_EVENT]
+        )
+        return {stream for (data,) in found for stream in _streams(json.loads(data))}
+
+    def count_up_to(self, stream: str, slot: int) -> int:
+        """Return how many events of a vault or organisation are stored up to a slot."""
+        count = self._db.conn.execute("SELECT count FROM streams WHERE stream = ?", [stream]).fetchone()
+        later = self._db.conn.execute(
+            "SELECT data FROM events WHERE slot > ? AND instruction <> ?", [slot, NOT_AN_EVENT]
+        )
+        return (count[0] if count else 0) - sum(stream in _streams(json.loads(data)) for (data,) in later)
+
     def holds(self, stream: str, sequence: int) -> bool:
         """Return whether all events of a vault or organisation up to this sequence number are stored."""
         row = self._db.conn.execute("SELECT last, count FROM streams WHERE stream = ?", [stream]).fetchone()
@@ -198,9 +213,11 @@ class EventStore:
                 slot = self.slot_of(signature)
                 if slot is None:
                     continue
+                found = "SELECT DISTINCT org FROM events WHERE signature = ? AND org IS NOT NULL"
+                orgs = [row[0] for row in self._db.conn.execute(found, [signature])]
                 self._db.conn.execute("DELETE FROM events WHERE signature = ?", [signature])
                 self._db.conn.execute("DELETE FROM transactions WHERE signature = ?", [signature])
-                self._insert((signature, NOT_AN_EVENT, NOT_AN_EVENT), slot, REVERTED, None, {})
+                self._insert((signature, NOT_AN_EVENT, NOT_AN_EVENT), slot, REVERTED, None, {"orgs": orgs})
             self._db.conn.execute("DELETE FROM cursors")
             self._recount()
             self.accounts.mark_all_suspect()
@@ -263,13 +280,10 @@ class EventStore:
         return len(events) + len(deposits)
 
     def _count(self, data: dict[str, Any]) -> None:
-        streams = {str(data.get("vault", data["org"])): data["sequence"]}
-        if "org_sequence" in data:
-            streams[str(data["org"])] = data["org_sequence"]
         self._db.conn.executemany(
             "INSERT INTO streams (stream, last, count) VALUES (?, ?, 1)"
             " ON CONFLICT (stream) DO UPDATE SET last = max(last, excluded.last), count = count + 1",
-            list(streams.items()),
+            list(_streams(data).items()),
         )
 
     def _recount(self) -> None:
@@ -286,6 +300,14 @@ class EventStore:
 
     def _follows(self, data: dict[str, Any]) -> bool:
         return self._orgs is None or str(data["org"]) in self._orgs
+
+
+def _streams(data: dict[str, Any]) -> dict[str, int]:
+    """Return the vault or organisation that an event counts for, or both, with its number there."""
+    streams = {str(data.get("vault", data["org"])): int(data["sequence"])}
+    if "org_sequence" in data:
+        streams[str(data["org"])] = int(data["org_sequence"])
+    return streams
 
 
 def _plain(value: Any) -> str:

@@ -13,10 +13,11 @@ from solders.pubkey import Pubkey
 from solders.sysvar import CLOCK
 
 from app.chain.confirmations import Confirmations
-from app.chain.errors import BlockhashNotFound, ChainUnavailable, HistoryNotAvailable
+from app.chain.errors import BlockhashNotFound, ChainUnavailable, HistoryNotAvailable, RpcError
 from app.chain.records import (
     Balances,
     Block,
+    BlockContent,
     Blockhash,
     HistoryEntry,
     RawAccount,
@@ -26,7 +27,7 @@ from app.chain.records import (
 )
 from app.chain.rpc import Rpc, whole
 from app.chain.transport import Transport
-from idl.transactions import OPTIONS, RawTransaction
+from idl.transactions import OPTIONS, RawTransaction, signed
 
 COMMITMENT = "confirmed"
 ACCOUNT_BATCH = 100
@@ -34,6 +35,10 @@ ACCOUNT_BATCH = 100
 _HISTORY_PAGE = 1000
 """The most entries in one answer to `getSignaturesForAddress`."""
 _TRANSACTION_BATCH = 100
+_CONTRADICTED_PAUSE = 0.1
+"""Seconds after which a failure that the transaction does not confirm is asked for again."""
+_SKIPPED = frozenset({-32007, -32009})
+"""Error codes of `getBlock` for a slot that has no block, or whose block this node, or its long-term storage, lacks."""
 _MALFORMED = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, BinasciiError, ParseHashError)
 
 _T = TypeVar("_T")
@@ -101,8 +106,40 @@ class ChainClient:
         return await self._read("getSignatureStatuses", [list(signatures), *options], read)
 
     async def confirm(self, signature: str, *, timeout: float) -> SignatureStatus | None:  # noqa: ASYNC109
-        """Wait until the signature is confirmed, successful or failed; `None` when unknown after `timeout` seconds."""
-        return await self._confirmations.wait(signature, timeout)
+        """Wait until the signature is confirmed, successful or failed; `None` when unknown after `timeout` seconds.
+
+        A failure counts only once the transaction itself shows it, too; see `confirms`.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            status = await self._confirmations.wait(signature, max(0.0, deadline - time.monotonic()))
+            if status is None or status.err is None or await self._is_told_twice(signature, status):
+                return status
+            if time.monotonic() >= deadline:
+                return None
+            await asyncio.sleep(_CONTRADICTED_PAUSE)
+
+    async def confirms(self, signature: str, status: SignatureStatus) -> bool:
+        """Return whether the confirmed transaction has the error of a failed status, in the same slot.
+
+        Who believes a failure pays again, so the word of one method, or of one node of several, is not enough.
+        """
+        [found] = await self.transactions([signature])
+
+        def agrees(raw: RawTransaction) -> bool:
+            same = str(signed(raw).signatures[0]) == signature and int(raw["slot"]) == status.slot
+            return same and raw["meta"]["err"] == status.err
+
+        try:
+            return found is not None and agrees(found)
+        except _MALFORMED as error:
+            raise ChainUnavailable("the node's transaction is malformed") from error
+
+    async def _is_told_twice(self, signature: str, status: SignatureStatus) -> bool:
+        try:
+            return await self.confirms(signature, status)
+        except (ChainUnavailable, RpcError):
+            return False
 
     async def history(self, address: str, until: str | None, *, seen: int = 0) -> list[HistoryEntry]:
         """Return the address's transactions after the one with the signature `until`, oldest first.
@@ -188,6 +225,19 @@ class ChainClient:
         except ValueError as error:
             raise ChainUnavailable("the node's answer lacks the chain's clock") from error
 
+    async def final_block(self, slot: int) -> BlockContent | None:
+        """Return the finalized block of a slot, `None` for one that was skipped, or that the node has lost.
+
+        Raises `RpcError` if the slot is not final yet, or older than what the node has.
+        """
+        options = {"commitment": "finalized", "transactionDetails": "signatures", "rewards": False}
+        try:
+            return await self._read("getBlock", [slot, {**options, "maxSupportedTransactionVersion": 0}], _content)
+        except RpcError as error:
+            if error.code in _SKIPPED:
+                return None
+            raise
+
     async def last_final_block(self) -> Block:
         """Return the newest block that can no longer be rolled back."""
         return await self._read("getEpochInfo", [{"commitment": "finalized"}], _block)
@@ -246,6 +296,10 @@ def _blockhash(answer: Any) -> Blockhash:
 
 def _block(answer: Any) -> Block:
     return Block(whole(answer["absoluteSlot"]), whole(answer["blockHeight"]))
+
+
+def _content(answer: Any) -> BlockContent:
+    return BlockContent(int(answer["parentSlot"]), frozenset(map(_text, answer["signatures"])))
 
 
 def _history(answer: Any) -> list[HistoryEntry]:

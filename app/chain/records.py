@@ -87,6 +87,14 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockContent:
+    """A block's parent, which may be more than one slot before it, and the signatures of its transactions."""
+
+    parent: int
+    signatures: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class RawAccount:
     """An account's bytes as of a slot."""
 

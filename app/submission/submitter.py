@@ -178,10 +178,12 @@ class Submitter:
         block = await self._chain.last_final_block()
         seen = await self._chain.statuses([signature], search_history=True)
         [status] = seen.found
-        # A failure in an unconfirmed block is not final: it may succeed in another.
-        if status is not None and status.err is not None and status.is_confirmed:
-            return await self.fail(attempt, status.err, slot=status.slot, custom_error=status.custom_error)
         if status is not None:
+            # A failure in an unconfirmed block is not final: it may succeed in another. Nor is one that the transaction
+            # itself does not show.
+            failed = status.err is not None and status.is_confirmed
+            if failed and await self._chain.confirms(signature, status):
+                return await self.fail(attempt, status.err, slot=status.slot, custom_error=status.custom_error)
             return await self._landed(attempt, status)
         last_height = attempt.last_valid_block_height
         # One address may lead to several nodes: one that has not seen the block cannot prove the absence.

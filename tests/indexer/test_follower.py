@@ -208,34 +208,6 @@ async def test_lost_event_is_fetched_by_its_gap(stage: Stage, tmp_path: Path) ->
     await indexer.stop()
 
 
-@pytest.mark.parametrize(("behind", "reverted"), [(0, 1), (1, 0)])
-async def test_only_a_node_that_must_know_a_transaction_has_it_reverted(
-    stage: Stage, tmp_path: Path, behind: int, reverted: int
-) -> None:
-    vault = await stage.wallet("agent-1", funds=20 * USDC)
-    gone = await stage.pay(vault, USDC)
-    node = Altered(stage.transport)
-    final = {"slot": 2**40, "err": None, "confirmationStatus": "finalized"}
-
-    def forget(method: str, result: Any) -> Any:
-        if method == "getSlot":
-            return 2**40
-        if method == "getSignatureStatuses":
-            known = [None if one == gone else final for one in asked]
-            return {"context": {"slot": 2**40 - behind}, "value": known}
-        return result
-
-    asked: list[str] = []
-    indexer = indexer_of(stage, tmp_path, node)
-    await indexer.catch_up()
-    asked = indexer.store.unfinalized(2**40, 256)
-    node.change = forget
-    assert await indexer._reconciler.finalize() == reverted
-    assert ("PaymentExecuted" in names(indexer.store)) is not bool(reverted)
-    assert indexer.store.unfinalized(2**40, 256) == ([] if reverted else [gone])
-    await indexer.stop()
-
-
 @pytest.mark.parametrize("known_before", [False, True])
 async def test_nothing_is_reverted_on_the_word_of_a_node_without_history(
     stage: Stage, tmp_path: Path, *, known_before: bool
@@ -337,8 +309,9 @@ async def test_unknown_transactions_do_not_keep_others_from_becoming_final(
             return 2**40
         if method == "getSignatureStatuses":
             asked = node.params[-1][0]
-            final = {"slot": 1, "err": None, "confirmationStatus": "finalized"}
-            return {"context": {"slot": 2**40}, "value": [None if one in old else final for one in asked]}
+            final = {"err": None, "confirmationStatus": "finalized"}
+            known = [None if one in old else {**final, "slot": indexer.store.slot_of(one)} for one in asked]
+            return {"context": {"slot": 2**40}, "value": known}
         return result
 
     node.change = forget

@@ -8,7 +8,6 @@ import pytest
 from solders.keypair import Keypair
 
 from app.chain.errors import RpcError
-from app.chain.records import SignatureStatus, Statuses
 from app.core.errors import UnavailableError
 from app.core.timestamps import iso, now_ms
 from app.store.attempts import Attempt, attempt, pending_attempts
@@ -243,17 +242,78 @@ async def _pending_payment(world: ServiceWorld, to: str) -> Attempt:
 
 
 @pytest.mark.parametrize(("commitment", "outcome"), [("processed", "pending"), ("confirmed", "failed")])
-async def test_failure_counts_once_it_is_confirmed(
-    own_world: ServiceWorld, monkeypatch: pytest.MonkeyPatch, commitment: str, outcome: str
+async def test_failure_counts_once_it_is_confirmed(own_world: ServiceWorld, commitment: str, outcome: str) -> None:
+    # Given a payment that has landed and failed, because the wallet was frozen before
+    world = own_world
+    pending = await _pending_payment(world, await world.payee())
+    assert pending.raw is not None
+    frozen = await world.ok("PATCH", f"/v1/wallets/{pending.wallet_id}", {"status": "frozen"})
+    assert frozen["status"] == "frozen"
+    status = await world.service.chain.confirm(await world.service.chain.send(pending.raw), timeout=5)
+    assert status is not None
+    assert status.err is not None
+
+    world.line.alter = lambda method, result: (
+        {**result, "value": [{**one, "confirmationStatus": commitment} for one in result["value"]]}
+        if method == "getSignatureStatuses"
+        else result
+    )
+
+    assert (await world.service.submitter.look(pending)).status == outcome
+
+
+@pytest.mark.parametrize("landed", [False, True])
+async def test_failure_that_the_transaction_does_not_show_is_no_outcome(
+    own_world: ServiceWorld, *, landed: bool
 ) -> None:
-    pending = await _pending_payment(own_world, await own_world.payee())
+    # Given a payment that has not landed, or has with success, and a node that says that it failed
+    world = own_world
+    pending = await _pending_payment(world, await world.payee())
+    assert pending.raw is not None
+    if landed:
+        await world.service.chain.confirm(await world.service.chain.send(pending.raw), timeout=5)
+    world.line.alter = _failed
 
-    async def statuses(_signatures: object, **_options: object) -> Statuses:
-        return Statuses(1, [SignatureStatus(1, {"InstructionError": [0, {"Custom": 1}]}, commitment)])
+    outcome = await world.service.submitter.look(pending)
 
-    monkeypatch.setattr(own_world.service.chain, "statuses", statuses)
+    assert outcome.status == ("confirmed" if landed else "pending")
+    world.line.mend()
+    found = world.service.db.read_now(lambda conn: attempt(conn, pending.tx_id))
+    assert found is not None
+    assert (found.status, found.error) == (outcome.status, None)
 
-    assert (await own_world.service.submitter.look(pending)).status == outcome
+
+@pytest.mark.parametrize("lies", [2, 10_000])
+async def test_false_failure_of_a_payment_is_never_answered(own_world: ServiceWorld, lies: int) -> None:
+    world, key = own_world, {"Idempotency-Key": "believed"}
+    await world.restart(confirm_timeout=3.0 if lies == 2 else 0.5)
+    wallet, to = await world.wallet(), await world.payee()
+    told = 0
+
+    def lie(method: str, result: Any) -> Any:
+        nonlocal told
+        told += method == "getSignatureStatuses"
+        return _failed(method, result) if told <= lies else result
+
+    world.line.alter = lie
+    paid = await world.pay(wallet, to, "1", headers=key)
+    world.line.mend()
+
+    assert paid.json()["status"] == ("confirmed" if lies == 2 else "pending")
+    again = (await world.pay(wallet, to, "1", headers=key)).json()
+    assert again["tx_id"] == paid.json()["tx_id"]
+    await world.service.part(Recovery).recover()
+    assert (await world.ok("GET", f"/v1/payments/{again['tx_id']}"))["status"] == "confirmed"
+    assert await world.balance(to) == 1_000_000
+
+
+def _failed(method: str, result: Any) -> Any:
+    """Say of every signature that its transaction is confirmed and failed."""
+    if method != "getSignatureStatuses":
+        return result
+    error = {"InstructionError": [0, {"Custom": 1}]}
+    told = {"slot": result["context"]["slot"], "err": error, "confirmationStatus": "confirmed"}
+    return {**result, "value": [{**told, "slot": (one or told)["slot"]} for one in result["value"]]}
 
 
 async def test_node_that_refuses_its_history_leaves_the_outcome_open(

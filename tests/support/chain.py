@@ -2,6 +2,7 @@
 
 import json
 import secrets
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -28,9 +29,9 @@ LAMPORTS = 10 * 10**9
 class Stage:
     """The embedded chain, a client of it, and an organisation with 1,000 USDC in its reserve."""
 
-    def __init__(self, data_dir: Path | None = None) -> None:
+    def __init__(self, data_dir: Path | None = None, clock: Callable[[], float] = time.time) -> None:
         self.codec = load()
-        self.localnet = Localnet.open(data_dir, {self.codec.program_id: PROGRAM})
+        self.localnet = Localnet.open(data_dir, {self.codec.program_id: PROGRAM}, clock)
         self.transport = AsgiTransport(self.localnet.rpc_app)
         self.chain = ChainClient(self.transport, program_id=self.codec.program_id)
         self.addresses = Addresses(self.codec.program_id, self.localnet.usdc_mint)

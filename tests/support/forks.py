@@ -1,0 +1,42 @@
+"""Forks of the embedded chain, which has none by itself."""
+
+from typing import Self
+
+from solders.account import Account
+from solders.pubkey import Pubkey
+
+from app.localnet import Localnet
+
+
+class Fork:
+    """The state of a chain, to go back to as if what was executed after it were on a fork that lost."""
+
+    def __init__(self, localnet: Localnet) -> None:
+        self._chain = localnet.chain
+        self._accounts = self._all()
+        self._count = self._chain.transaction_count
+
+    @classmethod
+    async def here(cls, localnet: Localnet) -> Self:
+        """Remember the present state."""
+        await localnet.chain.flush()
+        return cls(localnet)
+
+    async def drop(self) -> None:
+        """Drop what was executed since; the same transactions may land again."""
+        chain = self._chain
+        await chain.flush()
+        now = self._all()
+        changed = [one for one in now.keys() | self._accounts.keys() if now.get(one) != self._accounts.get(one)]
+        restored = [(address, self._accounts.get(address)) for address in changed]
+        for address, account in restored:
+            chain.bank.put(address, account)
+        chain.storage.stage({}, restored)
+        for table in ("transactions", "address_history"):
+            chain.storage._writer.execute(f"DELETE FROM {table} WHERE seq > ?", (self._count,))
+        chain.storage.commit()
+        chain.transaction_count = self._count
+        chain._processed.clear()
+
+    def _all(self) -> dict[Pubkey, Account]:
+        return dict(self._chain.storage._accounts(""))
