@@ -4,9 +4,10 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 import structlog
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, insert, select, true, update
 
 from app.core.background import Background
 from app.core.errors import is_storage_error
@@ -16,7 +17,7 @@ from app.projection.batch import Batch, vaults_of
 from app.projection.handlers import HANDLERS
 from app.store.attempts import SHARED_COLUMNS
 from app.store.columns import upsert, upsert_all
-from app.store.database import Database
+from app.store.database import Database, Step
 from app.store.escrows import reset_escrows
 from app.store.read_tables import (
     approvals,
@@ -48,7 +49,7 @@ _CURSOR = "org:"
 _REVERTS = "reverts"
 """Name of the position of the last row that reported a rolled back transaction and was applied."""
 _RETRY_PAUSE = 0.5
-_READ_MODELS = (approvals, policies, policy_versions, recipients, reserves, transactions, wallets)
+_READ_MODELS = (approvals, policies, recipients, reserves, transactions, wallets)
 _CURSORS = select(organisations.c.org, projection.c.position).outerjoin(
     projection, projection.c.name == _CURSOR + organisations.c.org
 )
@@ -77,7 +78,7 @@ class Projector(Background):
         self._watchers: list[Watcher] = []
 
     def subscribe(self, watcher: Watcher) -> None:
-        """Call `watcher` after every change, before the next one is applied; a rebuild's steps are no changes."""
+        """Call `watcher` after every change, before the next one is applied; a rebuild is no change."""
         self._watchers.append(watcher)
 
     def unsubscribe(self, watcher: Watcher) -> None:
@@ -114,10 +115,12 @@ class Projector(Background):
     async def rebuild(self) -> None:
         """Rebuild the read models from the chain's rows and the service's own attempts.
 
-        Answers are incomplete meanwhile. The feed keeps its entries and gains missing ones.
+        Readers see the state before until it is complete. The feed keeps its entries and gains missing ones.
         """
         async with self._applying:
-            await self._db.write(_reset)
+            async with self._db.transaction() as step:
+                await step(_reset)
+                await self._apply_again(step)
             await self._catch_up()
 
     async def _run(self) -> None:
@@ -144,6 +147,8 @@ class Projector(Background):
                 self._notified = first
             rows = await self._changes(min(first, self._notified), _BATCH)
             read += len(rows)
+            if await self._roll_back(rows):
+                continue
             whole = not rows or await self._take_in(rows, cursors)
             if whole is None:
                 continue
@@ -154,6 +159,33 @@ class Projector(Background):
             if whole and len(rows) < _BATCH:
                 break
         return read
+
+    async def _roll_back(self, rows: Sequence[StoredEvent]) -> bool:
+        """Undo transactions that rows report as rolled back; returns whether there was anything to undo.
+
+        The read models of their organisations are made anew in one database transaction, so that readers never see a
+        part of them, and a crash leaves the state before.
+        """
+        if not any(row.name == _REVERTED for row in rows):
+            return False
+        last = await self._db.read(_last_revert)
+        if not any(row.name == _REVERTED and row.id > last for row in rows):
+            return False
+        async with self._db.transaction() as step:
+            await self._apply_again(step)
+        return True
+
+    async def _apply_again(self, step: Step) -> None:
+        """Apply all rows within a transaction; waiters and watchers are notified after it."""
+        while cursors := await step(_cursors):
+            first = min(cursors.values())
+            rows = await self._changes(first, _BATCH)
+            if not rows:
+                return
+            mine = [row for row in rows if row.org is None or row.id > cursors.get(row.org, row.id)]
+            whole = await step(partial(_apply, rows=mine, cursors=cursors, last=rows[-1].id))
+            if whole and len(rows) < _BATCH:
+                return
 
     async def _take_in(self, rows: Sequence[StoredEvent], cursors: Mapping[str, int]) -> bool | None:
         """Apply rows and notify waiters; returns what `_apply` does."""
@@ -195,26 +227,28 @@ def _apply(connection: Connection, rows: Sequence[StoredEvent], cursors: Mapping
     """
     if _cursors(connection) != cursors:
         return None
-    reverted = False
+    reverted = [row for row in rows if row.name == _REVERTED and _revert(connection, row)]
     batch = Batch(connection, rows)
     for row in rows:
-        if row.name == _REVERTED:
-            reverted = _revert(connection, row) or reverted
-        elif row.org is not None and row.name in HANDLERS:
+        if row.org is not None and row.name in HANDLERS:
             HANDLERS[row.name](batch, row)
     batch.flush()
     moved = {org: 0 if org in batch.again else max(position, last) for org, position in cursors.items()}
     positions = [{"name": _CURSOR + org, "position": position} for org, position in moved.items()]
     upsert_all(connection, projection, positions, keys=["name"])
-    if reverted:
-        _reset(connection)
+    for org in {org for row in reverted for org in row.data["orgs"]}:
+        _reset(connection, org)
     return not batch.again and not reverted
+
+
+def _last_revert(connection: Connection) -> int:
+    """Return the id of the last row applied that reported a rolled back transaction; 0 if none was."""
+    return connection.scalar(select(projection.c.position).where(projection.c.name == _REVERTS)) or 0
 
 
 def _revert(connection: Connection, row: StoredEvent) -> bool:
     """Undo what a rolled back transaction led to; its attempt is pending again. False if this is already done."""
-    last = connection.scalar(select(projection.c.position).where(projection.c.name == _REVERTS))
-    if last is not None and row.id <= last:
+    if row.id <= _last_revert(connection):
         return False
     upsert(connection, projection, {"name": _REVERTS, "position": row.id}, keys=["name"])
     signature = row.signature
@@ -224,13 +258,22 @@ def _revert(connection: Connection, row: StoredEvent) -> bool:
     return True
 
 
-def _reset(connection: Connection) -> None:
-    """Reduce the read models to what the service's own attempts give, and go back to the first row."""
+def _reset(connection: Connection, org: str | None = None) -> None:
+    """Reduce the read models to what the service's own attempts give, and go back to the first row.
+
+    With `org` only those of this organisation: no event of one changes the read models of another.
+    """
+    mine = true() if org is None else policies.c.org == org
+    versions = policy_versions.c.address.in_(select(policies.c.address).where(mine))
+    connection.execute(delete(policy_versions).where(true() if org is None else versions))
     for table in _READ_MODELS:
-        connection.execute(delete(table))
-    reset_escrows(connection)
-    connection.execute(delete(projection).where(projection.c.name != _REVERTS))
+        connection.execute(delete(table).where(true() if org is None else table.c.org == org))
+    reset_escrows(connection, org)
+    again = projection.c.name != _REVERTS if org is None else projection.c.name == _CURSOR + org
+    connection.execute(delete(projection).where(again))
     kept = select(*(attempts.c[name] for name in SHARED_COLUMNS), attempts.c.created_at).where(
-        attempts.c.type.in_(ROW_TYPES), attempts.c.wallet_id.is_not(None)
+        attempts.c.type.in_(ROW_TYPES),
+        attempts.c.wallet_id.is_not(None),
+        true() if org is None else attempts.c.org == org,
     )
     connection.execute(insert(transactions).from_select([*SHARED_COLUMNS, "timestamp"], kept))

@@ -360,8 +360,9 @@ async def test_rolled_back_creation_is_pending_again_or_gone_if_by_others(histor
     await projector.catch_up()
     assert history.escrow(db, 6).status == "locked"
     gone = {ours.signature, *(row.signature for row in history.of(5))}
-    nothing = replace(theirs, name="TransactionReverted", org=None, instruction=-1, inner=-1, data={})
-    news = [replace(nothing, id=5000 + n, signature=one) for n, one in enumerate(sorted(gone))]
+    nothing = replace(theirs, name="TransactionReverted", org=None, instruction=-1, inner=-1)
+    data = {"orgs": [theirs.org]}
+    news = [replace(nothing, id=5000 + n, signature=one, data=data) for n, one in enumerate(sorted(gone))]
     stored[:] = [row for row in stored if row.signature not in gone] + news
 
     await projector.catch_up()

@@ -594,7 +594,8 @@ async def test_rolled_back_transaction_is_undone_and_its_attempt_pending_again(l
     stored = list(rows)
     projector = Projector(db, changes_of(stored))
     await projector.catch_up()
-    news = replace(gone, id=5000, name="TransactionReverted", org=None, instruction=-1, inner=-1, data={})
+    nothing = replace(gone, name="TransactionReverted", org=None, instruction=-1, inner=-1)
+    news = replace(nothing, id=5000, data={"orgs": [gone.org]})
     stored[:] = [row for row in rows if row.signature != gone.signature] + [news]
     await projector.catch_up()
     shown = db.read_now(lambda c: transaction(c, line.org, tx_id))

@@ -251,7 +251,8 @@ class Scene:
     def revert_last(self) -> None:
         """Roll the last transaction back."""
         gone = self.rows.pop()
-        reverted = replace(gone, name="TransactionReverted", org=None, data={}, instruction=-1, inner=-1)
+        data = {"orgs": [gone.org]}
+        reverted = replace(gone, name="TransactionReverted", org=None, data=data, instruction=-1, inner=-1)
         self.rows.append(replace(reverted, id=gone.id + 1, block_time=self.now // 1000))
 
     async def archive(self, vault: Vault) -> None:
