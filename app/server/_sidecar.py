@@ -12,7 +12,7 @@ from app.submission.context import Service
 
 @asynccontextmanager
 async def running_sidecar(settings: Settings) -> AsyncIterator[Service]:
-    """Run next to a service; `rebuild` waits for the end, because it empties the read models.
+    """Run next to a service; `rebuild` waits for the end, because it holds the database meanwhile.
 
     Raises ConfigurationError while the read models are being rebuilt, and as ``running`` does.
     """

@@ -92,6 +92,10 @@ class Brake:
         task.add_done_callback(hold.writing.discard)
         return hold
 
+    def is_engaged(self, scope: str, kind: BrakeKind) -> bool:
+        """Whether such a brake on a wallet or an organisation is engaged in this process."""
+        return (scope, kind) in self._holds
+
     async def release(self, hold: Hold) -> None:
         """End a request's brake: the chain refuses by itself now, or refused the brake."""
         hold.requests -= 1

@@ -1,9 +1,12 @@
 """Freezes wallets. A freeze overtakes payments: it takes no lock and asks the chain alone what it must change."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 from solders.pubkey import Pubkey
 
 from app.access.keyring import Principal
-from app.core.errors import BusinessError, NotFoundError
+from app.core.errors import ApiError, BusinessError, NotFoundError, UnavailableError
 from app.store.wallets import vault_of
 from app.submission.brake import Hold
 from app.submission.context import Service
@@ -27,6 +30,35 @@ async def freeze(service: Service, principal: Principal, claim: Claim, wallet_id
         return
     hold = service.brake.engage(principal, wallet_id, "freeze")
     await enforce(service, hold, enforcement(service, hold), claim)
+
+
+@asynccontextmanager
+async def braked(service: Service, principal: Principal, claim: Claim, wallet_id: str) -> AsyncIterator[None]:
+    """Stop the wallet's payments in this service while a change is made that freezes it along with something else.
+
+    If the change is refused, nothing is frozen, and the brake is as before. If its outcome is unknown, the brake stays
+    engaged, and the service goes on with the freeze by itself.
+    """
+    if claim.attempt is not None and claim.attempt.status == "confirmed":
+        yield
+        return
+    before = service.brake.is_engaged(wallet_id, "freeze")
+    hold = service.brake.engage(principal, wallet_id, "freeze")
+    over = False
+    try:
+        yield
+        over = True
+    except UnavailableError:
+        raise
+    except ApiError as refused:
+        over = not before
+        service.brake.refused(hold, refused.code)
+        raise
+    finally:
+        if over:
+            await service.brake.release(hold)
+        else:
+            service.brake.leave(hold)
 
 
 def enforcement(service: Service, hold: Hold) -> Enforcement:

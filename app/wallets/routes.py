@@ -71,8 +71,7 @@ async def update_wallet(call: Call, body: UpdateWallet) -> WalletDetail:
     """Update a wallet.
 
     Changes label, tags and policy. `status` freezes the wallet with `frozen` and unfreezes it with `active`. Lifting a
-    manual freeze needs an admin's key. A freeze without other changes of the chain overtakes payments that wait: none
-    that has not been sent is sent.
+    manual freeze needs an admin's key. A freeze overtakes payments that wait: none that has not been sent is sent.
     """
     return await wallets.update(call.service, call.principal, call.claim, call.path("wallet_id"), body)
 

@@ -1,5 +1,6 @@
 """Wallets: creation, changes, freezing and archiving."""
 
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import cast
 
@@ -24,7 +25,6 @@ from app.core.timestamps import iso_ms
 from app.policies import service as policies
 from app.store.attempts import Attempt
 from app.store.audit import NewLogEntry, append
-from app.store.audit_actions import Action
 from app.store.organisations import organisation
 from app.store.wallets import (
     AgentIdTakenError,
@@ -46,7 +46,7 @@ from app.submission.locks import LockScope
 from app.submission.ordering import wait_for_earlier
 from app.submission.plan import Plan, PlanType, RefusedError
 from app.submission.refusals import business_error, error_name
-from app.wallets.freezing import CHANGES_OF_STATE, FREEZE, MANUAL, UNFREEZE, freeze
+from app.wallets.freezing import CHANGES_OF_STATE, FREEZE, MANUAL, UNFREEZE, braked, freeze
 from app.wallets.models import (
     AttachedPolicy,
     CreateWallet,
@@ -192,7 +192,8 @@ async def update(
 ) -> WalletDetail:
     """Change a wallet: policy and status in one transaction on the chain, label and tags in the database.
 
-    Lifting a manual freeze needs an admin's key and the authority. A freeze alone overtakes payments.
+    Lifting a manual freeze needs an admin's key and the authority. A freeze overtakes payments, also one that waits for
+    earlier changes because it comes with a new policy.
     """
     if claim.attempt is None:
         await find_living(service, principal.org, wallet_id)
@@ -200,7 +201,10 @@ async def update(
     if freezes:
         await freeze(service, principal, claim, wallet_id)
     elif body.policy_id is not None or body.status is not None:
-        async with service.locks.hold(LockScope.WALLET_STATE, wallet_id):
+        async with AsyncExitStack() as stack:
+            if body.status == "frozen":
+                await stack.enter_async_context(braked(service, principal, claim, wallet_id))
+            await stack.enter_async_context(service.locks.hold(LockScope.WALLET_STATE, wallet_id))
             await _update(service, principal, claim, wallet_id, body)
     if body.label is not None or body.tags is not None:
         now = service.clock.seen_ms()
@@ -233,7 +237,7 @@ async def _update(service: Service, principal: Principal, claim: Claim, wallet_i
             entry=_entry(principal, wallet_id, body),
         )
         try:
-            await submit(service, plan, claim)
+            await submit(service, plan, claim, overtakes=body.status == "frozen")
         except RefusedError as refused:
             if again and error_name(service.codec, refused) in _OUTDATED:
                 continue
@@ -248,10 +252,9 @@ def _set_details(conn: Connection, principal: Principal, wallet_id: str, body: U
 
 
 def _entry(principal: Principal, wallet_id: str, body: UpdateWallet) -> NewLogEntry:
-    """Return the audit log's entry of a change on the chain, named by what weighs most."""
-    actions: dict[str | None, Action] = {"frozen": "wallet.freeze", "active": "wallet.unfreeze"}
+    """Return the audit log's entry of a change on the chain; the brake records a freeze."""
     attached = {} if body.policy_id is None else {"policy_id": body.policy_id}
-    return principal.entry(actions.get(body.status, "wallet.update"), wallet_id, **attached)
+    return principal.entry("wallet.unfreeze" if body.status == "active" else "wallet.update", wallet_id, **attached)
 
 
 async def _changes(

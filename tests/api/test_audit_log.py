@@ -146,8 +146,8 @@ async def test_every_change_that_is_no_payment_is_on_record(own_world: ServiceWo
 
     assert await _of(world, wallet_id) == [
         *("wallet.create", "wallet.fund", "session.create", "session.rotate", "wallet.update"),
-        *("wallet.freeze", "wallet.unfreeze", "wallet.freeze", "wallet.unfreeze", "alerts.set", "topup.set"),
-        *("wallet.withdraw", "wallet.withdraw", "wallet.archive"),
+        *("wallet.freeze", "wallet.unfreeze", "wallet.freeze", "wallet.update", "wallet.unfreeze"),
+        *("alerts.set", "topup.set", "wallet.withdraw", "wallet.withdraw", "wallet.archive"),
     ]
     assert await _of(world, policy_id) == ["policy.create"]
     assert await _of(world, clone["policy_id"]) == ["policy.clone", "policy.update", "policy.update", "policy.delete"]

@@ -3,15 +3,22 @@
 import asyncio
 import base64
 import json
+import sqlite3
+import time
 from collections.abc import Callable
+from contextvars import Context
 from typing import Any
 
 import pytest
 from solders.pubkey import Pubkey
+from sqlalchemy import delete
 
 from app.access.keyring import system
+from app.core.paths import Paths
 from app.store.attempts import Attempt, attempt, pending_attempts
+from app.store.read_tables import wallets
 from app.submission.idempotency import Claim
+from app.submission.locks import LockScope
 from app.submission.plan import Plan
 from app.submission.recovery import Recovery
 from tests.support.http import PATIENCE
@@ -215,6 +222,52 @@ async def test_freeze_lands_while_the_database_cannot_be_written(own_world: Serv
     assert world.service.db.read_now(pending_attempts) == []
 
 
+async def test_freeze_lands_while_another_process_writes(own_world: ServiceWorld) -> None:
+    world = own_world
+    wallet, to = await world.wallet(), await world.payee()
+    outside = sqlite3.connect(Paths(world.settings.data_dir).database, isolation_level=None)
+    outside.execute("BEGIN IMMEDIATE")
+    gaps = list[float]()
+    ticking = asyncio.create_task(_ticks(gaps))
+
+    error = error_of(await world.call("PATCH", _path(wallet), {"status": "frozen"}), 503, "storage_unavailable")
+
+    ticking.cancel()
+    assert max(gaps) < PATIENCE / 2
+    assert "is confirmed there" in error["message"]
+    assert await _frozen(world, wallet) == 1
+    outside.rollback()
+    outside.close()
+    await _until(lambda: not world.service.brake.unattended())
+    error_of(await world.pay(wallet, to, "1"), 422, "wallet_frozen")
+
+
+async def test_freeze_lands_while_a_rebuild_holds_the_database(own_world: ServiceWorld) -> None:
+    world = own_world
+    wallet, to = await world.wallet(), await world.payee()
+    async with world.service.db.transaction() as step:
+        await step(lambda conn: conn.execute(delete(wallets)))
+
+        error = error_of(await world.call("PATCH", _path(wallet), {"status": "frozen"}), 503, "storage_unavailable")
+
+        assert "is confirmed there" in error["message"]
+        assert await _frozen(world, wallet) == 1
+        error_of(await world.pay(wallet, to, "1"), 422, "wallet_frozen")
+        await step(lambda conn: conn.rollback())
+    await _until(lambda: not world.service.brake.unattended())
+    await world.catch_up()
+    assert (await world.ok("GET", _path(wallet)))["status"] == "frozen"
+
+
+async def _ticks(gaps: list[float]) -> None:
+    """Measure for how many seconds at a time the event loop does nothing else."""
+    last = time.monotonic()
+    while True:
+        await asyncio.sleep(0.01)
+        last, gap = time.monotonic(), time.monotonic() - last
+        gaps.append(gap)
+
+
 async def test_freeze_of_a_full_disk_does_not_pay_what_waits(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, to = await world.wallet(), await world.payee()
@@ -262,3 +315,72 @@ async def test_pause_is_repeated_after_an_earlier_unpause_has_landed(own_world: 
     await world.restart(confirm_timeout=patience)
     await world.ok("POST", path, {"paused": False})
     assert (await world.pay(wallet, to, "1")).status_code == 200
+
+
+async def test_freeze_with_a_new_policy_stops_payments_before_its_turn(own_world: ServiceWorld) -> None:
+    # Given a wallet of which another change is being made
+    world = own_world
+    wallet, to, policy = await world.wallet(), await world.payee(), await world.policy(maxPerTx="5")
+    change = {"status": "frozen", "policyId": policy["policy_id"]}
+    freezing = asyncio.create_task(_held_up(world, wallet, change), context=Context())
+    await _until(lambda: world.service.brake.is_engaged(wallet["wallet_id"], "freeze"))
+
+    # Then no payment is sent any more, and both changes are made in one transaction
+    error_of(await world.pay(wallet, to, "1"), 422, "wallet_frozen")
+    assert await _frozen(world, wallet) == 0
+    before = await world.signatures(wallet["chain_address"])
+    changed = await freezing
+    assert (changed["status"], changed["policy"]["policy_id"]) == ("frozen", policy["policy_id"])
+    assert len(await world.signatures(wallet["chain_address"])) == len(before) + 1
+    assert not world.service.brake.is_engaged(wallet["wallet_id"], "freeze")
+    await world.ok("PATCH", _path(wallet), {"status": "active"})
+    assert (await world.pay(wallet, to, "1")).status_code == 200
+
+
+async def _held_up(world: ServiceWorld, wallet: Json, change: Json) -> Json:
+    """Make a change of a wallet that must wait for another, which ends once a payment was refused."""
+    refused = list[int]()
+    pay = world.pay
+
+    async def watched(*arguments: Any, **options: Any) -> Any:
+        answer = await pay(*arguments, **options)
+        refused.append(answer.status_code)
+        return answer
+
+    world.pay = watched  # type: ignore[method-assign]
+    task = asyncio.create_task(world.ok("PATCH", _path(wallet), change), context=Context())
+    async with world.service.locks.hold(LockScope.WALLET_STATE, wallet["wallet_id"]):
+        await _until(lambda: bool(refused))
+    return await task
+
+
+async def test_refused_freeze_with_a_policy_leaves_the_brake_as_it_was(own_world: ServiceWorld) -> None:
+    world = own_world
+    wallet, to = await world.wallet(), await world.payee()
+    change = {"status": "frozen", "policyId": "pol_unknown"}
+    error_of(await world.call("PATCH", _path(wallet), change), 404, "policy_not_found")
+    assert (await world.pay(wallet, to, "1")).status_code == 200
+
+    # A freeze that is on its way goes on, whatever becomes of this one
+    world.line.lose_requests = lambda method: method == "getMultipleAccounts"
+    error_of(await world.call("PATCH", _path(wallet), {"status": "frozen"}), 503, "chain_unavailable")
+    error_of(await world.call("PATCH", _path(wallet), change), 404, "policy_not_found")
+    error_of(await world.pay(wallet, to, "1"), 422, "wallet_frozen")
+    world.line.mend()
+    await _until(lambda: not world.service.brake.unattended())
+    assert await _frozen(world, wallet) == 1
+
+
+async def test_freeze_with_a_policy_goes_on_alone_if_its_outcome_is_unknown(own_world: ServiceWorld) -> None:
+    world = own_world
+    wallet, to, policy = await world.wallet(), await world.payee(), await world.policy()
+    world.line.lose_requests = lambda method: method == "sendTransaction"
+    change = {"status": "frozen", "policyId": policy["policy_id"]}
+    error_of(await world.call("PATCH", _path(wallet), change), 503, "chain_unavailable")
+    error_of(await world.pay(wallet, to, "1"), 422, "wallet_frozen")
+
+    world.line.mend()
+
+    await _until(lambda: not world.service.brake.unattended())
+    assert await _frozen(world, wallet) == 1
+    assert await world.balance(to) == 0
