@@ -21,7 +21,7 @@ DEPOSIT = "Deposit"
 BALANCE_OBSERVED = "BalanceObserved"
 """A row's name: a followed account's balance was read from the chain, because the events gave another."""
 REVERTED = "TransactionReverted"
-"""A row's name: the transaction was rolled back before it was final, and its rows are deleted; `orgs` had rows."""
+"""A row's name: the transaction was rolled back before it was final. `events` has the subjects of its deleted rows."""
 
 _CHUNK = 500
 _LAST_SLOT = 2**63 - 1
@@ -213,11 +213,11 @@ class EventStore:
                 slot = self.slot_of(signature)
                 if slot is None:
                     continue
-                found = "SELECT DISTINCT org FROM events WHERE signature = ? AND org IS NOT NULL"
-                orgs = [row[0] for row in self._db.conn.execute(found, [signature])]
+                found = "SELECT name, org, data FROM events WHERE signature = ? ORDER BY id"
+                gone = [_subject(*row) for row in self._db.conn.execute(found, [signature])]
                 self._db.conn.execute("DELETE FROM events WHERE signature = ?", [signature])
                 self._db.conn.execute("DELETE FROM transactions WHERE signature = ?", [signature])
-                self._insert((signature, NOT_AN_EVENT, NOT_AN_EVENT), slot, REVERTED, None, {"orgs": orgs})
+                self._insert((signature, NOT_AN_EVENT, NOT_AN_EVENT), slot, REVERTED, None, {"events": gone})
             self._db.conn.execute("DELETE FROM cursors")
             self._recount()
             self.accounts.mark_all_suspect()
@@ -308,6 +308,12 @@ def _streams(data: dict[str, Any]) -> dict[str, int]:
     if "org_sequence" in data:
         streams[str(data["org"])] = int(data["org_sequence"])
     return streams
+
+
+def _subject(name: str, org: str, data: str) -> dict[str, Any]:
+    """Return what a deleted row was about."""
+    fields = json.loads(data)
+    return {"name": name, "org": org, **{key: fields[key] for key in ("vault", "receiver") if key in fields}}
 
 
 def _plain(value: Any) -> str:

@@ -44,8 +44,16 @@ _CONFIRM = (
 class Model:
     """The rows of a read model that a batch is about, by address."""
 
-    def __init__(self, connection: Connection, table: Table, address: str, wanted: set[str]) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        table: Table,
+        address: str,
+        wanted: set[str],
+        only: Collection[str] | None = None,
+    ) -> None:
         self._connection = connection
+        self._only = only
         self._table = table
         self._changed: dict[str, Values] = {}
         self._rows: dict[str, Values] = {
@@ -59,6 +67,8 @@ class Model:
 
     def change(self, address: str, values: Values) -> None:
         """Change or add a row; an added one needs all columns."""
+        if self._only is not None and address not in self._only:
+            return
         row = self._changed[address] = self._rows.setdefault(address, {})
         row.update(values)
 
@@ -71,11 +81,15 @@ class Model:
 class Batch:
     """The wallets, reserves, escrows and attempts that a batch of rows is about, and what it adds."""
 
-    def __init__(self, connection: Connection, rows: Sequence[StoredEvent]) -> None:
+    def __init__(
+        self, connection: Connection, rows: Sequence[StoredEvent], *, only: Collection[str] | None = None
+    ) -> None:
+        """With `only`, rows change these vaults, and neither other vaults nor reserves."""
         self.connection = connection
-        self.wallets = Model(connection, wallets, "vault", vaults_of(rows))
+        self.wallets = Model(connection, wallets, "vault", vaults_of(rows), only)
         """By the address of the vault."""
-        self.reserves = Model(connection, reserves, "org", {row.org for row in rows if row.org is not None})
+        orgs = {row.org for row in rows if row.org is not None}
+        self.reserves = Model(connection, reserves, "org", orgs, None if only is None else ())
         self.escrows = Model(
             connection, escrows, "address", {row.data["escrow"] for row in rows if "escrow" in row.data}
         )
@@ -181,7 +195,12 @@ class Batch:
 
 def vaults_of(rows: Sequence[StoredEvent]) -> set[str]:
     """Return the addresses of the vaults that rows may change, among them receivers that are no vaults."""
-    return {row.data[name] for row in rows for name in _VAULTS if row.data.get(name)}
+    return {vault for row in rows for vault in vaults_in(row.data)}
+
+
+def vaults_in(data: Mapping[str, Any]) -> set[str]:
+    """Return the addresses of the vaults in an event's data, as ``vaults_of`` does."""
+    return {data[name] for name in _VAULTS if data.get(name)}
 
 
 def transaction_of(row: StoredEvent, row_type: str) -> str:

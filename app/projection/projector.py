@@ -2,35 +2,32 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
 import structlog
-from sqlalchemy import Connection, delete, insert, select, true, update
+from sqlalchemy import Connection, select
 
 from app.core.background import Background
 from app.core.errors import is_storage_error
-from app.core.transaction_types import ROW_TYPES
 from app.core.waiters import Waiters
 from app.projection.batch import Batch, vaults_of
 from app.projection.handlers import HANDLERS
-from app.store.attempts import SHARED_COLUMNS
-from app.store.columns import upsert, upsert_all
-from app.store.database import Database, Step
-from app.store.escrows import reset_escrows
-from app.store.read_tables import (
-    approvals,
-    feed,
-    policies,
-    policy_versions,
-    projection,
-    recipients,
-    reserves,
-    transactions,
-    wallets,
+from app.projection.rollbacks import (
+    CURSOR,
+    ROLLED_BACK,
+    changed_orgs,
+    changed_vaults,
+    forget,
+    last_rollback,
+    reset,
+    undo,
 )
-from app.store.state_tables import attempts, organisations
+from app.store.columns import upsert_all
+from app.store.database import Database, Step
+from app.store.read_tables import projection
+from app.store.state_tables import organisations
 from indexer import StoredEvent
 
 logger = structlog.get_logger(__name__)
@@ -42,16 +39,13 @@ Watcher = Callable[[set[str]], Awaitable[None]]
 """Receives the addresses of the changed vaults once all stored rows are applied; must not raise."""
 
 _BATCH = 200
+_KEPT = 10_000
+"""The most rows about the vaults of a rolled back transaction that are kept in memory to make them anew."""
 _REMEMBERED = 20_000
 """How many applied signatures are remembered."""
-_REVERTED = "TransactionReverted"
-_CURSOR = "org:"
-_REVERTS = "reverts"
-"""Name of the position of the last row that reported a rolled back transaction and was applied."""
 _RETRY_PAUSE = 0.5
-_READ_MODELS = (approvals, policies, recipients, reserves, transactions, wallets)
 _CURSORS = select(organisations.c.org, projection.c.position).outerjoin(
-    projection, projection.c.name == _CURSOR + organisations.c.org
+    projection, projection.c.name == CURSOR + organisations.c.org
 )
 
 
@@ -119,7 +113,7 @@ class Projector(Background):
         """
         async with self._applying:
             async with self._db.transaction() as step:
-                await step(_reset)
+                await step(reset)
                 await self._apply_again(step)
             await self._catch_up()
 
@@ -147,7 +141,7 @@ class Projector(Background):
                 self._notified = first
             rows = await self._changes(min(first, self._notified), _BATCH)
             read += len(rows)
-            if await self._roll_back(rows):
+            if await self._roll_back(rows, cursors):
                 continue
             whole = not rows or await self._take_in(rows, cursors)
             if whole is None:
@@ -160,20 +154,46 @@ class Projector(Background):
                 break
         return read
 
-    async def _roll_back(self, rows: Sequence[StoredEvent]) -> bool:
+    async def _roll_back(self, rows: Sequence[StoredEvent], cursors: Mapping[str, int]) -> bool:
         """Undo transactions that rows report as rolled back; returns whether there was anything to undo.
 
-        The read models of their organisations are made anew in one database transaction, so that readers never see a
-        part of them, and a crash leaves the state before.
+        That is one database transaction, so readers never see a part of it, and a crash leaves the state before. If the
+        transactions changed only some vaults, only these are made anew, otherwise their organisations.
         """
-        if not any(row.name == _REVERTED for row in rows):
+        reports = [row for row in rows if row.name == ROLLED_BACK]
+        last = await self._db.read(last_rollback) if reports else 0
+        reports = [row for row in reports if row.id > last]
+        if not reports:
             return False
-        last = await self._db.read(_last_revert)
-        if not any(row.name == _REVERTED and row.id > last for row in rows):
-            return False
+        vaults = changed_vaults(reports)
+        # Read before the writer is held, which payments wait for.
+        kept = None if vaults is None else await self._rows_of(vaults, cursors)
         async with self._db.transaction() as step:
-            await self._apply_again(step)
+            if vaults is None or kept is None or await step(_cursors) != cursors:
+                await self._apply_again(step)
+                return True
+            await step(partial(forget, reports=reports, vaults=vaults))
+            parts = [kept[start : start + _BATCH] for start in range(0, len(kept), _BATCH)]
+            # A second time if events were stored before the one that created what they are about.
+            for _ in range(2):
+                if not any([await step(partial(_restore, rows=part, vaults=vaults)) for part in parts]):
+                    break
         return True
+
+    async def _rows_of(self, vaults: Collection[str], cursors: Mapping[str, int]) -> list[StoredEvent] | None:
+        """Return the applied rows about vaults; None if they are too many to keep in memory."""
+        found: list[StoredEvent] = []
+        if not vaults:
+            return found
+        after = 0
+        while rows := await self._changes(after, _BATCH):
+            after = rows[-1].id
+            applied = [row for row in rows if row.org is not None and row.id <= cursors.get(row.org, 0)]
+            found += [row for row in applied if not vaults_of([row]).isdisjoint(vaults)]
+            if len(found) > _KEPT:
+                return None
+            await asyncio.sleep(0)
+        return found
 
     async def _apply_again(self, step: Step) -> None:
         """Apply all rows within a transaction; waiters and watchers are notified after it."""
@@ -227,53 +247,25 @@ def _apply(connection: Connection, rows: Sequence[StoredEvent], cursors: Mapping
     """
     if _cursors(connection) != cursors:
         return None
-    reverted = [row for row in rows if row.name == _REVERTED and _revert(connection, row)]
+    reverted = [row for row in rows if row.name == ROLLED_BACK and undo(connection, row)]
     batch = Batch(connection, rows)
     for row in rows:
         if row.org is not None and row.name in HANDLERS:
             HANDLERS[row.name](batch, row)
     batch.flush()
     moved = {org: 0 if org in batch.again else max(position, last) for org, position in cursors.items()}
-    positions = [{"name": _CURSOR + org, "position": position} for org, position in moved.items()]
+    positions = [{"name": CURSOR + org, "position": position} for org, position in moved.items()]
     upsert_all(connection, projection, positions, keys=["name"])
-    for org in {org for row in reverted for org in row.data["orgs"]}:
-        _reset(connection, org)
+    for org in changed_orgs(reverted):
+        reset(connection, org)
     return not batch.again and not reverted
 
 
-def _last_revert(connection: Connection) -> int:
-    """Return the id of the last row applied that reported a rolled back transaction; 0 if none was."""
-    return connection.scalar(select(projection.c.position).where(projection.c.name == _REVERTS)) or 0
-
-
-def _revert(connection: Connection, row: StoredEvent) -> bool:
-    """Undo what a rolled back transaction led to; its attempt is pending again. False if this is already done."""
-    if row.id <= _last_revert(connection):
-        return False
-    upsert(connection, projection, {"name": _REVERTS, "position": row.id}, keys=["name"])
-    signature = row.signature
-    connection.execute(delete(feed).where(feed.c.signature == signature))
-    again = update(attempts).where(attempts.c.signature == signature, attempts.c.status == "confirmed")
-    connection.execute(again.values(status="pending", slot=None, ended_at=None))
-    return True
-
-
-def _reset(connection: Connection, org: str | None = None) -> None:
-    """Reduce the read models to what the service's own attempts give, and go back to the first row.
-
-    With `org` only those of this organisation: no event of one changes the read models of another.
-    """
-    mine = true() if org is None else policies.c.org == org
-    versions = policy_versions.c.address.in_(select(policies.c.address).where(mine))
-    connection.execute(delete(policy_versions).where(true() if org is None else versions))
-    for table in _READ_MODELS:
-        connection.execute(delete(table).where(true() if org is None else table.c.org == org))
-    reset_escrows(connection, org)
-    again = projection.c.name != _REVERTS if org is None else projection.c.name == _CURSOR + org
-    connection.execute(delete(projection).where(again))
-    kept = select(*(attempts.c[name] for name in SHARED_COLUMNS), attempts.c.created_at).where(
-        attempts.c.type.in_(ROW_TYPES),
-        attempts.c.wallet_id.is_not(None),
-        true() if org is None else attempts.c.org == org,
-    )
-    connection.execute(insert(transactions).from_select([*SHARED_COLUMNS, "timestamp"], kept))
+def _restore(connection: Connection, rows: Sequence[StoredEvent], vaults: Collection[str]) -> bool:
+    """Apply rows again, as far as they change these vaults; returns whether that must be done once more."""
+    batch = Batch(connection, rows, only=vaults)
+    for row in rows:
+        if row.name in HANDLERS:
+            HANDLERS[row.name](batch, row)
+    batch.flush()
+    return bool(batch.again)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Select, and_, bindparam, delete, or_, select, true, update
+from sqlalchemy import BigInteger, ColumnElement, Connection, Select, and_, bindparam, delete, or_, select, update
 
 from app.chain.escrow_instructions import output_commitment
 from app.core.pages import RecordPage
@@ -142,12 +142,8 @@ def delete_pending_escrow(connection: Connection, tx_id: str) -> None:
     connection.execute(delete(table).where(table.c.tx_id == tx_id, table.c.status == PENDING))
 
 
-def reset_escrows(connection: Connection, org: str | None = None) -> None:
-    """Delete what the chain says about escrows; those whose creation is pending stay as pending.
-
-    With `org` only those of this organisation.
-    """
-    mine = true() if org is None else table.c.org == org
+def reset_escrows(connection: Connection, mine: ColumnElement[bool]) -> None:
+    """Delete what the chain says about the escrows `mine`; those whose creation is pending stay as pending."""
     pending = select(attempts.c.tx_id).where(attempts.c.status == PENDING)
     connection.execute(delete(table).where(mine, or_(table.c.tx_id.is_(None), table.c.tx_id.not_in(pending))))
     connection.execute(update(table).where(mine).values(_AS_PENDING))

@@ -106,7 +106,8 @@ async def test_dropped_transaction_is_taken_back_after_three_looks(scene: _Scene
 
     assert "PaymentExecuted" not in scene.names()
     [reverted] = [row for row in scene.indexer.store.changes(0, 10_000) if row.name == "TransactionReverted"]
-    assert (reverted.signature, reverted.data) == (scene.paid, {"orgs": [str(scene.stage.org)]})
+    subject = {"name": "PaymentExecuted", "org": str(scene.stage.org), "vault": str(scene.vault)}
+    assert (reverted.signature, reverted.data) == (scene.paid, {"events": [subject]})
     assert scene.indexer.store.unfinalized(2**40, 256) == []
 
 

@@ -27,7 +27,7 @@ from app.store.transactions import TransactionRecord
 from app.store.transactions import transactions as list_transactions
 from app.store.wallets import wallet
 from indexer import Indexer, StoredEvent
-from tests.projection.test_projector import changes_of, organisation_of
+from tests.projection.test_projector import changes_of, check_rollbacks, organisation_of
 from tests.support.chain import USDC, Stage
 
 _TASK = hashlib.sha256(b"task").digest()
@@ -361,8 +361,10 @@ async def test_rolled_back_creation_is_pending_again_or_gone_if_by_others(histor
     assert history.escrow(db, 6).status == "locked"
     gone = {ours.signature, *(row.signature for row in history.of(5))}
     nothing = replace(theirs, name="TransactionReverted", org=None, instruction=-1, inner=-1)
-    data = {"orgs": [theirs.org]}
-    news = [replace(nothing, id=5000 + n, signature=one, data=data) for n, one in enumerate(sorted(gone))]
+    events = {one: [{**row.data, "name": row.name} for row in stored if row.signature == one] for one in gone}
+    news = [
+        replace(nothing, id=5000 + n, signature=one, data={"events": events[one]}) for n, one in enumerate(sorted(gone))
+    ]
     stored[:] = [row for row in stored if row.signature not in gone] + news
 
     await projector.catch_up()
@@ -375,6 +377,13 @@ async def test_rolled_back_creation_is_pending_again_or_gone_if_by_others(histor
     await projector.catch_up()
     assert history.escrow(db, 6).status == "locked"
     db.close()
+
+
+async def test_rollback_gives_the_escrows_of_a_rebuild(
+    history: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = numbered(history.rows)
+    await check_rollbacks(rows, organisation_of(history.stage), tmp_path, monkeypatch, snapshot)
 
 
 async def test_creation_by_others_replaces_what_the_service_had_in_mind(history: History, tmp_path: Path) -> None:

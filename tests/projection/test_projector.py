@@ -4,8 +4,9 @@ import asyncio
 import random
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from app.chain.addresses import domain_hash
 from app.chain.rules import Rules
 from app.core.actors import Actor
 from app.core.identifiers import EVENT_INNER_INDEX, policy_id, transaction_id, wallet_id
-from app.projection.projector import Changes, Projector, _reset
+from app.projection.projector import Changes, Projector
+from app.projection.rollbacks import reset
 from app.store import Database
 from app.store.approvals import approval, open_approval
 from app.store.attempts import Attempt, attempt, insert_attempt
@@ -469,7 +471,7 @@ async def test_what_was_chosen_before_another_process_began_anew_is_not_applied(
     await chosen.wait()
 
     # When another empties the read models and has not applied a row yet
-    await other.write(_reset)
+    await other.write(reset)
     go_on.set()
     await slow
 
@@ -595,7 +597,7 @@ async def test_rolled_back_transaction_is_undone_and_its_attempt_pending_again(l
     projector = Projector(db, changes_of(stored))
     await projector.catch_up()
     nothing = replace(gone, name="TransactionReverted", org=None, instruction=-1, inner=-1)
-    news = replace(nothing, id=5000, data={"orgs": [gone.org]})
+    news = replace(nothing, id=5000, data={"events": [{**gone.data, "name": gone.name}]})
     stored[:] = [row for row in rows if row.signature != gone.signature] + [news]
     await projector.catch_up()
     shown = db.read_now(lambda c: transaction(c, line.org, tx_id))
@@ -605,6 +607,65 @@ async def test_rolled_back_transaction_is_undone_and_its_attempt_pending_again(l
     signatures = {one.signature for one in db.read_now(lambda c: feed(c, line.org, limit=100)).data}
     assert gone.signature not in signatures
     db.close()
+
+
+async def test_rollback_gives_the_read_models_of_a_rebuild(
+    line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await check_rollbacks(await real_rows(line), organisation_of(line.stage), tmp_path, monkeypatch, snapshot)
+
+
+async def check_rollbacks(
+    rows: list[StoredEvent],
+    own: Organisation,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    picture: Callable[[Database], dict[str, list[Any]]],
+) -> None:
+    """Roll each transaction back, and several last ones at once, and compare with a rebuild from what is left."""
+    ours = [row.signature for row in rows if row.name == "PaymentExecuted"][::2]
+    signatures, narrow = list(dict.fromkeys(row.signature for row in rows)), 0
+    for number, signature in enumerate(signatures):
+        for kind, gone in enumerate(([signature], signatures[-number - 1 :])[: 1 + (number % 4 == 0)]):
+            db = Database(folder / f"{number}-{kind}.db")
+            await db.write(lambda c: insert_organisation(c, own))
+            for row in rows:
+                if row.signature in ours and row.name == "PaymentExecuted":
+                    await db.write(partial(insert_attempt, attempt=_paid(row)))
+            stored = list(rows)
+            projector = Projector(db, changes_of(stored))
+            await projector.catch_up()
+            reports = [_report(rows, one, 5000 + n) for n, one in enumerate(gone)]
+            stored[:] = [row for row in rows if row.signature not in gone] + reports
+            resets: list[Any] = []
+            monkeypatch.setattr("app.projection.projector.reset", partial(_noted, resets))
+            await projector.catch_up()
+            monkeypatch.undo()
+            narrow += not resets
+            rolled_back = picture(db)
+            await projector.rebuild()
+            assert rolled_back == picture(db), [row.name for row in rows if row.signature in gone]
+            db.close()
+    assert narrow > 5
+
+
+def _noted(resets: list[Any], connection: Connection, *orgs: str) -> None:
+    resets.append(orgs)
+    reset(connection, *orgs)
+
+
+def _paid(row: StoredEvent) -> Attempt:
+    tx_id = transaction_id(row.message_hash, row.instruction, row.inner, "payment")
+    wallet = wallet_id(row.data["vault"])
+    return Attempt(tx_id, str(row.org), "payment", "pending", NOW, wallet, signature=row.signature)
+
+
+def _report(rows: list[StoredEvent], signature: str, number: int) -> StoredEvent:
+    """Return the row that reports a transaction as rolled back."""
+    gone = [row for row in rows if row.signature == signature]
+    events = [{**row.data, "name": row.name, "org": row.org} for row in gone]
+    row = replace(gone[0], name="TransactionReverted", org=None, instruction=-1, inner=-1)
+    return replace(row, id=number, data={"events": events})
 
 
 async def test_failure_keeps_the_cursor_and_the_next_round_applies_the_rows(line: Line, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from app.projection import projector
+from app.projection import rollbacks
 from app.submission.recovery import Recovery
 from indexer import StoredEvent
 from tests.support.escrows import agent, of
@@ -235,18 +235,19 @@ async def test_rollback_leaves_other_organisations_alone(
     other = await world.organisation("other")
     key = world.key("admin", org=other)
     made = await world.ok("POST", "/v1/policies", {"name": "Theirs"}, key=key)
-    wallet, to, _ = await _history(world)
+    wallet, _, _ = await _history(world)
     fork = await Fork.here(world.localnet)
-    assert (await world.pay(wallet, to, "7")).status_code == 200
+    funded = await world.call("POST", f"/v1/wallets/{wallet['wallet_id']}/fund", {"amount": "7", "currency": "USDC"})
+    assert funded.status_code == 200
     await fork.drop()
     steps: list[tuple[Any, ...]] = []
-    reset = projector._reset
+    reset = rollbacks.reset
 
     def watch(connection: Connection, *orgs: Any) -> None:
         steps.append(orgs)
         reset(connection, *orgs)
 
-    monkeypatch.setattr(projector, "_reset", watch)
+    monkeypatch.setattr("app.projection.projector.reset", watch)
 
     await _checks(world, 4)
     await world.service.projector.catch_up()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event, text, update
+from sqlalchemy import event, text, true, update
 
 from app.store import Database
 from app.store.attempts import Attempt, insert_attempt
@@ -134,7 +134,7 @@ def test_reset_keeps_what_is_pending(db: Database) -> None:
         made = Attempt(f"tx_{number}", _ORG, "escrow_lock", "pending", 1)
         db.write_now(lambda c, made=made: insert_attempt(c, made))  # type: ignore[misc]
 
-    db.write_now(reset_escrows)
+    db.write_now(lambda conn: reset_escrows(conn, true()))
 
     assert [_find(db, number) for number in (1, 2, 3, 4)] == [_escrow(1), _escrow(2), None, None]
 

@@ -251,7 +251,7 @@ class Scene:
     def revert_last(self) -> None:
         """Roll the last transaction back."""
         gone = self.rows.pop()
-        data = {"orgs": [gone.org]}
+        data = {"events": [{**gone.data, "name": gone.name, "org": gone.org}]}
         reverted = replace(gone, name="TransactionReverted", org=None, data=data, instruction=-1, inner=-1)
         self.rows.append(replace(reverted, id=gone.id + 1, block_time=self.now // 1000))
 

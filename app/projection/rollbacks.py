@@ -1,0 +1,105 @@
+"""Takes back from the read models what a transaction did that the chain rolled back."""
+
+from collections.abc import Collection, Sequence
+
+from sqlalchemy import ColumnElement, Connection, delete, insert, select, true, update
+
+from app.core.identifiers import wallet_id
+from app.core.transaction_types import ROW_TYPES
+from app.projection.batch import vaults_in
+from app.store.attempts import SHARED_COLUMNS
+from app.store.columns import upsert
+from app.store.escrows import reset_escrows
+from app.store.read_tables import (
+    approvals,
+    escrows,
+    feed,
+    policies,
+    policy_versions,
+    projection,
+    recipients,
+    reserves,
+    transactions,
+    wallets,
+)
+from app.store.state_tables import attempts
+from indexer import StoredEvent
+
+ROLLED_BACK = "TransactionReverted"
+"""Name of the rows that report a rolled back transaction; `events` in their data are those that it had."""
+CURSOR = "org:"
+_ROLLBACKS = "reverts"
+"""Name of the position of the last row that reported a rolled back transaction and was applied."""
+_READ_MODELS = (approvals, policies, recipients, reserves, transactions, wallets)
+_OF_VAULTS = frozenset(
+    {
+        *("PaymentExecuted", "PaymentApproved", "ApprovalClosed", "EscrowCreated", "EscrowDisputed", "EscrowSettled"),
+        *("WalletFrozen", "WalletUnfrozen", "WalletUpdated", "WalletClosed"),
+    }
+)
+"""Events that change nothing but their vaults, with their transactions, approvals and escrows."""
+
+
+def changed_orgs(reports: Sequence[StoredEvent]) -> set[str]:
+    """Return the organisations that rolled back transactions changed."""
+    return {event["org"] for report in reports for event in report.data["events"]}
+
+
+def changed_vaults(reports: Sequence[StoredEvent]) -> set[str] | None:
+    """Return the vaults that rolled back transactions changed; None if they changed more than vaults."""
+    events = [event for report in reports for event in report.data["events"]]
+    if not all(event["name"] in _OF_VAULTS for event in events):
+        return None
+    return {vault for event in events for vault in vaults_in(event)}
+
+
+def last_rollback(connection: Connection) -> int:
+    """Return the id of the last row applied that reported a rolled back transaction; 0 if none was."""
+    return connection.scalar(select(projection.c.position).where(projection.c.name == _ROLLBACKS)) or 0
+
+
+def undo(connection: Connection, row: StoredEvent) -> bool:
+    """Undo what a rolled back transaction led to; its attempt is pending again. False if this is already done."""
+    if row.id <= last_rollback(connection):
+        return False
+    upsert(connection, projection, {"name": _ROLLBACKS, "position": row.id}, keys=["name"])
+    signature = row.signature
+    connection.execute(delete(feed).where(feed.c.signature == signature))
+    again = update(attempts).where(attempts.c.signature == signature, attempts.c.status == "confirmed")
+    connection.execute(again.values(status="pending", slot=None, ended_at=None))
+    return True
+
+
+def reset(connection: Connection, org: str | None = None) -> None:
+    """Reduce the read models to what the service's own attempts give, and go back to the first row.
+
+    With `org` only those of this organisation: no event of one changes the read models of another.
+    """
+    mine = true() if org is None else policies.c.org == org
+    versions = policy_versions.c.address.in_(select(policies.c.address).where(mine))
+    connection.execute(delete(policy_versions).where(true() if org is None else versions))
+    for table in _READ_MODELS:
+        connection.execute(delete(table).where(true() if org is None else table.c.org == org))
+    reset_escrows(connection, true() if org is None else escrows.c.org == org)
+    again = projection.c.name != _ROLLBACKS if org is None else projection.c.name == CURSOR + org
+    connection.execute(delete(projection).where(again))
+    _keep_attempts(connection, true() if org is None else attempts.c.org == org)
+
+
+def forget(connection: Connection, reports: Sequence[StoredEvent], vaults: Collection[str]) -> None:
+    """Undo the reported transactions, and reduce these vaults to what the service's own attempts give."""
+    for report in reports:
+        undo(connection, report)
+    for table in (approvals, wallets):
+        connection.execute(delete(table).where(table.c.vault.in_(vaults)))
+    ids = [wallet_id(vault) for vault in vaults]
+    connection.execute(delete(transactions).where(transactions.c.wallet_id.in_(ids)))
+    reset_escrows(connection, escrows.c.vault.in_(vaults))
+    _keep_attempts(connection, attempts.c.wallet_id.in_(ids))
+
+
+def _keep_attempts(connection: Connection, mine: ColumnElement[bool]) -> None:
+    kept = select(*(attempts.c[name] for name in SHARED_COLUMNS), attempts.c.created_at).where(
+        attempts.c.type.in_(ROW_TYPES), attempts.c.wallet_id.is_not(None), mine
+    )
+    connection.execute(insert(transactions).from_select([*SHARED_COLUMNS, "timestamp"], kept))
