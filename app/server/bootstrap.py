@@ -56,7 +56,7 @@ from app.submission.recovery import Recovery
 from app.submission.restoration import Restoration
 from app.submission.submitter import Submitter
 from app.transactions.service import shown
-from app.wallets import funding, sessions
+from app.wallets import archiving, funding, sessions
 from app.wallets import service as wallets
 from app.webhooks.courier import Courier
 from app.webhooks.dispatcher import Dispatcher
@@ -77,6 +77,7 @@ PLAN_TYPES: Mapping[str, PlanType] = {
         *policies.PLAN_TYPES,
         *policy_changes.PLAN_TYPES,
         *wallets.PLAN_TYPES,
+        *archiving.PLAN_TYPES,
         *funding.PLAN_TYPES,
         *sessions.PLAN_TYPES,
         *approvals.PLAN_TYPES,

@@ -5,7 +5,7 @@ from starlette.routing import Route
 from app.access.auth import OPERATORS, PAYERS, READERS_AND_AGENT
 from app.api.fields import EmptyBody
 from app.api.operation import Call, operation
-from app.wallets import funding, sessions
+from app.wallets import archiving, funding, sessions
 from app.wallets import service as wallets
 from app.wallets.models import (
     CreateWallet,
@@ -89,7 +89,7 @@ async def archive_wallet(call: Call, _body: EmptyBody) -> WalletDetail:
 
     It must be empty. Its history is kept, and its agent id cannot be used again.
     """
-    return await wallets.archive(call.service, call.principal, call.claim, call.path("wallet_id"))
+    return await archiving.archive(call.service, call.principal, call.claim, call.path("wallet_id"))
 
 
 @operation(tag="wallets", roles=OPERATORS, body=FundWallet, answer=Funded, errors=_FUNDING, changes=True)

@@ -1,4 +1,4 @@
-"""Wallets: creation, changes, freezing and archiving."""
+"""Wallets: creation, changes and freezing."""
 
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -16,7 +16,6 @@ from app.core.errors import (
     ConflictError,
     NotFoundError,
     RequestError,
-    UnavailableError,
 )
 from app.core.identifiers import wallet_id as id_of_wallet
 from app.core.money import format_usdc
@@ -39,7 +38,7 @@ from app.store.wallets import (
     wallets,
 )
 from app.submission.absence import absent
-from app.submission.changes import carry_out, resumed, submit
+from app.submission.changes import resumed, submit
 from app.submission.context import Service
 from app.submission.idempotency import Claim
 from app.submission.locks import LockScope
@@ -66,8 +65,7 @@ def _forget_details(conn: Connection, attempt: Attempt) -> None:
 
 _CREATE = PlanType("create_wallet", on_failed=_forget_details)
 _UPDATE = PlanType("update_wallet", resent=False, waits_for=CHANGES_OF_STATE)
-_CLOSE = PlanType("close_wallet", resent=False, waits_for=CHANGES_OF_STATE)
-PLAN_TYPES = (_CREATE, _UPDATE, FREEZE, UNFREEZE, _CLOSE)
+PLAN_TYPES = (_CREATE, _UPDATE, FREEZE, UNFREEZE)
 #: Refusals of a change made from an outdated wallet.
 _OUTDATED = frozenset({"AlreadyFrozen", "NotFrozen", "WrongPolicy"})
 
@@ -280,43 +278,6 @@ async def _changes(
             signer = signers[-1].pubkey()
         instructions.append(build.freeze_wallet(signer=signer, vault=vault, policy=policy, action="Unfreeze"))
     return instructions, signers
-
-
-async def archive(service: Service, principal: Principal, claim: Claim, wallet_id: str) -> WalletDetail:
-    """Archive an empty wallet. Raises ``wallet_not_empty``."""
-    if claim.attempt is None:
-        await require(service, principal.org, wallet_id)
-    async with service.locks.hold(LockScope.WALLET_STATE, wallet_id):
-        if await resumed(service, claim) is None:
-            await wait_for_earlier(service, principal.org, _CLOSE.waits_for, wallet_id=wallet_id)
-            before = await find_living(service, principal.org, wallet_id)
-            await carry_out(service, _archiving(service, principal, before, await _closing(service, before)), claim)
-    return detail(await find(service, principal.org, wallet_id))
-
-
-async def _closing(service: Service, before: WalletRecord) -> Instruction:
-    vault = Pubkey.from_string(before.vault)
-    account = await service.chain.account(vault)
-    if account is None:
-        # The read models have it, so the node that answered is behind.
-        raise UnavailableError("chain_unavailable")
-    return service.instructions(before.org).close_wallet(
-        operator=service.signers.operator_address,
-        vault=vault,
-        policy=Pubkey.from_string(before.policy.address),
-        rent_receiver=account.decode(service.codec).data["payer"],
-    )
-
-
-def _archiving(service: Service, principal: Principal, before: WalletRecord, instruction: Instruction) -> Plan:
-    return Plan(
-        org=before.org,
-        type=_CLOSE,
-        instructions=[instruction],
-        signers=[service.signers.operator],
-        wallet_id=before.wallet_id,
-        entry=principal.entry("wallet.archive", before.wallet_id),
-    )
 
 
 def _attached_policy(policy: WalletPolicy) -> AttachedPolicy:
