@@ -105,16 +105,9 @@ async def page(service: Service, principal: Principal, query: ListWallets) -> Wa
         own = await find(service, principal.org, principal.wallet_id)
         shown = query.status in (None, own.status) and set(tags) <= set(own.tags)
         return WalletPage(data=[_summary(own)] if shown else [], has_more=False, next_cursor=None)
+    org, now = principal.org, service.clock.seen_ms()
     found = await service.db.read(
-        lambda conn: wallets(
-            conn,
-            principal.org,
-            service.clock.seen_ms(),
-            status=query.status,
-            tags=tags,
-            limit=query.limit,
-            cursor=query.cursor,
-        )
+        lambda conn: wallets(conn, org, now, status=query.status, tags=tags, limit=query.limit, cursor=query.cursor)
     )
     data = [_summary(one) for one in found.data]
     return WalletPage(data=data, has_more=found.has_more, next_cursor=found.next_cursor)
