@@ -25,7 +25,7 @@ _MAX_MANIFEST = 16 * 1024 * 1024
 _DATA = re.compile(r"agent-vault\.db|chain\.db|localnet/localnet\.db|exports/exp_[0-9A-Za-z]{1,64}\.(csv|json)")
 _KEYS = re.compile(r"keys/[0-9A-Za-z][0-9A-Za-z._-]{0,100}|admin-api-key|localnet/faucet\.json")
 _CHUNK = 1024 * 1024
-_BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, NotImplementedError, RuntimeError)
+_BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, NotImplementedError)
 
 
 class _Part(BaseModel):
@@ -100,6 +100,8 @@ def open_archive(path: Path) -> Iterator[tuple[zipfile.ZipFile, Manifest]]:
                 raise ValueError
             manifest = Manifest.model_validate_json(archive.read(_MANIFEST))
             expected = {_MANIFEST, *manifest.files, *([_SEALED] if manifest.sealed else [])}
+            if any(member.flag_bits & 1 for member in archive.infolist()):
+                raise ValueError  # Encrypted, which no backup is.
             names = archive.namelist()
             if len(names) != len(expected) or set(names) != expected:
                 raise ConfigurationError(f"{path} is broken: its content is not that of its manifest")

@@ -107,6 +107,7 @@ async def test_restored_copy_goes_on_and_repeats_no_payment(own_world: ServiceWo
     file = await _back_up(world, tmp_path / "out")
     assert (file.stat().st_mode & 0o777) == 0o600
     second = (await _pay(world, wallet, to, "after")).json()
+    later = await world.wallet()
     newer = await world.ok("POST", "/v1/keys", {"role": "viewer", "name": "new"})
     await world.ok("DELETE", f"/v1/keys/{revoked['key_id']}", {})
 
@@ -121,6 +122,8 @@ async def test_restored_copy_goes_on_and_repeats_no_payment(own_world: ServiceWo
     error_of(waiting, 503, "restore_catching_up")
     assert waiting.headers["retry-after"] == "1"
     error_of(await _pay(world, wallet, to, "after", afterRestore=True), 503, "restore_catching_up")
+    # A wallet that was made after the backup exists, so it is not `wallet_not_found`.
+    error_of(await _pay(world, later, to, "later"), 503, "restore_catching_up")
     repeated = await _pay(world, wallet, to, "before")
     assert (repeated.json(), repeated.headers["idempotent-replayed"]) == (first, "true")
     world.line.mend()
@@ -402,6 +405,8 @@ async def test_passphrase_seals_the_keys_and_the_whole_manifest(world: ServiceWo
     altered = _rewrite(file, tmp_path / "altered.zip", redated)
     restore = ("--data-dir", tmp_path / "new", "--passphrase-file", passphrase)
     assert "the archive was altered" in await _refusal("restore", altered, *restore)
+    unasked = await _run("restore", file, "--data-dir", tmp_path / "new", input="")
+    assert (unasked.exit_code, unasked.output.splitlines()[-1]) == (1, "Aborted!")
     passphrase.write_text("another long passphrase")
     assert "the passphrase is wrong" in await _refusal("restore", file, *restore)
     passphrase.chmod(0o644)
