@@ -21,6 +21,7 @@ from solders.transaction import VersionedTransaction
 from solders.transaction_metadata import FailedTransactionMetadata, SimulatedTransactionInfo, TransactionMetadata
 
 from app.localnet import transactions
+from app.localnet.nonces import RECENT_BLOCKHASHES, Advance
 from app.localnet.timeline import SLOTS_PER_EPOCH, Timeline
 from app.localnet.transactions import LoadedAddresses
 
@@ -81,8 +82,11 @@ class Bank:
         """Create or replace an account; None closes it."""
         self._svm.set_account(address, account or Account(0, b"", Pubkey.default()))
 
-    def run(self, transaction: VersionedTransaction) -> Run:
-        """Run a transaction on the current state without changing it."""
+    def run(self, transaction: VersionedTransaction, advance: Advance | None = None) -> Run:
+        """Run a transaction on the current state without changing it.
+
+        `advance` is that of the nonce which takes the place of its blockhash: it is kept even if the transaction fails.
+        """
         self._set_clock()
         message = transaction.message
         loaded = transactions.loaded_addresses(message, self.get)
@@ -93,6 +97,10 @@ class Bank:
         if not self._rent_allows(payer, charged):
             run.err = _insufficient_funds_for_rent(0)
             return run
+        if RECENT_BLOCKHASHES in run.keys:
+            # LiteSVM derives nonces from the transaction's blockhash, a validator from the newest.
+            newest = self._timeline.blockhash(self._timeline.slot())
+            transaction = transactions.with_blockhash(transaction, newest)
         priority = transactions.priority_fee(message)
         result = self._simulated(transaction, payer_address, payer, priority)
         run.meta = result.meta()
@@ -104,7 +112,7 @@ class Bank:
             run.after = {address: after if after.lamports else None for address, after in result.post_accounts()}
             run.err = self._rent_error(run)
         if run.err is not None:
-            run.after = {payer_address: charged} if run.landed else {}
+            run.after = self._after_failure(payer_address, charged, advance) if run.landed else {}
         return run
 
     def _simulated(
@@ -118,6 +126,19 @@ class Bank:
             return self._svm.simulate_transaction(transaction)
         finally:
             self.put(payer_address, payer)
+
+    def _after_failure(
+        self, payer: Pubkey, charged: Account | None, advance: Advance | None
+    ) -> dict[Pubkey, Account | None]:
+        """Return what a failed transaction changes: its fee is paid, and the nonce that let it in advances."""
+        after = {payer: charged}
+        if advance is not None:
+            advanced = advance.after()
+            if advance.address == payer:
+                assert charged is not None
+                advanced = Account(charged.lamports, advanced.data, advanced.owner, False, advanced.rent_epoch)
+            after[advance.address] = advanced
+        return after
 
     def _rent_error(self, run: Run) -> Any:
         # LiteSVM leaves out this check of the validator: no account may be left below the rent-exempt minimum.

@@ -27,6 +27,7 @@ from app.localnet import tokens, transactions
 from app.localnet.bank import Bank, Run
 from app.localnet.errors import node_unhealthy
 from app.localnet.meta import transaction_meta
+from app.localnet.nonces import Advance, advance_of, nonce_address
 from app.localnet.params import Commitment
 from app.localnet.storage import Storage, StoredStatus, StoredTransaction, to_json
 from app.localnet.timeline import FINALIZED_DEPTH, MAX_BLOCKHASH_AGE, Timeline
@@ -134,14 +135,13 @@ class Chain:
     def simulate(self, transaction: VersionedTransaction, *, verify: bool, check_age: bool) -> Run:
         """Run a transaction on the executed state, at every commitment, and change nothing.
 
-        `check_age=False` accepts any blockhash. Raises TransactionRefusedError: wrong signature, unknown or expired
-        blockhash, or a duplicate.
+        `check_age=False` accepts any blockhash. Raises TransactionRefusedError: wrong signature, a blockhash that is
+        neither recent nor the nonce of the account that it advances, or a duplicate.
         """
         if verify:
             self._verified_hash(transaction)
-        if check_age:
-            self._check_age(transaction, bytes(transaction.message.hash()))
-        return self.bank.run(transaction)
+        advance = self._admit(transaction, bytes(transaction.message.hash())) if check_age else None
+        return self.bank.run(transaction, advance)
 
     def send(self, transaction: VersionedTransaction, *, preflight: bool) -> Executed:
         """Execute a transaction.
@@ -153,11 +153,12 @@ class Chain:
         if not self.healthy:
             raise node_unhealthy()
         message_hash = self._verified_hash(transaction)
-        self._check_age(transaction, message_hash)
-        run = self.bank.run(transaction)
+        advance = self._admit(transaction, message_hash)
+        run = self.bank.run(transaction, advance)
         if run.err is not None and (preflight or not run.landed):
             raise TransactionRefusedError(run.err, run)
-        self._processed.setdefault(transaction.message.recent_blockhash, set()).add(message_hash)
+        if advance is None:
+            self._processed.setdefault(transaction.message.recent_blockhash, set()).add(message_hash)
         return self._execute(transaction, run)
 
     @staticmethod
@@ -167,11 +168,17 @@ class Chain:
         except TransactionError as error:
             raise TransactionRefusedError("SignatureFailure") from error
 
-    def _check_age(self, transaction: VersionedTransaction, message_hash: bytes) -> None:
-        current = self.timeline.slot()
-        blockhash = transaction.message.recent_blockhash
+    def _admit(self, transaction: VersionedTransaction, message_hash: bytes) -> Advance | None:
+        """Check that a transaction is new; return the advance of the nonce that lets it in, None if it is recent."""
+        current, message = self.timeline.slot(), transaction.message
+        blockhash = message.recent_blockhash
         if self.timeline.slot_of_blockhash(blockhash, current) is None:
-            raise TransactionRefusedError("BlockhashNotFound")
+            address = nonce_address(message)
+            account = None if address is None else self.bank.get(address)
+            advance = advance_of(message, account, self.timeline.blockhash(current))
+            if advance is None:
+                raise TransactionRefusedError("BlockhashNotFound")
+            return advance
         # Compared by message, not by signature: a co-signer could sign the same message a second time differently.
         if message_hash in self._processed.get(blockhash, ()):
             raise TransactionRefusedError("AlreadyProcessed")
@@ -179,6 +186,7 @@ class Chain:
             valid = self.timeline.slot_of_blockhash
             self._processed = {key: seen for key, seen in self._processed.items() if valid(key, current) is not None}
             self._pruned_at = current
+        return None
 
     def _execute(self, transaction: VersionedTransaction, run: Run) -> Executed:
         before = [self.bank.get(key) for key in run.keys]

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from solders.hash import Hash
-from solders.message import Message, MessageV0
 from solders.pubkey import Pubkey
 from solders.transaction import VersionedTransaction
 
@@ -82,7 +80,7 @@ def simulate_transaction(node: Node, text: str, config: dict[str, Any]) -> dict[
     if replace:
         slot = node.chain.slot()
         blockhash = node.chain.timeline.blockhash(slot)
-        transaction = _with_blockhash(transaction, blockhash)
+        transaction = transactions.with_blockhash(transaction, blockhash)
         replacement = {"blockhash": str(blockhash), "lastValidBlockHeight": slot + MAX_BLOCKHASH_AGE}
     wanted = config.get("accounts")
     addresses = _wanted_addresses(wanted, transaction) if wanted else []
@@ -98,20 +96,6 @@ def simulate_transaction(node: Node, text: str, config: dict[str, Any]) -> dict[
         value["accounts"] = [_after(node, run, address, wanted) for address in addresses]
     answer["value"] = value
     return answer
-
-
-def _with_blockhash(transaction: VersionedTransaction, blockhash: Hash) -> VersionedTransaction:
-    old = transaction.message
-    header, keys, instructions = old.header, old.account_keys, old.instructions
-    new: Message | MessageV0
-    if isinstance(old, MessageV0):
-        new = MessageV0(header, keys, blockhash, instructions, old.address_table_lookups)
-    else:
-        signed, unsigned = header.num_readonly_signed_accounts, header.num_readonly_unsigned_accounts
-        new = Message.new_with_compiled_instructions(
-            header.num_required_signatures, signed, unsigned, keys, blockhash, instructions
-        )
-    return VersionedTransaction.populate(new, transaction.signatures)
 
 
 def _wanted_addresses(wanted: dict[str, Any], transaction: VersionedTransaction) -> list[Pubkey]:

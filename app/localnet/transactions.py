@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from solders.account import Account
 from solders.address_lookup_table_account import AddressLookupTable
+from solders.hash import Hash
 from solders.message import Message, MessageV0
 from solders.pubkey import Pubkey
 from solders.transaction import SanitizeError, VersionedTransaction
@@ -23,7 +24,6 @@ _MICRO = 1_000_000
 _MAX_UNITS = 1_400_000
 # The units that an instruction may use unless the transaction asks for a limit; of programs in the validator, fewer.
 _DEFAULT_UNITS, _BUILTIN_UNITS = 200_000, 3_000
-_ADVANCE_NONCE = (4).to_bytes(4, "little")
 MEMO_PROGRAMS = {
     Pubkey.from_string("MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgDLGmfcHr"),
     Pubkey.from_string("Memo1UhkJRfHyvLMcVucJwxXeuD728EqVDDwQDxFMNo"),
@@ -57,7 +57,7 @@ class LoadedAddresses:
 def parse(raw: bytes) -> VersionedTransaction:
     """Return the transaction serialised in `raw`; like a validator, ignore any bytes after it.
 
-    Raises MethodError: it is malformed, has an index out of range, or uses a durable nonce.
+    Raises MethodError: it is malformed or has an index out of range.
     """
     try:
         transaction = VersionedTransaction.from_bytes(raw)
@@ -67,18 +67,22 @@ def parse(raw: bytes) -> VersionedTransaction:
         transaction.sanitize()
     except (SanitizeError, ValueError) as error:
         raise invalid_params(f"invalid transaction: {error}") from None
-    if uses_durable_nonce(transaction):
-        raise invalid_params("invalid transaction: durable nonces are not supported by this node")
     return transaction
 
 
-def uses_durable_nonce(transaction: VersionedTransaction) -> bool:
-    """Tell whether the first instruction advances a nonce account, so that the blockhash is a nonce."""
-    message = transaction.message
-    if not message.instructions:
-        return False
-    first = message.instructions[0]
-    return bool(message.account_keys[first.program_id_index] == _SYSTEM_PROGRAM and first.data[:4] == _ADVANCE_NONCE)
+def with_blockhash(transaction: VersionedTransaction, blockhash: Hash) -> VersionedTransaction:
+    """Return the transaction with another blockhash and the same signatures, which then no longer fit."""
+    old = transaction.message
+    header, keys, instructions = old.header, old.account_keys, old.instructions
+    new: Message | MessageV0
+    if isinstance(old, MessageV0):
+        new = MessageV0(header, keys, blockhash, instructions, old.address_table_lookups)
+    else:
+        signed, unsigned = header.num_readonly_signed_accounts, header.num_readonly_unsigned_accounts
+        new = Message.new_with_compiled_instructions(
+            header.num_required_signatures, signed, unsigned, keys, blockhash, instructions
+        )
+    return VersionedTransaction.populate(new, transaction.signatures)
 
 
 def fee(message: Message | MessageV0) -> int:

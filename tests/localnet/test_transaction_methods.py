@@ -9,7 +9,6 @@ from solders.instruction import AccountMeta, Instruction
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 from solders.signature import Signature
-from solders.system_program import AdvanceNonceAccountParams, advance_nonce_account
 from solders.transaction import VersionedTransaction
 from spl.token.instructions import create_idempotent_associated_token_account
 
@@ -160,14 +159,6 @@ async def test_signatures_checked_by_the_ed25519_program_cost_a_fee_each(rpc: Cl
     assert shown["meta"]["fee"] == transactions.fee(transaction.message) == 10_000
     assert (shown["meta"]["err"] is not None) is fails
     assert (await rpc("getBalance", str(sender.pubkey()), CONFIRMED))["value"] == SOL - 10_000
-
-
-async def test_durable_nonces_are_refused_with_a_clear_message(rpc: Client) -> None:
-    sender = await rpc.wallet()
-    nonce = AdvanceNonceAccountParams(nonce_pubkey=Keypair().pubkey(), authorized_pubkey=sender.pubkey())
-    transaction = rpc.signed(sender, advance_nonce_account(nonce))
-    error = await rpc.failure("sendTransaction", encoded(transaction), BASE64)
-    assert (error.code, "durable nonces are not supported" in error.message) == (-32602, True)
 
 
 async def test_bytes_that_are_not_a_transaction_are_refused(rpc: Client) -> None:
