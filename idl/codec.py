@@ -9,7 +9,7 @@ variant's name for enums, `None` or the value for options.
 import json
 import struct
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -54,6 +54,15 @@ class Account:
 
     name: str
     data: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A decoded instruction: its name, arguments and accounts, `None` for one that is left out."""
+
+    name: str
+    args: dict[str, Any]
+    accounts: dict[str, Pubkey | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +136,28 @@ class Codec:
         if name is None:
             return None
         return name, _decoded(f"instruction {name}", self._instructions[name].args, data, DISCRIMINATOR_SIZE)
+
+    def decode_call(self, data: bytes, keys: Sequence[Pubkey]) -> Call:
+        """Return an instruction of the program with these accounts.
+
+        Raises `CodecError` unless it is exactly what `instruction` makes of the result: one that the IDL does not know,
+        surplus bytes, missing or surplus accounts, and a wrong address of a fixed account are refused.
+        """
+        decoded = self.decode_instruction(data)
+        if decoded is None:
+            raise CodecError("the program has no such instruction")
+        name, args = decoded
+        slots = self._instructions[name].accounts
+        if len(keys) != len(slots):
+            raise CodecError(f"{name} has {len(slots)} accounts, not {len(keys)}")
+        accounts: dict[str, Pubkey | None] = {}
+        for slot, key in zip(slots, keys, strict=True):
+            if slot.fixed not in (None, key):
+                raise CodecError(f"{name}: {slot.name} must be {slot.fixed}")
+            accounts[slot.name] = None if slot.optional and key == self.program_id else key
+        if self.instruction_data(name, args) != data:
+            raise CodecError(f"{name} has surplus bytes")
+        return Call(name, args, accounts)
 
     def decode_account(self, data: bytes) -> Account:
         """Return the account that `data` holds. Raises `CodecError` when it is not one of the program's."""

@@ -228,6 +228,7 @@ PageSize = Annotated[int, Field(ge=1, le=100)]
 #: Answers are not validated, because the service makes them; these types describe them in the OpenAPI document.
 Usdc = Annotated[str, WithJsonSchema({"type": "string", "pattern": r"^[0-9]+\.[0-9]{2,6}$", "examples": ["12.50"]})]
 Time = Annotated[str, WithJsonSchema(_TIMESTAMP)]
+Address = Annotated[str, WithJsonSchema({"type": "string", "pattern": "^[1-9A-HJ-NP-Za-km-z]{32,44}$"})]
 
 
 def _id(prefix: str) -> WithJsonSchema:

@@ -67,14 +67,22 @@ _RESPONSE_HEADERS: Mapping[str, Json] = {
         "schema": {"type": "string"},
     },
     "ETag": {
-        "description": "The policy's version and name, for `If-Match`.",
-        "required": True,
+        "description": "The policy's version and name, for `If-Match`. Absent while a change waits for a signature.",
         "schema": {"type": "string", "pattern": '^"[!#-~]+"$'},
     },
     "Idempotent-Replayed": {
         "description": "`true` if this answer was first given to an earlier request with the same idempotency key.",
         "schema": {"type": "string", "const": "true"},
     },
+}
+
+_SIGN: Json = {
+    "name": "sign",
+    "in": "query",
+    "required": False,
+    "description": "`offline`: what the organisation's authority must sign is not sent. It is answered as an unsigned "
+    "transaction on a durable nonce.",
+    "schema": {"type": "string", "enum": ["offline"]},
 }
 
 #: Statuses whose answers may carry Retry-After.
@@ -94,6 +102,8 @@ def document(routes: Sequence[Route], base_url: str, meanings: Meanings) -> Json
         _explain_parameters(operation, meanings.get(f"{method.upper()} {path}", {}))
         if method == "post" and "{" not in path:
             _link(operation, found["paths"], components["schemas"])
+        if headers.signable:
+            _sign_elsewhere(operation)
     components["schemas"] = _used(found["paths"], components["schemas"])
     for name, schema in components["schemas"].items():
         _explain(schema.get("properties", {}), meanings.get(name, {}), meanings["*"])
@@ -170,7 +180,7 @@ def _without_null(schema: Json) -> None:
 def _link(operation: Json, paths: Json, schemas: Json) -> None:
     """Link an operation that creates an object to all operations whose path takes just the object's id."""
     answer = operation["responses"]["200"]
-    fields = list(_named(answer["content"][_JSON]["schema"], schemas)["properties"])
+    fields = list(_named(answer["content"][_JSON]["schema"], schemas).get("properties", ()))
     # The answer of a creation starts with the object's id and repeats it as `id`.
     if "id" not in fields:
         return
@@ -184,6 +194,13 @@ def _link(operation: Json, paths: Json, schemas: Json) -> None:
         for other in methods.values()
     }
     answer["links"] = links
+
+
+def _sign_elsewhere(operation: Json) -> None:
+    """Add the query with which the authority signs elsewhere, and its answer."""
+    operation["parameters"].append(deepcopy(_SIGN))
+    content = operation["responses"]["200"]["content"][_JSON]
+    content["schema"] = {"anyOf": [content["schema"], {"$ref": "#/components/schemas/AwaitingSignature"}]}
 
 
 def _used(paths: Json, schemas: Json) -> Json:

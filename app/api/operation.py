@@ -1,7 +1,7 @@
 """Turn a handler into an endpoint: authentication, parsing, idempotency, and its entry in the OpenAPI document."""
 
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -18,9 +18,11 @@ from app.access.sealing import AnswerSeal
 from app.api._parsing import query_items, read_json, validation_error
 from app.api.fields import Body, ErrorEnvelope, IdempotencyKey, PolicyViolationEnvelope, Query
 from app.api.money_body import MoneyBody
+from app.api.signing import awaiting_signature, signs_offline
 from app.core.errors import CATALOGUE, ApiError, NotFoundError, RequestError, UnavailableError
 from app.submission.context import Service
 from app.submission.idempotency import Claim, Fingerprint, Idempotency, body_hash
+from app.submission.plan import AwaitingSignatureError
 from app.submission.restoration import Restoration
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -38,6 +40,7 @@ _ALWAYS = (
 _BODIES = ("request_too_large", "request_timeout")
 _MONEY = ("restore_catching_up", "restore_unacknowledged")
 _SESSION = ("session_token_invalid", "session_token_expired")
+_SIGNED_ELSEWHERE = ("authority_offline", "too_many_unsigned_transactions")
 _CHANGES = ("idempotency_conflict", "idempotency_in_progress", "signer_unavailable")
 
 #: Collects the operations as their routes are imported; ``app.server.application`` turns them into `/openapi.json`.
@@ -71,6 +74,7 @@ class Headers:
     version: bool
     tag: bool
     repeats: bool
+    signable: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +110,7 @@ def operation(
     tagged: bool = False,
     secret: bool = False,
     pays: bool = False,
+    signable: bool = False,
 ) -> Callable[[Handler], Endpoint]:
     """Make an endpoint of ``handler(call, body or query)``.
 
@@ -115,6 +120,7 @@ def operation(
     - ``version``, ``tagged``: document the header If-Match and the answer's ETag.
     - ``secret``: the answer is stored for repetitions sealed under the request's API key, which alone gets it again.
     - ``pays``: its outcome counts as a payment's.
+    - ``signable``: with the query `sign=offline`, the organisation's authority signs elsewhere.
     """
 
     def decorate(handler: Handler) -> Endpoint:
@@ -123,21 +129,26 @@ def operation(
             keys = service.part(KeyRing)
             principal = await admit(request, keys, request.app.state.rate_limits)
             authorise(principal, roles)
-            arguments = await _arguments(request, body, query)
+            offline = signable and signs_offline(request)
+            arguments = await _arguments(request, body, query, signable=signable)
             wallet_id = request.path_params.get("wallet_id") or getattr(arguments, "wallet_id", None)
             request.state.wallet_id = wallet_id or getattr(arguments, "from_wallet", None) or principal.wallet_id
             if wallet_id is not None:
                 authorise_wallet(principal, wallet_id)
 
             async def work(claim: Claim) -> bytes:
+                claim.sign_offline = offline
                 call = Call(service, principal, request, claim)
                 if isinstance(arguments, MoneyBody):
                     claim.admit = partial(service.part(Restoration).admit, acknowledged=arguments.after_restore)
                     if claim.attempt is None:
                         # Before anything is looked up: what is refused must not depend on what was forgotten.
                         claim.admit()
+                result: BaseModel
                 try:
                     result = await (handler(call) if arguments is None else handler(call, arguments))
+                except AwaitingSignatureError as awaiting:
+                    result = await awaiting_signature(service, awaiting.attempt)
                 except ApiError as error:
                     if pays:
                         request.app.state.metrics.not_paid(error)
@@ -151,6 +162,9 @@ def operation(
 
             seal = keys.seal(presented_key(request) or "") if secret else None
             fingerprint = _fingerprint(request, principal, arguments, seal) if changes else None
+            if fingerprint is not None and offline:
+                # Another request than the same without it.
+                fingerprint = replace(fingerprint, path=f"{fingerprint.path}?{request.url.query}")
             content, replayed = await service.part(Idempotency).run(fingerprint, work, seal=seal)
             headers = {"Idempotent-Replayed": "true"} if replayed else None
             return Response(content, media_type="application/json", headers=headers)
@@ -165,6 +179,7 @@ def operation(
             *(_BODIES if body else ()),
             *(_MONEY if body and issubclass(body, MoneyBody) else ()),
             *(_SESSION if session else ()),
+            *(_SIGNED_ELSEWHERE if signable else ()),
             *errors,
         }
         documented = api.validate(
@@ -177,16 +192,18 @@ def operation(
             validation_error_status=400,
         )
         documented_endpoint: Endpoint = documented(endpoint)
-        headers = Headers(session=session, version=version, tag=tagged, repeats=changes)
+        headers = Headers(session=session, version=version, tag=tagged, repeats=changes, signable=signable)
         documented_endpoint.__dict__["headers"] = headers
         return documented_endpoint
 
     return decorate
 
 
-async def _arguments(request: Request, body: type[Body] | None, query: type[Query] | None) -> Body | Query | None:
+async def _arguments(
+    request: Request, body: type[Body] | None, query: type[Query] | None, *, signable: bool
+) -> Body | Query | None:
     """Return the validated body or query. Raises ``invalid_request``, ``invalid_amount`` and ``invalid_recipient``."""
-    if query is None and request.url.query:
+    if query is None and not signable and request.url.query:
         raise RequestError("invalid_request", "This request takes no query parameters.")
     model = body or query
     if model is None:

@@ -43,6 +43,10 @@ RULES = (
 """Rule names in the order in which the program checks them; a name's position is its code."""
 
 
+_FLAGS = ("max_per_tx", "max_per_day", "max_per_month", "velocity_cap", "require_co_sign", "expiry")
+"""Rules by their bits in a policy account's `flags`; the next bit is that of `restricted`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """A policy's rules; `None` means that a rule is not set.
@@ -63,6 +67,17 @@ class Rules:
     def to_args(self) -> dict[str, Any]:
         """Return the rules as an instruction's argument."""
         return asdict(self)
+
+    @classmethod
+    def from_account(cls, fields: Mapping[str, Any]) -> Self:
+        """Return the rules in a policy account."""
+        flags = fields["flags"]
+        values = {name: fields[name] if flags >> bit & 1 else None for bit, name in enumerate(_FLAGS)}
+        return cls(
+            **values,
+            blocked_categories=fields["blocked_categories"],
+            restricted=bool(flags >> len(_FLAGS) & 1),
+        )
 
     @classmethod
     def from_event(cls, fields: Mapping[str, Any]) -> Self:

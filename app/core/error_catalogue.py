@@ -191,6 +191,18 @@ KINDS = (
     ErrorKind("too_many_webhooks", 422, "Webhooks",
         "The organisation has reached its limit of webhooks.",
         "Delete one that is no longer needed, or change its URL and events."),
+    ErrorKind("unsigned_transaction_not_found", 404, "Signing elsewhere",
+        "The organisation has no unsigned transaction with this id or message.",
+        "List what waits with `GET /v1/signed-transactions`. Send the bytes that were signed, unchanged."),
+    ErrorKind("invalid_signature", 400, "Signing elsewhere",
+        "The bytes are no transaction, or lack a valid signature by the key that must sign.",
+        "Sign with `agent-vault sign`, with the key whose address is `signer`."),
+    ErrorKind("unsigned_transaction_void", 422, "Signing elsewhere",
+        "The transaction can no longer be sent: it was withdrawn, is older than 7 days, or its nonce was advanced.",
+        "Ask for the change again with `?sign=offline`."),
+    ErrorKind("too_many_unsigned_transactions", 422, "Signing elsewhere",
+        "The organisation has reached its limit of transactions that wait for a signature.",
+        "Sign or withdraw one; list them with `GET /v1/signed-transactions`."),
     ErrorKind("chain_unavailable", 503, "Service",
         "The chain does not answer. Nothing is lost: payments already signed are recovered once it is back.",
         "Repeat the request with the same idempotency key."),
@@ -214,6 +226,7 @@ KINDS = (
     ErrorKind("authority_offline", 503, "Service",
         "The service runs without the authority's or the arbiter's key: policies are changed, wallets unfrozen and "
         "disputes decided elsewhere.",
-        "Sign the change with that key, outside this service."),
+        "Repeat the request with `?sign=offline` and sign its transaction with `agent-vault sign`. Decide disputes "
+        "with the arbiter's key, outside this service."),
 )
 # fmt: on

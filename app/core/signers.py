@@ -13,6 +13,11 @@ from solders.signature import Signature
 
 from app.core.errors import UnavailableError
 
+_ELSEWHERE = (
+    "The service runs without the authority's key. Repeat the request with `?sign=offline` to get its transaction, and "
+    "sign that where the key is."
+)
+
 
 class KeyFileError(Exception):
     """A key file is missing, readable by others, or not a key; or a key in a token cannot be used."""
@@ -52,7 +57,7 @@ class Signers:
     def require_authority(self) -> Signer:
         """Return the authority's key. Raises ``authority_offline`` when the service runs without it."""
         if self.authority is None:
-            raise UnavailableError("authority_offline")
+            raise UnavailableError("authority_offline", _ELSEWHERE)
         return self.authority
 
     def require_arbiter(self) -> Signer:

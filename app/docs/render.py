@@ -31,6 +31,7 @@ GUIDES: Mapping[str, str] = {
     "operations": "Operations",
     "mcp": "Tools for agents (MCP)",
     "tokens": "Keys in a token",
+    "keys": "Keys",
 }
 """Title of each guide by its name in file and path."""
 
@@ -199,8 +200,17 @@ def _others(routes: Sequence[Route]) -> str:
 
 
 def _body(title: str, body: Mapping[str, Any], document: Mapping[str, Any]) -> str:
-    name = body["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
-    schema = document["components"]["schemas"][name]
+    schema = body["content"]["application/json"]["schema"]
+    models = [_type(one) for one in schema.get("anyOf", [schema])]
+    return "".join(
+        _model(f"{title} ({name})" if len(models) > 1 else title, document["components"]["schemas"][name])
+        for name in models
+    )
+
+
+def _model(title: str, schema: Mapping[str, Any]) -> str:
+    if "anyOf" in schema:
+        return f"<p>{title}: {escape(_type(schema))}</p>"
     required = schema.get("required", ())
     return _fields(
         title, ((name, _type(kind), name in required) for name, kind in schema.get("properties", {}).items())

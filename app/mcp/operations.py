@@ -47,7 +47,9 @@ class Operation:
         body = self._schemas[_name_of(content[_JSON]["schema"])] if content else {}
         self._body: Mapping[str, Json] = {_snake(name): schema for name, schema in body.get("properties", {}).items()}
         self._required = {_snake(name) for name in body.get("required", ())}
-        self.answer = _name_of(described["responses"]["200"]["content"][_JSON]["schema"])
+        answer = described["responses"]["200"]["content"][_JSON]["schema"]
+        # The first of several is the operation's own; the other is of changes that are signed elsewhere.
+        self.answer = _name_of(answer.get("anyOf", [answer])[0])
 
     def arguments(self) -> Json:
         """Return the JSON schema of each argument."""

@@ -10,6 +10,7 @@ from app.submission.context import Service
 from app.submission.enforcement import BrakeRefusedError, Enforcement, enforce
 from app.submission.idempotency import Claim
 from app.submission.locks import LockScope
+from app.submission.offline import authority_of
 from app.submission.ordering import wait_for_earlier
 from app.submission.plan import Plan, PlanType
 
@@ -39,19 +40,21 @@ async def _pause(service: Service, principal: Principal, claim: Claim) -> None:
 
 
 async def _unpause(service: Service, principal: Principal, claim: Claim) -> None:
-    authority, org = service.signers.require_authority(), principal.org
+    org = principal.org
+    authority = await authority_of(service, org, claim)
     async with service.locks.hold(LockScope.ORG_STATE, org):
         if await resumed(service, claim) is not None:
             return
         await wait_for_earlier(service, org, _UNPAUSE.waits_for)
         service.brake.check(_UNPAUSE, org, None, attested=False)
         if await _is_paused(service, org) is not False:
-            change = service.instructions(org).update_org(signer=authority.pubkey(), paused=False)
+            change = service.instructions(org).update_org(signer=authority.address, paused=False)
             plan = Plan(
                 org=org,
                 type=_UNPAUSE,
                 instructions=[change],
-                signers=[authority],
+                signers=[],
+                authority=authority,
                 entry=principal.entry("organization.unpause", org),
             )
             await carry_out(service, plan, claim)

@@ -23,8 +23,9 @@ async def get_organization(call: Call) -> Organization:
     roles=OPERATORS,
     body=PauseOrganisation,
     answer=PausedOrganisation,
-    errors=("transaction_failed", "authority_offline"),
+    errors=("transaction_failed",),
     changes=True,
+    signable=True,
 )
 async def pause_organisation(call: Call, body: PauseOrganisation) -> PausedOrganisation:
     """Pause the organisation.

@@ -14,7 +14,7 @@ from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
 from app.access.keyring import Principal
-from app.core.errors import BusinessError, UnavailableError
+from app.core.errors import BusinessError, RequestError, UnavailableError
 from app.core.identifiers import random_id
 from app.core.timestamps import iso_ms
 from app.policies import service as policies
@@ -38,7 +38,8 @@ from app.submission.changes import resumed
 from app.submission.context import Service
 from app.submission.idempotency import Claim
 from app.submission.locks import LockScope
-from app.submission.plan import Hook, Outcome, Plan, PlanType, RefusedError, nothing
+from app.submission.offline import authority_of, require_one, sign_elsewhere
+from app.submission.plan import Authority, Hook, Outcome, Plan, PlanType, RefusedError, nothing
 from app.submission.refusals import business_error, error_name, require_confirmed
 
 _UPDATE, _CLOSE = PlanType(UPDATE), PlanType("close_policy")
@@ -63,6 +64,10 @@ class ChangeRequest:
     policy_id: str
     precondition: Precondition
 
+    async def authority(self) -> Authority:
+        """Return the organisation's authority. Raises ``authority_offline`` if it can sign neither here nor later."""
+        return await authority_of(self.service, self.principal.org, self.claim)
+
     def lock(self) -> AbstractAsyncContextManager[None]:
         """Keep other changes of the policy waiting."""
         return self.service.locks.hold(LockScope.POLICY, f"{self.principal.org}/{self.policy_id}")
@@ -85,6 +90,8 @@ async def update(request: ChangeRequest, body: UpdatePolicy) -> Policy:
     done = request.claim.repeats and request.claim.attempt is None
     if request.claim.attempt is None:
         await request.find_changeable()
+    if "name" in body.model_fields_set and body.model_fields_set - _OFF_CHAIN and request.claim.sign_offline:
+        raise RequestError("invalid_request", "name: needs no signature; change it in a request of its own.")
     async with request.lock():
         if not done:
             await _change(request, body)
@@ -112,10 +119,11 @@ async def delete(request: ChangeRequest) -> Policy:
             await request.find_changeable()
             landed = await _send_current(request, lambda before: _close(request, before))
     org, identifier = request.principal.org, request.policy_id
-    return await request.service.db.read(lambda conn: _deleted(conn, org, identifier, landed or ""))
+    return await request.service.db.read(lambda conn: deleted_policy(conn, org, identifier, landed or ""))
 
 
-def _deleted(conn: Connection, org: str, identifier: str, closing: str) -> Policy:
+def deleted_policy(conn: Connection, org: str, identifier: str, closing: str) -> Policy:
+    """Return a deleted policy as it was before the transaction that closed it."""
     deleted = policy(conn, org, identifier)
     if deleted is None:
         raise UnavailableError("chain_unavailable")
@@ -157,7 +165,8 @@ async def _send(
         org=request.principal.org,
         type=kind,
         instructions=instructions,
-        signers=[service.signers.require_authority()],
+        signers=[],
+        authority=await request.authority(),
         policy_id=request.policy_id,
         actor=request.principal.actor,
         entry=entry,
@@ -165,6 +174,7 @@ async def _send(
     )
     failure: RefusedError | Outcome
     try:
+        await sign_elsewhere(service, plan, request.claim)
         failure = await service.submitter.submit(plan, request.claim)
         if failure.status != "failed":
             require_confirmed(service.codec, failure)
@@ -196,16 +206,18 @@ async def _update(request: ChangeRequest, before: PolicyRecord, body: UpdatePoli
     )
     if new.entries == old.entries or not new.entries:
         dropped = before.allowlist if before.rules.restricted and not new.rules.restricted else None
-        return await _send(request, _UPDATE, await _switch(service, before, new, dropped=dropped), entry=entry)
+        return await _send(request, _UPDATE, await _switch(request, before, new, dropped=dropped), entry=entry)
     await _wait_for_earlier(request)
     version = (await _account(service, before))["allowlist_version"] + 1
     draft = service.addresses.allowlist(Pubkey.from_string(before.address), version)
-    instructions = await _switch(service, before, new, dropped=before.allowlist, version=version)
+    instructions = await _switch(request, before, new, dropped=before.allowlist, version=version)
 
     def store_list(conn: Connection, _attempt: Attempt) -> None:
         store_texts(conn, draft, before.policy_id, new.entries)
 
-    *earlier, last = split(instructions, service.signers.fee_payer_address)
+    transactions = split(instructions, service.signers.fee_payer_address)
+    require_one(await request.authority(), transactions)
+    *earlier, last = transactions
     for chunk in earlier:
         await _send(request, WRITE, chunk, store_list)
     # Whoever else wrote the draft meanwhile, only the requested list comes into force.
@@ -215,14 +227,15 @@ async def _update(request: ChangeRequest, before: PolicyRecord, body: UpdatePoli
 
 
 async def _switch(
-    service: Service, before: PolicyRecord, terms: Terms, *, dropped: str | None, version: int | None = None
+    request: ChangeRequest, before: PolicyRecord, terms: Terms, *, dropped: str | None, version: int | None = None
 ) -> list[Instruction]:
     """Return the instructions that set the rules and close the list ``dropped``.
 
     With a version they write the allowlist as a draft of this version first, and put it in force.
     """
+    service, authority = request.service, (await request.authority()).address
     build, address = service.instructions(before.org), Pubkey.from_string(before.address)
-    payer, authority = service.signers.fee_payer_address, service.signers.require_authority().pubkey()
+    payer = service.signers.fee_payer_address
     old = None if dropped is None else Pubkey.from_string(dropped)
     instructions: list[Instruction] = []
     if version is not None:
@@ -256,10 +269,10 @@ async def _close(request: ChangeRequest, before: PolicyRecord) -> str | None:
     draft = service.addresses.allowlist(address, version)
     if await service.chain.account(draft) is not None:
         empty = Terms(replace(before.rules, restricted=True), {})
-        instructions = await _switch(service, before, empty, dropped=before.allowlist, version=version)
+        instructions = await _switch(request, before, empty, dropped=before.allowlist, version=version)
         allowlist = draft
     closing = service.instructions(before.org).close_policy(
-        authority=service.signers.require_authority().pubkey(),
+        authority=(await request.authority()).address,
         policy=address,
         policy_rent_receiver=account["payer"],
         allowlist=allowlist,

@@ -26,8 +26,8 @@ from app.policies.models import (
 from app.policies.preview import preview
 from app.policies.terms import Precondition, entity_tag
 
-_WRITING = ("invalid_amount", "invalid_recipient", "authority_offline", "transaction_failed")
-_CHANGING = ("policy_not_found", "policy_immutable", "version_conflict", "authority_offline", "transaction_failed")
+_WRITING = ("invalid_amount", "invalid_recipient", "transaction_failed")
+_CHANGING = ("policy_not_found", "policy_immutable", "version_conflict", "transaction_failed")
 
 
 def _tagged(endpoint: Endpoint) -> Endpoint:
@@ -37,7 +37,9 @@ def _tagged(endpoint: Endpoint) -> Endpoint:
     async def answer(request: Request) -> Response:
         response = await endpoint(request)
         policy = json.loads(bytes(response.body))
-        response.headers["etag"] = f'"{entity_tag(policy["version"], policy["name"])}"'
+        # A transaction that waits for a signature has no version yet.
+        if "version" in policy:
+            response.headers["etag"] = f'"{entity_tag(policy["version"], policy["name"])}"'
         return response
 
     return answer
@@ -49,7 +51,16 @@ def _change_request(call: Call) -> ChangeRequest:
 
 
 @_tagged
-@operation(tag="policies", roles=ADMINS, body=CreatePolicy, answer=Policy, tagged=True, errors=_WRITING, changes=True)
+@operation(
+    tag="policies",
+    roles=ADMINS,
+    body=CreatePolicy,
+    answer=Policy,
+    tagged=True,
+    errors=_WRITING,
+    changes=True,
+    signable=True,
+)
 async def create_policy(call: Call, body: CreatePolicy) -> Policy:
     """Create a policy.
 
@@ -91,6 +102,7 @@ async def get_policy(call: Call) -> Policy:
     errors=(*_CHANGING, *_WRITING),
     changes=True,
     version=True,
+    signable=True,
 )
 async def update_policy(call: Call, body: UpdatePolicy) -> Policy:
     """Update a policy.
@@ -112,6 +124,7 @@ async def update_policy(call: Call, body: UpdatePolicy) -> Policy:
     errors=("policy_in_use", *_CHANGING),
     changes=True,
     version=True,
+    signable=True,
 )
 async def delete_policy(call: Call, _body: EmptyBody) -> Policy:
     """Delete a policy.
@@ -130,6 +143,7 @@ async def delete_policy(call: Call, _body: EmptyBody) -> Policy:
     tagged=True,
     errors=("policy_not_found", "version_conflict", *_WRITING),
     changes=True,
+    signable=True,
 )
 async def clone_policy(call: Call, body: ClonePolicy) -> Policy:
     """Clone a policy.

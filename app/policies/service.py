@@ -23,6 +23,7 @@ from app.submission.absence import absent
 from app.submission.changes import carry_out, resumed
 from app.submission.context import Service
 from app.submission.idempotency import Claim
+from app.submission.offline import authority_of, require_one
 from app.submission.plan import Plan, PlanType
 
 _CREATE = PlanType("create_policy")
@@ -85,7 +86,7 @@ async def create(
         if made is not None and _is_complete(made):
             return shown(await with_recipients(service, made))
     cloned = None if source is None else await find(service, org, source)
-    service.signers.require_authority()
+    authority = await authority_of(service, org, claim)
     before = NO_TERMS if cloned is None else await terms_of(service, cloned)
     terms = await apply_changes(service, org, before, body)
     address = service.addresses.policy(Pubkey.from_string(org), policy_key(identifier))
@@ -97,16 +98,19 @@ async def create(
         if terms.entries:
             store_texts(conn, service.addresses.allowlist(address, 1), identifier, terms.entries)
 
+    transactions = await _remaining(service, org, identifier, terms, authority.address)
+    require_one(authority, transactions)
     # Whatever of it lands, the first transaction has recorded who asked.
     entry = principal.entry("policy.create", identifier)
     if source is not None:
         entry = principal.entry("policy.clone", identifier, source=source)
-    for number, instructions in enumerate(await _remaining(service, org, identifier, address, terms)):
+    for number, instructions in enumerate(transactions):
         plan = Plan(
             org=org,
             type=_CREATE,
             instructions=instructions,
-            signers=[service.signers.require_authority()],
+            signers=[],
+            authority=authority,
             policy_id=identifier,
             entry=None if number or begun else entry,
             on_store=store_details,
@@ -116,10 +120,11 @@ async def create(
 
 
 async def _remaining(
-    service: Service, org: str, identifier: str, address: Pubkey, terms: Terms
+    service: Service, org: str, identifier: str, terms: Terms, authority: Pubkey
 ) -> list[Sequence[Instruction]]:
     """Return the transactions that are left to do, given what is already on the chain."""
-    payer, authority = service.signers.fee_payer_address, service.signers.require_authority().pubkey()
+    payer = service.signers.fee_payer_address
+    address = service.addresses.policy(Pubkey.from_string(org), policy_key(identifier))
     build = service.instructions(org)
     account = await service.chain.account(address)
     found = account.decode(service.codec).data if account else _NEW_ACCOUNT

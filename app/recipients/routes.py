@@ -13,8 +13,9 @@ from app.recipients.models import PutRecipient, RegisteredRecipient
     roles=OPERATORS,
     body=PutRecipient,
     answer=RegisteredRecipient,
-    errors=("invalid_recipient", "authority_offline", "transaction_failed"),
+    errors=("invalid_recipient", "transaction_failed"),
     changes=True,
+    signable=True,
 )
 async def put_recipient(call: Call, body: PutRecipient) -> RegisteredRecipient:
     """Register a recipient.

@@ -19,6 +19,7 @@ from app.submission.changes import carry_out, resumed
 from app.submission.context import Service
 from app.submission.idempotency import Claim
 from app.submission.locks import LockScope
+from app.submission.offline import authority_of
 from app.submission.ordering import wait_for_earlier
 from app.submission.plan import Plan, PlanType
 from app.submission.refusals import RECEIVER_ARCHIVED, invalid_recipient
@@ -110,7 +111,7 @@ async def put(
     # One at a time, so that each sees what the one before it registered.
     async with service.locks.hold(LockScope.RECIPIENTS, org):
         if await resumed(service, claim) is None:
-            plan = await _plan(service, principal, domain, address, body.category)
+            plan = await _plan(service, principal, claim, (domain, address), body.category)
             if plan is not None:
                 await carry_out(service, plan, claim)
     found = await service.db.read(lambda conn: recipient(conn, org, str(address)))
@@ -120,9 +121,10 @@ async def put(
 
 
 async def _plan(
-    service: Service, principal: Principal, domain: str | None, address: Pubkey, named: str | None
+    service: Service, principal: Principal, claim: Claim, target: tuple[str | None, Pubkey], named: str | None
 ) -> Plan | None:
-    """Return the plan that registers an address with a domain and the named category; None if nothing changes."""
+    """Return the plan that registers a domain's address, or one alone, with a category; None if nothing changes."""
+    domain, address = target
     org, text = principal.org, str(address)
     touched = {text, domain} - {None}
     await wait_for_earlier(
@@ -141,11 +143,12 @@ async def _plan(
     changes = existing or moved
     if changes and principal.role != "admin":
         raise AuthenticationError("insufficient_permissions", "Changing a registration needs an admin's key.")
-    signer = service.signers.require_authority() if changes else service.signers.operator
+    authority = await authority_of(service, org, claim) if changes else None
     registrations = [(address, category, domain or (existing.domain if existing else None))]
     if moved is not None:
         registrations.append((Pubkey.from_string(moved.address), moved.category, None))
-    payer, key = service.signers.fee_payer_address, signer.pubkey()
+    payer = service.signers.fee_payer_address
+    key = service.signers.operator_address if authority is None else authority.address
     return Plan(
         org=org,
         type=_REGISTER,
@@ -155,7 +158,8 @@ async def _plan(
             )
             for whose, code, its_domain in registrations
         ],
-        signers=[signer],
+        signers=[service.signers.operator],
+        authority=authority,
         recipient=domain or text,
         recipient_address=text,
         entry=principal.entry("recipient.register", domain or text, address=text, category=CATEGORIES[category]),

@@ -19,6 +19,9 @@ data_folder = click.option(
     "--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Databases and keys.  [default: ./data]"
 )
 rpc_url = click.option("--rpc-url", help="JSON-RPC address of the chain.  [default: that of the data folder's]")
+org_option = click.option(
+    "--org", help="Id or address of the organisation; not needed if there is only one, or for a key."
+)
 usdc_mint = click.option("--usdc-mint", help="Mint of USDC there.  [default: the data folder's or the cluster's]")
 
 

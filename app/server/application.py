@@ -40,6 +40,7 @@ from app.server import _docs_routes as documentation
 from app.server import _mcp_routes as mcp
 from app.server import _monitoring_routes as monitoring
 from app.server.health import Health
+from app.signatures import routes as signatures
 from app.store.paging import InvalidCursorError
 from app.submission.context import Service
 from app.topups import routes as topups
@@ -66,6 +67,7 @@ operations: list[Route] = [
     *webhooks.routes,
     *keys.routes,
     *organisations.routes,
+    *signatures.routes,
 ]
 routes: list[Route] = [*operations, *exports.downloads, *mcp.routes, *documentation.routes, *monitoring.routes]
 

@@ -48,6 +48,7 @@ from app.server._data_folder import LOCALHOST, FolderChain, identify, remember, 
 from app.server.housekeeping import Housekeeping
 from app.store.database import Database
 from app.store.values import get_value, put_value
+from app.submission import offline
 from app.submission.brake import Brake
 from app.submission.context import Service
 from app.submission.idempotency import Idempotency
@@ -83,6 +84,7 @@ PLAN_TYPES: Mapping[str, PlanType] = {
         *approvals.PLAN_TYPES,
         *payments.PLAN_TYPES,
         *settlement.PLAN_TYPES,
+        *offline.PLAN_TYPES,
     )
 }
 

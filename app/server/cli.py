@@ -27,12 +27,21 @@ from app.recipients.service import parse_address
 from app.server import _demo
 from app.server._audit_commands import audit
 from app.server._backup_commands import backup, restore
-from app.server._command_options import address_of, data_folder, open_database, rpc_url, settings_of, usdc_mint
+from app.server._command_options import (
+    address_of,
+    data_folder,
+    open_database,
+    org_option,
+    rpc_url,
+    settings_of,
+    usdc_mint,
+)
 from app.server._data_folder import beside_service, node_name, remembered, with_folder
 from app.server._faucet_command import faucet
 from app.server._mcp_command import mcp
 from app.server._org_commands import orgs
 from app.server._sidecar import running_sidecar
+from app.server._sign_command import sign
 from app.server.bootstrap import open_localnet, prepare
 from app.server.serve import serve as serve_forever
 from app.server.serve import serve_chain
@@ -43,7 +52,6 @@ from app.verifier.history import IncompleteError
 from app.verifier.verify import VerificationReport, verify
 from indexer import EventStore, StoredEvent
 
-_org = click.option("--org", help="Id or address of the organisation; not needed if there is only one, or for a key.")
 _live = click.option("--live", is_flag=True, help="Prefix avk_live_ instead of avk_test_; always so on mainnet.")
 _host = click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
 
@@ -231,7 +239,7 @@ def _is_live(db: Database) -> bool:
 
 @keys.command("create")
 @data_folder
-@_org
+@org_option
 @click.option("--role", type=click.Choice(get_args(Role)), required=True)
 @click.option("--wallet", "wallet_id", help="The wallet that an agent's key is bound to.")
 @click.option("--name", default="", help="What the key is for.")
@@ -255,7 +263,7 @@ def create_key(
 
 @keys.command("list")
 @data_folder
-@_org
+@org_option
 def list_keys(data_dir: Path | None, org: str | None) -> None:
     """List the keys; only their last characters are known."""
     with _organisation(data_dir, org) as (db, _ring, owner):
@@ -270,7 +278,7 @@ def list_keys(data_dir: Path | None, org: str | None) -> None:
 @keys.command("revoke")
 @click.argument("key_id")
 @data_folder
-@_org
+@org_option
 def revoke_key(key_id: str, data_dir: Path | None, org: str | None) -> None:
     """Revoke a key; a running service refuses it within a second."""
     with _owner(data_dir, org, key_id) as (db, ring, owner):
@@ -281,7 +289,7 @@ def revoke_key(key_id: str, data_dir: Path | None, org: str | None) -> None:
 @keys.command("rotate")
 @click.argument("key_id")
 @data_folder
-@_org
+@org_option
 @click.option(
     "--overlap", type=click.IntRange(0, MAX_OVERLAP), help="Seconds for which the old key works on.  [default: 0]"
 )
@@ -301,3 +309,4 @@ main.add_command(restore)
 main.add_command(faucet)
 main.add_command(mcp)
 main.add_command(audit)
+main.add_command(sign)

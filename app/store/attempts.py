@@ -31,6 +31,7 @@ class Attempt:
 
     `actor` asked for it, `subject` is the object of the audit log's entry about that; payments have neither.
     `stopped_by` is the kind of the brake that overtook it: its bytes are not sent again.
+    On a `nonce` it can land until the `nonce_account` is advanced.
     """
 
     tx_id: str
@@ -59,6 +60,8 @@ class Attempt:
     stopped_by: str | None = None
     slot: int | None = None
     ended_at: int | None = None
+    nonce_account: str | None = None
+    nonce: str | None = None
 
 
 def insert_attempt(connection: Connection, attempt: Attempt) -> None:

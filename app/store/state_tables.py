@@ -113,7 +113,7 @@ attempts = Table(
     Column("org", String, nullable=False),
     Column("wallet_id", String),
     Column("type", String, nullable=False),
-    Column("status", String, nullable=False, comment="pending, confirmed, blocked or failed"),
+    Column("status", String, nullable=False, comment="awaiting_signature, pending, confirmed, blocked or failed"),
     Column("recipient", String, comment="as the client gave it: an address, a wallet or a domain"),
     Column("recipient_address", String),
     Column("amount", U64, nullable=False),
@@ -135,8 +135,21 @@ attempts = Table(
     Column("slot", BigInteger),
     Column("created_at", BigInteger, nullable=False),
     Column("ended_at", BigInteger),
+    Column("nonce_account", String, comment="whose nonce takes the place of a blockhash"),
+    Column("nonce", String),
     Index("attempts_by_status", "status", "created_at"),
     Index("attempts_by_wallet", "wallet_id", "created_at"),
+)
+
+unsigned_transactions = Table(
+    "unsigned_transactions",
+    metadata,
+    Column("tx_id", String, primary_key=True, comment="of the attempt, which has the transaction"),
+    Column("org", String, nullable=False),
+    Column("message_hash", String, nullable=False, unique=True),
+    Column("authority", String, nullable=False, comment="whose signature it waits for"),
+    Column("accounts", JSON, nullable=False, comment="what it changes as it was then, in base64 by address"),
+    Column("expires_at", BigInteger, nullable=False),
 )
 
 brakes = Table(

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from app.submission.context import Service
 from app.submission.idempotency import Claim
 from app.submission.locks import LockScope
+from app.submission.offline import sign_elsewhere
 from app.submission.plan import Outcome, Plan, RefusedError
 from app.submission.refusals import business_error, require_confirmed
 
@@ -21,15 +22,19 @@ async def resumed(service: Service, claim: Claim) -> Outcome | None:
     return outcome
 
 
-async def submit(service: Service, plan: Plan, claim: Claim, *, overtakes: bool = False) -> Outcome:
+async def submit(
+    service: Service, plan: Plan, claim: Claim, *, overtakes: bool = False, nonce_account: str | None = None
+) -> Outcome:
     """Submit a change and return its confirmed outcome; a wallet's payments wait meanwhile.
 
-    A change that ``overtakes`` does not wait for the payments that are being sent.
-    Raises RefusedError if the simulation fails, and the API's error if the change failed or is not confirmed yet.
+    A change that ``overtakes`` does not wait for the payments that are being sent. ``nonce_account`` is the one to use
+    if the authority signs elsewhere: then this raises AwaitingSignatureError. Raises RefusedError if the simulation
+    fails, and the API's error if the change failed or is not confirmed yet.
     """
     async with AsyncExitStack() as stack:
         if plan.wallet_id is not None and not overtakes:
             await stack.enter_async_context(service.locks.hold(LockScope.WALLET_SENDING, plan.wallet_id))
+        await sign_elsewhere(service, plan, claim, nonce_account)
         outcome = await service.submitter.submit(plan, claim)
     require_confirmed(service.codec, outcome)
     return outcome
@@ -42,9 +47,10 @@ async def carry_out(
     *,
     instead: Mapping[str, str] | None = None,
     overtakes: bool = False,
+    nonce_account: str | None = None,
 ) -> Outcome:
     """Submit a change, but raise a refusal as the API's error; ``instead`` maps codes to better ones."""
     try:
-        return await submit(service, plan, claim, overtakes=overtakes)
+        return await submit(service, plan, claim, overtakes=overtakes, nonce_account=nonce_account)
     except RefusedError as refused:
         raise business_error(service.codec, refused, instead=instead) from None

@@ -74,10 +74,13 @@ class Claim:
         attempt: Attempt | None = None,
         *,
         repeats: bool = False,
+        sign_offline: bool = False,
     ) -> None:
         self.attempt = attempt
         #: Raises an error if the request must not send a new transaction now.
         self.admit: Callable[[], None] = _admit
+        #: Whether the organisation's authority signs elsewhere what it must sign.
+        self.sign_offline = sign_offline
         #: Whether an earlier run of the request claimed the key and stored its effect, but did not answer.
         self.repeats = repeats
         self._db = db

@@ -35,6 +35,8 @@ class LockScope(IntEnum):
     WALLET_ESCROWS = auto()
     #: The simulation and sending of a wallet's transactions.
     WALLET_SENDING = auto()
+    #: The choice of a nonce account for a transaction that is signed elsewhere.
+    NONCES = auto()
 
 
 _deepest: ContextVar[int] = ContextVar("deepest_lock", default=0)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from solders.instruction import Instruction
+from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
 from app.chain.instructions import MAX_UNITS, compute_unit_limit
@@ -16,6 +17,15 @@ from app.core.signers import Signer
 from app.store.attempts import Attempt
 from app.store.audit import NewLogEntry
 from app.store.brakes import BrakeKind
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """An organisation's authority: its address, and its key unless it signs elsewhere."""
+
+    address: Pubkey
+    key: Signer | None
+
 
 Hook = Callable[[Connection, Attempt], None]
 """Writes in the database transaction that stores an attempt or records its outcome."""
@@ -30,6 +40,7 @@ class PlanType:
     """A kind of transaction, declared by its capability. Attempts are stored under its ``name``.
 
     - ``projected``: the projector records the success together with the transaction's event, instead of the submitter.
+    - ``indexed``: it calls the program, so that the indexer finds it.
     - ``resent``: recovery may send the stored bytes again. A change that could undo a newer one is sent again only by
       its own request, repeated under its idempotency key.
     - ``waits_for``: names of the types that must not land after one of this type, because they would undo it.
@@ -41,6 +52,7 @@ class PlanType:
 
     name: str
     projected: bool = False
+    indexed: bool = True
     resent: bool = True
     waits_for: frozenset[str] = frozenset()
     superseded: bool = False
@@ -53,16 +65,18 @@ class PlanType:
 class Plan:
     """A transaction to make: what it does on the chain and what is stored about it.
 
-    ``event_instruction`` is the index of the program's instruction in the transaction, ``event_inner`` the expected
-    index of its event among the inner instructions. ``attested`` means that the session authority signs. ``actor``
-    requested the change of a policy. ``entry`` is added to the audit log in the transaction that stores the attempt,
-    with the ids of the transaction; payments have none. ``on_store`` writes in that transaction, too.
+    ``authority`` must sign as well, if it is given. ``event_instruction`` is the index of the program's instruction in
+    the transaction, ``event_inner`` the expected index of its event among the inner instructions. ``attested`` means
+    that the session authority signs. ``actor`` requested the change of a policy. ``entry`` is added to the audit log in
+    the transaction that stores the attempt, with the ids of the transaction; payments have none. ``on_store`` writes in
+    that transaction, too.
     """
 
     org: str
     type: PlanType
     instructions: Sequence[Instruction]
     signers: Sequence[Signer]
+    authority: Authority | None = None
     event_instruction: int = 0
     event_inner: int = EVENT_INNER_INDEX
     wallet_id: str | None = None
@@ -77,6 +91,14 @@ class Plan:
     reference: bytes | None = None
     attested: bool = False
     on_store: Hook = nothing
+
+
+class AwaitingSignatureError(Exception):
+    """A request ends here: its transaction is stored, and waits for a signature made elsewhere."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self.attempt = attempt
+        super().__init__(attempt.tx_id)
 
 
 def distinct(instructions: Sequence[Instruction]) -> list[Instruction]:

@@ -28,17 +28,17 @@ from app.store.attempts import Attempt, insert_attempt, is_stopped, record_outco
 from app.store.attempts import attempt as attempt_of
 from app.store.audit import NewLogEntry, append
 from app.store.database import WRITE_ERRORS, Database
+from app.store.unsigned_transactions import AWAITING
 from app.store.wallets import vault_of
 from app.submission.brake import STOPPED, Brake, stopped_error
+from app.submission.expiry import over_since
 from app.submission.idempotency import Claim
-from app.submission.plan import Outcome, Plan, PlanType, RefusedError, distinct
+from app.submission.plan import AwaitingSignatureError, Outcome, Plan, PlanType, RefusedError, distinct
 from idl.transactions import message_hash
 from indexer import Indexer
 
 _log = structlog.get_logger(__name__)
 
-#: Blocks after the last valid one after which an absent transaction counts as expired.
-_EXPIRY_MARGIN = 30
 #: Seconds that an urgent transaction waits for the database before it is sent all the same.
 _STORING = 1.0
 
@@ -76,9 +76,9 @@ class Submitter:
     async def _sign(self, plan: Plan, *, fresh: bool) -> tuple[Signed, int]:
         blockhash = await self._chain.blockhash(fresh=fresh)
         instructions = plan.instructions if plan.reference else distinct(plan.instructions)
-        signed = await sign_with_any(
-            instructions, payer=self._fee_payer, signers=plan.signers, blockhash=blockhash.hash
-        )
+        authority = plan.authority.key if plan.authority else None
+        signers = plan.signers if authority is None else [*plan.signers, authority]
+        signed = await sign_with_any(instructions, payer=self._fee_payer, signers=signers, blockhash=blockhash.hash)
         return signed, blockhash.last_valid_block_height
 
     async def send(self, plan: Plan, claim: Claim) -> Outcome:
@@ -134,6 +134,8 @@ class Submitter:
         """
         if claim.attempt is None:
             return None
+        if claim.attempt.status == AWAITING:
+            raise AwaitingSignatureError(claim.attempt)
         outcome = await self.look(claim.attempt)
         if outcome.status == "pending":
             outcome = await self.wait(await self.resend(outcome.attempt) if outcome.sendable else outcome, claim)
@@ -158,10 +160,10 @@ class Submitter:
             failed = await self.fail(attempt, status.err, slot=status.slot, custom_error=status.custom_error)
             claim.resolve(lasts=failed.status != "failed")
             return failed
-        self._indexer.wake(attempt.signature)
-        seen = await self._projector.wait(attempt.signature, max(0.05, deadline - time.monotonic()))
-        if not seen:
-            return outcome
+        if self.type_of(attempt).indexed:
+            self._indexer.wake(attempt.signature)
+            if not await self._projector.wait(attempt.signature, max(0.05, deadline - time.monotonic())):
+                return outcome
         return await self.succeed(attempt, status.slot)
 
     async def look(self, attempt: Attempt) -> Outcome:
@@ -174,8 +176,8 @@ class Submitter:
             raise unavailable(attempt) from None
 
     async def _look(self, attempt: Attempt, signature: str) -> Outcome:
-        # Read the block first: a transaction that is absent afterwards and too old for it cannot land any more.
-        block = await self._chain.last_final_block()
+        # Read first: a transaction that is absent afterwards and too old for it cannot land any more.
+        over = await over_since(self._chain, attempt)
         seen = await self._chain.statuses([signature], search_history=True)
         [status] = seen.found
         if status is not None:
@@ -185,13 +187,12 @@ class Submitter:
             if failed and await self._chain.confirms(signature, status):
                 return await self.fail(attempt, status.err, slot=status.slot, custom_error=status.custom_error)
             return await self._landed(attempt, status)
-        last_height = attempt.last_valid_block_height
         # One address may lead to several nodes: one that has not seen the block cannot prove the absence.
-        if last_height is None or block.height <= last_height + _EXPIRY_MARGIN or seen.slot < block.slot:
+        if over is None or seen.slot < over:
             return Outcome(attempt, "pending")
         # A node without the history does not know what landed, but the changed account counts its events.
         account = await self._counted_by(attempt)
-        whole = account is not None and await self._indexer.holds_all(account, block.slot)
+        whole = account is not None and await self._indexer.holds_all(account, over)
         slot = await self._indexer.slot_of(signature)
         if slot is not None:
             return await self._landed(attempt, SignatureStatus(slot, None, COMMITMENT))
@@ -214,6 +215,8 @@ class Submitter:
         pending = Outcome(attempt, "pending", status.slot, sendable=False)
         if not status.is_confirmed:
             return pending
+        if not self.type_of(attempt).indexed:
+            return await self.succeed(attempt, status.slot)
         assert attempt.signature is not None
         try:
             await self._indexer.catch_up()

@@ -64,8 +64,9 @@ async def get_wallet(call: Call) -> WalletDetail:
     roles=OPERATORS,
     body=UpdateWallet,
     answer=WalletDetail,
-    errors=(*_CHANGING, "policy_not_found", "wallet_frozen", "authority_offline"),
+    errors=(*_CHANGING, "policy_not_found", "wallet_frozen"),
     changes=True,
+    signable=True,
 )
 async def update_wallet(call: Call, body: UpdateWallet) -> WalletDetail:
     """Update a wallet.

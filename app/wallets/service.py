@@ -19,7 +19,6 @@ from app.core.errors import (
 )
 from app.core.identifiers import wallet_id as id_of_wallet
 from app.core.money import format_usdc
-from app.core.signers import Signer
 from app.core.timestamps import iso_ms
 from app.policies import service as policies
 from app.store.attempts import Attempt
@@ -42,8 +41,9 @@ from app.submission.changes import resumed, submit
 from app.submission.context import Service
 from app.submission.idempotency import Claim
 from app.submission.locks import LockScope
+from app.submission.offline import authority_of
 from app.submission.ordering import wait_for_earlier
-from app.submission.plan import Plan, PlanType, RefusedError
+from app.submission.plan import Authority, Plan, PlanType, RefusedError
 from app.submission.refusals import business_error, error_name
 from app.wallets.freezing import CHANGES_OF_STATE, FREEZE, MANUAL, UNFREEZE, braked, freeze
 from app.wallets.models import (
@@ -188,6 +188,8 @@ async def update(
     """
     if claim.attempt is None:
         await find_living(service, principal.org, wallet_id)
+    if claim.sign_offline and body.status == "active" and (body.label is not None or body.tags is not None):
+        raise RequestError("invalid_request", "label and tags need no signature; change them in another request.")
     freezes = body.status == "frozen" and body.policy_id is None
     if freezes:
         await freeze(service, principal, claim, wallet_id)
@@ -216,14 +218,15 @@ async def _update(service: Service, principal: Principal, claim: Claim, wallet_i
         service.brake.check(kind, principal.org, wallet_id, attested=False)
         await service.catch_up()
         before = await find_living(service, principal.org, wallet_id)
-        instructions, signers = await _changes(service, principal, before, body)
+        instructions, authority = await _changes(service, principal, claim, before, body)
         if not instructions:
             return
         plan = Plan(
             org=principal.org,
             type=kind,
             instructions=instructions,
-            signers=signers,
+            signers=[service.signers.operator],
+            authority=authority,
             wallet_id=wallet_id,
             entry=_entry(principal, wallet_id, body),
         )
@@ -249,11 +252,11 @@ def _entry(principal: Principal, wallet_id: str, body: UpdateWallet) -> NewLogEn
 
 
 async def _changes(
-    service: Service, principal: Principal, before: WalletRecord, body: UpdateWallet
-) -> tuple[list[Instruction], list[Signer]]:
-    """Return the instructions of an update, and the keys that may have to sign them."""
+    service: Service, principal: Principal, claim: Claim, before: WalletRecord, body: UpdateWallet
+) -> tuple[list[Instruction], Authority | None]:
+    """Return the instructions of an update, and the authority if it must sign them."""
     build, operator = service.instructions(principal.org), service.signers.operator_address
-    signers: list[Signer] = [service.signers.operator]
+    authority = None
     vault, policy = Pubkey.from_string(before.vault), Pubkey.from_string(before.policy.address)
     instructions: list[Instruction] = []
     if body.policy_id is not None and body.policy_id != before.policy.policy_id:
@@ -267,10 +270,10 @@ async def _changes(
         if before.frozen == MANUAL:
             if principal.role != "admin":
                 raise AuthenticationError("insufficient_permissions", "Lifting a freeze needs an admin's key.")
-            signers.append(service.signers.require_authority())
-            signer = signers[-1].pubkey()
+            authority = await authority_of(service, principal.org, claim)
+            signer = authority.address
         instructions.append(build.freeze_wallet(signer=signer, vault=vault, policy=policy, action="Unfreeze"))
-    return instructions, signers
+    return instructions, authority
 
 
 def _attached_policy(policy: WalletPolicy) -> AttachedPolicy:

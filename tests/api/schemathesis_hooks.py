@@ -22,6 +22,8 @@ _BEYOND_SCHEMAS = (
     "expiry: ",
     "url: ",
     "owner_org: ",
+    "no signature; change",
+    "does not fit into one transaction",
     "must be an e-mail address",
     "walletId: must be the paying or the receiving wallet",
     "allocations: must name each wallet once",

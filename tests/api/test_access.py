@@ -80,6 +80,7 @@ _BODIES: dict[str, dict[str, Any]] = {
     "recipient": {"category": "nft"},
     "pause": {"paused": True},
     "unpause": {"paused": False},
+    "signed": {"transaction": "AAAA"},
 }
 _PERMISSIONS: list[tuple[str, str, str | None, set[Role]]] = [
     ("POST", "/v1/policies", "create_policy", {"admin"}),
@@ -100,6 +101,9 @@ _PERMISSIONS: list[tuple[str, str, str | None, set[Role]]] = [
     ("POST", "/v1/organization/pause", "unpause", {"admin"}),
     ("GET", "/v1/transactions", None, {"viewer", "agent", "operator", "admin"}),
     ("GET", "/v1/events", None, {"viewer", "agent", "operator", "admin"}),
+    ("GET", "/v1/signed-transactions", None, {"admin"}),
+    ("POST", "/v1/signed-transactions", "signed", {"admin"}),
+    ("DELETE", "/v1/signed-transactions/tx_unknown", None, {"admin"}),
     ("PUT", "/v1/recipients/example.com", "recipient", {"operator", "admin"}),
     ("GET", "/v1/organization", None, {"viewer", "operator", "admin"}),
     ("GET", "/v1/recipients/example.com", None, {"viewer", "agent", "operator", "admin"}),

@@ -347,11 +347,24 @@ CREATE TABLE attempts (
     slot BIGINT,
     created_at BIGINT NOT NULL,
     ended_at BIGINT,
+    nonce_account VARCHAR,
+    nonce VARCHAR,
     PRIMARY KEY (tx_id),
     UNIQUE (signature)
 );
 CREATE INDEX attempts_by_status ON attempts (status, created_at);
 CREATE INDEX attempts_by_wallet ON attempts (wallet_id, created_at);
+
+CREATE TABLE unsigned_transactions (
+    tx_id VARCHAR NOT NULL,
+    org VARCHAR NOT NULL,
+    message_hash VARCHAR NOT NULL,
+    authority VARCHAR NOT NULL,
+    accounts JSON NOT NULL,
+    expires_at BIGINT NOT NULL,
+    PRIMARY KEY (tx_id),
+    UNIQUE (message_hash)
+);
 
 CREATE TABLE brakes (
     scope VARCHAR NOT NULL,

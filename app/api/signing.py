@@ -1,0 +1,65 @@
+"""What a request answers whose transaction the organisation's authority signs elsewhere."""
+
+import base64
+from typing import Literal
+
+from starlette.requests import Request
+
+from app.api.fields import Address, Answer, Time, TransactionId
+from app.core.errors import RequestError, UnavailableError
+from app.core.timestamps import iso_ms
+from app.store.attempts import Attempt
+from app.store.unsigned_transactions import UnsignedTransaction, unsigned_transaction
+from app.submission.context import Service
+
+
+class AwaitingSignature(Answer):
+    """A transaction that waits for the signature of the organisation's authority.
+
+    `accounts` are the program's accounts that it names, in base64 by address, as the service read them.
+    """
+
+    id: TransactionId
+    status: Literal["awaiting_signature"]
+    type: str
+    organization_address: Address
+    signer: Address
+    nonce_account: Address
+    transaction: str
+    accounts: dict[str, str]
+    created_at: Time
+    expires_at: Time
+
+
+def signs_offline(request: Request) -> bool:
+    """Return whether a request says that its transaction is signed elsewhere. Raises ``invalid_request``."""
+    given = request.query_params.multi_items()
+    if given not in ([], [("sign", "offline")]):
+        raise RequestError("invalid_request", "sign: must be `offline`. This request takes no other query parameter.")
+    return bool(given)
+
+
+async def awaiting_signature(service: Service, attempt: Attempt) -> AwaitingSignature:
+    """Return the answer to a request whose transaction waits for a signature."""
+    found = await service.db.read(lambda conn: unsigned_transaction(conn, attempt.org, attempt.tx_id))
+    if found is None:
+        raise UnavailableError("chain_unavailable")
+    return shown_unsigned(found, attempt)
+
+
+def shown_unsigned(found: UnsignedTransaction, attempt: Attempt) -> AwaitingSignature:
+    """Return an unsigned transaction as clients see it."""
+    assert attempt.raw is not None
+    assert attempt.nonce_account is not None
+    return AwaitingSignature(
+        id=attempt.tx_id,
+        status="awaiting_signature",
+        type=attempt.type,
+        organization_address=attempt.org,
+        signer=found.authority,
+        nonce_account=attempt.nonce_account,
+        transaction=base64.b64encode(attempt.raw).decode(),
+        accounts=found.accounts,
+        created_at=iso_ms(attempt.created_at),
+        expires_at=iso_ms(found.expires_at),
+    )

@@ -1,0 +1,1 @@
+"""Transactions that the organisation's authority signs elsewhere: taken, listed, withdrawn."""

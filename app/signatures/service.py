@@ -1,0 +1,278 @@
+"""Takes, lists and withdraws transactions that the organisation's authority signs elsewhere."""
+
+import base64
+from binascii import Error as BinasciiError
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+
+from pydantic import BaseModel
+from solders.pubkey import Pubkey
+from solders.signature import Signature
+from solders.transaction import SanitizeError, VersionedTransaction
+from sqlalchemy import Connection
+
+from app.access.keyring import Principal
+from app.api.signing import shown_unsigned
+from app.chain.errors import BlockhashNotFound
+from app.chain.nonces import NonceAccount, advance
+from app.core.errors import ApiError, BusinessError, ConflictError, NotFoundError, RequestError, UnavailableError
+from app.core.key_tokens import signature_by
+from app.core.timestamps import now_ms
+from app.organisations import service as organisations
+from app.organisations.models import PausedOrganisation
+from app.policies import service as policies
+from app.policies.changes import deleted_policy
+from app.recipients import service as recipients
+from app.signatures.models import ChangeMade, UnsignedTransactions, WithdrawnTransaction
+from app.store.attempts import Attempt
+from app.store.attempts import attempt as attempt_of
+from app.store.audit import append
+from app.store.unsigned_transactions import (
+    AWAITING,
+    VOID,
+    WITHDRAWN,
+    UnsignedTransaction,
+    end_expired,
+    outstanding,
+    store_signed,
+    unsigned_by_message,
+    unsigned_transaction,
+)
+from app.store.unsigned_transactions import withdraw as withdraw_unsigned
+from app.submission.changes import carry_out, resumed
+from app.submission.context import Service
+from app.submission.idempotency import Claim
+from app.submission.locks import LockScope
+from app.submission.offline import ADVANCE
+from app.submission.ordering import wait_for_earlier
+from app.submission.plan import Authority, Outcome, Plan, RefusedError
+from app.submission.refusals import business_error, error_name, require_confirmed
+from app.wallets import service as wallets
+from idl.transactions import message_hash
+
+_NOT_SIGNED, _VOID = "unsigned_transaction_not_found", "unsigned_transaction_void"
+#: The program's errors for a change that others have overtaken since it was made.
+_OVERTAKEN = frozenset({"VersionMismatch", "WrongAllowlist", "AllowlistGap", "AllowlistNotSealed", "WrongPolicy"})
+
+
+async def list_all(service: Service, principal: Principal) -> UnsignedTransactions:
+    """Return what waits for a signature, oldest first."""
+    await service.db.write(lambda conn: end_expired(conn, now_ms()))
+    found = await service.db.read(lambda conn: outstanding(conn, principal.org))
+    return UnsignedTransactions(data=[shown_unsigned(*one) for one in found])
+
+
+async def send(service: Service, principal: Principal, claim: Claim, text: str) -> ChangeMade:
+    """Complete, store and send a transaction signed elsewhere, and answer as the change would.
+
+    Raises ``unsigned_transaction_not_found``, ``invalid_signature`` and ``unsigned_transaction_void``.
+    """
+    signed = _parsed(text)
+    await service.db.write(lambda conn: end_expired(conn, now_ms()))
+    digest = message_hash(bytes(signed))
+    unsigned = await service.db.read(lambda conn: unsigned_by_message(conn, principal.org, digest))
+    if unsigned is None:
+        raise NotFoundError(_NOT_SIGNED)
+    _check_signature(signed, unsigned)
+    attempt = await _attempt(service, unsigned)
+    async with _changing(service, attempt), service.locks.hold(LockScope.NONCES, principal.org):
+        attempt = await _attempt(service, unsigned)
+        if attempt.status == AWAITING:
+            attempt = await _complete(service, principal, claim, attempt, signed)
+    outcome = await service.submitter.look(attempt)
+    if outcome.status == "pending":
+        sendable = outcome.sendable
+        outcome = await service.submitter.wait(await service.submitter.resend(attempt) if sendable else outcome, claim)
+    if outcome.status == "failed" and outcome.error in (WITHDRAWN, VOID, "expired"):
+        raise BusinessError(_VOID)
+    require_confirmed(service.codec, outcome)
+    return ChangeMade.model_validate(await _answer(service, principal, outcome.attempt))
+
+
+def _changing(service: Service, attempt: Attempt) -> AbstractAsyncContextManager[None]:
+    """Keep other changes of what an attempt changes waiting."""
+    if attempt.wallet_id is not None:
+        return service.locks.hold(LockScope.WALLET_STATE, attempt.wallet_id)
+    if attempt.policy_id is not None:
+        return service.locks.hold(LockScope.POLICY, f"{attempt.org}/{attempt.policy_id}")
+    if attempt.recipient_address is not None:
+        return service.locks.hold(LockScope.RECIPIENTS, attempt.org)
+    return service.locks.hold(LockScope.ORG_STATE, attempt.org)
+
+
+def _parsed(text: str) -> VersionedTransaction:
+    try:
+        signed = VersionedTransaction.from_bytes(base64.b64decode(text, validate=True))
+        signed.sanitize()
+    except (BinasciiError, ValueError, SanitizeError):
+        raise RequestError("invalid_signature", "transaction: is no transaction in base64.") from None
+    return signed
+
+
+def _check_signature(signed: VersionedTransaction, unsigned: UnsignedTransaction) -> None:
+    """Raise ``invalid_signature`` unless the authority has signed the message."""
+    authority = Pubkey.from_string(unsigned.authority)
+    keys = signed.message.account_keys[: signed.message.header.num_required_signatures]
+    content = _content(signed)
+    if not any(
+        key == authority and signature.verify(key, content)
+        for key, signature in zip(keys, signed.signatures, strict=True)
+    ):
+        raise RequestError("invalid_signature", f"transaction: has no valid signature of {authority}.")
+
+
+def _content(signed: VersionedTransaction) -> bytes:
+    """Return the bytes that are signed."""
+    return bytes(signed)[1 + 64 * len(signed.signatures) :]
+
+
+async def _attempt(service: Service, unsigned: UnsignedTransaction) -> Attempt:
+    found = await service.db.read(lambda conn: attempt_of(conn, unsigned.tx_id))
+    if found is None:
+        raise UnavailableError("chain_unavailable")
+    return found
+
+
+async def _complete(
+    service: Service, principal: Principal, claim: Claim, attempt: Attempt, signed: VersionedTransaction
+) -> Attempt:
+    """Add the service's signatures, simulate, and store the transaction as one to send."""
+    raw, signature = await _co_signed(service, signed)
+    kind = service.submitter.type_of(attempt)
+    await wait_for_earlier(service, attempt.org, kind.waits_for, wallet_id=attempt.wallet_id)
+    service.brake.check(kind, attempt.org, attempt.wallet_id, attested=False)
+    try:
+        simulation = await service.chain.simulate(raw)
+    except BlockhashNotFound:
+        await _require_advanced(service, attempt)
+        raise BusinessError(_VOID) from None
+    if simulation.err is not None:
+        raise _refusal(service, RefusedError(simulation))
+
+    def store(conn: Connection) -> bool:
+        service.brake.check_rows(conn, kind, attempt.org, attempt.wallet_id, attested=False)
+        done = store_signed(conn, attempt.tx_id, raw, signature)
+        if done:
+            details = {"type": attempt.type, "tx_signature": signature}
+            append(conn, principal.entry("signed_transaction.send", attempt.tx_id, **details))
+        return done
+
+    stored = await claim.store(store, tx_id=attempt.tx_id)
+    if not stored:
+        claim.resolve(lasts=False)
+        raise BusinessError(_VOID)
+    return replace(attempt, status="pending", raw=raw, signature=signature)
+
+
+async def _co_signed(service: Service, signed: VersionedTransaction) -> tuple[bytes, str]:
+    """Return the transaction with the service's signatures, and its first one."""
+    signers = service.signers
+    ours = {signers.fee_payer_address: signers.fee_payer, signers.operator_address: signers.operator}
+    keys = signed.message.account_keys[: signed.message.header.num_required_signatures]
+    if keys[0] != signers.fee_payer_address:
+        raise BusinessError(_VOID, "The service has another fee payer now. Ask for the change again.")
+    content = _content(signed)
+    signatures: list[Signature] = [
+        await signature_by(ours[key], content) if key in ours else given
+        for key, given in zip(keys, signed.signatures, strict=True)
+    ]
+    complete = VersionedTransaction.populate(signed.message, signatures)
+    if not all(complete.verify_with_results()):
+        raise BusinessError(_VOID, "The service has another operator's key now. Ask for the change again.")
+    return bytes(complete), str(signatures[0])
+
+
+async def _require_advanced(service: Service, attempt: Attempt) -> None:
+    """Raise ``chain_unavailable`` unless the nonce was advanced: a node that is behind does not know it either."""
+    assert attempt.nonce_account is not None
+    found = NonceAccount.of(await service.chain.account(attempt.nonce_account))
+    if found is None or str(found.nonce) == attempt.nonce:
+        raise UnavailableError("chain_unavailable", headers={"Retry-After": "1"})
+
+
+def _refusal(service: Service, refused: RefusedError) -> ApiError:
+    name = error_name(service.codec, refused)
+    if name == "Unauthorized":
+        return BusinessError(_VOID, "A key that signs it no longer has its role. Ask for the change again.")
+    if name in _OVERTAKEN:
+        return ConflictError("version_conflict", "It was changed after this change was made. Ask for the change again.")
+    return business_error(service.codec, refused)
+
+
+async def _answer(service: Service, principal: Principal, attempt: Attempt) -> BaseModel:
+    """Return what the change itself answers."""
+    org = principal.org
+    if attempt.type == "close_policy":
+        identifier, closing = str(attempt.policy_id), str(attempt.signature)
+        return await service.db.read(lambda conn: deleted_policy(conn, org, identifier, closing))
+    if attempt.policy_id is not None:
+        return await policies.get(service, principal, attempt.policy_id)
+    if attempt.wallet_id is not None:
+        return wallets.detail(await wallets.find(service, org, attempt.wallet_id))
+    if attempt.recipient_address is not None:
+        return await recipients.get(service, principal, attempt.recipient_address)
+    if attempt.type == "unpause_org":
+        return PausedOrganisation(paused=False)
+    if attempt.type == ADVANCE.name:
+        return WithdrawnTransaction(id=attempt.tx_id, status="withdrawn")
+    return await organisations.show(service, principal)
+
+
+async def withdraw(service: Service, principal: Principal, claim: Claim, tx_id: str) -> WithdrawnTransaction:
+    """Give up a transaction, and advance its nonce if the authority signs here or elsewhere.
+
+    Raises ``unsigned_transaction_not_found``, and ``unsigned_transaction_void`` if it landed.
+    """
+    org = principal.org
+    answer = WithdrawnTransaction(id=tx_id, status="withdrawn")
+    async with service.locks.hold(LockScope.NONCES, org):
+        if await resumed(service, claim) is not None:
+            return answer
+        unsigned = await service.db.read(lambda conn: unsigned_transaction(conn, org, tx_id))
+        if unsigned is None:
+            raise NotFoundError(_NOT_SIGNED)
+        attempt = await _attempt(service, unsigned)
+        if attempt.status == AWAITING and not await claim.store(lambda conn: _withdraw(conn, principal, tx_id)):
+            # Another process has sent it, or it became void meanwhile.
+            attempt = await _attempt(service, unsigned)
+        if attempt.status == "pending":
+            attempt = await _outcome(service, attempt)
+        if attempt.status == "confirmed":
+            raise BusinessError(_VOID, "The transaction has landed.")
+        plan = await _advance(service, claim, unsigned, attempt)
+    if plan is not None:
+        await carry_out(service, plan, claim, nonce_account=attempt.nonce_account)
+    return answer
+
+
+def _withdraw(conn: Connection, principal: Principal, tx_id: str) -> bool:
+    done = withdraw_unsigned(conn, tx_id, now_ms())
+    if done:
+        append(conn, principal.entry("signed_transaction.withdraw", tx_id))
+    return done
+
+
+async def _outcome(service: Service, attempt: Attempt) -> Attempt:
+    outcome: Outcome = await service.submitter.look(attempt)
+    return replace(outcome.attempt, status=outcome.status)
+
+
+async def _advance(service: Service, claim: Claim, unsigned: UnsignedTransaction, attempt: Attempt) -> Plan | None:
+    """Return the plan that advances the nonce of an attempt; None if it was advanced or the authority is elsewhere.
+
+    Raises ``authority_offline`` for one that was sent, which only the advance of its nonce ends.
+    """
+    assert attempt.nonce_account is not None
+    found = NonceAccount.of(await service.chain.account(attempt.nonce_account))
+    if found is None or str(found.nonce) != attempt.nonce:
+        return None
+    key = None if claim.sign_offline else service.signers.authority
+    if key is not None and str(key.pubkey()) != unsigned.authority:
+        key = None
+    if key is None and not claim.sign_offline:
+        if attempt.status == "pending":
+            service.signers.require_authority()
+        return None
+    authority = Authority(Pubkey.from_string(unsigned.authority), key)
+    steps = [] if key is None else [advance(Pubkey.from_string(attempt.nonce_account), authority.address)]
+    return Plan(org=attempt.org, type=ADVANCE, instructions=steps, signers=[], authority=authority)

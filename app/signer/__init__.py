@@ -1,0 +1,1 @@
+"""Shows what a transaction changes, and signs it, away from the service."""

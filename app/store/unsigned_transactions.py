@@ -1,0 +1,84 @@
+"""Transactions that wait for a signature made elsewhere, each next to its attempt."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection, Select, exists, insert, select, update
+
+from app.store.attempts import Attempt
+from app.store.records import columns_of, fetch_all, fetch_one
+from app.store.state_tables import attempts
+from app.store.state_tables import unsigned_transactions as table
+
+AWAITING: Final = "awaiting_signature"
+"""Status of an attempt whose transaction lacks a signature; it was never sent."""
+WITHDRAWN, VOID = "withdrawn", "void"
+"""Errors of attempts that were never signed: given up by the organisation, or too old."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnsignedTransaction:
+    """What is known about a transaction besides its attempt.
+
+    `accounts` are the accounts that it changes as the service read them, in base64 by address.
+    """
+
+    tx_id: str
+    org: str
+    message_hash: str
+    authority: str
+    accounts: dict[str, str]
+    expires_at: int
+
+
+def insert_unsigned(connection: Connection, unsigned: UnsignedTransaction) -> None:
+    """Store a transaction next to its attempt."""
+    connection.execute(insert(table).values(columns_of(unsigned)))
+
+
+def unsigned_transaction(connection: Connection, org: str, tx_id: str) -> UnsignedTransaction | None:
+    """Return the organisation's transaction with this id, whatever became of it."""
+    return fetch_one(connection, UnsignedTransaction, _of(org).where(table.c.tx_id == tx_id))
+
+
+def unsigned_by_message(connection: Connection, org: str, message_hash: str) -> UnsignedTransaction | None:
+    """Return the organisation's transaction with this message, whatever became of it."""
+    return fetch_one(connection, UnsignedTransaction, _of(org).where(table.c.message_hash == message_hash))
+
+
+def outstanding(connection: Connection, org: str) -> list[tuple[UnsignedTransaction, Attempt]]:
+    """Return what waits for a signature, oldest first."""
+    waiting = select(attempts).where(attempts.c.org == org, attempts.c.status == AWAITING)
+    found = fetch_all(connection, Attempt, waiting.order_by(attempts.c.created_at))
+    pairs = [(unsigned_transaction(connection, org, one.tx_id), one) for one in found]
+    return [(unsigned, attempt) for unsigned, attempt in pairs if unsigned is not None]
+
+
+def nonces_in_use(connection: Connection, org: str) -> set[str]:
+    """Return the nonce accounts whose nonce an unsigned or pending transaction needs."""
+    mine = (attempts.c.org == org, attempts.c.nonce_account.is_not(None))
+    query = select(attempts.c.nonce_account).where(*mine, attempts.c.status.in_((AWAITING, "pending")))
+    return set(connection.scalars(query))
+
+
+def end_expired(connection: Connection, now: int) -> None:
+    """Record as failed what nobody signed in time."""
+    late = exists().where(table.c.tx_id == attempts.c.tx_id, table.c.expires_at <= now)
+    ended = update(attempts).where(attempts.c.status == AWAITING, late)
+    connection.execute(ended.values(status="failed", error=VOID, ended_at=now))
+
+
+def withdraw(connection: Connection, tx_id: str, now: int) -> bool:
+    """Give up a transaction that waits; changes nothing and returns false if it does not wait any more."""
+    mine = update(attempts).where(attempts.c.tx_id == tx_id, attempts.c.status == AWAITING)
+    return connection.execute(mine.values(status="failed", error=WITHDRAWN, ended_at=now)).rowcount > 0
+
+
+def store_signed(connection: Connection, tx_id: str, raw: bytes, signature: str) -> bool:
+    """Store the signed bytes of a transaction that waits, before they are sent; false if it does not wait any more."""
+    mine = update(attempts).where(attempts.c.tx_id == tx_id, attempts.c.status == AWAITING)
+    return connection.execute(mine.values(status="pending", raw=raw, signature=signature)).rowcount > 0
+
+
+def _of(org: str) -> Select[Any]:
+    return select(table).where(table.c.org == org)

@@ -1,0 +1,205 @@
+"""Transactions that the organisation's authority signs elsewhere.
+
+Each waits on a durable nonce whose authority is the organisation's, so neither time nor anybody else ends it. Its bytes
+lack the fee payer's signature until they come back signed: what is withdrawn or too old is never completed, and once a
+later transaction has advanced the nonce, it cannot land at all. The fee payer pays the rent of the nonce accounts,
+which are used again; there are as many as an organisation ever had outstanding at a time.
+"""
+
+import asyncio
+import base64
+from collections.abc import Sequence
+
+from solders.hash import Hash
+from solders.instruction import Instruction
+from solders.message import Message
+from solders.pubkey import Pubkey
+from sqlalchemy import Connection
+
+from app.chain.addresses import TOKEN_PROGRAM
+from app.chain.errors import BlockhashNotFound
+from app.chain.nonces import NonceAccount, NoncePlace, advance
+from app.chain.transactions import MAX_SIZE, unsigned
+from app.core.errors import BusinessError, RequestError, UnavailableError
+from app.core.identifiers import transaction_id
+from app.core.signers import Signer
+from app.core.timestamps import now_ms
+from app.store.attempts import Attempt, insert_attempt
+from app.store.audit import append
+from app.store.unsigned_transactions import (
+    AWAITING,
+    UnsignedTransaction,
+    end_expired,
+    insert_unsigned,
+    nonces_in_use,
+)
+from app.submission.context import Service
+from app.submission.idempotency import Claim
+from app.submission.locks import LockScope
+from app.submission.plan import Authority, AwaitingSignatureError, Plan, PlanType, RefusedError, distinct
+from app.submission.refusals import business_error, require_confirmed
+from idl.transactions import message_hash
+
+LIFETIME = 7 * 86_400_000
+"""Milliseconds after which an unsigned transaction is void."""
+MAX_OUTSTANDING = 32
+"""The most unsigned transactions of an organisation that wait at a time."""
+#: Instructions before the plan's own: the advance, and the limit of compute units.
+_ADDED = 2
+_CREATE_NONCE = PlanType("create_nonce", indexed=False)
+ADVANCE = PlanType("advance_nonce", indexed=False)
+"""Advances a nonce and does nothing else, so that no transaction on it can land."""
+PLAN_TYPES = (_CREATE_NONCE, ADVANCE)
+#: Looks at a nonce that was stored in this very slot, in which it cannot be used yet, and the pause between them.
+_LOOKS, _PAUSE = 20, 0.2
+_TOO_LONG = (
+    "The change does not fit into one transaction, so it cannot be signed elsewhere: make the allowlist shorter, or "
+    "make the change where the authority's key is."
+)
+
+
+async def authority_of(service: Service, org: str, claim: Claim) -> Authority:
+    """Return the organisation's authority, which must sign the request's transaction.
+
+    Raises ``authority_offline`` when the service has no such key, unless the request says that it signs elsewhere.
+    """
+    if not claim.sign_offline:
+        return authority_with(service.signers.require_authority())
+    account = await service.chain.account(org)
+    if account is None:
+        raise UnavailableError("chain_unavailable")
+    return Authority(account.decode(service.codec).data["authority"], None)
+
+
+def authority_with(key: Signer) -> Authority:
+    """Return the authority that signs here."""
+    return Authority(key.pubkey(), key)
+
+
+def require_one(authority: Authority, transactions: Sequence[object]) -> None:
+    """Raise ``invalid_request`` if several transactions would have to be signed elsewhere."""
+    if authority.key is None and len(transactions) > 1:
+        raise RequestError("invalid_request", _TOO_LONG)
+
+
+async def sign_elsewhere(service: Service, plan: Plan, claim: Claim, nonce_account: str | None = None) -> None:
+    """Return if the plan's signers are all here; otherwise store its transaction and raise AwaitingSignatureError.
+
+    ``nonce_account`` names the nonce to use, even if another transaction needs it. Raises RefusedError if the
+    simulation fails, and ``too_many_unsigned_transactions``.
+    """
+    if plan.authority is None or plan.authority.key is not None:
+        return
+    async with service.locks.hold(LockScope.NONCES, plan.org):
+        raise AwaitingSignatureError(await _prepare(service, plan, plan.authority.address, claim, nonce_account))
+
+
+async def _prepare(service: Service, plan: Plan, authority: Pubkey, claim: Claim, nonce_account: str | None) -> Attempt:
+    if nonce_account is None:
+        place = await _free_place(service, plan.org, authority)
+    else:
+        place = Pubkey.from_string(nonce_account)
+    payer = service.signers.fee_payer_address
+    for _ in range(_LOOKS):
+        found = NonceAccount.of(await service.chain.account(place))
+        if found is not None and found.authority == authority:
+            steps = [advance(place, authority), *distinct(plan.instructions)]
+            raw = unsigned(steps, payer=payer, blockhash=found.nonce)
+            if len(raw) > MAX_SIZE:
+                raise RequestError("invalid_request", _TOO_LONG)
+            try:
+                simulation = await service.chain.simulate(raw)
+            except BlockhashNotFound:
+                simulation = None
+            if simulation is not None and simulation.err is not None:
+                raise RefusedError(simulation)
+            if simulation is not None:
+                return await _store(service, plan, claim, found, steps)
+        await asyncio.sleep(_PAUSE)
+    raise UnavailableError("chain_unavailable", headers={"Retry-After": "1"})
+
+
+async def _free_place(service: Service, org: str, authority: Pubkey) -> Pubkey:
+    """Return a nonce account that no transaction needs; creates it if there is none."""
+
+    def look(conn: Connection) -> set[str]:
+        end_expired(conn, now_ms())
+        return nonces_in_use(conn, org)
+
+    in_use = await service.db.write(look)
+    payer = service.signers.fee_payer
+    for number in range(MAX_OUTSTANDING):
+        place = NoncePlace(payer.pubkey(), authority, Pubkey.from_string(org), number)
+        if str(place.address) in in_use:
+            continue
+        account = await service.chain.account(place.address)
+        if account is None:
+            plan = Plan(org=org, type=_CREATE_NONCE, instructions=place.creation(), signers=[payer])
+            try:
+                require_confirmed(service.codec, await service.submitter.submit(plan, Claim(service.db)))
+            except RefusedError as refused:
+                raise business_error(service.codec, refused) from None
+            return place.address
+        known = NonceAccount.of(account)
+        # The authority may have given a nonce account of its own away.
+        if known is not None and known.authority == authority:
+            return place.address
+    raise BusinessError("too_many_unsigned_transactions")
+
+
+async def _store(
+    service: Service, plan: Plan, claim: Claim, found: NonceAccount, steps: Sequence[Instruction]
+) -> Attempt:
+    """Store the unsigned transaction with its attempt, and what the plan stores."""
+    raw = unsigned(steps, payer=service.signers.fee_payer_address, blockhash=found.nonce)
+    digest, instruction, now = message_hash(raw), plan.event_instruction + _ADDED, now_ms()
+    attempt = Attempt(
+        tx_id=transaction_id(digest, instruction, plan.event_inner, plan.type.name),
+        org=plan.org,
+        wallet_id=plan.wallet_id,
+        type=plan.type.name,
+        status=AWAITING,
+        recipient=plan.recipient,
+        recipient_address=plan.recipient_address,
+        amount=plan.amount,
+        policy_id=plan.policy_id,
+        actor=plan.actor if plan.entry is None else plan.entry.actor,
+        subject=None if plan.entry is None else plan.entry.object,
+        reference=plan.reference,
+        instruction_index=instruction,
+        inner_index=plan.event_inner,
+        raw=raw,
+        nonce_account=str(steps[0].accounts[0].pubkey),
+        nonce=str(found.nonce),
+        created_at=now,
+    )
+    waiting = UnsignedTransaction(
+        tx_id=attempt.tx_id,
+        org=plan.org,
+        message_hash=digest,
+        authority=str(found.authority),
+        accounts=await _accounts(service, steps, found.nonce),
+        expires_at=now + LIFETIME,
+    )
+
+    def store(conn: Connection) -> None:
+        insert_attempt(conn, attempt)
+        insert_unsigned(conn, waiting)
+        plan.on_store(conn, attempt)
+        if plan.entry is not None:
+            append(conn, plan.entry.about(tx_id=attempt.tx_id, status=AWAITING))
+
+    await claim.store(store, tx_id=attempt.tx_id)
+    return attempt
+
+
+async def _accounts(service: Service, steps: Sequence[Instruction], nonce: Hash) -> dict[str, str]:
+    """Return the program's and the token accounts that it names, so that its signer can show what it changes."""
+    message = Message.new_with_blockhash(list(steps), service.signers.fee_payer_address, nonce)
+    keys = message.account_keys
+    found = await service.chain.accounts(keys)
+    return {
+        str(key): base64.b64encode(account.data).decode()
+        for key, account in zip(keys, found, strict=True)
+        if account is not None and account.owner in (service.codec.program_id, TOKEN_PROGRAM)
+    }

@@ -1,0 +1,1 @@
+"""The check of a transaction by who signs it elsewhere."""
