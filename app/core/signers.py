@@ -102,6 +102,24 @@ def write_secret(path: Path, text: str) -> None:
     draft.replace(path)
 
 
+def next_key(folder: Path, role: str) -> Keypair:
+    """Return the key that is to replace a role's; creates it."""
+    path = folder / f"{role}.next.json"
+    return read_key(path) if path.exists() else create_key(path)
+
+
+def install_next(folder: Path, role: str) -> None:
+    """Put the next key of a role in the place of the present one, which is kept as ``ROLE.old.json``.
+
+    If the process dies, the role's file is the one or the other.
+    """
+    path, old = folder / f"{role}.json", folder / f"{role}.old.json"
+    if path.exists():
+        old.unlink(missing_ok=True)
+        os.link(path, old)
+    (folder / f"{role}.next.json").replace(path)
+
+
 def create_key(path: Path) -> Keypair:
     """Create a key and its file."""
     key = Keypair()

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from solders.pubkey import Pubkey
 
 from app.access.keyring import KeyRing
 from app.core.money import format_usdc
@@ -12,6 +13,7 @@ from app.core.timestamps import iso_ms
 from app.organisations import service as organisations
 from app.server._command_options import data_folder, open_database, rpc_url, settings_of, usdc_mint
 from app.server._data_folder import beside_service
+from app.server._role_commands import address_argument, amount_argument, change_options, withdraw_from_reserve
 from app.server._sidecar import running_sidecar
 from app.store.organisations import organisations as all_organisations
 from app.store.organisations import reserve
@@ -49,6 +51,15 @@ def create_org(org_id: str, **given: Any) -> None:
         click.echo(f"Admin API key, shown only once: {key}")
 
     asyncio.run(run())
+
+
+@orgs.command("withdraw")
+@click.argument("amount", callback=amount_argument)
+@click.argument("address", callback=address_argument)
+@change_options
+def withdraw(amount: int | None, address: Pubkey, **given: Any) -> None:
+    """Move AMOUNT of USDC, or `all`, from the reserve to the owner ADDRESS; the authority signs."""
+    withdraw_from_reserve(amount, address, **given)
 
 
 @orgs.command("list")

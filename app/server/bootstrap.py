@@ -35,7 +35,7 @@ from app.exports.links import DownloadLinks
 from app.keeper.enforcer import Enforcer
 from app.keeper.keeper import Keeper
 from app.localnet import Localnet
-from app.organisations import pausing
+from app.organisations import pausing, roles
 from app.organisations import service as organisations
 from app.payments import service as payments
 from app.policies import changes as policy_changes
@@ -74,6 +74,7 @@ PLAN_TYPES: Mapping[str, PlanType] = {
     for one in (
         *organisations.PLAN_TYPES,
         *pausing.PLAN_TYPES,
+        *roles.PLAN_TYPES,
         *recipients.PLAN_TYPES,
         *policies.PLAN_TYPES,
         *policy_changes.PLAN_TYPES,

@@ -40,6 +40,7 @@ from app.server._data_folder import beside_service, node_name, remembered, with_
 from app.server._faucet_command import faucet
 from app.server._mcp_command import mcp
 from app.server._org_commands import orgs
+from app.server._role_commands import roles
 from app.server._sidecar import running_sidecar
 from app.server._sign_command import sign
 from app.server.bootstrap import open_localnet, prepare
@@ -310,3 +311,4 @@ main.add_command(faucet)
 main.add_command(mcp)
 main.add_command(audit)
 main.add_command(sign)
+main.add_command(roles)

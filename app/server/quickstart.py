@@ -10,7 +10,7 @@ from app.core.signers import write_secret
 from app.core.timestamps import now_ms
 from app.localnet import Localnet
 from app.organisations import service as organisations
-from app.store.organisations import reserve
+from app.store.organisations import organisation_by_id, reserve
 from app.store.values import get_value, put_value
 from app.store.wallets import WalletRecord, wallet_by_agent
 from app.submission.context import Service
@@ -63,9 +63,11 @@ async def quickstart(service: Service, localnet: Localnet | None, paths: Paths) 
     await fill_fee_payer(service, localnet)
     if service.signers.authority is None:
         return None
-    organisation = await organisations.create(service, ORG_ID)
-    org = organisation.org
     done = await service.db.read(lambda conn: get_value(conn, _DONE)) is not None
+    # Its address follows from its first authority's, which may have been replaced since.
+    known = await service.db.read(lambda conn: organisation_by_id(conn, ORG_ID)) if done else None
+    organisation = known or await organisations.create(service, ORG_ID)
+    org = organisation.org
     found = await service.db.read(lambda conn: reserve(conn, org))
     if not done and (found is None or found.balance == 0):
         await localnet.mint_usdc(service.instructions(org).reserve_tokens, RESERVE)

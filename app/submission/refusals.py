@@ -60,6 +60,11 @@ EXPIRED = (
     "then set the wallet's `status` to `active`."
 )
 
+_NO_ROLE = (
+    "The key that the service signs with no longer has its role in the organisation. Start the service again with the "
+    "new key."
+)
+
 #: Messages for errors whose code's meaning would mislead.
 _MESSAGES: Mapping[str, str] = {
     # Amounts of zero are refused earlier: this is `all` of a wallet that holds nothing.
@@ -124,6 +129,9 @@ def business_error(
     if simulation is not None and (reason := _unusable(simulation)) is not None:
         _log.error("chain_unusable", reason=reason, err=str(simulation.err))
         return UnavailableError("chain_unavailable", reason)
+    if simulation is not None and name == "Unauthorized":
+        _log.error("role_lost", err=str(simulation.err))
+        return UnavailableError("chain_unavailable", _NO_ROLE)
     if simulation is not None and name is None and simulation.custom_error is not None:
         _log.warning("simulation_failed", err=str(simulation.err), logs=simulation.logs[-20:])
         return BusinessError("transaction_failed", "Another program refused the transaction. Nothing was moved.")

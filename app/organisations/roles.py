@@ -1,0 +1,90 @@
+"""Changes who may act for an organisation, and withdraws from its reserve: what its authority alone may do.
+
+These have no endpoint: with one, an admin's API key alone would have the authority's power over the reserve.
+"""
+
+from solders.pubkey import Pubkey
+
+from app.access.keyring import system
+from app.core.errors import UnavailableError
+from app.core.identifiers import new_reference
+from app.core.money import format_usdc
+from app.core.paths import ConfigurationError
+from app.submission.changes import carry_out
+from app.submission.context import Service
+from app.submission.idempotency import Claim
+from app.submission.locks import LockScope
+from app.submission.ordering import wait_for_earlier
+from app.submission.plan import Authority, Plan, PlanType
+
+_CHANGES = frozenset({"update_org", "accept_authority"})
+_UPDATE = PlanType("update_org", resent=False, waits_for=_CHANGES)
+_ACCEPT = PlanType("accept_authority", resent=False, waits_for=_CHANGES)
+_WITHDRAW = PlanType("withdraw_reserve")
+_CREATE_TOKENS = PlanType("create_token_account", indexed=False)
+TRANSFER = PlanType("transfer_sol", indexed=False)
+"""Moves the fee payer's SOL."""
+PLAN_TYPES = (_UPDATE, _ACCEPT, _WITHDRAW, _CREATE_TOKENS, TRANSFER)
+
+
+async def roles_of(service: Service, org: str) -> dict[str, Pubkey]:
+    """Return the organisation's roles as the chain has them; the default address stands for nobody."""
+    account = await service.chain.account(org)
+    if account is None:
+        raise UnavailableError("chain_unavailable", "The organisation is not on the chain yet.")
+    found = account.decode(service.codec).data
+    return {name: found[name] for name in ("authority", "pending_authority", "operator", "arbiter", "verifier")}
+
+
+async def change_roles(service: Service, org: str, authority: Authority, **changes: Pubkey) -> None:
+    """Set the roles in ``changes``; `pending_authority` proposes the next authority.
+
+    Raises AwaitingSignatureError if the authority signs elsewhere, as all of these do.
+    """
+    change = service.instructions(org).update_org(signer=authority.address, **changes)
+    details = {name: str(address) for name, address in changes.items()}
+    entry = system(org, "command_line").entry("organization.roles", org, **details)
+    plan = Plan(org=org, type=_UPDATE, instructions=[change], signers=[], authority=authority, entry=entry)
+    await _carry_out(service, plan)
+
+
+async def accept_authority(service: Service, org: str, proposed: Authority) -> None:
+    """Make the proposed authority the authority; it signs itself."""
+    change = service.instructions(org).accept_authority(new_authority=proposed.address)
+    entry = system(org, "command_line").entry("organization.roles", org, authority=str(proposed.address))
+    plan = Plan(org=org, type=_ACCEPT, instructions=[change], signers=[], authority=proposed, entry=entry)
+    await _carry_out(service, plan)
+
+
+async def withdraw_reserve(service: Service, org: str, authority: Authority, amount: int | None, owner: Pubkey) -> None:
+    """Move micro-USDC from the reserve to the token account of ``owner``; `None` moves all of it."""
+    tokens = service.addresses.token_account(owner)
+    found = await service.chain.account(owner)
+    if found is not None and found.owner == service.addresses.token_program:
+        raise ConfigurationError(f"{owner} is a token account; name the address of its owner")
+    build, reference = service.instructions(org), new_reference()
+    # What is signed elsewhere has no instruction of another program, so the account is made before.
+    if await service.chain.account(tokens) is None:
+        creation = build.create_token_account(payer=service.signers.fee_payer_address, owner=owner)
+        plan = Plan(org=org, type=_CREATE_TOKENS, instructions=[creation], signers=[])
+        await carry_out(service, plan, Claim(service.db))
+    withdrawal = build.withdraw_reserve(
+        authority=authority.address, destination=tokens, amount=amount, reference=reference
+    )
+    moved = "all" if amount is None else format_usdc(amount)
+    plan = Plan(
+        org=org,
+        type=_WITHDRAW,
+        instructions=[withdrawal],
+        signers=[],
+        authority=authority,
+        entry=system(org, "command_line").entry("organization.withdraw", org, amount=moved, to=str(owner)),
+        reference=reference,
+    )
+    await _carry_out(service, plan)
+
+
+async def _carry_out(service: Service, plan: Plan) -> None:
+    async with service.locks.hold(LockScope.ORG_STATE, plan.org):
+        await wait_for_earlier(service, plan.org, plan.type.waits_for)
+        await carry_out(service, plan, Claim(service.db))
