@@ -127,7 +127,7 @@ class ChainClient:
         [found] = await self.transactions([signature])
 
         def agrees(raw: RawTransaction) -> bool:
-            same = str(signed(raw).signatures[0]) == signature and int(raw["slot"]) == status.slot
+            same = str(signed(raw).signatures[0]) == signature and whole(raw["slot"]) == status.slot
             return same and raw["meta"]["err"] == status.err
 
         try:
@@ -299,7 +299,7 @@ def _block(answer: Any) -> Block:
 
 
 def _content(answer: Any) -> BlockContent:
-    return BlockContent(int(answer["parentSlot"]), frozenset(map(_text, answer["signatures"])))
+    return BlockContent(whole(answer["parentSlot"]), frozenset(map(_text, answer["signatures"])))
 
 
 def _history(answer: Any) -> list[HistoryEntry]:

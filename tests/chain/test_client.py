@@ -75,6 +75,7 @@ async def test_what_is_no_slot_or_height_is_no_answer(number: Any) -> None:
         Node(
             getLatestBlockhash=answer,
             getSlot=number,
+            getBlock={"parentSlot": number, "signatures": [SIGNATURE]},
             getEpochInfo={"absoluteSlot": 1, "blockHeight": number},
             getSignatureStatuses={"context": {"slot": number}, "value": [None]},
             getSignaturesForAddress=[{"signature": SIGNATURE, "slot": number, "err": None}],
@@ -84,6 +85,7 @@ async def test_what_is_no_slot_or_height_is_no_answer(number: Any) -> None:
     for asked in (
         chain.blockhash(),
         chain.slot(),
+        chain.final_block(1),
         chain.last_final_block(),
         chain.statuses([SIGNATURE]),
         chain.newest(str(PROGRAM), 1),
