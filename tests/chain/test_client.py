@@ -1,6 +1,7 @@
 """What the client makes of a node's answers, good and bad."""
 
 import asyncio
+import base64
 import json
 from collections.abc import Callable
 from typing import Any
@@ -8,12 +9,14 @@ from typing import Any
 import httpx
 import pytest
 from solders.hash import Hash
+from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
 from app.chain.client import ChainClient
 from app.chain.errors import BlockhashNotFound, ChainUnavailable, RpcError
 from app.chain.records import Block
 from app.chain.rpc import Rpc
+from app.chain.transactions import sign
 from app.chain.transport import AsgiTransport, HttpTransport
 from tests.support.chain import USDC, Stage
 
@@ -29,13 +32,17 @@ class Node:
         self.calls: list[tuple[str, list[Any]]] = []
 
     async def __call__(self, body: bytes) -> bytes:
-        request = json.loads(body)
+        asked = json.loads(body)
+        told = [self._answer(one) for one in asked] if isinstance(asked, list) else self._answer(asked)
+        return json.dumps(told).encode()
+
+    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
         self.calls.append((request["method"], request["params"]))
         answer = self.answers[request["method"]]
         if callable(answer):
             answer = answer(request["params"])
         kind = "error" if isinstance(answer, dict) and "code" in answer else "result"
-        return json.dumps({"jsonrpc": "2.0", "id": request["id"], kind: answer}).encode()
+        return {"jsonrpc": "2.0", "id": request["id"], kind: answer}
 
 
 def client(transport: Any, **options: Any) -> ChainClient:
@@ -208,11 +215,18 @@ async def test_confirmation_waits_through_processed_and_an_absent_node() -> None
 
 
 async def test_failed_transaction_is_confirmed_with_its_error() -> None:
-    err = {"InstructionError": [0, {"Custom": 6001}]}
-    chain = client(Node(getSignatureStatuses=statuses([status(err=err)])))
-    found = await chain.confirm(SIGNATURE, timeout=5)
+    err, sent = {"InstructionError": [0, {"Custom": 6001}]}, sign([], payer=Keypair(), blockhash=Hash.default())
+    landed = {"slot": 7, "meta": {"err": err}, "transaction": [base64.b64encode(sent.raw).decode(), "base64"]}
+    node = Node(getSignatureStatuses=statuses([status(err=err)]), getTransaction=landed)
+    chain = client(node)
+    found = await chain.confirm(sent.signature, timeout=5)
     assert found is not None
     assert found.custom_error == 6001
+
+    # Without the transaction's own word it is not known.
+    for other in (None, landed | {"meta": {"err": None}}, landed | {"slot": 8}):
+        node.answers["getTransaction"] = other
+        assert await chain.confirm(sent.signature, timeout=0.05) is None
     await chain.aclose()
 
 
