@@ -227,7 +227,8 @@ async def test_lies_and_kills_leave_service_and_chain_agreed(
             "wrong export": exported,
         }
         for kind, found in problems.items():
-            print(*(f"{kind}: {one}" for one in found), sep="\n")
+            for one in found:
+                print(f"{kind}: {one}")
         assert not any(problems.values())
         assert "Traceback" not in log
         assert "internal_error" not in log
