@@ -47,6 +47,17 @@ async def sign_with_any(
     return _signed(message, [await signature_by(signer, content) for signer in needed])
 
 
+async def sign_for(
+    instructions: Sequence[Instruction], *, payer: Pubkey, signers: Sequence[Signer], blockhash: Hash
+) -> bytes:
+    """Sign a transaction except for its fee payer, who adds its signature elsewhere. Raises ``signer_unavailable``."""
+    message = Message.new_with_blockhash(list(instructions), payer, blockhash)
+    content, keys = bytes(message), {signer.pubkey(): signer for signer in signers}
+    needed = message.account_keys[1 : message.header.num_required_signatures]
+    signatures = [await signature_by(keys[address], content) for address in needed]
+    return bytes(Transaction.populate(message, [Signature.default(), *signatures]))
+
+
 def _message(
     instructions: Sequence[Instruction], payer: Signer, signers: Sequence[Signer], blockhash: Hash
 ) -> tuple[Message, list[Signer]]:

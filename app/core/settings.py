@@ -72,6 +72,12 @@ class Settings(BaseSettings):
     """How long a duplicate of a running request waits for the first answer."""
     recovery_interval: float = 2.0
     """Pause between two rounds of recovery, which looks at transactions whose outcome is unknown."""
+    x402_timeout: float = Field(default=15.0, gt=0)
+    """How long a resource that is paid for may take to answer a request."""
+    x402_max_bytes: int = Field(default=65_536, gt=0)
+    """Bytes of a paid resource's body that are read and answered; the rest is cut off."""
+    x402_at_once: int = Field(default=16, gt=0)
+    """Requests to paid resources that an organisation may have running at the same time."""
     keeper: bool = True
     """Whether this node runs the keeper: refunds, freezes of expired policies, top-ups. One node is enough, several may
     run it."""

@@ -30,6 +30,7 @@ GUIDES: Mapping[str, str] = {
     "clusters": "Clusters",
     "operations": "Operations",
     "mcp": "Tools for agents (MCP)",
+    "x402": "Paid resources (x402)",
     "tokens": "Keys in a token",
     "keys": "Keys",
 }

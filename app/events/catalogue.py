@@ -122,6 +122,12 @@ _KINDS = (
         _COMPARED_IDS,
     ),
     EventKind(
+        "x402.paid_without_resource",
+        "A payment for a resource has landed, but the resource did not answer with success. Nothing pays it a second "
+        "time; ask its operator.",
+        (*_SENT, "url", "resource_status"),
+    ),
+    EventKind(
         "reconciliation.cleared",
         "A reported difference between the chain and the service is gone.",
         _COMPARED,

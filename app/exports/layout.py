@@ -22,7 +22,8 @@ CHAIN_FIELDS = ("recipient_address", "instruction_index", "inner_index")
 `tx_id` is derived from the two indexes; both are empty in a row that never had a signature.
 """
 VIOLATION_FIELDS = tuple(Violation.model_fields)
-JSON_FIELDS = (*Transaction.model_fields, *CHAIN_FIELDS)
+# What a payment was for is the service's word, which nobody could check against the chain.
+JSON_FIELDS = (*(name for name in Transaction.model_fields if name != "x402"), *CHAIN_FIELDS)
 COLUMNS = tuple(
     column
     for name in JSON_FIELDS

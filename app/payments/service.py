@@ -24,8 +24,8 @@ from app.submission.refusals import invalid_recipient
 from app.transactions.models import Payment
 from app.wallets import service as wallets
 
-_PAY = PlanType(PAYMENT, projected=True, braked=True)
-PLAN_TYPES = (_PAY,)
+PAY = PlanType(PAYMENT, projected=True, braked=True)
+PLAN_TYPES = (PAY,)
 
 
 async def pay(
@@ -56,7 +56,7 @@ async def pay(
             paying,
             payee,
             body.amount,
-            kind=_PAY,
+            kind=PAY,
             service=service,
             principal=principal,
             memo=body.memo,

@@ -25,7 +25,7 @@ from app.submission.context import Service
 from app.submission.idempotency import Claim
 from app.submission.locks import LockScope
 from app.submission.plan import Hook, Outcome, Plan, PlanType, RefusedError
-from app.submission.refusals import EXPIRED, business_error, error_name, is_known, rule_of, violation
+from app.submission.refusals import EXPIRED, business_error, error_name, invalid_recipient, is_known, rule_of, violation
 from app.wallets import service as wallets
 from app.wallets.freezing import BY_EXPIRY
 
@@ -58,6 +58,8 @@ class Spending(Expense):
     memo: str | None
     session: Keypair | None
     gone: Callable[[], Awaitable[bool]]
+    #: Whether others send it, and so nothing may stand beside it: no second signature, no new token account.
+    handed_out: bool = False
     reference: bytes = field(default_factory=new_reference)
     #: The signer's address; to derive it from the key takes long.
     signer: Pubkey = field(init=False)
@@ -103,8 +105,9 @@ class Spending(Expense):
         *,
         event_instruction: int = 0,
         event_inner: int = EVENT_INNER_INDEX,
+        fee_payer: Pubkey | None = None,
     ) -> Plan:
-        """Return the plan of the transaction that spends."""
+        """Return the plan of the transaction that spends; with a ``fee_payer``, that one sends it."""
         operator = self.service.signers.operator
         first = self.session or operator
         return Plan(
@@ -124,6 +127,7 @@ class Spending(Expense):
             reference=self.reference,
             attested=self.session is not None,
             on_store=on_store,
+            fee_payer=fee_payer,
         )
 
 
@@ -170,7 +174,7 @@ async def _ask_operator(spending: Spending, refusal: _Refusal) -> bool:
     """Add the operator's co-signature or, for an agent, the operator's approval if there is one."""
     if refusal.rule != _CO_SIGN or spending.session is None or spending.policy_triggered:
         return False
-    if spending.principal.role == "agent":
+    if spending.principal.role == "agent" or spending.handed_out:
         spending.approval = await approvals.find_usable(spending.service, spending, unusable=spending.unusable)
     else:
         spending.co_signed = True
@@ -183,7 +187,7 @@ async def _open_account(spending: Spending, refusal: _Refusal) -> bool:
     One that exists may have been opened since the simulation, by another payment to the same payee.
     """
     explained = refusal.rule is not None or is_known(refusal.name) or refusal.rejects_session(spending)
-    if spending.for_escrow or spending.sought_account or explained:
+    if spending.for_escrow or spending.handed_out or spending.sought_account or explained:
         return False
     spending.sought_account = True
     spending.opens_account = await must_open(spending.service, spending.wallet.wallet_id, spending.payee.owner)
@@ -201,10 +205,14 @@ async def spend(spending: Spending, claim: Claim, plan_of: Callable[[Spending], 
     the policy refuses: nothing was sent, and the refusal is on record. Raises ``rate_limited`` when too many already
     wait.
     """
+    return await spending.service.submitter.wait(await hand_out(spending, claim, plan_of), claim)
+
+
+async def hand_out(spending: Spending, claim: Claim, plan_of: Callable[[Spending], Plan]) -> Outcome:
+    """Do as ``spend`` without waiting for the outcome: if others send it, it may take them a while."""
     service, most = spending.service, spending.service.settings.max_waiting_payments
     async with service.locks.hold(LockScope.WALLET_SENDING, spending.wallet.wallet_id, most_waiting=most):
-        outcome = await _send(spending, claim, plan_of)
-    return await service.submitter.wait(outcome, claim)
+        return await _send(spending, claim, plan_of)
 
 
 async def _send(spending: Spending, claim: Claim, plan_of: Callable[[Spending], Plan]) -> Outcome:
@@ -232,6 +240,10 @@ async def _error(spending: Spending, refusal: _Refusal) -> ApiError:
         return AuthenticationError("session_token_invalid")
     if refusal.name == "WalletFrozen" and await _has_expired(service, spending.wallet):
         return BusinessError("wallet_frozen", EXPIRED)
+    if spending.handed_out and not is_known(refusal.name):
+        tokens = service.addresses.token_account(spending.payee.owner)
+        if await service.chain.token_balance(tokens) is None:
+            raise invalid_recipient("payTo", "The recipient has no USDC account, and none can be opened beside this.")
     return business_error(service.codec, refusal.error, recipient="toWallet" if spending.for_escrow else "to")
 
 

@@ -37,7 +37,13 @@ _POLICY_ID = select(policies.c.policy_id).where(policies.c.address == bindparam(
 _CONFIRM = (
     update(attempts)
     .where(attempts.c.tx_id == bindparam("attempt"), attempts.c.status != "confirmed")
-    .values(status="confirmed", error=None, slot=bindparam("landed"), ended_at=bindparam("moment"))
+    .values(
+        status="confirmed",
+        error=None,
+        slot=bindparam("landed"),
+        ended_at=bindparam("moment"),
+        signature=bindparam("signed"),
+    )
 )
 
 
@@ -95,8 +101,10 @@ class Batch:
         )
         self.again: set[str] = set()
         """Organisations whose rows must be applied again from the first one."""
-        signatures = {"keys": list({row.signature for row in rows})}
-        self._attempts = {one.signature: one for one in connection.execute(_lookup(attempts, "signature"), signatures)}
+        messages = {"keys": list({row.message_hash for row in rows})}
+        # Not by signature: the service does not know that of a transaction which others send.
+        found = connection.execute(_lookup(attempts, "message_hash"), messages)
+        self._attempts = {one.message_hash: one for one in found}
         self._policy_ids: dict[str, str | None] = {}
         self._transactions: dict[str, Values] = {}
         self._feed: dict[str, Values] = {}
@@ -104,7 +112,7 @@ class Batch:
 
     def attempt(self, row: StoredEvent) -> Row[Any] | None:
         """Return the service's attempt that an event reports, even if the event is not at the expected place."""
-        attempt = self._attempts.get(row.signature)
+        attempt = self._attempts.get(row.message_hash)
         if attempt is None or attempt.type not in ATTEMPT_TYPES.get(row.name, ()):
             return None
         is_it = attempt.tx_id == transaction_of(row, attempt.type) or (
@@ -114,7 +122,7 @@ class Batch:
 
     def cause(self, row: StoredEvent) -> str | None:
         """Return the type of the service's attempt that led to a row, or `None` if others did."""
-        attempt = self._attempts.get(row.signature)
+        attempt = self._attempts.get(row.message_hash)
         return None if attempt is None else str(attempt.type)
 
     def moment(self, row: StoredEvent) -> int:
@@ -122,12 +130,13 @@ class Batch:
 
         The chain's clock gives the second of the block; for its own attempts the service knows the time of the request.
         """
-        attempt = self._attempts.get(row.signature)
+        attempt = self._attempts.get(row.message_hash)
         return max(row.block_time * 1000, 0 if attempt is None else attempt.created_at)
 
-    def confirm_attempt(self, tx_id: str, slot: int, moment: int) -> None:
-        """Mark an attempt as confirmed."""
-        self._confirmed.append({"attempt": tx_id, "landed": slot, "moment": moment})
+    def confirm_attempt(self, tx_id: str, row: StoredEvent) -> None:
+        """Mark an attempt as confirmed by a row."""
+        landed = {"landed": row.slot, "moment": self.moment(row), "signed": row.signature}
+        self._confirmed.append({"attempt": tx_id, **landed})
 
     def put_transaction(self, values: Values) -> None:
         """Add or replace a row of the transaction list."""

@@ -95,11 +95,11 @@ class Projector(Background):
         self._stored.set()
         await super().start()
 
-    async def wait(self, signature: str, timeout: float) -> bool:  # noqa: ASYNC109 - false is a result
+    async def wait(self, message_hash: str, timeout: float) -> bool:  # noqa: ASYNC109 - false is a result
         """Wait until a transaction's events are in the read models; false if they are not in time."""
-        if signature in self._applied:
+        if message_hash in self._applied:
             return True
-        return await self._waiting.wait(signature, timeout) is True
+        return await self._waiting.wait(message_hash, timeout) is True
 
     async def catch_up(self) -> int:
         """Apply all stored rows; returns the number of rows read."""
@@ -228,8 +228,8 @@ class Projector(Background):
 
     def _notify_waiters(self, rows: Sequence[StoredEvent]) -> None:
         for row in rows:
-            self._applied[row.signature] = None
-            self._waiting.notify(row.signature, True)
+            self._applied[row.message_hash] = None
+            self._waiting.notify(row.message_hash, True)
         while len(self._applied) > _REMEMBERED:
             self._applied.popitem(last=False)
 

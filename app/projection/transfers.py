@@ -103,7 +103,7 @@ def confirm(batch: Batch, row: StoredEvent, row_type: str, known: Values) -> Val
         if attempt.type == row_type:
             # Keep the id that was given out, even if it was derived from another place of the event.
             values |= {name: getattr(attempt, name) for name in ("tx_id", "instruction_index", "inner_index")}
-            batch.confirm_attempt(attempt.tx_id, row.slot, batch.moment(row))
+            batch.confirm_attempt(attempt.tx_id, row)
     # Only rows that a policy judged show one. A funding's event does not tell the vault's policy at that time.
     if values["policy_id"] is None and "policy" in data:
         values["policy_id"] = batch.policy_id(data["policy"])

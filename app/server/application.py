@@ -47,6 +47,7 @@ from app.topups import routes as topups
 from app.transactions import routes as transactions
 from app.wallets import routes as wallets
 from app.webhooks import routes as webhooks
+from app.x402 import routes as x402
 
 _log = structlog.get_logger(__name__)
 
@@ -54,6 +55,7 @@ operations: list[Route] = [
     # Before the payments: `/v1/payments/a2a` is not a payment's id.
     *escrows.routes,
     *payments.routes,
+    *x402.routes,
     *approvals.routes,
     *wallets.routes,
     *topups.routes,

@@ -25,6 +25,7 @@ from app.chain.errors import ChainUnavailable, RpcError
 from app.chain.identity import SameChain
 from app.chain.transport import AsgiTransport, HttpTransport, Transport
 from app.core.background import Background, start_all
+from app.core.outbound import Outbound
 from app.core.paths import ConfigurationError, Paths, program_file
 from app.core.role_keys import load_or_create
 from app.core.settings import Settings
@@ -62,6 +63,9 @@ from app.wallets import service as wallets
 from app.webhooks.courier import Courier
 from app.webhooks.dispatcher import Dispatcher
 from app.webhooks.urls import UrlRules
+from app.x402.fetching import Fetcher
+from app.x402.guard import RequestGuard
+from app.x402.watch import PayloadWatch
 from idl.codec import Codec, load
 from indexer import Indexer
 
@@ -231,6 +235,17 @@ async def running(
         rules = UrlRules(local=identity.cluster == "localnet")
         courier = Courier(_seal(secret, b"webhook secrets"), rules, lookups=settings.webhooks_at_once)
         stack.callback(courier.close)
+        guard = RequestGuard(
+            local=identity.cluster == "localnet",
+            own_ports=(settings.port, settings.localnet_port, settings.localnet_port + 1),
+        )
+        fetcher = Fetcher(
+            Outbound(allowed=guard.allowed),
+            seconds=settings.x402_timeout,
+            most_bytes=settings.x402_max_bytes,
+            at_once=settings.x402_at_once,
+        )
+        stack.callback(fetcher.close)
 
         async def catch_up() -> int:
             slot = await chain.slot()
@@ -244,7 +259,7 @@ async def running(
             folder=paths.exports,
             program_id=str(codec.program_id),
             lifetime=settings.export_lifetime,
-            show=lambda row: shown(settings, identity.cluster, row).model_dump(),
+            show=lambda row: shown(settings, identity.cluster, row).model_dump(exclude={"x402"}),
             catch_up=catch_up,
         )
         recovery = Recovery(
@@ -258,6 +273,8 @@ async def running(
             exporter,
             recovery,
             courier,
+            guard,
+            fetcher,
             domains,
             restoration,
             Idempotency(db, wait=settings.idempotency_wait),
@@ -270,6 +287,7 @@ async def running(
             projector,
             recovery,
         ]
+        works.append(PayloadWatch(db, clock, interval=settings.recovery_interval, patience=2 * settings.x402_timeout))
         if restoration.pending:
             works.append(restoration)
         if settings.exports:

@@ -29,7 +29,8 @@ SHARED_COLUMNS = [column.name for column in transactions.columns if column.name 
 class Attempt:
     """One attempt. `recipient` is as the client gave it, `raw` the signed transaction, `amount` in micro-USDC.
 
-    `actor` asked for it, `subject` is the object of the audit log's entry about that; payments have neither.
+    `signature` is unknown as long as somebody else has the transaction to send. `actor` asked for it, `subject` is the
+    object of the audit log's entry about that; payments have neither.
     `stopped_by` is the kind of the brake that overtook it: its bytes are not sent again.
     On a `nonce` it can land until the `nonce_account` is advanced.
     """
@@ -50,6 +51,7 @@ class Attempt:
     subject: str | None = None
     reference: bytes | None = None
     signature: str | None = None
+    message_hash: str | None = None
     instruction_index: int | None = None
     inner_index: int | None = None
     raw: bytes | None = None
@@ -62,6 +64,12 @@ class Attempt:
     ended_at: int | None = None
     nonce_account: str | None = None
     nonce: str | None = None
+
+    @property
+    def message(self) -> str:
+        """The hash of the signed message, by which its events are found. Only a blocked one has none."""
+        assert self.message_hash is not None
+        return self.message_hash
 
 
 def insert_attempt(connection: Connection, attempt: Attempt) -> None:

@@ -43,6 +43,7 @@ Action = Literal[
     "webhook.delete",
     "webhook.rotate_secret",
     "webhook.update",
+    "x402.fetch",
 ]
 
 ACTIONS: Mapping[Action, str] = {
@@ -85,5 +86,6 @@ ACTIONS: Mapping[Action, str] = {
     "webhook.delete": "A webhook was deleted.",
     "webhook.rotate_secret": "A webhook's signing secret was replaced.",
     "webhook.update": "A webhook was changed. `details` has the changed `fields`.",
+    "x402.fetch": "A resource was asked for by a paid request. `details` has `host`, `status` and `tx_id`, if paid.",
 }
 """Meaning of each action."""

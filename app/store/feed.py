@@ -31,6 +31,7 @@ SEVERITIES = {
     "alert.inactivity": "warning",
     "alert.velocity_spike": "warning",
     "alert.large_transaction": "warning",
+    "x402.paid_without_resource": "warning",
     "wallet.frozen": "critical",
     "reconciliation.difference": "critical",
 }

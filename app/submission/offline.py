@@ -169,6 +169,7 @@ async def _store(
         instruction_index=instruction,
         inner_index=plan.event_inner,
         raw=raw,
+        message_hash=digest,
         nonce_account=str(steps[0].accounts[0].pubkey),
         nonce=str(found.nonce),
         created_at=now,

@@ -91,6 +91,8 @@ class Plan:
     reference: bytes | None = None
     attested: bool = False
     on_store: Hook = nothing
+    #: Who pays the fee instead of the service, and sends the transaction: it is only handed out.
+    fee_payer: Pubkey | None = None
 
 
 class AwaitingSignatureError(Exception):

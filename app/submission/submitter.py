@@ -8,31 +8,26 @@ import asyncio
 import sqlite3
 import time
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
 
 import structlog
 from sqlalchemy import Connection
 
-from app.chain.client import COMMITMENT, ChainClient
+from app.chain.client import ChainClient
 from app.chain.clock import ChainClock
 from app.chain.errors import BlockhashNotFound, ChainUnavailable, RpcError
-from app.chain.records import SignatureStatus
-from app.chain.transactions import Signed, sign_with_any
-from app.core.actors import Actor
+from app.chain.transactions import sign_for, sign_with_any
 from app.core.errors import UnavailableError
 from app.core.identifiers import transaction_id
 from app.core.signers import Signer
 from app.projection.projector import Projector
-from app.store.attempts import Attempt, insert_attempt, is_stopped, record_outcome
+from app.store.attempts import Attempt, insert_attempt, is_stopped
 from app.store.attempts import attempt as attempt_of
-from app.store.audit import NewLogEntry, append
+from app.store.audit import append
 from app.store.database import WRITE_ERRORS, Database
 from app.store.unsigned_transactions import AWAITING
-from app.store.wallets import vault_of
 from app.submission.brake import STOPPED, Brake, stopped_error
-from app.submission.expiry import over_since
 from app.submission.idempotency import Claim
+from app.submission.outcomes import Outcomes, ids_of, unavailable
 from app.submission.plan import AwaitingSignatureError, Outcome, Plan, PlanType, RefusedError, distinct
 from idl.transactions import message_hash
 from indexer import Indexer
@@ -43,8 +38,8 @@ _log = structlog.get_logger(__name__)
 _STORING = 1.0
 
 
-class Submitter:
-    """Sends transactions and determines their outcome. ``types`` are the types of all plans, by name."""
+class Submitter(Outcomes):
+    """Sends transactions, after which it determines their outcome."""
 
     def __init__(
         self,
@@ -59,27 +54,26 @@ class Submitter:
         brake: Brake,
         clock: ChainClock,
     ) -> None:
-        self._db = db
-        self._chain = chain
-        self._indexer = indexer
-        self._projector = projector
+        super().__init__(db=db, chain=chain, indexer=indexer, projector=projector, types=types, clock=clock)
         self._fee_payer = fee_payer
         self._confirm_timeout = confirm_timeout
-        self._types = types
         self._brake = brake
-        self._clock = clock
 
-    def type_of(self, attempt: Attempt) -> PlanType:
-        """Return the plan type of an attempt."""
-        return self._types[attempt.type]
-
-    async def _sign(self, plan: Plan, *, fresh: bool) -> tuple[Signed, int]:
-        blockhash = await self._chain.blockhash(fresh=fresh)
+    async def _sign(self, plan: Plan, *, fresh: bool) -> tuple[bytes, str | None, int]:
+        """Return the signed bytes, their signature if it is known already, and the last valid block height."""
+        # Whoever gets it to send should have the whole life of a blockhash for it.
+        blockhash = await self._chain.blockhash(fresh=fresh or plan.fee_payer is not None)
+        until = blockhash.last_valid_block_height
+        if plan.fee_payer is not None:
+            raw = await sign_for(
+                plan.instructions, payer=plan.fee_payer, signers=plan.signers, blockhash=blockhash.hash
+            )
+            return raw, None, until
         instructions = plan.instructions if plan.reference else distinct(plan.instructions)
         authority = plan.authority.key if plan.authority else None
         signers = plan.signers if authority is None else [*plan.signers, authority]
         signed = await sign_with_any(instructions, payer=self._fee_payer, signers=signers, blockhash=blockhash.hash)
-        return signed, blockhash.last_valid_block_height
+        return signed.raw, signed.signature, until
 
     async def send(self, plan: Plan, claim: Claim) -> Outcome:
         """Simulate, store and send, without waiting for the confirmation.
@@ -97,7 +91,7 @@ class Submitter:
             claim.resolve(lasts=False)
             await self.fail(attempt, STOPPED[stopped][1])
             raise stopped_error(plan.type, stopped)
-        return await self._post(attempt)
+        return await self._post(attempt) if plan.fee_payer is None else Outcome(attempt, "pending", sendable=False)
 
     async def send_urgently(self, plan: Plan, claim: Claim) -> Outcome:
         """Submit a transaction that must reach the chain at once, also when the database cannot be written.
@@ -148,8 +142,9 @@ class Submitter:
         if outcome.status != "pending":
             return outcome
         attempt = outcome.attempt
-        assert attempt.signature is not None
         deadline = time.monotonic() + self._confirm_timeout
+        if attempt.signature is None:
+            return await self._projected(attempt, deadline) or outcome
         try:
             status = await self._chain.confirm(attempt.signature, timeout=self._confirm_timeout)
         except ChainUnavailable:
@@ -162,117 +157,27 @@ class Submitter:
             return failed
         if self.type_of(attempt).indexed:
             self._indexer.wake(attempt.signature)
-            if not await self._projector.wait(attempt.signature, max(0.05, deadline - time.monotonic())):
+            if not await self._projector.wait(attempt.message, max(0.05, deadline - time.monotonic())):
                 return outcome
         return await self.succeed(attempt, status.slot)
 
-    async def look(self, attempt: Attempt) -> Outcome:
-        """Ask the chain for the outcome of a pending attempt; records it if it is final."""
-        if attempt.status != "pending" or attempt.signature is None:
-            return Outcome(attempt, attempt.status, attempt.slot, error=attempt.error)
-        try:
-            return await self._look(attempt, attempt.signature)
-        except ChainUnavailable:
-            raise unavailable(attempt) from None
-
-    async def _look(self, attempt: Attempt, signature: str) -> Outcome:
-        # Read first: a transaction that is absent afterwards and too old for it cannot land any more.
-        over = await over_since(self._chain, attempt)
-        seen = await self._chain.statuses([signature], search_history=True)
-        [status] = seen.found
-        if status is not None:
-            # A failure in an unconfirmed block is not final: it may succeed in another. Nor is one that the transaction
-            # itself does not show.
-            failed = status.err is not None and status.is_confirmed
-            if failed and await self._chain.confirms(signature, status):
-                return await self.fail(attempt, status.err, slot=status.slot, custom_error=status.custom_error)
-            return await self._landed(attempt, status)
-        # One address may lead to several nodes: one that has not seen the block cannot prove the absence.
-        if over is None or seen.slot < over:
-            return Outcome(attempt, "pending")
-        # A node without the history does not know what landed, but the changed account counts its events.
-        account = await self._counted_by(attempt)
-        whole = account is not None and await self._indexer.holds_all(account, over)
-        slot = await self._indexer.slot_of(signature)
-        if slot is not None:
-            return await self._landed(attempt, SignatureStatus(slot, None, COMMITMENT))
-        if whole:
-            found = await self._db.read(lambda conn: attempt_of(conn, attempt.tx_id))
-            stopped = None if found is None else found.stopped_by
-            return await self.fail(attempt, "expired" if stopped is None else STOPPED[stopped][1])
-        _log.warning("expiry_waits_for_missing_events", tx_id=attempt.tx_id, account=account)
-        return Outcome(attempt, "pending", sendable=False)
-
-    async def _counted_by(self, attempt: Attempt) -> str | None:
-        """Return the account that counts the attempt's event if it landed; None if not known yet."""
-        wallet_id = attempt.wallet_id
-        if wallet_id is None:
-            return attempt.org
-        return await self._db.read(lambda conn: vault_of(conn, wallet_id))
-
-    async def _landed(self, attempt: Attempt, status: SignatureStatus) -> Outcome:
-        # An earlier process may have applied its events already, so do not wait for them.
-        pending = Outcome(attempt, "pending", status.slot, sendable=False)
-        if not status.is_confirmed:
-            return pending
-        if not self.type_of(attempt).indexed:
-            return await self.succeed(attempt, status.slot)
-        assert attempt.signature is not None
-        try:
-            await self._indexer.catch_up()
-        except RpcError:
-            raise unavailable(attempt) from None
-        await self._projector.catch_up()
-        if await self._indexer.slot_of(attempt.signature) is None:
-            # The node knows the transaction but does not list it yet, so the read models lack it.
-            self._indexer.wake(attempt.signature)
-            return pending
-        if not self.type_of(attempt).projected:
-            return await self.succeed(attempt, status.slot)
+    async def _projected(self, attempt: Attempt, deadline: float) -> Outcome | None:
+        """Wait for an attempt whose signature is not known, and return its outcome once the read models have it."""
+        await self._projector.wait(attempt.message, max(0.05, deadline - time.monotonic()))
         found = await self._db.read(lambda conn: attempt_of(conn, attempt.tx_id))
-        return Outcome(found, found.status, found.slot) if found and found.status != "pending" else pending
-
-    async def succeed(self, attempt: Attempt, slot: int) -> Outcome:
-        """Record that an attempt is confirmed, unless the projector records it with its event."""
-        if not self.type_of(attempt).projected:
-            await self._db.write(
-                lambda conn: record_outcome(conn, attempt.tx_id, "confirmed", now=self._clock.seen_ms(), slot=slot)
-            )
-        return Outcome(attempt, "confirmed", slot)
-
-    async def fail(
-        self, attempt: Attempt, error: Any, *, slot: int | None = None, custom_error: int | None = None
-    ) -> Outcome:
-        """Record that an attempt failed for good; returns an outcome recorded earlier instead, if there is one."""
-        text = str(error)
-
-        def record(conn: Connection) -> Attempt | None:
-            if not record_outcome(conn, attempt.tx_id, "failed", now=self._clock.seen_ms(), slot=slot, error=text):
-                return attempt_of(conn, attempt.tx_id)
-            self.type_of(attempt).on_failed(conn, attempt)
-            if attempt.subject is not None:
-                details = {**_ids(attempt), "type": attempt.type, "error": text}
-                actor = Actor("system", "submitter")
-                append(conn, NewLogEntry(attempt.org, "transaction.failed", actor, attempt.subject, details=details))
-            return None
-
-        known = await self._db.write(record)
-        if known is not None and known.status != "failed":
-            return Outcome(known, known.status, known.slot)
-        _log.info("transaction_failed", tx_id=attempt.tx_id, type=attempt.type, error=text)
-        return Outcome(replace(attempt, status="failed", error=text), "failed", slot, error, custom_error)
+        return Outcome(found, found.status, found.slot) if found and found.status != "pending" else None
 
     async def _prepare(self, plan: Plan) -> Attempt:
         """Sign and simulate, and return the attempt to store. Raises RefusedError."""
-        signed, last_height = await self._sign(plan, fresh=False)
+        raw, signature, last_height = await self._sign(plan, fresh=False)
         try:
-            simulation = await self._chain.simulate(signed.raw)
+            simulation = await self._chain.simulate(raw)
         except BlockhashNotFound:
-            signed, last_height = await self._sign(plan, fresh=True)
-            simulation = await self._chain.simulate(signed.raw)
+            raw, signature, last_height = await self._sign(plan, fresh=True)
+            simulation = await self._chain.simulate(raw)
         if simulation.err is not None:
             raise RefusedError(simulation)
-        message = message_hash(signed.raw)
+        message = message_hash(raw)
         tx_id = transaction_id(message, plan.event_instruction, plan.event_inner, plan.type.name)
         return Attempt(
             tx_id=tx_id,
@@ -289,10 +194,11 @@ class Submitter:
             actor=plan.actor if plan.entry is None else plan.entry.actor,
             subject=None if plan.entry is None else plan.entry.object,
             reference=plan.reference,
-            signature=signed.signature,
+            signature=signature,
+            message_hash=message,
             instruction_index=plan.event_instruction,
             inner_index=plan.event_inner,
-            raw=signed.raw,
+            raw=raw,
             last_valid_block_height=last_height,
             attestation_hash=f"sha256:{message}" if plan.attested else None,
             created_at=await self._clock.moment_ms(),
@@ -304,7 +210,7 @@ class Submitter:
             insert_attempt(conn, attempt)
             plan.on_store(conn, attempt)
             if plan.entry is not None:
-                append(conn, plan.entry.about(**_ids(attempt)))
+                append(conn, plan.entry.about(**ids_of(attempt)))
 
         await claim.store(store, tx_id=attempt.tx_id)
 
@@ -322,6 +228,8 @@ class Submitter:
 
     async def resend(self, attempt: Attempt) -> Outcome:
         """Send the stored bytes of a pending attempt again, unless a brake overtook it."""
+        if attempt.signature is None:
+            return Outcome(attempt, "pending", sendable=False)
         kind, attested = self.type_of(attempt), attempt.attestation_hash is not None
         stopped = self._brake.stops(kind, attempt.org, attempt.wallet_id, attested=attested)
         if stopped is not None or await self._db.read(lambda conn: is_stopped(conn, attempt.tx_id)):
@@ -338,13 +246,3 @@ class Submitter:
             # This node refuses it now (already processed, unknown blockhash), but it may still have landed.
             _log.warning("send_refused", tx_id=attempt.tx_id, code=error.code, message=error.message)
         return Outcome(attempt, "pending")
-
-
-def _ids(attempt: Attempt) -> dict[str, str | None]:
-    """Return what names an attempt in the audit log."""
-    return {"tx_id": attempt.tx_id, "tx_signature": attempt.signature}
-
-
-def unavailable(attempt: Attempt) -> UnavailableError:
-    """Return the error for a transaction whose outcome is unknown because the chain does not answer."""
-    return UnavailableError("chain_unavailable", fields={"tx_id": attempt.tx_id})

@@ -55,8 +55,19 @@ class Payment(Answer):
     timestamp: Time
 
 
+class PaidFor(Answer):
+    """The resource that a payment by x402 is for. `resource_status` is what it answered; null if nothing is known."""
+
+    url: str
+    scheme: str
+    network: str
+    pay_to: str
+    facilitator: str
+    resource_status: int | None
+
+
 class Transaction(Payment):
-    """A transaction with everything known about it."""
+    """A transaction with everything known about it. `x402` is null unless it pays for a resource."""
 
     type: TransactionType
     policy_id: PolicyId | None
@@ -64,6 +75,7 @@ class Transaction(Payment):
     explorer_url_1: str | None
     explorer_url_2: str | None
     violation: Violation | None
+    x402: PaidFor | None
 
 
 class TransactionPage(ListAnswer[Transaction]):

@@ -3,35 +3,43 @@
 from functools import cache, partial
 from urllib.parse import urlencode
 
+from sqlalchemy import Connection
+
 from app.access.keyring import Principal
 from app.api.fields import Violation, optional
 from app.chain.identity import Cluster
 from app.core.errors import NotFoundError
 from app.core.identifiers import is_id
 from app.core.money import format_usdc
+from app.core.pages import RecordPage
 from app.core.settings import Settings
 from app.core.timestamps import iso_ms
 from app.recipients.domains import normalise
 from app.recipients.service import parse_address
 from app.store.transactions import TransactionFilter, TransactionRecord, transaction, transactions
 from app.store.wallets import wallet
+from app.store.x402 import Payload, payload_of, payloads_of
 from app.submission.absence import absent
 from app.submission.context import Service
-from app.transactions.models import ListWalletTransactions, Transaction, TransactionPage
+from app.transactions.models import ListWalletTransactions, PaidFor, Transaction, TransactionPage
 from app.wallets import service as wallets
 from app.wallets.funding import FUND_BATCH, row_ids
 
 
 async def get(service: Service, principal: Principal, tx_id: str) -> Transaction:
     """Return a transaction. Raises ``transaction_not_found``, for an agent also if it belongs to another wallet."""
-    found = await service.db.read(lambda conn: transaction(conn, principal.org, tx_id))
+
+    def read(conn: Connection) -> tuple[TransactionRecord | None, Payload | None]:
+        return transaction(conn, principal.org, tx_id), payload_of(conn, tx_id)
+
+    found, payload = await service.db.read(read)
     if found is None:
         missing = NotFoundError("transaction_not_found")
         # Each wallet of a batch gets its row with the event, but its id was in the answer.
         raise await absent(service, principal.org, FUND_BATCH.name, lambda one: tx_id in row_ids(one), missing)
     if principal.wallet_id not in (None, found.wallet_id):
         raise NotFoundError("transaction_not_found")
-    return shown(service.settings, service.identity.cluster, found)
+    return shown(service.settings, service.identity.cluster, found, payload)
 
 
 async def page(
@@ -48,10 +56,14 @@ async def page(
         start=query.from_,
         end=query.to,
     )
-    found = await service.db.read(
-        lambda conn: transactions(conn, principal.org, chosen, limit=query.limit, cursor=query.cursor)
-    )
-    return TransactionPage.of(found, partial(shown, service.settings, service.identity.cluster))
+
+    def read(conn: Connection) -> tuple[RecordPage[TransactionRecord], dict[str, Payload]]:
+        rows = transactions(conn, principal.org, chosen, limit=query.limit, cursor=query.cursor)
+        return rows, {one.tx_id: one for one in payloads_of(conn, [row.tx_id for row in rows.data])}
+
+    found, payloads = await service.db.read(read)
+    show = partial(shown, service.settings, service.identity.cluster)
+    return TransactionPage.of(found, lambda row: show(row, payloads.get(row.tx_id)))
 
 
 async def _stored(service: Service, org: str, recipient: str) -> str:
@@ -64,8 +76,8 @@ async def _stored(service: Service, org: str, recipient: str) -> str:
     return normalise(recipient) or recipient
 
 
-def shown(settings: Settings, cluster: Cluster, row: TransactionRecord) -> Transaction:
-    """Return a transaction as the API shows it."""
+def shown(settings: Settings, cluster: Cluster, row: TransactionRecord, payload: Payload | None = None) -> Transaction:
+    """Return a transaction as the API shows it; ``payload`` is what was handed out to pay for a resource."""
     link = partial(_explorer, settings, cluster, row.tx_signature)
     return Transaction(
         tx_id=row.tx_id,
@@ -86,6 +98,7 @@ def shown(settings: Settings, cluster: Cluster, row: TransactionRecord) -> Trans
         explorer_url_1=link(settings.explorer_url_1),
         explorer_url_2=link(settings.explorer_url_2),
         violation=optional(Violation.model_validate, row.violation),
+        x402=None if payload is None else PaidFor(**{name: getattr(payload, name) for name in PaidFor.model_fields}),
     )
 
 

@@ -7,16 +7,22 @@ from typing import Any
 import httpx
 import pytest
 from mcp.shared.exceptions import MCPError
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
 
 from app.mcp.tools import TOOLS
 from tests.mcp.clients import agent, connected, headers_of
-from tests.support.http import served
+from tests.support.http import served, site
 from tests.support.service_world import ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 _OUTPUT = b"the answer"
 _PROOF = f"sha256:{hashlib.sha256(_OUTPUT).hexdigest()}"
+
+
+async def _free(_request: Request) -> Response:
+    return PlainTextResponse("free")
 
 
 def _rpc(method: str, **params: Any) -> dict[str, Any]:
@@ -45,6 +51,11 @@ async def test_every_tool_over_http(world: ServiceWorld) -> None:
         assert (await done("get_transaction", tx_id=paid["tx_id"]))["memo"] == "for the answer"
         listed = await done("list_transactions", status="confirmed", type="payment", limit=1)
         assert [row["tx_id"] for row in listed["data"]] == [paid["tx_id"]]
+
+        # A URL that asks for nothing
+        async with site(_free) as free:
+            assert (await done("quote_paid_url", url=f"{free}/"))["price"] is None
+            assert (await done("fetch_paid_url", url=f"{free}/", max_amount="1"))["resource"]["body"] == "free"
 
         # Above the co-sign threshold: an approval, then the same payment
         refused = await one.call("pay", to=payee, amount="4")

@@ -315,6 +315,7 @@ def _attempt(history: History, row: StoredEvent, *, inner: int = ESCROW_EVENT_IN
         memo="report",
         reference=bytes.fromhex(row.data["reference"]),
         signature=row.signature,
+        message_hash=row.message_hash,
     )
 
 

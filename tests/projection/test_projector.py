@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from solders.keypair import Keypair
-from solders.signature import Signature
 from sqlalchemy import Connection, select
 
 from app.chain.addresses import domain_hash
@@ -185,6 +184,7 @@ async def test_payment_is_a_transaction_with_its_memo_and_an_event(line: Line) -
         policy_id="pol_permissive",
         memo="lunch",
         signature=signature,
+        message_hash=line.stage.messages[signature],
     )
     await line.db.write(lambda c: insert_attempt(c, made))
     await line.seen()
@@ -412,7 +412,7 @@ async def test_session_signed_payment_carries_the_hash_of_what_was_signed(line: 
     assert line.wallet(vault).session_authority == str(session.pubkey())
 
 
-async def test_waiting_for_a_signature_ends_when_it_is_projected(line: Line) -> None:
+async def test_waiting_for_a_transaction_ends_when_it_is_projected(line: Line) -> None:
     line.indexer.subscribe(line.projector.notify)
     await line.indexer.start()
     await line.projector.start()
@@ -420,9 +420,10 @@ async def test_waiting_for_a_signature_ends_when_it_is_projected(line: Line) -> 
     signature = await line.stage.pay(vault, USDC)
     assert not await line.projector.wait("never", 0.01)
     line.indexer.wake(signature)
-    assert await line.projector.wait(signature, 5)
+    message = line.stage.messages[signature]
+    assert await line.projector.wait(message, 5)
     assert line.wallet(vault).balance == 19 * USDC
-    assert await line.projector.wait(signature, 0)
+    assert await line.projector.wait(message, 0)
 
 
 async def test_rows_applied_by_another_process_notify_waiters_and_watchers(line: Line) -> None:
@@ -444,7 +445,7 @@ async def test_rows_applied_by_another_process_notify_waiters_and_watchers(line:
     await other.catch_up()
 
     # Then the other has heard of it, once
-    assert await other.wait(signature, 0)
+    assert await other.wait(line.stage.messages[signature], 0)
     assert told == {str(vault)}
     told.clear()
     await other.catch_up()
@@ -490,7 +491,16 @@ async def test_rebuilding_gives_the_same_read_models(line: Line) -> None:
     signature = await stage.pay(vault, USDC)
     tx_id = transaction_id(line.stage.messages[signature], 0, EVENT_INNER_INDEX, "payment")
     paid = Attempt(
-        tx_id, line.org, "payment", "pending", NOW, wallet_id(vault), memo="x", amount=USDC, signature=signature
+        tx_id,
+        line.org,
+        "payment",
+        "pending",
+        NOW,
+        wallet_id(vault),
+        memo="x",
+        amount=USDC,
+        signature=signature,
+        message_hash=line.stage.messages[signature],
     )
     await line.db.write(lambda c: insert_attempt(c, paid))
     await line.seen()
@@ -590,7 +600,16 @@ async def test_rolled_back_transaction_is_undone_and_its_attempt_pending_again(l
     gone = next(row for row in reversed(rows) if row.name == "PaymentExecuted")
     tx_id = transaction_id(gone.message_hash, gone.instruction, gone.inner, "payment")
     db = Database(tmp_path / "fork.db")
-    paid = Attempt(tx_id, line.org, "payment", "pending", NOW, wallet_id(gone.data["vault"]), signature=gone.signature)
+    paid = Attempt(
+        tx_id,
+        line.org,
+        "payment",
+        "pending",
+        NOW,
+        wallet_id(gone.data["vault"]),
+        signature=gone.signature,
+        message_hash=gone.message_hash,
+    )
     await db.write(lambda c: insert_organisation(c, organisation_of(line.stage)))
     await db.write(lambda c: insert_attempt(c, paid))
     stored = list(rows)
@@ -680,7 +699,7 @@ async def test_failure_keeps_the_cursor_and_the_next_round_applies_the_rows(line
     stored[:] = rows
     await projector.start()
     projector.notify()
-    assert await projector.wait(rows[-1].signature, 5)
+    assert await projector.wait(rows[-1].message_hash, 5)
     assert len(snapshot(db)["wallets"]) == 2
     await projector.stop()
     db.close()
@@ -688,8 +707,7 @@ async def test_failure_keeps_the_cursor_and_the_next_round_applies_the_rows(line
 
 async def test_waiters_that_give_up_leave_nothing_behind(db: Database) -> None:
     projector = Projector(db, changes_of([]))
-    signature = str(Signature.new_unique())
-    results = await asyncio.gather(*(projector.wait(signature, 0.01) for _ in range(5)))
+    results = await asyncio.gather(*(projector.wait("of no transaction", 0.01) for _ in range(5)))
     assert results == [False] * 5
     assert not projector._waiting
     assert db.read_now(lambda c: reserve(c, "nobody")) is None

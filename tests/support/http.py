@@ -3,9 +3,13 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from app.api.http_protocol import protocol
@@ -24,7 +28,7 @@ async def listening(world: ServiceWorld, seconds: float) -> AsyncIterator[int]:
     earlier, world.service.settings = world.service.settings, settings
     try:
         with socket.create_server((LOCALHOST, 0)) as bound:
-            async with _serving(create_app(settings, world.service), bound, seconds):
+            async with serving(create_app(settings, world.service), bound, seconds):
                 yield bound.getsockname()[1]
     finally:
         world.service.settings = earlier
@@ -36,12 +40,13 @@ async def served(world: ServiceWorld) -> AsyncIterator[str]:
     with socket.create_server((LOCALHOST, 0)) as bound:
         base = f"http://{LOCALHOST}:{bound.getsockname()[1]}"
         settings = world.settings.model_copy(update={"public_url": base})
-        async with _serving(create_app(settings, world.service), bound, settings.request_timeout):
+        async with serving(create_app(settings, world.service), bound, settings.request_timeout):
             yield base
 
 
 @contextlib.asynccontextmanager
-async def _serving(application: ASGIApp, bound: socket.socket, seconds: float) -> AsyncIterator[None]:
+async def serving(application: ASGIApp, bound: socket.socket, seconds: float) -> AsyncIterator[None]:
+    """Serve an application on a listening socket; requests must arrive within `seconds`."""
     config = uvicorn.Config(
         application,
         http=protocol(seconds),
@@ -61,3 +66,15 @@ async def _serving(application: ASGIApp, bound: socket.socket, seconds: float) -
     finally:
         server.should_exit = True
         await task
+
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+@contextlib.asynccontextmanager
+async def site(handler: Handler) -> AsyncIterator[str]:
+    """Run a web server that answers every request by `handler`; yields its address."""
+    with socket.create_server((LOCALHOST, 0)) as bound:
+        app = Starlette(routes=[Route("/{path:path}", handler, methods=["GET", "POST"])])
+        async with serving(app, bound, 30):
+            yield f"http://{LOCALHOST}:{bound.getsockname()[1]}"

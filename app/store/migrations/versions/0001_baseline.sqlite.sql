@@ -336,6 +336,7 @@ CREATE TABLE attempts (
     subject VARCHAR,
     reference BLOB,
     signature VARCHAR,
+    message_hash VARCHAR,
     instruction_index INTEGER,
     inner_index INTEGER,
     raw BLOB,
@@ -350,7 +351,8 @@ CREATE TABLE attempts (
     nonce_account VARCHAR,
     nonce VARCHAR,
     PRIMARY KEY (tx_id),
-    UNIQUE (signature)
+    UNIQUE (signature),
+    UNIQUE (message_hash)
 );
 CREATE INDEX attempts_by_status ON attempts (status, created_at);
 CREATE INDEX attempts_by_wallet ON attempts (wallet_id, created_at);
@@ -572,4 +574,38 @@ CREATE TABLE audit_heads (
     hash VARCHAR NOT NULL,
     published_at BIGINT NOT NULL,
     PRIMARY KEY (log)
+);
+
+CREATE TABLE x402_payloads (
+    tx_id VARCHAR NOT NULL,
+    org VARCHAR NOT NULL,
+    url VARCHAR NOT NULL,
+    scheme VARCHAR NOT NULL,
+    network VARCHAR NOT NULL,
+    pay_to VARCHAR NOT NULL,
+    facilitator VARCHAR NOT NULL,
+    version INTEGER NOT NULL,
+    header VARCHAR NOT NULL,
+    resource_status INTEGER,
+    fetched BOOLEAN NOT NULL,
+    created_at BIGINT NOT NULL,
+    closed_at BIGINT,
+    PRIMARY KEY (tx_id)
+);
+CREATE INDEX x402_payloads_by_org ON x402_payloads (org, created_at);
+CREATE INDEX x402_payloads_open ON x402_payloads (closed_at, created_at);
+
+CREATE TABLE x402_facilitators (
+    org VARCHAR NOT NULL,
+    origin VARCHAR NOT NULL,
+    fee_payer VARCHAR NOT NULL,
+    accepts BOOLEAN NOT NULL,
+    checked_at BIGINT NOT NULL,
+    PRIMARY KEY (org, origin, fee_payer)
+);
+
+CREATE TABLE x402_hosts (
+    policy VARCHAR NOT NULL,
+    hosts JSON NOT NULL,
+    PRIMARY KEY (policy)
 );

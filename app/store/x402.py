@@ -1,0 +1,186 @@
+"""Payments that were handed out for resources, what is known of facilitators, and the hosts that policies allow."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Index,
+    Integer,
+    String,
+    Table,
+    and_,
+    bindparam,
+    select,
+    update,
+)
+
+from app.store.columns import metadata, upsert
+from app.store.records import columns_of, fetch_all, fetch_one
+from app.store.state_tables import attempts
+
+payloads = Table(
+    "x402_payloads",
+    metadata,
+    Column("tx_id", String, primary_key=True, comment="of the attempt"),
+    Column("org", String, nullable=False),
+    Column("url", String, nullable=False),
+    Column("scheme", String, nullable=False),
+    Column("network", String, nullable=False),
+    Column("pay_to", String, nullable=False),
+    Column("facilitator", String, nullable=False, comment="who pays the fee and sends it"),
+    Column("version", Integer, nullable=False),
+    Column("header", String, nullable=False, comment="value of the header that pays; the same each time it is sent"),
+    Column("resource_status", Integer, comment="what the resource answered to the payment; null if nothing"),
+    Column("fetched", Boolean, nullable=False, comment="whether the service itself sends it to the resource"),
+    Column("created_at", BigInteger, nullable=False),
+    Column("closed_at", BigInteger, comment="when its end was dealt with"),
+    Index("x402_payloads_open", "closed_at", "created_at"),
+    Index("x402_payloads_by_org", "org", "created_at"),
+)
+
+facilitators = Table(
+    "x402_facilitators",
+    metadata,
+    Column("org", String, primary_key=True),
+    Column("origin", String, primary_key=True, comment="of the resource, so that a shop that lies harms itself alone"),
+    Column("fee_payer", String, primary_key=True),
+    Column("accepts", Boolean, nullable=False, comment="whether it settles payments by the program"),
+    Column("checked_at", BigInteger, nullable=False),
+)
+
+hosts = Table(
+    "x402_hosts",
+    metadata,
+    Column("policy", String, primary_key=True, comment="address"),
+    Column("hosts", JSON, nullable=False),
+)
+
+_BY_ID = select(payloads).where(payloads.c.tx_id == bindparam("tx_id"))
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """A payment that was handed out for a resource. Times are Unix milliseconds."""
+
+    tx_id: str
+    org: str
+    url: str
+    scheme: str
+    network: str
+    pay_to: str
+    facilitator: str
+    version: int
+    header: str
+    fetched: bool
+    created_at: int
+    resource_status: int | None = None
+    closed_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EndedPayload:
+    """A payload whose transaction has an outcome that was not dealt with yet."""
+
+    tx_id: str
+    org: str
+    wallet_id: str
+    status: str
+    amount: int
+    signature: str | None
+    url: str
+    fetched: bool
+    resource_status: int | None
+
+
+def insert_payload(connection: Connection, payload: Payload) -> None:
+    """Store a payload in the transaction that stores its attempt."""
+    upsert(connection, payloads, columns_of(payload), keys=["tx_id"], replace=False)
+
+
+def payload_of(connection: Connection, tx_id: str) -> Payload | None:
+    """Return the payload of an attempt."""
+    return fetch_one(connection, Payload, _BY_ID, {"tx_id": tx_id})
+
+
+def payloads_of(connection: Connection, tx_ids: Collection[str]) -> list[Payload]:
+    """Return the payloads among these transactions."""
+    return fetch_all(connection, Payload, select(payloads).where(payloads.c.tx_id.in_(tx_ids))) if tx_ids else []
+
+
+def record_resource(connection: Connection, tx_id: str, status: int) -> None:
+    """Store what the resource answered to a payment; a success stays one."""
+    better = payloads.c.resource_status.is_(None) | ~payloads.c.resource_status.between(200, 299)
+    connection.execute(update(payloads).where(payloads.c.tx_id == tx_id, better).values(resource_status=status))
+
+
+def ended_payloads(connection: Connection, limit: int, *, before: int) -> Sequence[EndedPayload]:
+    """Return payloads whose transaction has an outcome, oldest first, which are not closed.
+
+    Those handed out after ``before`` are left out as long as their resource may still answer.
+    """
+    answered = payloads.c.resource_status.is_not(None) | (payloads.c.created_at < before)
+    query = (
+        select(
+            payloads.c.tx_id,
+            payloads.c.org,
+            attempts.c.wallet_id,
+            attempts.c.status,
+            attempts.c.amount,
+            attempts.c.signature,
+            payloads.c.url,
+            payloads.c.fetched,
+            payloads.c.resource_status,
+        )
+        .join(attempts, attempts.c.tx_id == payloads.c.tx_id)
+        .where(payloads.c.closed_at.is_(None), attempts.c.status != "pending", answered)
+        .order_by(payloads.c.created_at)
+        .limit(limit)
+    )
+    return fetch_all(connection, EndedPayload, query)
+
+
+def close_payload(connection: Connection, tx_id: str, now: int) -> bool:
+    """Mark a payload as dealt with; false if it was already."""
+    mine = and_(payloads.c.tx_id == tx_id, payloads.c.closed_at.is_(None))
+    return connection.execute(update(payloads).where(mine).values(closed_at=now)).rowcount == 1
+
+
+def outstanding_of(connection: Connection, wallet_id: str) -> tuple[int, int]:
+    """Return the sum and the number of the wallet's payments that were handed out and have no outcome."""
+    query = (
+        select(attempts.c.amount)
+        .join(payloads, payloads.c.tx_id == attempts.c.tx_id)
+        .where(attempts.c.wallet_id == wallet_id, attempts.c.status == "pending")
+    )
+    amounts = [int(amount) for amount in connection.scalars(query)]
+    return sum(amounts), len(amounts)
+
+
+def put_facilitator(connection: Connection, org: str, origin: str, fee_payer: str, *, accepts: bool, now: int) -> None:
+    """Remember whether a facilitator settles payments by the program."""
+    row = {"org": org, "origin": origin, "fee_payer": fee_payer, "accepts": accepts, "checked_at": now}
+    upsert(connection, facilitators, row, keys=["org", "origin", "fee_payer"])
+
+
+def known_facilitator(connection: Connection, org: str, origin: str, fee_payer: str) -> tuple[bool, int] | None:
+    """Return whether a facilitator accepts the program, and when that was found out; None if it is not known."""
+    table = facilitators
+    mine = (table.c.org == org, table.c.origin == origin, table.c.fee_payer == fee_payer)
+    row = connection.execute(select(table.c.accepts, table.c.checked_at).where(*mine)).one_or_none()
+    return None if row is None else (row.accepts, row.checked_at)
+
+
+def put_hosts(connection: Connection, policy: str, names: Sequence[str]) -> None:
+    """Store the hosts that a policy allows."""
+    upsert(connection, hosts, {"policy": policy, "hosts": list(names)}, keys=["policy"])
+
+
+def hosts_of(connection: Connection, policy: str) -> list[str] | None:
+    """Return the hosts that a policy allows; None if it says nothing."""
+    found: list[str] | None = connection.scalar(select(hosts.c.hosts).where(hosts.c.policy == policy))
+    return found

@@ -1,0 +1,179 @@
+"""Finds out what became of transactions, and records it once it is final."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import structlog
+from sqlalchemy import Connection
+
+from app.chain.client import COMMITMENT, ChainClient
+from app.chain.clock import ChainClock
+from app.chain.errors import ChainUnavailable, RpcError
+from app.chain.records import SignatureStatus
+from app.core.actors import Actor
+from app.core.errors import UnavailableError
+from app.projection.projector import Projector
+from app.store.attempts import Attempt, record_outcome
+from app.store.attempts import attempt as attempt_of
+from app.store.audit import NewLogEntry, append
+from app.store.database import Database
+from app.store.wallets import vault_of
+from app.submission.brake import STOPPED
+from app.submission.expiry import over_since
+from app.submission.plan import Outcome, PlanType
+from indexer import Indexer
+
+_log = structlog.get_logger(__name__)
+
+
+class Outcomes:
+    """Determines the outcome of attempts. ``types`` are the types of all plans, by name."""
+
+    def __init__(
+        self,
+        *,
+        db: Database,
+        chain: ChainClient,
+        indexer: Indexer,
+        projector: Projector,
+        types: Mapping[str, PlanType],
+        clock: ChainClock,
+    ) -> None:
+        self._db = db
+        self._chain = chain
+        self._indexer = indexer
+        self._projector = projector
+        self._types = types
+        self._clock = clock
+
+    def type_of(self, attempt: Attempt) -> PlanType:
+        """Return the plan type of an attempt."""
+        return self._types[attempt.type]
+
+    async def look(self, attempt: Attempt) -> Outcome:
+        """Ask the chain for the outcome of a pending attempt; records it if it is final."""
+        if attempt.status != "pending":
+            return Outcome(attempt, attempt.status, attempt.slot, error=attempt.error)
+        try:
+            return await self._look(attempt, attempt.signature)
+        except ChainUnavailable:
+            raise unavailable(attempt) from None
+
+    async def _look(self, attempt: Attempt, signature: str | None) -> Outcome:
+        # Read first: a transaction that is absent afterwards and too old for it cannot land any more.
+        over = await over_since(self._chain, attempt)
+        if signature is None:
+            return await self._look_for_event(attempt, over)
+        seen = await self._chain.statuses([signature], search_history=True)
+        [status] = seen.found
+        if status is not None:
+            # A failure in an unconfirmed block is not final: it may succeed in another. Nor is one that the transaction
+            # itself does not show.
+            failed = status.err is not None and status.is_confirmed
+            if failed and await self._chain.confirms(signature, status):
+                return await self.fail(attempt, status.err, slot=status.slot, custom_error=status.custom_error)
+            return await self._landed(attempt, status)
+        # One address may lead to several nodes: one that has not seen the block cannot prove the absence.
+        if over is None or seen.slot < over:
+            return Outcome(attempt, "pending")
+        # A node without the history does not know what landed, but the changed account counts its events.
+        whole = await self._holds_all(attempt, over)
+        slot = await self._indexer.slot_of(signature)
+        if slot is not None:
+            return await self._landed(attempt, SignatureStatus(slot, None, COMMITMENT))
+        return await self._expire(attempt) if whole else Outcome(attempt, "pending", sendable=False)
+
+    async def _look_for_event(self, attempt: Attempt, over: int | None) -> Outcome:
+        """Find out by its event what became of an attempt that others send, under a signature that is not known."""
+        pending = Outcome(attempt, "pending", sendable=False)
+        if over is None:
+            return pending
+        whole = await self._holds_all(attempt, over)
+        await self._projector.catch_up()
+        found = await self._db.read(lambda conn: attempt_of(conn, attempt.tx_id))
+        if found is not None and found.status != "pending":
+            return Outcome(found, found.status, found.slot)
+        return await self._expire(attempt) if whole else pending
+
+    async def _expire(self, attempt: Attempt) -> Outcome:
+        found = await self._db.read(lambda conn: attempt_of(conn, attempt.tx_id))
+        stopped = None if found is None else found.stopped_by
+        return await self.fail(attempt, "expired" if stopped is None else STOPPED[stopped][1])
+
+    async def _holds_all(self, attempt: Attempt, slot: int) -> bool:
+        """Whether no event is missing that could be the attempt's, up to a slot."""
+        account = await self._counted_by(attempt)
+        if account is not None and await self._indexer.holds_all(account, slot):
+            return True
+        _log.warning("expiry_waits_for_missing_events", tx_id=attempt.tx_id, account=account)
+        return False
+
+    async def _counted_by(self, attempt: Attempt) -> str | None:
+        """Return the account that counts the attempt's event if it landed; None if not known yet."""
+        wallet_id = attempt.wallet_id
+        if wallet_id is None:
+            return attempt.org
+        return await self._db.read(lambda conn: vault_of(conn, wallet_id))
+
+    async def _landed(self, attempt: Attempt, status: SignatureStatus) -> Outcome:
+        # An earlier process may have applied its events already, so do not wait for them.
+        pending = Outcome(attempt, "pending", status.slot, sendable=False)
+        if not status.is_confirmed:
+            return pending
+        if not self.type_of(attempt).indexed:
+            return await self.succeed(attempt, status.slot)
+        assert attempt.signature is not None
+        try:
+            await self._indexer.catch_up()
+        except RpcError:
+            raise unavailable(attempt) from None
+        await self._projector.catch_up()
+        if await self._indexer.slot_of(attempt.signature) is None:
+            # The node knows the transaction but does not list it yet, so the read models lack it.
+            self._indexer.wake(attempt.signature)
+            return pending
+        if not self.type_of(attempt).projected:
+            return await self.succeed(attempt, status.slot)
+        found = await self._db.read(lambda conn: attempt_of(conn, attempt.tx_id))
+        return Outcome(found, found.status, found.slot) if found and found.status != "pending" else pending
+
+    async def succeed(self, attempt: Attempt, slot: int) -> Outcome:
+        """Record that an attempt is confirmed, unless the projector records it with its event."""
+        if not self.type_of(attempt).projected:
+            await self._db.write(
+                lambda conn: record_outcome(conn, attempt.tx_id, "confirmed", now=self._clock.seen_ms(), slot=slot)
+            )
+        return Outcome(attempt, "confirmed", slot)
+
+    async def fail(
+        self, attempt: Attempt, error: Any, *, slot: int | None = None, custom_error: int | None = None
+    ) -> Outcome:
+        """Record that an attempt failed for good; returns an outcome recorded earlier instead, if there is one."""
+        text = str(error)
+
+        def record(conn: Connection) -> Attempt | None:
+            if not record_outcome(conn, attempt.tx_id, "failed", now=self._clock.seen_ms(), slot=slot, error=text):
+                return attempt_of(conn, attempt.tx_id)
+            self.type_of(attempt).on_failed(conn, attempt)
+            if attempt.subject is not None:
+                details = {**ids_of(attempt), "type": attempt.type, "error": text}
+                actor = Actor("system", "submitter")
+                append(conn, NewLogEntry(attempt.org, "transaction.failed", actor, attempt.subject, details=details))
+            return None
+
+        known = await self._db.write(record)
+        if known is not None and known.status != "failed":
+            return Outcome(known, known.status, known.slot)
+        _log.info("transaction_failed", tx_id=attempt.tx_id, type=attempt.type, error=text)
+        return Outcome(replace(attempt, status="failed", error=text), "failed", slot, error, custom_error)
+
+
+def ids_of(attempt: Attempt) -> dict[str, str | None]:
+    """Return what names an attempt in the audit log."""
+    return {"tx_id": attempt.tx_id, "tx_signature": attempt.signature}
+
+
+def unavailable(attempt: Attempt) -> UnavailableError:
+    """Return the error for a transaction whose outcome is unknown because the chain does not answer."""
+    return UnavailableError("chain_unavailable", fields={"tx_id": attempt.tx_id})

@@ -1,0 +1,109 @@
+"""One request to a resource: what it answers, up to a limit, or why there is no answer."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import httpx
+
+from app.core.errors import BusinessError
+from app.core.outbound import ForbiddenAddressError, Outbound
+
+_HIDDEN = frozenset({"connection", "keep-alive", "proxy-authenticate", "set-cookie", "transfer-encoding", "upgrade"})
+_MAX_HEADERS = 64
+_MAX_HEADER_BYTES = 32_768
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A resource's answer. ``truncated`` means that its body was longer, or did not end in time."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+    truncated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceRequest:
+    """What is asked of a resource, each time anew, with or without a payment."""
+
+    method: str
+    url: httpx.URL
+    headers: Mapping[str, str]
+    content: bytes
+
+
+class Fetcher:
+    """Asks resources, within a time and up to a number of bytes; an organisation has so many requests at once."""
+
+    def __init__(self, outbound: Outbound, *, seconds: float, most_bytes: int, at_once: int) -> None:
+        self._outbound = outbound
+        self._seconds = seconds
+        self._most_bytes = most_bytes
+        self._at_once = at_once
+        self._running: dict[str, int] = {}
+
+    def close(self) -> None:
+        """Start no more requests."""
+        self._outbound.close()
+
+    async def fetch(self, asked: ResourceRequest, *, owner: str, payment: Mapping[str, str]) -> Resource:
+        """Send a request with the headers of a ``payment``, which may be none, and return the answer.
+
+        Raises ``x402_resource_unavailable`` and ``rate_limited``.
+        """
+        if self._running.get(owner, 0) >= self._at_once:
+            raise BusinessError("x402_resource_unavailable", "Too many paid requests of the organisation are running.")
+        self._running[owner] = self._running.get(owner, 0) + 1
+        try:
+            return await self._fetch(asked, owner, payment)
+        except ForbiddenAddressError:
+            reason = "has no public address"
+        except TimeoutError:
+            reason = f"did not answer within {self._seconds:g} seconds"
+        except (OSError, ValueError, httpx.HTTPError, httpx.InvalidURL):
+            reason = "could not be reached"
+        finally:
+            self._running[owner] -= 1
+            if not self._running[owner]:
+                del self._running[owner]
+        raise BusinessError("x402_resource_unavailable", f"The resource {reason}.")
+
+    async def _fetch(self, asked: ResourceRequest, owner: str, payment: Mapping[str, str]) -> Resource:
+        headers = {"user-agent": "agent-vault-x402/1", **asked.headers, **payment}
+        head: httpx.Response | None = None
+        body, whole = bytearray(), False
+        try:
+            async with (
+                asyncio.timeout(self._seconds),
+                self._outbound.request(
+                    asked.method, asked.url, headers=headers, content=asked.content, owner=owner
+                ) as response,
+            ):
+                head = response
+                async for chunk in response.aiter_raw():
+                    body += chunk
+                    if len(body) > self._most_bytes:
+                        break
+                else:
+                    whole = True
+        except (TimeoutError, OSError, httpx.HTTPError):
+            # The status counts, even if the body does not end.
+            if head is None:
+                raise
+        return Resource(head.status_code, _shown(head.headers), bytes(body[: self._most_bytes]), truncated=not whole)
+
+
+def _shown(headers: httpx.Headers) -> dict[str, str]:
+    """Return the headers that the caller may see: as they came, without cookies, bounded."""
+    found: dict[str, str] = {}
+    size = 0
+    for name, value in headers.items():
+        size += len(name) + len(value)
+        if name.lower() in _HIDDEN:
+            continue
+        if len(found) >= _MAX_HEADERS or size > _MAX_HEADER_BYTES:
+            break
+        found[name.lower()] = value
+    return found

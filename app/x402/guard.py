@@ -1,0 +1,92 @@
+"""Which URLs and headers a paid request may have."""
+
+import ipaddress
+from collections.abc import Collection, Mapping
+
+import httpx
+
+from app.core.errors import BusinessError, RequestError
+from app.core.hosts import is_loopback
+from app.webhooks.urls import UrlRules
+
+#: What a client may send along. Others could carry credentials or change how the request is read.
+_ALLOWED = frozenset({"accept", "accept-language", "content-type", "if-match", "if-modified-since", "if-none-match"})
+#: Dropped without a word: they are the service's own to set.
+_OURS = frozenset(
+    {
+        "connection",
+        "content-length",
+        "host",
+        "keep-alive",
+        "payment-signature",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "user-agent",
+        "x-payment",
+    }
+)
+ANY_HOST = "*"
+
+
+class RequestGuard:
+    """Checks requests before any connection; ``local`` allows http and this machine, but not the service's ports."""
+
+    def __init__(self, *, local: bool, own_ports: Collection[int]) -> None:
+        self._rules = UrlRules(local=local)
+        self._own_ports = frozenset(own_ports)
+        self.allowed = self._rules.allowed
+        """Returns whether an address may be connected to."""
+
+    def url(self, text: str, hosts: Collection[str]) -> httpx.URL:
+        """Return the URL if the policy's ``hosts`` name its host.
+
+        Raises ``invalid_request`` and ``x402_host_not_allowed``.
+        """
+        self._rules.check(text)
+        url = httpx.URL(text)
+        host = _host(url)
+        if is_loopback(host):
+            if (url.port or {"http": 80, "https": 443}[url.scheme]) in self._own_ports:
+                raise RequestError("invalid_request", "url: must not lead to this service or its chain.")
+        elif url.scheme != "https" or url.port not in (None, 443):
+            raise RequestError("invalid_request", "url: must be https on port 443.")
+        if ANY_HOST not in hosts and host not in hosts:
+            raise BusinessError(
+                "x402_host_not_allowed",
+                f"The wallet's policy does not list {host} in x402Hosts.",
+                fields={"host": host},
+            )
+        return url
+
+    @staticmethod
+    def headers(given: Mapping[str, str]) -> dict[str, str]:
+        """Return the headers to send along. Raises ``invalid_request``."""
+        found: dict[str, str] = {}
+        for name, value in given.items():
+            key = name.lower()
+            if key in _OURS:
+                continue
+            if key not in _ALLOWED:
+                raise RequestError("invalid_request", f"headers: {name[:64]!r} is not sent along.")
+            if key in found:
+                raise RequestError("invalid_request", f"headers: {name[:64]!r} is given twice.")
+            if not value.isascii() or not value.isprintable() or len(value) > 1_024:
+                raise RequestError("invalid_request", f"headers: {name} must be printable ASCII of up to 1,024 bytes.")
+            found[key] = value
+        return found
+
+
+def _host(url: httpx.URL) -> str:
+    host = url.raw_host.decode("ascii").rstrip(".").lower()
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        return host
+
+
+def origin_of(url: httpx.URL) -> str:
+    """Return scheme, host and port of a URL."""
+    port = f":{url.port}" if url.port else ""
+    return f"{url.scheme}://{_host(url)}{port}"

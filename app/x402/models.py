@@ -1,0 +1,92 @@
+"""Paid requests as requests and answers."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints
+
+from app.api.fields import Amount, Answer, Body, IdempotencyKey, Identifier, Time, Usdc, WalletId
+from app.payments.models import RuleVerdict
+from app.transactions.models import Transaction
+
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"]
+Encoding = Literal["text", "base64"]
+ResourceUrl = Annotated[str, StringConstraints(min_length=1, max_length=2_048)]
+RequestHeaders = Annotated[dict[str, str], Field(max_length=16)]
+#: Less than a request's whole body may have.
+Content = Annotated[str, StringConstraints(max_length=49_152)]
+
+
+class QuotePaidResource(Body):
+    """Body of a quote: the request to the resource, which is made without a payment."""
+
+    wallet_id: Identifier
+    url: ResourceUrl
+    method: Method = "GET"
+    headers: RequestHeaders = Field(default={})
+    body: Content | None = None
+    body_encoding: Encoding = "text"
+
+
+class FetchPaidResource(QuotePaidResource):
+    """Body of a paid request. `maxAmount` is the most that it may cost."""
+
+    max_amount: Amount
+    idempotency_key: IdempotencyKey | None = None
+
+
+class PayOffer(Body):
+    """Body of a payment for a request that the client makes itself. `paymentRequired` is the answer 402 it got.
+
+    It is the value of the header PAYMENT-REQUIRED, or the body of version 1 as an object.
+    """
+
+    wallet_id: Identifier
+    url: ResourceUrl
+    payment_required: Annotated[str, StringConstraints(min_length=1, max_length=32_768)] | dict[str, Any]
+    max_amount: Amount
+    idempotency_key: IdempotencyKey | None = None
+
+
+class PaidResource(Answer):
+    """What the resource answered. `body` is text if it is UTF-8, else base64."""
+
+    status: int
+    headers: dict[str, str]
+    body: str
+    body_encoding: Encoding
+    truncated: bool
+
+
+class FetchedResource(Answer):
+    """The resource, and the payment that it took, if any. Without a `resource`, none was answered after the payment."""
+
+    resource: PaidResource | None
+    payment: Transaction | None
+
+
+class HandedOut(Answer):
+    """A payment to send along: the name and the value of a header, and the transaction that it will be.
+
+    Version 2's value goes into MCP's `_meta["x402/payment"]` decoded.
+    """
+
+    header_name: str
+    header_value: str
+    expires_at: Time
+    payment: Transaction
+
+
+class Quote(Answer):
+    """What a request would cost, and whether the policy allows it. Without a price, the resource asks for none."""
+
+    wallet_id: WalletId
+    url: str
+    price: Usdc | None
+    currency: str
+    recipient: str | None
+    network: str | None
+    facilitator: str | None
+    lane: Literal["enforced", "unknown", "not_supported"] | None
+    allowed: bool
+    retry_at: Time | None
+    rules: list[RuleVerdict]

@@ -1,0 +1,186 @@
+"""What a resource asks for: the answer 402 of either version of x402, read and chosen from."""
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+from solders.pubkey import Pubkey
+from x402.schemas import PaymentRequired
+from x402.schemas.v1 import PaymentRequiredV1
+
+from app.core.errors import BusinessError
+from app.core.money import format_usdc
+
+Json = dict[str, Any]
+
+SCHEME = "exact"
+#: Header of version 2's answer 402; version 1 has the same in the body.
+REQUIRED_HEADER = "payment-required"
+_U64 = 2**64
+_MAX_MEMO = 256
+#: Bytes of a header that is read at all.
+_MAX_HEADER = 32_768
+#: Version 1's names of the public clusters.
+_NAMES_V1: Mapping[str, frozenset[str]] = {
+    "mainnet-beta": frozenset({"solana"}),
+    "devnet": frozenset({"solana-devnet"}),
+    "testnet": frozenset({"solana-testnet"}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Our chain as x402 names it, and the mint that we pay with."""
+
+    cluster: str
+    genesis_hash: str
+    mint: str
+
+    @property
+    def caip2(self) -> str:
+        """The name in version 2: CAIP-2, with the first 32 characters of the genesis hash."""
+        return f"solana:{self.genesis_hash[:32]}"
+
+    def is_named(self, version: int, name: str) -> bool:
+        """Whether a name in that version of x402 means this chain.
+
+        Version 1 has no name for a local chain, so any of Solana's means it there; the mint decides.
+        """
+        if name == self.caip2:
+            return True
+        return version == 1 and name in _NAMES_V1.get(self.cluster, frozenset().union(*_NAMES_V1.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One way to pay that a resource accepts. ``accepted`` is the requirement as it was given."""
+
+    version: int
+    network: str
+    pay_to: str
+    amount: int
+    fee_payer: str
+    memo: str | None
+    accepted: Json
+    resource: Json | None
+    extensions: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """An answer 402: everything that the resource accepts, in either version. ``error`` is what it complains about."""
+
+    version: int
+    accepts: Sequence[Json]
+    error: str | None
+    resource: Json | None
+    extensions: Json
+
+
+def read_demand(header: str | None, body: bytes) -> Demand:
+    """Read an answer 402 from the header of version 2 or else the body of version 1.
+
+    Raises ``x402_invalid_terms``.
+    """
+    content: Any
+    try:
+        if header is not None:
+            if len(header) > _MAX_HEADER:
+                raise _invalid("the header PAYMENT-REQUIRED is too long")
+            content = json.loads(base64.b64decode(header, validate=True))
+        else:
+            content = json.loads(body)
+    except (binascii.Error, ValueError, RecursionError):
+        raise _invalid("they are no JSON") from None
+    return demand_of(content)
+
+
+def demand_of(content: Any) -> Demand:
+    """Read the content of an answer 402. Raises ``x402_invalid_terms``."""
+    if not isinstance(content, dict) or not isinstance(content.get("accepts"), list):
+        raise _invalid("they name no payment that is accepted")
+    try:
+        if content.get("x402Version") == 1:
+            old = PaymentRequiredV1.model_validate(content)
+            return Demand(1, content["accepts"], old.error, None, {})
+        if content.get("x402Version") == 2:
+            new = PaymentRequired.model_validate(content)
+            return Demand(2, content["accepts"], new.error, content.get("resource"), content.get("extensions") or {})
+    except ValidationError as error:
+        place = ".".join(str(part) for part in error.errors()[0]["loc"])
+        raise _invalid(f"{place} is missing or malformed") from None
+    raise _invalid("x402Version must be 1 or 2")
+
+
+def choose(demand: Demand, network: Network, most: int) -> Offer:
+    """Return the cheapest payment that the vault can make for at most ``most`` micro-USDC.
+
+    Raises ``x402_no_acceptable_offer``, ``x402_price_too_high`` and ``x402_invalid_terms``.
+    """
+    ours = [one for one in demand.accepts if _is_ours(demand.version, one, network)]
+    if not ours:
+        raise BusinessError(
+            "x402_no_acceptable_offer",
+            f"The resource takes no payment with the scheme {SCHEME}, the network {network.caip2} and the asset "
+            f"{network.mint}.",
+        )
+    offers = sorted((_offer(demand, one) for one in ours), key=lambda offer: offer.amount)
+    cheapest = offers[0]
+    if cheapest.amount > most:
+        raise BusinessError(
+            "x402_price_too_high",
+            f"The resource asks for {format_usdc(cheapest.amount)} USDC, more than maxAmount {format_usdc(most)}.",
+            fields={"price": format_usdc(cheapest.amount)},
+        )
+    return cheapest
+
+
+def _is_ours(version: int, one: Json, network: Network) -> bool:
+    return (
+        one.get("scheme") == SCHEME
+        and one.get("asset") == network.mint
+        and network.is_named(version, str(one.get("network")))
+    )
+
+
+def _offer(demand: Demand, one: Json) -> Offer:
+    extra = one.get("extra")
+    extra = extra if isinstance(extra, dict) else {}
+    name = "maxAmountRequired" if demand.version == 1 else "amount"
+    amount, fee_payer, memo = one.get(name), extra.get("feePayer"), extra.get("memo")
+    if not isinstance(amount, str) or not amount.isascii() or not amount.isdecimal() or not 0 < int(amount) < _U64:
+        raise _invalid(f"{name} must be a positive number of micro-USDC in digits")
+    for field, address in (("payTo", one.get("payTo")), ("extra.feePayer", fee_payer)):
+        if not _is_address(address):
+            raise _invalid(f"{field} must be an address")
+    if memo is not None and (not isinstance(memo, str) or not 0 < len(memo.encode()) <= _MAX_MEMO):
+        raise _invalid(f"extra.memo must have 1 to {_MAX_MEMO} bytes")
+    return Offer(
+        version=demand.version,
+        network=one["network"],
+        pay_to=one["payTo"],
+        amount=int(amount),
+        fee_payer=str(fee_payer),
+        memo=memo,
+        accepted=one,
+        resource=demand.resource,
+        extensions=demand.extensions,
+    )
+
+
+def _is_address(text: object) -> bool:
+    try:
+        Pubkey.from_string(text if isinstance(text, str) else "")
+    except ValueError:
+        return False
+    return True
+
+
+def _invalid(reason: str) -> BusinessError:
+    return BusinessError(
+        "x402_invalid_terms", f"The resource asks for a payment in terms that are not x402's: {reason}."
+    )

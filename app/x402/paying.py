@@ -1,0 +1,169 @@
+"""The wallet that pays for requests: where it may go, and the payments that it hands out."""
+
+import base64
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import httpx
+from solders.keypair import Keypair
+from solders.pubkey import Pubkey
+from sqlalchemy import Connection
+
+from app.access.auth import session_key
+from app.access.keyring import Principal
+from app.core.errors import BusinessError, RequestError
+from app.payments.service import PAY
+from app.payments.spending import Spending, hand_out
+from app.policies import service as policies
+from app.policies.terms import with_recipients
+from app.recipients.domains import normalise
+from app.recipients.service import parse_address, resolve
+from app.store.attempts import Attempt
+from app.store.wallets import WalletRecord
+from app.store.x402 import Payload, hosts_of, insert_payload, payload_of
+from app.submission.context import Service
+from app.submission.idempotency import Claim
+from app.submission.plan import Outcome, Plan
+from app.submission.refusals import invalid_recipient
+from app.wallets import service as wallets
+from app.x402.fetching import ResourceRequest
+from app.x402.guard import ANY_HOST, RequestGuard
+from app.x402.instructions import EVENT_INSTRUCTION, settled_by_others
+from app.x402.models import QuotePaidResource
+from app.x402.offers import SCHEME, Network, Offer
+from app.x402.payload import header_of
+
+Gone = Callable[[], Awaitable[bool]]
+
+
+@dataclass(frozen=True, slots=True)
+class Payer:
+    """A wallet that pays for requests, and who asks. Without a ``session`` the operator signs."""
+
+    service: Service
+    principal: Principal
+    wallet: WalletRecord
+    session: Keypair | None
+
+    @classmethod
+    async def of(cls, service: Service, principal: Principal, wallet_id: str, token: str | None) -> "Payer":
+        """Return the payer. Raises ``wallet_not_found``, ``wallet_archived`` and the errors of the session token."""
+        wallet = await wallets.find_living(service, principal.org, wallet_id)
+        return cls(service, principal, wallet, session_key(principal, token, wallet, service.clock))
+
+    async def request(self, body: QuotePaidResource) -> ResourceRequest:
+        """Return the request to the resource. Raises ``invalid_request`` and ``x402_host_not_allowed``."""
+        headers = self.service.part(RequestGuard).headers(body.headers)
+        return ResourceRequest(body.method, await self.url(body.url), headers, _content(body))
+
+    async def url(self, text: str) -> httpx.URL:
+        """Return the URL of a resource. Raises ``invalid_request`` and ``x402_host_not_allowed``."""
+        return self.service.part(RequestGuard).url(text, await self._hosts())
+
+    async def _hosts(self) -> list[str]:
+        policy = self.wallet.policy.address
+        found = await self.service.db.read(lambda conn: hosts_of(conn, policy))
+        if found is not None:
+            return found
+        return [ANY_HOST] if self.service.identity.cluster == "localnet" else []
+
+    async def check_domain(self, url: httpx.URL, offer: Offer) -> None:
+        """Require the URL's host where only a domain of the policy's allowlist permits the recipient.
+
+        Raises ``x402_host_not_allowed``.
+        """
+        found = await policies.find(self.service, self.wallet.org, self.wallet.policy.policy_id)
+        listed = (await with_recipients(self.service, found)).allowed_recipients
+        domains = {normalise(one) for one in listed if parse_address(one) is None}
+        if not domains or offer.pay_to in listed:
+            return
+        host = url.raw_host.decode("ascii").rstrip(".").lower()
+        if host not in domains:
+            message = f"The policy permits domains, and {host} is none of them."
+            raise BusinessError("x402_host_not_allowed", message, fields={"host": host})
+
+    def network(self) -> Network:
+        """Return the chain and the mint that the wallet pays with."""
+        identity = self.service.identity
+        return Network(identity.cluster, identity.genesis_hash, identity.mint)
+
+    async def spending(self, offer: Offer, gone: Gone) -> Spending:
+        """Return the payment of an offer, which others send. Raises ``invalid_recipient``."""
+        payee = await resolve(self.service, self.wallet.org, offer.pay_to)
+        if str(payee.owner) == self.wallet.vault:
+            raise invalid_recipient("payTo", "A wallet cannot pay itself.")
+        return Spending(
+            self.wallet,
+            payee,
+            offer.amount,
+            kind=PAY,
+            service=self.service,
+            principal=self.principal,
+            memo=None,
+            session=self.session,
+            gone=gone,
+            handed_out=True,
+        )
+
+
+async def earlier(service: Service, claim: Claim) -> tuple[Payload, Outcome] | None:
+    """Return the payment that an earlier run of the request handed out, unless it failed for good."""
+    attempt = claim.attempt
+    if attempt is None:
+        return None
+    outcome = await service.submitter.look(attempt)
+    claim.resolve(lasts=outcome.status != "failed")
+    if outcome.status == "failed":
+        return None
+    found = await service.db.read(lambda conn: payload_of(conn, attempt.tx_id))
+    assert found is not None
+    return found, outcome
+
+
+async def pay(
+    payer: Payer, claim: Claim, offer: Offer, url: str, gone: Gone, *, fetched: bool
+) -> tuple[Payload, Outcome]:
+    """Sign and store a payment of an offer, which others send. Raises what a payment raises."""
+    org = payer.wallet.org
+    spending = await payer.spending(offer, gone)
+    stored: list[Payload] = []
+
+    def plan(spending: Spending) -> Plan:
+        def store(conn: Connection, made: Attempt) -> None:
+            assert made.raw is not None
+            payload = Payload(
+                tx_id=made.tx_id,
+                org=org,
+                url=url,
+                scheme=SCHEME,
+                network=offer.network,
+                pay_to=offer.pay_to,
+                facilitator=offer.fee_payer,
+                version=offer.version,
+                header=header_of(offer, made.raw, claim.key or made.tx_id),
+                fetched=fetched,
+                created_at=made.created_at,
+            )
+            insert_payload(conn, payload)
+            stored[:] = [payload]
+
+        return spending.plan(
+            settled_by_others(spending, offer.memo),
+            store,
+            event_instruction=EVENT_INSTRUCTION,
+            fee_payer=Pubkey.from_string(offer.fee_payer),
+        )
+
+    outcome = await hand_out(spending, claim, plan)
+    return stored[0], outcome
+
+
+def _content(body: QuotePaidResource) -> bytes:
+    if body.body is None:
+        return b""
+    if body.body_encoding == "text":
+        return body.body.encode()
+    try:
+        return base64.b64decode(body.body, validate=True)
+    except ValueError:
+        raise RequestError("invalid_request", "body: must be base64.") from None

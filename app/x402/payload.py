@@ -1,0 +1,34 @@
+"""What the vault hands out: the header that pays, in the version of the offer."""
+
+import base64
+import json
+
+from x402.extensions.payment_identifier import PAYMENT_IDENTIFIER, is_valid_payment_id
+
+from app.core.identifiers import derived_id
+from app.x402.offers import SCHEME, Json, Offer
+
+HEADERS = {1: "X-PAYMENT", 2: "PAYMENT-SIGNATURE"}
+"""The header that carries a payment, by version."""
+
+
+def header_of(offer: Offer, transaction: bytes, key: str) -> str:
+    """Return the value of the header that pays with a transaction; ``key`` names the payment to the resource."""
+    payload: Json = {"transaction": base64.b64encode(transaction).decode()}
+    if offer.version == 1:
+        content: Json = {"x402Version": 1, "scheme": SCHEME, "network": offer.network, "payload": payload}
+    else:
+        content = {"x402Version": 2, "payload": payload, "accepted": offer.accepted}
+        if offer.resource is not None:
+            content["resource"] = offer.resource
+        if PAYMENT_IDENTIFIER in offer.extensions:
+            content["extensions"] = {PAYMENT_IDENTIFIER: _identified(offer.extensions[PAYMENT_IDENTIFIER], key)}
+    return base64.b64encode(json.dumps(content, separators=(",", ":")).encode()).decode()
+
+
+def _identified(declared: object, key: str) -> Json:
+    """Return the extension `payment-identifier` with the payment's key, or what is derived from it if it is no id."""
+    extension = dict(declared) if isinstance(declared, dict) else {}
+    info = extension.get("info")
+    identifier = key if is_valid_payment_id(key) else derived_id("x402_", key)
+    return {**extension, "info": {**(info if isinstance(info, dict) else {"required": False}), "id": identifier}}

@@ -1,0 +1,76 @@
+"""Paid requests: quoted, made, and paid for."""
+
+from starlette.routing import Route
+
+from app.access.auth import PAYERS
+from app.api.operation import Call, operation
+from app.x402 import service as x402
+from app.x402.models import FetchedResource, FetchPaidResource, HandedOut, PayOffer, Quote, QuotePaidResource
+
+_ASKING = (
+    "wallet_not_found",
+    "wallet_archived",
+    "invalid_recipient",
+    "x402_host_not_allowed",
+    "x402_resource_unavailable",
+    "x402_invalid_terms",
+    "x402_no_acceptable_offer",
+)
+_PAYING = (
+    *_ASKING,
+    "x402_price_too_high",
+    "x402_wallet_not_supported",
+    "policy_violation",
+    "wallet_frozen",
+    "wallet_insufficient_balance",
+    "org_paused",
+    "transaction_failed",
+)
+
+
+@operation(
+    tag="x402",
+    roles=PAYERS,
+    body=FetchPaidResource,
+    answer=FetchedResource,
+    errors=_PAYING,
+    changes=True,
+    session=True,
+)
+async def fetch_paid_resource(call: Call, body: FetchPaidResource) -> FetchedResource:
+    """Get a resource and pay for it.
+
+    If the resource answers 402, the wallet pays what it asks for, up to `maxAmount` and within its policy, and the
+    request is made again with the payment. `payment` is null if nothing was paid.
+    """
+    return await x402.fetch(
+        call.service, call.principal, call.claim, body, token=call.session_token, gone=call.request.is_disconnected
+    )
+
+
+@operation(tag="x402", roles=PAYERS, body=PayOffer, answer=HandedOut, errors=_PAYING, changes=True, session=True)
+async def pay_x402_offer(call: Call, body: PayOffer) -> HandedOut:
+    """Pay for a request that the client makes itself.
+
+    Answers the header to send along with it. The facilitator of the resource sends the payment; until then it is
+    `pending`, and it has failed if it was not sent within about a minute.
+    """
+    return await x402.pay_offer(
+        call.service, call.principal, call.claim, body, token=call.session_token, gone=call.request.is_disconnected
+    )
+
+
+@operation(tag="x402", roles=PAYERS, body=QuotePaidResource, answer=Quote, errors=_ASKING, session=True)
+async def quote_paid_resource(call: Call, body: QuotePaidResource) -> Quote:
+    """Ask what a resource costs.
+
+    Makes the request without a payment and asks the program for its verdict on the price. Nothing is paid.
+    """
+    return await x402.quote(call.service, call.principal, body, call.session_token)
+
+
+routes = [
+    Route("/v1/x402/fetch", fetch_paid_resource, methods=["POST"]),
+    Route("/v1/x402/payments", pay_x402_offer, methods=["POST"]),
+    Route("/v1/x402/quote", quote_paid_resource, methods=["POST"]),
+]

@@ -1,0 +1,112 @@
+"""A world whose chain has sockets, with facilitators and paid resources of the public packages in front of it."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+from solders.keypair import Keypair
+
+from tests.support.service_world import Json, ServiceWorld
+from tests.x402.servers import facilitator, started
+
+SOL = 10**9
+
+
+@dataclass
+class Market:
+    """Where agents buy: the chain's address and network, a payee, and the facilitator's key."""
+
+    world: ServiceWorld
+    rpc: str
+    folder: Path
+    payee: str
+    facilitator: Keypair = field(default_factory=Keypair)
+
+    @property
+    def network(self) -> str:
+        return f"solana:{str(self.world.localnet.chain.timeline.genesis_hash)[:32]}"
+
+    @contextlib.asynccontextmanager
+    async def shop(self, *, takes_us: bool = True, v1: bool = False, **environment: str) -> AsyncIterator[str]:
+        """A paid resource, which asks for 0.01 USDC, behind a facilitator; yields its address."""
+        allowed = str(self.world.service.codec.program_id) if takes_us else None
+        async with (
+            facilitator(
+                self.folder,
+                self.facilitator,
+                rpc=self.rpc,
+                network=self.network,
+                allowed=allowed,
+                v1="solana" if v1 else "",
+            ) as settling,
+            started(
+                "resource.mjs",
+                FACILITATOR=settling,
+                NETWORK=self.network,
+                MINT=str(self.world.localnet.usdc_mint),
+                PAY_TO=self.payee,
+                **environment,
+            ) as url,
+        ):
+            yield url
+
+    async def buyer(self, **policy: Any) -> "Buyer":
+        """An agent with 100 USDC under a policy of its own."""
+        attached = await self.world.policy(**policy)
+        wallet = await self.world.wallet(attached["policy_id"])
+        return Buyer(self.world, wallet, self.world.key("agent", wallet["wallet_id"]), await self.world.session(wallet))
+
+    async def received(self) -> int:
+        """Micro-USDC that the payee has."""
+        return await self.world.balance(self.payee)
+
+
+@dataclass
+class Buyer:
+    """An agent that buys."""
+
+    world: ServiceWorld
+    wallet: Json
+    key: str
+    session: str
+
+    async def post(self, path: str, **body: Any) -> httpx.Response:
+        headers = {"Session-Token": self.session}
+        body = {"walletId": self.wallet["wallet_id"], **body}
+        return await self.world.call("POST", f"/v1/x402/{path}", body, key=self.key, headers=headers)
+
+    async def fetch(self, url: str, most: str = "0.05", **body: Any) -> Json:
+        answer = await self.post("fetch", url=url, maxAmount=most, **body)
+        assert answer.status_code == 200, answer.text
+        found: Json = answer.json()
+        return found
+
+
+@contextlib.asynccontextmanager
+async def _open(folder: Path, **settings: Any) -> AsyncIterator[Market]:
+    async with (
+        ServiceWorld(folder / "service", **settings) as world,
+        world.localnet.serving("127.0.0.1", 0) as (port, _),
+    ):
+        found = Market(world, f"http://127.0.0.1:{port}", folder, await world.payee())
+        await world.localnet.airdrop(found.facilitator.pubkey(), SOL)
+        yield found
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def own_market(tmp_path: Path) -> AsyncIterator[Market]:
+    """A market for one test, which may move its clock; resources have half a second."""
+    async with _open(tmp_path, x402_timeout=0.5) as found:
+        yield found
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def market(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Market]:
+    """A market shared by the tests of a module; each makes its own buyers."""
+    async with _open(tmp_path_factory.mktemp("market")) as found:
+        yield found

@@ -1,0 +1,89 @@
+"""Payments that the program judges as they settle, against the public packages' facilitator and resource."""
+
+import json
+
+import pytest
+
+from tests.support.service_world import error_of
+from tests.x402.conftest import Market
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def test_resource_is_paid_once_and_returned(market: Market) -> None:
+    buyer, before = await market.buyer(), await market.received()
+    async with market.shop() as shop:
+        bought = await buyer.fetch(f"{shop}/weather", idempotencyKey="weather-of-today")
+        again = await buyer.fetch(f"{shop}/weather", idempotencyKey="weather-of-today")
+
+    assert bought["resource"]["status"] == 200
+    assert json.loads(bought["resource"]["body"])["report"]["weather"] == "sunny"
+    payment = bought["payment"]
+    assert (payment["status"], payment["amount"], payment["recipient"]) == ("confirmed", "0.01", market.payee)
+    assert payment["tx_signature"] is not None
+    assert again == bought
+    assert await market.received() - before == 10_000
+    shown = await market.world.ok("GET", f"/v1/wallets/{buyer.wallet['wallet_id']}")
+    assert shown["usdc_balance"] == "99.99"
+
+
+async def test_resource_that_costs_nothing_is_returned_unpaid(market: Market) -> None:
+    buyer, before = await market.buyer(), await market.received()
+    async with market.shop() as shop:
+        found = await buyer.fetch(f"{shop}/nothing")
+
+    assert found["resource"]["status"] == 404
+    assert found["payment"] is None
+    assert await market.received() == before
+
+
+async def test_policy_refuses_what_costs_too_much(market: Market) -> None:
+    buyer, before = await market.buyer(maxPerTx="0.005"), await market.received()
+    async with market.shop() as shop:
+        refused = await buyer.post("fetch", url=f"{shop}/weather", maxAmount="1")
+
+    assert error_of(refused, 402, "policy_violation")["violation"]["rule"] == "max_per_tx"
+    assert await market.received() == before
+
+
+async def test_price_above_the_callers_limit_is_not_paid(market: Market) -> None:
+    buyer, before = await market.buyer(), await market.received()
+    async with market.shop() as shop:
+        refused = await buyer.post("fetch", url=f"{shop}/weather", maxAmount="0.009")
+
+    assert error_of(refused, 422, "x402_price_too_high")["price"] == "0.01"
+    assert await market.received() == before
+
+
+async def test_facilitator_that_takes_only_transfers_is_found_out_unpaid(market: Market) -> None:
+    buyer, before = await market.buyer(), await market.received()
+    async with market.shop(takes_us=False) as shop:
+        refused = await buyer.post("fetch", url=f"{shop}/weather", maxAmount="1")
+        told = await buyer.post("quote", url=f"{shop}/weather")
+
+    error_of(refused, 422, "x402_wallet_not_supported")
+    assert told.json()["lane"] == "not_supported"
+    assert await market.received() == before
+
+
+async def test_body_and_demanded_memo_are_sent_along(market: Market) -> None:
+    buyer = await market.buyer()
+    async with market.shop(MEMO="order 7") as shop:
+        bought = await buyer.fetch(
+            f"{shop}/echo", method="POST", headers={"Content-Type": "application/json"}, body='{"x": 1}'
+        )
+
+    assert json.loads(bought["resource"]["body"]) == {"said": {"x": 1}}
+    assert bought["payment"]["status"] == "confirmed"
+
+
+async def test_quote_tells_price_recipient_and_verdict_without_paying(market: Market) -> None:
+    buyer, before = await market.buyer(maxPerTx="0.005"), await market.received()
+    async with market.shop() as shop:
+        told = (await buyer.post("quote", url=f"{shop}/weather")).json()
+
+    assert (told["price"], told["recipient"], told["allowed"], told["lane"]) == ("0.01", market.payee, False, "unknown")
+    assert told["facilitator"] == str(market.facilitator.pubkey())
+    [broken] = [rule for rule in told["rules"] if not rule["passed"]]
+    assert broken["rule"] == "max_per_tx"
+    assert await market.received() == before

@@ -1,0 +1,137 @@
+"""What became of a payment that others send: the chain says, whatever facilitator and resource do."""
+
+import base64
+import json
+
+import pytest
+from solders.transaction import VersionedTransaction
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from app.submission.recovery import Recovery
+from app.x402.watch import PAID_WITHOUT_RESOURCE, PayloadWatch
+from tests.support.http import site
+from tests.support.service_world import Json, error_of
+from tests.x402.conftest import Market
+from tests.x402.test_hostile import demanding, offer
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+_EXPIRED = 120.0
+
+
+async def _watch(market: Market) -> PayloadWatch:
+    service = market.world.service
+    return PayloadWatch(service.db, service.clock, interval=3600, patience=0)
+
+
+def _settled(market: Market, header: str) -> bytes:
+    """The transaction in a payment's header, signed by the facilitator as well."""
+    raw = base64.b64decode(json.loads(base64.b64decode(header))["payload"]["transaction"])
+    transaction = VersionedTransaction.from_bytes(raw)
+    message = bytes(raw[1 + 64 * raw[0] :])
+    signature = market.facilitator.sign_message(message)
+    return bytes(VersionedTransaction.populate(transaction.message, [signature, *transaction.signatures[1:]]))
+
+
+async def test_payment_that_is_never_sent_fails_when_its_blockhash_has_expired(own_market: Market) -> None:
+    market, buyer = own_market, await own_market.buyer(maxPerDay="0.01")
+    terms = {"x402Version": 2, "accepts": [offer(market)], "resource": {"url": "http://x/"}}
+    handed = await buyer.post("payments", url="http://127.0.0.1:9/x", paymentRequired=terms, maxAmount="1")
+    tx_id = handed.json()["payment"]["tx_id"]
+    assert handed.json()["payment"]["tx_signature"] is None
+
+    await market.world.later(_EXPIRED)
+    await market.world.service.part(Recovery).recover()
+
+    shown = await market.world.ok("GET", f"/v1/transactions/{tx_id}")
+    assert (shown["status"], shown["x402"]["resource_status"]) == ("failed", None)
+    again = await buyer.post("payments", url="http://127.0.0.1:9/x", paymentRequired=terms, maxAmount="1")
+    assert again.status_code == 200, "the budget is as before"
+
+
+async def test_payment_handed_out_is_confirmed_when_the_facilitator_sends_it(market: Market) -> None:
+    buyer, before = await market.buyer(), await market.received()
+    terms = {"x402Version": 2, "accepts": [offer(market)], "resource": {"url": "http://x/"}}
+    body = {"url": "http://127.0.0.1:9/x", "maxAmount": "1", "idempotencyKey": "mine"}
+    header = base64.b64encode(json.dumps(terms).encode()).decode()
+    handed = (await buyer.post("payments", paymentRequired=header, **body)).json()
+    again = (await buyer.post("payments", paymentRequired=header, **body)).json()
+
+    signature = await market.world.service.chain.send(_settled(market, handed["header_value"]))
+    await market.world.service.chain.confirm(signature, timeout=5)
+    await market.world.catch_up()
+
+    assert handed["header_name"] == "PAYMENT-SIGNATURE"
+    assert again == handed
+    shown = await market.world.ok("GET", f"/v1/transactions/{handed['payment']['tx_id']}")
+    assert (shown["status"], shown["tx_signature"]) == ("confirmed", signature)
+    assert await market.received() - before == 10_000
+
+
+async def test_first_version_is_paid_by_its_own_header(market: Market) -> None:
+    buyer = await market.buyer()
+    accepted = offer(
+        market, network="solana", amount=None, maxAmountRequired="10000", resource="http://x/", description="x"
+    )
+    terms = {"x402Version": 1, "accepts": [accepted]}
+
+    handed = (await buyer.post("payments", url="http://127.0.0.1:9/x", paymentRequired=terms, maxAmount="1")).json()
+
+    assert handed["header_name"] == "X-PAYMENT"
+    content = json.loads(base64.b64decode(handed["header_value"]))
+    assert (content["x402Version"], content["scheme"], content["network"]) == (1, "exact", "solana")
+
+
+async def test_payment_that_landed_without_a_resource_is_reported_once(market: Market) -> None:
+    buyer, before = await market.buyer(), await market.received()
+
+    async def handler(request: Request) -> Response:
+        header = request.headers.get("payment-signature")
+        if header is None:
+            return demanding(offer(market))
+        raw = _settled(market, header)
+        if (
+            VersionedTransaction.from_bytes(raw).message.recent_blockhash
+            == type(VersionedTransaction.from_bytes(raw).message.recent_blockhash).default()
+        ):
+            return demanding(offer(market), error="BlockhashNotFound")
+        await market.world.service.chain.send(raw)
+        return PlainTextResponse("out of order", 500)
+
+    async with site(handler) as url:
+        got = await buyer.fetch(f"{url}/broken", idempotencyKey="broken")
+    watch = await _watch(market)
+    await market.world.catch_up()
+    await watch.tick()
+    await watch.tick()
+
+    assert got["resource"]["status"] == 500
+    assert got["payment"]["status"] == "confirmed"
+    assert await market.received() - before == 10_000
+    path = f"/v1/events?type={PAID_WITHOUT_RESOURCE}&walletId={buyer.wallet['wallet_id']}"
+    [event] = (await market.world.ok("GET", path))["data"]
+    assert (event["tx_id"], event["resource_status"]) == (got["payment"]["tx_id"], 500)
+
+
+async def test_frozen_wallet_hands_out_nothing(market: Market) -> None:
+    buyer = await market.buyer()
+    await market.world.ok("PATCH", f"/v1/wallets/{buyer.wallet['wallet_id']}", {"status": "frozen"})
+    terms: Json = {"x402Version": 2, "accepts": [offer(market)], "resource": {"url": "http://x/"}}
+
+    got = await buyer.post("payments", url="http://127.0.0.1:9/x", paymentRequired=terms, maxAmount="1")
+
+    error_of(got, 422, "wallet_frozen")
+
+
+async def test_payment_above_the_threshold_passes_by_an_approval(market: Market) -> None:
+    buyer = await market.buyer(requireCoSign="0.005")
+    async with market.shop() as shop:
+        refused = await buyer.post("fetch", url=f"{shop}/weather", maxAmount="1")
+        approval_id = error_of(refused, 402, "policy_violation")["approval_id"]
+        await market.world.ok("POST", f"/v1/approvals/{approval_id}/approve", {})
+        bought = await buyer.fetch(f"{shop}/weather")
+
+    assert bought["resource"]["status"] == 200
+    assert bought["payment"]["status"] == "confirmed"
+    assert bought["payment"]["policy_triggered"] is True
