@@ -67,6 +67,8 @@ class _Scene:
     async def begin(self) -> None:
         self.vault = await self.stage.wallet("agent-1", funds=20 * USDC)
         self.fork = await Fork.here(self.stage.localnet)
+        # So that the payment's slot has one before it.
+        self.clock.ahead += 50 * SLOT_SECONDS
         self.paid = await self.stage.pay(self.vault, USDC)
         await self.indexer.catch_up()
         slot = self.indexer.store.slot_of(self.paid)
