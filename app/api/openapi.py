@@ -12,6 +12,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.routing import Route
 
+from app.api._field_examples import FieldExamples
 from app.api.openapi_examples import BODIES, POLICY_VIOLATION
 from app.api.operation import Headers, api
 
@@ -107,6 +108,11 @@ def document(routes: Sequence[Route], base_url: str, meanings: Meanings) -> Json
     components["schemas"] = _used(found["paths"], components["schemas"])
     for name, schema in components["schemas"].items():
         _explain(schema.get("properties", {}), meanings.get(name, {}), meanings["*"])
+    examples = FieldExamples(components["schemas"])
+    examples.complete()
+    for _path, _method, operation, _headers in _operations(found["paths"], routes):
+        for parameter in operation["parameters"]:
+            examples.complete_parameter(parameter)
     return found
 
 

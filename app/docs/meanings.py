@@ -15,6 +15,7 @@ EVERYWHERE: Mapping[str, str] = {
     "has_more": "Whether there is a next page.",
     "next_cursor": "Asks for the next page as `cursor`; null on the last one.",
     "data": "The rows of the page.",
+    "error": "What was wrong: its code, a message for people, and what else the code has.",
 }
 
 

@@ -1,0 +1,49 @@
+"""Every field and parameter of the OpenAPI document has a meaning and an example, and the examples are valid."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from tests.support.service_world import Json, ServiceWorld
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def _described(world: ServiceWorld) -> tuple[Json, list[tuple[str, Json, Json]]]:
+    """Return the document, and where each property and parameter is, its description's place and its schema."""
+    document: Json = (await world.client.get("/openapi.json")).json()
+    return document, [*_properties(document), *_parameters(document)]
+
+
+def _properties(document: Json) -> Iterator[tuple[str, Json, Json]]:
+    for name, schema in document["components"]["schemas"].items():
+        for field, one in schema.get("properties", {}).items():
+            yield f"{name}.{field}", one, one
+
+
+def _parameters(document: Json) -> Iterator[tuple[str, Json, Json]]:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            for one in operation["parameters"]:
+                yield f"{method} {path} {one['name']}", one, one["schema"]
+
+
+async def test_no_property_or_parameter_lacks_meaning_or_example(world: ServiceWorld) -> None:
+    _, described = await _described(world)
+
+    assert len(described) > 600
+    assert [place for place, one, _ in described if not one.get("description", "").strip().endswith(".")] == []
+    assert [place for place, _, schema in described if "examples" not in schema] == []
+
+
+async def test_every_example_is_valid_for_its_schema(world: ServiceWorld) -> None:
+    document, described = await _described(world)
+
+    faults: list[Any] = []
+    for place, _, schema in described:
+        validator = Draft202012Validator({**schema, "components": document["components"]})
+        faults += [(place, error.message) for one in schema["examples"] for error in validator.iter_errors(one)]
+
+    assert faults == []
