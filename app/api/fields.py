@@ -247,15 +247,8 @@ EventId = Annotated[str, _id("evt")]
 KeyId = Annotated[str, _id("key")]
 
 
-def without_defaults(schema: dict[str, Any]) -> None:
-    """Remove the defaults from a schema: a generated client would send them as if its user had."""
-    for field in schema["properties"].values():
-        field.pop("default", None)
-
-
 def at_least_one_change(schema: dict[str, Any]) -> None:
     """Require at least one change in a body's schema, and forbid `null`: absent fields keep their values."""
-    without_defaults(schema)
     for name, field in schema["properties"].items():
         if name != "idempotencyKey":
             kept, _null = field.pop("anyOf")
@@ -323,7 +316,7 @@ class PolicyViolationBody(ErrorBody):
     `approval_id` names the approval with which it would pass, if there is one.
     """
 
-    model_config = ConfigDict(extra="allow", json_schema_extra=without_defaults)
+    model_config = ConfigDict(extra="allow")
 
     code: Literal["policy_violation"]
     violation: Violation

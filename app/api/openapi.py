@@ -108,6 +108,7 @@ def document(routes: Sequence[Route], base_url: str, meanings: Meanings) -> Json
     components["schemas"] = _used(found["paths"], components["schemas"])
     for name, schema in components["schemas"].items():
         _explain(schema.get("properties", {}), meanings.get(name, {}), meanings["*"])
+        _say_defaults(schema)
     examples = FieldExamples(components["schemas"])
     examples.complete()
     for _path, _method, operation, _headers in _operations(found["paths"], routes):
@@ -171,6 +172,15 @@ def _explain(described: Mapping[str, Json], meanings: Mapping[str, str], everywh
         meaning = meanings.get(name) or everywhere.get(name)
         if meaning is not None:
             schema["description"] = meaning
+
+
+def _say_defaults(schema: Json) -> None:
+    """Turn the defaults of fields into words: generated clients would require or send what has a default."""
+    for field in schema.get("properties", {}).values():
+        default = field.pop("default", None)
+        if default not in (None, [], ""):
+            text = default if isinstance(default, str) else json.dumps(default)
+            field["description"] = f"{field.get('description', '')} By default `{text}`.".strip()
 
 
 def _without_null(schema: Json) -> None:

@@ -60,6 +60,7 @@ BODIES: Mapping[str, dict[str, Any]] = {
     "put_recipient": {"category": "marketplace"},
     "export_transactions": {"format": "csv", "from": "2026-04-01T00:00:00Z", "to": "2026-05-01T00:00:00Z"},
     "create_webhook": {"url": "https://example.com/agent-vault", "events": ["transaction.completed", "wallet.frozen"]},
+    "update_webhook": {"status": "enabled"},
     "create_key": {"role": "operator", "name": "Back office"},
 }
 

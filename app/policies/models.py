@@ -19,7 +19,6 @@ from app.api.fields import (
     Usdc,
     Violation,
     WalletId,
-    without_defaults,
 )
 from app.core.actors import Actor
 
@@ -29,8 +28,6 @@ MAX_RECIPIENTS = 1_000
 
 class RuleFields(Body):
     """The rules; ``model_fields_set`` tells which are in the body, so that `null` differs from absence."""
-
-    model_config = ConfigDict(json_schema_extra=without_defaults)
 
     max_per_tx: Limit | None = None
     max_per_day: Limit | None = None

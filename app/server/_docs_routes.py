@@ -4,70 +4,83 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from app.core.errors import CATALOGUE, RequestError
-from app.docs.render import (
-    GUIDES,
-    STYLE_HASH,
-    error_page,
-    events_page,
-    guide_page,
-    interface_page,
-    reference_page,
-    settings_page,
-)
+from app.core.errors import RequestError
+from app.docs.assets import ASSETS, EXPLORER_POLICY, PAGES_POLICY, PICTURE_POLICY, content, media_type
+from app.docs.layout import framed
+from app.docs.site import EXPLORER, MAX_QUERY, Site
 
-_POLICY = f"default-src 'none'; style-src '{STYLE_HASH}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-_HEADERS = {"Content-Security-Policy": _POLICY}
+#: Scripts and styles are addressed by their content, so a browser may keep them.
+_KEPT = {"Cache-Control": "public, max-age=86400"}
+
+
+def _site(request: Request) -> Site:
+    state = request.app.state
+    if not hasattr(state, "site"):
+        others = [route for route in request.app.routes if route.path not in state.openapi["paths"]]
+        state.site = Site(state.openapi, others, state.base_url)
+    site: Site = state.site
+    return site
+
+
+def _shown(html: str, policy: str = PAGES_POLICY) -> Response:
+    return HTMLResponse(html, headers={"Content-Security-Policy": policy})
 
 
 async def openapi(request: Request) -> Response:
     """Serve the OpenAPI document."""
-    return JSONResponse(request.app.state.openapi, headers=_HEADERS)
+    return JSONResponse(request.app.state.openapi, headers={"Content-Security-Policy": PAGES_POLICY})
 
 
-async def interface(request: Request) -> Response:
-    """Show all operations."""
-    others = [route for route in request.app.routes if route.path not in request.app.state.openapi["paths"]]
-    return HTMLResponse(interface_page(request.app.state.openapi, others), headers=_HEADERS)
+async def page(request: Request) -> Response:
+    """Show a page of the documents."""
+    found = _site(request).page(request.url.path)
+    if found is None:
+        raise RequestError("not_found")
+    return _shown(framed(found))
 
 
-async def guide(request: Request) -> Response:
-    """Show a guide."""
+async def search(request: Request) -> Response:
+    """Show the sections of the documents that have all words of `q`."""
+    query = request.query_params.get("q", "")[:MAX_QUERY]
+    return _shown(framed(_site(request).results(query), query))
+
+
+async def explorer(_request: Request) -> Response:
+    """Show the interface in Swagger UI, which can call it."""
+    return _shown(EXPLORER, EXPLORER_POLICY)
+
+
+async def asset(request: Request) -> Response:
+    """Serve a script or a style of the documents."""
     name = request.path_params["name"]
-    if name not in GUIDES:
+    if name not in ASSETS:
         raise RequestError("not_found")
-    return HTMLResponse(guide_page(name), headers=_HEADERS)
+    return Response(content(ASSETS[name]), media_type=media_type(name), headers=_KEPT)
 
 
-async def error(request: Request) -> Response:
-    """Show an error code."""
-    kind = CATALOGUE.get(request.path_params["code"])
-    if kind is None:
-        raise RequestError("not_found")
-    return HTMLResponse(error_page(kind, request.app.state.base_url), headers=_HEADERS)
-
-
-async def events(_request: Request) -> Response:
-    """Show all events."""
-    return HTMLResponse(events_page(), headers=_HEADERS)
-
-
-async def settings(_request: Request) -> Response:
-    """Show all settings."""
-    return HTMLResponse(settings_page(), headers=_HEADERS)
-
-
-async def reference(_request: Request) -> Response:
-    """Show everything that a client can rely on, with the tests that prove it."""
-    return HTMLResponse(reference_page(), headers=_HEADERS)
+async def diagram(request: Request) -> Response:
+    """Serve a diagram of the guides as a picture."""
+    name = request.path_params["name"]
+    try:
+        picture = content(f"diagrams/{name if name.isalnum() else ''}.svg")
+    except FileNotFoundError:
+        raise RequestError("not_found") from None
+    headers = {**_KEPT, "Content-Security-Policy": PICTURE_POLICY}
+    return Response(picture, media_type=media_type("a.svg"), headers=headers)
 
 
 routes = [
     Route("/openapi.json", openapi),
-    Route("/docs", interface),
-    Route("/docs/guides/{name}", guide),
-    Route("/docs/errors/{code}", error),
-    Route("/docs/events", events),
-    Route("/docs/settings", settings),
-    Route("/docs/reference", reference),
+    Route("/docs", page),
+    Route("/docs/guides/{name}", page),
+    Route("/docs/api", page),
+    Route("/docs/errors", page),
+    Route("/docs/errors/{code}", page),
+    Route("/docs/events", page),
+    Route("/docs/settings", page),
+    Route("/docs/reference", page),
+    Route("/docs/search", search),
+    Route("/docs/explorer", explorer),
+    Route("/docs/assets/{name}", asset),
+    Route("/docs/diagrams/{name}.svg", diagram),
 ]

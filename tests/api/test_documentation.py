@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import app.docs.guides
-from app.docs.render import GUIDES
+from app.docs.layout import GUIDES
 from app.server.application import operations
 from tests.support.service_world import ServiceWorld
 

@@ -87,7 +87,7 @@ async def test_every_event_that_is_emitted_is_in_the_catalogue() -> None:
 
 
 async def test_every_route_has_its_place_on_the_page(world: ServiceWorld) -> None:
-    page = await _page(world, "/docs")
+    page = await _page(world, "/docs/api")
 
     for route in routes:
         for method in (route.methods or set()) - {"HEAD"}:

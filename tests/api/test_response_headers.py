@@ -68,7 +68,10 @@ async def test_what_is_not_http_is_answered_with_the_same_headers(world: Service
     "path",
     [
         "/docs",
+        "/docs/api",
+        "/docs/search?q=freeze",
         "/docs/guides/escrow",
+        "/docs/errors",
         "/docs/errors/policy_violation",
         "/docs/events",
         "/docs/settings",
@@ -76,18 +79,54 @@ async def test_what_is_not_http_is_answered_with_the_same_headers(world: Service
         "/openapi.json",
     ],
 )
-async def test_documents_load_nothing_and_are_shown_in_no_frame(world: ServiceWorld, path: str) -> None:
+async def test_documents_load_only_their_own_and_are_shown_in_no_frame(world: ServiceWorld, path: str) -> None:
     response = await world.client.get(path)
 
-    [policy] = response.headers.get_list("content-security-policy")
-    directives = dict(part.strip().split(" ", 1) for part in policy.split(";"))
-    styles = directives.pop("style-src")
+    directives = _directives(response)
+    styles, script = directives.pop("style-src"), directives.pop("script-src")
     assert directives == {
         "default-src": "'none'",
         "base-uri": "'none'",
-        "form-action": "'none'",
+        "form-action": "'self'",
         "frame-ancestors": "'none'",
+        "img-src": "'self'",
     }
-    for style in re.findall(r"<style>(.*?)</style>", response.text, re.DOTALL):
-        assert styles == f"'sha256-{base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()}'"
-    assert not re.search(r"\sstyle=|<script|\son\w+=", response.text) or path == "/openapi.json"
+    if path == "/openapi.json":
+        return
+    [style] = re.findall(r"<style>(.*?)</style>", response.text, re.DOTALL)
+    assert styles == f"'{_digest(style.encode())}'"
+    [(address, integrity)] = re.findall(r'<script src="([^"]+)" integrity="([^"]+)" defer></script>', response.text)
+    assert script == f"'{integrity}'"
+    assert integrity == _digest((await world.client.get(address)).content)
+    assert response.text.count("<script") == 1
+    assert not re.search(r"\sstyle=|<[^>]*\son\w+=", response.text)
+
+
+async def test_explorer_may_call_this_service_and_nothing_else(world: ServiceWorld) -> None:
+    response = await world.client.get("/docs/explorer")
+
+    directives = _directives(response)
+    scripts = directives.pop("script-src").split()
+    assert directives == {
+        "default-src": "'none'",
+        "base-uri": "'none'",
+        "form-action": "'self'",
+        "frame-ancestors": "'none'",
+        "style-src": "'self'",
+        "img-src": "'self' data:",
+        "connect-src": "'self'",
+    }
+    found = re.findall(r'<script src="([^"]+)" integrity="([^"]+)" defer></script>', response.text)
+    assert scripts == [f"'{integrity}'" for _, integrity in found]
+    assert len(found) == response.text.count("<script") == 2
+    for address, integrity in found:
+        assert integrity == _digest((await world.client.get(address)).content)
+
+
+def _directives(response: httpx.Response) -> dict[str, str]:
+    [policy] = response.headers.get_list("content-security-policy")
+    return dict(part.strip().split(" ", 1) for part in policy.split(";"))
+
+
+def _digest(content: bytes) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(content).digest()).decode()}"
