@@ -40,13 +40,13 @@ async def admit(request: Request, keys: KeyRing, limits: RateLimits) -> Principa
         recorder.failed(client)
         limits.failed(client)
         raise
-    principal = replace(found, address=_address(request), request_id=request.state.request_id)
+    principal = replace(found, address=client_address(request), request_id=request.state.request_id)
     request.state.principal = principal
     request.state.headers = limits.count(principal.key_id)
     return principal
 
 
-def _address(request: Request) -> str | None:
+def client_address(request: Request) -> str | None:
     """Return the client's address; a proxy that is trusted names it, and may name nonsense."""
     try:
         return None if request.client is None else str(ip_address(request.client.host))

@@ -4,8 +4,11 @@ import asyncio
 import json
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import parse_qsl
 
 from pydantic import ValidationError
+from pydantic.alias_generators import to_snake
+from pydantic_core import ErrorDetails
 from starlette.requests import ClientDisconnect, Request
 
 from app.core.errors import RequestError
@@ -34,6 +37,8 @@ _DECODER = json.JSONDecoder(parse_float=_number, parse_constant=_refuse_constant
 #: A body that is too large is read and dropped up to so many times the limit: a client that still sends may miss the
 #: answer.
 _DROPPED = 16
+#: Fields that a form may have; a page of the dashboard has 30 rows to select.
+_MAX_FIELDS = 200
 #: Tells the client and the server that the rest of the body is not wanted.
 _CLOSE = {"Connection": "close"}
 
@@ -43,6 +48,39 @@ async def read_json(request: Request, *, empty: bool, limit: int, seconds: float
 
     Raises ``invalid_request``, ``request_too_large`` and, after ``seconds``, ``request_timeout``.
     """
+    raw = await _read(request, limit=limit, seconds=seconds)
+    if not raw:
+        if empty:
+            return {}
+        raise RequestError("invalid_request", "The body is missing. It must be a JSON object.")
+    if _media_type(request, "application/json") != "application/json":
+        raise RequestError("invalid_request", "The body must be JSON (Content-Type: application/json).")
+    try:
+        found = _DECODER.decode(raw.decode())
+    except (ValueError, RecursionError):
+        raise RequestError("invalid_request", "The body is not valid JSON.") from None
+    if not isinstance(found, dict):
+        raise RequestError("invalid_request", "The body must be a JSON object.")
+    return found
+
+
+async def read_form(request: Request, *, limit: int, seconds: float) -> list[tuple[str, str]]:
+    """Return the fields of a submitted form, in the order of the page. Raises as ``read_json``."""
+    raw = await _read(request, limit=limit, seconds=seconds)
+    if _media_type(request, "") != "application/x-www-form-urlencoded":
+        raise RequestError("invalid_request", "The body must be a form.")
+    try:
+        return parse_qsl(raw.decode("ascii"), keep_blank_values=True, max_num_fields=_MAX_FIELDS, errors="strict")
+    except ValueError:
+        raise RequestError("invalid_request", "The form is not valid.") from None
+
+
+def _media_type(request: Request, default: str) -> str:
+    return request.headers.get("content-type", default).partition(";")[0].strip().lower()
+
+
+async def _read(request: Request, *, limit: int, seconds: float) -> bytes:
+    """Return the body. Raises ``invalid_request``, ``request_too_large`` and ``request_timeout``."""
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced[:20]) > limit * _DROPPED:
         raise RequestError("request_too_large", headers=_CLOSE)
@@ -61,20 +99,7 @@ async def read_json(request: Request, *, empty: bool, limit: int, seconds: float
         raise RequestError("request_timeout", headers=_CLOSE) from None
     if size > limit:
         raise RequestError("request_too_large", headers=_CLOSE)
-    if not raw:
-        if empty:
-            return {}
-        raise RequestError("invalid_request", "The body is missing. It must be a JSON object.")
-    media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-    if media_type != "application/json":
-        raise RequestError("invalid_request", "The body must be JSON (Content-Type: application/json).")
-    try:
-        found = _DECODER.decode(raw.decode())
-    except (ValueError, RecursionError):
-        raise RequestError("invalid_request", "The body is not valid JSON.") from None
-    if not isinstance(found, dict):
-        raise RequestError("invalid_request", "The body must be a JSON object.")
-    return found
+    return bytes(raw)
 
 
 def query_items(request: Request) -> dict[str, Any]:
@@ -118,5 +143,16 @@ def validation_error(error: ValidationError, whole: str) -> RequestError:
     place = ".".join(str(part) for part in first["loc"])
     # An unknown name may be anything: it is shown escaped and shortened, harmless to logs and terminals.
     place = ascii(place)[1:-1][:80] if place else whole
-    words = _WORDS[first["type"]].format_map(first.get("ctx", {})) if first["type"] in _WORDS else first["msg"]
-    return RequestError(code, f"{place}: {words}.")
+    return RequestError(code, f"{place}: {_words(first)}.")
+
+
+def field_messages(error: ValidationError) -> dict[str, str]:
+    """Return the first message about each field, by its name in snake_case; `""` stands for the whole body."""
+    found: dict[str, str] = {}
+    for one in error.errors(include_url=False, include_input=False):
+        found.setdefault(to_snake(str(one["loc"][0])) if one["loc"] else "", f"{_words(one)}.")
+    return found
+
+
+def _words(one: ErrorDetails) -> str:
+    return _WORDS[one["type"]].format_map(one.get("ctx", {})) if one["type"] in _WORDS else one["msg"]

@@ -10,7 +10,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
@@ -27,6 +27,10 @@ from app.core.errors import ApiError, RequestError, StorageUnavailableError, Una
 from app.core.hosts import AllowedHosts
 from app.core.identifiers import random_id
 from app.core.settings import Settings
+from app.dashboard.errors import error_page
+from app.dashboard.pages import on_dashboard
+from app.dashboard.routes import routes as dashboard
+from app.dashboard.site import Site
 from app.docs.meanings import meanings
 from app.escrows import routes as escrows
 from app.events import routes as events
@@ -71,7 +75,28 @@ operations: list[Route] = [
     *organisations.routes,
     *signatures.routes,
 ]
-routes: list[Route] = [*operations, *exports.downloads, *mcp.routes, *documentation.routes, *monitoring.routes]
+
+
+async def entrance(request: Request) -> Response:
+    """Lead people to the dashboard, and tell programs where everything is."""
+    site: Site = request.app.state.dashboard
+    if "text/html" in request.headers.get("accept", ""):
+        return RedirectResponse(site.base, 303)
+    base: str = request.app.state.base_url
+    return JSONResponse(
+        {"name": "Agent Vault", "api": f"{base}/v1", "documentation": f"{base}/docs", "openapi": f"{base}/openapi.json"}
+    )
+
+
+routes: list[Route] = [
+    *operations,
+    *exports.downloads,
+    *mcp.routes,
+    *documentation.routes,
+    *monitoring.routes,
+    *dashboard,
+    Route("/", entrance, methods=["GET"]),
+]
 
 #: JSON-RPC errors of a request that is itself wrong.
 _OUR_FAULT = frozenset({-32600, -32601, -32602})
@@ -153,7 +178,10 @@ def _guards(path: str, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[byt
 def _error_response(request: Request, error: ApiError) -> Response:
     base: str = request.app.state.base_url
     request.state.error_code = error.code
-    body = error.envelope(docs=f"{base}/docs/errors/{error.code}", request_id=request.state.request_id)
+    docs = f"{base}/docs/errors/{error.code}"
+    if on_dashboard(request.scope["path"]):
+        return error_page(request, error, docs)
+    body = error.envelope(docs=docs, request_id=request.state.request_id)
     return JSONResponse(body, error.status, headers=error.headers)
 
 
@@ -222,6 +250,7 @@ def create_app(settings: Settings, service: Service) -> Starlette:
     app.state.service = service
     app.state.health = Health(service)
     app.state.base_url = settings.base_url()
+    app.state.dashboard = Site.of(settings)
     app.state.metrics = service.part(Metrics)
     app.state.rate_limits = RateLimits(settings)
     app.state.recorder = service.part(Recorder)

@@ -40,6 +40,7 @@ from app.server._data_folder import beside_service, node_name, remembered, with_
 from app.server._faucet_command import faucet
 from app.server._mcp_command import mcp
 from app.server._org_commands import orgs
+from app.server._people_commands import people
 from app.server._role_commands import roles
 from app.server._sidecar import running_sidecar
 from app.server._sign_command import sign
@@ -305,6 +306,7 @@ def rotate_key(key_id: str, data_dir: Path | None, org: str | None, overlap: int
 
 
 main.add_command(orgs)
+main.add_command(people)
 main.add_command(backup)
 main.add_command(restore)
 main.add_command(faucet)

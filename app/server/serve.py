@@ -17,6 +17,7 @@ from app.core.background import start_all
 from app.core.paths import ConfigurationError, Paths
 from app.core.settings import Settings
 from app.localnet import Localnet
+from app.people.relying_party import dashboard_url, relying_party
 from app.server._data_folder import LOCALHOST, FolderChain, remember
 from app.server.application import create_app
 from app.server.bootstrap import open_localnet, prepare, running
@@ -51,6 +52,7 @@ async def serve(settings: Settings, say: Callable[[str], None]) -> None:
 
     Raises ConfigurationError, KeyFileError and DataDirInUseError.
     """
+    relying_party(settings)
     paths = prepare(settings)
     lock = file_lock.take(paths.serving)
     if lock is None:
@@ -143,7 +145,7 @@ def _cannot_listen(host: str, port: int, error: OSError) -> ConfigurationError:
 
 def _banner(settings: Settings, paths: Paths, tour: Quickstart | None) -> str:
     base = settings.base_url()
-    lines = [f"Agent Vault serves on {base}  (documentation: {base}/docs)"]
+    lines = [f"Agent Vault serves on {base}  (documentation: {base}/docs)", f"Dashboard: {dashboard_url(settings)}"]
     if settings.rpc_url is None:
         port = settings.localnet_port
         lines.append(f"Embedded chain on http://{LOCALHOST}:{port} and ws://{LOCALHOST}:{port + 1}")

@@ -187,12 +187,12 @@ def wallets(
     parameters = {"org": org, "now": now, "status": status, "tags": wanted, "tag_count": len(wanted)}
     chosen = _listing(with_status=status is not None, tagged=bool(wanted))
     page: RecordPage[dict[str, Any]] = fetch_page(connection, dict, chosen, parameters, limit=limit, cursor=cursor)
-    return RecordPage([_record(one) for one in page.data], page.has_more, page.next_cursor)
+    return RecordPage([wallet_record(one) for one in page.data], page.has_more, page.next_cursor)
 
 
 _NOW = bindparam("now", type_=BigInteger)
 # The first condition that holds decides.
-_STATUS = case(
+STATUS = case(
     (table.c.archived, literal("archived")),
     (table.c.frozen != 0, literal("frozen")),
     (table.c.blocked_at > _NOW - VIOLATION_SHOWN_FOR, literal("policy_violation")),
@@ -201,14 +201,14 @@ _STATUS = case(
     else_=literal("active"),
 )
 # Built once: building these statements takes longer than executing them. Their parameters are `org`, `now` and `key`.
-_WALLETS = (
+WALLETS = (
     select(
         *(table.c[field.name] for field in fields(WalletRecord) if field.name in table.c),
         details.c.agent_id,
         details.c.label,
         details.c.tags,
         details.c.updated_at.label("details_updated_at"),
-        _STATUS.label("status"),
+        STATUS.label("status"),
         policies.c.policy_id,
         policy_details.c.name.label("policy_name"),
         policies.c.allowlist,
@@ -227,9 +227,9 @@ _POLICY_ID = (
     .where(table.c.org == bindparam("org"), table.c.wallet_id == bindparam("key"))
 )
 _VAULT = union(*(select(one.c.vault).where(one.c.wallet_id == bindparam("key")) for one in (table, details)))
-_BY_ID = _WALLETS.where(table.c.wallet_id == bindparam("key"))
-_BY_VAULT = _WALLETS.where(table.c.vault == bindparam("key"))
-_BY_AGENT = _WALLETS.where(details.c.agent_id == bindparam("key"))
+_BY_ID = WALLETS.where(table.c.wallet_id == bindparam("key"))
+_BY_VAULT = WALLETS.where(table.c.vault == bindparam("key"))
+_BY_AGENT = WALLETS.where(details.c.agent_id == bindparam("key"))
 # Evaluated for each of the organisation's wallets: other organisations may use the same tags.
 _TAGS_FOUND = (
     select(func.count())
@@ -240,7 +240,7 @@ _TAGS_FOUND = (
 
 @cache
 def _listing(*, with_status: bool, tagged: bool) -> Listing:
-    query = _WALLETS.where(bindparam("status") == _STATUS if with_status else ~table.c.archived)
+    query = WALLETS.where(bindparam("status") == STATUS if with_status else ~table.c.archived)
     if tagged:
         query = query.where(bindparam("tag_count") == _TAGS_FOUND)
     return listing(query, time=table.c.created_at, key=table.c.wallet_id)
@@ -248,10 +248,11 @@ def _listing(*, with_status: bool, tagged: bool) -> Listing:
 
 def _one(connection: Connection, query: Select[Any], parameters: dict[str, Any]) -> WalletRecord | None:
     values: dict[str, Any] | None = fetch_one(connection, dict, query, parameters)
-    return None if values is None else _record(values)
+    return None if values is None else wallet_record(values)
 
 
-def _record(values: dict[str, Any]) -> WalletRecord:
+def wallet_record(values: dict[str, Any]) -> WalletRecord:
+    """Return a row of `WALLETS` as a record."""
     policy_id = values.pop("policy_id")
     policy = WalletPolicy(
         policy_id=policy_id,

@@ -387,7 +387,7 @@ async def test_query_where_none_is_taken_is_refused(world: ServiceWorld) -> None
         ("GET", "/v1/unknown", "not_found"),
         ("POST", "/v1/payments/", "not_found"),
         ("GET", "/docs/", "not_found"),
-        ("GET", "/", "not_found"),
+        ("GET", "/nothing", "not_found"),
         ("POST", "/v1/payments/a/b/c", "not_found"),
         ("GET", "/docs/errors/unknown", "not_found"),
     ],

@@ -609,3 +609,65 @@ CREATE TABLE x402_hosts (
     hosts JSON NOT NULL,
     PRIMARY KEY (policy)
 );
+
+CREATE TABLE people (
+    person_id VARCHAR NOT NULL,
+    org VARCHAR NOT NULL,
+    name VARCHAR NOT NULL,
+    role VARCHAR NOT NULL,
+    created_at BIGINT NOT NULL,
+    removed_at BIGINT,
+    PRIMARY KEY (person_id)
+);
+CREATE INDEX people_by_org ON people (org, created_at);
+
+CREATE TABLE passkeys (
+    credential_id VARCHAR NOT NULL,
+    person_id VARCHAR NOT NULL,
+    public_key BLOB NOT NULL,
+    sign_count BIGINT NOT NULL,
+    created_at BIGINT NOT NULL,
+    last_used_at BIGINT,
+    PRIMARY KEY (credential_id)
+);
+CREATE INDEX ix_passkeys_person_id ON passkeys (person_id);
+
+CREATE TABLE browser_sessions (
+    session_id VARCHAR NOT NULL,
+    digest VARCHAR NOT NULL,
+    org VARCHAR NOT NULL,
+    actor VARCHAR NOT NULL,
+    created_at BIGINT NOT NULL,
+    expires_at BIGINT NOT NULL,
+    ended_at BIGINT,
+    stepped_up_at BIGINT,
+    address VARCHAR,
+    user_agent VARCHAR NOT NULL,
+    PRIMARY KEY (session_id),
+    UNIQUE (digest)
+);
+CREATE INDEX browser_sessions_by_actor ON browser_sessions (org, actor, created_at);
+
+CREATE TABLE challenges (
+    challenge VARCHAR NOT NULL,
+    holder VARCHAR NOT NULL,
+    purpose VARCHAR NOT NULL,
+    person_id VARCHAR,
+    expires_at BIGINT NOT NULL,
+    PRIMARY KEY (challenge)
+);
+CREATE INDEX ix_challenges_expires_at ON challenges (expires_at);
+
+CREATE TABLE invitations (
+    invitation_id VARCHAR NOT NULL,
+    digest VARCHAR NOT NULL,
+    org VARCHAR NOT NULL,
+    name VARCHAR NOT NULL,
+    role VARCHAR NOT NULL,
+    created_at BIGINT NOT NULL,
+    expires_at BIGINT NOT NULL,
+    used_at BIGINT,
+    PRIMARY KEY (invitation_id),
+    UNIQUE (digest)
+);
+CREATE INDEX ix_invitations_org ON invitations (org);

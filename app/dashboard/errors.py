@@ -1,0 +1,29 @@
+"""Errors as pages."""
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+
+from app.core.errors import ApiError
+from app.dashboard.pages import visitor
+from app.dashboard.refusals import record
+from app.dashboard.site import HEADERS, Site, template
+
+
+def error_page(request: Request, error: ApiError, docs: str) -> Response:
+    """Show an error with its message, to scripts as the API does, and record it if it is a refusal."""
+    site: Site = request.app.state.dashboard
+    signed_in = None if error.status >= 500 else visitor(request)
+    record(request, error, signed_in)
+    headers, request_id = {**HEADERS, **error.headers}, request.state.request_id
+    if request.headers.get("accept") == "application/json":
+        return JSONResponse(error.envelope(docs=docs, request_id=request_id), error.status, headers=headers)
+    text = template(
+        "error.html",
+        error=error,
+        docs=docs,
+        request_id=request_id,
+        base=site.base,
+        root=site.party.prefix,
+        me=signed_in,
+    )
+    return HTMLResponse(text, error.status, headers=headers)

@@ -1,0 +1,50 @@
+"""How pages show amounts, times, addresses and shares: in one way everywhere."""
+
+from datetime import UTC, datetime
+
+from markupsafe import Markup
+
+from app.core.money import format_usdc
+from app.core.timestamps import iso_ms, parse_iso_ms
+
+_SHOWN_OF_ADDRESS = 4
+_LONG = 14
+
+
+def usdc(amount: int | str | None) -> str:
+    """Return an amount with thousands separators and at least two decimals; `-` for none."""
+    if amount is None:
+        return "-"
+    text = amount if isinstance(amount, str) else format_usdc(amount)
+    whole, _, fraction = text.partition(".")
+    return f"{int(whole):,}.{fraction or '00'}"
+
+
+def moment(value: int | str | None) -> Markup | str:
+    """Return a time, in Unix milliseconds or ISO 8601, as `<time>`: a script shows the reader's zone, the title UTC."""
+    if value is None:
+        return "-"
+    milliseconds = parse_iso_ms(value) if isinstance(value, str) else value
+    machine = iso_ms(milliseconds)
+    shown = datetime.fromtimestamp(milliseconds // 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return Markup('<time datetime="{0}" title="{1} UTC">{2}</time>').format(
+        machine, f"{shown}.{milliseconds % 1000:03}", shown
+    )
+
+
+def short(address: str | None) -> Markup | str:
+    """Return an address with its middle left out, and all of it in the title; short names stay as they are."""
+    if not address:
+        return "-"
+    if len(address) <= _LONG or "." in address:
+        return address
+    ends = f"{address[:_SHOWN_OF_ADDRESS]}…{address[-_SHOWN_OF_ADDRESS:]}"
+    return Markup('<span class="mono" title="{}">{}</span>').format(address, ends)
+
+
+def words(code: str) -> str:
+    """Return a code of the API in words: `policy_violation` as `Policy violation`."""
+    return code.replace("_", " ").replace(".", ": ").capitalize()
+
+
+FILTERS = {"usdc": usdc, "moment": moment, "short": short, "words": words}

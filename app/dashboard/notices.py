@@ -1,0 +1,17 @@
+"""What pages say after an action; their address names only the key, so nobody can put words into our mouth."""
+
+from collections.abc import Mapping
+
+NOTICES: Mapping[str, str] = {
+    "approved": "The payment was approved. Its agent may make it once, within 24 hours.",
+    "frozen": "Frozen. The chain refuses its payments from now on.",
+    "frozen-selected": "The selected vaults are frozen.",
+    "joined": "Welcome. From now on you sign in with your passkey.",
+    "paused": "All vaults are paused. The chain refuses their payments from now on.",
+    "rejected": "The payment was rejected.",
+    "removed": "The person was removed, and signed out everywhere.",
+    "session-ended": "That browser was signed out.",
+    "signed-out": "You are signed out.",
+    "unfrozen": "The vault is active again.",
+    "unpaused": "The pause has ended.",
+}

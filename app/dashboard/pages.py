@@ -1,0 +1,252 @@
+"""How a page is declared: `page` for what is shown, `action` for what a form does.
+
+```python
+@page(roles=READERS)
+async def wallet(view: View) -> Response:
+    return view.render("wallet.html", wallet=...)
+
+@action(roles=OPERATORS, back=wallet)
+async def freeze(view: View) -> str:
+    ...                              # the capability's use case, with view.principal
+    return view.url("vaults", id)    # where the browser goes
+```
+
+Whoever is not signed in is led to the sign-in. An action's request must come from a page of ours: it is refused without
+the CSRF token of the browser's cookie, and with any other `Origin`. With `step_up`, it also needs a confirmation of the
+last five minutes. If it raises an ApiError, its `back` page is shown with the message, at the field if it names one,
+and with what was typed.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from functools import wraps
+from hmac import compare_digest
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+
+from app.access.auth import authorise, client_address
+from app.access.keyring import Principal, Role
+from app.api.forms import Arguments, Fields, InvalidFormError, read_form, validated
+from app.core.errors import ApiError, AuthenticationError
+from app.core.timestamps import now_ms
+from app.dashboard.notices import NOTICES
+from app.dashboard.refusals import record
+from app.dashboard.site import HEADERS, ROOT, Site, template
+from app.people.passkeys import Ceremony
+from app.people.sessions import SignedIn, csrf_token, digest, new_token, recognise
+from app.submission.context import Service
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+Shown = Callable[["View"], Awaitable[Response]]
+#: An action returns its answer, or the address that the browser goes to.
+Done = Callable[["View"], Awaitable[Response | str]]
+
+_CSRF, _DONE = "csrf", "done"
+
+
+@dataclass(slots=True)
+class View:
+    """A request for a page: who asks, what they typed, and what was wrong with it."""
+
+    request: Request
+    site: Site
+    service: Service
+    token: str
+    signed_in: SignedIn | None
+    now: int
+    form: Fields = field(default_factory=list)
+    errors: Mapping[str, str] = field(default_factory=dict)
+    #: Whether the browser has a cookie of ours already.
+    known: bool = True
+
+    @property
+    def principal(self) -> Principal:
+        """Who is signed in."""
+        assert self.signed_in is not None
+        return self.signed_in.principal(client_address(self.request), self.request.state.request_id)
+
+    @property
+    def ceremony(self) -> Ceremony:
+        """What signs with a passkey in this browser."""
+        return Ceremony(self.site.party, self.site.origin(self.request), digest(self.token), self.now)
+
+    def url(self, *parts: str, **query: str) -> str:
+        """Return the address of a page of the dashboard."""
+        path = "/".join([self.site.base, *(quote(part, safe="") for part in parts)])
+        return f"{path}?{urlencode(query)}" if query else path
+
+    def path(self, name: str) -> str:
+        """Return a parameter of the path."""
+        return str(self.request.path_params[name])
+
+    def typed(self, name: str, default: str = "") -> str:
+        """Return what was typed into a field."""
+        return next((value for one, value in self.form if one == name), default)
+
+    def chosen(self, name: str) -> list[str]:
+        """Return the values of a field that may be given several times."""
+        return [value for one, value in self.form if one == name]
+
+    def body(self, model: type[Arguments], **values: Any) -> Arguments:
+        """Return the API's body of what was typed, with ``values`` in place of the fields of their names.
+
+        Raises InvalidFormError.
+        """
+        return validated(model, {name: self.typed(name) for name, _ in self.form if name != _CSRF} | values)
+
+    def query(self, model: type[Arguments]) -> Arguments:
+        """Return the API's query of the page's address. Raises InvalidFormError."""
+        return validated(model, {name: value for name, value in self.request.query_params.items() if name != _DONE})
+
+    def render(self, name: str, *, status: int = 200, **context: Any) -> Response:
+        """Return a page from its template."""
+        signed_in = self.signed_in
+        notice = NOTICES.get(self.request.query_params.get(_DONE, "")) if not self.errors else None
+        shared = {"view": self, "base": self.site.base, "csrf": csrf_token(self.token), "me": signed_in}
+        text = template(name, **shared, notice=notice, root=self.site.party.prefix, **context)
+        response = HTMLResponse(text, status, headers=HEADERS)
+        if not self.known:
+            self.site.set_cookie(response, self.token)
+        return response
+
+
+def page(*, roles: Collection[Role] | None, enrolling: bool = False) -> Callable[[Shown], Endpoint]:
+    """Make an endpoint of what shows a page; with ``roles=None`` it is shown to everybody.
+
+    ``enrolling``: also to those who must first make a passkey.
+    """
+
+    def decorate(shown: Shown) -> Endpoint:
+        @wraps(shown)
+        async def endpoint(request: Request) -> Response:
+            view = await _view(request)
+            if (elsewhere := view.site.elsewhere(request)) is not None:
+                return RedirectResponse(elsewhere, 307, headers=HEADERS)
+            if roles is not None:
+                if view.signed_in is None:
+                    return RedirectResponse(view.url("sign-in"), 303, headers=HEADERS)
+                _allow(view, roles)
+                if not enrolling and must_enrol(view):
+                    return RedirectResponse(view.url("passkey"), 303, headers=HEADERS)
+            return await shown(view)
+
+        endpoint.__dict__["shown"] = shown
+        return endpoint
+
+    return decorate
+
+
+def action(
+    *, roles: Collection[Role] | None, back: Endpoint | None = None, step_up: bool = False, enrolling: bool = False
+) -> Callable[[Done], Endpoint]:
+    """Make an endpoint of what a form does; see the module."""
+
+    def decorate(done: Done) -> Endpoint:
+        @wraps(done)
+        async def endpoint(request: Request) -> Response:
+            view = await _view(request)
+            settings = view.service.settings
+            view.form = await read_form(request, limit=settings.max_body_bytes, seconds=settings.request_timeout)
+            _check_source(view)
+            if roles is not None:
+                if view.signed_in is None:
+                    raise AuthenticationError("authentication_failed", "You are not signed in any more. Sign in again.")
+                _allow(view, roles)
+                if not enrolling and must_enrol(view):
+                    raise AuthenticationError("step_up_required", "Make a passkey first.")
+                if step_up and not view.signed_in.stepped_up(view.now):
+                    return _ask(view)
+            try:
+                result = await done(view)
+            except ApiError as error:
+                if back is None or _wants_json(request):
+                    raise
+                record(request, error, view.signed_in)
+                view.errors = messages_of(error, view)
+                request.state.error_code = error.code
+                response: Response = await back.__dict__["shown"](view)
+                response.status_code = error.status
+                return response
+            if isinstance(result, Response):
+                return result
+            if _wants_json(request):
+                return JSONResponse({"location": result}, headers=HEADERS)
+            return RedirectResponse(result, 303, headers=HEADERS)
+
+        return endpoint
+
+    return decorate
+
+
+def must_enrol(view: View) -> bool:
+    """Whether an admin key is signed in where a passkey must be made at once: anywhere but on a local network."""
+    signed_in = view.signed_in
+    return signed_in is not None and signed_in.person is None and view.service.identity.cluster != "localnet"
+
+
+def messages_of(error: ApiError, view: View) -> Mapping[str, str]:
+    """Return an error's message under the field that it begins with, if the form has it, else under `""`."""
+    if isinstance(error, InvalidFormError):
+        fields = {name for name, _ in view.form}
+        return {name if name in fields else "": text for name, text in error.messages.items()}
+    name, colon, rest = error.message.partition(": ")
+    return {name: rest} if colon and any(name == one for one, _ in view.form) else {"": error.message}
+
+
+def visitor(request: Request) -> SignedIn | None:
+    """Return who is signed in, for a request that no page serves."""
+    site: Site = request.app.state.dashboard
+    service: Service = request.app.state.service
+    token = request.cookies.get(site.cookie)
+    return None if token is None else service.db.read_now(lambda conn: recognise(conn, token, now_ms()))
+
+
+def on_dashboard(path: str) -> bool:
+    """Whether a path is the dashboard's."""
+    return path == ROOT or path.startswith(ROOT + "/")
+
+
+async def _view(request: Request) -> View:
+    site: Site = request.app.state.dashboard
+    service: Service = request.app.state.service
+    token, now = request.cookies.get(site.cookie), now_ms()
+    found = None if token is None else await service.db.read(lambda conn: recognise(conn, token, now))
+    return View(request, site, service, token or new_token(), found, now, known=token is not None)
+
+
+def _check_source(view: View) -> None:
+    """Require a page of ours. Raises ``host_not_allowed`` and ``form_outdated``."""
+    if view.request.headers.get("origin") != view.site.origin(view.request):
+        raise AuthenticationError("host_not_allowed", "The form was not sent by a page of this dashboard.")
+    if not view.known or not compare_digest(view.typed(_CSRF).encode(), csrf_token(view.token).encode()):
+        raise AuthenticationError("form_outdated")
+
+
+def _allow(view: View, roles: Collection[Role]) -> None:
+    principal = view.principal
+    view.request.state.principal = principal
+    view.request.state.headers = view.request.app.state.rate_limits.count(principal.key_id)
+    try:
+        authorise(principal, roles)
+    except AuthenticationError:
+        named = " or ".join(sorted(roles))
+        raise AuthenticationError(
+            "insufficient_permissions", f"Your role does not allow this: it takes {named}."
+        ) from None
+
+
+def _ask(view: View) -> Response:
+    """Ask for a confirmation, after which the form is sent again as it is."""
+    if _wants_json(view.request):
+        raise AuthenticationError("step_up_required")
+    view.request.state.error_code = "step_up_required"
+    resumed = [(name, value) for name, value in view.form if name != _CSRF]
+    path = view.site.party.prefix + view.request.url.path
+    return view.render("step_up.html", status=403, path=path, resumed=resumed)
+
+
+def _wants_json(request: Request) -> bool:
+    return request.headers.get("accept", "") == "application/json"

@@ -1,0 +1,64 @@
+"""People: who may sign in, invitations, and where one is signed in."""
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from app.access.auth import ADMINS, READERS
+from app.core.errors import NotFoundError
+from app.dashboard.pages import View, action, page
+from app.people import service as people
+from app.people import sessions
+from app.people.models import InvitePerson
+from app.store.people import open_invitations, people_of, sessions_of
+
+
+@page(roles=READERS)
+async def list_people(view: View) -> Response:
+    """Show the organisation's people, the open invitations, and the caller's sessions."""
+    return await _show(view)
+
+
+async def _show(view: View, link: str | None = None, invited: str = "") -> Response:
+    by, now = view.principal, view.now
+    found, invited_people, own = await view.service.db.read(
+        lambda conn: (
+            people_of(conn, by.org),
+            open_invitations(conn, by.org, now),
+            sessions_of(conn, by.org, by.actor, now),
+        )
+    )
+    return view.render(
+        "people.html", people=found, invitations=invited_people, sessions=own, link=link, invited=invited
+    )
+
+
+@action(roles=ADMINS, back=list_people, step_up=True)
+async def invite(view: View) -> Response:
+    """Invite a person, and show the link this once."""
+    made = await people.invite_person(view.service, view.principal, view.body(InvitePerson), view.now)
+    origin = view.site.origin(view.request)
+    return await _show(view, f"{origin}{view.url('join')}#{made.token}", made.invitation.name)
+
+
+@action(roles=ADMINS, back=list_people, step_up=True)
+async def remove(view: View) -> str:
+    """Remove a person."""
+    await people.remove(view.service, view.principal, view.path("person_id"), view.now)
+    return view.url("people", done="removed")
+
+
+@action(roles=READERS, back=list_people)
+async def end_session(view: View) -> str:
+    """End one of the caller's own sessions."""
+    by, session_id = view.principal, view.path("session_id")
+    if not await view.service.db.write(lambda conn: sessions.close_session(conn, by, session_id, view.now)):
+        raise NotFoundError("not_found", "You have no session with this id.")
+    return view.url("people", done="session-ended")
+
+
+routes = [
+    Route("/dashboard/people", list_people, methods=["GET"]),
+    Route("/dashboard/people/invite", invite, methods=["POST"]),
+    Route("/dashboard/people/{person_id}/remove", remove, methods=["POST"]),
+    Route("/dashboard/sessions/{session_id}/end", end_session, methods=["POST"]),
+]

@@ -1,0 +1,25 @@
+"""The record of refusals: what a person was refused is in their organisation's audit log under them."""
+
+from starlette.requests import Request
+
+from app.access.auth import client_address
+from app.access.recorder import Recorder
+from app.core.errors import ApiError
+from app.people.sessions import SignedIn
+
+_REFUSALS = frozenset({401, 403, 404})
+
+
+def record(request: Request, error: ApiError, signed_in: SignedIn | None) -> None:
+    """Record an error if it refuses what somebody asked for; without a session only that the sign-in failed."""
+    route = request.scope.get("route")
+    # What another site's page asks for is refused before there is a route.
+    path = "/dashboard" if route is None else route.path
+    if error.status not in _REFUSALS or (route is None and error.code != "host_not_allowed"):
+        return
+    recorder: Recorder = request.app.state.recorder
+    if signed_in is not None:
+        by = signed_in.principal(client_address(request), request.state.request_id)
+        recorder.refused(by, f"{request.method} {path}")
+    elif error.status != 404:
+        recorder.failed(request.client.host if request.client else None)

@@ -1,0 +1,235 @@
+"""Signing in: by the admin key at first, then by passkey; invitations; step-up; signing out."""
+
+from sqlalchemy import Connection
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from app.access.auth import READERS, client_address
+from app.access.keyring import Principal
+from app.access.rate_limit import RateLimits
+from app.access.recorder import Recorder
+from app.core.errors import AuthenticationError
+from app.dashboard.pages import View, action, page
+from app.dashboard.site import HEADERS
+from app.people import service as people
+from app.people import sessions
+from app.people.models import AdminKeySignIn, JoinRequest, JoinWithPasskey, NewPasskey, PasskeyAnswer, RegisteredPasskey
+from app.people.passkeys import Json
+from app.people.service import Visitor
+from app.store.people import has_org_without_people, has_people, invitation_by_digest, person
+
+
+@page(roles=None)
+async def sign_in(view: View) -> Response:
+    """Show the sign-in."""
+    if view.signed_in is not None:
+        return RedirectResponse(view.url(), 303, headers=HEADERS)
+    first, known = await view.service.db.read(lambda conn: (has_org_without_people(conn), has_people(conn)))
+    return view.render("sign_in.html", first=first, known=known)
+
+
+@action(roles=None, back=sign_in)
+async def sign_in_with_key(view: View) -> Response:
+    """Sign in with the admin key of an organisation without people."""
+    try:
+        admin = await people.admin_by_key(view.service, view.body(AdminKeySignIn).admin_key)
+    except AuthenticationError:
+        _failed(view)
+        raise
+    return await _enter(view, admin, "admin_key", view.url("passkey"))
+
+
+@action(roles=None)
+async def passkey_options(view: View) -> Response:
+    """Answer what the browser needs to sign in by passkey."""
+    return _options(await view.service.db.write(lambda conn: view.ceremony.use_options(conn, "sign_in")))
+
+
+@action(roles=None)
+async def sign_in_with_passkey(view: View) -> Response:
+    """Sign in by passkey."""
+    body = view.body(PasskeyAnswer)
+
+    def work(conn: Connection) -> Principal:
+        found = person(conn, view.ceremony.used(conn, body.credential, "sign_in"))
+        if found is None:
+            raise AuthenticationError("authentication_failed")
+        visit = _visitor(view)
+        role = people.role_of(found)
+        return Principal(sessions.person_actor(found.person_id), found.org, role, None, visit.address, visit.request_id)
+
+    try:
+        principal = await view.service.db.write(work)
+    except AuthenticationError:
+        _failed(view)
+        raise
+    return await _enter(view, principal, "passkey", view.url())
+
+
+@page(roles=READERS, enrolling=True)
+async def passkey(view: View) -> Response:
+    """Offer to make a passkey."""
+    return view.render("passkey.html", later=view.service.identity.cluster == "localnet")
+
+
+@action(roles=READERS, enrolling=True)
+async def new_passkey_options(view: View) -> Response:
+    """Answer what the browser needs to make a passkey for whoever is signed in."""
+    name, signed_in = view.body(NewPasskey).name, view.signed_in
+    assert signed_in is not None
+    if signed_in.person is not None and not signed_in.stepped_up(view.now):
+        raise AuthenticationError("step_up_required")
+    person_id = people.new_person_id() if signed_in.person is None else signed_in.person.person_id
+    return _options(
+        await view.service.db.write(lambda conn: view.ceremony.register_options(conn, person_id, name)),
+    )
+
+
+@action(roles=READERS, enrolling=True)
+async def add_passkey(view: View) -> Response | str:
+    """Store a passkey; that of an admin key's holder makes them the organisation's first person."""
+    body, by, signed_in = view.body(RegisteredPasskey), view.principal, view.signed_in
+    assert signed_in is not None
+    if signed_in.person is not None:
+        await view.service.db.write(lambda conn: people.add_passkey(conn, by, view.ceremony, body.credential))
+        return view.url("people")
+    added = await view.service.db.write(lambda conn: people.add_first(conn, by, view.ceremony, body))
+    return await _enter(view, added, "passkey", view.url(done="joined"))
+
+
+@page(roles=None)
+async def join(view: View) -> Response:
+    """Show an invitation, whose token is in the part of the link that browsers do not send."""
+    return view.render("join.html")
+
+
+@action(roles=None)
+async def join_options(view: View) -> Response:
+    """Answer what the browser needs to make the passkey of an invited person."""
+    body = view.body(JoinRequest)
+
+    def work(conn: Connection) -> Json:
+        people.invitation_of(conn, body.token, view.now)
+        return view.ceremony.register_options(conn, people.new_person_id(), body.name)
+
+    try:
+        return _options(await view.service.db.write(work))
+    except AuthenticationError:
+        _replayed(view, body.token)
+        raise
+
+
+@action(roles=None)
+async def accept(view: View) -> Response:
+    """Use an invitation: make its holder a person, and sign them in."""
+    body, visit = view.body(JoinWithPasskey), _visitor(view)
+    try:
+        joined = await view.service.db.write(lambda conn: people.join(conn, visit, view.ceremony, body))
+    except AuthenticationError:
+        _replayed(view, body.token)
+        raise
+    return await _enter(view, joined, "invitation", view.url(done="joined"))
+
+
+@action(roles=READERS)
+async def step_up_options(view: View) -> Response:
+    """Answer what the browser needs to confirm by passkey who is signed in."""
+    person_id = view.principal.actor.id
+    return _options(await view.service.db.write(lambda conn: view.ceremony.use_options(conn, "step_up", person_id)))
+
+
+@action(roles=READERS)
+async def step_up(view: View) -> Response:
+    """Confirm who is signed in: by passkey, or by the admin key of an organisation without people."""
+    by, signed_in = view.principal, view.signed_in
+    assert signed_in is not None
+    try:
+        await _confirm(view, signed_in)
+    except AuthenticationError:
+        _failed(view)
+        raise
+    session_id = signed_in.session.session_id
+    await view.service.db.write(lambda conn: sessions.step_up(conn, by, session_id, view.now))
+    return JSONResponse({}, headers=HEADERS)
+
+
+@action(roles=READERS, enrolling=True)
+async def sign_out(view: View) -> str:
+    """End this browser's session."""
+    by, signed_in = view.principal, view.signed_in
+    assert signed_in is not None
+    session_id = signed_in.session.session_id
+    await view.service.db.write(lambda conn: sessions.close_session(conn, by, session_id, view.now))
+    return view.url("sign-in", done="signed-out")
+
+
+async def _confirm(view: View, signed_in: sessions.SignedIn) -> None:
+    """Check that whoever is signed in is there. Raises ``authentication_failed``."""
+    by = view.principal
+    if signed_in.person is None:
+        confirmed = (await people.admin_by_key(view.service, view.body(AdminKeySignIn).admin_key)).actor == by.actor
+    else:
+        body = view.body(PasskeyAnswer)
+        used = await view.service.db.write(lambda conn: view.ceremony.used(conn, body.credential, "step_up"))
+        confirmed = used == by.actor.id
+    if not confirmed:
+        raise AuthenticationError("authentication_failed", "That is not who is signed in.")
+
+
+def _options(options: Json) -> Response:
+    return JSONResponse(options, headers=HEADERS)
+
+
+def _visitor(view: View) -> Visitor:
+    return Visitor(client_address(view.request), view.request.state.request_id)
+
+
+async def _enter(view: View, who: Principal, way: str, location: str) -> Response:
+    """Open a session under a new cookie: one that somebody else may have put into the browser is worth nothing."""
+    where = _visitor(view)
+    by = Principal(who.actor, who.org, who.role, None, where.address, where.request_id)
+    agent = view.request.headers.get("user-agent", "")
+    token = await view.service.db.write(lambda conn: sessions.open_session(conn, by, agent, view.now, way=way))
+    if view.request.headers.get("accept") == "application/json":
+        response: Response = JSONResponse({"location": location}, headers=HEADERS)
+    else:
+        response = RedirectResponse(location, 303, headers=HEADERS)
+    view.site.set_cookie(response, token)
+    return response
+
+
+def _failed(view: View) -> None:
+    """Count a sign-in that failed. Raises ``rate_limited``."""
+    client = view.request.client.host if view.request.client else None
+    recorder: Recorder = view.request.app.state.recorder
+    recorder.failed(client)
+    limits: RateLimits = view.request.app.state.rate_limits
+    limits.failed(client)
+
+
+def _replayed(view: View, token: str) -> None:
+    """Record the use of an invitation that is not valid any more in the log of its organisation."""
+    found = view.service.db.read_now(lambda conn: invitation_by_digest(conn, sessions.digest(token)))
+    if found is not None:
+        recorder: Recorder = view.request.app.state.recorder
+        recorder.refused(
+            _visitor(view).invited_to(found.org), f"{view.request.method} {view.request.scope['route'].path}"
+        )
+    _failed(view)
+
+
+routes = [
+    Route("/dashboard/sign-in", sign_in, methods=["GET"]),
+    Route("/dashboard/sign-in", sign_in_with_key, methods=["POST"]),
+    Route("/dashboard/sign-in/options", passkey_options, methods=["POST"]),
+    Route("/dashboard/sign-in/passkey", sign_in_with_passkey, methods=["POST"]),
+    Route("/dashboard/passkey", passkey, methods=["GET"]),
+    Route("/dashboard/passkey", add_passkey, methods=["POST"]),
+    Route("/dashboard/passkey/options", new_passkey_options, methods=["POST"]),
+    Route("/dashboard/join", join, methods=["GET"]),
+    Route("/dashboard/join", accept, methods=["POST"]),
+    Route("/dashboard/join/options", join_options, methods=["POST"]),
+    Route("/dashboard/step-up", step_up, methods=["POST"]),
+    Route("/dashboard/step-up/options", step_up_options, methods=["POST"]),
+    Route("/dashboard/sign-out", sign_out, methods=["POST"]),
+]

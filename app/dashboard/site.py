@@ -1,0 +1,115 @@
+"""Where the dashboard is: its address, its cookie, its templates and static files."""
+
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.staticfiles import StaticFiles
+
+from app.core.hosts import is_loopback
+from app.core.settings import Settings
+from app.dashboard.formatting import FILTERS
+from app.people.relying_party import RelyingParty, relying_party
+
+ROOT = "/dashboard"
+_COOKIE = "agent-vault-session"
+_MONTH = 30 * 86_400
+_STATIC = Path(str(files("app.dashboard") / "static"))
+
+#: No script or style but our files, no other host, no frames.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "worker-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    # With `no-referrer`, browsers would send `Origin: null` with our own forms.
+    "Referrer-Policy": "same-origin",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The dashboard of a service; ``base`` is the path in front of its pages, as browsers see it."""
+
+    party: RelyingParty
+    base: str
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Site":
+        """Return the dashboard of these settings. Raises ConfigurationError as ``relying_party``."""
+        party = relying_party(settings)
+        return cls(party, party.prefix + ROOT)
+
+    @property
+    def cookie(self) -> str:
+        """The cookie's name; browsers hold those with the prefix to https, to this host and to the path `/`."""
+        return f"__Host-{_COOKIE}" if self.party.secure else _COOKIE
+
+    def origin(self, request: Request) -> str:
+        """Return the origin of the dashboard's pages."""
+        return self.party.origin_at(request.headers.get("host", ""))
+
+    def elsewhere(self, request: Request) -> str | None:
+        """Return where a request belongs that names the machine by an address, with which there are no passkeys."""
+        host = request.url.hostname or ""
+        if self.party.secure or host == self.party.id or not is_loopback(host):
+            return None
+        port = f":{request.url.port}" if request.url.port else ""
+        query = f"?{request.url.query}" if request.url.query else ""
+        return f"http://{self.party.id}{port}{self.party.prefix}{request.url.path}{query}"
+
+    def set_cookie(self, response: Response, token: str) -> None:
+        """Give the browser a token, in place of the one that it had."""
+        response.set_cookie(
+            self.cookie, token, max_age=_MONTH, path="/", secure=self.party.secure, httponly=True, samesite="lax"
+        )
+
+
+def template(name: str, **context: Any) -> str:
+    """Return a template's text with these values, all of them escaped."""
+    return _environment().get_template(name).render(context)
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("app.dashboard"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(FILTERS)
+    made.globals["static"] = lambda name: f"{name}?v={_version()}"
+    return made
+
+
+@cache
+def _version() -> str:
+    """Return what changes with any static file, so that browsers may keep them for ever."""
+    digest = hashlib.sha256()
+    for path in sorted(_STATIC.rglob("*")):
+        if path.is_file():
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+_FILES = StaticFiles(packages=[("app.dashboard", "static")])
+
+
+async def static(request: Request) -> Response:
+    """Serve a static file."""
+    response = await _FILES.get_response(request.path_params["path"], request.scope)
+    current = request.query_params.get("v") == _version()
+    response.headers["Cache-Control"] = "public, max-age=31536000, immutable" if current else "no-cache"
+    response.headers["Content-Security-Policy"] = POLICY
+    return response

@@ -1,0 +1,152 @@
+// The dashboard's only script: passkeys, times in the reader's zone, live events. Pages work without it as far as they can.
+"use strict";
+
+const bytes = (text) => Uint8Array.from(atob(text.replace(/-/g, "+").replace(/_/g, "/")), (c) => c.charCodeAt(0));
+const text = (buffer) =>
+  btoa(String.fromCharCode(...new Uint8Array(buffer))).replace(/\+/g, "-").replace(/\//g, "_").replace(/=+$/, "");
+
+// Passkeys
+
+async function signed(kind, options) {
+  options.challenge = bytes(options.challenge);
+  for (const list of ["allowCredentials", "excludeCredentials"])
+    options[list] = (options[list] ?? []).map((one) => ({ ...one, id: bytes(one.id) }));
+  if (kind === "make") options.user.id = bytes(options.user.id);
+  const made =
+    kind === "make"
+      ? await navigator.credentials.create({ publicKey: options })
+      : await navigator.credentials.get({ publicKey: options });
+  const response = {};
+  for (const name of ["clientDataJSON", "attestationObject", "authenticatorData", "signature", "userHandle"])
+    if (made.response[name]) response[name] = text(made.response[name]);
+  return JSON.stringify({ id: made.id, rawId: text(made.rawId), type: made.type, response, clientExtensionResults: {} });
+}
+
+async function send(path, fields) {
+  const answer = await fetch(path, { method: "POST", body: fields, headers: { Accept: "application/json" } });
+  const found = await answer.json().catch(() => ({}));
+  if (!answer.ok) throw new Error(found.error?.message ?? "The service did not answer. Try again.");
+  return found;
+}
+
+const UNDONE = "No passkey was used: it was cancelled, took too long, or this device has none for this site.";
+
+async function submitted(form) {
+  const says = form.querySelector("[data-error]");
+  const button = form.querySelector("button");
+  says.hidden = true;
+  button.disabled = true;
+  try {
+    const fields = new URLSearchParams(new FormData(form));
+    if (form.dataset.passkey) {
+      const options = await send(form.dataset.options, fields);
+      fields.set("credential", await signed(form.dataset.passkey, options));
+    }
+    const done = await send(form.action, fields);
+    if ("resume" in form.dataset) document.getElementById("resume").submit();
+    else location.assign(done.location);
+  } catch (error) {
+    says.textContent = error instanceof DOMException ? UNDONE : error.message.replace(/^[a-z_]+: /, "");
+    says.hidden = false;
+    button.disabled = false;
+  }
+}
+
+document.addEventListener("submit", (event) => {
+  if ("fetch" in event.target.dataset) {
+    event.preventDefault();
+    submitted(event.target);
+  }
+});
+
+for (const form of document.querySelectorAll("form[data-token]")) {
+  // Browsers send no fragments, so the token is in no log. It leaves the address as soon as it is read.
+  form.elements.token.value = location.hash.slice(1);
+  history.replaceState(null, "", location.pathname);
+}
+
+// Times
+
+const two = (number) => String(number).padStart(2, "0");
+
+function localTimes(root) {
+  for (const one of root.querySelectorAll("time[datetime]:not([data-local])")) {
+    const at = new Date(one.dateTime);
+    const day = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+    const exact = "ms" in one.dataset ? `.${String(at.getMilliseconds()).padStart(3, "0")}` : "";
+    one.textContent = `${day} ${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}${exact}`;
+    one.dataset.local = "";
+  }
+}
+localTimes(document);
+document.addEventListener("htmx:afterSettle", () => localTimes(document));
+
+// What somebody is about to select or to type is not replaced under their hands.
+document.addEventListener("htmx:beforeRequest", (event) => {
+  const busy = event.target.querySelector('input[name="wallet_id"]:checked, input:focus, select:focus, details[open]');
+  if (busy) event.preventDefault();
+});
+
+// Small conveniences
+
+document.addEventListener("click", async (event) => {
+  const copied = event.target.closest("[data-copy]");
+  if (copied) {
+    await navigator.clipboard.writeText(copied.dataset.copy);
+    copied.textContent = "Copied";
+  }
+  if (event.target.matches("[data-select]")) event.target.select();
+});
+
+document.addEventListener("change", (event) => {
+  if (event.target.matches("[data-all]"))
+    for (const one of document.querySelectorAll('input[name="wallet_id"]')) one.checked = event.target.checked;
+});
+
+// Live events: one connection a browser, shared by its visible pages; where there are no shared workers, one a visible
+// page. What is live on a page names `live` as its htmx trigger.
+
+let latest;
+function arrived(message) {
+  clearTimeout(latest);
+  latest = setTimeout(() => htmx.trigger(document.body, "live", JSON.parse(message)), 100);
+}
+
+function connect(stream, worker) {
+  if ("SharedWorker" in window) {
+    const { port } = new SharedWorker(worker, { name: stream });
+    port.onmessage = (event) => arrived(event.data);
+    port.postMessage({ open: stream });
+    return () => port.postMessage({ close: true });
+  }
+  const source = new EventSource(stream);
+  source.onmessage = (event) => arrived(event.data);
+  return () => source.close();
+}
+
+const { stream, worker } = document.body.dataset;
+if (stream && document.querySelector('[hx-trigger*="live"]')) {
+  let disconnect = null;
+  let hidden = false;
+  const follow = () => {
+    const visible = document.visibilityState === "visible";
+    if (visible && !disconnect) {
+      disconnect = connect(stream, worker);
+      // What came while the page was hidden.
+      if (hidden) htmx.trigger(document.body, "live", {});
+    } else if (!visible && disconnect) {
+      disconnect();
+      disconnect = null;
+      hidden = true;
+    }
+  };
+  document.addEventListener("visibilitychange", follow);
+  window.addEventListener("pagehide", () => disconnect && disconnect());
+  window.addEventListener("pageshow", (event) => {
+    if (event.persisted) {
+      disconnect = null;
+      follow();
+    }
+  });
+  follow();
+}

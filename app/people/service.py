@@ -1,0 +1,159 @@
+"""Use cases of people: the first sign-in, passkeys, invitations."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from app.access.keyring import ROLES, KeyRing, Principal, Role
+from app.core.actors import Actor
+from app.core.errors import AuthenticationError, BusinessError, NotFoundError
+from app.core.identifiers import random_id
+from app.people.models import InvitePerson, JoinWithPasskey, PersonRole, RegisteredPasskey
+from app.people.passkeys import Ceremony
+from app.people.sessions import digest, new_token, person_actor
+from app.store.audit import append
+from app.store.people import (
+    Invitation,
+    Person,
+    insert_invitation,
+    insert_passkey,
+    insert_person,
+    invitation_by_digest,
+    people_of,
+    person,
+    remove_person,
+    use_invitation,
+)
+from app.submission.context import Service
+
+#: Milliseconds for which an invitation can be used.
+INVITATION_LIFETIME = 72 * 3_600_000
+_NOT_VALID = "This invitation is not valid: it was used, has expired, or the link is incomplete. Ask for a new one."
+
+
+@dataclass(frozen=True, slots=True)
+class Invited:
+    """A new invitation, and the token of its link, which is shown only once."""
+
+    invitation: Invitation
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """Somebody who is not signed in: where their request comes from."""
+
+    address: str | None
+    request_id: str | None
+
+    def invited_to(self, org: str) -> Principal:
+        """Return the principal for what they do by an organisation's invitation, which gives them no role yet."""
+        return Principal(Actor("system", "invitation"), org, "viewer", None, self.address, self.request_id)
+
+
+async def admin_by_key(service: Service, key: str) -> Principal:
+    """Return the admin of a key that may sign in. Raises ``authentication_failed`` and ``insufficient_permissions``."""
+    found = await service.part(KeyRing).recognise(key.strip())
+    if found is None:
+        raise AuthenticationError("authentication_failed", "admin_key: is unknown, or was revoked.")
+    if found.role != "admin":
+        raise AuthenticationError("insufficient_permissions", "admin_key: must be a key with the role admin.")
+    if await service.db.read(lambda conn: people_of(conn, found.org)):
+        raise AuthenticationError(
+            "insufficient_permissions",
+            "admin_key: signs in only until the organisation has its first person. Use a passkey; if all are lost, "
+            "`agent-vault people invite` on the service's machine makes a new invitation.",
+        )
+    return found
+
+
+def add_first(conn: Connection, by: Principal, ceremony: Ceremony, body: RegisteredPasskey) -> Principal:
+    """Make the holder of the admin key the organisation's first person, and return them.
+
+    Raises ``authentication_failed``, also if somebody was faster.
+    """
+    if people_of(conn, by.org):
+        raise AuthenticationError("authentication_failed")
+    return _add(conn, by, ceremony, body, "admin")
+
+
+def add_passkey(conn: Connection, by: Principal, ceremony: Ceremony, credential: str) -> None:
+    """Give the caller another passkey. Raises ``authentication_failed``."""
+    made = ceremony.registered(conn, credential)
+    if made.person_id != by.actor.id:
+        raise AuthenticationError("authentication_failed")
+    insert_passkey(conn, made)
+    append(conn, by.entry("person.add_passkey", by.actor.id))
+
+
+def invite(conn: Connection, by: Principal, name: str, role: PersonRole, now: int) -> Invited:
+    """Invite a person."""
+    token = new_token()
+    made = Invitation(random_id("inv_"), digest(token), by.org, name, role, now, now + INVITATION_LIFETIME)
+    insert_invitation(conn, made)
+    append(conn, by.entry("person.invite", made.invitation_id, role=role))
+    return Invited(made, token)
+
+
+async def invite_person(service: Service, principal: Principal, body: InvitePerson, now: int) -> Invited:
+    """Invite a person, in the name of an admin."""
+    return await service.db.write(lambda conn: invite(conn, principal, body.name, body.role, now))
+
+
+def invitation_of(conn: Connection, token: str, now: int) -> Invitation:
+    """Return the invitation that a token can still use. Raises ``authentication_failed``."""
+    found = invitation_by_digest(conn, digest(token))
+    if found is None or found.used_at is not None or found.expires_at <= now:
+        raise AuthenticationError("authentication_failed", _NOT_VALID)
+    return found
+
+
+def join(conn: Connection, by: Visitor, ceremony: Ceremony, body: JoinWithPasskey) -> Principal:
+    """Make whoever holds an invitation a person of its organisation, and use it up.
+
+    Raises ``authentication_failed``.
+    """
+    found = invitation_of(conn, body.token, ceremony.now)
+    joined = _add(conn, by.invited_to(found.org), ceremony, body, _role(found.role))
+    if not use_invitation(conn, found.digest, ceremony.now):
+        raise AuthenticationError("authentication_failed", _NOT_VALID)
+    return joined
+
+
+async def remove(service: Service, principal: Principal, person_id: str, now: int) -> None:
+    """Remove a person, whose sessions end. Raises ``not_found``, and ``invalid_request`` for the last admin."""
+
+    def work(conn: Connection) -> None:
+        found = person(conn, person_id)
+        if found is None or found.org != principal.org:
+            raise NotFoundError("not_found", "The organisation has no person with this id.")
+        others = [one for one in people_of(conn, principal.org) if one.role == "admin" and one.person_id != person_id]
+        if not others:
+            raise BusinessError("last_admin_key", "The last admin cannot be removed. Invite another one first.")
+        remove_person(conn, principal.org, person_id, now)
+        append(conn, principal.entry("person.remove", person_id))
+
+    await service.db.write(work)
+
+
+def new_person_id() -> str:
+    """Return the id of a person who is about to join."""
+    return random_id("per_")
+
+
+def _add(conn: Connection, by: Principal, ceremony: Ceremony, body: RegisteredPasskey, role: Role) -> Principal:
+    made = ceremony.registered(conn, body.credential)
+    insert_person(conn, Person(made.person_id, by.org, body.name, role, ceremony.now))
+    insert_passkey(conn, made)
+    added = Principal(person_actor(made.person_id), by.org, role, None, by.address, by.request_id)
+    append(conn, added.entry("person.join", made.person_id, role=role))
+    return added
+
+
+def role_of(found: Person) -> Role:
+    """Return a person's role."""
+    return _role(found.role)
+
+
+def _role(text: str) -> Role:
+    return next(role for role in ROLES if role == text)

@@ -1,0 +1,123 @@
+"""The sessions of browsers: a random token in a cookie, of which the service keeps a digest."""
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass
+from typing import cast
+
+from sqlalchemy import Connection
+
+from app.access.keyring import Principal, Role
+from app.core.actors import Actor
+from app.core.identifiers import random_id
+from app.store.audit import append
+from app.store.keys import api_key_by_id
+from app.store.people import (
+    BrowserSession,
+    Person,
+    end_session,
+    insert_session,
+    people_of,
+    person,
+    session_by_digest,
+)
+from app.store.people import step_up as note_step_up
+
+#: Milliseconds that a session lasts, and for which a step-up counts.
+LIFETIME, STEP_UP = 12 * 3_600_000, 5 * 60_000
+_MAX_USER_AGENT = 200
+
+
+@dataclass(frozen=True, slots=True)
+class SignedIn:
+    """Who is signed in, and in which session; ``person`` is None for an admin key of an organisation without people."""
+
+    session: BrowserSession
+    person: Person | None
+    role: Role
+
+    @property
+    def name(self) -> str:
+        """What the dashboard calls them."""
+        return "Admin key" if self.person is None else self.person.name
+
+    def principal(self, address: str | None, request_id: str | None) -> Principal:
+        """Return the principal of a request."""
+        return Principal(self.session.actor, self.session.org, self.role, None, address, request_id)
+
+    def stepped_up(self, now: int) -> bool:
+        """Whether they confirmed who they are a short time ago."""
+        last = self.session.stepped_up_at
+        return last is not None and now - STEP_UP < last <= now
+
+
+def new_token() -> str:
+    """Return a new secret of 256 bits for a cookie or a link."""
+    return secrets.token_urlsafe(32)
+
+
+def digest(token: str) -> str:
+    """Return the digest under which a token is stored."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def csrf_token(token: str) -> str:
+    """Return what the forms of the holder of a cookie carry; it does not reveal the cookie."""
+    return hmac.new(token.encode(), b"csrf", hashlib.sha256).hexdigest()
+
+
+def open_session(conn: Connection, by: Principal, user_agent: str, now: int, *, way: str) -> str:
+    """Sign somebody in and return the new cookie's token. They have just shown who they are, so they are stepped up."""
+    token = new_token()
+    made = BrowserSession(
+        session_id=random_id("ses_"),
+        digest=digest(token),
+        org=by.org,
+        actor=by.actor,
+        created_at=now,
+        expires_at=now + LIFETIME,
+        address=by.address,
+        user_agent=user_agent[:_MAX_USER_AGENT],
+        stepped_up_at=now,
+    )
+    insert_session(conn, made)
+    append(conn, by.entry("person.sign_in", made.session_id, way=way))
+    return token
+
+
+def recognise(conn: Connection, token: str, now: int) -> SignedIn | None:
+    """Return who holds a cookie.
+
+    A person's role counts as it is now. A session by an admin key ends when the key is revoked, and when the
+    organisation has its first person.
+    """
+    session = session_by_digest(conn, digest(token), now)
+    if session is None:
+        return None
+    if session.actor.type == "person":
+        found = person(conn, session.actor.id)
+        return None if found is None else SignedIn(session, found, cast(Role, found.role))
+    key = api_key_by_id(conn, session.actor.id)
+    if key is None or key.role != "admin" or (key.revoked_at is not None and key.revoked_at <= now):
+        return None
+    return None if people_of(conn, session.org) else SignedIn(session, None, "admin")
+
+
+def close_session(conn: Connection, by: Principal, session_id: str, now: int) -> bool:
+    """End one of the caller's own sessions; false if they have none with this id."""
+    ended = end_session(conn, by.org, by.actor, session_id, now)
+    if ended:
+        append(conn, by.entry("person.sign_out", session_id))
+    return ended
+
+
+def step_up(conn: Connection, by: Principal, session_id: str, now: int) -> None:
+    """Store that the caller confirmed who they are."""
+    note_step_up(conn, session_id, now)
+    append(conn, by.entry("person.step_up", session_id))
+
+
+def person_actor(person_id: str) -> Actor:
+    """Return a person as an actor."""
+    return Actor("person", person_id)

@@ -1,0 +1,184 @@
+"""What an organisation's wallets hold and spend: sums of all, and one page of them in any order."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Select,
+    String,
+    bindparam,
+    case,
+    func,
+    literal,
+    or_,
+    select,
+)
+
+from app.core.transaction_types import REFUSED, SPENT
+from app.store.paging import unindexed
+from app.store.read_tables import escrows, reserves, transactions
+from app.store.read_tables import wallets as table
+from app.store.records import fetch_all
+from app.store.state_tables import wallet_details as details
+from app.store.state_tables import wallet_tags
+from app.store.wallets import DAY, STATUS, WALLETS, WalletRecord, wallet_record
+
+FleetOrder = Literal["label", "status", "balance", "spent", "active", "created"]
+FLEET_ORDERS: tuple[FleetOrder, ...] = get_args(FleetOrder)
+_WEEK = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over an organisation's wallets that are not archived; amounts in micro-USDC.
+
+    `today` are the last 24 hours, as policies count them; `refused` counts payments and escrows. `week` is what was
+    spent in seven days.
+    """
+
+    wallets: int
+    balance: int
+    frozen: int
+    spent_today: int
+    spent_week: int
+    refused_today: int
+    open_escrows: int
+    reserve: int
+    paused: bool
+
+    @property
+    def days_left(self) -> int | None:
+        """For how many days the reserve lasts at the pace of the last seven; None if nothing was spent."""
+        return None if self.spent_week == 0 else self.reserve * _WEEK // self.spent_week
+
+
+@dataclass(frozen=True, slots=True)
+class FleetFilter:
+    """Narrows the fleet. `search` is looked for in label and agent id, or is the address of a vault."""
+
+    search: str = ""
+    status: str | None = None
+    tag: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a wallet spent under its policy, in micro-USDC: in the last 24 hours, and since the month began."""
+
+    wallet_id: str
+    day: int
+    month: int
+
+
+_NOW = bindparam("now", type_=BigInteger)
+_ORG = bindparam("org", type_=String)
+_SPENT = (transactions.c.org == _ORG, transactions.c.status == "confirmed", transactions.c.type.in_(SPENT))
+
+
+def _sum_since(start: ColumnElement[int]) -> ColumnElement[int]:
+    return (
+        select(func.coalesce(func.sum(transactions.c.amount), 0))
+        .where(*_SPENT, transactions.c.timestamp > start)
+        .scalar_subquery()
+    )
+
+
+# Built once: building these statements takes longer than executing them.
+_TOTALS = select(
+    func.count().label("wallets"),
+    func.coalesce(func.sum(table.c.balance), 0).label("balance"),
+    func.coalesce(func.sum(case((table.c.frozen != 0, 1), else_=0)), 0).label("frozen"),
+    _sum_since(_NOW - DAY).label("spent_today"),
+    _sum_since(_NOW - _WEEK * DAY).label("spent_week"),
+    select(func.count())
+    .where(transactions.c.org == _ORG, transactions.c.status == "blocked", transactions.c.type.in_(REFUSED))
+    .where(transactions.c.timestamp > _NOW - DAY)
+    .scalar_subquery()
+    .label("refused_today"),
+    select(func.count())
+    .where(escrows.c.org == _ORG, escrows.c.status.in_(("pending", "locked", "disputed")))
+    .scalar_subquery()
+    .label("open_escrows"),
+    select(reserves.c.balance).where(reserves.c.org == _ORG).scalar_subquery().label("reserve"),
+    select(reserves.c.paused).where(reserves.c.org == _ORG).scalar_subquery().label("paused"),
+).where(table.c.org == _ORG, ~table.c.archived)
+_OF_WALLETS = bindparam("wallet_ids", type_=String, expanding=True)
+_SPENT_BY_WALLET = (
+    select(
+        transactions.c.wallet_id,
+        func.sum(case((transactions.c.timestamp > _NOW - DAY, transactions.c.amount), else_=0)).label("day"),
+        func.sum(case((transactions.c.timestamp >= bindparam("month"), transactions.c.amount), else_=0)).label("month"),
+    )
+    .where(
+        transactions.c.wallet_id.in_(_OF_WALLETS),
+        transactions.c.status == "confirmed",
+        transactions.c.type.in_(SPENT),
+        transactions.c.timestamp > bindparam("since"),
+    )
+    .group_by(transactions.c.wallet_id)
+)
+_TODAY = (
+    select(transactions.c.wallet_id, func.sum(transactions.c.amount).label("spent"))
+    .where(*_SPENT, transactions.c.timestamp > _NOW - DAY)
+    .group_by(transactions.c.wallet_id)
+    .subquery()
+)
+_BY: Mapping[str, ColumnElement[Any]] = {
+    "label": func.lower(details.c.label),
+    "status": STATUS,
+    "balance": table.c.balance,
+    "spent": func.coalesce(_TODAY.c.spent, 0),
+    "active": func.coalesce(table.c.last_transaction_at, 0),
+    "created": table.c.created_at,
+}
+
+
+def totals(connection: Connection, org: str, now: int) -> Totals:
+    """Return the sums over an organisation's wallets."""
+    row = connection.execute(_TOTALS, {"org": org, "now": now}).one()._asdict()
+    return Totals(**{**row, "reserve": row["reserve"] or 0, "paused": bool(row["paused"])})
+
+
+def fleet(
+    connection: Connection,
+    org: str,
+    now: int,
+    narrowed: FleetFilter,
+    order: FleetOrder,
+    *,
+    descending: bool,
+    limit: int,
+    offset: int,
+) -> tuple[list[WalletRecord], int]:
+    """Return one page of an organisation's wallets in an order, and how many the filter finds."""
+    parameters = {"org": org, "now": now}
+    query = _narrowed(WALLETS, narrowed)
+    count = connection.scalar(select(func.count()).select_from(query.order_by(None).subquery()), parameters) or 0
+    if order == "spent":
+        query = query.outerjoin(_TODAY, _TODAY.c.wallet_id == table.c.wallet_id)
+    by = _BY[order]
+    query = query.order_by(by.desc() if descending else by.asc(), table.c.wallet_id).limit(limit).offset(offset)
+    rows: list[dict[str, Any]] = fetch_all(connection, dict, query, parameters)
+    return [wallet_record(one) for one in rows], count
+
+
+def spent(connection: Connection, wallet_ids: Collection[str], now: int, month: int) -> dict[str, Spent]:
+    """Return what wallets spent, by id; `month` is when the calendar month began. Who spent nothing is missing."""
+    given = {"wallet_ids": list(wallet_ids), "now": now, "month": month, "since": min(month - 1, now - DAY)}
+    return {one.wallet_id: one for one in fetch_all(connection, Spent, _SPENT_BY_WALLET, given)}
+
+
+def _narrowed(query: Select[Any], by: FleetFilter) -> Select[Any]:
+    query = query.where(literal(by.status) == STATUS) if by.status else query.where(~table.c.archived)
+    if by.tag:
+        tagged = select(wallet_tags.c.wallet_id).where(wallet_tags.c.tag == by.tag)
+        query = query.where(unindexed(table.c.wallet_id).in_(tagged))
+    if by.search:
+        like = {"autoescape": True}
+        found = (details.c.label.icontains(by.search, **like), details.c.agent_id.icontains(by.search, **like))
+        query = query.where(or_(*found, table.c.vault == by.search, table.c.wallet_id == by.search))
+    return query

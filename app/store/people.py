@@ -1,0 +1,211 @@
+"""People, their passkeys, their invitations, and the sessions of their browsers."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, delete, exists, insert, select, update
+
+from app.core.actors import Actor
+from app.store.people_tables import browser_sessions as sessions
+from app.store.people_tables import challenges, invitations, passkeys
+from app.store.people_tables import people as table
+from app.store.records import columns_of, fetch_all, fetch_one
+from app.store.state_tables import organisations
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Somebody who may sign in."""
+
+    person_id: str
+    org: str
+    name: str
+    role: str
+    created_at: int
+    removed_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Passkey:
+    """A credential of a person; `credential_id` is base64url."""
+
+    credential_id: str
+    person_id: str
+    public_key: bytes
+    sign_count: int
+    created_at: int
+    last_used_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BrowserSession:
+    """A browser in which somebody is signed in."""
+
+    session_id: str
+    digest: str
+    org: str
+    actor: Actor
+    created_at: int
+    expires_at: int
+    address: str | None
+    user_agent: str
+    ended_at: int | None = None
+    stepped_up_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """What a passkey is to sign once, for the browser that asked."""
+
+    challenge: str
+    holder: str
+    purpose: str
+    person_id: str | None
+    expires_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """A link by which one person may join an organisation."""
+
+    invitation_id: str
+    digest: str
+    org: str
+    name: str
+    role: str
+    created_at: int
+    expires_at: int
+    used_at: int | None = None
+
+
+def insert_person(connection: Connection, person: Person) -> None:
+    """Store a person."""
+    connection.execute(insert(table).values(columns_of(person)))
+
+
+def person(connection: Connection, person_id: str) -> Person | None:
+    """Return the person with this id unless they were removed."""
+    query = select(table).where(table.c.person_id == person_id, table.c.removed_at.is_(None))
+    return fetch_one(connection, Person, query)
+
+
+def people_of(connection: Connection, org: str) -> list[Person]:
+    """Return the organisation's people, oldest first, without those who were removed."""
+    query = select(table).where(table.c.org == org, table.c.removed_at.is_(None))
+    return fetch_all(connection, Person, query.order_by(table.c.created_at, table.c.person_id))
+
+
+def has_people(connection: Connection) -> bool:
+    """Return whether any organisation has a person."""
+    return connection.scalar(select(table.c.person_id).where(table.c.removed_at.is_(None)).limit(1)) is not None
+
+
+def has_org_without_people(connection: Connection) -> bool:
+    """Return whether the admin key of some organisation can sign in."""
+    of_org = exists().where(table.c.org == organisations.c.org, table.c.removed_at.is_(None))
+    return connection.scalar(select(organisations.c.org).where(~of_org).limit(1)) is not None
+
+
+def remove_person(connection: Connection, org: str, person_id: str, now: int) -> bool:
+    """Remove a person with their passkeys and end their sessions; false if the organisation has none with this id."""
+    mine = update(table).where(table.c.org == org, table.c.person_id == person_id, table.c.removed_at.is_(None))
+    if connection.execute(mine.values(removed_at=now)).rowcount == 0:
+        return False
+    connection.execute(delete(passkeys).where(passkeys.c.person_id == person_id))
+    end_sessions(connection, org, Actor("person", person_id), now)
+    return True
+
+
+def insert_passkey(connection: Connection, passkey: Passkey) -> None:
+    """Store a passkey."""
+    connection.execute(insert(passkeys).values(columns_of(passkey)))
+
+
+def passkey(connection: Connection, credential_id: str) -> Passkey | None:
+    """Return the passkey with this id."""
+    return fetch_one(connection, Passkey, select(passkeys).where(passkeys.c.credential_id == credential_id))
+
+
+def passkeys_of(connection: Connection, person_id: str) -> list[Passkey]:
+    """Return a person's passkeys, oldest first."""
+    query = select(passkeys).where(passkeys.c.person_id == person_id).order_by(passkeys.c.created_at)
+    return fetch_all(connection, Passkey, query)
+
+
+def note_passkey_use(connection: Connection, credential_id: str, sign_count: int, now: int) -> None:
+    """Store that a passkey was used, and its counter."""
+    mine = update(passkeys).where(passkeys.c.credential_id == credential_id)
+    connection.execute(mine.values(sign_count=sign_count, last_used_at=now))
+
+
+def insert_session(connection: Connection, session: BrowserSession) -> None:
+    """Store a session."""
+    connection.execute(insert(sessions).values(columns_of(session)))
+
+
+def session_by_digest(connection: Connection, digest: str, now: int) -> BrowserSession | None:
+    """Return the session of a cookie unless it has ended."""
+    query = select(sessions).where(sessions.c.digest == digest, sessions.c.ended_at.is_(None))
+    return fetch_one(connection, BrowserSession, query.where(sessions.c.expires_at > now))
+
+
+def sessions_of(connection: Connection, org: str, actor: Actor, now: int) -> list[BrowserSession]:
+    """Return where somebody is signed in, newest first."""
+    query = select(sessions).where(sessions.c.org == org, sessions.c.actor == actor, sessions.c.ended_at.is_(None))
+    return fetch_all(connection, BrowserSession, query.where(sessions.c.expires_at > now).order_by(_NEWEST))
+
+
+def end_session(connection: Connection, org: str, actor: Actor, session_id: str, now: int) -> bool:
+    """End one of somebody's sessions; false if they have none with this id."""
+    mine = update(sessions).where(sessions.c.org == org, sessions.c.actor == actor, sessions.c.ended_at.is_(None))
+    return connection.execute(mine.where(sessions.c.session_id == session_id).values(ended_at=now)).rowcount == 1
+
+
+def end_sessions(connection: Connection, org: str, actor: Actor, now: int) -> None:
+    """End all of somebody's sessions."""
+    mine = update(sessions).where(sessions.c.org == org, sessions.c.actor == actor, sessions.c.ended_at.is_(None))
+    connection.execute(mine.values(ended_at=now))
+
+
+def step_up(connection: Connection, session_id: str, now: int) -> None:
+    """Store that the person of a session confirmed who they are."""
+    connection.execute(update(sessions).where(sessions.c.session_id == session_id).values(stepped_up_at=now))
+
+
+def insert_challenge(connection: Connection, challenge: Challenge, now: int) -> None:
+    """Store a challenge, and delete those that expired."""
+    connection.execute(delete(challenges).where(challenges.c.expires_at <= now))
+    connection.execute(insert(challenges).values(columns_of(challenge)))
+
+
+def take_challenge(connection: Connection, challenge: str, holder: str, purpose: str, now: int) -> Challenge | None:
+    """Delete and return a browser's challenge; None if it has none, or it was used or expired."""
+    same = (challenges.c.challenge == challenge, challenges.c.holder == holder, challenges.c.purpose == purpose)
+    found = fetch_one(connection, Challenge, select(challenges).where(*same, challenges.c.expires_at > now))
+    connection.execute(delete(challenges).where(*same))
+    return found
+
+
+def insert_invitation(connection: Connection, invitation: Invitation) -> None:
+    """Store an invitation."""
+    connection.execute(insert(invitations).values(columns_of(invitation)))
+
+
+def invitation_by_digest(connection: Connection, digest: str) -> Invitation | None:
+    """Return an invitation, also one that was used or expired."""
+    return fetch_one(connection, Invitation, select(invitations).where(invitations.c.digest == digest))
+
+
+def open_invitations(connection: Connection, org: str, now: int) -> list[Invitation]:
+    """Return the invitations that can still be used, newest first."""
+    query = select(invitations).where(invitations.c.org == org, invitations.c.used_at.is_(None))
+    query = query.where(invitations.c.expires_at > now)
+    return fetch_all(connection, Invitation, query.order_by(invitations.c.created_at.desc()))
+
+
+def use_invitation(connection: Connection, digest: str, now: int) -> bool:
+    """Use an invitation up; false if somebody was faster or it expired."""
+    mine = update(invitations).where(invitations.c.digest == digest, invitations.c.used_at.is_(None))
+    return connection.execute(mine.where(invitations.c.expires_at > now).values(used_at=now)).rowcount == 1
+
+
+_NEWEST = sessions.c.created_at.desc()

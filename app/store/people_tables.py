@@ -1,0 +1,70 @@
+"""Tables of people: how they sign in to the dashboard, and who invited them.
+
+Secrets are kept as SHA-256 only: each is random enough that nobody can guess it. Times are Unix milliseconds.
+"""
+
+from sqlalchemy import BigInteger, Column, Index, LargeBinary, String, Table
+
+from app.store.columns import ActorText, metadata
+
+people = Table(
+    "people",
+    metadata,
+    Column("person_id", String, primary_key=True),
+    Column("org", String, nullable=False),
+    Column("name", String, nullable=False),
+    Column("role", String, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("removed_at", BigInteger),
+    Index("people_by_org", "org", "created_at"),
+)
+
+passkeys = Table(
+    "passkeys",
+    metadata,
+    Column("credential_id", String, primary_key=True, comment="base64url"),
+    Column("person_id", String, nullable=False, index=True),
+    Column("public_key", LargeBinary, nullable=False),
+    Column("sign_count", BigInteger, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("last_used_at", BigInteger),
+)
+
+browser_sessions = Table(
+    "browser_sessions",
+    metadata,
+    Column("session_id", String, primary_key=True),
+    Column("digest", String, nullable=False, unique=True, comment="of the cookie"),
+    Column("org", String, nullable=False),
+    Column("actor", ActorText, nullable=False, comment="a person; an admin key while the organisation has none"),
+    Column("created_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+    Column("ended_at", BigInteger),
+    Column("stepped_up_at", BigInteger, comment="when the person last confirmed who they are"),
+    Column("address", String, comment="of the browser"),
+    Column("user_agent", String, nullable=False),
+    Index("browser_sessions_by_actor", "org", "actor", "created_at"),
+)
+
+challenges = Table(
+    "challenges",
+    metadata,
+    Column("challenge", String, primary_key=True, comment="base64url"),
+    Column("holder", String, nullable=False, comment="digest of the cookie of the browser that asked"),
+    Column("purpose", String, nullable=False, comment="register, sign_in or step_up"),
+    Column("person_id", String, comment="of whom a passkey is registered or asked for"),
+    Column("expires_at", BigInteger, nullable=False, index=True),
+)
+
+invitations = Table(
+    "invitations",
+    metadata,
+    Column("invitation_id", String, primary_key=True),
+    Column("digest", String, nullable=False, unique=True, comment="of the token in the link"),
+    Column("org", String, nullable=False, index=True),
+    Column("name", String, nullable=False),
+    Column("role", String, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+    Column("used_at", BigInteger),
+)

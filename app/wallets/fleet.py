@@ -1,0 +1,83 @@
+"""The fleet: what all wallets of an organisation hold and spend."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated
+
+from pydantic import Field
+from sqlalchemy import Connection
+
+from app.access.keyring import Principal
+from app.api.fields import Query
+from app.store.fleet import FleetFilter, FleetOrder, Spent, Totals, fleet, spent, totals
+from app.store.wallets import WalletRecord
+from app.submission.context import Service
+from app.wallets.models import WalletStatus
+
+PAGE = 30
+"""Wallets on a page."""
+_NOTHING = Spent("", 0, 0)
+
+
+class FleetQuery(Query):
+    """Which wallets, and in which order."""
+
+    q: Annotated[str, Field(max_length=100)] = ""
+    status: WalletStatus | None = None
+    tag: Annotated[str | None, Field(max_length=100)] = None
+    sort: FleetOrder = "created"
+    dir: Annotated[str, Field(pattern="^(asc|desc)$")] = "desc"
+    page: Annotated[int, Field(ge=1, le=100_000)] = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FleetRow:
+    """A wallet and what it spent."""
+
+    wallet: WalletRecord
+    spent: Spent
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The sums, and one page of the wallets of which there are `count`."""
+
+    totals: Totals
+    rows: list[FleetRow]
+    count: int
+
+
+async def show(service: Service, principal: Principal, query: FleetQuery) -> Fleet:
+    """Return the organisation's fleet, with four statements."""
+    now = service.clock.seen_ms()
+    narrowed = FleetFilter(query.q.strip(), query.status, query.tag)
+
+    def read(conn: Connection) -> Fleet:
+        found, count = fleet(
+            conn,
+            principal.org,
+            now,
+            narrowed,
+            query.sort,
+            descending=query.dir == "desc",
+            limit=PAGE,
+            offset=(query.page - 1) * PAGE,
+        )
+        sums = spent(conn, [one.wallet_id for one in found], now, month_began(now))
+        rows = [FleetRow(one, sums.get(one.wallet_id, _NOTHING)) for one in found]
+        return Fleet(totals(conn, principal.org, now), rows, count)
+
+    return await service.db.read(read, in_thread=True)
+
+
+async def spent_by(service: Service, wallet_id: str) -> Spent:
+    """Return what a wallet spent."""
+    now = service.clock.seen_ms()
+    found = await service.db.read(lambda conn: spent(conn, [wallet_id], now, month_began(now)))
+    return found.get(wallet_id, _NOTHING)
+
+
+def month_began(now: int) -> int:
+    """Return when the calendar month of a Unix millisecond began, in UTC as policies count it."""
+    day = datetime.fromtimestamp(now // 1000, UTC)
+    return int(datetime(day.year, day.month, 1, tzinfo=UTC).timestamp()) * 1000

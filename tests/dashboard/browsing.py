@@ -1,0 +1,140 @@
+"""People and their browsers: real ones in Chromium, and crafted requests without."""
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from html import unescape
+from typing import Any
+
+import httpx
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import Browser, Page
+
+from app.access.keyring import Principal, Role
+from app.core.identifiers import random_id
+from app.core.timestamps import now_ms
+from app.people.sessions import open_session, person_actor
+from app.store.audit import LogEntry, LogFilter, log_entries
+from app.store.people import Person, insert_person
+from tests.support.service_world import ServiceWorld
+
+_COOKIE = "agent-vault-session"
+_CSRF = re.compile(r'name="csrf" value="([0-9a-f]{64})"')
+
+
+@dataclass
+class Served:
+    """A served dashboard; `base` is the address of its first page."""
+
+    world: ServiceWorld
+    browser: Browser
+    base: str
+    violations: list[str] = field(default_factory=list)
+
+    @asynccontextmanager
+    async def visit(self, role: Role | None = None, **options: Any) -> AsyncIterator[Page]:
+        """A page of a new browser with a passkey device; with a role, a person with it is signed in."""
+        context = await self.browser.new_context(**options)
+        try:
+            if role is not None:
+                cookie = {"name": _COOKIE, "value": sign_in(self.world, role), "url": self.base}
+                await context.add_cookies([cookie])  # type: ignore[list-item]
+            page = await context.new_page()
+            page.on("console", lambda message: self._note(message.text))
+            page.on("pageerror", lambda error: self._note(str(error)))
+            device = await context.new_cdp_session(page)
+            await device.send("WebAuthn.enable")
+            authenticator = {
+                "protocol": "ctap2",
+                "transport": "internal",
+                "hasResidentKey": True,
+                "hasUserVerification": True,
+                "isUserVerified": True,
+                "automaticPresenceSimulation": True,
+            }
+            await device.send("WebAuthn.addVirtualAuthenticator", {"options": authenticator})
+            page.set_default_timeout(10_000)
+            yield page
+        finally:
+            await context.close()
+
+    def _note(self, text: str) -> None:
+        """Collect what the browser complains about, apart from answers that a test asks for."""
+        if "Failed to load resource" not in text:
+            self.violations.append(text)
+
+
+async def findings(page: Page) -> list[str]:
+    """What axe finds serious or critical on a page."""
+    result = await Axe().run(page)
+    return [
+        f"{one['id']}: {node['html']}"
+        for one in result.response["violations"]
+        if one["impact"] in {"serious", "critical"}
+        for node in one["nodes"]
+    ]
+
+
+async def overflow(page: Page) -> int:
+    """By how many pixels a page is wider than its window."""
+    return int(await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
+
+
+def add_person(world: ServiceWorld, role: Role, name: str = "Ada", org: str | None = None) -> Principal:
+    """A person without a passkey."""
+    made = Person(random_id("per_"), org or world.org, name, role, now_ms())
+    world.service.db.write_now(lambda conn: insert_person(conn, made))
+    return Principal(person_actor(made.person_id), made.org, role, None)
+
+
+def sign_in(
+    world: ServiceWorld, role: Role, *, name: str = "Ada", org: str | None = None, stepped_up: bool = True
+) -> str:
+    """The cookie of a new person."""
+    by = add_person(world, role, name, org)
+    now = now_ms()
+    token = world.service.db.write_now(lambda conn: open_session(conn, by, "test", now, way="test"))
+    if not stepped_up:
+        forget_step_up(world)
+    return token
+
+
+def forget_step_up(world: ServiceWorld) -> None:
+    """As if five minutes had passed since everybody's confirmation."""
+    world.service.db.write_now(
+        lambda conn: conn.exec_driver_sql("UPDATE browser_sessions SET stepped_up_at = stepped_up_at - 300001")
+    )
+
+
+def log(world: ServiceWorld, action: str) -> list[LogEntry]:
+    """The organisation's entries of an action, newest first."""
+    return list(
+        world.service.db.read_now(lambda conn: log_entries(conn, world.org, LogFilter(action=action), limit=100)).data
+    )
+
+
+class Crafted:
+    """Somebody without a browser, who sends what they like."""
+
+    def __init__(self, world: ServiceWorld, token: str | None = None) -> None:
+        transport = world.client._transport
+        self.client = httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=30)
+        if token is not None:
+            self.client.cookies.set(_COOKIE, token)
+
+    @property
+    def token(self) -> str | None:
+        return self.client.cookies.get(_COOKIE)
+
+    async def csrf(self, path: str = "/dashboard/people") -> str:
+        found = _CSRF.search(unescape((await self.client.get(path)).text))
+        assert found is not None
+        return found[1]
+
+    async def post(
+        self, path: str, fields: dict[str, Any] | None = None, *, csrf: str | None = None, **headers: str
+    ) -> httpx.Response:
+        sent = {"origin": "http://localhost", **headers}
+        token = csrf if csrf is not None else await self.csrf()
+        return await self.client.post(path, data={"csrf": token, **(fields or {})}, headers=sent)

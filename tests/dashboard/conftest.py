@@ -1,0 +1,35 @@
+"""Debian's Chromium. Without it, its tests are skipped, or fail if CI=true."""
+
+import os
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, async_playwright
+
+from tests.dashboard.browsing import Served
+from tests.support.http import served
+from tests.support.service_world import ServiceWorld
+
+_CHROMIUM = "/usr/bin/chromium"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    """A headless Chromium for the tests of a module."""
+    if not os.path.exists(_CHROMIUM):  # noqa: ASYNC240, PTH110 - once, before anything runs
+        reason = f"there is no {_CHROMIUM}: install Debian's package chromium"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    async with async_playwright() as playwright:
+        opened = await playwright.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        await opened.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def site(world: ServiceWorld, browser: Browser) -> AsyncIterator[Served]:
+    """The world's dashboard on a real socket, and a browser."""
+    async with served(world) as base:
+        yield Served(world, browser, base.replace("127.0.0.1", "localhost") + "/dashboard")

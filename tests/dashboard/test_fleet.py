@@ -1,0 +1,178 @@
+"""The fleet, in a browser and without."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+
+from tests.dashboard.browsing import Crafted, Served, findings, overflow, sign_in
+from tests.support.service_world import ServiceWorld
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+CORPUS = (
+    "<script>document.title='owned'</script>",
+    "<img src=x onerror=\"document.title='owned'\">",
+    "\"><svg onload=document.title='owned'>",
+    "'-document.title='owned'-'",
+    "javascript:document.title='owned'",
+    "{{ 7 * 7 }}${7*7}<%= 7*7 %>",
+    "</title><script>document.title='owned'</script>",
+    "<a href=\"javascript:document.title='owned'\">x</a>",
+    "<div hx-get='/dashboard' hx-trigger='load' hx-on:load=\"document.title='owned'\">",
+    "&lt;b&gt; &amp;",
+)
+
+
+@contextmanager
+def statements() -> Iterator[list[str]]:
+    """The statements that the service executes meanwhile."""
+    found: list[str] = []
+
+    def note(*given: object) -> None:
+        found.append(str(given[2]))
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        yield found
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+
+
+async def test_fleet_shows_what_every_agent_spends(site: Served) -> None:
+    world = site.world
+    policy = await world.policy(maxPerDay="20", maxPerMonth="100")
+    spender = await world.wallet(policy["policy_id"], label="Ad buyer", tags=["ads"])
+    await world.wallet(policy["policy_id"], label="Idle one", tags=["research"])
+    payee = await world.payee()
+    await world.pay(spender, payee, "12.50")
+    await world.pay(spender, payee, "12.50")
+
+    async with site.visit("viewer") as page:
+        await page.goto(site.base)
+        row = page.get_by_role("row").filter(has_text="Ad buyer")
+        text = await row.inner_text()
+        assert "87.50" in text
+        assert "12.50 of 20.00" in text
+        assert "12.50 of 100.00" in text
+        assert "Policy violation" in text
+        assert await findings(page) == []
+        assert await page.get_by_role("link", name="API reference").count() == 1
+        await page.get_by_label("Search").fill("ad b")
+        await page.get_by_role("button", name="Show").click()
+        assert "q=ad+b" in page.url
+        assert await page.get_by_role("link", name="Idle one").count() == 0
+        await page.get_by_role("link", name="ads").click()
+        assert "tag=ads" in page.url
+        await page.goto(site.base)
+        await page.get_by_role("link", name="Spent").click()
+        await page.get_by_role("columnheader", name="Spent").wait_for()
+        assert "sort=spent" in page.url
+        first = page.locator("tbody tr").first
+        assert "Ad buyer" in await first.inner_text()
+    for options in ({"viewport": {"width": 390, "height": 844}}, {"color_scheme": "dark"}):
+        async with site.visit("admin", **options) as page:
+            await page.goto(site.base)
+            assert await findings(page) == []
+            assert await overflow(page) <= 0
+    assert site.violations == []
+
+
+async def test_selected_vaults_are_frozen(site: Served) -> None:
+    world = site.world
+    chosen = [await world.wallet(label=f"Chosen {number}") for number in range(2)]
+    spared = await world.wallet(label="Spared")
+    async with site.visit("operator") as page:
+        await page.goto(site.base)
+        for number in range(2):
+            await page.get_by_label(f"Select Chosen {number}").check()
+        await page.get_by_role("button", name="Freeze selected").click()
+        await page.get_by_text("The selected vaults are frozen.").wait_for()
+    for wallet, status in (*((one, "frozen") for one in chosen), (spared, "active")):
+        assert (await world.ok("GET", f"/v1/wallets/{wallet['wallet_id']}"))["status"] == status
+
+
+async def test_bulk_freeze_of_another_organisations_vault_is_refused(own_world: ServiceWorld) -> None:
+    wallet = await own_world.wallet()
+    other = await own_world.organisation("other")
+    token = sign_in(own_world, "admin", org=other)
+    answer = await Crafted(own_world, token).post("/dashboard/freeze", {"wallet_id": wallet["wallet_id"]})
+    assert answer.status_code == 404
+    assert (await own_world.ok("GET", f"/v1/wallets/{wallet['wallet_id']}"))["status"] == "active"
+
+
+async def test_all_is_paused_at_once_and_resumed_after_a_step_up(own_world: ServiceWorld) -> None:
+    world = own_world
+    wallet, payee = await world.wallet(), await world.payee()
+    admin = Crafted(world, sign_in(world, "admin", stepped_up=False))
+    assert (await admin.post("/dashboard/pause")).headers["location"] == "/dashboard?done=paused"
+    assert (await world.pay(wallet, payee, "1")).json()["error"]["code"] == "org_paused"
+    assert "All vaults are paused" in (await admin.client.get("/dashboard")).text
+    assert (await admin.post("/dashboard/unpause")).status_code == 403
+    token = sign_in(world, "admin")
+    assert (await Crafted(world, token).post("/dashboard/unpause")).headers["location"] == "/dashboard?done=unpaused"
+    assert (await world.pay(wallet, payee, "1")).status_code == 200
+
+
+async def test_texts_with_markup_are_shown_as_they_are(site: Served) -> None:
+    world = site.world
+    for text in CORPUS:
+        await world.wallet(label=text, tags=[text[:40]], funds=None)
+    async with site.visit("admin") as page:
+        await page.goto(site.base)
+        shown = await page.locator("main").inner_text()
+        for text in CORPUS:
+            assert text in shown
+        assert await page.title() == "Fleet · Agent Vault"
+        await page.goto(f"{site.base}?q=%22%3E%3Cscript%3Edocument.title%3D1%3C/script%3E&done=%3Cb%3E&sort=%3Cb%3E")
+        assert await page.title() == "Fleet · Agent Vault"
+    assert site.violations == []
+
+
+async def test_query_that_is_not_understood_says_so(world: ServiceWorld) -> None:
+    me = Crafted(world, sign_in(world, "viewer"))
+    answer = await me.client.get("/dashboard?sort=size")
+    assert answer.status_code == 200
+    assert "sort: must be" in answer.text
+
+
+async def test_page_is_fast_and_small_with_ten_thousand_vaults(own_world: ServiceWorld) -> None:
+    world = own_world
+    made = await world.wallet(tags=["many"])
+    _multiply(world, made["wallet_id"], 10_000)
+    me = Crafted(world, sign_in(world, "viewer"))
+    for query in ("", "?sort=spent&dir=desc", "?q=copy+99", "?sort=balance&dir=asc&page=300", "?tag=many"):
+        await me.client.get(f"/dashboard{query}")
+        began = time.process_time()
+        with statements() as executed:
+            answer = await me.client.get(f"/dashboard{query}")
+        assert time.process_time() - began < 0.5, query
+        assert len(answer.content) < 200_000
+        assert answer.text.count('name="wallet_id"') == 0
+        assert answer.text.count('scope="row"') == 30
+        # The sums, and the table: its count, its rows, what they spent.
+        assert 2 < len([one for one in executed if "wallets" in one or "FROM transactions" in one]) <= 4
+
+
+def _multiply(world: ServiceWorld, wallet_id: str, count: int) -> None:
+    """Copy a wallet's rows, as if the organisation had so many."""
+
+    def work(conn: object) -> None:
+        execute = conn.exec_driver_sql  # type: ignore[attr-defined]
+        for table, names in (
+            ("wallets", ("wallet_id", "vault")),
+            ("wallet_details", ("wallet_id", "vault", "agent_id")),
+        ):
+            columns = [row[1] for row in execute(f"PRAGMA table_info({table})")]
+            chosen = ", ".join(f"{one} || n" if one in names else one for one in columns)
+            chosen = chosen.replace("label", "'copy ' || n") if table == "wallet_details" else chosen
+            execute(
+                f"WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < {count}) "
+                f"INSERT INTO {table} SELECT {chosen} FROM {table}, c WHERE wallet_id = '{wallet_id}'"
+            )
+        execute(f"INSERT INTO wallet_tags SELECT wallet_id, 'many' FROM wallets WHERE wallet_id <> '{wallet_id}'")
+
+    world.service.db.write_now(work)
