@@ -1,6 +1,7 @@
 """How pages show amounts, times, addresses and shares: in one way everywhere."""
 
 from datetime import UTC, datetime
+from urllib.parse import urlsplit
 
 from markupsafe import Markup
 
@@ -9,6 +10,7 @@ from app.core.timestamps import iso_ms, parse_iso_ms
 
 _SHOWN_OF_ADDRESS = 4
 _LONG = 14
+_TIME = '<time datetime="{0}" title="{1} UTC">{2}</time>'
 
 
 def usdc(amount: int | str | None) -> str:
@@ -20,16 +22,19 @@ def usdc(amount: int | str | None) -> str:
     return f"{int(whole):,}.{fraction or '00'}"
 
 
-def moment(value: int | str | None) -> Markup | str:
-    """Return a time, in Unix milliseconds or ISO 8601, as `<time>`: a script shows the reader's zone, the title UTC."""
+def moment(value: int | str | None, *, exact: bool = False) -> Markup | str:
+    """Return a time, in Unix milliseconds or ISO 8601, as `<time>`: a script shows the reader's zone, the title UTC.
+
+    ``exact`` shows its milliseconds, too.
+    """
     if value is None:
         return "-"
     milliseconds = parse_iso_ms(value) if isinstance(value, str) else value
     machine = iso_ms(milliseconds)
     shown = datetime.fromtimestamp(milliseconds // 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    return Markup('<time datetime="{0}" title="{1} UTC">{2}</time>').format(
-        machine, f"{shown}.{milliseconds % 1000:03}", shown
-    )
+    precise = f"{shown}.{milliseconds % 1000:03}"
+    marked = '<time datetime="{0}" title="{1} UTC" data-ms>{1}</time>' if exact else _TIME
+    return Markup(marked).format(machine, precise, shown)  # noqa: S704 - constant markup, values escaped
 
 
 def short(address: str | None) -> Markup | str:
@@ -47,4 +52,9 @@ def words(code: str) -> str:
     return code.replace("_", " ").replace(".", ": ").capitalize()
 
 
-FILTERS = {"usdc": usdc, "moment": moment, "short": short, "words": words}
+def host(url: str) -> str:
+    """Return the host of an explorer's link."""
+    return urlsplit(url).hostname or url
+
+
+FILTERS = {"host": host, "usdc": usdc, "moment": moment, "short": short, "words": words}

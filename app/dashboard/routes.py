@@ -2,11 +2,15 @@
 
 from starlette.routing import Route
 
-from app.dashboard import fleet, people, sign_in
+from app.dashboard import approvals, feed, fleet, live, people, sign_in, vault
 from app.dashboard.site import static
 
 routes: list[Route] = [
     *fleet.routes,
+    *vault.routes,
+    *feed.routes,
+    *live.routes,
+    *approvals.routes,
     *sign_in.routes,
     *people.routes,
     Route("/dashboard/static/{path:path}", static, methods=["GET"]),

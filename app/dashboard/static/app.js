@@ -106,10 +106,22 @@ document.addEventListener("change", (event) => {
 // Live events: one connection a browser, shared by its visible pages; where there are no shared workers, one a visible
 // page. What is live on a page names `live` as its htmx trigger.
 
-let latest;
+const waiting = new Set();
+let timer = null;
+
 function arrived(message) {
-  clearTimeout(latest);
-  latest = setTimeout(() => htmx.trigger(document.body, "live", JSON.parse(message)), 100);
+  const { wallets } = message ? JSON.parse(message) : {};
+  for (const one of wallets ?? ["*"]) waiting.add(one);
+  // The first event of a burst is shown soon, the others with it.
+  timer ??= setTimeout(refresh, 250);
+}
+
+function refresh() {
+  timer = null;
+  const all = waiting.has("*");
+  for (const part of document.querySelectorAll("[hx-trigger=live]"))
+    if (all || !part.dataset.wallet || waiting.has(part.dataset.wallet)) htmx.trigger(part, "live");
+  waiting.clear();
 }
 
 function connect(stream, worker) {
@@ -121,11 +133,12 @@ function connect(stream, worker) {
   }
   const source = new EventSource(stream);
   source.onmessage = (event) => arrived(event.data);
+  source.onopen = () => arrived(null);
   return () => source.close();
 }
 
 const { stream, worker } = document.body.dataset;
-if (stream && document.querySelector('[hx-trigger*="live"]')) {
+if (stream && document.querySelector("[hx-trigger=live]")) {
   let disconnect = null;
   let hidden = false;
   const follow = () => {
@@ -133,7 +146,7 @@ if (stream && document.querySelector('[hx-trigger*="live"]')) {
     if (visible && !disconnect) {
       disconnect = connect(stream, worker);
       // What came while the page was hidden.
-      if (hidden) htmx.trigger(document.body, "live", {});
+      if (hidden) arrived(null);
     } else if (!visible && disconnect) {
       disconnect();
       disconnect = null;

@@ -7,8 +7,15 @@ let source = null;
 function follow(stream) {
   if (pages.size && !source) {
     source = new EventSource(stream);
-    source.onmessage = (event) => {
-      for (const page of pages) page.postMessage(event.data);
+    const tell = (message) => {
+      for (const page of pages) page.postMessage(message);
+    };
+    source.onmessage = (event) => tell(event.data);
+    // After an interruption, such as a restart of the service, pages have missed something.
+    let opened = false;
+    source.onopen = () => {
+      if (opened) tell(null);
+      opened = true;
     };
   } else if (!pages.size && source) {
     source.close();

@@ -1,0 +1,46 @@
+"""Approvals: payments that wait for an operator."""
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from app.access.auth import OPERATORS, READERS
+from app.approvals import service as approvals
+from app.approvals.models import ListApprovals
+from app.dashboard.pages import View, action, page
+from app.store.wallets import labels
+from app.submission.idempotency import Claim
+
+_SHOWN = 50
+
+
+@page(roles=READERS)
+async def show(view: View) -> Response:
+    """Show what waits for a decision, and what was decided."""
+    by = view.principal
+    waiting = await approvals.page(view.service, by, ListApprovals(status="pending", limit=_SHOWN))
+    recent = await approvals.page(view.service, by, ListApprovals(limit=_SHOWN))
+    decided = [one for one in recent.data if one.status != "pending"]
+    ids = {one.wallet_id for one in (*waiting.data, *decided)}
+    named = await view.service.db.read(lambda conn: labels(conn, ids))
+    return view.render("approvals.html", waiting=waiting, decided=decided, labels=named)
+
+
+@action(roles=OPERATORS, back=show, step_up=True)
+async def approve(view: View) -> str:
+    """Approve a payment."""
+    await approvals.approve(view.service, view.principal, Claim(view.service.db), view.path("approval_id"))
+    return view.url("approvals", done="approved")
+
+
+@action(roles=OPERATORS, back=show)
+async def reject(view: View) -> str:
+    """Reject a payment, or withdraw its approval."""
+    await approvals.reject(view.service, view.principal, Claim(view.service.db), view.path("approval_id"))
+    return view.url("approvals", done="rejected")
+
+
+routes = [
+    Route("/dashboard/approvals", show, methods=["GET"]),
+    Route("/dashboard/approvals/{approval_id}/approve", approve, methods=["POST"]),
+    Route("/dashboard/approvals/{approval_id}/reject", reject, methods=["POST"]),
+]

@@ -1,0 +1,99 @@
+"""A vault: what it holds and may still spend, what it did, and its brake."""
+
+from contextlib import suppress
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from app.access.auth import ADMINS, OPERATORS, READERS
+from app.chain.errors import ChainUnavailable, RpcError
+from app.dashboard.pages import View, action, page
+from app.escrows import service as escrows
+from app.escrows.models import ListEscrows
+from app.policies import service as policies
+from app.submission.idempotency import Claim
+from app.transactions import service as transactions
+from app.transactions.models import ListWalletTransactions
+from app.wallets import fleet, sessions
+from app.wallets import service as wallets
+from app.wallets.models import MIN_TTL, RotateToken, SessionToken, UpdateWallet
+
+_SHOWN = 30
+
+
+@page(roles=READERS)
+async def show(view: View) -> Response:
+    """Show a vault."""
+    return await _show(view)
+
+
+async def _show(view: View, token: SessionToken | None = None) -> Response:
+    service, by, wallet_id = view.service, view.principal, view.path("wallet_id")
+    found = await wallets.find(service, by.org, wallet_id)
+    listed = ListWalletTransactions(limit=_SHOWN, cursor=view.request.query_params.get("cursor"))
+    return view.render(
+        "vault.html",
+        wallet=found,
+        policy=await policies.get(service, by, found.policy.policy_id),
+        spent=await fleet.spent_by(service, wallet_id),
+        transactions=await transactions.page(service, by, listed, wallet_id, None),
+        escrows=await escrows.page(service, by, ListEscrows(wallet_id=wallet_id, limit=10)),
+        policies=(await policies.list_all(service, by)).data if by.role == "admin" else [],
+        session_live=found.session_authority is not None and found.session_expires_at > service.clock.now(),
+        token=token,
+    )
+
+
+@action(roles=OPERATORS, back=show)
+async def freeze(view: View) -> str:
+    """Freeze the vault: the brake's way, which overtakes all payments that wait."""
+    return await _update(view, UpdateWallet(status="frozen"), "frozen")
+
+
+@action(roles=ADMINS, back=show, step_up=True)
+async def unfreeze(view: View) -> str:
+    """Make the vault active again."""
+    return await _update(view, UpdateWallet(status="active"), "unfrozen")
+
+
+@action(roles=ADMINS, back=show, step_up=True)
+async def attach(view: View) -> str:
+    """Put the vault under another policy."""
+    return await _update(view, view.body(UpdateWallet), "policy")
+
+
+async def _update(view: View, body: UpdateWallet, notice: str) -> str:
+    wallet_id = view.path("wallet_id")
+    await wallets.update(view.service, view.principal, Claim(view.service.db), wallet_id, body)
+    # The chain has confirmed it; the next page is to show it.
+    with suppress(ChainUnavailable, RpcError):
+        await view.service.catch_up()
+    return view.url("vaults", wallet_id, done=notice)
+
+
+@action(roles=OPERATORS, back=show, step_up=True)
+async def rotate(view: View) -> Response:
+    """Rotate the session token, and show the new one this once."""
+    wallet_id = view.path("wallet_id")
+    seconds = view.typed("ttl_seconds")
+    body = view.body(RotateToken, ttl_seconds=int(seconds) if seconds.isdecimal() and len(seconds) < 10 else seconds)
+    made = await sessions.rotate(view.service, view.principal, Claim(view.service.db), wallet_id, body, None)
+    return await _show(view, made)
+
+
+@action(roles=OPERATORS, back=show)
+async def revoke(view: View) -> str:
+    """End the session: the token is replaced by one that nobody learns, and that ends in a minute."""
+    wallet_id, body = view.path("wallet_id"), RotateToken(ttl_seconds=MIN_TTL)
+    await sessions.rotate(view.service, view.principal, Claim(view.service.db), wallet_id, body, None)
+    return view.url("vaults", wallet_id, done="session-revoked")
+
+
+routes = [
+    Route("/dashboard/vaults/{wallet_id}", show, methods=["GET"]),
+    Route("/dashboard/vaults/{wallet_id}/freeze", freeze, methods=["POST"]),
+    Route("/dashboard/vaults/{wallet_id}/unfreeze", unfreeze, methods=["POST"]),
+    Route("/dashboard/vaults/{wallet_id}/policy", attach, methods=["POST"]),
+    Route("/dashboard/vaults/{wallet_id}/session", rotate, methods=["POST"]),
+    Route("/dashboard/vaults/{wallet_id}/session/revoke", revoke, methods=["POST"]),
+]

@@ -1,0 +1,109 @@
+"""The feed, live and filtered; approvals."""
+
+import asyncio
+
+import httpx
+import pytest
+
+from app.dashboard.live import FeedHub
+from tests.dashboard.browsing import Crafted, Served, findings, forget_step_up, log, overflow, sign_in
+from tests.support.service_world import ServiceWorld
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def test_event_is_in_an_open_page_at_once(site: Served) -> None:
+    world = site.world
+    async with site.visit("viewer") as page:
+        await page.goto(f"{site.base}/feed")
+        assert await findings(page) == []
+        await world.wallet(label="Newcomer", funds=None)
+        await page.get_by_text("Newcomer").first.wait_for(timeout=3_000)
+        stamp = await page.locator("time").first.get_attribute("title")
+        assert stamp is not None
+        assert stamp.endswith(" UTC")
+        await page.get_by_text("Details").first.click()
+        assert '"event": "wallet.created"' in await page.locator("pre").first.inner_text()
+    async with site.visit("viewer", viewport={"width": 390, "height": 844}, color_scheme="dark") as page:
+        await page.goto(f"{site.base}/feed")
+        assert await findings(page) == []
+        assert await overflow(page) <= 0
+    assert site.violations == []
+
+
+async def test_feed_is_filtered_by_severity_type_and_vault(world: ServiceWorld) -> None:
+    wallet, other = await world.wallet(label="Frosty"), await world.wallet(label="Other")
+    await world.ok("PATCH", f"/v1/wallets/{wallet['wallet_id']}", {"status": "frozen"})
+    me = Crafted(world, sign_in(world, "viewer"))
+    critical = (await me.client.get("/dashboard/feed?severity=critical&type=&from=&to=")).text
+    assert "Frosty" in critical
+    assert "Other" not in critical
+    of_wallet = (await me.client.get(f"/dashboard/feed?wallet_id={other['wallet_id']}&type=wallet.created")).text
+    assert "Other" in of_wallet
+    assert "Frosty" not in of_wallet
+    assert "Nothing happened yet that matches" in (await me.client.get("/dashboard/feed?to=2020-01-01")).text
+    for wrong in ("severity=loud", "from=yesterday", "wallet_id=wal_none", "page=2"):
+        answer = await me.client.get(f"/dashboard/feed?{wrong}")
+        assert answer.status_code == 200
+        assert 'class="notice bad"' in answer.text
+
+
+async def test_hub_tells_only_the_organisations_own_pages(own_world: ServiceWorld) -> None:
+    hub = FeedHub(own_world.service.db)
+    with hub.listen(own_world.org) as mine, hub.listen("other") as theirs:
+        await asyncio.sleep(0)
+        await own_world.wallet(funds=None)
+        async with asyncio.timeout(5):
+            assert (await mine.get()).type == "wallet.created"
+        assert theirs.empty()
+
+
+async def test_stream_ends_with_its_session(site: Served) -> None:
+    token = sign_in(site.world, "viewer")
+    me = Crafted(site.world, token)
+    base = site.base.removesuffix("/dashboard")
+    async with (
+        httpx.AsyncClient(cookies={"agent-vault-session": token}, timeout=20) as client,
+        client.stream("GET", f"{base}/dashboard/stream") as answer,
+    ):
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        await me.post("/dashboard/sign-out")
+        await site.world.wallet(funds=None)
+        async with asyncio.timeout(10):
+            assert [one async for one in answer.aiter_lines() if one.startswith("data")] == []
+    nobody = await Crafted(site.world).client.get("/dashboard/stream")
+    assert nobody.status_code == 303
+
+
+async def test_payment_above_the_threshold_is_approved_after_a_step_up(site: Served) -> None:
+    world = site.world
+    policy = await world.policy(requireCoSign="5")
+    wallet, payee = await world.wallet(policy["policy_id"], label="Spender"), await world.payee()
+    session, key = await world.session(wallet), world.key("agent", wallet["wallet_id"])
+    for amount in ("6", "7"):
+        assert (await world.pay(wallet, payee, amount, session=session, key=key)).status_code == 402
+    async with site.visit("operator") as page:
+        await page.goto(f"{site.base}/approvals")
+        assert await page.title() == "(2) Approvals · Agent Vault"
+        assert await findings(page) == []
+        row = page.get_by_role("row").filter(has_text="6.00")
+        await row.get_by_role("button", name="Approve").click()
+        await page.get_by_text("The payment was approved.").wait_for()
+        row = page.get_by_role("row").filter(has_text="7.00")
+        await row.get_by_role("button", name="Reject").click()
+        await page.get_by_text("The payment was rejected.").wait_for()
+        assert await page.title() == "Approvals · Agent Vault"
+    assert (await world.pay(wallet, payee, "6", session=session, key=key)).status_code == 200
+    assert log(world, "approval.approve")[0].actor.type == "person"
+    assert site.violations == []
+
+    await world.pay(wallet, payee, "8", session=session, key=key)
+    [waiting] = (await world.ok("GET", "/v1/approvals?status=pending"))["data"]
+    operator = Crafted(world, sign_in(world, "operator"))
+    csrf = await operator.csrf()
+    forget_step_up(world)
+    answer = await operator.post(f"/dashboard/approvals/{waiting['approval_id']}/approve", csrf=csrf)
+    assert answer.status_code == 403
+    assert (await operator.post("/dashboard/approvals/apr_none/reject", csrf=csrf)).status_code == 404
+    viewer = Crafted(world, sign_in(world, "viewer"))
+    assert (await viewer.post(f"/dashboard/approvals/{waiting['approval_id']}/reject")).status_code == 403

@@ -1,0 +1,150 @@
+"""A vault's page: what it shows, and its brake, in one browser and in another."""
+
+import time
+
+import pytest
+
+from tests.dashboard.browsing import Crafted, Served, findings, forget_step_up, log, overflow, sign_in
+from tests.dashboard.test_fleet import CORPUS
+from tests.support.service_world import ServiceWorld
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def test_vault_shows_limits_refusals_and_explorer_links(site: Served) -> None:
+    world = site.world
+    policy = await world.policy(maxPerTx="10", maxPerDay="20", name="Ads")
+    wallet = await world.wallet(policy["policy_id"], label="Ad buyer")
+    payee = await world.payee()
+    paid = (await world.pay(wallet, payee, "7.50", body={"memo": "clicks"})).json()
+    await world.pay(wallet, payee, "12")
+    for options in ({}, {"viewport": {"width": 390, "height": 844}}, {"color_scheme": "dark"}):
+        async with site.visit("admin", **options) as page:
+            await page.goto(site.base)
+            await page.get_by_role("link", name="Ad buyer").click()
+            await page.get_by_role("heading", name="Ad buyer").wait_for()
+            text = await page.locator("main").inner_text()
+            assert "7.50 of 20.00" in text
+            assert "12.50 left" in text
+            assert "Max per tx: 12.00 of 10.00" in text
+            assert "clicks" in text
+            link = page.get_by_role("link", name="explorer.solana.com").first
+            assert paid["tx_signature"] in str(await link.get_attribute("href"))
+            freeze = page.get_by_role("button", name="Freeze", exact=True)
+            box = await freeze.bounding_box()
+            assert box is not None
+            assert box["y"] + box["height"] < 844
+            assert await findings(page) == []
+            assert await overflow(page) <= 0
+    assert site.violations == []
+
+
+async def test_freeze_is_one_click_and_another_browser_sees_it(site: Served) -> None:
+    world = site.world
+    wallet, payee = await world.wallet(label="Runaway"), await world.payee()
+    async with site.visit("operator") as page, site.visit("admin") as other:
+        for one in (page, other):
+            await one.goto(f"{site.base}/vaults/{wallet['wallet_id']}")
+        await page.get_by_role("button", name="Freeze", exact=True).click()
+        await page.get_by_text("Frozen. The chain refuses its payments").wait_for()
+        assert await page.locator(".badge.frozen").inner_text() == "Frozen"
+        refused = (await world.pay(wallet, payee, "1")).json()
+        assert refused["error"]["code"] == "wallet_frozen"
+        assert await page.get_by_role("button", name="Unfreeze").count() == 0
+        await other.locator(".badge.frozen").wait_for()
+
+        await other.get_by_role("button", name="Unfreeze").click()
+        await page.locator(".badge.active").wait_for()
+    assert (await world.pay(wallet, payee, "1")).status_code == 200
+    assert log(world, "wallet.freeze")[0].actor.type == "person"
+    assert site.violations == []
+
+
+async def test_freeze_is_effective_within_two_seconds(world: ServiceWorld) -> None:
+    wallet, payee = await world.wallet(), await world.payee()
+    operator = Crafted(world, sign_in(world, "operator"))
+    csrf = await operator.csrf()
+    began = time.monotonic()
+    answer = await operator.post(f"/dashboard/vaults/{wallet['wallet_id']}/freeze", csrf=csrf)
+    assert time.monotonic() - began < 2
+    assert answer.status_code == 303
+    assert (await world.pay(wallet, payee, "1")).json()["error"]["code"] == "wallet_frozen"
+    assert '<span class="badge frozen">Frozen</span>' in (await operator.client.get(answer.headers["location"])).text
+
+
+async def test_freeze_in_the_eighth_tab_waits_for_no_stream(site: Served) -> None:
+    wallet = await site.world.wallet(label="Busy")
+    async with site.visit("operator") as first:
+        tabs = [first, *[await first.context.new_page() for _ in range(7)]]
+        for tab in tabs:
+            await tab.goto(f"{site.base}/vaults/{wallet['wallet_id']}")
+        await tabs[-1].get_by_role("button", name="Freeze", exact=True).click()
+        await tabs[-1].locator(".badge.frozen").wait_for()
+
+
+async def test_change_of_a_vault_that_needs_a_step_up_waits_for_it(world: ServiceWorld) -> None:
+    wallet, policy = await world.wallet(), await world.policy(maxPerTx="1")
+    path = f"/dashboard/vaults/{wallet['wallet_id']}"
+    admin = Crafted(world, sign_in(world, "admin"))
+    csrf = await admin.csrf()
+    await admin.post(f"{path}/freeze", csrf=csrf)
+    forget_step_up(world)
+    for place, fields in (("unfreeze", {}), ("policy", {"policy_id": policy["policy_id"]}), ("session", {})):
+        answer = await admin.post(f"{path}/{place}", fields, csrf=csrf)
+        assert answer.status_code == 403
+        assert "Confirm that it is you" in answer.text
+    shown = await world.ok("GET", f"/v1/wallets/{wallet['wallet_id']}")
+    assert (shown["status"], shown["policy"]["policy_id"]) == ("frozen", wallet["policy"]["policy_id"])
+    again = Crafted(world, sign_in(world, "admin"))
+    assert (await again.post(f"{path}/unfreeze")).status_code == 303
+    assert (await again.post(f"{path}/policy", {"policy_id": policy["policy_id"]})).status_code == 303
+    shown = await world.ok("GET", f"/v1/wallets/{wallet['wallet_id']}")
+    assert (shown["status"], shown["policy"]["policy_id"]) == ("active", policy["policy_id"])
+
+
+async def test_session_is_opened_shown_once_and_revoked(world: ServiceWorld) -> None:
+    wallet, payee = await world.wallet(), await world.payee()
+    path = f"/dashboard/vaults/{wallet['wallet_id']}"
+    operator = Crafted(world, sign_in(world, "operator"))
+    wrong = await operator.post(f"{path}/session", {"ttl_seconds": "soon"})
+    assert wrong.status_code == 400
+    assert 'value="soon"' in wrong.text
+    assert "must be a whole number" in wrong.text
+    opened = await operator.post(f"{path}/session", {"ttl_seconds": "3600"})
+    token = opened.text.partition('value="avs_')[2].partition('"')[0]
+    assert (await world.pay(wallet, payee, "1", session=f"avs_{token}")).status_code == 200
+    assert token not in (await operator.client.get(path)).text
+    assert (await operator.post(f"{path}/session/revoke")).status_code == 303
+    refused = await world.pay(wallet, payee, "1", session=f"avs_{token}")
+    assert refused.json()["error"]["code"] == "session_token_invalid"
+
+
+async def test_vault_of_another_organisation_is_not_found_and_on_record(own_world: ServiceWorld) -> None:
+    wallet = await own_world.wallet()
+    other = await own_world.organisation("other")
+    stranger = Crafted(own_world, sign_in(own_world, "admin", org=other))
+    path = f"/dashboard/vaults/{wallet['wallet_id']}"
+    assert (await stranger.client.get(path)).status_code == 404
+    for place in ("freeze", "unfreeze", "session", "session/revoke", "policy"):
+        assert (await stranger.post(f"{path}/{place}", {"policy_id": "pol_locked"})).status_code == 404
+    assert (await own_world.ok("GET", f"/v1/wallets/{wallet['wallet_id']}"))["status"] == "active"
+    viewer = Crafted(own_world, sign_in(own_world, "viewer"))
+    for place in ("freeze", "unfreeze", "session", "session/revoke", "policy"):
+        assert (await viewer.post(f"{path}/{place}")).status_code == 403
+
+
+async def test_memos_and_tasks_with_markup_are_shown_as_they_are(site: Served) -> None:
+    world = site.world
+    wallet, payee = await world.wallet(label=CORPUS[0], tags=[CORPUS[1][:40]]), await world.payee()
+    for text in CORPUS:
+        await world.pay(wallet, payee, "0.01", body={"memo": text})
+    async with site.visit("admin") as page:
+        await page.goto(f"{site.base}/vaults/{wallet['wallet_id']}")
+        shown = await page.locator("main").inner_text()
+        for text in CORPUS:
+            assert text in shown
+        assert await page.title() == f"{CORPUS[0]} · Agent Vault"
+        await page.goto(f"{site.base}/feed")
+        assert CORPUS[0] in await page.locator("main").inner_text()
+        assert await page.title() == "Feed · Agent Vault"
+    assert site.violations == []
