@@ -60,7 +60,7 @@ class _Section:
     text: str
 
 
-class Site:
+class DocumentSite:
     """The pages of one service: what they show follows from its OpenAPI document and its other routes."""
 
     def __init__(self, document: Mapping[str, Any], others: Sequence[Route], base_url: str) -> None:

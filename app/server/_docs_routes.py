@@ -7,18 +7,18 @@ from starlette.routing import Route
 from app.core.errors import RequestError
 from app.docs.assets import ASSETS, EXPLORER_POLICY, PAGES_POLICY, PICTURE_POLICY, content, media_type
 from app.docs.layout import framed
-from app.docs.site import EXPLORER, MAX_QUERY, Site
+from app.docs.site import EXPLORER, MAX_QUERY, DocumentSite
 
 #: Scripts and styles are addressed by their content, so a browser may keep them.
 _KEPT = {"Cache-Control": "public, max-age=86400"}
 
 
-def _site(request: Request) -> Site:
+def _site(request: Request) -> DocumentSite:
     state = request.app.state
     if not hasattr(state, "site"):
         others = [route for route in request.app.routes if route.path not in state.openapi["paths"]]
-        state.site = Site(state.openapi, others, state.base_url)
-    site: Site = state.site
+        state.site = DocumentSite(state.openapi, others, state.base_url)
+    site: DocumentSite = state.site
     return site
 
 
