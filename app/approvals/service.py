@@ -44,6 +44,8 @@ from app.submission.refusals import business_error, error_name
 from app.wallets import service as wallets
 
 _DECISIONS = frozenset({"approve_payment", "close_approval"})
+#: The program's errors for an approval that the payment at hand cannot use.
+_UNUSABLE = frozenset({"WrongApproval", "ApprovalOutdated", "ApprovalExpired"})
 _APPROVE = PlanType("approve_payment", resent=False, waits_for=_DECISIONS)
 _CLOSE = PlanType("close_approval", resent=False, waits_for=_DECISIONS)
 PLAN_TYPES = (_APPROVE, _CLOSE)
@@ -98,7 +100,7 @@ async def find_usable(service: Service, expense: Expense, *, unusable: Collectio
 
 def is_unusable(service: Service, refused: RefusedError) -> bool:
     """Whether a simulation failed because of the approval: it is used up, or gone in a way the read models lack."""
-    return _is_gone(refused) or error_name(service.codec, refused) == "WrongApproval"
+    return _is_gone(refused) or error_name(service.codec, refused) in _UNUSABLE
 
 
 def _is_gone(refused: RefusedError) -> bool:

@@ -78,9 +78,10 @@ class Addresses:
         """Return the address of the account in which the organisation registered a recipient's address.
 
         It is derived from the organisation's address with a seed, so that the program computes it without a search. A
-        seed must be text, so it is the recipient's address without the highest bit of each byte.
+        seed must be text, so it is the SHA-256 of the recipient's address without the highest bit of each byte.
         """
-        return Pubkey.create_with_seed(org, bytes(byte & 0x7F for byte in bytes(address)).decode(), self.program_id)
+        digest = hashlib.sha256(bytes(address)).digest()
+        return Pubkey.create_with_seed(org, bytes(byte & 0x7F for byte in digest).decode(), self.program_id)
 
     def escrow(self, vault: Pubkey, counter: int) -> Pubkey:
         """Return the address of the vault's escrow number `counter`, counted from zero."""

@@ -111,6 +111,10 @@ class EscrowInstructions(Builder):
         """Release part of a disputed escrow, from nothing to all, and refund the rest."""
         return self._settle("resolve_dispute", {"released": released}, escrow, payer=payer, signer=arbiter)
 
+    def collect_escrow(self, escrow: OpenEscrow, *, payer: Pubkey) -> Instruction:
+        """Pay the shares of a split escrow whose side could not be paid before."""
+        return self._settle("collect_escrow", {}, escrow, payer=payer)
+
     def dispute_escrow(
         self, escrow: OpenEscrow, *, signer: Pubkey, reason_hash: bytes, evidence_hash: bytes
     ) -> Instruction:
@@ -124,10 +128,24 @@ class EscrowInstructions(Builder):
             escrow=escrow.address,
         )
 
-    def attested_message(self, escrow: Pubkey, kind: int, task_hash: bytes, output_hash: bytes) -> bytes:
-        """Return the message that is signed as a proof of this kind."""
-        words = f"agent-vault:v1:{PROOF_KINDS[kind]}".encode()
-        return words + bytes(self._addresses.program_id) + bytes(escrow) + task_hash + output_hash
+    def withdraw_dispute(self, escrow: OpenEscrow, *, signer: Pubkey) -> Instruction:
+        """Let the deadline of a disputed escrow run on."""
+        return self._build(
+            "withdraw_dispute",
+            {},
+            signer=signer,
+            vault=escrow.vault,
+            receiver=escrow.receiver,
+            escrow=escrow.address,
+        )
+
+    def attested_message(
+        self, genesis_hash: bytes, escrow: Pubkey, kind: int, task_hash: bytes, output_hash: bytes
+    ) -> bytes:
+        """Return the message that is signed as a proof of this kind, for the cluster with this genesis hash."""
+        words = f"agent-vault:v2:{PROOF_KINDS[kind]}".encode()
+        addresses = bytes(self._addresses.program_id) + bytes(escrow)
+        return words + genesis_hash + addresses + task_hash + output_hash
 
     def _settle(
         self,

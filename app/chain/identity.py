@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from solders.hash import Hash
+
 from app.chain.errors import ChainUnavailable
 from app.chain.rpc import Rpc
 from app.chain.transport import Transport
@@ -42,6 +44,11 @@ class ChainIdentity:
     genesis_hash: str
     program_id: str
     mint: str
+
+    @property
+    def genesis_bytes(self) -> bytes:
+        """The genesis hash as the program keeps it."""
+        return bytes(Hash.from_string(self.genesis_hash))
 
     @property
     def cluster(self) -> Cluster:

@@ -1,6 +1,5 @@
 """Builds the program's instructions: pure functions of addresses and values, one per instruction."""
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 from solders.compute_budget import set_compute_unit_limit
@@ -10,7 +9,7 @@ from solders.pubkey import Pubkey
 from app.chain.addresses import ASSOCIATED_TOKEN_PROGRAM, SYSTEM_PROGRAM, agent_hash, domain_digest, org_hash
 from app.chain.escrow_instructions import EscrowInstructions
 from app.chain.payment_instructions import PaymentInstructions
-from app.chain.rules import Rules
+from app.chain.policy_instructions import PolicyInstructions
 from app.core.identifiers import PRESET_POLICY_IDS
 from app.core.money import MAX_MICRO
 
@@ -31,11 +30,12 @@ _ORG_CHANGES = (
     "operator_daily_limit",
     "attestation_delay",
     "paused",
+    "authority_attaches",
 )
 _CREATE_IDEMPOTENT = b"\x01"
 
 
-class Instructions(PaymentInstructions, EscrowInstructions):
+class Instructions(PolicyInstructions, PaymentInstructions, EscrowInstructions):
     """Builds the instructions for one organisation. Amounts are micro-USDC, times Unix seconds.
 
     Every method raises `idl.codec.CodecError` for a value that does not fit its field.
@@ -47,13 +47,17 @@ class Instructions(PaymentInstructions, EscrowInstructions):
         payer: Pubkey,
         creator: Pubkey,
         org_id: str,
+        genesis_hash: bytes,
         operator: Pubkey,
         arbiter: Pubkey,
         verifier: Pubkey,
         operator_daily_limit: int = UNLIMITED,
         attestation_delay: int = 0,
     ) -> Instruction:
-        """Create the organisation with its reserve and presets; `creator` becomes the authority."""
+        """Create the organisation with its reserve and presets; `creator` becomes the authority.
+
+        `genesis_hash` is the cluster's, which the program cannot check.
+        """
         presets = {
             identifier.replace("pol_", "preset_"): self._addresses.preset(self.org, identifier)
             for identifier in PRESET_POLICY_IDS
@@ -63,6 +67,7 @@ class Instructions(PaymentInstructions, EscrowInstructions):
             {
                 "args": {
                     "org_hash": org_hash(org_id),
+                    "genesis_hash": genesis_hash,
                     "operator": operator,
                     "arbiter": arbiter,
                     "verifier": verifier,
@@ -77,101 +82,36 @@ class Instructions(PaymentInstructions, EscrowInstructions):
             **self._token_accounts(),
         )
 
-    def update_org(self, *, signer: Pubkey, **changes: Any) -> Instruction:
-        """Change the given settings of the organisation and keep the others."""
-        args = {"changes": {**dict.fromkeys(_ORG_CHANGES), **changes}}
+    def update_org(self, *, signer: Pubkey, expected_sequence: int | None = None, **changes: Any) -> Instruction:
+        """Change the given settings of the organisation and keep the others.
+
+        `expected_sequence` is the organisation's; only a pause alone can do without.
+        """
+        args = {"changes": {**dict.fromkeys(_ORG_CHANGES), **changes}, "expected_sequence": expected_sequence}
         return self._build("update_org", args, signer=signer)
 
     def accept_authority(self, *, new_authority: Pubkey) -> Instruction:
         """Make the proposed authority the authority."""
         return self._build("accept_authority", {}, new_authority=new_authority)
 
-    def create_policy(self, *, payer: Pubkey, authority: Pubkey, key: bytes, rules: Rules) -> Instruction:
-        """Create a policy without an allowlist."""
-        return self._build(
-            "create_policy",
-            {"key": key, "rules": rules.to_args()},
-            payer=payer,
-            authority=authority,
-            policy=self._addresses.policy(self.org, key),
-        )
-
-    def update_policy(
-        self,
-        *,
-        authority: Pubkey,
-        policy: Pubkey,
-        expected_version: int,
-        rules: Rules,
-        new_allowlist: Pubkey | None = None,
-        old_allowlist: Pubkey | None = None,
-        rent_receiver: Pubkey | None = None,
-    ) -> Instruction:
-        """Replace the rules of a policy that is still at `expected_version`, and its allowlist if one is given.
-
-        `old_allowlist` is closed, and its rent goes to `rent_receiver`, who paid it.
-        """
-        return self._build(
-            "update_policy",
-            {"expected_version": expected_version, "rules": rules.to_args()},
-            authority=authority,
-            policy=policy,
-            new_allowlist=new_allowlist,
-            old_allowlist=old_allowlist,
-            rent_receiver=rent_receiver,
-        )
-
-    def close_policy(
-        self,
-        *,
-        authority: Pubkey,
-        policy: Pubkey,
-        policy_rent_receiver: Pubkey,
-        allowlist: Pubkey | None = None,
-        allowlist_rent_receiver: Pubkey | None = None,
-    ) -> Instruction:
-        """Close a policy that no vault uses."""
-        return self._build(
-            "close_policy",
-            {},
-            authority=authority,
-            policy=policy,
-            policy_rent_receiver=policy_rent_receiver,
-            allowlist=allowlist,
-            allowlist_rent_receiver=allowlist_rent_receiver,
-        )
-
-    def write_allowlist(
+    def create_wallet(
         self,
         *,
         payer: Pubkey,
-        authority: Pubkey,
+        operator: Pubkey,
+        agent_id: str,
         policy: Pubkey,
-        version: int,
-        offset: int,
-        entries: Sequence[bytes],
-        seal: bool,
+        session: Session | None = None,
+        authority: Pubkey | None = None,
     ) -> Instruction:
-        """Write a chunk of the policy's next allowlist, `version`; entries ascend across all chunks."""
-        return self._build(
-            "write_allowlist",
-            {"offset": offset, "entries": list(entries), "seal": seal},
-            payer=payer,
-            authority=authority,
-            policy=policy,
-            allowlist=self._addresses.allowlist(policy, version),
-        )
-
-    def create_wallet(
-        self, *, payer: Pubkey, operator: Pubkey, agent_id: str, policy: Pubkey, session: Session | None = None
-    ) -> Instruction:
-        """Create the agent's vault and its token account."""
+        """Create the agent's vault and its token account. `authority` signs where only it attaches policies."""
         vault = self._addresses.vault(self.org, agent_id)
         return self._build(
             "create_wallet",
             {"agent_hash": agent_hash(agent_id), "session": _session(session)},
             payer=payer,
             operator=operator,
+            authority=authority,
             policy=policy,
             vault=vault,
             vault_tokens=self._addresses.token_account(vault),
@@ -186,22 +126,37 @@ class Instructions(PaymentInstructions, EscrowInstructions):
         session: Session | None = None,
         policy: Pubkey | None = None,
         new_policy: Pubkey | None = None,
+        authority: Pubkey | None = None,
     ) -> Instruction:
-        """Give the vault a session authority, move it from `policy` to `new_policy`, or both."""
+        """Give the vault a session authority, move it from `policy` to `new_policy`, or both.
+
+        `authority` signs where only it attaches policies.
+        """
         return self._build(
             "update_wallet",
             {"session": _session(session)},
             operator=operator,
+            authority=authority,
             vault=vault,
             policy=policy,
             new_policy=new_policy,
         )
 
     def freeze_wallet(
-        self, *, signer: Pubkey, vault: Pubkey, policy: Pubkey, action: Literal["Freeze", "Unfreeze", "Expire"]
+        self,
+        *,
+        signer: Pubkey,
+        vault: Pubkey,
+        policy: Pubkey,
+        action: Literal["Freeze", "Unfreeze", "Expire"],
+        expected_sequence: int | None = None,
     ) -> Instruction:
-        """Freeze the vault, unfreeze it, or record that its policy expired."""
-        return self._build("freeze_wallet", {"action": action}, signer=signer, vault=vault, policy=policy)
+        """Freeze the vault, unfreeze it, or record that its policy expired.
+
+        To unfreeze, `expected_sequence` is the vault's.
+        """
+        args = {"action": action, "expected_sequence": expected_sequence}
+        return self._build("freeze_wallet", args, signer=signer, vault=vault, policy=policy)
 
     def close_wallet(self, *, operator: Pubkey, vault: Pubkey, policy: Pubkey, rent_receiver: Pubkey) -> Instruction:
         """Archive an empty vault; the freed rent goes to `rent_receiver`, who paid it."""
@@ -229,8 +184,19 @@ class Instructions(PaymentInstructions, EscrowInstructions):
             **self._token_accounts(),
         )
 
-    def withdraw(self, *, operator: Pubkey, vault: Pubkey, amount: int | None, reference: bytes) -> Instruction:
-        """Move USDC from the vault to the reserve; `None` moves all of it."""
+    def withdraw(
+        self,
+        *,
+        operator: Pubkey,
+        vault: Pubkey,
+        amount: int | None,
+        reference: bytes,
+        rent_receiver: Pubkey | None = None,
+    ) -> Instruction:
+        """Move USDC from the vault to the reserve; `None` moves all of it.
+
+        `rent_receiver`, who paid the vault's rent, gets the lamports that the vault holds beyond its rent exemption.
+        """
         return self._build(
             "withdraw",
             {"amount": amount, "reference": reference},
@@ -239,15 +205,19 @@ class Instructions(PaymentInstructions, EscrowInstructions):
             vault_tokens=self._addresses.token_account(vault),
             reserve_tokens=self.reserve_tokens,
             **self._token_accounts(),
+            rent_receiver=rent_receiver,
         )
 
     def withdraw_reserve(
-        self, *, authority: Pubkey, destination: Pubkey, amount: int | None, reference: bytes
+        self, *, authority: Pubkey, destination: Pubkey, amount: int | None, reference: bytes, expected_sequence: int
     ) -> Instruction:
-        """Move USDC from the reserve to the token account `destination`; `None` moves all of it."""
+        """Move USDC from the reserve to the token account `destination`; `None` moves all of it.
+
+        `expected_sequence` is the organisation's.
+        """
         return self._build(
             "withdraw_reserve",
-            {"amount": amount, "reference": reference},
+            {"amount": amount, "reference": reference, "expected_sequence": expected_sequence},
             authority=authority,
             reserve_tokens=self.reserve_tokens,
             destination=destination,

@@ -53,6 +53,7 @@ class Rules:
 
     Money is in micro-USDC, `velocity_cap` in payments per hour, `expiry` in Unix seconds. `blocked_categories` is a bit
     set over the category codes. `restricted` means that only the entries of the policy's allowlist may be paid.
+    `max_open_escrows` bounds what no rule judges: how many escrows a vault may have open.
     """
 
     max_per_tx: int | None = None
@@ -63,6 +64,7 @@ class Rules:
     expiry: int | None = None
     blocked_categories: int = 0
     restricted: bool = False
+    max_open_escrows: int | None = None
 
     def to_args(self) -> dict[str, Any]:
         """Return the rules as an instruction's argument."""
@@ -77,6 +79,7 @@ class Rules:
             **values,
             blocked_categories=fields["blocked_categories"],
             restricted=bool(flags >> len(_FLAGS) & 1),
+            max_open_escrows=fields["max_open_escrows"] if flags >> (len(_FLAGS) + 1) & 1 else None,
         )
 
     @classmethod

@@ -21,6 +21,8 @@ from app.submission.refusals import error_name
 _OUTPUT_HASH = PROOF_KINDS.index("output_hash")
 _SIGNED_ATTESTATION = PROOF_KINDS.index("signed_attestation")
 _SIGNATURE_BYTES, _HASH_BYTES = 64, 32
+#: The program's errors for a proof, by kind, output and signature.
+_REFUSED = frozenset({"ProofKindNotAccepted", "UnexpectedOutput", "InvalidProof"})
 #: Index of the instruction with the signature: between the compute limit and the completion.
 _ATTESTATION_INDEX = 1
 
@@ -73,7 +75,7 @@ async def instructions(service: Service, found: EscrowRecord, proof: Proof) -> l
         missing = "the receiving wallet has no session" if proof.kind == _SIGNED_ATTESTATION else "there is no verifier"
         raise BusinessError("invalid_proof", f"Nobody can sign this kind of proof: {missing}.")
     message = service.instructions(found.org).attested_message(
-        address, proof.kind, bytes.fromhex(found.task_hash), proof.output_hash
+        service.identity.genesis_bytes, address, proof.kind, bytes.fromhex(found.task_hash), proof.output_hash
     )
     return [attestation(key, proof.signature, message)]
 
@@ -81,7 +83,7 @@ async def instructions(service: Service, found: EscrowRecord, proof: Proof) -> l
 def explain(service: Service, failure: Failure, found: EscrowRecord, proof: Proof) -> ApiError | None:
     """Return the error for a refused proof; None when the failure has another reason."""
     name = error_name(service.codec, failure)
-    if name == "InvalidProof":
+    if name in _REFUSED:
         return BusinessError("invalid_proof", _what_is_wrong(found, proof))
     if proof.signature is None:
         return None

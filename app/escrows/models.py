@@ -99,6 +99,13 @@ class DisputeEscrow(Body):
     idempotency_key: IdempotencyKey | None = None
 
 
+class WithdrawDispute(Body):
+    """Body of a withdrawal. `walletId` names the side for which an operator's key acts; by default the paying one."""
+
+    wallet_id: Identifier | None = None
+    idempotency_key: IdempotencyKey | None = None
+
+
 class ResolveDispute(Body):
     """Body of the arbiter's decision. `releasedAmount` is the receiver's share of a split."""
 

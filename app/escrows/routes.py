@@ -14,6 +14,7 @@ from app.escrows.models import (
     EscrowPage,
     ListEscrows,
     ResolveDispute,
+    WithdrawDispute,
 )
 
 _CHANGE = ("escrow_not_found", "escrow_already_settled", "transaction_failed")
@@ -64,9 +65,9 @@ async def complete_escrow(call: Call, body: CompleteEscrow) -> Escrow:
     """Submit a completion proof.
 
     A valid proof releases the escrow. An `output_hash` is any hash, or the one that the escrow expects. The others are
-    signatures over `agent-vault:v1:` and the kind of proof, followed as raw bytes by the program's address, the
-    escrow's address, the task's hash and the output's hash. A `signed_attestation` is signed by the receiving wallet's
-    session key (or the receiving address), a `webhook_callback` by the organisation's verifier.
+    signatures over `agent-vault:v2:` and the kind of proof, followed as raw bytes by the cluster's genesis hash, the
+    program's address, the escrow's address, the task's hash and the output's hash. A `signed_attestation` is signed by
+    the receiving wallet's session key (or the receiving address), a `webhook_callback` by the organisation's verifier.
     """
     return await settlement.complete(
         call.service, call.principal, call.claim, call.path("escrow_id"), body, call.session_token
@@ -89,6 +90,26 @@ async def dispute_escrow(call: Call, body: DisputeEscrow) -> Escrow:
     refunded. `reason` is required, `evidence` is not; the chain keeps the hashes of both.
     """
     return await settlement.dispute(
+        call.service, call.principal, call.claim, call.path("escrow_id"), body, call.session_token
+    )
+
+
+@operation(
+    tag="escrows",
+    roles=PAYERS,
+    body=WithdrawDispute,
+    answer=Escrow,
+    errors=(*_CHANGE, "escrow_not_disputed"),
+    changes=True,
+    session=True,
+)
+async def withdraw_dispute(call: Call, body: WithdrawDispute) -> Escrow:
+    """Withdraw a dispute.
+
+    Who raised it may, and an operator for a wallet's side. The escrow is locked again; its deadline is what was left of
+    the time when the dispute was raised.
+    """
+    return await settlement.withdraw(
         call.service, call.principal, call.claim, call.path("escrow_id"), body, call.session_token
     )
 
@@ -131,5 +152,6 @@ routes = [
     Route("/v1/payments/a2a/{escrow_id}", get_escrow, methods=["GET"]),
     Route("/v1/payments/a2a/{escrow_id}/complete", complete_escrow, methods=["POST"]),
     Route("/v1/payments/a2a/{escrow_id}/dispute", dispute_escrow, methods=["POST"]),
+    Route("/v1/payments/a2a/{escrow_id}/dispute/withdraw", withdraw_dispute, methods=["POST"]),
     Route("/v1/payments/a2a/{escrow_id}/resolve", resolve_dispute, methods=["POST"]),
 ]

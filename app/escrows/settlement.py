@@ -20,7 +20,7 @@ from app.core.errors import ApiError, AuthenticationError, BusinessError, Reques
 from app.core.money import format_usdc
 from app.core.signers import Signer
 from app.escrows import _proofs
-from app.escrows.models import CompleteEscrow, DisputeEscrow, Escrow, ResolveDispute
+from app.escrows.models import CompleteEscrow, DisputeEscrow, Escrow, ResolveDispute, WithdrawDispute
 from app.escrows.service import LOCK, find, parse_hash, shown
 from app.payments.token_accounts import count_opening, must_open
 from app.store.attempts import Attempt
@@ -34,7 +34,8 @@ from app.submission.refusals import business_error, error_name, is_known, requir
 from app.wallets import service as wallets
 
 _COMPLETE, _DISPUTE, _RESOLVE = PlanType("complete_escrow"), PlanType("dispute_escrow"), PlanType("resolve_dispute")
-PLAN_TYPES = (LOCK, _COMPLETE, _DISPUTE, _RESOLVE)
+_WITHDRAW = PlanType("withdraw_dispute", resent=False)
+PLAN_TYPES = (LOCK, _COMPLETE, _DISPUTE, _WITHDRAW, _RESOLVE)
 _NO_HASH = bytes(32)
 
 
@@ -198,6 +199,37 @@ async def dispute(  # noqa: PLR0917
         return party.explain(service, failure)
 
     return await _Step(service, principal, claim, (LOCKED,), explain).take(found, plan)
+
+
+async def withdraw(  # noqa: PLR0917
+    service: Service, principal: Principal, claim: Claim, identifier: str, body: WithdrawDispute, token: str | None
+) -> Escrow:
+    """Let the deadline of a disputed escrow run on; who raised the dispute may, and that side's operator.
+
+    Raises ``escrow_not_disputed`` and ``escrow_already_settled``.
+    """
+    if (taken := await _taken(service, principal, claim, identifier)) is not None:
+        return taken
+    found = await find(service, principal, identifier)
+    if body.wallet_id not in (None, found.wallet_id, found.to_wallet):
+        raise RequestError("invalid_request", "walletId: must be the paying or the receiving wallet.")
+    party = await _party(service, principal, found, token, body.wallet_id)
+    key = party.key(service)
+
+    async def plan(escrow: EscrowRecord) -> Plan:
+        if escrow.status == LOCKED:
+            raise BusinessError("escrow_not_disputed")
+        instruction = service.instructions(escrow.org).withdraw_dispute(_accounts(escrow), signer=key.pubkey())
+        return _plan(escrow, _WITHDRAW, [instruction], [key])
+
+    def explain(failure: Failure) -> ApiError | None:
+        if error_name(service.codec, failure) != "Unauthorized":
+            return None
+        return AuthenticationError(
+            "insufficient_permissions", "Only who raised the dispute, or that side's operator, may withdraw it."
+        )
+
+    return await _Step(service, principal, claim, OPEN, explain).take(found, plan)
 
 
 async def resolve(

@@ -104,6 +104,11 @@ _KINDS = (
         (*_ESCROW, "amount", "reason_hash", "evidence"),
     ),
     EventKind(
+        "escrow.dispute_withdrawn",
+        "The dispute of an escrow was withdrawn. Its deadline runs on from here.",
+        (*_ESCROW, "amount", "expires_at"),
+    ),
+    EventKind(
         "org.deposit_confirmed",
         "USDC arrived in the organisation's reserve.",
         ("amount", "org_balance", "tx_signature", "on_chain_slot"),

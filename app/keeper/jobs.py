@@ -12,7 +12,7 @@ from solders.pubkey import Pubkey
 from app.chain.escrow_instructions import OpenEscrow
 from app.core.identifiers import new_reference
 from app.core.signers import Signer
-from app.store.escrows import DueEscrow
+from app.store.escrows import SETTLED, DueEscrow
 from app.store.expiries import ExpiredWallet
 from app.store.topups import LowWallet
 from app.submission.context import Service
@@ -77,10 +77,16 @@ def topup(service: Service, wallet: LowWallet) -> Job:
 
 
 def refund(service: Service, escrow: DueEscrow) -> Job:
-    """Refund an escrow whose deadline has passed, or whose dispute nobody decided. The fee payer signs."""
+    """Refund an escrow whose deadline has passed, or whose dispute nobody decided. The fee payer signs.
+
+    Of a settled escrow, collect the share of the side that could not be paid; until it can be, the program refuses.
+    """
 
     async def build() -> Instruction:
         addresses = (Pubkey.from_string(one) for one in (escrow.address, escrow.vault, escrow.receiver, escrow.payer))
-        return service.instructions(escrow.org).refund_escrow(OpenEscrow(*addresses))
+        account, instructions = OpenEscrow(*addresses), service.instructions(escrow.org)
+        if escrow.status == SETTLED:
+            return instructions.collect_escrow(account, payer=service.signers.fee_payer_address)
+        return instructions.refund_escrow(account)
 
-    return Job(("refund", escrow.address), build)
+    return Job(("refund", escrow.address, escrow.status), build)

@@ -20,6 +20,8 @@ def _sentences(policy: Json) -> Iterator[str]:
         yield f"In a calendar month (UTC), at most {policy['max_per_month']} USDC are paid."
     if policy["velocity_cap"] is not None:
         yield f"In any hour, at most {policy['velocity_cap']} payments are made."
+    if policy["max_open_escrows"] is not None:
+        yield f"At most {policy['max_open_escrows']} escrows are open at a time."
     if policy["allowed_recipients"]:
         yield f"Only these are paid: {', '.join(policy['allowed_recipients'])}."
     if policy["blocked_categories"]:

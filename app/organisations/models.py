@@ -28,6 +28,7 @@ class Organization(Answer):
     cluster: Cluster
     genesis_hash: Address
     paused: bool
+    authority_attaches: bool
     roles: OrganizationRoles
     created_at: Time
 

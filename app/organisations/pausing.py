@@ -1,5 +1,7 @@
 """Pauses and unpauses organisations. A pause overtakes the payments of all wallets."""
 
+from typing import Any
+
 from solders.pubkey import Pubkey
 
 from app.access.keyring import Principal
@@ -47,8 +49,11 @@ async def _unpause(service: Service, principal: Principal, claim: Claim) -> None
             return
         await wait_for_earlier(service, org, _UNPAUSE.waits_for)
         service.brake.check(_UNPAUSE, org, None, attested=False)
-        if await _is_paused(service, org) is not False:
-            change = service.instructions(org).update_org(signer=authority.address, paused=False)
+        state = await _state(service, org)
+        if state is None or state["paused"]:
+            change = service.instructions(org).update_org(
+                signer=authority.address, expected_sequence=None if state is None else state["sequence"], paused=False
+            )
             plan = Plan(
                 org=org,
                 type=_UNPAUSE,
@@ -65,10 +70,10 @@ def enforcement(service: Service, hold: Hold) -> Enforcement:
     org, operator = hold.row.org, service.signers.operator
 
     async def missing() -> Plan | None:
-        paused = await _is_paused(service, org)
-        if paused is None:
+        state = await _state(service, org)
+        if state is None:
             raise BrakeRefusedError(NotFoundError("not_found", "The organisation is not on the chain."))
-        if paused:
+        if state["paused"]:
             return None
         change = service.instructions(org).update_org(signer=service.signers.operator_address, paused=True)
         return Plan(org=org, type=_PAUSE, instructions=[change], signers=[operator])
@@ -76,7 +81,7 @@ def enforcement(service: Service, hold: Hold) -> Enforcement:
     return Enforcement("pause", _PAUSE, _UNPAUSE, missing)
 
 
-async def _is_paused(service: Service, org: str) -> bool | None:
-    """Return whether the organisation is paused on the chain; None if it is not there."""
+async def _state(service: Service, org: str) -> dict[str, Any] | None:
+    """Return the organisation's account on the chain; None if it is not there."""
     account = await service.chain.account(Pubkey.from_string(org))
-    return None if account is None else bool(service.codec.decode_account(account.data).data["paused"])
+    return None if account is None else service.codec.decode_account(account.data).data

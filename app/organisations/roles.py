@@ -41,7 +41,8 @@ async def change_roles(service: Service, org: str, authority: Authority, **chang
 
     Raises AwaitingSignatureError if the authority signs elsewhere, as all of these do.
     """
-    change = service.instructions(org).update_org(signer=authority.address, **changes)
+    sequence = await _sequence(service, org)
+    change = service.instructions(org).update_org(signer=authority.address, expected_sequence=sequence, **changes)
     details = {name: str(address) for name, address in changes.items()}
     entry = system(org, "command_line").entry("organization.roles", org, **details)
     plan = Plan(org=org, type=_UPDATE, instructions=[change], signers=[], authority=authority, entry=entry)
@@ -69,7 +70,11 @@ async def withdraw_reserve(service: Service, org: str, authority: Authority, amo
         plan = Plan(org=org, type=_CREATE_TOKENS, instructions=[creation], signers=[])
         await carry_out(service, plan, Claim(service.db))
     withdrawal = build.withdraw_reserve(
-        authority=authority.address, destination=tokens, amount=amount, reference=reference
+        authority=authority.address,
+        destination=tokens,
+        amount=amount,
+        reference=reference,
+        expected_sequence=await _sequence(service, org),
     )
     moved = "all" if amount is None else format_usdc(amount)
     plan = Plan(
@@ -82,6 +87,15 @@ async def withdraw_reserve(service: Service, org: str, authority: Authority, amo
         reference=reference,
     )
     await _carry_out(service, plan)
+
+
+async def _sequence(service: Service, org: str) -> int:
+    """Return the number of the organisation's last change: what is signed for it is good until the next one."""
+    account = await service.chain.account(org)
+    if account is None:
+        raise UnavailableError("chain_unavailable", "The organisation is not on the chain yet.")
+    sequence: int = account.decode(service.codec).data["sequence"]
+    return sequence
 
 
 async def _carry_out(service: Service, plan: Plan) -> None:

@@ -5,6 +5,7 @@ import re
 from app.access.keyring import Principal
 from app.chain.errors import ChainUnavailable, RpcError
 from app.chain.instructions import Instructions
+from app.chain.records import RawAccount
 from app.core.errors import UnavailableError
 from app.core.money import format_usdc, parse_usdc
 from app.core.paths import ConfigurationError
@@ -58,7 +59,8 @@ async def create(service: Service, org_id: str) -> Organisation:
     """Create the organisation with this id, or return the existing one.
 
     The service's authority key becomes its creator and authority. It is stored before the chain creates it, so that
-    the projector skips none of its events. Raises ConfigurationError as ``check_id``.
+    the projector skips none of its events. Raises ConfigurationError as ``check_id``, and for an organisation that
+    names another cluster.
     """
     check_id(org_id)
     authority = service.signers.require_authority()
@@ -76,12 +78,16 @@ async def create(service: Service, org_id: str) -> Organisation:
     known = await service.db.read(lambda conn: organisation(conn, new.org))
     if known is None:
         await service.db.write(lambda conn: insert_organisation(conn, new))
-    if await service.chain.account(address) is None:
+    account = await service.chain.account(address)
+    if account is not None:
+        _check_cluster(service, account)
+    else:
         arbiter = (service.signers.arbiter or authority).pubkey()
         creation = build.initialize_org(
             payer=service.signers.fee_payer_address,
             creator=authority.pubkey(),
             org_id=org_id,
+            genesis_hash=service.identity.genesis_bytes,
             operator=service.signers.operator_address,
             arbiter=arbiter,
             verifier=arbiter,
@@ -91,6 +97,12 @@ async def create(service: Service, org_id: str) -> Organisation:
         plan = Plan(org=new.org, type=_INITIALIZE, instructions=[creation], signers=[authority])
         await carry_out(service, plan, Claim(service.db))
     return known or new
+
+
+def _check_cluster(service: Service, account: RawAccount) -> None:
+    """Refuse an organisation that names another cluster: the program cannot check what its creator wrote."""
+    if account.decode(service.codec).data["genesis_hash"] != service.identity.genesis_bytes:
+        raise ConfigurationError("the organisation was created for another cluster: its genesis hash is not the node's")
 
 
 async def show(service: Service, principal: Principal) -> Organization:
@@ -111,6 +123,7 @@ async def show(service: Service, principal: Principal) -> Organization:
         cluster=identity.cluster,
         genesis_hash=identity.genesis_hash,
         paused=state.paused,
+        authority_attaches=state.authority_attaches,
         roles=OrganizationRoles(
             authority=state.authority,
             operator=state.operator,

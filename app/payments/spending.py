@@ -38,7 +38,14 @@ _NO_SESSION = (
 )
 #: Errors that mean the read models lag behind the chain; `InvalidSeeds`: the next escrow has another address.
 _STALE = frozenset(
-    {"WrongPolicy", "WrongAllowlist", "UninitializedAccount", "RecipientAccountRequired", "InvalidSeeds"}
+    {
+        "WrongPolicy",
+        "WrongAllowlist",
+        "AllowlistRequired",
+        "UninitializedAccount",
+        "RecipientAccountRequired",
+        "InvalidSeeds",
+    }
 )
 
 

@@ -1,10 +1,13 @@
 """Allowlists on their way to the chain: written as a draft, put in force by the `update_policy` that names it.
 
-A draft has the version after the list in force. Its first chunk starts it again, so a draft that never came into force
-is overwritten by the policy's next list. Its rent comes back when that list is replaced or the policy is deleted.
+The policy's account says which version the next list has. The first chunk starts a draft again until it is sealed; a
+sealed one that never came into force is discarded before the policy's next list. The operator writes drafts, because
+what counts is that the authority names their entries' digest when it puts one in force.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from solders.instruction import Instruction
 from solders.pubkey import Pubkey
@@ -15,22 +18,30 @@ from app.chain.transactions import MAX_SIZE, unsigned
 from app.store.policies import put_allowlist
 from app.store.recipients import put_domain
 from app.submission.context import Service
-from app.submission.plan import PlanType, distinct
+from app.submission.plan import Authority, PlanType, distinct
 
-#: Entries that fit into one transaction signed by the fee payer and the authority.
+#: Entries that fit into one transaction signed by the fee payer and the writer.
 _CHUNK = 22
 #: Writes a chunk of a draft.
 WRITE = PlanType("write_allowlist")
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A transaction on the way to a new list, which puts it in force if the authority signs it, else the operator."""
+
+    instructions: Sequence[Instruction]
+    by_authority: bool = True
+
+
 def writes(
-    build: Instructions, policy: Pubkey, version: int, entries: Sequence[bytes], *, payer: Pubkey, authority: Pubkey
+    build: Instructions, policy: Pubkey, version: int, entries: Sequence[bytes], *, payer: Pubkey, writer: Pubkey
 ) -> list[Instruction]:
     """Return the instructions that write a draft of this version; the last one seals it."""
     return [
         build.write_allowlist(
             payer=payer,
-            authority=authority,
+            writer=writer,
             policy=policy,
             version=version,
             offset=offset,
@@ -41,11 +52,26 @@ def writes(
     ]
 
 
-def split(instructions: Sequence[Instruction], payer: Pubkey) -> list[Sequence[Instruction]]:
-    """Put the instructions into one transaction if they fit, otherwise each into its own."""
-    if instructions and len(unsigned(distinct(instructions), payer=payer)) <= MAX_SIZE:
-        return [instructions]
-    return [[one] for one in instructions]
+def steps(  # noqa: PLR0917
+    service: Service,
+    build: Instructions,
+    authority: Authority,
+    policy: Pubkey,
+    version: int,
+    entries: Sequence[bytes],
+    switch: Instruction,
+) -> list[Step]:
+    """Return the transactions that write a draft and put it in force.
+
+    One, if that fits and the authority signs here. Elsewhere it signs nothing but the switch, however long the list is.
+    """
+    payer, operator = service.signers.fee_payer_address, service.signers.operator_address
+    if authority.key is not None:
+        together = [*writes(build, policy, version, entries, payer=payer, writer=authority.address), switch]
+        if len(unsigned(distinct(together), payer=payer)) <= MAX_SIZE:
+            return [Step(together)]
+    chunks = writes(build, policy, version, entries, payer=payer, writer=operator)
+    return [*(Step([chunk], by_authority=False) for chunk in chunks), Step([switch])]
 
 
 def store_texts(conn: Connection, allowlist: Pubkey, policy_id: str, entries: Mapping[bytes, str]) -> None:
@@ -57,10 +83,12 @@ def store_texts(conn: Connection, allowlist: Pubkey, policy_id: str, entries: Ma
             put_domain(conn, text)
 
 
-async def is_written(service: Service, allowlist: Pubkey, entries: Mapping[bytes, str]) -> bool:
-    """Return whether the draft on the chain is sealed and holds exactly these entries."""
+async def draft(service: Service, allowlist: Pubkey) -> dict[str, Any] | None:
+    """Return the draft at this address on the chain, None if nothing is written."""
     account = await service.chain.account(allowlist)
-    if account is None:
-        return False
-    draft = account.decode(service.codec).data
-    return bool(draft["sealed"]) and draft["entries"] == list(entries)
+    return None if account is None else account.decode(service.codec).data
+
+
+def is_written(found: Mapping[str, Any] | None, entries: Mapping[bytes, str]) -> bool:
+    """Return whether a draft is sealed and holds exactly these entries."""
+    return found is not None and bool(found["sealed"]) and found["entries"] == list(entries)

@@ -4,7 +4,7 @@ A change names the policy's version from which it was made, and the program refu
 undoes nothing; the service makes it anew from the policy's current terms.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +18,7 @@ from app.core.errors import BusinessError, RequestError, UnavailableError
 from app.core.identifiers import random_id
 from app.core.timestamps import iso_ms
 from app.policies import service as policies
-from app.policies.allowlists import WRITE, is_written, split, store_texts, writes
+from app.policies.allowlists import WRITE, Step, draft, is_written, steps, store_texts
 from app.policies.models import Policy, UpdatePolicy
 from app.policies.terms import Precondition, Terms, apply_changes, concurrent_change, terms_of, with_recipients
 from app.store.attempts import Attempt
@@ -38,14 +38,21 @@ from app.submission.changes import resumed
 from app.submission.context import Service
 from app.submission.idempotency import Claim
 from app.submission.locks import LockScope
-from app.submission.offline import authority_of, require_one, sign_elsewhere
+from app.submission.offline import authority_of, sign_elsewhere
 from app.submission.plan import Authority, Hook, Outcome, Plan, PlanType, RefusedError, nothing
 from app.submission.refusals import business_error, error_name, require_confirmed
 
-_UPDATE, _CLOSE = PlanType(UPDATE), PlanType("close_policy")
-PLAN_TYPES = (WRITE, _UPDATE, _CLOSE)
+_UPDATE, _CLOSE, _DISCARD = PlanType(UPDATE), PlanType("close_policy"), PlanType("close_allowlist")
+PLAN_TYPES = (WRITE, _UPDATE, _CLOSE, _DISCARD)
 #: Refusals of a transaction made from an outdated policy or draft.
-_OUTDATED = frozenset({"VersionMismatch", "WrongAllowlist", "AllowlistGap", "AllowlistNotSealed"})
+_OUTDATED = frozenset(
+    {
+        *("VersionMismatch", "WrongAllowlist", "AllowlistRequired", "AllowlistGap", "AllowlistSealed"),
+        *("AllowlistNotSealed", "AllowlistMismatch", "RentReceiverRequired", "WrongRentReceiver"),
+    }
+)
+#: Steps that prepare a change.
+_PREPARING = (WRITE.name, _DISCARD.name)
 _TRIES = 3
 _OFF_CHAIN = frozenset({"name", "idempotency_key"})
 
@@ -133,10 +140,10 @@ def deleted_policy(conn: Connection, org: str, identifier: str, closing: str) ->
 async def _resumed(request: ChangeRequest) -> str | None:
     """Return the signature of the change made by an earlier run of the request, if any.
 
-    Raises ``chain_unavailable`` while its outcome is unknown. A chunk of an allowlist is not yet the change.
+    Raises ``chain_unavailable`` while its outcome is unknown. What prepares the change is not yet the change.
     """
     outcome = await resumed(request.service, request.claim)
-    return None if outcome is None or outcome.attempt.type == WRITE.name else outcome.attempt.signature
+    return None if outcome is None or outcome.attempt.type in _PREPARING else outcome.attempt.signature
 
 
 async def _send_current(request: ChangeRequest, send: Callable[[PolicyRecord], Awaitable[str | None]]) -> str | None:
@@ -155,7 +162,7 @@ async def _send_current(request: ChangeRequest, send: Callable[[PolicyRecord], A
 async def _send(
     request: ChangeRequest,
     kind: PlanType,
-    instructions: Sequence[Instruction],
+    step: Step,
     on_store: Hook = nothing,
     entry: NewLogEntry | None = None,
 ) -> str | None:
@@ -164,9 +171,9 @@ async def _send(
     plan = Plan(
         org=request.principal.org,
         type=kind,
-        instructions=instructions,
-        signers=[],
-        authority=await request.authority(),
+        instructions=step.instructions,
+        signers=[] if step.by_authority else [service.signers.operator],
+        authority=await request.authority() if step.by_authority else None,
         policy_id=request.policy_id,
         actor=request.principal.actor,
         entry=entry,
@@ -204,85 +211,87 @@ async def _update(request: ChangeRequest, before: PolicyRecord, body: UpdatePoli
     entry = request.principal.entry(
         "policy.update", request.policy_id, fields=sorted(body.model_fields_set - _OFF_CHAIN)
     )
+    authority = await request.authority()
     if new.entries == old.entries or not new.entries:
         dropped = before.allowlist if before.rules.restricted and not new.rules.restricted else None
-        return await _send(request, _UPDATE, await _switch(request, before, new, dropped=dropped), entry=entry)
+        switch = await _switch(request, before, new, dropped=dropped)
+        return await _send(request, _UPDATE, Step([switch]), entry=entry)
     await _wait_for_earlier(request)
-    version = (await _account(service, before))["allowlist_version"] + 1
-    draft = service.addresses.allowlist(Pubkey.from_string(before.address), version)
-    instructions = await _switch(request, before, new, dropped=before.allowlist, version=version)
+    version: int = (await _account(service, before))["next_allowlist_version"]
+    policy_address = Pubkey.from_string(before.address)
+    allowlist = service.addresses.allowlist(policy_address, version)
+    switch = await _switch(request, before, new, dropped=before.allowlist, listed=allowlist)
+    written = await draft(service, allowlist)
+    if is_written(written, new.entries):
+        todo = [Step([switch])]
+    elif written is not None and written["sealed"]:
+        await _discard(request, before, version, written)
+        raise _OutdatedError
+    else:
+        build = service.instructions(before.org)
+        todo = steps(service, build, authority, policy_address, version, list(new.entries), switch)
 
     def store_list(conn: Connection, _attempt: Attempt) -> None:
-        store_texts(conn, draft, before.policy_id, new.entries)
+        store_texts(conn, allowlist, before.policy_id, new.entries)
 
-    transactions = split(instructions, service.signers.fee_payer_address)
-    require_one(await request.authority(), transactions)
-    *earlier, last = transactions
+    # Whoever else writes the draft, only the requested list comes into force: the last step names its digest.
+    *earlier, last = todo
     for chunk in earlier:
         await _send(request, WRITE, chunk, store_list)
-    # Whoever else wrote the draft meanwhile, only the requested list comes into force.
-    if earlier and not await is_written(service, draft, new.entries):
-        raise _OutdatedError
     return await _send(request, _UPDATE, last, store_list, entry)
 
 
-async def _switch(
-    request: ChangeRequest, before: PolicyRecord, terms: Terms, *, dropped: str | None, version: int | None = None
-) -> list[Instruction]:
-    """Return the instructions that set the rules and close the list ``dropped``.
-
-    With a version they write the allowlist as a draft of this version first, and put it in force.
-    """
-    service, authority = request.service, (await request.authority()).address
-    build, address = service.instructions(before.org), Pubkey.from_string(before.address)
-    payer = service.signers.fee_payer_address
-    old = None if dropped is None else Pubkey.from_string(dropped)
-    instructions: list[Instruction] = []
-    if version is not None:
-        instructions = writes(build, address, version, list(terms.entries), payer=payer, authority=authority)
-    instructions.append(
-        build.update_policy(
-            authority=authority,
-            policy=address,
-            expected_version=before.version,
-            rules=terms.rules,
-            new_allowlist=None if version is None else service.addresses.allowlist(address, version),
-            old_allowlist=old,
-            rent_receiver=None if old is None else (await _decoded(service, old))["payer"],
-        )
+async def _discard(request: ChangeRequest, before: PolicyRecord, version: int, written: Mapping[str, Any]) -> None:
+    """Discard a sealed draft that never came into force. The next one has another version."""
+    discard = request.service.instructions(before.org).close_allowlist(
+        authority=(await request.authority()).address,
+        policy=Pubkey.from_string(before.address),
+        version=version,
+        rent_receiver=written["payer"],
     )
-    return instructions
+    await _send(request, _DISCARD, Step([discard]))
+
+
+async def _switch(
+    request: ChangeRequest, before: PolicyRecord, terms: Terms, *, dropped: str | None, listed: Pubkey | None = None
+) -> Instruction:
+    """Return the instruction that sets the rules, closes the list ``dropped`` and puts a new one in force."""
+    service, old = request.service, None if dropped is None else Pubkey.from_string(dropped)
+    return service.instructions(before.org).update_policy(
+        authority=(await request.authority()).address,
+        policy=Pubkey.from_string(before.address),
+        expected_version=before.version,
+        rules=terms.rules,
+        new_allowlist=listed,
+        entries=list(terms.entries),
+        old_allowlist=old,
+        rent_receiver=None if old is None else (await _decoded(service, old))["payer"],
+    )
 
 
 async def _close(request: ChangeRequest, before: PolicyRecord) -> str | None:
-    """Close a policy, its list, and a draft that never came into force.
-
-    The program closes only the list in force, so such a draft is emptied and put in force first.
-    """
+    """Close a policy, its list, and a draft that never came into force."""
     service = request.service
     await _wait_for_earlier(request)
     address = Pubkey.from_string(before.address)
     account = await _account(service, before)
     allowlist = None if before.allowlist is None else Pubkey.from_string(before.allowlist)
-    instructions: list[Instruction] = []
-    version = account["allowlist_version"] + 1
-    draft = service.addresses.allowlist(address, version)
-    if await service.chain.account(draft) is not None:
-        empty = Terms(replace(before.rules, restricted=True), {})
-        instructions = await _switch(request, before, empty, dropped=before.allowlist, version=version)
-        allowlist = draft
+    version: int = account["next_allowlist_version"]
+    written = await draft(service, service.addresses.allowlist(address, version))
     closing = service.instructions(before.org).close_policy(
         authority=(await request.authority()).address,
         policy=address,
         policy_rent_receiver=account["payer"],
+        next_version=version,
         allowlist=allowlist,
         allowlist_rent_receiver=None if allowlist is None else (await _decoded(service, allowlist))["payer"],
+        next_rent_receiver=None if written is None else written["payer"],
     )
     entry = request.principal.entry("policy.delete", request.policy_id)
-    return await _send(request, _CLOSE, [*instructions, closing], entry=entry)
+    return await _send(request, _CLOSE, Step([closing]), entry=entry)
 
 
-async def _wait_for_earlier(request: ChangeRequest, types: Collection[str] = (WRITE.name, UPDATE)) -> None:
+async def _wait_for_earlier(request: ChangeRequest, types: Collection[str] = (*_PREPARING, UPDATE)) -> None:
     """Return when no earlier change of the policy, or chunk of a draft, can still land.
 
     Raises ``chain_unavailable`` while one can. A change of the rules alone need not wait: of two that start from the

@@ -24,6 +24,8 @@ from app.core.actors import Actor
 
 #: Entries that an on-chain allowlist may hold.
 MAX_RECIPIENTS = 1_000
+#: Escrows that a wallet may have open where its policy sets no lower limit.
+MAX_OPEN_ESCROWS = 64
 
 
 class RuleFields(Body):
@@ -37,6 +39,7 @@ class RuleFields(Body):
     blocked_categories: Annotated[list[Category], Field(max_length=32)] = Field(default=[])
     require_co_sign: Limit | None = None
     expiry: Timestamp | None = None
+    max_open_escrows: Annotated[int, Field(ge=0, le=MAX_OPEN_ESCROWS)] | None = None
 
     @model_serializer(mode="wrap")
     def _as_sent(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -70,7 +73,7 @@ class PreviewPolicy(UpdatePolicy):
 
 
 class Policy(Answer):
-    """A policy. `version` increases with every change of its rules; a new policy with an allowlist starts at 2."""
+    """A policy. `version` increases with every change of its rules, and no two policies ever have the same."""
 
     policy_id: PolicyId
     id: PolicyId
@@ -83,6 +86,7 @@ class Policy(Answer):
     blocked_categories: list[str]
     require_co_sign: Usdc | None
     expiry: Time | None
+    max_open_escrows: int | None
     wallet_count: int
     version: int
     created_at: Time

@@ -89,7 +89,8 @@ class PolicyReplay:
         self._build = Instructions(snapshot.codec, snapshot.addresses, snapshot.org)
         self._set_time(start)
         if org["paused"]:
-            self._do(self._build.update_org(signer=self._authority, paused=False))
+            resume = self._build.update_org(signer=self._authority, expected_sequence=org["sequence"], paused=False)
+            self._do(resume)
         self._old, self._new = self._create_policy(_OLD_KEY, Rules()), self._create_policy(_NEW_KEY, terms.rules)
         listless = replace(terms.rules, restricted=False)
         lax = {"allowed_recipients": listless, "blocked_categories": replace(listless, blocked_categories=0)}
@@ -141,7 +142,10 @@ class PolicyReplay:
 
     def _attach(self, vault: Pubkey, policy: Pubkey, new: Pubkey) -> Pubkey:
         """Give a vault another policy and return that."""
-        self._do(self._build.update_wallet(operator=self._operator, vault=vault, policy=policy, new_policy=new))
+        move = self._build.update_wallet(
+            operator=self._operator, vault=vault, policy=policy, new_policy=new, authority=self._authority
+        )
+        self._do(move)
         return new
 
     def _stays_refused(self, payment: PastPayment) -> bool:
@@ -167,16 +171,27 @@ class PolicyReplay:
         return bool(self._still_blocked & (1 << category))
 
     def _create_policy(self, key: bytes, rules: Rules) -> Pubkey:
+        # Which escrows were open is not replayed, so their number is not judged.
+        rules = replace(rules, max_open_escrows=None)
         self._do(self._build.create_policy(payer=self._payer, authority=self._authority, key=key, rules=rules))
         return self._addresses.policy(self._org, key)
 
     def _write_allowlist(self, terms: Terms) -> Pubkey:
-        build, policy, authority = self._build, self._new, self._authority
-        for write in writes(build, policy, 1, list(terms.entries), payer=self._payer, authority=authority):
+        build, policy, authority, entries = self._build, self._new, self._authority, list(terms.entries)
+        account = self._svm.get_account(policy)
+        assert account is not None
+        made = self._codec.decode_account(account.data).data
+        version = made["next_allowlist_version"]
+        for write in writes(build, policy, version, entries, payer=self._payer, writer=authority):
             self._do(write)
-        allowlist = self._addresses.allowlist(policy, 1)
+        allowlist = self._addresses.allowlist(policy, version)
         switch = build.update_policy(
-            authority=authority, policy=policy, expected_version=1, rules=terms.rules, new_allowlist=allowlist
+            authority=authority,
+            policy=policy,
+            expected_version=made["version"],
+            rules=replace(terms.rules, max_open_escrows=None),
+            new_allowlist=allowlist,
+            entries=entries,
         )
         self._do(switch)
         return allowlist
@@ -189,6 +204,7 @@ class PolicyReplay:
             agent_id=wallet_id,
             policy=self._old,
             session=(self._session, _FOREVER),
+            authority=self._authority,
         )
         self._do(creation)
         vault = self._addresses.vault(self._org, wallet_id)

@@ -1,35 +1,34 @@
 """Policies: creates and clones them on the chain, and shows them."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from solders.instruction import Instruction
 from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
 from app.access.keyring import Principal
-from app.core.errors import ApiError, AuthenticationError, NotFoundError
+from app.core.errors import ApiError, AuthenticationError, NotFoundError, RequestError
 from app.core.identifiers import new_policy_key, policy_id, policy_key
 from app.core.money import format_usdc
 from app.core.timestamps import iso_ms
-from app.policies.allowlists import split, store_texts, writes
+from app.policies.allowlists import Step, draft, is_written, steps, store_texts
 from app.policies.models import ClonePolicy, CreatePolicy, Policy, PolicyList
 from app.policies.terms import NO_TERMS, Terms, apply_changes, terms_of, with_recipients
 from app.projection.differences import shown as shown_rules
 from app.store.attempts import Attempt
+from app.store.audit import NewLogEntry
 from app.store.policies import PolicyRecord, insert_policy_details, policies, policy
 from app.store.wallets import policy_id_of
 from app.submission.absence import absent
 from app.submission.changes import carry_out, resumed
 from app.submission.context import Service
 from app.submission.idempotency import Claim
-from app.submission.offline import authority_of, require_one
-from app.submission.plan import Plan, PlanType
+from app.submission.offline import authority_of
+from app.submission.plan import Authority, Hook, Plan, PlanType
 
 _CREATE = PlanType("create_policy")
 PLAN_TYPES = (_CREATE,)
-#: What the program sets on creation.
-_NEW_ACCOUNT: Mapping[str, Any] = {"version": 1, "allowlist": Pubkey.default(), "allowlist_version": 0}
+_LIST_APART = "allowedRecipients: a policy that is signed elsewhere is created without a list; add the list later."
 
 
 async def find(service: Service, org: str, identifier: str) -> PolicyRecord:
@@ -91,60 +90,96 @@ async def create(
     terms = await apply_changes(service, org, before, body)
     address = service.addresses.policy(Pubkey.from_string(org), policy_key(identifier))
 
-    now = await service.clock.moment_ms()
-
-    def store_details(conn: Connection, _attempt: Attempt) -> None:
-        insert_policy_details(conn, identifier, org, str(address), body.name, now)
-        if terms.entries:
-            store_texts(conn, service.addresses.allowlist(address, 1), identifier, terms.entries)
-
-    transactions = await _remaining(service, org, identifier, terms, authority.address)
-    require_one(authority, transactions)
+    if authority.key is None and terms.entries:
+        raise RequestError("invalid_request", _LIST_APART)
+    new = _NewPolicy(identifier, org, str(address), body.name, await service.clock.moment_ms())
     # Whatever of it lands, the first transaction has recorded who asked.
-    entry = principal.entry("policy.create", identifier)
+    entry: NewLogEntry | None = principal.entry("policy.create", identifier)
     if source is not None:
         entry = principal.entry("policy.clone", identifier, source=source)
-    for number, instructions in enumerate(transactions):
-        plan = Plan(
-            org=org,
-            type=_CREATE,
-            instructions=instructions,
-            signers=[],
-            authority=authority,
-            policy_id=identifier,
-            entry=None if number or begun else entry,
-            on_store=store_details,
-        )
-        await carry_out(service, plan, claim)
+    if begun:
+        entry = None
+    # Only its account says which version its list will have, so the list comes after it.
+    while remaining := await _remaining(service, org, identifier, terms, authority):
+        for step in remaining.steps:
+            plan = Plan(
+                org=org,
+                type=_CREATE,
+                instructions=step.instructions,
+                signers=[] if step.by_authority else [service.signers.operator],
+                authority=authority if step.by_authority else None,
+                policy_id=identifier,
+                entry=entry,
+                on_store=_storing(remaining, new, terms),
+            )
+            await carry_out(service, plan, claim)
+            entry = None
     return shown(await find(service, org, identifier))
 
 
+@dataclass(frozen=True, slots=True)
+class _Remaining:
+    """Transactions that are left to do, and the address of the list that they write."""
+
+    steps: Sequence[Step]
+    allowlist: Pubkey | None
+
+
+@dataclass(frozen=True, slots=True)
+class _NewPolicy:
+    """What the service alone knows of a policy."""
+
+    identifier: str
+    org: str
+    address: str
+    name: str
+    created_at: int
+
+
+def _storing(remaining: _Remaining, new: _NewPolicy, terms: Terms) -> Hook:
+    """Return what is stored with each transaction of a creation."""
+
+    def store(conn: Connection, _attempt: Attempt) -> None:
+        insert_policy_details(conn, new.identifier, new.org, new.address, new.name, new.created_at)
+        if remaining.allowlist is not None:
+            store_texts(conn, remaining.allowlist, new.identifier, terms.entries)
+
+    return store
+
+
 async def _remaining(
-    service: Service, org: str, identifier: str, terms: Terms, authority: Pubkey
-) -> list[Sequence[Instruction]]:
-    """Return the transactions that are left to do, given what is already on the chain."""
-    payer = service.signers.fee_payer_address
-    address = service.addresses.policy(Pubkey.from_string(org), policy_key(identifier))
-    build = service.instructions(org)
+    service: Service, org: str, identifier: str, terms: Terms, authority: Authority
+) -> _Remaining | None:
+    """Return what is left to do, given what is already on the chain; None if nothing is."""
+    build, address = (
+        service.instructions(org),
+        service.addresses.policy(Pubkey.from_string(org), policy_key(identifier)),
+    )
     account = await service.chain.account(address)
-    found = account.decode(service.codec).data if account else _NEW_ACCOUNT
-    left: list[Instruction] = []
     if account is None:
-        key = policy_key(identifier)
-        left.append(build.create_policy(payer=payer, authority=authority, key=key, rules=terms.rules))
-    if terms.entries and found["allowlist"] == Pubkey.default():
-        version = found["allowlist_version"] + 1
-        left += writes(build, address, version, list(terms.entries), payer=payer, authority=authority)
-        left.append(
-            build.update_policy(
-                authority=authority,
-                policy=address,
-                expected_version=found["version"],
-                rules=terms.rules,
-                new_allowlist=service.addresses.allowlist(address, version),
-            )
+        create = build.create_policy(
+            payer=service.signers.fee_payer_address,
+            authority=authority.address,
+            key=policy_key(identifier),
+            rules=terms.rules,
         )
-    return split(left, payer)
+        return _Remaining([Step([create])], None)
+    found = account.decode(service.codec).data
+    if not terms.entries or found["allowlist"] != Pubkey.default():
+        return None
+    version: int = found["next_allowlist_version"]
+    allowlist, entries = service.addresses.allowlist(address, version), list(terms.entries)
+    switch = build.update_policy(
+        authority=authority.address,
+        policy=address,
+        expected_version=found["version"],
+        rules=terms.rules,
+        new_allowlist=allowlist,
+        entries=entries,
+    )
+    if is_written(await draft(service, allowlist), terms.entries):
+        return _Remaining([Step([switch])], allowlist)
+    return _Remaining(steps(service, build, authority, address, version, entries, switch), allowlist)
 
 
 def money(micro: int | None) -> str | None:

@@ -13,7 +13,10 @@ from app.recipients.service import allowlist_entry
 from app.store.policies import PolicyRecord, domains_of, put_allowlist
 from app.submission.context import Service
 
-_PLAIN = ("max_per_tx", "max_per_day", "max_per_month", "velocity_cap", "require_co_sign", "expiry")
+_PLAIN = (
+    *("max_per_tx", "max_per_day", "max_per_month", "velocity_cap", "require_co_sign", "expiry"),
+    "max_open_escrows",
+)
 _NAME_DIGITS = 8
 
 

@@ -16,6 +16,7 @@ _COMPLETED = 1
 _REFUND_REASONS = {2: "timeout", 4: "dispute", 5: "dispute", 6: "dispute_undecided"}
 """Why money was refunded, by the code of the outcome."""
 _NO_HASH = "00" * 32
+_OF_A_DISPUTE = ("disputed_at", "disputed_by", "reason_hash", "evidence_hash", "dispute_signature")
 
 
 def created(batch: Batch, row: StoredEvent) -> None:
@@ -31,7 +32,10 @@ def created(batch: Batch, row: StoredEvent) -> None:
         batch.wallets.change(data["vault"], {"escrow_counter": max(wallet["escrow_counter"], data["counter"] + 1)})
     values = _terms(row) | {"tx_id": locked["tx_id"], "created_at": locked["timestamp"]}
     before = batch.escrows.get(data["escrow"])
-    if before is None or before["status"] == PENDING:
+    if before is not None and before["status"] != PENDING:
+        # A withdrawn dispute may have moved it.
+        del values["deadline"]
+    else:
         values |= {**dict.fromkeys(FROM_LATER_EVENTS), "status": LOCKED, "due_at": data["deadline"]}
     batch.escrows.change(data["escrow"], values)
     _report(
@@ -57,17 +61,9 @@ def disputed(batch: Batch, row: StoredEvent) -> None:
     escrow = _known(batch, row)
     if escrow is None:
         return
-    values = {
-        "disputed_at": data["timestamp"],
-        "disputed_by": data["signer"],
-        "reason_hash": data["reason_hash"],
-        "evidence_hash": None if data["evidence_hash"] == _NO_HASH else data["evidence_hash"],
-        "dispute_signature": row.signature,
-    }
-    if escrow["settled_at"] is None:
-        values |= {"status": DISPUTED, "due_at": data["timestamp"] + UNDECIDED_AFTER}
-    batch.escrows.change(data["escrow"], values)
-    evidence = values["evidence_hash"]
+    if data["sequence"] >= (escrow["dispute_sequence"] or 0):
+        batch.escrows.change(data["escrow"], _dispute(row, escrow))
+    evidence = None if data["evidence_hash"] == _NO_HASH else data["evidence_hash"]
     _report(
         batch,
         row,
@@ -81,30 +77,52 @@ def disputed(batch: Batch, row: StoredEvent) -> None:
     )
 
 
+def _dispute(row: StoredEvent, escrow: Values) -> Values:
+    """Return what a dispute makes of an escrow."""
+    data = row.data
+    values = {
+        "disputed_at": data["timestamp"],
+        "disputed_by": data["signer"],
+        "reason_hash": data["reason_hash"],
+        "evidence_hash": None if data["evidence_hash"] == _NO_HASH else data["evidence_hash"],
+        "dispute_signature": row.signature,
+        "dispute_sequence": data["sequence"],
+    }
+    if escrow["settled_at"] is None:
+        values |= {"status": DISPUTED, "due_at": data["timestamp"] + UNDECIDED_AFTER}
+    return values
+
+
+def dispute_withdrawn(batch: Batch, row: StoredEvent) -> None:
+    """Mark the escrow as locked again, with its new deadline, and report it."""
+    data = row.data
+    change(batch, row, None, {})
+    escrow = _known(batch, row)
+    if escrow is None:
+        return
+    if data["sequence"] >= (escrow["dispute_sequence"] or 0):
+        values = {**dict.fromkeys(_OF_A_DISPUTE), "dispute_sequence": data["sequence"], "deadline": data["deadline"]}
+        if escrow["settled_at"] is None:
+            values |= {"status": LOCKED, "due_at": data["deadline"]}
+        batch.escrows.change(data["escrow"], values)
+    fields = {"amount": format_usdc(escrow["amount"]), "expires_at": iso(data["deadline"])}
+    _report(batch, row, "escrow.dispute_withdrawn", f"Dispute of escrow {escrow['escrow_id']} withdrawn", fields)
+
+
 def settled(batch: Batch, row: StoredEvent) -> None:
     """Add each side's share, mark the escrow as settled and report it."""
     data = row.data
     escrow = _known(batch, row)
-    moment = batch.moment(row) if escrow is None else _moment(batch, row, escrow)
-    if data["released"] and data["receiver_is_vault"]:
-        known = {
-            "wallet_id": wallet_id(data["receiver"]),
-            "recipient_address": data["receiver"],
-            "amount": data["released"],
-            "timestamp": moment,
-        }
-        confirm(batch, row, ESCROW_RELEASE, known)
-        confirm(batch, row, A2A_RECEIVE, known)
-        receive(batch, row, data["receiver"], data["receiver_balance"], moment)
-    if data["refunded"]:
-        known = {"recipient_address": data["vault"], "amount": data["refunded"], "timestamp": moment}
-        confirm(batch, row, ESCROW_REFUND, known)
-    set_balance(batch, row, data["vault_balance"], moment)
+    paid = {
+        "released": 0 if data["receiver_owed"] else data["released"],
+        "refunded": 0 if data["vault_owed"] else data["refunded"],
+    }
+    _pay(batch, row, escrow, **paid)
     if escrow is not None:
         completed = data["outcome"] == _COMPLETED
         values = {
             "status": _status(data),
-            "due_at": None,
+            **_owed(row, escrow, receiver=bool(data["receiver_owed"]), vault=bool(data["vault_owed"])),
             "released": data["released"],
             "refunded": data["refunded"],
             "output_hash": data["output_hash"] if completed else None,
@@ -113,7 +131,54 @@ def settled(batch: Batch, row: StoredEvent) -> None:
             "settlement_signature": row.signature,
         }
         batch.escrows.change(data["escrow"], values)
-        _report_settlement(batch, row)
+        if data["outcome"] == _COMPLETED:
+            identifier, fields = escrow["escrow_id"], {"output_hash": f"sha256:{data['output_hash']}"}
+            fields["amount"] = format_usdc(data["amount"])
+            _report(batch, row, "escrow.completed", f"Escrow {identifier} completed", fields)
+        _report_payment(batch, row, reason=_REFUND_REASONS.get(data["outcome"], "shortfall"), **paid)
+
+
+def collected(batch: Batch, row: StoredEvent) -> None:
+    """Add the shares that a split had left in the escrow, and report them."""
+    data = row.data
+    escrow = _known(batch, row)
+    paid = {"released": data["released"], "refunded": data["refunded"]}
+    _pay(batch, row, escrow, **paid)
+    if escrow is not None:
+        remains = bool(data["remains"])
+        # Of two shares one was paid: what remains is the other.
+        receiver, vault = remains and not data["released"], remains and not data["refunded"]
+        batch.escrows.change(data["escrow"], _owed(row, escrow, receiver=receiver, vault=vault))
+        _report_payment(batch, row, reason="dispute", **paid)
+
+
+def _owed(row: StoredEvent, escrow: Values, *, receiver: bool, vault: bool) -> Values:
+    """Return what is left to collect, unless a later event has said it."""
+    if row.data["sequence"] < (escrow["settlement_sequence"] or 0):
+        return {}
+    due_at = row.data["timestamp"] if receiver or vault else None
+    sequence = row.data["sequence"]
+    return {"due_at": due_at, "receiver_owed": receiver, "vault_owed": vault, "settlement_sequence": sequence}
+
+
+def _pay(batch: Batch, row: StoredEvent, escrow: Values | None, *, released: int, refunded: int) -> None:
+    """Add the rows and balances of the shares that were paid."""
+    data = row.data
+    moment = batch.moment(row) if escrow is None else _moment(batch, row, escrow)
+    if released and data["receiver_is_vault"]:
+        known = {
+            "wallet_id": wallet_id(data["receiver"]),
+            "recipient_address": data["receiver"],
+            "amount": released,
+            "timestamp": moment,
+        }
+        confirm(batch, row, ESCROW_RELEASE, known)
+        confirm(batch, row, A2A_RECEIVE, known)
+        receive(batch, row, data["receiver"], data["receiver_balance"], moment)
+    if refunded:
+        known = {"recipient_address": data["vault"], "amount": refunded, "timestamp": moment}
+        confirm(batch, row, ESCROW_REFUND, known)
+    set_balance(batch, row, data["vault_balance"], moment)
 
 
 def _terms(row: StoredEvent) -> Values:
@@ -157,17 +222,13 @@ def _to(escrow: Values) -> str:
     return str(escrow["to_wallet"] or escrow["receiver"])
 
 
-def _report_settlement(batch: Batch, row: StoredEvent) -> None:
-    data = row.data
-    identifier = escrow_id(data["escrow"])
-    if data["outcome"] == _COMPLETED:
-        fields = {"amount": format_usdc(data["amount"]), "output_hash": f"sha256:{data['output_hash']}"}
-        _report(batch, row, "escrow.completed", f"Escrow {identifier} completed", fields)
-    if data["released"]:
-        amount = format_usdc(data["released"])
+def _report_payment(batch: Batch, row: StoredEvent, *, released: int, refunded: int, reason: str) -> None:
+    identifier = escrow_id(row.data["escrow"])
+    if released:
+        amount = format_usdc(released)
         _report(batch, row, "escrow.released", f"{amount} USDC of escrow {identifier} released", {"amount": amount})
-    if data["refunded"]:
-        amount, reason = format_usdc(data["refunded"]), _REFUND_REASONS.get(data["outcome"], "shortfall")
+    if refunded:
+        amount = format_usdc(refunded)
         fields = {"amount": amount, "reason": reason}
         severity = "critical" if reason.startswith("dispute") else None
         _report(batch, row, "escrow.refunded", f"{amount} USDC of escrow {identifier} refunded", fields, severity)

@@ -37,7 +37,9 @@ HANDLERS: dict[str, Handler] = {
     "WalletWithdrawn": transfers.withdrawn,
     "EscrowCreated": escrows.created,
     "EscrowDisputed": escrows.disputed,
+    "DisputeWithdrawn": escrows.dispute_withdrawn,
     "EscrowSettled": escrows.settled,
+    "EscrowCollected": escrows.collected,
     "Deposit": deposited,
     "BalanceObserved": transfers.observed,
 }

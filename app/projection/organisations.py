@@ -24,6 +24,7 @@ def initialized(batch: Batch, row: StoredEvent) -> None:
                 "arbiter": data["arbiter"],
                 "verifier": data["verifier"],
                 "paused": False,
+                "authority_attaches": False,
             },
         )
     batch.adopt_orphans(row, org)
@@ -32,7 +33,8 @@ def initialized(batch: Batch, row: StoredEvent) -> None:
 def updated(batch: Batch, row: StoredEvent) -> None:
     """Set the organisation's roles."""
     values = {name: row.data[name] for name in ("authority", "operator", "arbiter", "verifier")}
-    _change(batch, row, {**values, "paused": bool(row.data["paused"])})
+    flags = {name: bool(row.data[name]) for name in ("paused", "authority_attaches")}
+    _change(batch, row, {**values, **flags})
 
 
 def authority_accepted(batch: Batch, row: StoredEvent) -> None:

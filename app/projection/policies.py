@@ -13,8 +13,6 @@ from app.store.read_tables import policies, policy_versions
 from app.store.state_tables import policy_details
 from indexer import StoredEvent
 
-_FIRST_VERSION = 1
-
 
 def created(batch: Batch, row: StoredEvent) -> None:
     """Add the policy."""
@@ -30,7 +28,7 @@ def created(batch: Batch, row: StoredEvent) -> None:
         "key": key,
         **asdict(Rules.from_event(data["rules"])),
         "allowlist": None,
-        "version": _FIRST_VERSION,
+        "version": data["sequence"],
         "immutable": data["immutable"],
         "closed": False,
         "created_at": batch.moment(row) if made is None else made,
@@ -48,15 +46,15 @@ def updated(batch: Batch, row: StoredEvent) -> None:
         return
     rules, previous = Rules.from_event(data["rules"]), Rules.from_event(data["previous"])
     allowlist = address_or_none(data["allowlist"])
-    newer = update(policies).where(policies.c.address == data["policy"], policies.c.version < data["version"])
-    connection.execute(newer.values(**asdict(rules), allowlist=allowlist, version=data["version"]))
+    newer = update(policies).where(policies.c.address == data["policy"], policies.c.version < data["sequence"])
+    connection.execute(newer.values(**asdict(rules), allowlist=allowlist, version=data["sequence"]))
     changes = difference(
         shown(previous, allowlist_entries(connection, address_or_none(data["previous_allowlist"]))),
         shown(rules, allowlist_entries(connection, allowlist)),
     )
     version = {
         "address": data["policy"],
-        "version": data["version"],
+        "version": data["sequence"],
         "changes": changes,
         "timestamp": batch.moment(row),
         "signature": row.signature,
@@ -64,7 +62,7 @@ def updated(batch: Batch, row: StoredEvent) -> None:
     batch.put(policy_versions, version, keys=["address", "version"])
     if is_change(batch.cause(row)):
         summary = f"Policy {identifier}: {', '.join(changes) or 'no rule'} changed"
-        fields = {"policy_id": identifier, "version": data["version"], "changes": changes}
+        fields = {"policy_id": identifier, "version": data["sequence"], "changes": changes}
         batch.report(row, "policy.updated", summary, fields)
 
 

@@ -82,7 +82,7 @@ def confirm(batch: Batch, row: StoredEvent, row_type: str, known: Values) -> Val
         "wallet_id": wallet_id(data["vault"]),
         "type": row_type,
         "recipient": known["recipient_address"],
-        "amount": data["amount"],
+        "amount": data.get("amount"),
         "status": "confirmed",
         "signature": row.signature,
         "instruction_index": row.instruction,

@@ -12,10 +12,14 @@ class PutRecipient(Body):
 
 
 class RegisteredRecipient(Answer):
-    """What is registered for an address or a domain."""
+    """What is registered for an address or a domain.
+
+    `warnings` says what is odd about the address: a vault, of whatever organisation, whose payments its policy bounds.
+    """
 
     recipient: str
     address: str
     domain: str | None
     category: str
     effective_at: Time
+    warnings: list[str]

@@ -13,7 +13,7 @@ from app.core.timestamps import iso
 from app.recipients.domains import DomainResolver, normalise
 from app.recipients.models import PutRecipient, RegisteredRecipient
 from app.store.recipients import Recipient, put_domain, recipient, recipient_by_domain
-from app.store.wallets import WalletRecord, wallet
+from app.store.wallets import WalletRecord, org_of_vault, wallet
 from app.submission.absence import absent
 from app.submission.changes import carry_out, resumed
 from app.submission.context import Service
@@ -24,6 +24,9 @@ from app.submission.ordering import wait_for_earlier
 from app.submission.plan import Plan, PlanType
 from app.submission.refusals import RECEIVER_ARCHIVED, invalid_recipient
 
+#: The program cannot tell the address at which a vault will be made from any other, so what is known is said here.
+_OWN_VAULT = "The address is a vault of this organisation: name its wallet instead."
+_FOREIGN_VAULT = "The address is a vault of another organisation."
 _REGISTER = PlanType("register_recipient", resent=False, waits_for=frozenset({"register_recipient"}))
 PLAN_TYPES = (_REGISTER,)
 
@@ -117,7 +120,7 @@ async def put(
     found = await service.db.read(lambda conn: recipient(conn, org, str(address)))
     if found is None:
         raise UnavailableError("chain_unavailable")
-    return _shown(found)
+    return await _shown(service, found)
 
 
 async def _plan(
@@ -177,7 +180,7 @@ async def get(service: Service, principal: Principal, name: str) -> RegisteredRe
         raise await absent(
             service, principal.org, _REGISTER.name, lambda one: key in {one.recipient, one.recipient_address}, missing
         )
-    return _shown(found)
+    return await _shown(service, found)
 
 
 def _target(name: str, body: PutRecipient) -> tuple[str | None, Pubkey]:
@@ -196,11 +199,13 @@ def _target(name: str, body: PutRecipient) -> tuple[str | None, Pubkey]:
     return domain, named
 
 
-def _shown(found: Recipient) -> RegisteredRecipient:
+async def _shown(service: Service, found: Recipient) -> RegisteredRecipient:
+    owner = await service.db.read(lambda conn: org_of_vault(conn, found.address))
     return RegisteredRecipient(
         recipient=found.domain or found.address,
         address=found.address,
         domain=found.domain,
         category=CATEGORIES[found.category],
         effective_at=iso(found.effective_at),
+        warnings=[] if owner is None else [_OWN_VAULT if owner == found.org else _FOREIGN_VAULT],
     )

@@ -74,9 +74,13 @@ def on_the_chain(subject: Subject, found: Mapping[str, RawAccount | None], codec
         case "escrow":
             facts = {"open": account is not None}
             if account is not None:
-                amount = int(account.data["amount"])
-                facts |= {"amount": format_usdc(amount), "disputed": account.data["disputed_at"] != 0}
-                facts |= {COVERED: balance >= amount}
+                data = account.data
+                amount, released = int(data["amount"]), int(data["released"])
+                decided = bool(data["outcome"])
+                # Of a split one, only the share of a side that could not be paid is left.
+                shares = (released if data["receiver_owed"] else 0) + (amount - released if data["vault_owed"] else 0)
+                facts |= {"amount": format_usdc(amount), "disputed": data["disputed_at"] != 0 and not decided}
+                facts |= {COVERED: balance >= (shares if decided else amount)}
     number = None if stream is None else stream.data.get("sequence")
     return Seen(facts, balance, None if number is None else int(number))
 
@@ -97,7 +101,7 @@ def in_the_read_models(model: Model | None) -> Facts:
                 facts |= {"session_authority": model.session_authority, "open_escrows": model.open_escrows}
             return facts
         case EscrowModel():
-            if model.status not in OPEN:
+            if model.status not in OPEN and not model.owes:
                 return {"open": False}
             disputed = model.status == DISPUTED
             return {"open": True, "amount": format_usdc(model.amount), "disputed": disputed, COVERED: True}

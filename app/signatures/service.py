@@ -52,7 +52,12 @@ from idl.transactions import message_hash
 
 _NOT_SIGNED, _VOID = "unsigned_transaction_not_found", "unsigned_transaction_void"
 #: The program's errors for a change that others have overtaken since it was made.
-_OVERTAKEN = frozenset({"VersionMismatch", "WrongAllowlist", "AllowlistGap", "AllowlistNotSealed", "WrongPolicy"})
+_OVERTAKEN = frozenset(
+    {
+        *("VersionMismatch", "SequenceMismatch", "WrongAllowlist", "AllowlistGap", "AllowlistSealed"),
+        *("AllowlistNotSealed", "AllowlistMismatch", "WrongPolicy"),
+    }
+)
 
 
 async def list_all(service: Service, principal: Principal) -> UnsignedTransactions:

@@ -1,5 +1,6 @@
 """Shows what the instructions of a transaction change: each field, from its old value to the new one."""
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ _TITLES: Mapping[str, str] = {
     "update_policy": "Change a policy",
     "close_policy": "Delete a policy",
     "write_allowlist": "Write a policy's next allowlist",
+    "close_allowlist": "Discard a policy's next allowlist",
     "freeze_wallet": "Freeze or unfreeze a wallet",
     "update_wallet": "Change a wallet",
     "register_recipient": "Register a recipient",
@@ -129,7 +131,13 @@ def _allowlists(call: Call, known: Known, account: dict[str, Any] | None, writte
     replaced = None if account is None else known.read(account["allowlist"], "Allowlist")
     before = set() if replaced is None else set(_entries(replaced["entries"]))
     draft = known.read(call.accounts["new_allowlist"], "Allowlist")
-    entries = _entries(written) if written or draft is None else _entries(draft["entries"])
+    raw = written if written or draft is None else draft["entries"]
+    digest = call.args["digest"] or {"count": 0, "hash": b""}
+    # The program puts no other entries in force than those of the digest, whatever accounts came with the transaction.
+    if len(raw) != digest["count"] or hashlib.sha256(b"".join(raw)).digest() != digest["hash"]:
+        yield f"allowed: {digest['count']} unknown entries with the SHA-256 {digest['hash'].hex()}"
+        return
+    entries = _entries(raw)
     for entry in entries:
         yield f"allowed (an address, or a domain's hash): {entry}{' (as before)' if entry in before else ''}"
     yield from (f"no longer allowed: {entry}" for entry in sorted(before - set(entries)))
@@ -148,6 +156,13 @@ def _write_allowlist(call: Call, _known: Known, _written: list[bytes]) -> Iterat
     yield f"policy: {call.accounts['policy']}"
     yield f"allowlist: {call.accounts['allowlist']}, {len(call.args['entries'])} entries from {call.args['offset']}"
     yield from (f"entry (an address, or a domain's hash): {entry}" for entry in _entries(call.args["entries"]))
+
+
+def _close_allowlist(call: Call, known: Known, _written: list[bytes]) -> Iterator[str]:
+    account = known.read(call.accounts["allowlist"], "Allowlist")
+    count = "unknown" if account is None else str(len(account["entries"]))
+    yield f"policy: {call.accounts['policy']}"
+    yield f"allowlist: {call.accounts['allowlist']}, {count} entries, which were never in force"
 
 
 def _freeze_wallet(call: Call, known: Known, _written: list[bytes]) -> Iterator[str]:
@@ -191,7 +206,7 @@ def _org_value(name: str, value: Any) -> str:
         return "unlimited" if value == UNLIMITED else f"{format_usdc(value)} USDC"
     if name == "attestation_delay":
         return f"{value} s"
-    if name == "paused":
+    if name in {"paused", "authority_attaches"}:
         return "yes" if value else "no"
     return "nobody" if value == _NOBODY else str(value)
 
@@ -216,6 +231,7 @@ _DESCRIPTIONS: Mapping[str, Callable[[Call, Known, list[bytes]], Iterator[str]]]
     "update_policy": _update_policy,
     "close_policy": _close_policy,
     "write_allowlist": _write_allowlist,
+    "close_allowlist": _close_allowlist,
     "freeze_wallet": _freeze_wallet,
     "update_wallet": _update_wallet,
     "register_recipient": _register_recipient,

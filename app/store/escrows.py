@@ -60,12 +60,16 @@ class EscrowRecord:
     reason_hash: str | None = None
     evidence_hash: str | None = None
     dispute_signature: str | None = None
+    dispute_sequence: int | None = None
     released: int | None = None
     refunded: int | None = None
     output_hash: str | None = None
     proof_kind: int | None = None
     settled_at: int | None = None
     settlement_signature: str | None = None
+    settlement_sequence: int | None = None
+    receiver_owed: bool | None = None
+    vault_owed: bool | None = None
     task_description: str | None = None
     expected_output: str | None = None
     output_url: str | None = None
@@ -88,9 +92,10 @@ class EscrowFilter:
 
 @dataclass(frozen=True, slots=True)
 class DueEscrow:
-    """An escrow to refund; all fields but `escrow_id` are addresses."""
+    """An escrow to refund, or if it is settled to collect; the other fields are addresses."""
 
     escrow_id: str
+    status: str
     org: str
     address: str
     vault: str
@@ -124,9 +129,9 @@ def escrows(
 
 
 def due(connection: Connection, now: int) -> list[DueEscrow]:
-    """Return all organisations' escrows to refund at the Unix second `now`, the longest due first.
+    """Return all organisations' escrows to refund or collect at the Unix second `now`, the longest due first.
 
-    They are locked past their deadline, or disputed and not decided in time.
+    They are locked past their deadline, disputed and not decided in time, or split with a side that is still owed.
     """
     return fetch_all(connection, DueEscrow, _DUE, {"now": now})
 
@@ -209,8 +214,10 @@ _WALLETS = (
     and_(table.c.to_wallet == bindparam("wallet_id"), table.c.to_wallet != table.c.wallet_id),
 )
 FROM_LATER_EVENTS = (
-    *("due_at", "disputed_at", "disputed_by", "reason_hash", "evidence_hash", "dispute_signature", "released"),
-    *("refunded", "output_hash", "proof_kind", "settled_at", "settlement_signature"),
+    "due_at",
+    *("disputed_at", "disputed_by", "reason_hash", "evidence_hash", "dispute_signature", "dispute_sequence"),
+    *("released", "refunded", "output_hash", "proof_kind", "settled_at", "settlement_signature"),
+    *("settlement_sequence", "receiver_owed", "vault_owed"),
 )
 _AS_PENDING = {"status": PENDING, **dict.fromkeys(FROM_LATER_EVENTS)}
 

@@ -20,6 +20,7 @@ SEVERITIES = {
         (
             *("transaction.pending", "transaction.completed", "wallet.created", "wallet.funded", "wallet.unfrozen"),
             *("policy.updated", "escrow.created", "escrow.completed", "escrow.released", "escrow.refunded"),
+            "escrow.dispute_withdrawn",
             *("org.deposit_confirmed", "export.ready", "reconciliation.cleared", "audit.head"),
         ),
         "info",

@@ -24,7 +24,10 @@ class Organisation:
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """An organisation's on-chain state: the reserve's micro-USDC, the keys, and whether it is paused."""
+    """An organisation's on-chain state: the reserve's micro-USDC, the keys, and whether it is paused.
+
+    With `authority_attaches` only the authority attaches policies.
+    """
 
     org: str
     balance: int
@@ -35,6 +38,7 @@ class Reserve:
     arbiter: str
     verifier: str
     paused: bool
+    authority_attaches: bool
 
 
 def insert_organisation(connection: Connection, organisation: Organisation) -> None:

@@ -34,6 +34,7 @@ reserves = Table(
     Column("arbiter", String, nullable=False),
     Column("verifier", String, nullable=False),
     Column("paused", Boolean, nullable=False),
+    Column("authority_attaches", Boolean, nullable=False, comment="only the authority attaches policies"),
 )
 
 wallets = Table(
@@ -82,6 +83,7 @@ policies = Table(
     Column("expiry", BigInteger),
     Column("blocked_categories", BigInteger, nullable=False, comment="bit set over the category codes"),
     Column("restricted", Boolean, nullable=False),
+    Column("max_open_escrows", BigInteger),
     Column("allowlist", String),
     Column("version", U64, nullable=False),
     Column("immutable", Boolean, nullable=False),
@@ -227,11 +229,11 @@ escrows = Table(
     Column("output_commitment", String, comment="SHA-256 of the hash that the output must have"),
     Column("proof_kinds", Integer, nullable=False, comment="bit set over the codes of the kinds"),
     Column("counter", U64, nullable=False),
-    # A locked escrow is disputed and settled at most once each. The status follows from which of the two is known, in
-    # whatever order their events are applied.
+    # Events may be applied out of order. A settlement ends all disputes; before it, the last dispute or withdrawal
+    # counts, whose number is `dispute_sequence`.
     Column("status", String, nullable=False, comment="pending, locked, disputed, released, refunded or settled"),
     Column("deadline", BigInteger, nullable=False),
-    Column("due_at", BigInteger, comment="when to refund it; null while pending and once settled"),
+    Column("due_at", BigInteger, comment="when to refund or collect it; null while pending and when nothing is left"),
     Column("created_at", BigInteger, nullable=False),
     Column("tx_id", String, comment="of the transaction that locked it"),
     Column("signature", String),
@@ -240,12 +242,16 @@ escrows = Table(
     Column("reason_hash", String),
     Column("evidence_hash", String),
     Column("dispute_signature", String),
+    Column("dispute_sequence", U64),
     Column("released", U64),
     Column("refunded", U64),
     Column("output_hash", String),
     Column("proof_kind", Integer),
     Column("settled_at", BigInteger),
     Column("settlement_signature", String),
+    Column("settlement_sequence", U64, comment="of the settlement, or of the last collection of what it left"),
+    Column("receiver_owed", Boolean, comment="the receiver could not be paid its share yet"),
+    Column("vault_owed", Boolean, comment="the paying wallet could not be paid its share yet"),
     Index("escrows_newest", "org", "created_at", "escrow_id"),
     Index("escrows_by_status", "org", "status", "created_at", "escrow_id"),
     Index("escrows_by_wallet", "wallet_id", "created_at", "escrow_id"),

@@ -14,7 +14,9 @@ from sqlalchemy import (
     Table,
     bindparam,
     delete,
+    false,
     func,
+    or_,
     select,
 )
 
@@ -91,6 +93,7 @@ class EscrowModel:
     vault: str
     amount: int
     status: str
+    owes: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +105,17 @@ class Vault:
     tokens: str
 
 
-_ESCROW = [escrows.c[name] for name in ("address", "org", "escrow_id", "wallet_id", "vault", "amount", "status")]
+# A split one still holds the share of a side that could not be paid.
+_OWES = or_(func.coalesce(escrows.c.receiver_owed, false()), func.coalesce(escrows.c.vault_owed, false()))
+_HOLDS_MONEY = or_(escrows.c.status.in_(OPEN), _OWES)
+_ESCROW = [
+    *(escrows.c[name] for name in ("address", "org", "escrow_id", "wallet_id", "vault", "amount", "status")),
+    _OWES.label("owes"),
+]
 _RESERVE = [reserves.c[name] for name in ReserveModel.__dataclass_fields__]
 _OPEN_OF = (
     select(func.count())
-    .where(escrows.c.wallet_id == wallets.c.wallet_id, escrows.c.status.in_(OPEN))
+    .where(escrows.c.wallet_id == wallets.c.wallet_id, _HOLDS_MONEY)
     .scalar_subquery()
     .label("open_escrows")
 )
@@ -117,7 +126,7 @@ _WALLETS = select(*_WALLET, _OPEN_OF).where(wallets.c.vault.in_(_KEYS))
 _ESCROWS = select(*_ESCROW).where(escrows.c.address.in_(_KEYS))
 _OF_THIS_SERVICE = select(organisations.c.org)
 _VAULTS = select(wallets.c.org, wallets.c.vault, wallets.c.tokens).where(wallets.c.org.in_(_OF_THIS_SERVICE))
-_OPEN_ESCROWS = select(*_ESCROW).where(escrows.c.org.in_(_OF_THIS_SERVICE), escrows.c.status.in_(OPEN))
+_OPEN_ESCROWS = select(*_ESCROW).where(escrows.c.org.in_(_OF_THIS_SERVICE), _HOLDS_MONEY)
 
 
 def vaults(connection: Connection) -> list[Vault]:

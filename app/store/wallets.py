@@ -148,6 +148,12 @@ def policy_id_of(connection: Connection, org: str, wallet_id: str) -> str | None
     return found
 
 
+def org_of_vault(connection: Connection, vault: str) -> str | None:
+    """Return the organisation whose vault is at this address, if the service knows one."""
+    found: str | None = connection.scalar(select(table.c.org).where(table.c.vault == vault))
+    return found
+
+
 def vault_of(connection: Connection, wallet_id: str) -> str | None:
     """Return the address of a wallet's vault, even before its creation is seen on the chain."""
     found: str | None = connection.scalar(_VAULT, {"key": wallet_id})

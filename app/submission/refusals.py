@@ -52,6 +52,9 @@ _ERRORS: Mapping[str, tuple[type[ApiError], str]] = {
     "EscrowNotDisputed": (BusinessError, "escrow_not_disputed"),
     "EscrowAmountExceeded": (RequestError, "invalid_amount"),
     "InvalidProof": (BusinessError, "invalid_proof"),
+    "ProofKindNotAccepted": (BusinessError, "invalid_proof"),
+    "UnexpectedOutput": (BusinessError, "invalid_proof"),
+    "EscrowDecided": (BusinessError, "escrow_already_settled"),
 }
 
 RECEIVER_ARCHIVED = "The receiving wallet was archived."
@@ -78,7 +81,9 @@ _MESSAGES: Mapping[str, str] = {
 }
 
 #: The program's errors for state that changed after it was read.
-_MEANWHILE = frozenset({"VersionMismatch", "AlreadyFrozen", "NotFrozen", "WrongPolicy"})
+_MEANWHILE = frozenset(
+    {"VersionMismatch", "SequenceMismatch", "AlreadyFrozen", "NotFrozen", "WrongPolicy", "AuthorityRequired"}
+)
 #: The chain's errors for a fee payer without enough lamports: for the fee, or for what rent it would be left with.
 _UNPAID = ("InsufficientFundsForFee", "AccountNotFound", "InsufficientFundsForRent")
 #: How the system program's log begins if the fee payer cannot pay an account's rent.

@@ -70,12 +70,15 @@ def rows_of(landed: Landed) -> Iterator[ExpectedRow]:
             case "EscrowCreated":
                 for type_ in ("escrow_lock", "a2a_send"):
                     yield _row(landed, place, type_, data["vault"], data["receiver"], data["amount"])
-            case "EscrowSettled":
-                if data["released"] and data["receiver_is_vault"]:
+            case "EscrowSettled" | "EscrowCollected":
+                # A side that could not be paid has its row when its share is collected.
+                released = 0 if data.get("receiver_owed") else data["released"]
+                refunded = 0 if data.get("vault_owed") else data["refunded"]
+                if released and data["receiver_is_vault"]:
                     for type_ in ("escrow_release", "a2a_receive"):
-                        yield _row(landed, place, type_, data["receiver"], data["receiver"], data["released"])
-                if data["refunded"]:
-                    yield _row(landed, place, "escrow_refund", data["vault"], data["vault"], data["refunded"])
+                        yield _row(landed, place, type_, data["receiver"], data["receiver"], released)
+                if refunded:
+                    yield _row(landed, place, "escrow_refund", data["vault"], data["vault"], refunded)
 
 
 def _row(  # noqa: PLR0917

@@ -4,14 +4,12 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import cast
 
-from solders.instruction import Instruction
 from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
 from app.access.keyring import Principal
 from app.core.errors import (
     ApiError,
-    AuthenticationError,
     BusinessError,
     ConflictError,
     NotFoundError,
@@ -41,11 +39,11 @@ from app.submission.changes import resumed, submit
 from app.submission.context import Service
 from app.submission.idempotency import Claim
 from app.submission.locks import LockScope
-from app.submission.offline import authority_of
 from app.submission.ordering import wait_for_earlier
-from app.submission.plan import Authority, Plan, PlanType, RefusedError
+from app.submission.plan import Plan, PlanType, RefusedError
 from app.submission.refusals import business_error, error_name
-from app.wallets.freezing import CHANGES_OF_STATE, FREEZE, MANUAL, UNFREEZE, braked, freeze
+from app.wallets._changes import attaching_authority, changes
+from app.wallets.freezing import CHANGES_OF_STATE, FREEZE, UNFREEZE, braked, freeze
 from app.wallets.models import (
     AttachedPolicy,
     CreateWallet,
@@ -67,7 +65,7 @@ _CREATE = PlanType("create_wallet", on_failed=_forget_details)
 _UPDATE = PlanType("update_wallet", resent=False, waits_for=CHANGES_OF_STATE)
 PLAN_TYPES = (_CREATE, _UPDATE, FREEZE, UNFREEZE)
 #: Refusals of a change made from an outdated wallet.
-_OUTDATED = frozenset({"AlreadyFrozen", "NotFrozen", "WrongPolicy"})
+_OUTDATED = frozenset({"AlreadyFrozen", "NotFrozen", "WrongPolicy", "SequenceMismatch", "AuthorityRequired"})
 
 
 async def find(service: Service, org: str, wallet_id: str) -> WalletRecord:
@@ -133,17 +131,20 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
         tags=tuple(body.tags),
         created_at=await service.clock.moment_ms(),
     )
+    authority = await attaching_authority(service, principal, claim)
     creation = service.instructions(org).create_wallet(
         payer=service.signers.fee_payer_address,
         operator=service.signers.operator_address,
         agent_id=body.agent_id,
         policy=Pubkey.from_string(policy.address),
+        authority=None if authority is None else authority.address,
     )
     plan = Plan(
         org=org,
         type=_CREATE,
         instructions=[creation],
         signers=[service.signers.operator],
+        authority=authority,
         wallet_id=new.wallet_id,
         policy_id=policy.policy_id,
         entry=principal.entry("wallet.create", new.wallet_id, policy_id=policy.policy_id),
@@ -218,7 +219,7 @@ async def _update(service: Service, principal: Principal, claim: Claim, wallet_i
         service.brake.check(kind, principal.org, wallet_id, attested=False)
         await service.catch_up()
         before = await find_living(service, principal.org, wallet_id)
-        instructions, authority = await _changes(service, principal, claim, before, body)
+        instructions, authority = await changes(service, principal, claim, before, body)
         if not instructions:
             return
         plan = Plan(
@@ -249,31 +250,6 @@ def _entry(principal: Principal, wallet_id: str, body: UpdateWallet) -> NewLogEn
     """Return the audit log's entry of a change on the chain; the brake records a freeze."""
     attached = {} if body.policy_id is None else {"policy_id": body.policy_id}
     return principal.entry("wallet.unfreeze" if body.status == "active" else "wallet.update", wallet_id, **attached)
-
-
-async def _changes(
-    service: Service, principal: Principal, claim: Claim, before: WalletRecord, body: UpdateWallet
-) -> tuple[list[Instruction], Authority | None]:
-    """Return the instructions of an update, and the authority if it must sign them."""
-    build, operator = service.instructions(principal.org), service.signers.operator_address
-    authority = None
-    vault, policy = Pubkey.from_string(before.vault), Pubkey.from_string(before.policy.address)
-    instructions: list[Instruction] = []
-    if body.policy_id is not None and body.policy_id != before.policy.policy_id:
-        new_policy = Pubkey.from_string((await policies.find(service, principal.org, body.policy_id)).address)
-        instructions.append(build.update_wallet(operator=operator, vault=vault, policy=policy, new_policy=new_policy))
-        policy = new_policy
-    if body.status == "frozen" and before.frozen != MANUAL:
-        instructions.append(build.freeze_wallet(signer=operator, vault=vault, policy=policy, action="Freeze"))
-    if body.status == "active" and before.frozen:
-        signer = operator
-        if before.frozen == MANUAL:
-            if principal.role != "admin":
-                raise AuthenticationError("insufficient_permissions", "Lifting a freeze needs an admin's key.")
-            authority = await authority_of(service, principal.org, claim)
-            signer = authority.address
-        instructions.append(build.freeze_wallet(signer=signer, vault=vault, policy=policy, action="Unfreeze"))
-    return instructions, authority
 
 
 def _attached_policy(policy: WalletPolicy) -> AttachedPolicy:

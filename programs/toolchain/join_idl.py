@@ -35,6 +35,10 @@ KEYS = [
 # fmt: on
 
 
+# The type of the argument that stands for the end of an instruction's data.
+END = {"defined": {"name": "End"}}
+
+
 class IdlError(Exception):
     """The parts do not make a valid IDL; the message says why."""
 
@@ -59,16 +63,22 @@ def merge(items: list[Json], what: str) -> list[Json]:
     return [by_name[name] for name in sorted(by_name)]
 
 
+def without_end(instructions: list[Json]) -> list[Json]:
+    """Return the instructions without the argument that takes no bytes and refuses any behind the others."""
+    return [{**item, "args": [arg for arg in item["args"] if arg["type"] != END]} for item in instructions]
+
+
 def join(parts: dict[str, list[str]], version: str) -> Json:
     """Make the IDL of the parts."""
     program = json.loads(parts["program"][0])
     events = [json.loads(text) for text in parts.get("event", [])]
     errors = [error for text in parts.get("errors", []) for error in json.loads(text)]
     types = program["types"] + [item for event in events for item in event["types"]]
+    types = [item for item in types if item["name"] != END["defined"]["name"]]
     return {
         "address": parts["address"][0].strip(),
         "metadata": {**program["metadata"], "version": version},
-        "instructions": merge(program["instructions"], "instructions"),
+        "instructions": merge(without_end(program["instructions"]), "instructions"),
         "accounts": merge(program["accounts"], "accounts"),
         "events": merge([event["event"] for event in events], "events"),
         "errors": sorted(errors, key=lambda error: error["code"]),

@@ -112,7 +112,7 @@ async def test_refused_payment_passes_once_when_an_operator_has_approved_it(worl
     asked = await _get(world, approval_id)
     assert (asked["status"], asked["wallet_id"]) == ("pending", agent.wallet["wallet_id"])
     assert (asked["recipient"], asked["recipient_address"], asked["amount"]) == (agent.to, agent.to, "20.00")
-    assert (asked["policy_id"], asked["policy_version"]) == (agent.policy["policy_id"], 1)
+    assert (asked["policy_id"], asked["policy_version"]) == (agent.policy["policy_id"], agent.policy["version"])
     assert (asked["decided_by"], asked["decided_at"]) == (None, None)
 
     # When an operator approves it, the Approval is on the chain for 24 hours
@@ -298,7 +298,8 @@ async def test_new_version_of_the_policy_makes_an_approval_unusable(world: Servi
 
     renewed = await agent.refused()
     assert renewed != approved
-    assert (await _get(world, renewed))["policy_version"] == 2
+    changed = await world.ok("GET", f"/v1/policies/{agent.policy['policy_id']}")
+    assert (await _get(world, renewed))["policy_version"] == changed["version"] > agent.policy["version"]
     error_of(await _decide(world, undecided, "approve"), 422, "approval_outdated")
     await _approve(world, renewed)
     assert (await agent.pay()).json()["status"] == "confirmed"

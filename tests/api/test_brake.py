@@ -181,7 +181,7 @@ async def test_refused_freeze_releases_the_brake_and_says_so(own_world: ServiceW
     wallet, to = await world.wallet(), await world.payee()
     token, agent = await world.session(wallet), world.key("agent", wallet["wallet_id"])
     authority = world.service.signers.require_authority()
-    replaced = world.service.instructions(world.org).update_org(signer=authority.pubkey(), operator=authority.pubkey())
+    replaced = await world.org_update(authority.pubkey(), operator=authority.pubkey())
     assert (await world.land([replaced], authority)).err is None
 
     error = error_of(await world.call("PATCH", _path(wallet), {"status": "frozen"}), 422, "transaction_failed")

@@ -130,6 +130,20 @@ async def test_wallet_has_at_most_64_open_escrows(world: ServiceWorld, sides: tu
     assert (await paying.lock(receiving, "0.01"))["status"] == "locked"
 
 
+async def test_policy_bounds_the_open_escrows_of_a_wallet(world: ServiceWorld, sides: tuple[Agent, Agent]) -> None:
+    _, receiving = sides
+    policy = await world.policy(maxOpenEscrows=1)
+    assert policy["max_open_escrows"] == 1
+    paying = await agent(world, policy["policy_id"])
+    first = await paying.lock(receiving, "0.01")
+
+    error_of(await paying.call("POST", A2A, terms(paying, receiving, "0.01")), 422, "too_many_escrows")
+
+    await receiving.ok("POST", of(first, "complete"), shows_output())
+    assert (await paying.lock(receiving, "0.01"))["status"] == "locked"
+    error_of(await world.call("POST", "/v1/policies", {"name": "A", "maxOpenEscrows": 65}), 400, "invalid_request")
+
+
 # Permissions
 
 

@@ -6,7 +6,7 @@ import pytest
 from solders.keypair import Keypair
 
 from tests.support.escrows import A2A, OUTPUT, TASK, Agent, agent, of, shows_output, signs_output, terms
-from tests.support.service_world import Json, ServiceWorld
+from tests.support.service_world import Json, ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -251,6 +251,44 @@ async def test_operator_disputes_for_the_side_it_names_else_for_the_paying_one(
 
     assert now["dispute"]["raised_by"] == (receiving.id if side == "receiving" else paying.id)
     assert now["dispute"]["evidence"] is None
+
+
+@pytest.mark.parametrize("side", ["paying", "receiving"])
+async def test_withdrawn_dispute_leaves_the_escrow_locked(own_world: ServiceWorld, side: str) -> None:
+    # Given a dispute that was raised with ten minutes left
+    world = own_world
+    paying, receiving = await _agents(world)
+    speaker, other = (paying, receiving) if side == "paying" else (receiving, paying)
+    made = await paying.lock(receiving, timeoutSeconds=600)
+    await speaker.ok("POST", of(made, "dispute"), _REASON)
+    await world.later(3_600)
+
+    # Then only its side withdraws it
+    refused = await other.call("POST", of(made, "dispute/withdraw"), {})
+    error_of(refused, 403, "insufficient_permissions")
+    now = await speaker.ok("POST", of(made, "dispute/withdraw"), {})
+
+    # And the receiver has about ten minutes again
+    assert (now["status"], now["dispute"]) == ("locked", None)
+    assert now["expires_at"] > made["expires_at"]
+    assert await _escrow(world, made) == now
+    assert await paying.events() == ["escrow.created", "escrow.disputed", "escrow.dispute_withdrawn"]
+    [event] = (await world.ok("GET", f"/v1/events?event=escrow.dispute_withdrawn&walletId={receiving.id}"))["data"]
+    assert (event["severity"], event["expires_at"]) == ("info", now["expires_at"])
+    assert await world.keeper().tick() == 0
+    assert (await receiving.ok("POST", of(made, "complete"), shows_output()))["status"] == "released"
+
+
+async def test_operator_withdraws_a_dispute_of_its_wallets(world: ServiceWorld) -> None:
+    paying, receiving = await _agents(world)
+    made = await paying.lock(receiving)
+    await receiving.ok("POST", of(made, "dispute"), _REASON)
+
+    now = await world.ok("POST", of(made, "dispute/withdraw"), {}, key=world.key("operator"))
+
+    assert now["status"] == "locked"
+    again = await world.call("POST", of(made, "dispute/withdraw"), {}, key=world.key("operator"))
+    error_of(again, 422, "escrow_not_disputed")
 
 
 @pytest.mark.parametrize(

@@ -176,6 +176,8 @@ async def test_severities_and_payloads_are_those_of_the_catalogue(own_world: Ser
     late = await paying.lock(receiving, timeoutSeconds=60)
     disputed = await paying.lock(receiving)
     await paying.ok("POST", of(disputed, "dispute"), {"reason": "late"})
+    await paying.ok("POST", of(disputed, "dispute/withdraw"))
+    await paying.ok("POST", of(disputed, "dispute"), {"reason": "late"})
     await world.ok("POST", of(disputed, "resolve"), {"decision": "refund"})
     await world.localnet.mint_usdc(world.service.instructions(world.org).reserve_tokens, 5)
     started = await world.ok("POST", "/v1/transactions/export", {"format": "csv"})

@@ -167,7 +167,7 @@ async def test_reserve_too_small_for_all_together_moves_nothing(world: ServiceWo
 
 async def _update_org(world: ServiceWorld, **changes: Any) -> None:
     authority = world.service.signers.require_authority()
-    change = world.service.instructions(world.org).update_org(signer=authority.pubkey(), **changes)
+    change = await world.org_update(authority.pubkey(), **changes)
     assert (await world.land([change], authority)).err is None
 
 

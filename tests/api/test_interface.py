@@ -41,6 +41,7 @@ _EXPECTED = {
     ("GET", "/v1/payments/a2a/{escrow_id}"),
     ("POST", "/v1/payments/a2a/{escrow_id}/complete"),
     ("POST", "/v1/payments/a2a/{escrow_id}/dispute"),
+    ("POST", "/v1/payments/a2a/{escrow_id}/dispute/withdraw"),
     ("POST", "/v1/payments/a2a/{escrow_id}/resolve"),
     ("GET", "/v1/approvals"),
     ("GET", "/v1/approvals/{approval_id}"),

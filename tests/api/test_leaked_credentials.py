@@ -114,7 +114,9 @@ class _Thief:
         """Complete an escrow as its verifier."""
         kind, output = PROOF_KINDS.index("webhook_callback"), bytes(32)
         task = bytes.fromhex(task_hash.removeprefix("sha256:"))
-        message = self.build.attested_message(escrow.address, kind, task, output)
+        message = self.build.attested_message(
+            self.world.service.identity.genesis_bytes, escrow.address, kind, task, output
+        )
         proof = attestation(verifier.pubkey(), bytes(verifier.sign_message(message)), message)
         completion = self.build.complete_escrow(escrow, payer=self.payer.pubkey(), kind=kind, output_hash=output)
         return await self.sends([proof, completion])
@@ -148,10 +150,16 @@ class _Thief:
         me, to = key.pubkey(), Pubkey.from_string(await self.world.payee())
         destination = self.world.service.addresses.token_account(to)
         return [
-            self.build.withdraw_reserve(authority=me, destination=destination, amount=None, reference=new_reference()),
+            self.build.withdraw_reserve(
+                authority=me,
+                destination=destination,
+                amount=None,
+                reference=new_reference(),
+                expected_sequence=(await self.world.fields(self.world.org))["sequence"],
+            ),
             self.build.create_policy(payer=self.payer.pubkey(), authority=me, key=new_policy_key(), rules=Rules()),
-            self.build.update_org(signer=me, operator_daily_limit=2**63),
-            self.build.update_org(signer=me, operator=self.payer.pubkey()),
+            await self.world.org_update(me, operator_daily_limit=2**63),
+            await self.world.org_update(me, operator=self.payer.pubkey()),
         ]
 
 
@@ -207,6 +215,7 @@ async def test_api_key_of_an_agent_is_worth_reads_of_its_vault(world: ServiceWor
         ("POST", "/v1/payments/a2a"): ("/v1/payments/a2a", terms),
         ("POST", "/v1/payments/a2a/{escrow_id}/complete"): (f"{path}/complete", proof),
         ("POST", "/v1/payments/a2a/{escrow_id}/dispute"): (f"{path}/dispute", {"reason": "Late"}),
+        ("POST", "/v1/payments/a2a/{escrow_id}/dispute/withdraw"): (f"{path}/dispute/withdraw", {}),
     }
     assert left == {*bodies, _EXPORT}
 
@@ -371,7 +380,7 @@ async def test_operator_key_is_worth_the_vaults_and_its_sessions_outlive_it(own_
 
     # When the authority replaces the operator
     authority, successor = world.service.signers.require_authority(), Keypair()
-    replaced = thief.build.update_org(signer=authority.pubkey(), operator=successor.pubkey())
+    replaced = await world.org_update(authority.pubkey(), operator=successor.pubkey())
     assert await thief.sends([replaced], authority) is None
 
     # Then the old key does nothing, but the session that it named pays until it is rotated
@@ -395,10 +404,17 @@ async def test_authority_key_is_worth_everything_in_the_organisation(own_world: 
     me, tokens = authority.pubkey(), world.service.addresses.token_account(Pubkey.from_string(to))
 
     # Then the thief becomes the operator, empties vault and reserve, and leaves the old operator nothing to do
+    takes_office = await world.org_update(me, operator=me, operator_daily_limit=2**63)
     takeover = [
-        thief.build.update_org(signer=me, operator=me, operator_daily_limit=2**63),
+        takes_office,
         thief.build.withdraw(operator=me, vault=vault, amount=None, reference=new_reference()),
-        thief.build.withdraw_reserve(authority=me, destination=tokens, amount=None, reference=new_reference()),
+        thief.build.withdraw_reserve(
+            authority=me,
+            destination=tokens,
+            amount=None,
+            reference=new_reference(),
+            expected_sequence=(await world.fields(world.org))["sequence"] + 1,
+        ),
     ]
     assert [await thief.sends([step], authority) for step in takeover] == [None, None, None]
     assert (await world.balance(to), await _reserve(world)) == (everything, 0)
@@ -430,7 +446,7 @@ async def test_verifier_and_arbiter_are_worth_the_escrows_that_name_them(own_wor
     old = world.service.signers.require_arbiter()
     first, disputed = await paying.lock(receiving), await paying.lock(receiving)
     authority, successor = world.service.signers.require_authority(), Keypair().pubkey()
-    roles = thief.build.update_org(signer=authority.pubkey(), arbiter=successor, verifier=successor)
+    roles = await world.org_update(authority.pubkey(), arbiter=successor, verifier=successor)
     assert await thief.sends([roles], authority) is None
     later = await paying.lock(receiving)
     for one in (disputed, later):

@@ -27,6 +27,7 @@ async def test_organization_shows_its_chain_and_roles(world: ServiceWorld) -> No
         "cluster": "localnet",
         "genesis_hash": str(world.localnet.chain.timeline.genesis_hash),
         "paused": False,
+        "authority_attaches": False,
         "roles": {
             "authority": str(signers.authority.pubkey()),
             "operator": str(signers.operator_address),
@@ -54,9 +55,8 @@ async def test_deposit_to_the_shown_reserve_arrives(world: ServiceWorld) -> None
 
 async def test_pause_and_new_roles_are_shown(own_world: ServiceWorld) -> None:
     authority, arbiter = own_world.service.signers.require_authority(), str(Keypair().pubkey())
-    build = own_world.service.instructions(own_world.org)
     changes = {"paused": True, "arbiter": Pubkey.from_string(arbiter)}
-    await own_world.land([build.update_org(signer=authority.pubkey(), **changes)], authority)
+    await own_world.land([await own_world.org_update(authority.pubkey(), **changes)], authority)
     await own_world.catch_up()
 
     shown = await own_world.ok("GET", "/v1/organization")

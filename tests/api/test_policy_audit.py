@@ -145,7 +145,7 @@ async def test_change_without_the_service_shows_the_authority_of_its_time(own_wo
     made = await world.policy(maxPerTx="5")
     first, second = world.service.signers.require_authority(), Keypair()
     await _change_past(world, made, first, Rules(max_per_tx=6_000_000))
-    propose = build.update_org(signer=first.pubkey(), pending_authority=second.pubkey())
+    propose = await own_world.org_update(first.pubkey(), pending_authority=second.pubkey())
     accept = build.accept_authority(new_authority=second.pubkey())
     assert (await world.land([propose, accept], first, second)).err is None
     await _change_past(world, made, second, Rules(max_per_tx=7_000_000))

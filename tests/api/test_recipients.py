@@ -15,6 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from solders.keypair import Keypair
+from solders.pubkey import Pubkey
 
 from app.core.errors import RequestError, UnavailableError
 from app.core.outbound import Names, is_public
@@ -35,8 +36,28 @@ async def test_category_of_an_address_is_registered_and_read(world: ServiceWorld
         "domain": None,
         "category": "gambling",
         "effective_at": put["effective_at"],
+        "warnings": [],
     }
     assert await world.ok("GET", f"/v1/recipients/{address}") == put
+
+
+async def test_registered_vault_is_shown_with_a_warning(world: ServiceWorld) -> None:
+    vault = (await world.wallet())["chain_address"]
+
+    put = await world.ok("PUT", f"/v1/recipients/{vault}", {"category": "marketplace"})
+
+    assert put["warnings"] == ["The address is a vault of this organisation: name its wallet instead."]
+    assert await world.ok("GET", f"/v1/recipients/{vault}") == put
+
+
+async def test_flipped_bit_does_not_spoil_anothers_registration(world: ServiceWorld) -> None:
+    first, *others = bytes(Keypair().pubkey())
+    spoiler, victim = (str(Pubkey.from_bytes(bytes([first ^ flip, *others]))) for flip in (0x80, 0))
+
+    await world.ok("PUT", f"/v1/recipients/{spoiler}", {"category": "gambling"})
+    put = await world.ok("PUT", f"/v1/recipients/{victim}", {"category": "marketplace"})
+
+    assert (put["address"], put["category"]) == (victim, "marketplace")
 
 
 async def test_domain_is_registered_with_its_address(world: ServiceWorld) -> None:

@@ -32,6 +32,7 @@ _POLICY = {
     "max_per_day",
     "max_per_month",
     "velocity_cap",
+    "max_open_escrows",
     "allowed_recipients",
     "blocked_categories",
     "require_co_sign",
@@ -67,6 +68,7 @@ _ESCROW = {
 }
 _INTEGERS = {
     "velocity_cap",
+    "max_open_escrows",
     "wallet_count",
     "version",
     "on_chain_slot",

@@ -280,3 +280,22 @@ async def test_tags_are_few_short_and_without_commas(world: ServiceWorld) -> Non
     error_of(patch, 400, "invalid_request")
 
     assert (await world.ok("GET", f"/v1/wallets?tags={many[: many.rindex(',')]}"))["data"] == []
+
+
+async def test_only_admins_attach_policies_where_the_authority_must(own_world: ServiceWorld) -> None:
+    # Given an organisation that lets only its authority attach policies
+    world = own_world
+    authority = world.service.signers.require_authority()
+    wallet, policy = await world.wallet(), await world.policy(maxPerTx="5")
+    await world.land([await world.org_update(authority.pubkey(), authority_attaches=True)], authority)
+    await world.catch_up()
+    assert (await world.ok("GET", "/v1/organization"))["authority_attaches"]
+
+    # Then an operator's key neither makes wallets nor attaches policies, and an admin's does
+    operator, path = world.key("operator"), f"/v1/wallets/{wallet['wallet_id']}"
+    creation = {"agentId": "flagged", "label": "Flagged", "policyId": policy["policy_id"]}
+    attaching = {"policyId": policy["policy_id"]}
+    error_of(await world.call("POST", "/v1/wallets", creation, key=operator), 403, "insufficient_permissions")
+    error_of(await world.call("PATCH", path, attaching, key=operator), 403, "insufficient_permissions")
+    assert (await world.ok("POST", "/v1/wallets", creation))["policy"]["policy_id"] == policy["policy_id"]
+    assert (await world.ok("PATCH", path, attaching))["policy"]["policy_id"] == policy["policy_id"]

@@ -15,7 +15,7 @@ from solders.pubkey import Pubkey
 from app.chain.addresses import SYSTEM_PROGRAM
 from app.chain.escrow_instructions import PROOF_KINDS, OpenEscrow, attestation
 from app.chain.rules import Rules
-from tests.bench.story import Story
+from tests.bench.story import GENESIS_HASH, Story
 
 ESCROWS = 8
 """Escrows measured for each figure."""
@@ -93,7 +93,7 @@ class Escrows:
         )
         if key is None:
             return [complete]
-        message = story.instructions.attested_message(escrow.address, code, TASK, OUTPUT)
+        message = story.instructions.attested_message(GENESIS_HASH, escrow.address, code, TASK, OUTPUT)
         return [attestation(key.pubkey(), bytes(key.sign_message(message)), message), complete]
 
     def resolve(self, escrow: OpenEscrow, released: int) -> list[Instruction]:

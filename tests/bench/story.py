@@ -21,6 +21,7 @@ from tests.bench.token_bytes import mint_bytes, token_account_bytes
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "agent-vault-bench"
 PROGRAM = Path(os.environ.get("AGENT_VAULT_SO", Path(__file__).parents[2] / "programs" / "agent_vault.so"))
+GENESIS_HASH = bytes(32)
 NOW = 1_800_000_000
 NEVER = 2_000_000_000
 DAY_SLOT = 900
@@ -91,7 +92,7 @@ class Story:
         self.units: dict[str, int] = {}
         self.payer, self.authority, self.operator = Keypair(), Keypair(), Keypair()
         self.session, self.merchant = Keypair(), Keypair()
-        coder = codec.load()
+        coder = self.codec = codec.load()
         self.mint = Pubkey.new_unique()
         self.addresses = Addresses(coder.program_id, self.mint)
         self.org = self.addresses.org(self.authority.pubkey(), "acme")
@@ -133,6 +134,7 @@ class Story:
                 payer=self.payer.pubkey(),
                 creator=self.authority.pubkey(),
                 org_id="acme",
+                genesis_hash=GENESIS_HASH,
                 operator=operator,
                 arbiter=operator,
                 verifier=operator,
@@ -141,7 +143,10 @@ class Story:
         )
         reserve = self.addresses.token_account(self.org)
         self.runtime.account(reserve, TOKEN_PROGRAM, token_account_bytes(self.mint, self.org, 10**13))
-        self.step("update_org", build.update_org(signer=self.authority.pubkey(), paused=False), self.authority)
+        resume = build.update_org(
+            signer=self.authority.pubkey(), expected_sequence=self.fields(self.org)["sequence"], paused=False
+        )
+        self.step("update_org", resume, self.authority)
         self.step(
             "register_recipient",
             build.register_recipient(
@@ -149,6 +154,10 @@ class Story:
             ),
             self.operator,
         )
+
+    def fields(self, address: Pubkey) -> dict[str, Any]:
+        """Return the fields of an account of the program."""
+        return self.codec.decode_account(base64.b64decode(self.runtime.do("read", address=str(address))["data"])).data
 
     def policy(self, name: str, rules: Rules, entries: list[bytes] | None = None) -> tuple[Pubkey, Pubkey | None]:
         """Create a policy, with an allowlist of `entries` in force if given."""
@@ -160,27 +169,33 @@ class Story:
         )
         if entries is None:
             return address, None
-        chunk = 20
+        chunk, found = 20, self.fields(address)
+        version = found["next_allowlist_version"]
         for offset in range(0, len(entries), chunk):
             part = sorted(entries)[offset : offset + chunk]
             self.step(
                 "write_allowlist (20 entries)",
                 build.write_allowlist(
                     payer=payer,
-                    authority=authority,
+                    writer=self.operator.pubkey(),
                     policy=address,
-                    version=1,
+                    version=version,
                     offset=offset,
                     entries=part,
                     seal=offset + chunk >= len(entries),
                 ),
-                self.authority,
+                self.operator,
             )
-        allowlist = self.addresses.allowlist(address, 1)
+        allowlist = self.addresses.allowlist(address, version)
         self.step(
             "update_policy",
             build.update_policy(
-                authority=authority, policy=address, expected_version=1, rules=rules, new_allowlist=allowlist
+                authority=authority,
+                policy=address,
+                expected_version=found["version"],
+                rules=rules,
+                new_allowlist=allowlist,
+                entries=sorted(entries),
             ),
             self.authority,
         )
@@ -266,7 +281,13 @@ class Story:
         for action in ("Freeze", "Unfreeze"):
             self.step(
                 f"freeze_wallet ({action})",
-                build.freeze_wallet(signer=self.authority.pubkey(), vault=vault, policy=policy, action=action),
+                build.freeze_wallet(
+                    signer=self.authority.pubkey(),
+                    vault=vault,
+                    policy=policy,
+                    action=action,
+                    expected_sequence=self.fields(vault)["sequence"],
+                ),
                 self.authority,
             )
         self.step(
@@ -279,19 +300,32 @@ class Story:
         )
         self.step(
             "close_policy",
-            build.close_policy(authority=self.authority.pubkey(), policy=policy, policy_rent_receiver=payer),
+            build.close_policy(
+                authority=self.authority.pubkey(),
+                policy=policy,
+                policy_rent_receiver=payer,
+                next_version=self.fields(policy)["next_allowlist_version"],
+            ),
             self.authority,
         )
         self.step(
             "withdraw_reserve",
             build.withdraw_reserve(
-                authority=self.authority.pubkey(), destination=self.destination, amount=1000, reference=reference
+                authority=self.authority.pubkey(),
+                destination=self.destination,
+                amount=1000,
+                reference=reference,
+                expected_sequence=self.fields(self.org)["sequence"],
             ),
             self.authority,
         )
         self.step(
             "update_org (proposal)",
-            build.update_org(signer=self.authority.pubkey(), pending_authority=operator),
+            build.update_org(
+                signer=self.authority.pubkey(),
+                expected_sequence=self.fields(self.org)["sequence"],
+                pending_authority=operator,
+            ),
             self.authority,
         )
         self.step("accept_authority", build.accept_authority(new_authority=operator), self.operator)

@@ -2,6 +2,7 @@
 
 Needs only solders, so that it can run in a separate environment for each runtime.
 Commands: `program` (address, path), `account` (address, lamports, owner, data), `clock` (time), `airdrop` (address),
+`read` (address): answers `{"data": base64}`;
 `send` (payer, signers, instructions): answers `{"units": n}` or `{"error": text, "logs": [...]}`.
 """
 
@@ -59,6 +60,10 @@ def main() -> None:
             case "account":
                 owner, data = Pubkey.from_string(command["owner"]), base64.b64decode(command["data"])
                 vm.set_account(Pubkey.from_string(command["address"]), Account(command["lamports"], data, owner))
+            case "read":
+                found = vm.get_account(Pubkey.from_string(command["address"]))
+                assert found is not None
+                answer = {"data": base64.b64encode(found.data).decode()}
             case "clock":
                 clock = vm.get_clock()
                 clock.unix_timestamp = command["time"]

@@ -59,26 +59,24 @@ async def test_program_accepts_every_instruction() -> None:
             build.create_policy(payer=payer, authority=authority, key=key, rules=rules), signers=[stage.authority]
         )
         restricted = Rules(max_per_tx=50 * USDC, require_co_sign=20 * USDC, restricted=True, blocked_categories=1 << 19)
+        made, entries = await stage.fields(policy), [domain_hash("shop.example")]
+        version: int = made["next_allowlist_version"]
+        allowlist = stage.addresses.allowlist(policy, version)
         await stage.send(
             build.write_allowlist(
-                payer=payer,
-                authority=authority,
-                policy=policy,
-                version=1,
-                offset=0,
-                entries=[domain_hash("shop.example")],
-                seal=True,
+                payer=payer, writer=operator, policy=policy, version=version, offset=0, entries=entries, seal=True
             ),
             build.update_policy(
                 authority=authority,
                 policy=policy,
-                expected_version=1,
+                expected_version=made["version"],
                 rules=restricted,
-                new_allowlist=stage.addresses.allowlist(policy, 1),
+                new_allowlist=allowlist,
+                entries=entries,
             ),
-            signers=[stage.authority],
+            signers=[stage.authority, stage.operator],
         )
-        account = await stage.chain.account(stage.addresses.allowlist(policy, 1))
+        account = await stage.chain.account(allowlist)
         assert account is not None
         assert stage.codec.decode_account(account.data).data["entries"] == [domain_hash("shop.example")]
         # and a wallet with a session authority, moved to that policy
@@ -122,7 +120,7 @@ async def test_program_accepts_every_instruction() -> None:
             destination=stage.addresses.token_account(stage.payee),
             amount=30 * USDC,
             reference=secrets.token_bytes(16),
-            allowlist=stage.addresses.allowlist(policy, 1),
+            allowlist=allowlist,
             recipient=stage.addresses.recipient(stage.org, stage.payee),
             approval=approval,
             approval_rent_receiver=payer,
@@ -136,7 +134,13 @@ async def test_program_accepts_every_instruction() -> None:
             build.freeze_wallet(signer=operator, vault=vault, policy=policy, action="Freeze"), signers=[stage.operator]
         )
         await stage.send(
-            build.freeze_wallet(signer=authority, vault=vault, policy=policy, action="Unfreeze"),
+            build.freeze_wallet(
+                signer=authority,
+                vault=vault,
+                policy=policy,
+                action="Unfreeze",
+                expected_sequence=(await stage.fields(vault))["sequence"],
+            ),
             signers=[stage.authority],
         )
         other_reference = secrets.token_bytes(16)
@@ -160,12 +164,21 @@ async def test_program_accepts_every_instruction() -> None:
             build.close_wallet(operator=operator, vault=vault, policy=policy, rent_receiver=payer),
             signers=[stage.operator],
         )
+        version = (await stage.fields(policy))["next_allowlist_version"]
+        await stage.send(
+            build.write_allowlist(
+                payer=payer, writer=operator, policy=policy, version=version, offset=0, entries=entries, seal=False
+            ),
+            build.close_allowlist(authority=authority, policy=policy, version=version, rent_receiver=payer),
+            signers=[stage.authority, stage.operator],
+        )
         await stage.send(
             build.close_policy(
                 authority=authority,
                 policy=policy,
                 policy_rent_receiver=payer,
-                allowlist=stage.addresses.allowlist(policy, 1),
+                next_version=(await stage.fields(policy))["next_allowlist_version"],
+                allowlist=allowlist,
                 allowlist_rent_receiver=payer,
             ),
             signers=[stage.authority],
@@ -176,13 +189,19 @@ async def test_program_accepts_every_instruction() -> None:
                 destination=stage.addresses.token_account(stage.payee),
                 amount=None,
                 reference=secrets.token_bytes(16),
+                expected_sequence=(await stage.fields(stage.org))["sequence"],
             ),
             signers=[stage.authority],
         )
         assert await stage.chain.token_balance(build.reserve_tokens) == 0
         successor = Keypair()
         await stage.send(
-            build.update_org(signer=authority, pending_authority=successor.pubkey(), paused=True),
+            build.update_org(
+                signer=authority,
+                expected_sequence=(await stage.fields(stage.org))["sequence"],
+                pending_authority=successor.pubkey(),
+                paused=True,
+            ),
             build.accept_authority(new_authority=successor.pubkey()),
             signers=[stage.authority, successor],
         )

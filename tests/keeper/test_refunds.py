@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from solders.account import Account
 from solders.pubkey import Pubkey
 from sqlalchemy import insert, select
 
@@ -23,6 +24,9 @@ from tests.support.keeper import (
 from tests.support.service_world import Json, ServiceWorld
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+_STATE = 108
+"""Where a token account keeps whether it is frozen."""
 
 
 async def _escrow(
@@ -202,3 +206,45 @@ async def _fill_up(world: ServiceWorld, like: Pubkey, count: int) -> None:
         conn.execute(insert(escrows), [{**row, "escrow_id": name, "address": name} for name in names])
 
     await world.service.db.write(fill)
+
+
+def _freeze_tokens(world: ServiceWorld, owner: str, *, frozen: bool) -> None:
+    """Freeze or thaw the token account of an address, as the mint's issuer would."""
+    bank, tokens = world.localnet.chain.bank, world.service.addresses.token_account(Pubkey.from_string(owner))
+    account = bank.get(tokens)
+    assert account is not None
+    data = bytearray(account.data)
+    data[_STATE] = 2 if frozen else 1
+    bank.put(tokens, Account(account.lamports, bytes(data), account.owner))
+
+
+async def test_share_that_could_not_be_paid_is_collected_after_the_thaw(own_world: ServiceWorld) -> None:
+    # Given a dispute that is split while the receiving wallet's token account is frozen
+    world = own_world
+    paying, receiving, keeper = await world.wallet(), await world.wallet(), world.keeper()
+    escrow = await _escrow(world, paying, receiving)
+    await _dispute(world, paying, receiving, escrow)
+    _freeze_tokens(world, receiving["chain_address"], frozen=True)
+    [listed] = (await world.ok("GET", f"/v1/payments/a2a?walletId={paying['wallet_id']}"))["data"]
+    path = f"/v1/payments/a2a/{listed['escrow_id']}/resolve"
+    end = await world.ok("POST", path, {"decision": "split", "releasedAmount": "2"})
+
+    # Then the sender has its share, and the receiver's waits
+    assert (end["status"], end["released_amount"], end["refunded_amount"]) == ("settled", "2.00", "3.00")
+    assert await shown(world, paying) == ("active", "98.00")
+    assert await shown(world, receiving) == ("active", "100.00")
+    assert await events_of(world, receiving, "escrow.released") == []
+    rows = path_of(receiving, "/transactions?type=escrow_release")
+    assert (await world.ok("GET", rows))["data"] == []
+    assert await keeper.tick() == 0
+
+    # And the keeper pays it once the token account is thawed
+    _freeze_tokens(world, receiving["chain_address"], frozen=False)
+    await world.later(3_600)
+    assert await world.keeper().tick() == 1
+    await world.catch_up()
+    assert await shown(world, receiving) == ("active", "102.00")
+    assert [one["amount"] for one in (await world.ok("GET", rows))["data"]] == ["2.00"]
+    assert [one["amount"] for one in await events_of(world, receiving, "escrow.released")] == ["2.00"]
+    assert await world.accounts(escrow, world.service.addresses.escrow_tokens(escrow)) == [None, None]
+    assert await world.keeper().tick() == 0

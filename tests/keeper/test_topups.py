@@ -217,7 +217,7 @@ async def test_operators_daily_limit_prevents_a_topup_without_a_fee(own_world: S
 
 async def _update_org(world: ServiceWorld, **changes: Any) -> None:
     authority = world.service.signers.require_authority()
-    change = world.service.instructions(world.org).update_org(signer=authority.pubkey(), **changes)
+    change = await world.org_update(authority.pubkey(), **changes)
     assert (await world.land([change], authority)).err is None
     await world.catch_up()
 

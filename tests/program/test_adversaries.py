@@ -19,11 +19,15 @@ WAYS = [way.name for way in CALLS]
 
 AGAIN = {
     "initialize_org": "System:0",
+    "update_org": "SequenceMismatch",
+    "withdraw_reserve": "SequenceMismatch",
     "accept_authority": "Unauthorized",
     "create_policy": "System:0",
     "update_policy": "AccountDataTooSmall",
     "close_policy": "AccountDataTooSmall",
-    "write_allowlist next": "AllowlistGap",
+    "close_allowlist": "AccountDataTooSmall",
+    "write_allowlist first": "AllowlistSealed",
+    "write_allowlist next": "AllowlistSealed",
     "create_wallet": "System:0",
     "update_wallet": "WrongPolicy",
     "freeze_wallet freeze": "AlreadyFrozen",
@@ -50,17 +54,18 @@ AGAIN = {
     "refund_escrow undecided": "AccountDataTooSmall",
     "dispute_escrow requester": "EscrowDisputed",
     "dispute_escrow receiver": "EscrowDisputed",
+    "withdraw_dispute requester": "EscrowNotDisputed",
+    "withdraw_dispute receiver": "EscrowNotDisputed",
+    "collect_escrow": "AccountDataTooSmall",
+    "collect_escrow newcomer": "AccountDataTooSmall",
     "resolve_dispute release": "AccountDataTooSmall",
     "resolve_dispute refund": "AccountDataTooSmall",
     "resolve_dispute split": "AccountDataTooSmall",
 }
 """The error of the same instruction signed again with another blockhash."""
 REPEATABLE = {
-    "update_org": "sets the same values again",
     "update_org by operator": "pauses again",
-    "write_allowlist first": "starts the same list again",
     "withdraw live": "is another withdrawal, signed by the operator",
-    "withdraw_reserve": "is another withdrawal, signed by the authority",
     "register_recipient change": "registers the same again, signed by the authority",
     "execute_payment plain": "is another payment, signed by the session authority",
     "execute_payment co-signed": "is another payment, signed by both",
@@ -74,6 +79,7 @@ UNREAD = {
         *("associated_token_program", "system_program", "instructions"),
     ),
     "resolve_dispute": ("instructions",),
+    "collect_escrow": ("signer", "instructions"),
 }
 """Optional accounts that the settling instructions share, and that this one does not need."""
 PROGRAMS = {"associated_token_program": ASSOCIATED_TOKEN_PROGRAM, "system_program": SYSTEM_PROGRAM}

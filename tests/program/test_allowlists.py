@@ -12,6 +12,7 @@ from app.chain.addresses import SYSTEM_PROGRAM, domain_hash
 from app.chain.rules import Rules
 from idl.codec import Event
 from tests.support.vm import CODEC, LAMPORTS
+from tests.support.vm_escrows import replaced
 from tests.support.vm_tokens import USDC
 from tests.support.vm_world import NONE, OPEN, VmWorld
 
@@ -36,7 +37,7 @@ def test_list_is_written_in_chunks_with_an_event_each(world: VmWorld) -> None:
                 "policy": policy,
                 "allowlist": allowlist,
                 "sequence": sequence,
-                "version": 1,
+                "version": 6,
                 "count": offset + 20,
                 "sealed": int(seal),
                 "reserved": bytes(3),
@@ -44,7 +45,7 @@ def test_list_is_written_in_chunks_with_an_event_each(world: VmWorld) -> None:
         )
     fields = world.fields(allowlist)
     assert fields["entries"] == entries
-    assert (fields["policy"], fields["payer"], fields["version"], fields["sealed"]) == (policy, world.payer, 1, 1)
+    assert (fields["policy"], fields["payer"], fields["version"], fields["sealed"]) == (policy, world.payer, 6, 1)
     assert world.vm.lamports(allowlist) == world.vm.rent(len(world.vm.data(allowlist)))
 
 
@@ -74,12 +75,12 @@ def test_chunk_must_continue_the_list(world: VmWorld) -> None:
         world.vm.refuse("AllowlistGap", world.chunk(policy, entries[offset:], offset=offset))
     world.vm.succeed(world.chunk(policy, entries[5:], offset=5))
     # Nor can a sealed list be continued
-    world.vm.refuse("AllowlistGap", world.chunk(policy, [b"\xff" * 32], offset=10))
+    world.vm.refuse("AllowlistSealed", world.chunk(policy, [b"\xff" * 32], offset=10))
 
 
 def test_first_chunk_restarts_the_list(world: VmWorld) -> None:
     policy, entries = world.policy(RESTRICTED), some(4)
-    world.write_allowlist(policy, some(10))
+    world.vm.succeed(world.chunk(policy, some(10), seal=False))
     world.vm.succeed(world.chunk(policy, entries, seal=False))
     fields = world.fields(world.next_allowlist(policy))
     assert (fields["entries"], fields["sealed"]) == (entries, 0)
@@ -176,7 +177,8 @@ def test_new_list_in_force_closes_the_old_one_and_returns_its_rent(world: VmWorl
     assert not world.vm.exists(old)
     assert world.vm.lamports(world.payer) == before + rent
     assert (result.event.data["previous_allowlist"], result.event.data["allowlist"]) == (old, new)
-    assert world.fields(policy)["allowlist_version"] == 2
+    fields = world.fields(policy)
+    assert fields["next_allowlist_version"] == fields["version"] == world.fields(world.org)["sequence"]
     world.vm.succeed(world.payment(vault, second))
     world.vm.refuse("RecipientNotAllowed", world.payment(vault, first))
 
@@ -193,23 +195,20 @@ def test_rules_can_change_while_the_list_stays(world: VmWorld) -> None:
 def test_lifting_the_restriction_closes_the_list(world: VmWorld) -> None:
     policy = world.policy(RESTRICTED, some(3))
     vault, old = world.wallet(policy), world.fields(policy)["allowlist"]
-    world.vm.refuse("WrongAllowlist", world.policy_update(policy, OPEN))
+    world.vm.refuse("AllowlistRequired", world.policy_update(policy, OPEN))
     world.update_policy(policy, OPEN, old_allowlist=old, rent_receiver=world.payer)
     assert not world.vm.exists(old)
     assert world.fields(policy)["allowlist"] == NONE
     world.vm.succeed(world.payment(vault, world.payee()))
     # The number of a closed list is not used again
-    assert world.next_allowlist(policy) == world.addresses.allowlist(policy, 2)
+    assert world.next_allowlist(policy) != old
 
 
 def test_list_in_force_cannot_be_written(world: VmWorld) -> None:
     policy = world.policy(RESTRICTED, some(3))
-    world.vm.refuse(
-        "WrongAllowlist",
-        world.build.write_allowlist(
-            payer=world.payer, authority=world.authority, policy=policy, version=1, offset=0, entries=[], seal=True
-        ),
-    )
+    write = world.chunk(policy, [])
+    at = [meta.pubkey for meta in write.accounts].index(world.next_allowlist(policy))
+    world.vm.refuse("WrongAllowlist", replaced(write, at, world.fields(policy)["allowlist"]))
 
 
 def test_unsealed_list_cannot_be_put_in_force(world: VmWorld) -> None:
@@ -228,7 +227,7 @@ def test_only_the_policys_next_list_can_be_put_in_force(world: VmWorld) -> None:
     refuse("WrongAllowlist", world.policy_update(policy, RESTRICTED, new_allowlist=current))
     new = world.write_allowlist(policy, some(1))
     refuse("WrongAllowlist", world.policy_update(policy, OPEN, new_allowlist=new, **options))
-    refuse("WrongAllowlist", world.policy_update(policy, RESTRICTED, new_allowlist=new))
+    refuse("AllowlistRequired", world.policy_update(policy, RESTRICTED, new_allowlist=new))
     refuse("WrongAllowlist", world.policy_update(policy, RESTRICTED, **options))
     world.update_policy(policy, RESTRICTED, new_allowlist=new, **options)
 
@@ -236,10 +235,8 @@ def test_only_the_policys_next_list_can_be_put_in_force(world: VmWorld) -> None:
 def test_rent_of_a_list_cannot_go_to_anyone_else(world: VmWorld) -> None:
     policy = world.policy(RESTRICTED, some(1))
     old = world.fields(policy)["allowlist"]
-    for receiver in (world.stranger, None):
-        world.vm.refuse(
-            "WrongRentReceiver", world.policy_update(policy, OPEN, old_allowlist=old, rent_receiver=receiver)
-        )
+    for receiver, error in ((world.stranger, "WrongRentReceiver"), (None, "RentReceiverRequired")):
+        world.vm.refuse(error, world.policy_update(policy, OPEN, old_allowlist=old, rent_receiver=receiver))
 
 
 def test_rent_of_a_list_goes_to_whoever_paid_for_its_first_chunk(world: VmWorld) -> None:
@@ -248,9 +245,9 @@ def test_rent_of_a_list_goes_to_whoever_paid_for_its_first_chunk(world: VmWorld)
     def write(payer: Pubkey, offset: int) -> Instruction:
         return world.build.write_allowlist(
             payer=payer,
-            authority=world.authority,
+            writer=world.operator,
             policy=policy,
-            version=1,
+            version=world.fields(policy)["next_allowlist_version"],
             offset=offset,
             entries=[bytes([offset] * 32)],
             seal=offset > 0,
@@ -275,28 +272,106 @@ def test_closing_a_policy_closes_its_list(world: VmWorld) -> None:
     allowlist = world.fields(policy)["allowlist"]
 
     def close(allowlist: Pubkey | None, receiver: Pubkey | None) -> Instruction:
-        return world.build.close_policy(
-            authority=world.authority,
-            policy=policy,
-            policy_rent_receiver=world.payer,
-            allowlist=allowlist,
-            allowlist_rent_receiver=receiver,
-        )
+        return world.policy_closing(policy, allowlist=allowlist, allowlist_rent_receiver=receiver)
 
-    world.vm.refuse("WrongAllowlist", close(None, None))
-    world.vm.refuse("WrongAllowlist", close(world.write_allowlist(policy, []), world.payer))
-    world.vm.refuse("WrongRentReceiver", close(allowlist, None))
+    world.vm.refuse("AllowlistRequired", close(None, None))
+    foreign = world.policy(RESTRICTED, some(1))
+    world.vm.refuse("WrongAllowlist", close(world.fields(foreign)["allowlist"], world.payer))
+    world.vm.refuse("RentReceiverRequired", close(allowlist, None))
     world.vm.refuse("WrongRentReceiver", close(allowlist, world.stranger))
     world.vm.succeed(close(allowlist, world.payer))
     assert not world.vm.exists(allowlist)
-    # What the payer still lacks is the rent of the list that was written but never used
-    left = world.vm.lamports(world.addresses.allowlist(policy, 2))
-    assert world.vm.lamports(world.payer) == before - left
+    world.update_policy(foreign, OPEN, old_allowlist=world.fields(foreign)["allowlist"], rent_receiver=world.payer)
+    world.vm.succeed(world.policy_closing(foreign))
+    assert world.vm.lamports(world.payer) == before
 
 
 def test_payment_needs_exactly_the_policys_list(world: VmWorld) -> None:
     payee = world.payee()
     policy, other = (world.policy(RESTRICTED, [bytes(payee.owner)]) for _ in range(2))
     vault = world.wallet(policy)
-    for allowlist in (None, world.fields(other)["allowlist"]):
-        world.vm.refuse("WrongAllowlist", world.payment(vault, payee, allowlist=allowlist))
+    world.vm.refuse("AllowlistRequired", world.payment(vault, payee, allowlist=None))
+    foreign = world.fields(other)["allowlist"]
+    world.vm.refuse("WrongAllowlist", world.payment(vault, payee, allowlist=foreign))
+
+
+def test_sealed_list_stays_as_it_is(world: VmWorld) -> None:
+    policy, entries = world.policy(RESTRICTED), some(3)
+    sealed = world.write_allowlist(policy, entries)
+    for writer in (world.operator, world.authority):
+        for offset, added in ((0, some(2)), (0, []), (3, [b"\xff" * 32])):
+            world.vm.refuse("AllowlistSealed", world.chunk(policy, added, offset=offset, writer=writer))
+    assert world.fields(sealed)["entries"] == entries
+
+
+def test_only_the_entries_agreed_to_come_into_force(world: VmWorld) -> None:
+    # Given a list that the operator wrote
+    policy, entries = world.policy(RESTRICTED), some(30)
+    new = world.write_allowlist(policy, entries)
+    # Then the authority's signature is good for exactly these entries
+    for others in (entries[:-1], [*entries, b"\xff" * 32], some(30), [], entries[::-1]):
+        update = world.policy_update(policy, RESTRICTED, new_allowlist=new, entries=others)
+        world.vm.refuse("AllowlistMismatch", update)
+    digest = hashlib.sha256(b"".join(entries)).digest()
+    for count in (29, 31, 0):
+        args = {"expected_version": 6, "rules": RESTRICTED.to_args(), "digest": {"count": count, "hash": digest}}
+        right = world.policy_update(policy, RESTRICTED, new_allowlist=new)
+        wrong = Instruction(right.program_id, CODEC.instruction_data("update_policy", args), right.accounts)
+        world.vm.refuse("AllowlistMismatch", wrong)
+    world.update_policy(policy, RESTRICTED, new_allowlist=new, entries=entries)
+    assert world.fields(policy)["allowlist"] == new
+
+
+@pytest.mark.parametrize("seal", [True, False])
+def test_discarded_list_returns_its_rent_and_uses_up_its_version(world: VmWorld, seal: bool) -> None:
+    policy = world.policy(RESTRICTED)
+    before, version = world.vm.lamports(world.payer), world.fields(policy)["next_allowlist_version"]
+    world.vm.succeed(world.chunk(policy, some(3), seal=seal))
+    staged = world.next_allowlist(policy)
+    late = world.policy_update(policy, RESTRICTED, new_allowlist=staged)
+    discard = world.build.close_allowlist(
+        authority=world.authority, policy=policy, version=version, rent_receiver=world.payer
+    )
+    at = [meta.pubkey for meta in discard.accounts].index(world.payer)
+    world.vm.refuse("WrongRentReceiver", replaced(discard, at, world.stranger))
+    result = world.vm.succeed(discard)
+    expected = {"org": world.org, "policy": policy, "allowlist": staged, "sequence": 8, "version": version}
+    assert result.event == Event("AllowlistClosed", expected)
+    assert world.vm.lamports(world.payer) == before
+    assert world.fields(policy)["next_allowlist_version"] == 8
+    # Nothing comes back to where it was
+    world.vm.refuse("AccountDataTooSmall", discard)
+    world.vm.refuse("UninitializedAccount", late)
+    world.write_allowlist(policy, some(3))
+    assert world.next_allowlist(policy) != staged
+
+
+def test_list_in_force_cannot_be_discarded(world: VmWorld) -> None:
+    policy = world.policy(RESTRICTED, some(3))
+    world.write_allowlist(policy, some(2))
+    discard = world.build.close_allowlist(
+        authority=world.authority,
+        policy=policy,
+        version=world.fields(policy)["next_allowlist_version"],
+        rent_receiver=world.payer,
+    )
+    at = [meta.pubkey for meta in discard.accounts].index(world.next_allowlist(policy))
+    world.vm.refuse("WrongAllowlist", replaced(discard, at, world.fields(policy)["allowlist"]))
+
+
+@pytest.mark.parametrize("seal", [True, False])
+def test_closing_a_policy_closes_what_is_staged(world: VmWorld, seal: bool) -> None:
+    before = world.vm.lamports(world.payer)
+    policy = world.policy(RESTRICTED, some(3))
+    world.vm.succeed(world.chunk(policy, some(5), seal=seal))
+    staged = world.next_allowlist(policy)
+    close = world.policy_closing(policy)
+    at = [meta.pubkey for meta in close.accounts].index(staged)
+    for instead in (Pubkey.new_unique(), world.addresses.allowlist(policy, 1), world.org):
+        expected = "ConstraintDuplicateMutableAccount" if instead == world.org else "WrongAllowlist"
+        world.vm.refuse(expected, replaced(close, at, instead))
+    world.vm.refuse("RentReceiverRequired", world.policy_closing(policy, next_rent_receiver=None))
+    world.vm.refuse("WrongRentReceiver", world.policy_closing(policy, next_rent_receiver=world.stranger))
+    world.vm.succeed(close)
+    assert not world.vm.exists(staged)
+    assert world.vm.lamports(world.payer) == before

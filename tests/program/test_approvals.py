@@ -32,7 +32,7 @@ def test_approval_is_stored_and_reported(world: VmWorld) -> None:
     approval = world.addresses.approval(vault, REFERENCE)
     result = world.vm.succeed(world.approving(vault, payee.owner, AMOUNT, START + 60, REFERENCE))
     expected = {"vault": vault, "recipient": payee.owner, "reference": REFERENCE, "amount": AMOUNT}
-    expected |= {"policy": world.fields(vault)["policy"], "policy_version": 1}
+    expected |= {"policy": world.fields(vault)["policy"], "policy_version": 6}
     expected |= {"payer": world.payer, "expires_at": START + 60}
     expected["for_escrow"] = 0
     stored = world.fields(approval)
@@ -72,7 +72,7 @@ def test_approval_ends_when_the_policy_is_updated(world: VmWorld) -> None:
     vault, payee = world.wallet(GUARDED), world.payee()
     approval = world.approval(vault, payee, AMOUNT)
     world.update_policy(world.fields(vault)["policy"], GUARDED)
-    world.vm.refuse("WrongApproval", world.payment(vault, payee, AMOUNT, approval=approval))
+    world.vm.refuse("ApprovalOutdated", world.payment(vault, payee, AMOUNT, approval=approval))
     renewed = world.approval(vault, payee, AMOUNT)
     world.vm.succeed(world.payment(vault, payee, AMOUNT, approval=renewed))
 
@@ -83,7 +83,7 @@ def test_approval_is_valid_until_it_expires(world: VmWorld) -> None:
     world.vm.now = START + 99
     world.vm.succeed(world.payment(vault, payee, AMOUNT, approval=in_time))
     world.vm.now = START + 100
-    world.vm.refuse("WrongApproval", world.payment(vault, payee, AMOUNT, approval=late))
+    world.vm.refuse("ApprovalExpired", world.payment(vault, payee, AMOUNT, approval=late))
 
 
 def test_approval_lasts_at_most_a_day(world: VmWorld) -> None:
@@ -152,7 +152,8 @@ def test_rent_of_a_used_approval_cannot_go_to_anyone_else(world: VmWorld) -> Non
     approval = world.approval(vault, payee, AMOUNT)
     for receiver in (None, world.stranger, world.session):
         options: dict[str, Any] = {"approval": approval, "approval_rent_receiver": receiver}
-        world.vm.refuse("WrongRentReceiver", world.payment(vault, payee, AMOUNT, **options))
+        error = "RentReceiverRequired" if receiver is None else "WrongRentReceiver"
+        world.vm.refuse(error, world.payment(vault, payee, AMOUNT, **options))
 
 
 def test_operators_own_payment_cannot_be_co_signed_by_its_approval(world: VmWorld) -> None:
@@ -177,15 +178,15 @@ def test_approval_ends_when_the_vault_gets_another_policy(world: VmWorld) -> Non
             operator=world.operator, vault=vault, policy=world.fields(vault)["policy"], new_policy=other
         )
     )
-    # The other policy has the same version number but is not the one the operator saw
-    world.vm.refuse("WrongApproval", world.payment(vault, payee, AMOUNT, approval=approval))
+    # The other policy has the same rules but is not the one the operator saw
+    world.vm.refuse("ApprovalOutdated", world.payment(vault, payee, AMOUNT, approval=approval))
 
 
 def test_approval_ends_when_the_operator_is_replaced(world: VmWorld) -> None:
     vault, payee, successor = world.wallet(GUARDED), world.payee(), world.vm.key()
     approval = world.approval(vault, payee, AMOUNT)
-    world.vm.succeed(world.build.update_org(signer=world.authority, operator=successor))
-    world.vm.refuse("WrongApproval", world.payment(vault, payee, AMOUNT, approval=approval))
+    world.vm.succeed(world.org_update(operator=successor))
+    world.vm.refuse("ApprovalOutdated", world.payment(vault, payee, AMOUNT, approval=approval))
     world.vm.succeed(closing(world, vault, approval, successor))
 
 
@@ -203,3 +204,17 @@ def test_approval_of_an_archived_vault_can_be_withdrawn(world: VmWorld) -> None:
     result = world.vm.succeed(closing(world, vault, approval, world.operator))
     assert result.event.data["sequence"] == world.fields(vault)["sequence"] == 4
     assert not world.vm.exists(approval)
+
+
+def test_approval_is_made_at_the_vaults_time(world: VmWorld) -> None:
+    # Given a vault that has paid before the clock stepped back
+    vault, payee = world.wallet(GUARDED), world.payee()
+    world.vm.now = START + 100
+    world.vm.succeed(world.payment(vault, payee, 1))
+    world.vm.now = START
+    # Then an approval that its payments would find expired is not made
+    for expires_at in (START + 1, START + 100):
+        world.vm.refuse("InvalidTime", world.approving(vault, payee.owner, AMOUNT, expires_at, REFERENCE))
+    world.vm.succeed(world.approving(vault, payee.owner, AMOUNT, START + 100 + DAY, REFERENCE))
+    approval = world.addresses.approval(vault, REFERENCE)
+    world.vm.succeed(world.payment(vault, payee, AMOUNT, approval=approval))

@@ -180,7 +180,7 @@ def test_preview_needs_the_accounts_that_the_payment_needs(world: VmWorld) -> No
     good = {"allowlist": world.fields(policy)["allowlist"], "policy": policy}
     good["recipient_account"] = world.addresses.recipient(world.org, payee.owner)
     for wrong, error in [
-        ({"allowlist": None}, "WrongAllowlist"),
+        ({"allowlist": None}, "AllowlistRequired"),
         ({"recipient_account": None}, "RecipientAccountRequired"),
         ({"recipient_account": good["allowlist"]}, "WrongRecipientAccount"),
         ({"policy": other}, "WrongPolicy"),

@@ -121,7 +121,8 @@ def test_approved_escrow_passes_once_and_closes_the_approval(world: VmWorld) -> 
         world.vm.refuse("WrongApproval", wrong)
     for receiver_of_rent in (None, world.stranger):
         options: dict[str, Any] = {"approval": approval, "approval_rent_receiver": receiver_of_rent}
-        world.vm.refuse("WrongRentReceiver", creation(world, vault, receiver.vault, **options))
+        error = "RentReceiverRequired" if receiver_of_rent is None else "WrongRentReceiver"
+        world.vm.refuse(error, creation(world, vault, receiver.vault, **options))
     caller = world.vm.key(10**9)
     result = world.vm.succeed(creation(world, vault, receiver.vault, approval=approval, payer=caller))
     assert (result.event.data["approval"], result.event.data["co_signed"]) == (approval, 1)
@@ -212,13 +213,13 @@ def test_zero_and_more_than_the_balance_cannot_be_locked(world: VmWorld) -> None
 @pytest.mark.parametrize("kinds", [0, 0b1000, 0b1001, 0b1111, 255])
 def test_proof_kinds_are_at_least_one_of_the_three(world: VmWorld, kinds: int) -> None:
     vault, receiver = world.wallet(), worker(world)
-    world.vm.refuse("InvalidProof", creation(world, vault, receiver.vault, proof_kinds=kinds))
+    world.vm.refuse("InvalidProofKinds", creation(world, vault, receiver.vault, proof_kinds=kinds))
 
 
 def test_timeout_is_from_a_minute_to_thirty_days(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     for timeout in (0, 1, 59, THIRTY_DAYS + 1, 2**32 - 1):
-        world.vm.refuse("InvalidTime", creation(world, vault, receiver.vault, timeout=timeout))
+        world.vm.refuse("InvalidTimeout", creation(world, vault, receiver.vault, timeout=timeout))
     for timeout in (60, THIRTY_DAYS):
         escrow = lock(world, vault, receiver.vault, timeout=timeout)
         assert world.fields(escrow.address)["deadline"] == START + timeout

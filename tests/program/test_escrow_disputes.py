@@ -1,7 +1,11 @@
 """Disputes: who can open one, who can decide it, and until when."""
 
 import pytest
+from solders.instruction import Instruction
+from solders.pubkey import Pubkey
 
+from app.chain.escrow_instructions import OpenEscrow
+from idl.codec import Event
 from tests.support.vm import PROGRAM_ID, START
 from tests.support.vm_escrows import (
     AMOUNT,
@@ -99,7 +103,7 @@ def test_unsigned_decision_is_refused(world: VmWorld) -> None:
 def test_arbiter_at_creation_decides_and_not_its_successor(world: VmWorld) -> None:
     vault, receiver, successor = world.wallet(), worker(world), world.vm.key()
     escrow = lock(world, vault, receiver.vault)
-    world.vm.succeed(world.build.update_org(signer=world.authority, arbiter=successor))
+    world.vm.succeed(world.org_update(arbiter=successor))
     world.vm.succeed(dispute(world, escrow))
     theirs = world.build.resolve_dispute(escrow, payer=world.payer, arbiter=successor, released=0)
     world.vm.refuse("Unauthorized", theirs)
@@ -111,7 +115,7 @@ def test_arbiter_at_creation_decides_and_not_its_successor(world: VmWorld) -> No
 
 def test_dispute_without_an_arbiter_ends_in_a_refund(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
-    world.vm.succeed(world.build.update_org(signer=world.authority, arbiter=NONE))
+    world.vm.succeed(world.org_update(arbiter=NONE))
     escrow = disputed(world, vault, receiver.vault)
     world.vm.refuse("Unauthorized", decision(world, escrow, 0))
     world.vm.now = START + THIRTY_DAYS
@@ -167,3 +171,70 @@ def test_clock_that_steps_back_reopens_nothing(world: VmWorld) -> None:
     world.vm.succeed(creation(world, vault, receiver.vault))
     assert world.fields(world.addresses.escrow(vault, later))["deadline"] == START + 2 * HOUR
     world.vm.succeed(world.build.refund_escrow(escrow))
+
+
+def withdrawing(world: VmWorld, escrow: OpenEscrow, signer: Pubkey) -> Instruction:
+    """Return the withdrawal of a dispute."""
+    return world.build.withdraw_dispute(escrow, signer=signer)
+
+
+@pytest.mark.parametrize("side", ["requester", "receiver"])
+def test_withdrawn_dispute_gives_the_time_that_was_left(world: VmWorld, side: str) -> None:
+    vault, receiver = world.wallet(), worker(world)
+    escrow = lock(world, vault, receiver.vault)
+    world.vm.now = START + HOUR - 10
+    signer = world.session if side == "requester" else receiver.key
+    world.vm.succeed(dispute(world, escrow, signer))
+    world.vm.now = START + 5 * HOUR
+    result = world.vm.succeed(withdrawing(world, escrow, signer))
+    expected: dict[str, object] = {"org": world.org, "vault": vault, "escrow": escrow.address}
+    expected |= {"receiver": receiver.vault, "signer": signer, "sequence": world.fields(vault)["sequence"]}
+    expected |= {"timestamp": START + 5 * HOUR, "deadline": START + 5 * HOUR + 10}
+    assert result.event == Event("DisputeWithdrawn", expected)
+    fields = world.fields(escrow.address)
+    assert (fields["disputed_at"], fields["disputed_by"], fields["disputed_by_receiver"]) == (0, NONE, 0)
+    world.vm.refuse("EscrowNotDisputed", withdrawing(world, escrow, signer))
+    world.vm.now = START + 5 * HOUR + 9
+    assert world.vm.simulate(completion(world, escrow)).error is None
+    world.vm.now = START + 5 * HOUR + 10
+    world.vm.refuse("EscrowExpired", completion(world, escrow))
+    world.vm.succeed(world.build.refund_escrow(escrow))
+
+
+@pytest.mark.parametrize("raiser", ["session", "operator", "receiver"])
+def test_only_the_raiser_or_its_operator_withdraws(world: VmWorld, raiser: str) -> None:
+    vault, receiver = world.wallet(), worker(world)
+    escrow = lock(world, vault, receiver.vault)
+    keys = {"session": world.session, "operator": world.operator, "receiver": receiver.key}
+    world.vm.succeed(dispute(world, escrow, keys[raiser]))
+    others = {name: key for name, key in keys.items() if name not in {raiser, "operator"}}
+    for key in (*others.values(), world.authority, world.arbiter, world.stranger, worker(world).key):
+        world.vm.refuse("Unauthorized", withdrawing(world, escrow, key))
+    assert world.vm.simulate(withdrawing(world, escrow, world.operator)).error is None
+    world.vm.succeed(withdrawing(world, escrow, keys[raiser]))
+
+
+def test_operator_does_not_withdraw_an_outsiders_dispute(world: VmWorld) -> None:
+    vault, outsider = world.wallet(), world.vm.key()
+    escrow = lock(world, vault, outsider)
+    world.vm.succeed(dispute(world, escrow, outsider))
+    world.vm.refuse("Unauthorized", withdrawing(world, escrow, world.operator))
+    world.vm.succeed(withdrawing(world, escrow, outsider))
+
+
+def test_raisers_rotated_session_no_longer_withdraws(world: VmWorld) -> None:
+    vault, receiver = world.wallet(), worker(world)
+    escrow = disputed(world, vault, receiver.vault)
+    rotate = world.build.update_wallet(operator=world.operator, vault=vault, session=(world.vm.key(), SESSION_ENDS))
+    world.vm.succeed(rotate)
+    world.vm.refuse("Unauthorized", withdrawing(world, escrow, world.session))
+    world.vm.succeed(withdrawing(world, escrow, world.operator))
+
+
+def test_dispute_can_be_raised_again_after_a_withdrawal(world: VmWorld) -> None:
+    vault, receiver = world.wallet(), worker(world)
+    escrow = disputed(world, vault, receiver.vault)
+    world.vm.succeed(withdrawing(world, escrow, world.session))
+    world.vm.succeed(dispute(world, escrow, receiver.key))
+    assert world.fields(escrow.address)["disputed_by"] == receiver.key
+    world.vm.succeed(decision(world, escrow, AMOUNT))

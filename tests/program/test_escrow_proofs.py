@@ -22,7 +22,7 @@ from tests.support.vm_escrows import (
     replaced,
     worker,
 )
-from tests.support.vm_world import NONE, SESSION_ENDS, VmWorld
+from tests.support.vm_world import GENESIS_HASH, NONE, SESSION_ENDS, VmWorld
 
 OTHER = b"x" * 32
 SIGNED = [SIGNED_ATTESTATION, WEBHOOK_CALLBACK]
@@ -70,7 +70,8 @@ def test_receivers_signature_counts_only_with_its_vault(world: VmWorld) -> None:
     at = [meta.pubkey for meta in shown.accounts].index(receiver.vault)
     for instead in (PROGRAM_ID, other.vault, world.org):
         world.vm.refuse("Unauthorized", replaced(shown, at, instead))
-        world.vm.refuse("WrongReceiver", proof, replaced(signed, at, instead))
+        error = "ReceiverRequired" if instead == PROGRAM_ID else "WrongReceiver"
+        world.vm.refuse(error, proof, replaced(signed, at, instead))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -80,7 +81,7 @@ def test_every_kind_of_proof_checks_the_expected_hash(world: VmWorld, kind: int)
     key = key_of(world, receiver, kind)
     for output in (OTHER, bytes(32)):
         before = [attested(world, escrow, kind, key, output=output)] if kind else []
-        world.vm.refuse("InvalidProof", *before, completion(world, escrow, kind, output=output))
+        world.vm.refuse("UnexpectedOutput", *before, completion(world, escrow, kind, output=output))
     before = [attested(world, escrow, kind, key)] if kind else []
     world.vm.succeed(*before, completion(world, escrow, kind))
 
@@ -99,14 +100,14 @@ def test_stored_commitment_to_a_hash_is_no_proof(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     escrow = lock(world, vault, receiver.vault, expected_output=OUTPUT)
     shown = world.fields(escrow.address)["output_commitment"]
-    world.vm.refuse("InvalidProof", completion(world, escrow, output=shown, signer=receiver.key))
+    world.vm.refuse("UnexpectedOutput", completion(world, escrow, output=shown, signer=receiver.key))
     world.vm.succeed(completion(world, escrow, output=OUTPUT, signer=receiver.key))
 
 
 def test_hash_of_zeros_can_be_expected(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     escrow = lock(world, vault, receiver.vault, expected_output=bytes(32))
-    world.vm.refuse("InvalidProof", completion(world, escrow))
+    world.vm.refuse("UnexpectedOutput", completion(world, escrow))
     world.vm.succeed(completion(world, escrow, output=bytes(32)))
 
 
@@ -120,7 +121,7 @@ def test_only_the_agreed_kinds_are_proof(world: VmWorld, agreed: int) -> None:
         if agreed & 1 << kind:
             world.vm.succeed(*before, complete)
         else:
-            world.vm.refuse("InvalidProof", *before, complete)
+            world.vm.refuse("ProofKindNotAccepted", *before, complete)
 
 
 def test_unknown_kinds_of_proof_are_refused(world: VmWorld) -> None:
@@ -131,7 +132,7 @@ def test_unknown_kinds_of_proof_are_refused(world: VmWorld) -> None:
         complete = world.build.complete_escrow(
             escrow, payer=world.payer, kind=kind, output_hash=OUTPUT, signer=world.operator
         )
-        world.vm.refuse("InvalidProof", proof, complete)
+        world.vm.refuse("ProofKindNotAccepted", proof, complete)
 
 
 @pytest.mark.parametrize("kind", SIGNED)
@@ -162,18 +163,20 @@ def test_only_the_exact_message_is_proof(world: VmWorld, kind: int) -> None:
     vault, receiver = world.wallet(), worker(world)
     escrow, twin = (lock(world, vault, receiver.vault) for _ in range(2))
     key, message_of = key_of(world, receiver, kind), world.build.attested_message
-    right = message_of(escrow.address, kind, TASK, OUTPUT)
+    right = message_of(GENESIS_HASH, escrow.address, kind, TASK, OUTPUT)
     words = right.partition(bytes(PROGRAM_ID))[0]
     foreign = words + bytes(Pubkey.new_unique()) + right.removeprefix(words + bytes(PROGRAM_ID))
     wrong = {
-        "another escrow": message_of(twin.address, kind, TASK, OUTPUT),
-        "the vault": message_of(vault, kind, TASK, OUTPUT),
-        "another kind": message_of(escrow.address, 3 - kind, TASK, OUTPUT),
-        "another task": message_of(escrow.address, kind, OTHER, OUTPUT),
-        "another output": message_of(escrow.address, kind, TASK, OTHER),
-        "task and output swapped": message_of(escrow.address, kind, OUTPUT, TASK),
+        "another escrow": message_of(GENESIS_HASH, twin.address, kind, TASK, OUTPUT),
+        "the vault": message_of(GENESIS_HASH, vault, kind, TASK, OUTPUT),
+        "another kind": message_of(GENESIS_HASH, escrow.address, 3 - kind, TASK, OUTPUT),
+        "another task": message_of(GENESIS_HASH, escrow.address, kind, OTHER, OUTPUT),
+        "another output": message_of(GENESIS_HASH, escrow.address, kind, TASK, OTHER),
+        "task and output swapped": message_of(GENESIS_HASH, escrow.address, kind, OUTPUT, TASK),
         "another program": foreign,
-        "another version": right.replace(b":v1:", b":v2:"),
+        "another cluster": message_of(bytes(32), escrow.address, kind, TASK, OUTPUT),
+        "no cluster": right.replace(GENESIS_HASH, b""),
+        "another version": right.replace(b":v2:", b":v1:"),
         "a byte less": right[:-1],
         "its first byte missing": right[1:],
         "a byte more": right + b"\0",
@@ -237,12 +240,12 @@ def test_receivers_rotated_session_no_longer_counts(world: VmWorld) -> None:
 
 def test_callback_is_no_proof_without_a_verifier(world: VmWorld) -> None:
     vault, receiver, verifier = world.wallet(), worker(world), world.verifier
-    world.vm.succeed(world.build.update_org(signer=world.authority, verifier=NONE))
+    world.vm.succeed(world.org_update(verifier=NONE))
     escrow = lock(world, vault, receiver.vault)
     complete = completion(world, escrow, WEBHOOK_CALLBACK)
     world.vm.refuse("InvalidProof", attested(world, escrow, WEBHOOK_CALLBACK, verifier), complete)
     # A verifier appointed later does not belong to this escrow
-    world.vm.succeed(world.build.update_org(signer=world.authority, verifier=verifier))
+    world.vm.succeed(world.org_update(verifier=verifier))
     world.vm.refuse("InvalidProof", attested(world, escrow, WEBHOOK_CALLBACK, verifier), complete)
     assert world.fields(escrow.address)["verifier"] == NONE
 
@@ -250,7 +253,7 @@ def test_callback_is_no_proof_without_a_verifier(world: VmWorld) -> None:
 def test_verifier_at_creation_counts_and_not_its_successor(world: VmWorld) -> None:
     vault, receiver, successor = world.wallet(), worker(world), world.vm.key()
     escrow = lock(world, vault, receiver.vault)
-    world.vm.succeed(world.build.update_org(signer=world.authority, verifier=successor))
+    world.vm.succeed(world.org_update(verifier=successor))
     complete = completion(world, escrow, WEBHOOK_CALLBACK)
     world.vm.refuse("InvalidProof", attested(world, escrow, WEBHOOK_CALLBACK, successor), complete)
     world.vm.succeed(attested(world, escrow, WEBHOOK_CALLBACK, world.verifier), complete)

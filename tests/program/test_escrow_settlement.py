@@ -10,7 +10,8 @@ from solders.pubkey import Pubkey
 from app.chain.addresses import SYSTEM_PROGRAM, TOKEN_2022_PROGRAM, TOKEN_PROGRAM
 from app.chain.escrow_instructions import OpenEscrow
 from app.chain.rules import Rules
-from tests.support.vm import PROGRAM_ID, START
+from tests.support import nothing
+from tests.support.vm import CODEC, PROGRAM_ID, START
 from tests.support.vm_escrows import (
     AMOUNT,
     FUNDS,
@@ -86,32 +87,79 @@ def test_payer_without_lamports_gets_the_rent(world: VmWorld, end: End) -> None:
     assert world.vm.lamports(payer) == rent
 
 
+def with_payer(settle: Instruction, payer: Pubkey, *, writable: bool) -> Instruction:
+    """Return the settlement with the account that paid the rent passed writable or read-only."""
+    at = [meta.pubkey for meta in settle.accounts].index(payer)
+    accounts = list(settle.accounts)
+    accounts[at] = AccountMeta(payer, is_signer=False, is_writable=writable)
+    return Instruction(settle.program_id, settle.data, accounts)
+
+
 @pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("writable", [True, False])
-def test_rent_goes_to_the_vault_if_a_program_now_owns_the_payer(world: VmWorld, end: End, writable: bool) -> None:
+def test_payer_that_belongs_to_a_program_gets_its_rent(world: VmWorld, end: End) -> None:
     vault, receiver, payer = world.wallet(), worker(world), world.vm.key(LAMPORTS)
     escrow = lock(world, vault, receiver.vault, payer=payer)
     rent = LAMPORTS - world.vm.lamports(payer)
     world.vm.put(payer, b"something", Pubkey.new_unique(), LAMPORTS)
     before = world.vm.lamports(vault)
     settle = end(world, escrow)
-    at = [meta.pubkey for meta in settle.accounts].index(payer)
-    accounts = list(settle.accounts)
-    accounts[at] = AccountMeta(payer, is_signer=False, is_writable=writable)
-    world.vm.succeed(Instruction(settle.program_id, settle.data, accounts))
-    assert (world.vm.lamports(payer), world.vm.lamports(vault)) == (LAMPORTS, before + rent)
+    world.vm.refuse("ConstraintMut", with_payer(settle, payer, writable=False))
+    world.vm.succeed(settle)
+    assert (world.vm.lamports(payer), world.vm.lamports(vault)) == (LAMPORTS + rent, before)
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_donated_tokens_go_to_the_requester_and_credit_nothing(world: VmWorld, end: End) -> None:
+def test_rent_stays_in_the_vault_if_the_payer_is_a_program(world: VmWorld, end: End) -> None:
+    # Given an escrow whose payer then became a program, which the runtime passes read-only
+    vault, receiver, payer = world.wallet(), worker(world), world.vm.key(LAMPORTS)
+    escrow = lock(world, vault, receiver.vault, payer=payer)
+    rent = LAMPORTS - world.vm.lamports(payer)
+    world.vm.svm.add_program(payer, nothing.program())
+    before, theirs = world.vm.lamports(vault), world.vm.lamports(payer)
+    # When it is settled
+    world.vm.succeed(end(world, escrow))
+    # Then the vault holds the rent, and a withdrawal or its end hands it to who paid for the vault
+    assert (world.vm.lamports(payer), world.vm.lamports(vault)) == (theirs, before + rent)
+    payers = world.vm.lamports(world.payer)
+    withdraw = world.build.withdraw(
+        operator=world.operator, vault=vault, amount=None, reference=bytes(16), rent_receiver=world.payer
+    )
+    assert world.vm.simulate(withdraw).error is None
+    world.vm.refuse("WrongRentReceiver", replaced(withdraw, len(withdraw.accounts) - 3, world.stranger))
+    world.vm.succeed(withdraw)
+    assert (world.vm.lamports(vault), world.vm.lamports(world.payer)) == (before, payers + rent)
+
+
+def test_archiving_a_vault_sweeps_what_is_above_its_rent(world: VmWorld) -> None:
+    vault = world.wallet(funds=0)
+    before, held = world.vm.lamports(world.payer), world.vm.lamports(vault)
+    world.vm.put(vault, world.vm.data(vault), PROGRAM_ID, held + 5_000_000)
+    world.vm.succeed(close_wallet(world, vault))
+    left = world.vm.rent(len(world.vm.data(vault)))
+    assert world.vm.lamports(vault) == left
+    assert world.vm.lamports(world.payer) == before + held + 5_000_000 - left
+
+
+def test_no_settlement_writes_the_organisation() -> None:
+    settling = {"complete_escrow", "refund_escrow", "resolve_dispute", "collect_escrow"}
+    found = [item for item in CODEC.idl["instructions"] if item["name"] in settling]
+    assert len(found) == len(settling)
+    for item in found:
+        (org,) = (account for account in item["accounts"] if account["name"] == "org")
+        assert not org.get("writable", False)
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_donated_tokens_go_to_the_last_side_paid_and_credit_nothing(world: VmWorld, end: End) -> None:
     vault, receiver, gift = world.wallet(), worker(world), 7 * USDC
     escrow = lock(world, vault, receiver.vault)
     world.vm.succeed(world.payment(vault, world.payee(), 3 * USDC))
     world.fill(world.addresses.escrow_tokens(escrow.address), escrow.address, AMOUNT + gift)
     result = world.vm.succeed(end(world, escrow))
     released = RELEASED[end]
-    assert world.balance(receiver.tokens) == released
-    assert world.balance(world.tokens_of(vault)) == FUNDS - 3 * USDC - released + gift
+    dust = (gift, 0) if released == AMOUNT else (0, gift)
+    assert world.balance(receiver.tokens) == released + dust[0]
+    assert world.balance(world.tokens_of(vault)) == FUNDS - 3 * USDC - released + dust[1]
     reported = {name: result.event.data[name] for name in ("amount", "released", "refunded")}
     assert reported == {"amount": AMOUNT, "released": released, "refunded": AMOUNT - released}
     ledger = world.fields(vault)["ledger"]
@@ -128,7 +176,7 @@ def test_neither_pause_nor_freeze_nor_policy_stops_a_settlement(world: VmWorld, 
     world.vm.succeed(
         world.build.update_wallet(operator=world.operator, vault=vault, policy=first, new_policy=forbidding)
     )
-    closing = world.build.close_policy(authority=world.authority, policy=first, policy_rent_receiver=world.payer)
+    closing = world.policy_closing(first)
     world.vm.succeed(closing)
     for frozen in (vault, receiver.vault):
         world.vm.succeed(world.freeze(frozen))
@@ -202,7 +250,7 @@ def test_both_token_programs_work(token_program: Pubkey, end: End) -> None:
 def test_one_key_in_all_roles_can_settle(world: VmWorld) -> None:
     everybody = world.vm.key(LAMPORTS)
     for role in ("operator", "arbiter"):
-        world.vm.succeed(world.build.update_org(signer=world.authority, **{role: everybody}))
+        world.vm.succeed(world.org_update(**{role: everybody}))
     vault = world.addresses.vault(world.org, "one")
     build, policy = world.build, world.policy()
     session = (everybody, START + 10 * HOUR)

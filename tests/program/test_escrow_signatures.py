@@ -23,7 +23,7 @@ from tests.support.vm_escrows import (
     replaced,
     worker,
 )
-from tests.support.vm_world import VmWorld
+from tests.support.vm_world import GENESIS_HASH, VmWorld
 
 HERE = 0xFFFF
 KEY, SIGNATURE, MESSAGE = 16, 48, 112
@@ -39,7 +39,7 @@ class Forgery:
         self.key = receiver.key if kind == SIGNED_ATTESTATION else world.verifier
         self.escrow: OpenEscrow = lock(world, vault, receiver.vault)
         self.complete = completion(world, self.escrow, kind)
-        self.message = world.build.attested_message(self.escrow.address, kind, TASK, OUTPUT)
+        self.message = world.build.attested_message(GENESIS_HASH, self.escrow.address, kind, TASK, OUTPUT)
         self.forger = world.stranger
         self.forged = bytes(self.forger) + world.vm.sign(self.forger, self.message)
         self.seeming = bytes(self.key) + self.forged[32:] + self.message

@@ -111,3 +111,19 @@ def test_clock_that_steps_back_does_not_undo_an_expiry(world: VmWorld) -> None:
     world.vm.now = START
     world.vm.refuse("PolicyExpired", world.payment(vault, payee))
     world.vm.succeed(world.freeze(vault, "Expire", signer=world.stranger))
+
+
+def test_late_unfreeze_lifts_no_later_freeze(world: VmWorld) -> None:
+    # Given an unfreeze that was signed for one freeze and not sent
+    vault = world.wallet()
+    world.vm.succeed(world.freeze(vault))
+    kept = world.freeze(vault, "Unfreeze", signer=world.authority)
+    world.vm.succeed(world.freeze(vault, "Unfreeze", signer=world.authority))
+    world.vm.succeed(world.freeze(vault))
+    # Then it does not lift the next one, nor does one that names no sequence
+    world.vm.refuse("SequenceMismatch", kept)
+    unnamed = world.build.freeze_wallet(
+        signer=world.authority, vault=vault, policy=world.fields(vault)["policy"], action="Unfreeze"
+    )
+    world.vm.refuse("SequenceMismatch", unnamed)
+    world.vm.succeed(world.freeze(vault, "Unfreeze", signer=world.authority))

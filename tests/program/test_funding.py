@@ -23,7 +23,11 @@ def limited() -> VmWorld:
 def emptying(world: VmWorld, destination: Pubkey, amount: int | None = None) -> Instruction:
     """Return the instruction that moves money out of the reserve."""
     return world.build.withdraw_reserve(
-        authority=world.authority, destination=destination, amount=amount, reference=b"r" * 16
+        authority=world.authority,
+        destination=destination,
+        amount=amount,
+        reference=b"r" * 16,
+        expected_sequence=world.fields(world.org)["sequence"],
     )
 
 
@@ -94,12 +98,12 @@ def test_withdrawal_does_not_credit_the_limit(limited: VmWorld) -> None:
 
 def test_limit_counts_what_was_funded_before_it_was_set(world: VmWorld) -> None:
     vault = world.wallet(funds=50)
-    world.vm.succeed(world.build.update_org(signer=world.authority, operator_daily_limit=60))
+    world.vm.succeed(world.org_update(operator_daily_limit=60))
     world.vm.refuse("OperatorLimitExceeded", world.funding(vault, 11))
     world.vm.succeed(world.funding(vault, 10))
-    world.vm.succeed(world.build.update_org(signer=world.authority, operator_daily_limit=0))
+    world.vm.succeed(world.org_update(operator_daily_limit=0))
     world.vm.refuse("OperatorLimitExceeded", world.funding(vault, 1))
-    world.vm.succeed(world.build.update_org(signer=world.authority, operator_daily_limit=UNLIMITED))
+    world.vm.succeed(world.org_update(operator_daily_limit=UNLIMITED))
     world.vm.succeed(world.funding(vault, 1000 * USDC))
 
 
@@ -134,7 +138,11 @@ def test_nobody_else_can_empty_the_reserve(world: VmWorld, role: str) -> None:
     world.vm.refuse(
         "Unauthorized",
         world.build.withdraw_reserve(
-            authority=getattr(world, role), destination=world.payee().tokens, amount=1, reference=bytes(16)
+            authority=getattr(world, role),
+            destination=world.payee().tokens,
+            amount=1,
+            reference=bytes(16),
+            expected_sequence=world.fields(world.org)["sequence"],
         ),
     )
 

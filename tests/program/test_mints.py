@@ -8,7 +8,7 @@ from app.chain.addresses import SYSTEM_PROGRAM, TOKEN_2022_PROGRAM, TOKEN_PROGRA
 from app.chain.instructions import Instructions
 from tests.support.vm import CODEC, LAMPORTS, PROGRAM_ID, Vm
 from tests.support.vm_tokens import extended_mint_data, mint_data, token_balance
-from tests.support.vm_world import VmWorld
+from tests.support.vm_world import GENESIS_HASH, VmWorld
 
 HARMLESS = {
     18: ("MetadataPointer", 64),
@@ -42,7 +42,13 @@ def founding(vm: Vm, data: bytes, owner: Pubkey, token_program: Pubkey) -> Instr
     payer, creator = vm.key(LAMPORTS), vm.key()
     addresses = Addresses(PROGRAM_ID, mint, token_program)
     return Instructions(CODEC, addresses, addresses.org(creator, "acme")).initialize_org(
-        payer=payer, creator=creator, org_id="acme", operator=creator, arbiter=creator, verifier=creator
+        payer=payer,
+        creator=creator,
+        org_id="acme",
+        genesis_hash=GENESIS_HASH,
+        operator=creator,
+        arbiter=creator,
+        verifier=creator,
     )
 
 
@@ -75,34 +81,34 @@ def test_extension_with_power_over_the_money_is_refused(vm: Vm, kind: int) -> No
     harmful = (kind, HARMFUL[kind][1])
     for extensions in ([harmful], [(18, 64), harmful], [harmful, (18, 64)]):
         data = extended_mint_data(*extensions)
-        vm.refuse("WrongMint", founding(vm, data, TOKEN_2022_PROGRAM, TOKEN_2022_PROGRAM))
+        vm.refuse("UnsupportedMint", founding(vm, data, TOKEN_2022_PROGRAM, TOKEN_2022_PROGRAM))
 
 
 @pytest.mark.parametrize("kind", [2, 5, 7, 8, 11, 13, 15, 17, 27, 28, 255, 65_535])
 def test_account_extensions_and_unknown_ones_are_refused(vm: Vm, kind: int) -> None:
-    vm.refuse("WrongMint", founding(vm, extended_mint_data((kind, 8)), TOKEN_2022_PROGRAM, TOKEN_2022_PROGRAM))
+    vm.refuse("UnsupportedMint", founding(vm, extended_mint_data((kind, 8)), TOKEN_2022_PROGRAM, TOKEN_2022_PROGRAM))
 
 
 def test_truncated_and_hidden_extensions_are_refused(vm: Vm) -> None:
     cut = extended_mint_data((18, 64))[:-1]
     hidden = extended_mint_data() + bytes(4) + extended_mint_data((12, 32))[166:]
     for data in (cut, hidden):
-        vm.refuse("WrongMint", founding(vm, data, TOKEN_2022_PROGRAM, TOKEN_2022_PROGRAM))
+        vm.refuse("UnsupportedMint", founding(vm, data, TOKEN_2022_PROGRAM, TOKEN_2022_PROGRAM))
 
 
 def test_account_that_is_not_a_mint_is_refused(vm: Vm) -> None:
     as_account = bytearray(extended_mint_data((18, 64)))
     as_account[165] = 2
     refuse = vm.refuse
-    refuse("WrongMint", founding(vm, mint_data(initialized=False), TOKEN_PROGRAM, TOKEN_PROGRAM))
-    refuse("WrongMint", founding(vm, mint_data(), PROGRAM_ID, TOKEN_PROGRAM))
-    refuse("WrongMint", founding(vm, mint_data(), TOKEN_2022_PROGRAM, TOKEN_PROGRAM))
-    refuse("WrongMint", founding(vm, mint_data(), TOKEN_PROGRAM, TOKEN_2022_PROGRAM))
-    refuse("WrongMint", founding(vm, extended_mint_data((18, 64)), TOKEN_PROGRAM, TOKEN_PROGRAM))
-    refuse("WrongMint", founding(vm, bytes(as_account), TOKEN_2022_PROGRAM, TOKEN_2022_PROGRAM))
-    refuse("WrongMint", founding(vm, b"", TOKEN_PROGRAM, TOKEN_PROGRAM))
-    refuse("WrongTokenProgram", founding(vm, mint_data(), PROGRAM_ID, PROGRAM_ID))
-    refuse("WrongTokenProgram", founding(vm, mint_data(), SYSTEM_PROGRAM, SYSTEM_PROGRAM))
+    refuse("UnsupportedMint", founding(vm, mint_data(initialized=False), TOKEN_PROGRAM, TOKEN_PROGRAM))
+    refuse("UnsupportedMint", founding(vm, mint_data(), PROGRAM_ID, TOKEN_PROGRAM))
+    refuse("UnsupportedMint", founding(vm, mint_data(), TOKEN_2022_PROGRAM, TOKEN_PROGRAM))
+    refuse("UnsupportedMint", founding(vm, mint_data(), TOKEN_PROGRAM, TOKEN_2022_PROGRAM))
+    refuse("UnsupportedMint", founding(vm, extended_mint_data((18, 64)), TOKEN_PROGRAM, TOKEN_PROGRAM))
+    refuse("UnsupportedMint", founding(vm, bytes(as_account), TOKEN_2022_PROGRAM, TOKEN_2022_PROGRAM))
+    refuse("UnsupportedMint", founding(vm, b"", TOKEN_PROGRAM, TOKEN_PROGRAM))
+    refuse("UnsupportedTokenProgram", founding(vm, mint_data(), PROGRAM_ID, PROGRAM_ID))
+    refuse("UnsupportedTokenProgram", founding(vm, mint_data(), SYSTEM_PROGRAM, SYSTEM_PROGRAM))
 
 
 @pytest.mark.parametrize("extensions", [(), ((18, 64),), ((18, 64), (19, 90))])

@@ -1,8 +1,11 @@
 """Creating an organisation, its roles, its pause, and handing it over."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from solders.instruction import Instruction
 from solders.pubkey import Pubkey
 
 from app.chain.addresses import org_hash
@@ -12,15 +15,31 @@ from app.core.identifiers import PRESET_POLICY_IDS, policy_key
 from idl.codec import Event
 from tests.support.vm import CODEC
 from tests.support.vm_tokens import USDC, token_account_data
-from tests.support.vm_world import NONE, VmWorld
+from tests.support.vm_world import GENESIS_HASH, NONE, VmWorld
 
 PRESETS = {
-    "pol_conservative": Rules(max_per_tx=10 * USDC, max_per_day=50 * USDC, max_per_month=500 * USDC, velocity_cap=10),
-    "pol_moderate": Rules(max_per_tx=100 * USDC, max_per_day=500 * USDC, max_per_month=5_000 * USDC, velocity_cap=60),
-    "pol_permissive": Rules(
-        max_per_tx=1_000 * USDC, max_per_day=10_000 * USDC, max_per_month=100_000 * USDC, velocity_cap=600
+    "pol_conservative": Rules(
+        max_per_tx=10 * USDC,
+        max_per_day=50 * USDC,
+        max_per_month=500 * USDC,
+        velocity_cap=10,
+        max_open_escrows=8,
     ),
-    "pol_locked": Rules(max_per_tx=0),
+    "pol_moderate": Rules(
+        max_per_tx=100 * USDC,
+        max_per_day=500 * USDC,
+        max_per_month=5_000 * USDC,
+        velocity_cap=60,
+        max_open_escrows=32,
+    ),
+    "pol_permissive": Rules(
+        max_per_tx=1_000 * USDC,
+        max_per_day=10_000 * USDC,
+        max_per_month=100_000 * USDC,
+        velocity_cap=600,
+        max_open_escrows=64,
+    ),
+    "pol_locked": Rules(max_per_tx=0, max_open_escrows=0),
 }
 
 
@@ -28,11 +47,13 @@ def test_new_organisation_has_its_roles_and_an_empty_ledger(world: VmWorld) -> N
     org = world.fields(world.org)
     assert org["creator"] == org["authority"] == world.authority
     assert org["org_hash"] == org_hash("acme")
+    assert org["genesis_hash"] == GENESIS_HASH
     assert (org["operator"], org["arbiter"], org["verifier"]) == (world.operator, world.arbiter, world.verifier)
     assert org["pending_authority"] == NONE
     assert (org["mint"], org["token_program"], org["decimals"]) == (world.mint, world.token_program, 6)
     assert org["reserve_tokens"] == world.reserve
-    assert (org["operator_daily_limit"], org["attestation_delay"], org["paused"]) == (UNLIMITED, 0, 0)
+    assert (org["operator_daily_limit"], org["attestation_delay"]) == (UNLIMITED, 0)
+    assert (org["paused"], org["authority_attaches"]) == (0, 0)
     assert (org["funded"]["newest"], org["funded"]["total"], org["sequence"]) == (0, 0, 5)
 
 
@@ -52,6 +73,7 @@ def test_creation_emits_an_event_for_itself_and_one_for_each_preset(world: VmWor
             "sequence": 1,
             "operator_daily_limit": UNLIMITED,
             "attestation_delay": 0,
+            "genesis_hash": GENESIS_HASH,
         },
     )
     assert presets == [
@@ -78,7 +100,7 @@ def test_presets_cannot_be_changed_closed_or_given_a_list(world: VmWorld, identi
     world.vm.refuse("PolicyImmutable", world.chunk(preset, []))
     world.vm.refuse(
         "PolicyImmutable",
-        world.build.close_policy(authority=world.authority, policy=preset, policy_rent_receiver=world.payer),
+        world.policy_closing(preset),
     )
 
 
@@ -98,13 +120,14 @@ def test_authority_changes_only_what_it_names(world: VmWorld) -> None:
         "operator_daily_limit": 5,
         "attestation_delay": 7,
         "paused": True,
+        "authority_attaches": True,
     }
     for sequence, (name, value) in enumerate(changes.items(), start=6):
-        result = world.vm.succeed(world.build.update_org(signer=world.authority, **{name: value}))
-        before |= {name: int(value) if name == "paused" else value, "sequence": sequence}
+        result = world.vm.succeed(world.org_update(**{name: value}))
+        before |= {name: int(value) if value is True else value, "sequence": sequence}
         assert world.fields(world.org) == before
         current = {key: before[key] for key in (*changes, "authority", "sequence")}
-        expected = {"org": world.org, "signer": world.authority, "reserved": bytes(7), **current}
+        expected = {"org": world.org, "signer": world.authority, "reserved": bytes(6), **current}
         assert result.event == Event("OrgUpdated", expected)
 
 
@@ -119,11 +142,12 @@ def test_authority_changes_only_what_it_names(world: VmWorld) -> None:
         {"paused": True, "verifier": Pubkey.new_unique()},
         {"paused": True, "operator_daily_limit": 1},
         {"paused": True, "attestation_delay": 1},
+        {"paused": True, "authority_attaches": False},
         {},
     ],
 )
 def test_operator_may_only_pause(world: VmWorld, changes: dict[str, Any]) -> None:
-    world.vm.refuse("Unauthorized", world.build.update_org(signer=world.operator, **changes))
+    world.vm.refuse("Unauthorized", world.org_update(signer=world.operator, **changes))
 
 
 def test_operator_pauses_and_the_authority_resumes(world: VmWorld) -> None:
@@ -132,25 +156,25 @@ def test_operator_pauses_and_the_authority_resumes(world: VmWorld) -> None:
     assert world.fields(world.org)["paused"] == 1
     world.vm.refuse("OrgPaused", world.payment(vault, payee))
     world.vm.refuse("OrgPaused", world.funding(vault, 1))
-    world.vm.refuse("Unauthorized", world.build.update_org(signer=world.operator, paused=False))
-    world.vm.succeed(world.build.update_org(signer=world.authority, paused=False))
+    world.vm.refuse("Unauthorized", world.org_update(signer=world.operator, paused=False))
+    world.vm.succeed(world.org_update(paused=False))
     world.vm.succeed(world.payment(vault, payee))
     world.vm.succeed(world.funding(vault, 1))
 
 
 @pytest.mark.parametrize("role", ["arbiter", "verifier", "session", "stranger"])
 def test_nobody_else_can_change_an_organisation(world: VmWorld, role: str) -> None:
-    world.vm.refuse("Unauthorized", world.build.update_org(signer=getattr(world, role), paused=True))
+    world.vm.refuse("Unauthorized", world.org_update(signer=getattr(world, role), paused=True))
 
 
 def test_authority_changes_only_when_the_proposed_one_accepts(world: VmWorld) -> None:
     heir = world.vm.key()
     # Given no proposal, or a proposal of somebody else, then the key cannot accept
     world.vm.refuse("Unauthorized", world.build.accept_authority(new_authority=heir))
-    world.vm.succeed(world.build.update_org(signer=world.authority, pending_authority=world.stranger))
+    world.vm.succeed(world.org_update(pending_authority=world.stranger))
     world.vm.refuse("Unauthorized", world.build.accept_authority(new_authority=heir))
     # When the proposed key accepts
-    world.vm.succeed(world.build.update_org(signer=world.authority, pending_authority=heir))
+    world.vm.succeed(world.org_update(pending_authority=heir))
     result = world.vm.succeed(world.build.accept_authority(new_authority=heir))
     # Then it is the only authority, and the proposal is used up
     org = world.fields(world.org)
@@ -158,20 +182,20 @@ def test_authority_changes_only_when_the_proposed_one_accepts(world: VmWorld) ->
     expected = {"org": world.org, "previous": world.authority, "authority": heir, "sequence": 8}
     assert result.event == Event("AuthorityAccepted", expected)
     world.vm.refuse("Unauthorized", world.build.accept_authority(new_authority=heir))
-    world.vm.refuse("Unauthorized", world.build.update_org(signer=world.authority, paused=True))
-    world.vm.succeed(world.build.update_org(signer=heir, paused=True))
+    world.vm.refuse("Unauthorized", world.org_update(paused=True))
+    world.vm.succeed(world.org_update(signer=heir, paused=True))
 
 
 def test_proposal_is_withdrawn_by_the_zero_address(world: VmWorld) -> None:
     heir = world.vm.key()
-    world.vm.succeed(world.build.update_org(signer=world.authority, pending_authority=heir))
-    world.vm.succeed(world.build.update_org(signer=world.authority, pending_authority=NONE))
+    world.vm.succeed(world.org_update(pending_authority=heir))
+    world.vm.succeed(world.org_update(pending_authority=NONE))
     world.vm.refuse("Unauthorized", world.build.accept_authority(new_authority=heir))
 
 
 def test_replaced_operator_loses_its_rights_at_once(world: VmWorld) -> None:
     vault, payee, next_operator = world.wallet(), world.payee(), world.vm.key()
-    world.vm.succeed(world.build.update_org(signer=world.authority, operator=next_operator))
+    world.vm.succeed(world.org_update(operator=next_operator))
     world.vm.refuse("Unauthorized", world.funding(vault, 1))
     world.vm.refuse("Unauthorized", world.payment(vault, payee, signer=world.operator))
     world.vm.succeed(world.payment(vault, payee, signer=next_operator))
@@ -181,33 +205,41 @@ def test_organisations_sequence_has_no_gap(world: VmWorld) -> None:
     key, payee, vault = b"k" * 16, world.payee(), world.wallet(funds=0)
     policy, build = world.addresses.policy(world.org, key), world.build
     first = world.fields(world.org)["sequence"] + 1
-    results = [
-        world.vm.succeed(instruction)
-        for instruction in (
-            build.create_policy(payer=world.payer, authority=world.authority, key=key, rules=Rules()),
-            build.write_allowlist(
-                payer=world.payer, authority=world.authority, policy=policy, version=1, offset=0, entries=[], seal=True
-            ),
-            build.update_policy(authority=world.authority, policy=policy, expected_version=1, rules=Rules()),
-            build.close_policy(authority=world.authority, policy=policy, policy_rent_receiver=world.payer),
-            world.registration(payee.owner),
-            world.funding(vault, 1),
-            build.withdraw_reserve(authority=world.authority, destination=payee.tokens, amount=1, reference=bytes(16)),
-            build.update_org(signer=world.authority, pending_authority=world.stranger),
-            build.accept_authority(new_authority=world.stranger),
-        )
+    steps: list[Callable[[], Instruction]] = [
+        lambda: build.create_policy(payer=world.payer, authority=world.authority, key=key, rules=Rules()),
+        lambda: world.chunk(policy, []),
+        lambda: build.close_allowlist(
+            authority=world.authority,
+            policy=policy,
+            version=world.fields(policy)["next_allowlist_version"],
+            rent_receiver=world.payer,
+        ),
+        lambda: world.policy_update(policy, Rules()),
+        lambda: world.policy_closing(policy),
+        lambda: world.registration(payee.owner),
+        lambda: world.funding(vault, 1),
+        lambda: build.withdraw_reserve(
+            authority=world.authority,
+            destination=payee.tokens,
+            amount=1,
+            reference=bytes(16),
+            expected_sequence=world.fields(world.org)["sequence"],
+        ),
+        lambda: world.org_update(pending_authority=world.stranger),
+        lambda: build.accept_authority(new_authority=world.stranger),
     ]
+    results = [world.vm.succeed(step()) for step in steps]
     numbers = [result.event.data.get("org_sequence", result.event.data["sequence"]) for result in results]
-    assert numbers == list(range(first, first + 9))
+    assert numbers == list(range(first, first + len(steps)))
 
 
 @pytest.mark.parametrize(
     ("hand", "error"),
     [
         ({}, None),
-        ({"delegate": Pubkey.new_unique()}, "WrongTokenAccount"),
-        ({"close_authority": Pubkey.new_unique()}, "WrongTokenAccount"),
-        ({"frozen": True}, "WrongTokenAccount"),
+        ({"delegate": Pubkey.new_unique()}, "UnusableTokenAccount"),
+        ({"close_authority": Pubkey.new_unique()}, "UnusableTokenAccount"),
+        ({"frozen": True}, "UnusableTokenAccount"),
     ],
 )
 def test_existing_reserve_is_adopted_only_if_nobody_else_controls_it(
@@ -217,7 +249,13 @@ def test_existing_reserve_is_adopted_only_if_nobody_else_controls_it(
     org = world.addresses.org(creator, "prepared")
     world.vm.put(world.tokens_of(org), token_account_data(world.mint, org, 5, **hand), world.token_program)
     instruction = Instructions(CODEC, world.addresses, org).initialize_org(
-        payer=world.payer, creator=creator, org_id="prepared", operator=creator, arbiter=creator, verifier=creator
+        payer=world.payer,
+        creator=creator,
+        org_id="prepared",
+        genesis_hash=GENESIS_HASH,
+        operator=creator,
+        arbiter=creator,
+        verifier=creator,
     )
     if error is None:
         world.vm.succeed(instruction)
@@ -228,3 +266,32 @@ def test_existing_reserve_is_adopted_only_if_nobody_else_controls_it(
 def test_every_account_type_of_the_program_is_in_the_idl() -> None:
     names = {account["name"] for account in CODEC.idl["accounts"]}
     assert names == {"Org", "Policy", "Allowlist", "Vault", "ArchivedVault", "Approval", "Recipient", "Escrow"}
+
+
+def test_late_change_of_the_organisation_is_refused(world: VmWorld) -> None:
+    # Given changes that the authority signed and that were not sent
+    sequence, payee = world.fields(world.org)["sequence"], world.payee()
+    kept = [world.org_update(paused=False), world.org_update(operator=world.stranger)]
+    kept.append(
+        world.build.withdraw_reserve(
+            authority=world.authority,
+            destination=payee.tokens,
+            amount=1,
+            reference=bytes(16),
+            expected_sequence=sequence,
+        )
+    )
+    # When anything else happens to the organisation
+    world.pause()
+    # Then they are refused, and so is a change that names no sequence; a pause needs none
+    for late in (*kept, world.build.update_org(signer=world.authority, paused=False)):
+        world.vm.refuse("SequenceMismatch", late)
+    world.pause()
+    world.vm.succeed(world.org_update(paused=False))
+
+
+def test_error_codes_are_only_appended() -> None:
+    names = [error["name"] for error in sorted(CODEC.idl["errors"], key=lambda one: one["code"])]
+    assert [error["code"] for error in CODEC.idl["errors"]] == list(range(6000, 6000 + len(names)))
+    golden = Path(__file__).with_name("error_codes.txt").read_text(encoding="utf-8").split()
+    assert names == golden

@@ -1,6 +1,7 @@
 """Payments: what moves, what the event reports, who signs, and what is not a payment at all."""
 
 import struct
+from collections.abc import Callable
 
 import pytest
 from solders.instruction import AccountMeta, Instruction
@@ -60,28 +61,25 @@ def test_payment_is_charged_even_if_no_rule_is_set(world: VmWorld) -> None:
 def test_vaults_sequence_has_no_gap(world: VmWorld) -> None:
     vault, payee = world.wallet(), world.payee()
     other = world.policy()
-    numbers = [
-        world.vm.succeed(instruction).event.data["sequence"]
-        for instruction in (
-            world.payment(vault, payee),
-            world.funding(vault, 1),
-            world.build.update_wallet(operator=world.operator, vault=vault),
-            world.approving(vault, payee.owner, 1, START + 60, bytes(16)),
-            world.build.close_approval(
-                signer=world.operator,
-                vault=vault,
-                approval=world.addresses.approval(vault, bytes(16)),
-                rent_receiver=world.payer,
-            ),
-            world.freeze(vault),
-            world.freeze(vault, "Unfreeze", signer=world.authority),
-            world.build.update_wallet(
-                operator=world.operator, vault=vault, policy=world.fields(vault)["policy"], new_policy=other
-            ),
-            world.build.withdraw(operator=world.operator, vault=vault, amount=None, reference=bytes(16)),
-            world.build.close_wallet(operator=world.operator, vault=vault, policy=other, rent_receiver=world.payer),
-        )
+    policy, build = world.fields(vault)["policy"], world.build
+    steps: list[Callable[[], Instruction]] = [
+        lambda: world.payment(vault, payee),
+        lambda: world.funding(vault, 1),
+        lambda: build.update_wallet(operator=world.operator, vault=vault),
+        lambda: world.approving(vault, payee.owner, 1, START + 60, bytes(16)),
+        lambda: build.close_approval(
+            signer=world.operator,
+            vault=vault,
+            approval=world.addresses.approval(vault, bytes(16)),
+            rent_receiver=world.payer,
+        ),
+        lambda: world.freeze(vault),
+        lambda: world.freeze(vault, "Unfreeze", signer=world.authority),
+        lambda: build.update_wallet(operator=world.operator, vault=vault, policy=policy, new_policy=other),
+        lambda: build.withdraw(operator=world.operator, vault=vault, amount=None, reference=bytes(16)),
+        lambda: build.close_wallet(operator=world.operator, vault=vault, policy=other, rent_receiver=world.payer),
     ]
+    numbers = [world.vm.succeed(step()).event.data["sequence"] for step in steps]
     assert numbers == list(range(3, 13))
 
 
@@ -136,10 +134,10 @@ def test_only_token_accounts_of_the_mint_can_be_paid(world: VmWorld) -> None:
     refuse = world.vm.refuse
     refuse("Token:3", world.payment(vault, Payee(owner, foreign)))
     refuse("Token:17", world.payment(vault, Payee(owner, frozen)))
-    refuse("WrongTokenAccount", world.payment(vault, Payee(owner, forged)))
-    refuse("WrongTokenAccount", world.payment(vault, Payee(owner, Pubkey.new_unique())))
-    refuse("WrongTokenAccount", world.payment(vault, Payee(owner, world.stranger)))
-    refuse("WrongTokenAccount", world.payment(vault, Payee(owner, world.policy())))
+    refuse("NotATokenAccount", world.payment(vault, Payee(owner, forged)))
+    refuse("NotATokenAccount", world.payment(vault, Payee(owner, Pubkey.new_unique())))
+    refuse("NotATokenAccount", world.payment(vault, Payee(owner, world.stranger)))
+    refuse("NotATokenAccount", world.payment(vault, Payee(owner, world.policy())))
 
 
 def test_payment_stays_within_what_wallets_and_facilitators_accept(world: VmWorld) -> None:
@@ -221,3 +219,14 @@ def test_truncated_arguments_and_missing_accounts_are_refused(world: VmWorld) ->
     pay = world.payment(world.wallet(), world.payee())
     world.vm.refuse("InvalidInstructionData", Instruction(PROGRAM_ID, pay.data[:-1], pay.accounts))
     world.vm.refuse("NotEnoughAccountKeys", Instruction(PROGRAM_ID, pay.data, pay.accounts[:-1]))
+
+
+def test_multisig_that_looks_like_a_token_account_is_not_paid(world: VmWorld) -> None:
+    # Given a multisig whose signers' bytes are those of a token account of the payee, the account type among them
+    vault, owner = world.wallet(), Pubkey.new_unique()
+    account = token_account_data(world.mint, owner)
+    multisig = (account + bytes([2])).ljust(355, b"\0")
+    world.vm.refuse(
+        "NotATokenAccount",
+        world.payment(vault, Payee(owner, world.vm.put(Pubkey.new_unique(), multisig, world.token_program))),
+    )

@@ -1,10 +1,13 @@
 """Creating, changing and closing policies."""
 
+from functools import partial
+
 import pytest
 from solders.pubkey import Pubkey
 
 from app.chain.rules import CATEGORIES, Rules
 from idl.codec import Event
+from tests.support.vm_escrows import completion, creation, lock, worker
 from tests.support.vm_tokens import USDC
 from tests.support.vm_world import NONE, OPEN, VmWorld
 
@@ -45,7 +48,12 @@ def stored(world: VmWorld, policy: Pubkey) -> Rules:
     fields = world.fields(policy)
     values = {name: fields[name] if fields["flags"] >> bit & 1 else None for bit, name in enumerate(FLAGS)}
     assert all(fields[name] == 0 for name, value in values.items() if value is None)
-    return Rules(**values, blocked_categories=fields["blocked_categories"], restricted=bool(fields["flags"] >> 6 & 1))
+    return Rules(
+        **values,
+        blocked_categories=fields["blocked_categories"],
+        restricted=bool(fields["flags"] >> 6 & 1),
+        max_open_escrows=fields["max_open_escrows"] if fields["flags"] >> 7 & 1 else None,
+    )
 
 
 @pytest.mark.parametrize("rules", [OPEN, FULL, MAXIMAL, *SINGLE])
@@ -58,7 +66,7 @@ def test_new_policy_holds_its_rules_and_reports_them(world: VmWorld, rules: Rule
     assert stored(world, policy) == rules
     fields = world.fields(policy)
     assert (fields["org"], fields["payer"], fields["key"]) == (world.org, world.payer, key)
-    assert (fields["version"], fields["allowlist_version"], fields["wallet_count"]) == (1, 0, 0)
+    assert (fields["version"], fields["next_allowlist_version"], fields["wallet_count"]) == (6, 6, 0)
     assert (fields["allowlist"], fields["immutable"]) == (NONE, 0)
     expected = {"org": world.org, "policy": policy, "sequence": 6, "key": key, "immutable": False}
     assert result.event == Event("PolicyCreated", {**expected, "rules": rules.to_args()})
@@ -84,18 +92,18 @@ def test_only_the_authority_creates_changes_and_closes_policies(world: VmWorld, 
     )
     refuse(
         "Unauthorized",
-        world.build.update_policy(authority=signer, policy=policy, expected_version=1, rules=OPEN),
+        world.build.update_policy(authority=signer, policy=policy, expected_version=6, rules=OPEN),
     )
     refuse(
         "Unauthorized",
-        world.build.close_policy(authority=signer, policy=policy, policy_rent_receiver=world.payer),
+        world.policy_closing(policy, authority=signer),
     )
-    refuse(
-        "Unauthorized",
-        world.build.write_allowlist(
-            payer=world.payer, authority=signer, policy=policy, version=1, offset=0, entries=[], seal=True
-        ),
-    )
+    if role != "operator":
+        refuse("Unauthorized", world.chunk(policy, [], writer=signer))
+    world.vm.succeed(world.chunk(policy, []))
+    version = world.fields(policy)["next_allowlist_version"]
+    discard = world.build.close_allowlist(authority=signer, policy=policy, version=version, rent_receiver=world.payer)
+    refuse("Unauthorized", discard)
 
 
 def test_update_replaces_all_rules_and_reports_old_and_new(world: VmWorld) -> None:
@@ -103,14 +111,13 @@ def test_update_replaces_all_rules_and_reports_old_and_new(world: VmWorld) -> No
     rules = Rules(max_per_day=1, velocity_cap=2)
     result = world.update_policy(policy, rules)
     assert stored(world, policy) == rules
-    assert world.fields(policy)["version"] == 2
+    assert world.fields(policy)["version"] == 7
     assert result.event == Event(
         "PolicyUpdated",
         {
             "org": world.org,
             "policy": policy,
             "sequence": 7,
-            "version": 2,
             "previous": Rules(max_per_tx=9, expiry=8, blocked_categories=4).to_args(),
             "rules": rules.to_args(),
             "previous_allowlist": NONE,
@@ -121,11 +128,11 @@ def test_update_replaces_all_rules_and_reports_old_and_new(world: VmWorld) -> No
 
 def test_update_that_expects_another_version_is_refused(world: VmWorld) -> None:
     policy = world.policy()
-    for expected in (0, 2, 2**64 - 1):
+    for expected in (0, 5, 7, 2**64 - 1):
         world.vm.refuse("VersionMismatch", world.policy_update(policy, OPEN, expected_version=expected))
-    world.update_policy(policy, OPEN, expected_version=1)
-    world.vm.refuse("VersionMismatch", world.policy_update(policy, OPEN, expected_version=1))
-    world.update_policy(policy, OPEN, expected_version=2)
+    world.update_policy(policy, OPEN, expected_version=6)
+    world.vm.refuse("VersionMismatch", world.policy_update(policy, OPEN, expected_version=6))
+    world.update_policy(policy, OPEN, expected_version=7)
 
 
 def test_update_applies_to_all_vaults_at_once(world: VmWorld) -> None:
@@ -141,11 +148,11 @@ def test_update_applies_to_all_vaults_at_once(world: VmWorld) -> None:
 def test_closed_policy_returns_its_rent_to_whoever_paid_it(world: VmWorld) -> None:
     before = world.vm.lamports(world.payer)
     policy = world.policy()
-    close = world.build.close_policy(authority=world.authority, policy=policy, policy_rent_receiver=world.payer)
+    close = world.policy_closing(policy)
     for receiver in (world.authority, world.stranger):
         world.vm.refuse(
             "WrongRentReceiver",
-            world.build.close_policy(authority=world.authority, policy=policy, policy_rent_receiver=receiver),
+            world.policy_closing(policy, policy_rent_receiver=receiver),
         )
     result = world.vm.succeed(close)
     assert not world.vm.exists(policy)
@@ -156,7 +163,7 @@ def test_closed_policy_returns_its_rent_to_whoever_paid_it(world: VmWorld) -> No
 def test_policy_in_use_cannot_be_closed(world: VmWorld) -> None:
     policy, other = world.policy(), world.policy()
     vault = world.wallet(policy, funds=0)
-    close = world.build.close_policy(authority=world.authority, policy=policy, policy_rent_receiver=world.payer)
+    close = world.policy_closing(policy)
     assert world.fields(policy)["wallet_count"] == 1
     world.vm.refuse("PolicyInUse", close)
     world.vm.succeed(world.build.update_wallet(operator=world.operator, vault=vault, policy=policy, new_policy=other))
@@ -172,7 +179,55 @@ def test_key_can_be_used_again_after_closing(world: VmWorld) -> None:
     world.vm.succeed(create)
     world.vm.refuse("System:0", create)
     policy = world.addresses.policy(world.org, key)
-    world.vm.succeed(
-        world.build.close_policy(authority=world.authority, policy=policy, policy_rent_receiver=world.payer)
-    )
+    world.vm.succeed(world.policy_closing(policy))
     world.vm.succeed(create)
+
+
+def test_no_version_repeats_when_a_policy_is_made_anew(world: VmWorld) -> None:
+    # Given a policy that is closed and created anew under its key
+    key = b"k" * 16
+    policy = world.addresses.policy(world.org, key)
+    rules = Rules(require_co_sign=1)
+    create = world.build.create_policy(payer=world.payer, authority=world.authority, key=key, rules=rules)
+    world.vm.succeed(create)
+    late = world.policy_update(policy, OPEN)
+    vault, payee, other = world.wallet(policy), world.payee(), world.policy()
+    approval = world.approval(vault, payee, 2)
+    move = partial(world.build.update_wallet, operator=world.operator, vault=vault)
+    world.vm.succeed(move(policy=policy, new_policy=other))
+    before = world.fields(policy)
+    world.vm.succeed(world.policy_closing(policy))
+    world.vm.succeed(create)
+    world.vm.succeed(move(policy=other, new_policy=policy))
+    # Then neither what was approved nor what was signed under the old one passes
+    after = world.fields(policy)
+    assert after["version"] > before["version"]
+    assert after["next_allowlist_version"] > before["next_allowlist_version"]
+    world.vm.refuse("VersionMismatch", late)
+    world.vm.refuse("ApprovalOutdated", world.payment(vault, payee, 2, approval=approval))
+
+
+def test_versions_come_from_the_organisations_sequence(world: VmWorld) -> None:
+    seen = set()
+    for _ in range(2):
+        policy = world.policy()
+        for _ in range(3):
+            fields = world.fields(policy)
+            assert fields["version"] == world.fields(world.org)["sequence"]
+            seen.add(fields["version"])
+            world.update_policy(policy, OPEN)
+    assert len(seen) == 6
+
+
+@pytest.mark.parametrize("limit", [None, 0, 1, 64, 65, 2**32 - 1])
+def test_policy_bounds_the_open_escrows_of_a_vault(world: VmWorld, limit: int | None) -> None:
+    vault, receiver = world.wallet(Rules(max_open_escrows=limit)), worker(world)
+    expected = 64 if limit is None else min(limit, 64)
+    first = None
+    for _ in range(expected):
+        escrow = lock(world, vault, receiver.vault, 1)
+        first = first or escrow
+    world.vm.refuse("TooManyEscrows", creation(world, vault, receiver.vault, 1))
+    if first is not None:
+        world.vm.succeed(completion(world, first))
+        world.vm.succeed(creation(world, vault, receiver.vault, 1))

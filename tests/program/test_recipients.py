@@ -6,7 +6,7 @@ from solders.pubkey import Pubkey
 from app.chain.addresses import domain_hash
 from app.chain.rules import CATEGORIES, Rules, category_bits
 from idl.codec import Event
-from tests.support.vm import START
+from tests.support.vm import PROGRAM_ID, START
 from tests.support.vm_world import VmWorld
 
 GAMBLING = CATEGORIES.index("gambling")
@@ -140,3 +140,33 @@ def test_each_category_is_blocked_only_by_its_bit(world: VmWorld, code: int) -> 
     )
     assert refused.violation is not None
     assert (refused.violation.limit, refused.violation.attempted) == (1 << code, code)
+
+
+def flipped(address: Pubkey) -> Pubkey:
+    """Return another address that differs only in the highest bit of a byte."""
+    first, *others = bytes(address)
+    return Pubkey.from_bytes(bytes([first ^ 0x80, *others]))
+
+
+def test_address_with_a_flipped_bit_occupies_nobodys_registration(world: VmWorld) -> None:
+    payee = world.payee()
+    world.vm.succeed(world.registration(flipped(payee.owner), GAMBLING))
+    world.vm.succeed(world.registration(payee.owner, GAMBLING + 1))
+    stored = world.fields(world.addresses.recipient(world.org, payee.owner))
+    assert (stored["address"], stored["category"]) == (payee.owner, GAMBLING + 1)
+
+
+def test_authority_overwrites_what_stands_at_a_recipients_address(world: VmWorld) -> None:
+    # Given a registration of another address where the payee's belongs
+    payee, other = world.payee(), Pubkey.new_unique()
+    world.vm.succeed(world.registration(other, GAMBLING))
+    spoilt = world.vm.data(world.addresses.recipient(world.org, other))
+    at = world.vm.put(world.addresses.recipient(world.org, payee.owner), spoilt, PROGRAM_ID)
+    vault = world.wallet(NO_GAMBLING)
+    world.vm.refuse("WrongRecipientAccount", world.payment(vault, payee))
+    # When the authority registers the payee
+    world.vm.refuse("Unauthorized", world.registration(payee.owner))
+    world.vm.succeed(world.registration(payee.owner, signer=world.authority))
+    # Then it is the payee's
+    assert world.fields(at)["address"] == payee.owner
+    world.vm.succeed(world.payment(vault, payee))

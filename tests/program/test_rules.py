@@ -184,7 +184,7 @@ def test_first_rule_in_order_is_the_one_reported(world: VmWorld) -> None:
     world.pause()
     # When they are lifted in order, one after the other, then the next one is reported
     lifts: list[Callable[[], object]] = [
-        lambda: world.vm.succeed(world.build.update_org(signer=world.authority, paused=False)),
+        lambda: world.vm.succeed(world.org_update(paused=False)),
         lambda: _unfreeze(world, vault, everything),
     ]
     errors = list(CODES)

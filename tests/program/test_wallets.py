@@ -1,5 +1,7 @@
 """Creating, changing and archiving vaults."""
 
+from functools import partial
+
 import pytest
 from solders.instruction import Instruction
 from solders.pubkey import Pubkey
@@ -11,7 +13,7 @@ from app.core.identifiers import PRESET_POLICY_IDS
 from idl.codec import Event
 from tests.support.vm import CODEC
 from tests.support.vm_tokens import USDC, place_token_account, token_account_data
-from tests.support.vm_world import NONE, OPEN, SESSION_ENDS, VmWorld
+from tests.support.vm_world import GENESIS_HASH, NONE, OPEN, SESSION_ENDS, VmWorld
 
 MANUAL = 1
 
@@ -101,8 +103,8 @@ def test_policy_switches_only_from_the_attached_one_to_another(world: VmWorld) -
     def update(policy: Pubkey | None, new_policy: Pubkey | None) -> Instruction:
         return world.build.update_wallet(operator=world.operator, vault=vault, policy=policy, new_policy=new_policy)
 
-    world.vm.refuse("WrongPolicy", update(attached, None))
-    world.vm.refuse("WrongPolicy", update(None, other))
+    world.vm.refuse("PolicyRequired", update(attached, None))
+    world.vm.refuse("PolicyRequired", update(None, other))
     world.vm.refuse("WrongPolicy", update(other, attached))
     world.vm.refuse("ConstraintDuplicateMutableAccount", update(attached, attached))
     world.vm.succeed(update(attached, other))
@@ -149,9 +151,7 @@ def test_archived_vault_can_only_withdraw(world: VmWorld) -> None:
     for call in calls:
         world.vm.refuse("AccountDataTooSmall", call)
     # Its policy can be closed, but the agent's id is not free
-    world.vm.succeed(
-        world.build.close_policy(authority=world.authority, policy=policy, policy_rent_receiver=world.payer)
-    )
+    world.vm.succeed(world.policy_closing(policy))
     world.vm.refuse("System:0", world.wallet_creation("a", world.policy()))
 
 
@@ -255,7 +255,7 @@ def test_token_account_that_others_control_is_not_adopted(world: VmWorld, fault:
     vault = world.addresses.vault(world.org, "a")
     data = token_account_data(world.mint, vault, **fault)  # type: ignore[arg-type]
     world.vm.put(world.tokens_of(vault), data, world.token_program)
-    world.vm.refuse("WrongTokenAccount", world.wallet_creation("a", world.policy()))
+    world.vm.refuse("UnusableTokenAccount", world.wallet_creation("a", world.policy()))
 
 
 def test_existing_token_account_of_another_owner_is_refused(world: VmWorld) -> None:
@@ -272,7 +272,7 @@ def test_lamports_sent_ahead_do_not_block_new_accounts(world: VmWorld, lamports:
         vault,
         world.tokens_of(vault),
         policy,
-        world.addresses.allowlist(policy, 1),
+        world.addresses.allowlist(policy, world.fields(world.org)["sequence"] + 1),
         world.addresses.approval(vault, reference),
         world.addresses.recipient(world.org, payee.owner),
     ]
@@ -296,7 +296,45 @@ def test_lamports_sent_ahead_do_not_block_a_new_organisation(world: VmWorld) -> 
         world.vm.put(address, b"", SYSTEM_PROGRAM, 1)
     result = world.vm.succeed(
         Instructions(CODEC, world.addresses, org).initialize_org(
-            payer=world.payer, creator=other, org_id="prepared", operator=other, arbiter=other, verifier=other
+            payer=world.payer,
+            creator=other,
+            org_id="prepared",
+            genesis_hash=GENESIS_HASH,
+            operator=other,
+            arbiter=other,
+            verifier=other,
         )
     )
     assert len(result.events) == 5
+
+
+def test_operator_attaches_no_policy_where_only_the_authority_does(world: VmWorld) -> None:
+    # Given an organisation with the flag
+    vault, old, other = world.wallet(), world.policy(), world.policy()
+    attached = world.fields(vault)["policy"]
+    world.vm.succeed(world.org_update(authority_attaches=True))
+    move = partial(world.build.update_wallet, operator=world.operator, vault=vault, policy=attached, new_policy=other)
+    create = partial(
+        world.build.create_wallet, payer=world.payer, operator=world.operator, agent_id="flagged", policy=old
+    )
+    # Then the operator alone neither makes a vault nor attaches a policy, and only the authority helps
+    for call in (move, create):
+        world.vm.refuse("AuthorityRequired", call())
+        for role in ("operator", "arbiter", "session", "stranger"):
+            world.vm.refuse("Unauthorized", call(authority=getattr(world, role)))
+        world.vm.succeed(call(authority=world.authority))
+    # It still rotates sessions
+    world.vm.succeed(world.build.update_wallet(operator=world.operator, vault=vault, session=(world.session, 0)))
+
+
+def test_authority_alone_attaches_no_policy(world: VmWorld) -> None:
+    vault, other = world.wallet(), world.policy()
+    world.vm.succeed(world.org_update(authority_attaches=True))
+    alone = world.build.update_wallet(
+        operator=world.authority,
+        vault=vault,
+        policy=world.fields(vault)["policy"],
+        new_policy=other,
+        authority=world.authority,
+    )
+    world.vm.refuse("Unauthorized", alone)

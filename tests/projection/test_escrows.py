@@ -96,7 +96,12 @@ async def _history(tmp_path_factory: pytest.TempPathFactory) -> History:
         arbiter, session, build = Keypair(), Keypair(), stage.build
         operator = stage.operator
         await stage.send(
-            build.update_org(signer=stage.authority.pubkey(), arbiter=arbiter.pubkey()), signers=[stage.authority]
+            build.update_org(
+                signer=stage.authority.pubkey(),
+                expected_sequence=(await stage.fields(stage.org))["sequence"],
+                arbiter=arbiter.pubkey(),
+            ),
+            signers=[stage.authority],
         )
         sender, receiver = await stage.wallet("sender", funds=100 * USDC), await stage.wallet("receiver")
         await stage.send(

@@ -136,7 +136,7 @@ async def test_presets_and_reserve_follow_from_the_chain(line: Line) -> None:
     presets = line.db.read_now(lambda c: policies(c, line.org))
     assert [one.policy_id for one in presets] == ["pol_conservative", "pol_moderate", "pol_permissive", "pol_locked"]
     assert presets[0].rules == Rules(
-        max_per_tx=10 * USDC, max_per_day=50 * USDC, max_per_month=500 * USDC, velocity_cap=10
+        max_per_tx=10 * USDC, max_per_day=50 * USDC, max_per_month=500 * USDC, velocity_cap=10, max_open_escrows=8
     )
     assert all(one.immutable for one in presets)
     assert line.db.read_now(lambda c: reserve_balance(c, line.org)) == 1000 * USDC
@@ -258,7 +258,10 @@ async def test_statuses_follow_the_first_condition_that_holds(line: Line) -> Non
     assert event.severity == "critical"
     page = line.db.read_now(lambda c: list_wallets(c, line.org, NOW, status="frozen"))
     assert [one.vault for one in page.data] == [str(vault)]
-    lift = build.freeze_wallet(signer=authority, vault=vault, policy=preset, action="Unfreeze")
+    sequence: int = (await stage.fields(vault))["sequence"]
+    lift = build.freeze_wallet(
+        signer=authority, vault=vault, policy=preset, action="Unfreeze", expected_sequence=sequence
+    )
     await stage.send(lift, signers=[stage.authority])
     close = build.close_wallet(operator=operator, vault=vault, policy=preset, rent_receiver=stage.payer.pubkey())
     await stage.send(close, signers=[stage.operator])
@@ -276,7 +279,8 @@ async def test_policy_change_is_audited_with_its_author_and_reported(line: Line)
     authority, payer = stage.authority.pubkey(), stage.payer.pubkey()
     create = build.create_policy(payer=payer, authority=authority, key=key, rules=Rules(max_per_tx=10 * USDC))
     await stage.send(create, signers=[stage.authority])
-    listed = stage.addresses.allowlist(address, 1)
+    made, entries = await stage.fields(address), [domain_hash("shop.example")]
+    listed = stage.addresses.allowlist(address, made["next_allowlist_version"])
 
     def remember(connection: Connection) -> None:
         insert_policy_details(connection, identifier, line.org, str(address), "Shopping", NOW)
@@ -285,7 +289,7 @@ async def test_policy_change_is_audited_with_its_author_and_reported(line: Line)
             connection,
             line.org,
             identifier,
-            version=2,
+            version=made["version"] + 2,
             changed_by=Actor("key", "key_1"),
             changes={"name": {"from": "a", "to": "b"}},
             now=1,
@@ -305,22 +309,27 @@ async def test_policy_change_is_audited_with_its_author_and_reported(line: Line)
     await stage.send(
         build.write_allowlist(
             payer=payer,
-            authority=authority,
+            writer=authority,
             policy=address,
-            version=1,
+            version=made["next_allowlist_version"],
             offset=0,
-            entries=[domain_hash("shop.example")],
+            entries=entries,
             seal=True,
         ),
         build.update_policy(
-            authority=authority, policy=address, expected_version=1, rules=changed, new_allowlist=listed
+            authority=authority,
+            policy=address,
+            expected_version=made["version"],
+            rules=changed,
+            new_allowlist=listed,
+            entries=entries,
         ),
         signers=[stage.authority],
     )
     await line.seen()
     found = line.db.read_now(lambda c: policy(c, line.org, identifier))
     assert found is not None
-    assert (found.name, found.rules, found.version) == ("Shopping", changed, 2)
+    assert (found.name, found.rules, found.version) == ("Shopping", changed, made["version"] + 2)
     assert (found.allowed_recipients, found.allowlist) == (["shop.example"], str(listed))
     first, second = line.db.read_now(lambda c: policy_audit_log(c, line.org, identifier))
     assert (first.changed_by, second.changed_by) == (Actor("key", "key_1"), Actor("key", "key_2"))

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 async def _update_org(world: ServiceWorld, **changes: Any) -> None:
     authority = world.service.signers.require_authority()
-    change = world.service.instructions(world.org).update_org(signer=authority.pubkey(), **changes)
+    change = await world.org_update(authority.pubkey(), **changes)
     assert (await world.land([change], authority)).err is None
 
 

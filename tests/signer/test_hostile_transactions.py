@@ -254,3 +254,28 @@ def test_programs_address_that_is_none_is_refused(stage: Stage) -> None:
     assert (result.exit_code, "--program-id" in result.stderr) == (1, True)
     other = stage.sign(stage.raw(stage.change), "--yes", "--program-id", str(Pubkey.new_unique()))
     assert (other.exit_code, "another program" in other.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("lied", [True, False])
+def test_entries_are_shown_only_if_they_are_those_signed_for(stage: Stage, lied: bool) -> None:
+    policy, mine, theirs = (Pubkey.new_unique() for _ in range(3))
+    write = _BUILD.write_allowlist(
+        payer=_PAYER,
+        writer=stage.address,
+        policy=policy,
+        version=1,
+        offset=0,
+        entries=[bytes(theirs if lied else mine)],
+        seal=True,
+    )
+    change = _BUILD.update_policy(
+        authority=stage.address,
+        policy=policy,
+        expected_version=1,
+        rules=Rules(restricted=True),
+        new_allowlist=Pubkey.new_unique(),
+        entries=[bytes(mine)],
+    )
+    shown = stage.sign(stage.raw(write, change)).output
+    assert ("1 unknown entries with the SHA-256" in shown) == lied
+    assert (f"hash): {mine}" in shown) == (not lied)

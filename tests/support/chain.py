@@ -50,6 +50,7 @@ class Stage:
                 payer=self.payer.pubkey(),
                 creator=self.authority.pubkey(),
                 org_id=self.org_id,
+                genesis_hash=bytes(32),
                 operator=self.operator.pubkey(),
                 arbiter=Pubkey.new_unique(),
                 verifier=Pubkey.new_unique(),
@@ -73,6 +74,12 @@ class Stage:
         assert status is not None
         assert status.err is None, status.err
         return signature
+
+    async def fields(self, address: Pubkey) -> dict[str, Any]:
+        """Return the fields of an account of the program."""
+        account = await self.chain.account(address)
+        assert account is not None
+        return account.decode(self.codec).data
 
     async def submit(self, *instructions: Instruction, signers: Sequence[Keypair] = ()) -> str:
         """Send a transaction without waiting."""

@@ -97,6 +97,7 @@ def shows_output(output: str = OUTPUT) -> Json:
 def signs_output(world: ServiceWorld, escrow: Json, kind: str, key: Signer, output: str = OUTPUT) -> Json:
     """Return the body of a completion by a key's signature."""
     message = world.service.instructions(world.org).attested_message(
+        world.service.identity.genesis_bytes,
         Pubkey.from_string(escrow["chain_address"]),
         PROOF_KINDS.index(kind),
         bytes.fromhex(escrow["task_hash"].removeprefix("sha256:")),

@@ -254,6 +254,17 @@ class ServiceWorld:
 
     # The chain
 
+    async def fields(self, address: Pubkey | str) -> dict[str, Any]:
+        """Return the fields of an account of the program on the chain."""
+        account = await self.service.chain.account(Pubkey.from_string(str(address)))
+        assert account is not None
+        return account.decode(self.service.codec).data
+
+    async def org_update(self, signer: Pubkey, **changes: Any) -> Instruction:
+        """Return the instruction that changes the organisation as it is on the chain."""
+        sequence: int = (await self.fields(self.org))["sequence"]
+        return self.service.instructions(self.org).update_org(signer=signer, expected_sequence=sequence, **changes)
+
     async def land(self, instructions: Sequence[Instruction], *signers: Signer) -> SignatureStatus:
         """Send a transaction past the service and wait for its outcome."""
         chain, payer = self.service.chain, self.service.signers.fee_payer

@@ -1,6 +1,5 @@
 """Builds escrows in a `VmWorld` with defaults that suit most tests."""
 
-import secrets
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +9,13 @@ from solders.pubkey import Pubkey
 from app.chain.escrow_instructions import OpenEscrow, attestation
 from app.chain.rules import Rules
 from tests.support.vm_tokens import USDC
-from tests.support.vm_world import NONE, OPEN, SESSION_ENDS, VmWorld
+from tests.support.vm_world import GENESIS_HASH, NONE, OPEN, SESSION_ENDS, VmWorld
 
 OUTPUT_HASH, SIGNED_ATTESTATION, WEBHOOK_CALLBACK = KINDS = range(3)
 ALL_KINDS = 0b111
 COMPLETED, TIMED_OUT, RELEASED, REFUNDED, SPLIT, UNDECIDED = range(1, 7)
 """Outcomes of an escrow, as in its event."""
+REFERENCE = b"reference of one"
 TASK, OUTPUT = b"t" * 32, b"o" * 32
 REASON, EVIDENCE = b"r" * 32, b"e" * 32
 HOUR, DAY = 3_600, 86_400
@@ -50,7 +50,7 @@ def creation(world: VmWorld, vault: Pubkey, receiver: Pubkey, amount: int = AMOU
         "signer": world.session,
         "policy": policy,
         "counter": world.fields(vault)["escrow_counter"],
-        "reference": secrets.token_bytes(16),
+        "reference": REFERENCE,
         "task_hash": TASK,
         "proof_kinds": ALL_KINDS,
         "timeout": HOUR,
@@ -86,7 +86,7 @@ def completion(
 
 def attested(world: VmWorld, escrow: OpenEscrow, kind: int, key: Pubkey, *, output: bytes = OUTPUT) -> Instruction:
     """Return the instruction that verifies the key's attestation of this output."""
-    message = world.build.attested_message(escrow.address, kind, TASK, output)
+    message = world.build.attested_message(GENESIS_HASH, escrow.address, kind, TASK, output)
     return attestation(key, world.vm.sign(key, message), message)
 
 

@@ -14,6 +14,8 @@ from app.chain.rules import Rules
 from tests.support.vm import CODEC, LAMPORTS, PROGRAM_ID, START, Receipt, Vm
 from tests.support.vm_tokens import USDC, mint_data, place_token_account, token_balance
 
+GENESIS_HASH = bytes(range(32))
+"""Of the cluster that the organisations of these tests are made for; a VM has none of its own."""
 NONE = Pubkey.default()
 """Means no address in a field of an account or event."""
 SESSION_ENDS = START + 10**9
@@ -67,6 +69,7 @@ class VmWorld:
             payer=self.payer,
             creator=self.authority,
             org_id=self.org_id,
+            genesis_hash=GENESIS_HASH,
             operator=self.operator,
             arbiter=self.arbiter,
             verifier=self.verifier,
@@ -107,21 +110,29 @@ class VmWorld:
         self.vm.succeed(self.build.create_policy(payer=self.payer, authority=self.authority, key=key, rules=rules))
         policy = self.addresses.policy(self.org, key)
         if entries is not None:
-            self.write_allowlist(policy, entries)
-            self.update_policy(policy, rules, new_allowlist=self.next_allowlist(policy))
+            new = self.write_allowlist(policy, entries)
+            self.update_policy(policy, rules, new_allowlist=new)
         return policy
 
     def next_allowlist(self, policy: Pubkey) -> Pubkey:
         """Return the address of the policy's next allowlist."""
-        return self.addresses.allowlist(policy, self.fields(policy)["allowlist_version"] + 1)
+        return self.addresses.allowlist(policy, self.fields(policy)["next_allowlist_version"])
 
-    def chunk(self, policy: Pubkey, entries: Sequence[bytes], *, offset: int = 0, seal: bool = True) -> Instruction:
-        """Return the instruction that writes a chunk of the policy's next allowlist."""
+    def chunk(
+        self,
+        policy: Pubkey,
+        entries: Sequence[bytes],
+        *,
+        offset: int = 0,
+        seal: bool = True,
+        writer: Pubkey | None = None,
+    ) -> Instruction:
+        """Return the instruction that writes a chunk of the policy's next allowlist, by the operator by default."""
         return self.build.write_allowlist(
             payer=self.payer,
-            authority=self.authority,
+            writer=writer or self.operator,
             policy=policy,
-            version=self.fields(policy)["allowlist_version"] + 1,
+            version=self.fields(policy)["next_allowlist_version"],
             offset=offset,
             entries=entries,
             seal=seal,
@@ -136,8 +147,12 @@ class VmWorld:
         return self.next_allowlist(policy)
 
     def policy_update(self, policy: Pubkey, rules: Rules, **accounts: Any) -> Instruction:
-        """Return the instruction that gives a policy these rules, expecting its current version."""
+        """Return the instruction that gives a policy these rules, expecting its version and new list as they are."""
         expected = accounts.pop("expected_version", self.fields(policy)["version"])
+        new = accounts.get("new_allowlist")
+        if new is not None and "entries" not in accounts:
+            account = CODEC.decode_account(self.vm.data(new)) if self.vm.exists(new) else None
+            accounts["entries"] = account.data["entries"] if account and account.name == "Allowlist" else ()
         return self.build.update_policy(
             authority=self.authority, policy=policy, expected_version=expected, rules=rules, **accounts
         )
@@ -145,6 +160,21 @@ class VmWorld:
     def update_policy(self, policy: Pubkey, rules: Rules, **accounts: Any) -> Receipt:
         """Give a policy these rules."""
         return self.vm.succeed(self.policy_update(policy, rules, **accounts))
+
+    def policy_closing(self, policy: Pubkey, **accounts: Any) -> Instruction:
+        """Return the instruction that closes a policy; the payer paid for it, its list and the next one."""
+        fields = self.fields(policy)
+        allowlist = None if fields["allowlist"] == NONE else fields["allowlist"]
+        given = {
+            "authority": self.authority,
+            "policy_rent_receiver": self.payer,
+            "next_version": fields["next_allowlist_version"],
+            "allowlist": allowlist,
+            "allowlist_rent_receiver": None if allowlist is None else self.payer,
+        }
+        if self.vm.exists(self.next_allowlist(policy)):
+            given["next_rent_receiver"] = self.payer
+        return self.build.close_policy(policy=policy, **{**given, **accounts})
 
     def wallet_creation(self, agent_id: str, policy: Pubkey, session: Session | None = None) -> Instruction:
         """Return the instruction that creates an agent's vault."""
@@ -258,6 +288,16 @@ class VmWorld:
 
     def freeze(self, vault: Pubkey, action: Any = "Freeze", *, signer: Pubkey | None = None) -> Instruction:
         """Return the instruction that freezes or unfreezes a vault, by the operator unless `signer` is given."""
+        fields = self.fields(vault)
         return self.build.freeze_wallet(
-            signer=signer or self.operator, vault=vault, policy=self.fields(vault)["policy"], action=action
+            signer=signer or self.operator,
+            vault=vault,
+            policy=fields["policy"],
+            action=action,
+            expected_sequence=fields["sequence"] if action == "Unfreeze" else None,
         )
+
+    def org_update(self, *, signer: Pubkey | None = None, **changes: Any) -> Instruction:
+        """Return the instruction that changes the organisation as it is, by the authority unless `signer` is given."""
+        expected = changes.pop("expected_sequence", self.fields(self.org)["sequence"])
+        return self.build.update_org(signer=signer or self.authority, expected_sequence=expected, **changes)

@@ -26,6 +26,7 @@ MODULES: dict[str, dict[str, str]] = {
     "test_approvals": {
         "test_approval_is_valid_until_it_expires": CLOCK,
         "test_anyone_can_close_an_expired_approval": CLOCK,
+        "test_approval_is_made_at_the_vaults_time": CLOCK,
         "test_approval_lasts_at_most_a_day": EXACT,
     },
     "test_check_payment": {
@@ -67,6 +68,7 @@ MODULES: dict[str, dict[str, str]] = {
         "test_dispute_without_an_arbiter_ends_in_a_refund": CLOCK,
         "test_late_decision_is_valid_until_somebody_refunds": CLOCK,
         "test_clock_that_steps_back_reopens_nothing": CLOCK,
+        "test_withdrawn_dispute_gives_the_time_that_was_left": CLOCK,
     },
     "test_escrow_proofs": {
         "test_receivers_session_counts_until_it_expires": CLOCK,
@@ -83,14 +85,16 @@ MODULES: dict[str, dict[str, str]] = {
     "test_escrow_settlement": {
         "test_rent_of_both_accounts_goes_back_to_whoever_paid_it[by_refund]": CLOCK,
         "test_rent_cannot_go_to_anyone_else[by_refund]": CLOCK,
-        "test_donated_tokens_go_to_the_requester_and_credit_nothing[by_refund]": CLOCK,
+        "test_donated_tokens_go_to_the_last_side_paid_and_credit_nothing[by_refund]": CLOCK,
         "test_escrow_settles_only_with_its_own_tokens_and_vault[by_refund]": CLOCK,
         "test_both_token_programs_work[by_refund-token_program0]": CLOCK,
         "test_both_token_programs_work[by_refund-token_program1]": CLOCK,
         "test_one_key_in_all_roles_can_settle": CLOCK,
         "test_neither_pause_nor_freeze_nor_policy_stops_a_settlement": EXACT,
         "test_payer_without_lamports_gets_the_rent": PLACED,
-        "test_rent_goes_to_the_vault_if_a_program_now_owns_the_payer": PLACED,
+        "test_payer_that_belongs_to_a_program_gets_its_rent": PLACED,
+        "test_rent_stays_in_the_vault_if_the_payer_is_a_program": PLACED,
+        "test_archiving_a_vault_sweeps_what_is_above_its_rent": PLACED,
         "test_exhausted_sequence_is_an_error": PLACED,
     },
     "test_escrow_signatures": {
@@ -135,6 +139,7 @@ MODULES: dict[str, dict[str, str]] = {
         "test_payment_uses_the_ledgers_time_when_the_clock_steps_back": CLOCK,
         "test_payment_is_charged_even_if_no_rule_is_set": EXACT,
         "test_only_token_accounts_of_the_mint_can_be_paid": PLACED,
+        "test_multisig_that_looks_like_a_token_account_is_not_paid": PLACED,
         "test_amount_that_the_ledger_cannot_count_is_an_error": PLACED,
         "test_exhausted_sequence_is_an_error": PLACED,
     },
@@ -143,6 +148,7 @@ MODULES: dict[str, dict[str, str]] = {
         "test_operators_attestation_allows_nothing_before_the_delay": CLOCK,
         "test_operators_attestation_blocks_at_once_even_if_the_clock_steps_back": CLOCK,
         "test_unregistered_recipient_can_be_blocked_as_uncategorized": CLOCK,
+        "test_authority_overwrites_what_stands_at_a_recipients_address": PLACED,
     },
     "test_rules": {
         "test_policy_allows_payments_in_its_last_second_and_not_after": CLOCK,

@@ -97,5 +97,5 @@ def make(now: int) -> Windows:
     for at, instruction in sorted(payments, key=lambda one: one[0]):
         vm.now = at
         vm.succeed(instruction)
-    vm.succeed(limited.build.update_org(signer=limited.authority, operator_daily_limit=100))
+    vm.succeed(limited.org_update(operator_daily_limit=100))
     return Windows(world, limited, payee, vaults, limited_vault, leaving)

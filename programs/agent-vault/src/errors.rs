@@ -42,15 +42,15 @@ pub enum VaultError {
     SessionExpired,
     #[msg("The account belongs to another organisation.")]
     WrongOrg,
-    #[msg("The account is not a vault, or not the one meant.")]
+    #[msg("The account is not a vault.")]
     WrongVault,
     #[msg("The policy is not the one attached to the vault.")]
     WrongPolicy,
     #[msg("The allowlist is not the policy's.")]
     WrongAllowlist,
-    #[msg("The mint is not the organisation's, or not one that can be used.")]
+    #[msg("The mint is not the organisation's.")]
     WrongMint,
-    #[msg("The token account is not the one meant, or not in a usable state.")]
+    #[msg("The token account is not the one meant.")]
     WrongTokenAccount,
     #[msg("The token program is not the organisation's.")]
     WrongTokenProgram,
@@ -58,7 +58,7 @@ pub enum VaultError {
     WrongRecipientAccount,
     #[msg("The policy needs the recipient account of the paid address.")]
     RecipientAccountRequired,
-    #[msg("The approval is not for this payment or escrow: vault, recipient, amount, policy version; or it has expired.")]
+    #[msg("The approval is for another vault, recipient, amount or kind.")]
     WrongApproval,
     #[msg("The account that gets the rent back is not the one that paid it.")]
     WrongRentReceiver,
@@ -92,7 +92,7 @@ pub enum VaultError {
     OpenEscrows,
     #[msg("There is no such category.")]
     UnknownCategory,
-    #[msg("The time is not in the range allowed.")]
+    #[msg("An approval ends after now and within 24 hours.")]
     InvalidTime,
     #[msg("A number does not fit.")]
     Overflow,
@@ -106,7 +106,9 @@ pub enum VaultError {
     EscrowNotDisputed,
     #[msg("More would be released than the escrow holds.")]
     EscrowAmountExceeded,
-    #[msg("The proof is not of a kind that the escrow accepts, or not for this escrow and output.")]
+    #[msg(
+        "The instruction before this one verifies no signature of this escrow and output by the right key."
+    )]
     InvalidProof,
     #[msg("The vault has as many open escrows as it may.")]
     TooManyEscrows,
@@ -118,6 +120,48 @@ pub enum VaultError {
     ReceiverFrozen,
     #[msg("The receiving vault is archived.")]
     ReceiverArchived,
+    #[msg("The organisation or the vault has changed since its sequence was read.")]
+    SequenceMismatch,
+    #[msg("The organisation lets nobody attach policies without its authority.")]
+    AuthorityRequired,
+    #[msg("The policy needs its allowlist.")]
+    AllowlistRequired,
+    #[msg("The entries of the list have another count or hash.")]
+    AllowlistMismatch,
+    #[msg("The list is sealed.")]
+    AllowlistSealed,
+    #[msg("Both the policy attached and the one to attach are needed.")]
+    PolicyRequired,
+    #[msg("The mint is not one that can be used.")]
+    UnsupportedMint,
+    #[msg("The token program is not one that can be used.")]
+    UnsupportedTokenProgram,
+    #[msg("The account is no token account of the organisation's token program.")]
+    NotATokenAccount,
+    #[msg("The token account exists in a state in which it cannot be used.")]
+    UnusableTokenAccount,
+    #[msg("The approval has expired.")]
+    ApprovalExpired,
+    #[msg("The policy or the operator is no longer that of the approval.")]
+    ApprovalOutdated,
+    #[msg("The account that gets the rent back is missing.")]
+    RentReceiverRequired,
+    #[msg("An escrow accepts at least one of the known kinds of proof.")]
+    InvalidProofKinds,
+    #[msg("The escrow does not accept this kind of proof.")]
+    ProofKindNotAccepted,
+    #[msg("The output is not the one that the escrow expects.")]
+    UnexpectedOutput,
+    #[msg("An escrow's time is 60 seconds to 30 days.")]
+    InvalidTimeout,
+    #[msg("The receiver's account, or one to pay for and make its token account with, is missing.")]
+    ReceiverRequired,
+    #[msg("The escrow is decided.")]
+    EscrowDecided,
+    #[msg("The escrow is not decided.")]
+    EscrowUndecided,
+    #[msg("No side that the escrow owes a share can be paid.")]
+    NothingToCollect,
 }
 
 impl From<EscrowRefusal> for VaultError {
@@ -128,6 +172,7 @@ impl From<EscrowRefusal> for VaultError {
             EscrowRefusal::Disputed => VaultError::EscrowDisputed,
             EscrowRefusal::NotDisputed => VaultError::EscrowNotDisputed,
             EscrowRefusal::ExceedsAmount => VaultError::EscrowAmountExceeded,
+            EscrowRefusal::Decided => VaultError::EscrowDecided,
         }
     }
 }

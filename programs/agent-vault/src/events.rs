@@ -92,7 +92,8 @@ pub fn send(event_authority: &AccountView, discriminator: [u8; 8], body: &[u8]) 
     data.extend_from_slice(&discriminator);
     data.extend_from_slice(body);
     let metas = [InstructionAccount::readonly_signer(event_authority.address())];
-    invoke(&ID, &data, &metas, &[event_authority], &[b"__event_authority", &[BUMP]]);
+    // SAFETY: this program writes nothing when it is sent an event.
+    unsafe { invoke(&ID, &data, &metas, &[event_authority], &[b"__event_authority", &[BUMP]]) }
 }
 
 /// An organisation was created. Its four presets follow as [`PolicyCreated`].
@@ -109,6 +110,8 @@ pub struct OrgInitialized {
     pub sequence: u64,
     pub operator_daily_limit: u64,
     pub attestation_delay: u64,
+    /// Of the cluster, as the creator gave it.
+    pub genesis_hash: [u8; 32],
 }
 
 /// Roles or limits of an organisation changed; the values are those after the change.
@@ -127,7 +130,9 @@ pub struct OrgUpdated {
     pub attestation_delay: u64,
     /// One while paused.
     pub paused: u8,
-    pub reserved: [u8; 7],
+    /// One when only the authority attaches policies.
+    pub authority_attaches: u8,
+    pub reserved: [u8; 6],
 }
 
 /// The proposed authority accepted.
@@ -144,6 +149,7 @@ pub struct AuthorityAccepted {
 pub struct PolicyCreated {
     pub org: Address,
     pub policy: Address,
+    /// Also the policy's version.
     pub sequence: u64,
     pub key: [u8; 16],
     /// A preset.
@@ -170,9 +176,8 @@ impl PolicyCreated {
 pub struct PolicyUpdated {
     pub org: Address,
     pub policy: Address,
+    /// Also the policy's version after the change.
     pub sequence: u64,
-    /// The policy's version after the change.
-    pub version: u64,
     pub previous: PolicyRules,
     pub rules: PolicyRules,
     pub previous_allowlist: Address,
@@ -187,7 +192,6 @@ impl PolicyUpdated {
         body.extend_from_slice(self.org.as_ref());
         body.extend_from_slice(self.policy.as_ref());
         body.extend_from_slice(&self.sequence.to_le_bytes());
-        body.extend_from_slice(&self.version.to_le_bytes());
         self.previous.write(&mut body);
         self.rules.write(&mut body);
         body.extend_from_slice(self.previous_allowlist.as_ref());
@@ -217,6 +221,16 @@ pub struct AllowlistWritten {
     /// One when complete.
     pub sealed: u8,
     pub reserved: [u8; 3],
+}
+
+/// A list that was not in force was discarded; its version is used up.
+#[event(bytemuck)]
+pub struct AllowlistClosed {
+    pub org: Address,
+    pub policy: Address,
+    pub allowlist: Address,
+    pub sequence: u64,
+    pub version: u64,
 }
 
 /// A vault was created.
@@ -448,7 +462,21 @@ pub struct EscrowDisputed {
     pub timestamp: i64,
 }
 
-/// An escrow was settled: `released + refunded` is its amount.
+/// The dispute of an escrow was withdrawn.
+#[event(bytemuck)]
+pub struct DisputeWithdrawn {
+    pub org: Address,
+    pub vault: Address,
+    pub escrow: Address,
+    pub receiver: Address,
+    pub signer: Address,
+    pub sequence: u64,
+    pub timestamp: i64,
+    /// The new deadline, Unix time.
+    pub deadline: i64,
+}
+
+/// An escrow was settled: `released + refunded` is its amount. A side that could not be paid is collected later.
 #[event(bytemuck)]
 pub struct EscrowSettled {
     pub org: Address,
@@ -457,6 +485,8 @@ pub struct EscrowSettled {
     pub receiver: Address,
     /// Of a completion: the output's hash; otherwise zero.
     pub output_hash: [u8; 32],
+    /// The escrow's, as in [`EscrowCreated`].
+    pub reference: [u8; 16],
     pub sequence: u64,
     pub amount: u64,
     pub released: u64,
@@ -472,7 +502,36 @@ pub struct EscrowSettled {
     pub proof_kind: u8,
     /// One when the receiver is a vault.
     pub receiver_is_vault: u8,
-    pub reserved: [u8; 5],
+    /// One when the receiver's share stayed in the escrow; see [`EscrowCollected`].
+    pub receiver_owed: u8,
+    /// One when the vault's share stayed in the escrow.
+    pub vault_owed: u8,
+    pub reserved: [u8; 3],
+}
+
+/// Shares that had stayed in a decided escrow were paid.
+#[event(bytemuck)]
+pub struct EscrowCollected {
+    pub org: Address,
+    pub vault: Address,
+    pub escrow: Address,
+    pub receiver: Address,
+    pub reference: [u8; 16],
+    pub sequence: u64,
+    /// The receiver's share; zero when it was not paid now.
+    pub released: u64,
+    /// The vault's share; zero when it was not paid now.
+    pub refunded: u64,
+    /// The vault's balance afterwards.
+    pub vault_balance: u64,
+    /// The receiver's balance afterwards; zero when it was not paid.
+    pub receiver_balance: u64,
+    pub timestamp: i64,
+    /// One when the receiver is a vault.
+    pub receiver_is_vault: u8,
+    /// One when a share is still to be collected.
+    pub remains: u8,
+    pub reserved: [u8; 6],
 }
 
 /// A payment was refused by a rule. Logged by the refused instruction; see `agent_vault_policy::Violation` for units.
@@ -505,6 +564,7 @@ mod tests {
             expiry: some(6).map(|number| i64::try_from(number).unwrap()),
             blocked_categories: 7,
             restricted: odd,
+            max_open_escrows: some(8).map(|number| u32::try_from(number).unwrap()),
         }
     }
 
@@ -524,7 +584,6 @@ mod tests {
                 org: Address::new_from_array([1; 32]),
                 policy: Address::new_from_array([2; 32]),
                 sequence: 3,
-                version: 4,
                 previous: rules(!odd),
                 rules: rules(odd),
                 previous_allowlist: Address::new_from_array([5; 32]),

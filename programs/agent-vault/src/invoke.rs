@@ -13,7 +13,10 @@ use anchor_lang::{
 /// One function for all calls: the framework's is expanded at each, and keeps a list of borrows. None is needed, as no
 /// program called here writes to data that this one holds a reference to: they write token accounts, which are read
 /// anew after a call, and accounts that are not loaded yet.
-pub fn invoke<const ACCOUNTS: usize, const SEEDS: usize>(
+///
+/// # Safety
+/// The caller holds no reference to the data of an account that `program` writes.
+pub unsafe fn invoke<const ACCOUNTS: usize, const SEEDS: usize>(
     program: &Address,
     data: &[u8],
     metas: &[InstructionAccount; ACCOUNTS],
@@ -25,6 +28,6 @@ pub fn invoke<const ACCOUNTS: usize, const SEEDS: usize>(
     let seeds = seeds.map(Seed::from);
     let signer = [Signer::from(&seeds)];
     let signers = if SEEDS == 0 { &[] } else { signer.as_slice() };
-    // SAFETY: no borrowed data is written, see above.
+    // SAFETY: the caller's, see above.
     unsafe { invoke_signed_unchecked(&instruction, &accounts, signers) }
 }

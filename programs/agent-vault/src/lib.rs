@@ -21,7 +21,7 @@ pub mod state;
 pub mod token;
 
 use instructions::*;
-use state::{PolicyRules, Session};
+use state::{AllowlistDigest, PolicyRules, Session};
 
 declare_id!("AgentVau1tPo1icyGuardedSpending111111111111");
 
@@ -31,36 +31,50 @@ pub mod agent_vault {
     use super::*;
 
     /// Creates an organisation with its reserve and the four presets. The creator becomes its authority.
-    pub fn initialize_org(ctx: &mut Context<InitializeOrg>, args: OrgSettings) -> Result<()> {
+    pub fn initialize_org(ctx: &mut Context<InitializeOrg>, args: OrgSettings, _end: End) -> Result<()> {
         initialize_org::handler(ctx, args)
     }
 
-    /// Changes roles, limits or the pause of an organisation, or proposes the next authority.
-    pub fn update_org(ctx: &mut Context<UpdateOrg>, changes: OrgChanges) -> Result<()> {
-        update_org::handler(ctx, changes)
+    /// Changes roles, limits or the pause of an organisation, or proposes the next authority. All but a pause alone names
+    /// the organisation's sequence, so that what was signed and never sent does not stay good.
+    pub fn update_org(
+        ctx: &mut Context<UpdateOrg>,
+        changes: OrgChanges,
+        expected_sequence: Option<u64>,
+        _end: End,
+    ) -> Result<()> {
+        update_org::handler(ctx, changes, expected_sequence)
     }
 
     /// Makes the proposed authority the authority. Signed by it, so that no typing error locks the organisation.
-    pub fn accept_authority(ctx: &mut Context<AcceptAuthority>) -> Result<()> {
+    pub fn accept_authority(ctx: &mut Context<AcceptAuthority>, _end: End) -> Result<()> {
         accept_authority::handler(ctx)
     }
 
     /// Creates a policy.
-    pub fn create_policy(ctx: &mut Context<CreatePolicy>, key: [u8; 16], rules: PolicyRules) -> Result<()> {
+    pub fn create_policy(
+        ctx: &mut Context<CreatePolicy>,
+        key: [u8; 16],
+        rules: PolicyRules,
+        _end: End,
+    ) -> Result<()> {
         create_policy::handler(ctx, key, rules)
     }
 
-    /// Replaces the rules of a policy, for all vaults attached to it at once, and puts a sealed allowlist in force.
+    /// Replaces the rules of a policy, for all vaults attached to it at once, and puts a sealed allowlist in
+    /// force whose entries have the given digest.
     pub fn update_policy(
         ctx: &mut Context<UpdatePolicy>,
         expected_version: u64,
         rules: PolicyRules,
+        digest: Option<AllowlistDigest>,
+        _end: End,
     ) -> Result<()> {
-        update_policy::handler(ctx, expected_version, rules)
+        update_policy::handler(ctx, expected_version, rules, digest)
     }
 
-    /// Closes a policy that no vault is attached to.
-    pub fn close_policy(ctx: &mut Context<ClosePolicy>) -> Result<()> {
+    /// Closes a policy that no vault is attached to, with its allowlist and the next one, as far as that was written.
+    pub fn close_policy(ctx: &mut Context<ClosePolicy>, _end: End) -> Result<()> {
         close_policy::handler(ctx)
     }
 
@@ -70,8 +84,14 @@ pub mod agent_vault {
         offset: u32,
         entries: alloc::vec::Vec<[u8; 32]>,
         seal: bool,
+        _end: End,
     ) -> Result<()> {
         write_allowlist::handler(ctx, offset, entries, seal)
+    }
+
+    /// Discards a policy's next allowlist. Its version is used up.
+    pub fn close_allowlist(ctx: &mut Context<CloseAllowlist>, _end: End) -> Result<()> {
+        close_allowlist::handler(ctx)
     }
 
     /// Creates an agent's vault and its token account.
@@ -79,22 +99,28 @@ pub mod agent_vault {
         ctx: &mut Context<CreateWallet>,
         agent_hash: [u8; 32],
         session: Option<Session>,
+        _end: End,
     ) -> Result<()> {
         create_wallet::handler(ctx, agent_hash, session)
     }
 
     /// Gives a vault another session authority, another policy, or both. What it has spent stays.
-    pub fn update_wallet(ctx: &mut Context<UpdateWallet>, session: Option<Session>) -> Result<()> {
+    pub fn update_wallet(ctx: &mut Context<UpdateWallet>, session: Option<Session>, _end: End) -> Result<()> {
         update_wallet::handler(ctx, session)
     }
 
-    /// Freezes a vault or lifts its freeze. Anyone freezes a vault whose policy has expired.
-    pub fn freeze_wallet(ctx: &mut Context<FreezeWallet>, action: FreezeAction) -> Result<()> {
-        freeze_wallet::handler(ctx, action)
+    /// Freezes a vault or lifts its freeze, which takes the vault's sequence. Anyone freezes a vault whose policy has expired.
+    pub fn freeze_wallet(
+        ctx: &mut Context<FreezeWallet>,
+        action: FreezeAction,
+        expected_sequence: Option<u64>,
+        _end: End,
+    ) -> Result<()> {
+        freeze_wallet::handler(ctx, action, expected_sequence)
     }
 
     /// Archives an empty vault for good.
-    pub fn close_wallet(ctx: &mut Context<CloseWallet>) -> Result<()> {
+    pub fn close_wallet(ctx: &mut Context<CloseWallet>, _end: End) -> Result<()> {
         close_wallet::handler(ctx)
     }
 
@@ -104,22 +130,30 @@ pub mod agent_vault {
         amount: u64,
         reference: [u8; 16],
         only_below: Option<u64>,
+        _end: End,
     ) -> Result<()> {
         fund_wallet::handler(ctx, amount, reference, only_below)
     }
 
     /// Moves USDC from a vault, live or archived, into the reserve. Without an amount: all of it.
-    pub fn withdraw(ctx: &mut Context<Withdraw>, amount: Option<u64>, reference: [u8; 16]) -> Result<()> {
+    pub fn withdraw(
+        ctx: &mut Context<Withdraw>,
+        amount: Option<u64>,
+        reference: [u8; 16],
+        _end: End,
+    ) -> Result<()> {
         withdraw::handler(ctx, amount, reference)
     }
 
-    /// Moves USDC out of the reserve. Without an amount: all of it.
+    /// Moves USDC out of the reserve. Without an amount: all of it. Names the organisation's sequence.
     pub fn withdraw_reserve(
         ctx: &mut Context<WithdrawReserve>,
         amount: Option<u64>,
         reference: [u8; 16],
+        expected_sequence: u64,
+        _end: End,
     ) -> Result<()> {
-        withdraw_reserve::handler(ctx, amount, reference)
+        withdraw_reserve::handler(ctx, amount, reference, expected_sequence)
     }
 
     /// Attests category and domain of an address that may be paid. `domain_digest` is the SHA-256 of the lower-case
@@ -129,6 +163,7 @@ pub mod agent_vault {
         address: Address,
         domain_digest: Option<[u8; 32]>,
         category: u8,
+        _end: End,
     ) -> Result<()> {
         register_recipient::handler(ctx, address, domain_digest, category)
     }
@@ -141,12 +176,13 @@ pub mod agent_vault {
         amount: u64,
         expires_at: i64,
         for_escrow: bool,
+        _end: End,
     ) -> Result<()> {
         approve_payment::handler(ctx, reference, recipient, amount, expires_at, for_escrow)
     }
 
     /// Withdraws an approval that was not used. Anyone clears away one whose time has passed.
-    pub fn close_approval(ctx: &mut Context<CloseApproval>) -> Result<()> {
+    pub fn close_approval(ctx: &mut Context<CloseApproval>, _end: End) -> Result<()> {
         close_approval::handler(ctx)
     }
 
@@ -155,24 +191,35 @@ pub mod agent_vault {
         ctx: &mut Context<ExecutePayment>,
         amount: u64,
         reference: [u8; 16],
+        _end: End,
     ) -> Result<()> {
         execute_payment::handler(ctx, amount, reference)
     }
 
     /// Locks money of a vault for a task, if the vault's policy allows a payment of it to the receiver. `bump` is that of
     /// the escrow's address, so that it need not be searched for.
-    pub fn create_escrow(ctx: &mut Context<CreateEscrow>, terms: EscrowTerms, bump: u8) -> Result<()> {
+    pub fn create_escrow(
+        ctx: &mut Context<CreateEscrow>,
+        terms: EscrowTerms,
+        bump: u8,
+        _end: End,
+    ) -> Result<()> {
         create_escrow::handler(ctx, &terms, bump)
     }
 
     /// Releases an escrow to its receiver upon a proof of completion, before its deadline.
-    pub fn complete_escrow(ctx: &mut Context<SettleEscrow>, kind: u8, output_hash: [u8; 32]) -> Result<()> {
+    pub fn complete_escrow(
+        ctx: &mut Context<SettleEscrow>,
+        kind: u8,
+        output_hash: [u8; 32],
+        _end: End,
+    ) -> Result<()> {
         complete_escrow::handler(ctx, kind, output_hash)
     }
 
     /// Gives an escrow back to the vault when its deadline has passed, or a dispute was not decided for 30 days.
     /// By anyone.
-    pub fn refund_escrow(ctx: &mut Context<SettleEscrow>) -> Result<()> {
+    pub fn refund_escrow(ctx: &mut Context<SettleEscrow>, _end: End) -> Result<()> {
         refund_escrow::handler(ctx)
     }
 
@@ -181,13 +228,24 @@ pub mod agent_vault {
         ctx: &mut Context<DisputeEscrow>,
         reason_hash: [u8; 32],
         evidence_hash: [u8; 32],
+        _end: End,
     ) -> Result<()> {
         dispute_escrow::handler(ctx, reason_hash, evidence_hash)
     }
 
+    /// Lets the deadline of a disputed escrow run on. By who raised the dispute, or the operator of that side.
+    pub fn withdraw_dispute(ctx: &mut Context<DisputeEscrow>, _end: End) -> Result<()> {
+        withdraw_dispute::handler(ctx)
+    }
+
     /// Divides a disputed escrow as its arbiter decides: `released` micro-USDC to the receiver, the rest back.
-    pub fn resolve_dispute(ctx: &mut Context<SettleEscrow>, released: u64) -> Result<()> {
+    pub fn resolve_dispute(ctx: &mut Context<SettleEscrow>, released: u64, _end: End) -> Result<()> {
         resolve_dispute::handler(ctx, released)
+    }
+
+    /// Pays the shares of a split escrow that stayed in it because their side could not be paid. By anyone.
+    pub fn collect_escrow(ctx: &mut Context<SettleEscrow>, _end: End) -> Result<()> {
+        collect_escrow::handler(ctx)
     }
 
     /// Returns the verdict of every rule on a payment. Changes nothing; meant to be simulated.
@@ -196,6 +254,7 @@ pub mod agent_vault {
         amount: u64,
         recipient: Address,
         co_signed: bool,
+        _end: End,
     ) -> Result<PaymentCheck> {
         check_payment::handler(ctx, amount, recipient, co_signed)
     }

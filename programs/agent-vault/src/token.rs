@@ -20,6 +20,9 @@ mod layout {
     pub const STATE: usize = 108;
     pub const CLOSE_AUTHORITY_TAG: usize = 129;
     pub const LENGTH: usize = 165;
+    /// A multisig is told apart by its length, and no account with extensions has it: its bytes are those of addresses that
+    /// its maker chose, the account type among them.
+    pub const MULTISIG_LENGTH: usize = 355;
     /// In a longer account (Token-2022 with extensions) this byte tells mints from token accounts.
     pub const ACCOUNT_TYPE: usize = 165;
     pub const MINT_LENGTH: usize = 82;
@@ -43,17 +46,19 @@ pub struct TokenAccount {
 /// The mint is not compared here: `TransferChecked` refuses accounts of different mints.
 ///
 /// # Errors
-/// [`VaultError::WrongTokenAccount`] when it is none.
+/// [`VaultError::NotATokenAccount`].
 #[inline(never)]
 pub fn read(account: &AccountView, token_program: &Address) -> Result<TokenAccount> {
-    require!(account.owned_by(token_program), VaultError::WrongTokenAccount);
+    require!(account.owned_by(token_program), VaultError::NotATokenAccount);
     let data = account.try_borrow()?;
     let plain = data.len() == layout::LENGTH;
     require!(
-        plain || data.get(layout::ACCOUNT_TYPE) == Some(&layout::TYPE_ACCOUNT),
-        VaultError::WrongTokenAccount
+        plain
+            || (data.len() != layout::MULTISIG_LENGTH
+                && data.get(layout::ACCOUNT_TYPE) == Some(&layout::TYPE_ACCOUNT)),
+        VaultError::NotATokenAccount
     );
-    let base = data.first_chunk::<{ layout::LENGTH }>().ok_or(VaultError::WrongTokenAccount)?;
+    let base = data.first_chunk::<{ layout::LENGTH }>().ok_or(VaultError::NotATokenAccount)?;
     Ok(TokenAccount {
         owner: Address::new_from_array(bytes_at(base, layout::OWNER)),
         amount: u64::from_le_bytes(bytes_at(base, layout::AMOUNT)),
@@ -70,10 +75,21 @@ fn bytes_at<const N: usize>(data: &[u8; layout::LENGTH], at: usize) -> [u8; N] {
     bytes
 }
 
+/// Whether a token account is `owner`'s and can be paid: it is initialized and not frozen.
+///
+/// # Errors
+/// [`VaultError::NotATokenAccount`]; when the account is being written.
+pub fn can_be_paid(account: &AccountView, token_program: &Address, owner: &Address) -> Result<bool> {
+    const INITIALIZED: u8 = 1;
+    let found = read(account, token_program)?;
+    let state = account.try_borrow()?.get(layout::STATE).copied();
+    Ok(state == Some(INITIALIZED) && address_eq(&found.owner, owner))
+}
+
 /// The balance of a token account.
 ///
 /// # Errors
-/// [`VaultError::WrongTokenAccount`] when it is none.
+/// [`VaultError::NotATokenAccount`].
 pub fn balance(account: &AccountView, token_program: &Address) -> Result<u64> {
     Ok(read(account, token_program)?.amount)
 }
@@ -123,7 +139,8 @@ pub fn transfer(transfer: Transfer, seeds: &[&[u8]; 4]) {
         InstructionAccount::writable(to.address()),
         InstructionAccount::readonly_signer(owner.address()),
     ];
-    invoke(token_program, &data, &metas, &[from, mint, to, owner], seeds);
+    // SAFETY: token accounts are read into values, never kept as references.
+    unsafe { invoke(token_program, &data, &metas, &[from, mint, to, owner], seeds) }
 }
 
 /// Bytes of a token account without extensions; the mints that [`accepted_mint`] accepts ask for none.
@@ -141,7 +158,8 @@ pub fn initialize<'a>(
     data[1..].copy_from_slice(owner.as_ref());
     let metas =
         [InstructionAccount::writable(account.address()), InstructionAccount::readonly(mint.address())];
-    invoke(token_program, &data, &metas, &[account, mint], &[]);
+    // SAFETY: see `transfer`.
+    unsafe { invoke(token_program, &data, &metas, &[account, mint], &[]) }
 }
 
 /// Closes an empty token account; its rent goes to its owner.
@@ -157,7 +175,8 @@ pub fn close<'a>(
         InstructionAccount::writable(owner.address()),
         InstructionAccount::readonly_signer(owner.address()),
     ];
-    invoke(token_program, &[CLOSE_ACCOUNT], &metas, &[account, owner, owner], seeds);
+    // SAFETY: see `transfer`; of the owner only the lamports are written.
+    unsafe { invoke(token_program, &[CLOSE_ACCOUNT], &metas, &[account, owner, owner], seeds) }
 }
 
 /// Decimals of a mint that vaults may hold.
@@ -166,22 +185,22 @@ pub fn close<'a>(
 /// accounts or move the vault's tokens.
 ///
 /// # Errors
-/// [`VaultError::WrongTokenProgram`], [`VaultError::WrongMint`].
+/// [`VaultError::UnsupportedTokenProgram`], [`VaultError::UnsupportedMint`].
 pub fn accepted_mint(mint: &AccountView, token_program: &Address) -> Result<u8> {
     let token_2022 = address_eq(token_program, &Token2022::id());
-    require!(token_2022 || address_eq(token_program, &Token::id()), VaultError::WrongTokenProgram);
-    require!(mint.owned_by(token_program), VaultError::WrongMint);
+    require!(token_2022 || address_eq(token_program, &Token::id()), VaultError::UnsupportedTokenProgram);
+    require!(mint.owned_by(token_program), VaultError::UnsupportedMint);
     let data = mint.try_borrow()?;
-    require!(data.get(layout::MINT_INITIALIZED) == Some(&1), VaultError::WrongMint);
+    require!(data.get(layout::MINT_INITIALIZED) == Some(&1), VaultError::UnsupportedMint);
     if data.len() != layout::MINT_LENGTH {
         require!(
             token_2022 && data.get(layout::ACCOUNT_TYPE) == Some(&layout::TYPE_MINT),
-            VaultError::WrongMint
+            VaultError::UnsupportedMint
         );
-        let extensions = data.get(layout::LENGTH.saturating_add(1)..).ok_or(VaultError::WrongMint)?;
-        require!(only_describing(extensions), VaultError::WrongMint);
+        let extensions = data.get(layout::LENGTH.saturating_add(1)..).ok_or(VaultError::UnsupportedMint)?;
+        require!(only_describing(extensions), VaultError::UnsupportedMint);
     }
-    data.get(layout::MINT_DECIMALS).copied().ok_or(VaultError::WrongMint.into())
+    data.get(layout::MINT_DECIMALS).copied().ok_or(VaultError::UnsupportedMint.into())
 }
 
 /// Whether a mint's extensions (type and length of 16 bits each, then the value) are all harmless.
@@ -229,7 +248,8 @@ pub struct Association<'a> {
 /// so making must not fail, and what was made must be trusted by nobody's word.
 ///
 /// # Errors
-/// [`VaultError::WrongTokenAccount`] when address, owner, mint or state is not as it must be.
+/// [`VaultError::WrongTokenAccount`] for another address; [`VaultError::UnusableTokenAccount`] when owner, mint or state is
+/// not as it must be.
 pub fn associate(association: Association<'_>) -> Result<()> {
     const CREATE_IDEMPOTENT: u8 = 1;
     let Association { payer, tokens, owner, mint, token_program, associated_token_program, system_program } =
@@ -243,7 +263,8 @@ pub fn associate(association: Association<'_>) -> Result<()> {
         InstructionAccount::readonly(token_program.address()),
     ];
     let accounts = [payer, tokens, owner, mint, system_program, token_program];
-    invoke(associated_token_program, &[CREATE_IDEMPOTENT], &metas, &accounts, &[]);
+    // SAFETY: see `transfer`.
+    unsafe { invoke(associated_token_program, &[CREATE_IDEMPOTENT], &metas, &accounts, &[]) }
 
     let seeds: [&[u8]; 3] =
         [owner.address().as_ref(), token_program.address().as_ref(), mint.address().as_ref()];
@@ -258,7 +279,7 @@ pub fn associate(association: Association<'_>) -> Result<()> {
         && data.get(layout::STATE) == Some(&INITIALIZED)
         && zero_tag(layout::DELEGATE_TAG)
         && zero_tag(layout::CLOSE_AUTHORITY_TAG);
-    require!(sound, VaultError::WrongTokenAccount);
+    require!(sound, VaultError::UnusableTokenAccount);
     Ok(())
 }
 

@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import base64
 import dataclasses
+import hashlib
 import json
 import re
 import secrets
@@ -71,7 +72,7 @@ class VaultClient:
         policy = await self._program.account["Policy"].fetch(vault.policy)
         none = program_id = self._program.program_id
         # This account need not exist: then the program treats the recipient as uncategorised.
-        seed = bytes(byte & 0x7F for byte in bytes(to)).decode()
+        seed = bytes(byte & 0x7F for byte in hashlib.sha256(bytes(to)).digest()).decode()
         recipient = Pubkey.create_with_seed(vault.org, seed, program_id)
         event_authority, _ = Pubkey.find_program_address([b"__event_authority"], program_id)
         accounts = {

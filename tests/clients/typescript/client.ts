@@ -4,7 +4,7 @@
  * Needs the IDL, the vault's session key, the address of a Solana node and the package @anchor-lang/core, and nothing
  * else of Agent Vault. The session key also pays the fees, so its address needs some SOL.
  */
-import { randomBytes } from "node:crypto";
+import { createHash, randomBytes } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { parseArgs } from "node:util";
 import { AnchorProvider, BN, EventParser, Program, Wallet, utils, web3 } from "@anchor-lang/core";
@@ -35,9 +35,10 @@ interface PolicyAccount {
   allowlist: PublicKey;
 }
 
-/** An address without the highest bit of each byte, as text. */
+/** The SHA-256 of an address without the highest bit of each byte, as text. */
 function ascii(key: PublicKey): string {
-  return String.fromCharCode(...key.toBytes().map((byte) => byte & 0x7f));
+  const digest = createHash("sha256").update(key.toBytes()).digest();
+  return String.fromCharCode(...digest.map((byte) => byte & 0x7f));
 }
 
 /** The program refused, with the code of an error of the IDL or of Anchor. */

@@ -21,6 +21,7 @@ HARMLESS = {
     ("freeze_wallet expire", "signer", "the other organisation's"): "anyone may",
     ("close_approval overdue", "signer", "another signs"): "anyone may",
     ("close_approval overdue", "signer", "the other organisation's"): "anyone may",
+    ("withdraw archived", "rent_receiver", "left out"): "the operator need not sweep lamports",
     ("withdraw_reserve", "destination", "the other organisation's"): "the authority chooses where the money goes",
     ("withdraw_reserve", "destination", "another owner's tokens"): "the authority chooses where the money goes",
     ("withdraw_reserve", "destination", "another account of the owner"): "the authority chooses where the money goes",
@@ -104,7 +105,7 @@ def _replacements(
     if meta.pubkey in PROGRAMS:
         yield "another program", instead(TOKEN_2022_PROGRAM)
         yield "no program", instead(stage.attacker)
-    account = stage.vm.account(meta.pubkey)
+    account = stage.vm.account(meta.pubkey) if stage.vm.exists(meta.pubkey) else None
     if account is None and slot.writable and not slot.signer:
         yield from ((kind, instead(address)) for kind, address in _new_addresses(stage, slot, valid))
     if slot.name in TOKEN_ACCOUNTS:

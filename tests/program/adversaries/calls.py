@@ -10,7 +10,7 @@ from app.chain.instructions import Instructions
 from tests.program.adversaries.stage import APPROVED, GUARDED, Party
 from tests.program.adversaries.ways import REFERENCE, Call, Seeds, way
 from tests.support.vm import CODEC, PROGRAM_ID
-from tests.support.vm_world import OPEN, SESSION_ENDS
+from tests.support.vm_world import GENESIS_HASH, OPEN, SESSION_ENDS
 
 KEY = b"new policy's key"
 
@@ -24,6 +24,7 @@ def _(party: Party) -> Call:
         payer=party.payer,
         creator=party.authority,
         org_id="second",
+        genesis_hash=GENESIS_HASH,
         operator=party.operator,
         arbiter=party.arbiter,
         verifier=party.verifier,
@@ -36,7 +37,7 @@ def _(party: Party) -> Call:
 
 @way("update_org")
 def _(party: Party) -> Instruction:
-    return party.build.update_org(signer=party.authority, operator_daily_limit=1)
+    return party.org_update(operator_daily_limit=1)
 
 
 @way("update_org by operator")
@@ -68,29 +69,43 @@ def _(party: Party) -> Instruction:
 
 @way("close_policy")
 def _(party: Party) -> Instruction:
-    return party.build.close_policy(
+    return party.policy_closing(
+        party.unused, allowlist_rent_receiver=party.list_payer, next_rent_receiver=party.next_payer
+    )
+
+
+@way("close_allowlist")
+def _(party: Party) -> Instruction:
+    return party.build.close_allowlist(
         authority=party.authority,
-        policy=party.unused,
-        policy_rent_receiver=party.payer,
-        allowlist=party.list_of(party.unused),
-        allowlist_rent_receiver=party.list_payer,
+        policy=party.half_written,
+        version=party.fields(party.half_written)["next_allowlist_version"],
+        rent_receiver=party.payer,
     )
 
 
 @way("write_allowlist first")
 def _(party: Party) -> Call:
-    seeds = (b"allowlist", bytes(party.fresh), (1).to_bytes(8, "little"))
+    version: int = party.fields(party.fresh)["next_allowlist_version"]
+    seeds = (b"allowlist", bytes(party.fresh), version.to_bytes(8, "little"))
     return Call(party.chunk(party.fresh, [bytes(32)]), {"allowlist": seeds})
 
 
 @way("write_allowlist next")
 def _(party: Party) -> Instruction:
-    return party.chunk(party.half_written, [b"\xff" * 32], offset=1)
+    return party.chunk(party.half_written, [b"\xff" * 32], offset=1, writer=party.authority)
 
 
 @way("create_wallet")
 def _(party: Party) -> Call:
-    instruction = party.wallet_creation("new", party.fresh, (party.session, SESSION_ENDS))
+    instruction = party.build.create_wallet(
+        payer=party.payer,
+        operator=party.operator,
+        agent_id="new",
+        policy=party.fresh,
+        session=(party.session, SESSION_ENDS),
+        authority=party.authority,
+    )
     return Call(instruction, {"vault": (b"vault", bytes(party.org), org_hash("new"))})
 
 
@@ -102,6 +117,7 @@ def _(party: Party) -> Instruction:
         session=(party.session, 0),
         policy=party.guarded,
         new_policy=party.fresh,
+        authority=party.authority,
     )
 
 
@@ -143,13 +159,23 @@ def _(party: Party) -> Instruction:
 
 @way("withdraw archived")
 def _(party: Party) -> Instruction:
-    return party.build.withdraw(operator=party.operator, vault=party.archived, amount=None, reference=REFERENCE)
+    return party.build.withdraw(
+        operator=party.operator,
+        vault=party.archived,
+        amount=None,
+        reference=REFERENCE,
+        rent_receiver=party.payer,
+    )
 
 
 @way("withdraw_reserve")
 def _(party: Party) -> Instruction:
     return party.build.withdraw_reserve(
-        authority=party.authority, destination=party.merchant.tokens, amount=5, reference=REFERENCE
+        authority=party.authority,
+        destination=party.merchant.tokens,
+        amount=5,
+        reference=REFERENCE,
+        expected_sequence=party.fields(party.org)["sequence"],
     )
 
 

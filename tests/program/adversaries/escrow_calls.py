@@ -115,6 +115,27 @@ def _(party: Party) -> Instruction:
     return dispute(party, party.locked, party.worker.key)
 
 
+@way("withdraw_dispute requester")
+def _(party: Party) -> Instruction:
+    withdraw = party.build.withdraw_dispute(party.argued, signer=party.session)
+    return _without(withdraw, "withdraw_dispute", "receiver")
+
+
+@way("withdraw_dispute receiver")
+def _(party: Party) -> Instruction:
+    return party.build.withdraw_dispute(party.argued_by_receiver, signer=party.worker.key)
+
+
+@way("collect_escrow")
+def _(party: Party) -> Instruction:
+    return _without(party.build.collect_escrow(party.split, payer=party.payer), "collect_escrow", *MAKING)
+
+
+@way("collect_escrow newcomer")
+def _(party: Party) -> Instruction:
+    return party.build.collect_escrow(party.split_newcomers, payer=party.payer)
+
+
 @way("resolve_dispute release")
 def _(party: Party) -> Instruction:
     return _without(decision(party, party.argued, USDC), "resolve_dispute", *MAKING)

@@ -1,12 +1,13 @@
 """Two organisations with everything that any instruction acts on."""
 
+from solders.instruction import AccountMeta, Instruction
 from solders.pubkey import Pubkey
 
 from app.chain.addresses import TOKEN_PROGRAM, domain_hash
 from app.chain.escrow_instructions import OpenEscrow
 from app.chain.rules import Rules, category_bits
 from tests.support.vm import Vm
-from tests.support.vm_escrows import THIRTY_DAYS, Worker, dispute, lock, worker
+from tests.support.vm_escrows import THIRTY_DAYS, Worker, decision, dispute, lock, worker
 from tests.support.vm_tokens import USDC, mint_data, place_token_account
 from tests.support.vm_world import OPEN, Payee, VmWorld
 
@@ -20,6 +21,8 @@ GUARDED = Rules(
     blocked_categories=category_bits(["gambling"]),
     restricted=True,
 )
+_CLOSE, _FREEZE, _THAW = 9, 10, 11
+"""Instructions of the token program."""
 APPROVED = 2 * USDC
 """Amount of the approved payment."""
 MINUTE = 60
@@ -33,11 +36,11 @@ class Party(VmWorld):
         super().__init__(vm, org_id=org_id, mint=mint)
         self.heir = vm.key()
         self.merchant: Payee = self.payee()
-        self.newcomer = Pubkey.new_unique()
+        self.newcomer, self.late = Pubkey.new_unique(), vm.key()
         self.worker: Worker = worker(self)
-        vm.succeed(self.build.update_org(signer=self.authority, pending_authority=self.heir))
+        vm.succeed(self.org_update(pending_authority=self.heir))
         vm.succeed(self.registration(self.merchant.owner, 1, "shop.example"))
-        listed = [bytes(address) for address in (self.merchant.owner, self.newcomer, self.worker.vault)]
+        listed = [bytes(address) for address in (self.merchant.owner, self.newcomer, self.late, self.worker.vault)]
         entries = sorted([*listed, domain_hash("other.example")])
         self.guarded = self.policy(GUARDED, entries)
         self.next_list = self.write_allowlist(self.guarded, entries)
@@ -48,18 +51,10 @@ class Party(VmWorld):
         self.overdue_approval = self.approval(self.vault, self.merchant, APPROVED, expires_in=1)
         self.unused = self.policy(GUARDED)
         self.list_payer = vm.key(10**9)
-        vm.succeed(
-            self.build.write_allowlist(
-                payer=self.list_payer,
-                authority=self.authority,
-                policy=self.unused,
-                version=1,
-                offset=0,
-                entries=entries,
-                seal=True,
-            )
-        )
+        self.next_payer = vm.key(10**9)
+        self._write_unused(entries, self.list_payer)
         self.update_policy(self.unused, GUARDED, new_allowlist=self.next_allowlist(self.unused))
+        self._write_unused(entries, self.next_payer)
         self.fresh = self.policy()
         self.half_written = self.policy()
         vm.succeed(self.chunk(self.half_written, [bytes(32)], seal=False))
@@ -77,6 +72,21 @@ class Party(VmWorld):
             )
         )
         self.fill(self.tokens_of(self.archived), self.archived, 7)
+        vm.succeed(self.org_update(authority_attaches=True))
+
+    def _write_unused(self, entries: list[bytes], payer: Pubkey) -> None:
+        """Write the next list of the policy that no vault has, at another payer's cost."""
+        self.vm.succeed(
+            self.build.write_allowlist(
+                payer=payer,
+                writer=self.operator,
+                policy=self.unused,
+                version=self.fields(self.unused)["next_allowlist_version"],
+                offset=0,
+                entries=entries,
+                seal=True,
+            )
+        )
 
     def _make_escrows(self) -> None:
         """Create an escrow of each kind. The newcomer is a receiver without a token account."""
@@ -87,6 +97,14 @@ class Party(VmWorld):
         self.vm.now = now
         self.locked, self.argued = (self._escrow(self.worker.vault, argued=argued) for argued in (False, True))
         self.due = self._escrow(self.worker.vault, timeout=MINUTE)
+        self.argued_by_receiver = self._escrow(self.worker.vault)
+        self.vm.succeed(dispute(self, self.argued_by_receiver, self.worker.key))
+        self.split, self.split_newcomers = (
+            self._split_with_a_frozen_side(one) for one in (self.worker.vault, self.late)
+        )
+        self._token_call(_THAW, self.worker.tokens, self.mint, self.vm.fee_payer)
+        self._token_call(_THAW, self.tokens_of(self.late), self.mint, self.vm.fee_payer)
+        self._token_call(_CLOSE, self.tokens_of(self.late), self.payer, self.late)
         self.newcomers, self.newcomers_argued = (self._escrow(self.newcomer, argued=one) for one in (False, True))
 
     def _escrow(self, receiver: Pubkey, *, argued: bool = False, timeout: int = THIRTY_DAYS) -> OpenEscrow:
@@ -94,6 +112,23 @@ class Party(VmWorld):
         if argued:
             self.vm.succeed(dispute(self, escrow))
         return escrow
+
+    def _split_with_a_frozen_side(self, receiver: Pubkey) -> OpenEscrow:
+        """Split an escrow while the receiver's token account is frozen."""
+        escrow = self._escrow(receiver, argued=True)
+        self.vm.succeed(self.build.create_token_account(payer=self.payer, owner=receiver))
+        self._token_call(_FREEZE, self.tokens_of(receiver), self.mint, self.vm.fee_payer)
+        self.vm.succeed(decision(self, escrow, USDC // 2))
+        return escrow
+
+    def _token_call(self, instruction: int, tokens: Pubkey, other: Pubkey, signer: Pubkey) -> None:
+        """Freeze or thaw a token account as the mint's issuer, or close it as its owner."""
+        metas = [
+            AccountMeta(tokens, is_signer=False, is_writable=True),
+            AccountMeta(other, is_signer=False, is_writable=instruction == _CLOSE),
+            AccountMeta(signer, is_signer=True, is_writable=False),
+        ]
+        self.vm.succeed(Instruction(self.token_program, bytes([instruction]), metas))
 
     def list_of(self, policy: Pubkey) -> Pubkey:
         """Return the allowlist in force."""
@@ -106,7 +141,7 @@ class AttackStage:
 
     def __init__(self) -> None:
         self.vm = Vm()
-        mint = self.vm.put(Pubkey.new_unique(), mint_data(), TOKEN_PROGRAM)
+        mint = self.vm.put(Pubkey.new_unique(), mint_data(freeze_authority=self.vm.fee_payer), TOKEN_PROGRAM)
         self.victim = Party(self.vm, "victim", mint)
         self.other = Party(self.vm, "other", mint)
         self.vm.now += MINUTE

@@ -122,9 +122,13 @@ class Locked:
         return ({0: REFUNDED, self.amount: RELEASED}.get(released, SPLIT), released)
 
     def settle(self, released: int) -> None:
-        """Return what was not released, and the gift, which does not count towards budgets."""
+        """Return what was not released, and the gift, which does not count towards budgets.
+
+        The vault gets the gift unless everything is released.
+        """
         self.spent.amount = released
-        self.vault.balance += self.amount - released + self.gift
+        if released < self.amount:
+            self.vault.balance += self.amount - released + self.gift
 
     def _open(self, clock: int) -> str | None:
         if self.disputed_at is not None:

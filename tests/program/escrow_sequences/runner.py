@@ -210,7 +210,7 @@ class Course:
         result = self.tried(name, last, None, *before)
         model = escrow.model
         model.settle(released)
-        self.receive(escrow.receiver, released)
+        self.receive(escrow.receiver, released + (model.gift if released == model.amount else 0))
         figures = {
             "outcome": outcome,
             "amount": model.amount,

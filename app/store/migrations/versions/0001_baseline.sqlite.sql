@@ -8,6 +8,7 @@ CREATE TABLE reserves (
     arbiter VARCHAR NOT NULL,
     verifier VARCHAR NOT NULL,
     paused BOOLEAN NOT NULL,
+    authority_attaches BOOLEAN NOT NULL,
     PRIMARY KEY (org)
 );
 
@@ -53,6 +54,7 @@ CREATE TABLE policies (
     expiry BIGINT,
     blocked_categories BIGINT NOT NULL,
     restricted BOOLEAN NOT NULL,
+    max_open_escrows BIGINT,
     allowlist VARCHAR,
     version BIGINT NOT NULL,
     immutable BOOLEAN NOT NULL,
@@ -188,12 +190,16 @@ CREATE TABLE escrows (
     reason_hash VARCHAR,
     evidence_hash VARCHAR,
     dispute_signature VARCHAR,
+    dispute_sequence BIGINT,
     released BIGINT,
     refunded BIGINT,
     output_hash VARCHAR,
     proof_kind INTEGER,
     settled_at BIGINT,
     settlement_signature VARCHAR,
+    settlement_sequence BIGINT,
+    receiver_owed BOOLEAN,
+    vault_owed BOOLEAN,
     PRIMARY KEY (escrow_id),
     UNIQUE (address)
 );

@@ -2,7 +2,8 @@
 //!
 //! [`Escrow::complete`], [`Escrow::refund`] and [`Escrow::resolve`] take the escrow by value: what is settled is gone,
 //! so nothing settles twice. Whatever happens, some way to settle opens with time: a locked escrow can be refunded
-//! from its deadline on, a disputed one [`UNDECIDED_SECONDS`] after the dispute.
+//! from its deadline on, a disputed one [`UNDECIDED_SECONDS`] after the dispute. A side that cannot be paid after a split
+//! leaves a decided escrow behind, of which nothing but that share is still to be decided.
 
 use crate::types::{UnixTime, Usdc};
 
@@ -22,6 +23,8 @@ pub struct Escrow {
     pub deadline: UnixTime,
     /// When it was disputed.
     pub disputed_at: Option<UnixTime>,
+    /// The arbiter has split it, and a share waits for a side that could not be paid.
+    pub decided: bool,
 }
 
 /// How an escrow ended. The discriminants are the codes used on-chain.
@@ -66,6 +69,8 @@ pub enum EscrowRefusal {
     NotDisputed,
     /// More was to be released than is locked.
     ExceedsAmount,
+    /// It is decided: what is left of it is a share that is collected.
+    Decided,
 }
 
 impl Escrow {
@@ -79,7 +84,7 @@ impl Escrow {
     /// Releases everything to the receiver, whose proof was found right, before the deadline.
     ///
     /// # Errors
-    /// [`EscrowRefusal::Disputed`], [`EscrowRefusal::Expired`].
+    /// [`EscrowRefusal::Decided`], [`EscrowRefusal::Disputed`], [`EscrowRefusal::Expired`].
     #[inline(always)]
     pub fn complete(self, now: UnixTime) -> Result<Settlement, EscrowRefusal> {
         self.open_at(now)?;
@@ -89,35 +94,49 @@ impl Escrow {
     /// Gives everything back: from the deadline on, or when a dispute was not decided in time.
     ///
     /// # Errors
-    /// [`EscrowRefusal::NotExpired`].
+    /// [`EscrowRefusal::Decided`], [`EscrowRefusal::NotExpired`].
     #[inline(always)]
     pub fn refund(self, now: UnixTime) -> Result<Settlement, EscrowRefusal> {
         let (from, outcome) = match self.disputed_at {
             None => (self.deadline, Outcome::TimedOut),
             Some(at) => (UnixTime(at.0.saturating_add(UNDECIDED_SECONDS)), Outcome::Undecided),
         };
+        self.undecided()?;
         if now < from {
             return Err(EscrowRefusal::NotExpired);
         }
         Ok(self.settle(outcome, Usdc(0)))
     }
 
-    /// Stops the deadline until the arbiter decides. Before the deadline, once.
+    /// Stops the deadline until the arbiter decides, or the dispute is withdrawn. Before the deadline.
     ///
     /// # Errors
-    /// [`EscrowRefusal::Disputed`], [`EscrowRefusal::Expired`].
+    /// [`EscrowRefusal::Decided`], [`EscrowRefusal::Disputed`], [`EscrowRefusal::Expired`].
     #[inline(always)]
     pub fn dispute(self, now: UnixTime) -> Result<Self, EscrowRefusal> {
         self.open_at(now)?;
         Ok(Escrow { disputed_at: Some(now), ..self })
     }
 
+    /// Lets the deadline run on: the receiver gets the time that was left when the dispute was raised.
+    ///
+    /// # Errors
+    /// [`EscrowRefusal::Decided`], [`EscrowRefusal::NotDisputed`].
+    #[inline(always)]
+    pub fn withdraw_dispute(self, now: UnixTime) -> Result<Self, EscrowRefusal> {
+        self.undecided()?;
+        let UnixTime(at) = self.disputed_at.ok_or(EscrowRefusal::NotDisputed)?;
+        let remaining = self.deadline.0.saturating_sub(at);
+        Ok(Escrow { deadline: UnixTime(now.0.saturating_add(remaining)), disputed_at: None, ..self })
+    }
+
     /// Divides a disputed escrow as the arbiter decides.
     ///
     /// # Errors
-    /// [`EscrowRefusal::NotDisputed`], [`EscrowRefusal::ExceedsAmount`].
+    /// [`EscrowRefusal::Decided`], [`EscrowRefusal::NotDisputed`], [`EscrowRefusal::ExceedsAmount`].
     #[inline(always)]
     pub fn resolve(self, released: Usdc) -> Result<Settlement, EscrowRefusal> {
+        self.undecided()?;
         if self.disputed_at.is_none() {
             return Err(EscrowRefusal::NotDisputed);
         }
@@ -134,7 +153,15 @@ impl Escrow {
         Ok(self.settle(outcome, released))
     }
 
+    fn undecided(&self) -> Result<(), EscrowRefusal> {
+        if self.decided {
+            return Err(EscrowRefusal::Decided);
+        }
+        Ok(())
+    }
+
     fn open_at(&self, now: UnixTime) -> Result<(), EscrowRefusal> {
+        self.undecided()?;
         if self.disputed_at.is_some() {
             return Err(EscrowRefusal::Disputed);
         }

@@ -11,7 +11,7 @@ const MADE: i64 = 1_000_000;
 
 fn locked() -> Escrow {
     let deadline = Escrow::deadline(UnixTime(MADE), MIN_TIMEOUT_SECONDS).unwrap();
-    Escrow { amount: Usdc(AMOUNT), deadline, disputed_at: None }
+    Escrow { amount: Usdc(AMOUNT), deadline, disputed_at: None, decided: false }
 }
 
 /// What can be asked.
@@ -20,35 +20,37 @@ enum Move {
     Complete,
     Refund,
     Dispute,
+    Withdraw,
     Resolve(u64),
 }
 
-const MOVES: [Move; 7] = [
+const MOVES: [Move; 8] = [
     Move::Complete,
     Move::Refund,
     Move::Dispute,
+    Move::Withdraw,
     Move::Resolve(0),
     Move::Resolve(AMOUNT - 1),
     Move::Resolve(AMOUNT),
     Move::Resolve(AMOUNT + 1),
 ];
 
-/// The model: two states, and what each allows at a time.
+/// The model: two states, and what each allows at a time. `deadline` is the present one.
 fn expected(
+    deadline: i64,
     disputed_at: Option<i64>,
     asked: Move,
     now: i64,
 ) -> Result<Option<(Outcome, u64)>, EscrowRefusal> {
-    let deadline = MADE + i64::from(MIN_TIMEOUT_SECONDS);
     match (disputed_at, asked) {
         (Some(_), Move::Complete | Move::Dispute) => Err(EscrowRefusal::Disputed),
         (None, Move::Complete | Move::Dispute) if now >= deadline => Err(EscrowRefusal::Expired),
         (None, Move::Complete) => Ok(Some((Outcome::Completed, AMOUNT))),
-        (None, Move::Dispute) => Ok(None),
+        (None, Move::Dispute) | (Some(_), Move::Withdraw) => Ok(None),
         (None, Move::Refund) if now >= deadline => Ok(Some((Outcome::TimedOut, 0))),
         (Some(at), Move::Refund) if now >= at + UNDECIDED_SECONDS => Ok(Some((Outcome::Undecided, 0))),
         (_, Move::Refund) => Err(EscrowRefusal::NotExpired),
-        (None, Move::Resolve(_)) => Err(EscrowRefusal::NotDisputed),
+        (None, Move::Resolve(_) | Move::Withdraw) => Err(EscrowRefusal::NotDisputed),
         (Some(_), Move::Resolve(0)) => Ok(Some((Outcome::Refunded, 0))),
         (Some(_), Move::Resolve(AMOUNT)) => Ok(Some((Outcome::Released, AMOUNT))),
         (Some(_), Move::Resolve(part)) if part < AMOUNT => Ok(Some((Outcome::Split, part))),
@@ -62,15 +64,15 @@ fn ask(escrow: Escrow, asked: Move, now: UnixTime) -> Result<Result<Escrow, Sett
         Move::Complete => escrow.complete(now).map(Err),
         Move::Refund => escrow.refund(now).map(Err),
         Move::Dispute => escrow.dispute(now).map(Ok),
+        Move::Withdraw => escrow.withdraw_dispute(now).map(Ok),
         Move::Resolve(released) => escrow.resolve(Usdc(released)).map(Err),
     }
 }
 
-fn walk(escrow: Escrow, disputed_at: Option<i64>, now: i64, depth: u32, settled: &mut u32) {
+fn walk(escrow: Escrow, deadline: i64, disputed_at: Option<i64>, now: i64, depth: u32, settled: &mut u32) {
     if depth == 0 {
         return;
     }
-    let deadline = MADE + i64::from(MIN_TIMEOUT_SECONDS);
     let mut times = vec![now, now + 1, deadline - 1, deadline, deadline + 1];
     if let Some(at) = disputed_at {
         times.extend([at + UNDECIDED_SECONDS - 1, at + UNDECIDED_SECONDS]);
@@ -78,7 +80,7 @@ fn walk(escrow: Escrow, disputed_at: Option<i64>, now: i64, depth: u32, settled:
     for time in times.into_iter().filter(|time| *time >= now) {
         for asked in MOVES {
             let found = ask(escrow, asked, UnixTime(time));
-            match (found, expected(disputed_at, asked, time)) {
+            match (found, expected(deadline, disputed_at, asked, time)) {
                 (Ok(Err(settlement)), Ok(Some((outcome, released)))) => {
                     assert_eq!(settlement.outcome, outcome, "{asked:?} at {time}");
                     assert_eq!(settlement.released.0, released, "{asked:?} at {time}");
@@ -86,12 +88,17 @@ fn walk(escrow: Escrow, disputed_at: Option<i64>, now: i64, depth: u32, settled:
                     *settled += 1;
                 }
                 (Ok(Ok(after)), Ok(None)) => {
-                    assert_eq!(after, Escrow { disputed_at: Some(UnixTime(time)), ..escrow });
-                    walk(after, Some(time), time, depth - 1, settled);
+                    // A withdrawal gives the time that was left when the dispute was raised.
+                    let (deadline, raised) =
+                        disputed_at.map_or((deadline, Some(time)), |at| (time + deadline - at, None));
+                    let expected =
+                        Escrow { deadline: UnixTime(deadline), disputed_at: raised.map(UnixTime), ..escrow };
+                    assert_eq!(after, expected, "{asked:?} at {time}");
+                    walk(after, deadline, raised, time, depth - 1, settled);
                 }
                 (Err(refusal), Err(expected)) => {
                     assert_eq!(refusal, expected, "{asked:?} at {time}");
-                    walk(escrow, disputed_at, time, depth - 1, settled);
+                    walk(escrow, deadline, disputed_at, time, depth - 1, settled);
                 }
                 other => panic!("{asked:?} at {time}: {other:?}"),
             }
@@ -102,7 +109,7 @@ fn walk(escrow: Escrow, disputed_at: Option<i64>, now: i64, depth: u32, settled:
 #[test]
 fn every_sequence_of_moves_does_what_the_model_allows() {
     let mut settled = 0;
-    walk(locked(), None, MADE, 4, &mut settled);
+    walk(locked(), locked().deadline.0, None, MADE, 4, &mut settled);
     assert!(settled > 100_000, "{settled}");
 }
 
@@ -142,4 +149,17 @@ fn times_at_the_end_of_64_bits_do_not_wrap() {
     assert_eq!(Escrow::deadline(UnixTime(i64::MAX), 60), Some(UnixTime(i64::MAX)));
     let escrow = Escrow { disputed_at: Some(UnixTime(i64::MAX)), ..locked() };
     assert!(escrow.refund(UnixTime(i64::MAX - 1)).is_err());
+}
+
+#[test]
+fn a_decided_escrow_allows_nothing_more() {
+    let late = UnixTime(i64::from(MAX_TIMEOUT_SECONDS) + MADE + UNDECIDED_SECONDS);
+    for disputed_at in [None, Some(UnixTime(MADE))] {
+        let decided = Escrow { disputed_at, decided: true, ..locked() };
+        for time in [UnixTime(MADE), late] {
+            for asked in MOVES {
+                assert_eq!(ask(decided, asked, time), Err(EscrowRefusal::Decided), "{asked:?}");
+            }
+        }
+    }
 }

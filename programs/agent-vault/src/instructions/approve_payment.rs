@@ -49,7 +49,8 @@ pub fn handler(
     for_escrow: bool,
 ) -> Result<()> {
     require!(amount > 0, VaultError::ZeroAmount);
-    let now = clock()?.0;
+    // The vault's time, by which a payment will judge whether the approval still counts.
+    let now = ctx.accounts.vault.ledger.as_policy().time(clock()?).0;
     let latest = now.saturating_add(MAX_APPROVAL_SECONDS);
     require!(now < expires_at && expires_at <= latest, VaultError::InvalidTime);
     let a = &mut ctx.accounts;

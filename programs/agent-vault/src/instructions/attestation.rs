@@ -18,6 +18,8 @@ mod layout {
 pub struct Attested<'a> {
     /// The kind of proof, as the message names it.
     pub kind: &'a [u8],
+    /// Genesis hash of the cluster, as the organisation names it.
+    pub genesis_hash: &'a [u8; 32],
     /// The escrow's address.
     pub escrow: &'a Address,
     /// SHA-256 of the task's description.
@@ -53,9 +55,10 @@ fn says(data: &[u8], key: &Address, attested: &Attested) -> bool {
     };
     let [low, high] = length.to_le_bytes();
     let header: [u8; layout::KEY] = [1, 0, 48, 0, 255, 255, 16, 0, 255, 255, 112, 0, low, high, 255, 255];
-    let expected: [&[u8]; 6] = [
-        b"agent-vault:v1:",
+    let expected: [&[u8]; 7] = [
+        b"agent-vault:v2:",
         attested.kind,
+        attested.genesis_hash,
         ID.as_ref(),
         attested.escrow.as_ref(),
         attested.task_hash,

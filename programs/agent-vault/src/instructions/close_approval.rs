@@ -33,6 +33,8 @@ with_event_accounts! {
 /// # Errors
 /// [`VaultError::Unauthorized`], [`VaultError::WrongVault`], [`VaultError::WrongOrg`].
 pub fn handler(ctx: &mut Context<CloseApproval>) -> Result<()> {
+    // The cluster's time, not the vault's: an archived vault has no ledger. Where the clock stepped back, an approval that no
+    // payment can use any more is cleared away a little later.
     let now = clock()?.0;
     let CloseApproval { signer, org, vault, approval, rent_receiver, .. } = &mut ctx.accounts;
     let may = now >= approval.expires_at || org.is_operator(signer.address());

@@ -3,9 +3,10 @@
 use crate::{
     errors::VaultError,
     events::{emit_event, with_event_accounts, PolicyClosed},
-    state::{same_address, AllowlistAccount, Org, Outlined, Policy, NONE},
+    state::{same_address, seeds, AllowlistAccount, Org, Outlined, Policy, Unloaded, NONE},
+    ID,
 };
-use anchor_lang::prelude::*;
+use anchor_lang::{find_and_verify_program_address, prelude::*};
 
 with_event_accounts! {
     /// Accounts of `close_policy`.
@@ -32,27 +33,60 @@ with_event_accounts! {
         /// Paid the list's rent.
         #[account(mut, unsafe(dup))]
         pub allowlist_rent_receiver: Option<UncheckedAccount>,
+        /// The next list, whether or not any of it was written: what was is closed, too. Its address is checked in the handler.
+        #[account(mut)]
+        #[cfg_attr(feature = "idl-build", account(seeds = [seeds::ALLOWLIST, policy.address().as_ref(), &policy.next_allowlist_version.to_le_bytes()], bump))]
+        pub next_allowlist: Unloaded<AllowlistAccount>,
+        /// Paid the next list's rent.
+        #[account(mut, unsafe(dup))]
+        pub next_rent_receiver: Option<UncheckedAccount>,
     }
+}
+
+/// Closes a list; the rent goes to who paid it.
+///
+/// # Errors
+/// [`VaultError::RentReceiverRequired`], [`VaultError::WrongRentReceiver`].
+pub fn close_list(list: &mut Outlined<AllowlistAccount>, receiver: Option<&UncheckedAccount>) -> Result<()> {
+    let receiver = receiver.ok_or(VaultError::RentReceiverRequired)?;
+    require!(same_address(&list.payer, receiver.address()), VaultError::WrongRentReceiver);
+    list.close(*receiver.account())
 }
 
 /// See [`crate::agent_vault::close_policy`].
 ///
 /// # Errors
-/// [`VaultError::PolicyInUse`], [`VaultError::PolicyImmutable`], [`VaultError::WrongAllowlist`],
-/// [`VaultError::WrongRentReceiver`].
+/// [`VaultError::PolicyInUse`], [`VaultError::PolicyImmutable`], [`VaultError::AllowlistRequired`],
+/// [`VaultError::WrongAllowlist`] and those of [`close_list`].
 pub fn handler(ctx: &mut Context<ClosePolicy>) -> Result<()> {
-    let ClosePolicy { org, policy, policy_rent_receiver, allowlist, allowlist_rent_receiver, .. } =
-        &mut ctx.accounts;
+    let ClosePolicy {
+        org,
+        policy,
+        policy_rent_receiver,
+        allowlist,
+        allowlist_rent_receiver,
+        next_allowlist,
+        next_rent_receiver,
+        ..
+    } = &mut ctx.accounts;
     match allowlist {
         None => {
-            require!(same_address(&policy.allowlist, &NONE), VaultError::WrongAllowlist);
+            require!(same_address(&policy.allowlist, &NONE), VaultError::AllowlistRequired);
         }
         Some(list) => {
             require!(same_address(list.address(), &policy.allowlist), VaultError::WrongAllowlist);
-            let receiver = allowlist_rent_receiver.as_ref().ok_or(VaultError::WrongRentReceiver)?;
-            require!(same_address(&list.payer, receiver.address()), VaultError::WrongRentReceiver);
-            list.close(*receiver.account())?;
+            close_list(list, allowlist_rent_receiver.as_ref())?;
         }
+    }
+    // Nothing of the policy may outlive it: what is staged would be lost with its rent.
+    let version = policy.next_allowlist_version.to_le_bytes();
+    let seeds: [&[u8]; 3] = [seeds::ALLOWLIST, policy.address().as_ref(), &version];
+    find_and_verify_program_address(&seeds, &ID, next_allowlist.address())
+        .map_err(|_| VaultError::WrongAllowlist)?;
+    if next_allowlist.owned_by(&ID) {
+        // SAFETY: the dispatcher has refused a second mutable reference to the account.
+        let mut list = unsafe { Outlined::<AllowlistAccount>::load_mut(**next_allowlist) }?;
+        close_list(&mut list, next_rent_receiver.as_ref())?;
     }
     let event =
         PolicyClosed { org: *org.address(), policy: *policy.address(), sequence: org.next_sequence()? };

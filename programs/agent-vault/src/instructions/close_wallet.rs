@@ -3,7 +3,7 @@
 use crate::{
     errors::VaultError,
     events::{emit_event, with_event_accounts, WalletClosed},
-    state::{same_address, ArchivedVault, Org, Outlined, Policy, Vault, ARCHIVED_SPACE},
+    state::{same_address, sweep, ArchivedVault, Org, Outlined, Policy, Vault, ARCHIVED_SPACE},
     token,
 };
 use anchor_lang::{prelude::*, realloc_account, Discriminator};
@@ -58,6 +58,7 @@ pub fn handler(ctx: &mut Context<CloseWallet>) -> Result<()> {
     let data = unsafe { view.borrow_unchecked_mut() };
     data.get_mut(..8).ok_or(VaultError::WrongVault)?.copy_from_slice(ArchivedVault::DISCRIMINATOR);
     realloc_account(&mut view, ARCHIVED_SPACE, rent_receiver.account(), false)?;
+    sweep(&mut view, rent_receiver.account())?;
     emit_event!(ctx, event);
     Ok(())
 }

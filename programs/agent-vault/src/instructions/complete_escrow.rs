@@ -18,16 +18,17 @@ use anchor_lang::prelude::*;
 /// A signature is proof whoever brings it. A bare hash is public, so only a party may show it.
 ///
 /// # Errors
-/// [`VaultError::EscrowExpired`], [`VaultError::EscrowDisputed`], [`VaultError::InvalidProof`],
+/// [`VaultError::EscrowExpired`], [`VaultError::EscrowDisputed`], [`VaultError::EscrowDecided`],
+/// [`VaultError::ProofKindNotAccepted`], [`VaultError::UnexpectedOutput`], [`VaultError::InvalidProof`],
 /// [`VaultError::Unauthorized`], [`VaultError::SessionExpired`], [`VaultError::WrongReceiver`] and those of [`settle`].
 pub fn handler(ctx: &mut Context<SettleEscrow>, kind: u8, output_hash: [u8; 32]) -> Result<()> {
     let a = &mut ctx.accounts;
     let now = a.now()?;
     let settlement = a.escrow.as_policy().complete(now).map_err(VaultError::from)?;
     let accepted = kind <= proof::WEBHOOK_CALLBACK && a.escrow.proof_kinds & (1 << kind) != 0;
-    require!(accepted, VaultError::InvalidProof);
+    require!(accepted, VaultError::ProofKindNotAccepted);
     let expected = a.escrow.has_output_commitment == 0 || a.escrow.output_commitment == sha256(&output_hash);
-    require!(expected, VaultError::InvalidProof);
+    require!(expected, VaultError::UnexpectedOutput);
     if kind == proof::OUTPUT_HASH {
         let signer = a.signer.as_ref().ok_or(VaultError::Unauthorized)?;
         check_party(signer.address(), &a.org, &a.vault, &a.escrow, a.receiver.as_ref(), now)?;
@@ -41,6 +42,7 @@ pub fn handler(ctx: &mut Context<SettleEscrow>, kind: u8, output_hash: [u8; 32])
         require!(now < until, VaultError::SessionExpired);
         let attested = Attested {
             kind: name,
+            genesis_hash: &a.org.genesis_hash,
             escrow: a.escrow.address(),
             task_hash: &a.escrow.task_hash,
             output_hash: &output_hash,

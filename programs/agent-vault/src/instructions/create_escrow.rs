@@ -7,7 +7,7 @@ use crate::{
     events::{emit_event, with_event_accounts, EscrowCreated},
     state::{
         create_seeded, frozen, is_archived, live_or_archived, proof, same_address, seeds, AllowlistAccount,
-        Approval, Escrow, Org, Outlined, Policy, Seeded, Unloaded, Vault, MAX_OPEN_ESCROWS, NONE,
+        Approval, Escrow, Org, Outlined, Policy, Seeded, Unloaded, Vault, NONE,
     },
     token::{self, Transfer},
     ID,
@@ -93,7 +93,7 @@ with_event_accounts! {
 ///
 /// # Errors
 /// Those of [`judge`]; [`VaultError::ReceiverFrozen`], [`VaultError::ReceiverArchived`], [`VaultError::WrongOrg`],
-/// [`VaultError::WrongTokenAccount`], [`VaultError::InvalidProof`], [`VaultError::InvalidTime`],
+/// [`VaultError::WrongTokenAccount`], [`VaultError::InvalidProofKinds`], [`VaultError::InvalidTimeout`],
 /// [`VaultError::TooManyEscrows`], [`VaultError::InsufficientBalance`]; `InvalidSeeds` when another escrow was made before.
 pub fn handler(ctx: &mut Context<CreateEscrow>, terms: &EscrowTerms, bump: u8) -> Result<()> {
     let a = &mut ctx.accounts;
@@ -117,10 +117,11 @@ pub fn handler(ctx: &mut Context<CreateEscrow>, terms: &EscrowTerms, bump: u8) -
         approval_rent_receiver: a.approval_rent_receiver.as_ref(),
     })?;
     let receiver_is_vault = check_receiver(a.receiver.account(), a.receiver_tokens.address(), &a.org, org)?;
-    require!(terms.proof_kinds != 0 && terms.proof_kinds & !proof::ALL == 0, VaultError::InvalidProof);
+    let kinds = terms.proof_kinds;
+    require!(kinds != 0 && kinds & !proof::ALL == 0, VaultError::InvalidProofKinds);
     let now = allowed.charge.at;
-    let deadline = escrow::Escrow::deadline(now, terms.timeout).ok_or(VaultError::InvalidTime)?;
-    require!(a.vault.open_escrows < MAX_OPEN_ESCROWS, VaultError::TooManyEscrows);
+    let deadline = escrow::Escrow::deadline(now, terms.timeout).ok_or(VaultError::InvalidTimeout)?;
+    require!(a.vault.open_escrows < a.policy.open_escrows_limit(), VaultError::TooManyEscrows);
     let balance = token::balance(a.vault_tokens.account(), token_program)?;
     let balance = balance.checked_sub(terms.amount).ok_or(VaultError::InsufficientBalance)?;
 
@@ -218,8 +219,10 @@ pub fn handler(ctx: &mut Context<CreateEscrow>, terms: &EscrowTerms, bump: u8) -
 
 /// Whether the receiver is a vault, and that `tokens` is where it is paid.
 ///
-/// A vault is recognised by its account, so none of another organisation passes for a plain address. Of a plain address
-/// the token account is derived, so that nobody names one that the receiver does not look at.
+/// A vault is recognised by its account, so none of another organisation passes for a plain address. An address at which
+/// a vault will only be made later, of whatever organisation, does pass: it cannot be told apart from that of a smart
+/// wallet, and refusing all addresses off the curve would refuse those. Of a plain address the token account is derived,
+/// so that nobody names one that the receiver does not look at.
 fn check_receiver(
     receiver: &AccountView,
     tokens: &Address,

@@ -58,17 +58,19 @@ pub fn make(
     let address = *org.address();
     let seeds: [&[u8]; 3] = [seeds::POLICY, address.as_ref(), key];
     let (mut policy, bump) = Outlined::<Account<Policy>>::create(payer.account(), account.account(), &seeds)?;
+    let sequence = org.next_sequence()?;
     policy.org = address;
     policy.payer = *payer.address();
     policy.key = *key;
-    policy.version = 1;
+    policy.version = sequence;
+    policy.next_allowlist_version = sequence;
     policy.immutable = u8::from(immutable);
     policy.bump = bump;
     policy.set_rules(rules)?;
     Ok(PolicyCreated {
         org: address,
         policy: *policy.address(),
-        sequence: org.next_sequence()?,
+        sequence,
         key: *key,
         immutable,
         rules: *rules,

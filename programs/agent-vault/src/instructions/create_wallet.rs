@@ -22,6 +22,9 @@ with_event_accounts! {
         pub operator: Signer,
         /// The organisation.
         pub org: Outlined<Account<Org>>,
+        /// The organisation's authority, where only it attaches policies.
+        #[account(address = org.authority @ VaultError::Unauthorized)]
+        pub authority: Option<Signer>,
         /// The policy to attach.
         #[account(mut, constraint = same_address(&policy.org, org.address()) @ VaultError::WrongOrg)]
         pub policy: Outlined<Account<Policy>>,
@@ -48,13 +51,14 @@ with_event_accounts! {
 /// See [`crate::agent_vault::create_wallet`].
 ///
 /// # Errors
-/// [`VaultError::Unauthorized`], [`VaultError::WrongTokenAccount`].
+/// [`VaultError::Unauthorized`], [`VaultError::AuthorityRequired`] and those of [`token::associate`].
 pub fn handler(
     ctx: &mut Context<CreateWallet>,
     agent_hash: [u8; 32],
     session: Option<Session>,
 ) -> Result<()> {
     let a = &mut ctx.accounts;
+    a.org.check_attaching(a.authority.as_ref())?;
     let org = a.org.address();
     let seeds: [&[u8]; 3] = [seeds::VAULT, org.as_ref(), &agent_hash];
     let (mut vault, bump) = Outlined::<Account<Vault>>::create(a.payer.account(), a.vault.account(), &seeds)?;

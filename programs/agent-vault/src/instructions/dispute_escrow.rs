@@ -1,6 +1,6 @@
 //! Stops an escrow until its arbiter decides.
 
-use super::parties::check_party;
+use super::parties::{check_party, Side};
 use crate::{
     errors::VaultError,
     events::{emit_event, with_event_accounts, EscrowDisputed},
@@ -10,7 +10,7 @@ use crate::{
 use anchor_lang::prelude::*;
 
 with_event_accounts! {
-    /// Accounts of `dispute_escrow`.
+    /// Accounts of `dispute_escrow` and `withdraw_dispute`.
     #[derive(Accounts)]
     pub struct DisputeEscrow {
         /// A party: the operator, a side's live session authority, or the receiving address.
@@ -31,7 +31,8 @@ with_event_accounts! {
 /// See [`crate::agent_vault::dispute_escrow`].
 ///
 /// # Errors
-/// [`VaultError::EscrowExpired`], [`VaultError::EscrowDisputed`], [`VaultError::Unauthorized`],
+/// [`VaultError::EscrowExpired`], [`VaultError::EscrowDisputed`], [`VaultError::EscrowDecided`],
+/// [`VaultError::Unauthorized`],
 /// [`VaultError::SessionExpired`], [`VaultError::WrongReceiver`].
 pub fn handler(
     ctx: &mut Context<DisputeEscrow>,
@@ -40,9 +41,11 @@ pub fn handler(
 ) -> Result<()> {
     let a = &mut ctx.accounts;
     let now = a.vault.ledger.as_policy().time(clock()?);
-    check_party(a.signer.address(), &a.org, &a.vault, &a.escrow, a.receiver.as_ref(), now)?;
+    let side = check_party(a.signer.address(), &a.org, &a.vault, &a.escrow, a.receiver.as_ref(), now)?;
     a.escrow.as_policy().dispute(now).map_err(VaultError::from)?;
     a.escrow.disputed_at = now.0;
+    a.escrow.disputed_by = *a.signer.address();
+    a.escrow.disputed_by_receiver = u8::from(side == Side::Receiver);
     let event = EscrowDisputed {
         org: a.escrow.org,
         vault: a.escrow.vault,

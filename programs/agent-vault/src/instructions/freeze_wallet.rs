@@ -15,7 +15,8 @@ pub enum FreezeAction {
     /// Freeze it by hand: operator or authority.
     Freeze,
     /// Lift the freeze: the authority; the operator where the vault was frozen because its policy had expired.
-    /// A vault whose policy is still expired stays frozen.
+    /// A vault whose policy is still expired stays frozen. Names the vault's sequence, so that what was signed once and never
+    /// sent lifts no later freeze.
     Unfreeze,
     /// Freeze it because its policy has expired: anyone, once.
     Expire,
@@ -42,8 +43,12 @@ with_event_accounts! {
 ///
 /// # Errors
 /// [`VaultError::Unauthorized`], [`VaultError::AlreadyFrozen`], [`VaultError::NotFrozen`],
-/// [`VaultError::PolicyNotExpired`], [`VaultError::PolicyExpired`].
-pub fn handler(ctx: &mut Context<FreezeWallet>, action: FreezeAction) -> Result<()> {
+/// [`VaultError::PolicyNotExpired`], [`VaultError::PolicyExpired`], [`VaultError::SequenceMismatch`].
+pub fn handler(
+    ctx: &mut Context<FreezeWallet>,
+    action: FreezeAction,
+    expected_sequence: Option<u64>,
+) -> Result<()> {
     let FreezeWallet { signer, org, vault, policy, .. } = &mut ctx.accounts;
     let now = vault.ledger.as_policy().time(clock()?);
     let expired = expiry::has_passed(&policy.rules(), now);
@@ -65,6 +70,7 @@ pub fn handler(ctx: &mut Context<FreezeWallet>, action: FreezeAction) -> Result<
             require!(before != frozen::NO, VaultError::NotFrozen);
             require!(authority || (operator && before == frozen::EXPIRY), VaultError::Unauthorized);
             require!(!expired, VaultError::PolicyExpired);
+            require!(expected_sequence == Some(vault.sequence), VaultError::SequenceMismatch);
             frozen::NO
         }
     };

@@ -14,6 +14,8 @@ use anchor_lang::{prelude::*, programs::AssociatedToken, IdlType};
 pub struct OrgSettings {
     /// SHA-256 of the organisation's id.
     pub org_hash: [u8; 32],
+    /// Genesis hash of the cluster.
+    pub genesis_hash: [u8; 32],
     /// Runs the vaults.
     pub operator: Address,
     /// Decides disputed escrows.
@@ -87,6 +89,7 @@ pub fn handler(ctx: &mut Context<InitializeOrg>, args: OrgSettings) -> Result<()
     })?;
     org.creator = *creator;
     org.org_hash = args.org_hash;
+    org.genesis_hash = args.genesis_hash;
     org.authority = *creator;
     org.operator = args.operator;
     org.arbiter = args.arbiter;
@@ -110,6 +113,7 @@ pub fn handler(ctx: &mut Context<InitializeOrg>, args: OrgSettings) -> Result<()
         sequence: org.next_sequence()?,
         operator_daily_limit: org.operator_daily_limit,
         attestation_delay: org.attestation_delay,
+        genesis_hash: org.genesis_hash,
     };
     emit_event!(ctx, event);
 

@@ -3,9 +3,11 @@
 pub mod accept_authority;
 pub mod approve_payment;
 pub mod check_payment;
+pub mod close_allowlist;
 pub mod close_approval;
 pub mod close_policy;
 pub mod close_wallet;
+pub mod collect_escrow;
 pub mod complete_escrow;
 pub mod create_escrow;
 pub mod create_policy;
@@ -22,10 +24,12 @@ pub mod update_org;
 pub mod update_policy;
 pub mod update_wallet;
 pub mod withdraw;
+pub mod withdraw_dispute;
 pub mod withdraw_reserve;
 pub mod write_allowlist;
 
 mod attestation;
+mod end;
 mod parties;
 mod recipient_standing;
 mod settle_escrow;
@@ -34,12 +38,14 @@ mod spending;
 // The framework's macros look for what they generate beside each accounts struct at the root of the crate.
 #[allow(ambiguous_glob_reexports)]
 pub use {
-    accept_authority::*, approve_payment::*, check_payment::*, close_approval::*, close_policy::*,
-    close_wallet::*, create_escrow::*, create_policy::*, create_wallet::*, dispute_escrow::*,
-    execute_payment::*, freeze_wallet::*, fund_wallet::*, initialize_org::*, register_recipient::*,
-    settle_escrow::*, update_org::*, update_policy::*, update_wallet::*, withdraw::*, withdraw_reserve::*,
-    write_allowlist::*,
+    accept_authority::*, approve_payment::*, check_payment::*, close_allowlist::*, close_approval::*,
+    close_policy::*, close_wallet::*, create_escrow::*, create_policy::*, create_wallet::*,
+    dispute_escrow::*, execute_payment::*, freeze_wallet::*, fund_wallet::*, initialize_org::*,
+    register_recipient::*, settle_escrow::*, update_org::*, update_policy::*, update_wallet::*, withdraw::*,
+    withdraw_reserve::*, write_allowlist::*,
 };
+
+pub use end::End;
 
 use agent_vault_policy::UnixTime;
 use anchor_lang::prelude::*;

@@ -11,18 +11,28 @@ use anchor_lang::prelude::*;
 /// authority (all zero when it has none), or the receiving address itself, for ever.
 ///
 /// # Errors
-/// [`VaultError::WrongReceiver`] when the receiving vault is not among the accounts.
+/// [`VaultError::ReceiverRequired`] and [`VaultError::WrongReceiver`] when the receiving vault is not among the accounts.
 pub fn receiver_key(escrow: &Escrow, receiver: Option<&UncheckedAccount>) -> Result<(Address, UnixTime)> {
     if escrow.receiver_is_vault == 0 {
         return Ok((escrow.receiver, UnixTime(i64::MAX)));
     }
-    let receiver = receiver.ok_or(VaultError::WrongReceiver)?;
+    let receiver = receiver.ok_or(VaultError::ReceiverRequired)?;
     require!(same_address(&escrow.receiver, receiver.address()), VaultError::WrongReceiver);
     let vault = live_or_archived(receiver.account())?;
     Ok((vault.session_authority, UnixTime(vault.session_expires_at)))
 }
 
-/// Checks that `signer` speaks for one side: the operator, the paying vault's live session authority, or the receiver.
+/// A side of an escrow.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// The vault that pays.
+    Requester,
+    /// Who is paid on completion.
+    Receiver,
+}
+
+/// The side that `signer` speaks for: the operator or the paying vault's live session authority for that vault, or the
+/// receiver for itself.
 ///
 /// # Errors
 /// [`VaultError::SessionExpired`] when it did until its time had passed; [`VaultError::Unauthorized`].
@@ -33,15 +43,15 @@ pub fn check_party(
     escrow: &Escrow,
     receiver: Option<&UncheckedAccount>,
     now: UnixTime,
-) -> Result<()> {
+) -> Result<Side> {
     let own = vault.is_session(signer, now);
     if matches!(own, Ok(true)) || same_address(&org.operator, signer) {
-        return Ok(());
+        return Ok(Side::Requester);
     }
     if let Ok((key, until)) = receiver_key(escrow, receiver) {
         if same_address(&key, signer) {
             require!(now < until, VaultError::SessionExpired);
-            return Ok(());
+            return Ok(Side::Receiver);
         }
     }
     own?;

@@ -21,7 +21,8 @@ pub struct RecipientStanding {
 /// Looks `address` up in the policy's allowlist and in what the organisation attests about it.
 ///
 /// # Errors
-/// [`VaultError::RecipientAccountRequired`], [`VaultError::WrongRecipientAccount`], [`VaultError::WrongAllowlist`].
+/// [`VaultError::RecipientAccountRequired`], [`VaultError::WrongRecipientAccount`], [`VaultError::AllowlistRequired`],
+/// [`VaultError::WrongAllowlist`].
 #[inline(never)]
 pub fn recipient_standing(
     policy: &Policy,
@@ -46,7 +47,7 @@ pub fn recipient_standing(
     };
     let mut listed = false;
     if policy.is_restricted() && !address_eq(&policy.allowlist, &NONE) {
-        let list = AllowlistAccount::load(*allowlist.ok_or(VaultError::WrongAllowlist)?.account())?;
+        let list = AllowlistAccount::load(*allowlist.ok_or(VaultError::AllowlistRequired)?.account())?;
         require!(address_eq(list.address(), &policy.allowlist), VaultError::WrongAllowlist);
         let entries = list.as_slice();
         listed = contains(entries, address.as_array())

@@ -7,7 +7,7 @@ use anchor_lang::prelude::*;
 /// See [`crate::agent_vault::refund_escrow`].
 ///
 /// # Errors
-/// [`VaultError::EscrowNotExpired`] and those of [`settle`].
+/// [`VaultError::EscrowDecided`], [`VaultError::EscrowNotExpired`] and those of [`settle`].
 pub fn handler(ctx: &mut Context<SettleEscrow>) -> Result<()> {
     let a = &mut ctx.accounts;
     let now = a.now()?;

@@ -4,7 +4,7 @@ use crate::{
     errors::VaultError,
     events::{emit_event, with_event_accounts, RecipientRegistered},
     instructions::clock,
-    state::{create_recipient, same_address, Org, Outlined, Recipient, Unloaded},
+    state::{create_recipient, recipient_address, same_address, Org, Outlined, Recipient, Unloaded},
     ID,
 };
 use agent_vault_policy::CATEGORIES;
@@ -33,7 +33,8 @@ with_event_accounts! {
 /// See [`crate::agent_vault::register_recipient`].
 ///
 /// What the operator registers opens nothing before the organisation's delay, so that the authority can see and correct it;
-/// what the authority registers counts at once. A registration is never closed: an address cannot shed its category.
+/// what the authority registers counts at once, whatever is registered there. A registration is never closed: an address
+/// cannot shed its category.
 ///
 /// # Errors
 /// [`VaultError::Unauthorized`], [`VaultError::UnknownCategory`], [`VaultError::WrongRecipientAccount`].
@@ -46,6 +47,7 @@ pub fn handler(
     require!(category < CATEGORIES, VaultError::UnknownCategory);
     let signer = ctx.accounts.signer.address();
     let view = *ctx.accounts.recipient.account();
+    let at = *view.address();
     let is_new = !view.owned_by(&ID);
     let is_authority = ctx.accounts.org.is_authority(signer);
     let may = is_authority || (is_new && ctx.accounts.org.is_operator(signer));
@@ -62,19 +64,18 @@ pub fn handler(
         )?;
     }
 
+    // The cluster's time: an organisation has no ledger. A vault whose own time is ahead sees the attestation earlier by as
+    // much as the clock stepped back, never by more.
     let now = clock()?.0;
     let delay = i64::try_from(ctx.accounts.org.attestation_delay).unwrap_or(i64::MAX);
     let effective_at = if is_authority { now } else { now.saturating_add(delay) };
     // SAFETY: the dispatcher has refused a second mutable reference to the account.
     let mut recipient = unsafe { Outlined::<Account<Recipient>>::load_mut(view) }?;
-    if is_new {
-        recipient.org = *ctx.accounts.org.address();
-        recipient.address = address;
-    }
-    // The program makes these accounts only at their addresses: one that names both is the right one.
-    let right = same_address(&recipient.org, ctx.accounts.org.address())
-        && same_address(&recipient.address, &address);
-    require!(right, VaultError::WrongRecipientAccount);
+    // Derived again, not taken from what the account says: the authority can repair whatever is there.
+    let expected = recipient_address(ctx.accounts.org.address(), &address);
+    require!(same_address(&expected, &at), VaultError::WrongRecipientAccount);
+    recipient.org = *ctx.accounts.org.address();
+    recipient.address = address;
     recipient.domain_hash = [0; 32];
     if let Some(digest) = &domain_digest {
         // Hashed here: an operator that could choose these bytes freely would choose those of a listed address.

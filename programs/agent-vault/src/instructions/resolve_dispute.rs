@@ -8,7 +8,8 @@ use anchor_lang::prelude::*;
 /// See [`crate::agent_vault::resolve_dispute`].
 ///
 /// # Errors
-/// [`VaultError::Unauthorized`], [`VaultError::EscrowNotDisputed`], [`VaultError::EscrowAmountExceeded`] and those of
+/// [`VaultError::Unauthorized`], [`VaultError::EscrowDecided`], [`VaultError::EscrowNotDisputed`],
+/// [`VaultError::EscrowAmountExceeded`] and those of
 /// [`settle`].
 pub fn handler(ctx: &mut Context<SettleEscrow>, released: u64) -> Result<()> {
     let a = &mut ctx.accounts;

@@ -7,11 +7,14 @@ use crate::{
     state::{same_address, Escrow, Org, Outlined, Vault},
     token::{self, Association, Transfer},
 };
-use agent_vault_policy::{escrow::Settlement, UnixTime, Usdc};
+use agent_vault_policy::{
+    escrow::{Outcome, Settlement},
+    UnixTime, Usdc,
+};
 use anchor_lang::{prelude::*, programs::AssociatedToken};
 
 with_event_accounts! {
-    /// Accounts of `complete_escrow`, `refund_escrow` and `resolve_dispute`.
+    /// Accounts of `complete_escrow`, `refund_escrow`, `resolve_dispute` and `collect_escrow`.
     #[derive(Accounts)]
     pub struct SettleEscrow {
         /// Pays for the receiver's token account when it does not exist.
@@ -38,7 +41,8 @@ with_event_accounts! {
         /// Its token account.
         #[account(mut, constraint = same_address(&escrow.tokens, escrow_tokens.address()) @ VaultError::WrongTokenAccount)]
         pub escrow_tokens: UncheckedAccount,
-        /// Paid the rent. Not required to be writable: a payer that can hold no money any more stops no settlement.
+        /// Paid the rent, gets it back. Not required to be writable here, because the runtime passes a program read-only and
+        /// a payer that became one stops no settlement: see [`close_if_paid`].
         #[cfg_attr(feature = "idl-build", account(mut))]
         #[account(constraint = same_address(&escrow.payer, rent_receiver.address()) @ VaultError::WrongRentReceiver)]
         pub rent_receiver: UncheckedAccount,
@@ -69,86 +73,156 @@ impl SettleEscrow {
 
 /// Pays both sides, gives back to the ledger what was charged and not released, and closes the escrow's accounts.
 ///
-/// Freeze, pause and policy do not count here: what is locked always comes out.
+/// Freeze, pause and policy do not count here: what is locked always comes out. Of a split, a side that cannot be paid
+/// (its token account is frozen, or no longer its own) does not keep the other from its share: its own stays in the
+/// escrow, which anyone has paid out later.
 ///
 /// # Errors
-/// [`VaultError::WrongReceiver`] and [`VaultError::WrongTokenAccount`] when something is released and the receiver's
-/// token account is not there or not its own.
+/// [`VaultError::ReceiverRequired`], [`VaultError::WrongReceiver`] and [`VaultError::WrongTokenAccount`] when something is
+/// released and the receiver's token account is not there or not its own.
 #[inline(never)]
 pub fn settle(a: &mut SettleEscrow, settlement: &Settlement, now: UnixTime) -> Result<EscrowSettled> {
-    let token_program = a.org.token_program;
-    let held = token::balance(a.escrow_tokens.account(), &token_program)?;
-    // The escrow holds its amount, and what strangers sent it: that goes back, too.
-    let released = settlement.released.0.min(held);
-    let rest = held.saturating_sub(released);
+    let Settlement { outcome, released: Usdc(released), refunded: Usdc(refunded) } = *settlement;
+    a.escrow.outcome = outcome as u8;
+    a.escrow.released = released;
+    a.escrow.receiver_owed = u8::from(released > 0);
+    a.escrow.vault_owed = u8::from(refunded > 0);
     if released > 0 {
-        prepare_receiver(a)?;
-        pay(a, released, true)?;
+        make_receiver_tokens(a)?;
     }
-    if rest > 0 {
-        pay(a, rest, false)?;
-    }
-    let refunded = a.escrow.amount.saturating_sub(released);
+    pay_sides(a, outcome == Outcome::Split)?;
     let place = a.escrow.place();
     a.vault.ledger.as_policy_mut().credit(place, Usdc(refunded));
-    a.vault.open_escrows = a.vault.open_escrows.checked_sub(1).ok_or(VaultError::Overflow)?;
 
-    let receiver_balance = match &a.receiver_tokens {
-        Some(tokens) if released > 0 => token::balance(tokens.account(), &token_program)?,
-        _ => 0,
-    };
+    let receiver_paid = released > 0 && a.escrow.receiver_owed == 0;
     let event = EscrowSettled {
         org: a.escrow.org,
         vault: a.escrow.vault,
         escrow: *a.escrow.address(),
         receiver: a.escrow.receiver,
         output_hash: [0; 32],
+        reference: a.escrow.reference,
         sequence: a.vault.next_sequence()?,
         amount: a.escrow.amount,
         released,
         refunded,
-        vault_balance: token::balance(a.vault_tokens.account(), &token_program)?,
-        receiver_balance,
+        vault_balance: token::balance(a.vault_tokens.account(), &a.org.token_program)?,
+        receiver_balance: receiver_balance(a, receiver_paid)?,
         timestamp: now.0,
-        outcome: settlement.outcome as u8,
+        outcome: a.escrow.outcome,
         proof_kind: 0,
         receiver_is_vault: a.escrow.receiver_is_vault,
-        reserved: [0; 5],
+        receiver_owed: a.escrow.receiver_owed,
+        vault_owed: a.escrow.vault_owed,
+        reserved: [0; 3],
     };
-    let end = a.escrow.seed_end();
-    token::close(&token_program, a.escrow_tokens.account(), a.escrow.account(), &a.escrow.signer_seeds(&end));
-    // An address that became a program's, or a program, may be unable to take money; then the vault takes it.
-    let payer_can = a.rent_receiver.account().owned_by(&System::id());
-    let destination = if payer_can { *a.rent_receiver.account() } else { *a.vault.account() };
-    a.escrow.close(destination)?;
+    close_if_paid(a)?;
     Ok(event)
 }
 
-/// Makes the receiver's token account where it is missing, at the caller's cost, and checks that it is the receiver's.
-fn prepare_receiver(a: &mut SettleEscrow) -> Result<()> {
-    let tokens = a.receiver_tokens.as_ref().ok_or(VaultError::WrongReceiver)?;
+/// The balance of the receiver's token account, when it was paid.
+///
+/// # Errors
+/// [`VaultError::NotATokenAccount`].
+pub fn receiver_balance(a: &SettleEscrow, paid: bool) -> Result<u64> {
+    match &a.receiver_tokens {
+        Some(tokens) if paid => token::balance(tokens.account(), &a.org.token_program),
+        _ => Ok(0),
+    }
+}
+
+/// Makes the receiver's token account where it is missing, at the caller's cost.
+///
+/// # Errors
+/// [`VaultError::ReceiverRequired`], [`VaultError::WrongReceiver`], [`VaultError::WrongTokenAccount`].
+pub fn make_receiver_tokens(a: &SettleEscrow) -> Result<()> {
+    let tokens = a.receiver_tokens.as_ref().ok_or(VaultError::ReceiverRequired)?;
     require!(same_address(&a.escrow.receiver_tokens, tokens.address()), VaultError::WrongTokenAccount);
-    if tokens.account().owned_by(&System::id()) {
-        let (Some(payer), Some(receiver)) = (&a.payer, &a.receiver) else {
-            return Err(VaultError::WrongReceiver.into());
-        };
-        require!(same_address(&a.escrow.receiver, receiver.address()), VaultError::WrongReceiver);
-        let (Some(program), Some(system)) = (&a.associated_token_program, &a.system_program) else {
-            return Err(VaultError::WrongTokenProgram.into());
-        };
-        token::associate(Association {
-            payer: payer.account(),
-            tokens: tokens.account(),
-            owner: receiver.account(),
-            mint: a.mint.account(),
-            token_program: a.token_program.account(),
-            associated_token_program: program.address(),
-            system_program: system.account(),
-        })?;
+    if !tokens.account().owned_by(&System::id()) {
+        return Ok(());
+    }
+    let (Some(payer), Some(receiver), Some(program), Some(system)) =
+        (&a.payer, &a.receiver, &a.associated_token_program, &a.system_program)
+    else {
+        return Err(VaultError::ReceiverRequired.into());
+    };
+    require!(same_address(&a.escrow.receiver, receiver.address()), VaultError::WrongReceiver);
+    token::associate(Association {
+        payer: payer.account(),
+        tokens: tokens.account(),
+        owner: receiver.account(),
+        mint: a.mint.account(),
+        token_program: a.token_program.account(),
+        associated_token_program: program.address(),
+        system_program: system.account(),
+    })
+}
+
+/// Pays each side that is owed something. `leaves` a side that cannot be paid its share; otherwise nothing is paid then.
+///
+/// The last side to be paid gets all that the escrow holds: what strangers sent it, too. So on completion the receiver is
+/// the only one, and nobody stops it with a millionth of a dollar for a vault whose token account is frozen.
+///
+/// # Errors
+/// [`VaultError::WrongTokenAccount`] when the receiver's token account is not its own.
+pub fn pay_sides(a: &mut SettleEscrow, leaves: bool) -> Result<()> {
+    let held = token::balance(a.escrow_tokens.account(), &a.org.token_program)?;
+    let share = a.escrow.released.min(held);
+    if a.escrow.receiver_owed != 0 && can_pay_receiver(a, leaves)? {
+        let amount = if a.escrow.vault_owed == 0 { held } else { share };
+        pay(a, amount, true)?;
+        a.escrow.receiver_owed = 0;
+    }
+    if a.escrow.vault_owed != 0 && can_pay_vault(a, leaves)? {
+        let kept = if a.escrow.receiver_owed == 0 { 0 } else { share };
+        let left = token::balance(a.escrow_tokens.account(), &a.org.token_program)?;
+        pay(a, left.saturating_sub(kept), false)?;
+        a.escrow.vault_owed = 0;
+    }
+    Ok(())
+}
+
+fn can_pay_receiver(a: &SettleEscrow, leaves: bool) -> Result<bool> {
+    let Some(tokens) = &a.receiver_tokens else {
+        return Ok(false);
+    };
+    require!(same_address(&a.escrow.receiver_tokens, tokens.address()), VaultError::WrongTokenAccount);
+    if leaves {
+        return token::can_be_paid(tokens.account(), &a.org.token_program, &a.escrow.receiver);
     }
     let owner = token::read(tokens.account(), &a.org.token_program)?.owner;
     require!(same_address(&owner, &a.escrow.receiver), VaultError::WrongTokenAccount);
-    Ok(())
+    Ok(true)
+}
+
+fn can_pay_vault(a: &SettleEscrow, leaves: bool) -> Result<bool> {
+    if !leaves {
+        return Ok(true);
+    }
+    token::can_be_paid(a.vault_tokens.account(), &a.org.token_program, a.vault.address())
+}
+
+/// Closes the escrow's accounts once neither side is owed anything.
+///
+/// # Errors
+/// `ConstraintMut` when the account that paid the rent was passed read-only: it is paid unless it became a program, which
+/// can take no lamports; the vault takes them then, and they leave it with [`crate::state::sweep`].
+pub fn close_if_paid(a: &mut SettleEscrow) -> Result<()> {
+    if a.escrow.receiver_owed != 0 || a.escrow.vault_owed != 0 {
+        return Ok(());
+    }
+    a.vault.open_escrows = a.vault.open_escrows.checked_sub(1).ok_or(VaultError::Overflow)?;
+    let end = a.escrow.seed_end();
+    token::close(
+        &a.org.token_program,
+        a.escrow_tokens.account(),
+        a.escrow.account(),
+        &a.escrow.signer_seeds(&end),
+    );
+    let payer = a.rent_receiver.account();
+    let destination = if payer.executable() { *a.vault.account() } else { *payer };
+    require!(destination.is_writable(), ErrorCode::ConstraintMut);
+    a.escrow.close(destination)
 }
 
 /// Moves money out of the escrow: to the receiver, or back to the vault.

@@ -56,7 +56,8 @@ pub struct Allowed {
 /// # Errors
 /// The error of the rule that refuses, with a [`PolicyViolation`] logged; [`VaultError::ZeroAmount`],
 /// [`VaultError::PaymentToSelf`], [`VaultError::Unauthorized`], [`VaultError::SessionExpired`],
-/// [`VaultError::WrongApproval`], [`VaultError::WrongRentReceiver`] and those of [`recipient_standing`].
+/// [`VaultError::WrongApproval`], [`VaultError::ApprovalOutdated`], [`VaultError::ApprovalExpired`],
+/// [`VaultError::RentReceiverRequired`], [`VaultError::WrongRentReceiver`] and those of [`recipient_standing`].
 #[inline(never)]
 pub fn judge(spending: &Spending) -> Result<Allowed> {
     let Spending { org, policy, vault, recipient, amount, .. } = *spending;
@@ -68,16 +69,17 @@ pub fn judge(spending: &Spending) -> Result<Allowed> {
     let approved = match spending.approval {
         None => false,
         Some(approval) => {
-            let receiver = spending.approval_rent_receiver.ok_or(VaultError::WrongRentReceiver)?;
+            let receiver = spending.approval_rent_receiver.ok_or(VaultError::RentReceiverRequired)?;
             require!(address_eq(&approval.payer, receiver.address()), VaultError::WrongRentReceiver);
             let fits = address_eq(&approval.recipient, recipient)
-                && address_eq(&approval.operator, &org.operator)
                 && approval.amount == amount
-                && approval.for_escrow == u8::from(spending.escrow)
-                && address_eq(&approval.policy, &vault.policy)
-                && approval.policy_version == policy.version
-                && now < UnixTime(approval.expires_at);
+                && approval.for_escrow == u8::from(spending.escrow);
             require!(fits, VaultError::WrongApproval);
+            let current = address_eq(&approval.operator, &org.operator)
+                && address_eq(&approval.policy, &vault.policy)
+                && approval.policy_version == policy.version;
+            require!(current, VaultError::ApprovalOutdated);
+            require!(now < UnixTime(approval.expires_at), VaultError::ApprovalExpired);
             true
         }
     };

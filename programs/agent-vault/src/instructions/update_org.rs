@@ -24,10 +24,12 @@ pub struct OrgChanges {
     pub attestation_delay: Option<u64>,
     /// Stops or lets go on payments, escrow creation and funding.
     pub paused: Option<bool>,
+    /// Only the authority attaches policies to vaults.
+    pub authority_attaches: Option<bool>,
 }
 
 impl OrgChanges {
-    /// Nothing but a pause, which the operator may call too.
+    /// Nothing but a pause, which the operator may call too, and which never waits for a sequence.
     fn only_pauses(&self) -> bool {
         self.paused == Some(true)
             && self.pending_authority.is_none()
@@ -36,6 +38,7 @@ impl OrgChanges {
             && self.verifier.is_none()
             && self.operator_daily_limit.is_none()
             && self.attestation_delay.is_none()
+            && self.authority_attaches.is_none()
     }
 }
 
@@ -54,12 +57,17 @@ with_event_accounts! {
 /// See [`crate::agent_vault::update_org`].
 ///
 /// # Errors
-/// [`VaultError::Unauthorized`].
-pub fn handler(ctx: &mut Context<UpdateOrg>, changes: OrgChanges) -> Result<()> {
+/// [`VaultError::Unauthorized`], [`VaultError::SequenceMismatch`].
+pub fn handler(
+    ctx: &mut Context<UpdateOrg>,
+    changes: OrgChanges,
+    expected_sequence: Option<u64>,
+) -> Result<()> {
     let signer = ctx.accounts.signer.address();
     let org = &mut ctx.accounts.org;
-    let may = org.is_authority(signer) || (org.is_operator(signer) && changes.only_pauses());
-    require!(may, VaultError::Unauthorized);
+    let pauses = changes.only_pauses();
+    require!(org.is_authority(signer) || (org.is_operator(signer) && pauses), VaultError::Unauthorized);
+    require!(pauses || expected_sequence == Some(org.sequence), VaultError::SequenceMismatch);
     replace(&mut org.pending_authority, &changes.pending_authority);
     replace(&mut org.operator, &changes.operator);
     replace(&mut org.arbiter, &changes.arbiter);
@@ -67,6 +75,7 @@ pub fn handler(ctx: &mut Context<UpdateOrg>, changes: OrgChanges) -> Result<()> 
     org.operator_daily_limit = changes.operator_daily_limit.unwrap_or(org.operator_daily_limit);
     org.attestation_delay = changes.attestation_delay.unwrap_or(org.attestation_delay);
     org.paused = changes.paused.map_or(org.paused, u8::from);
+    org.authority_attaches = changes.authority_attaches.map_or(org.authority_attaches, u8::from);
     let sequence = org.next_sequence()?;
     emit_event!(
         ctx,
@@ -82,7 +91,8 @@ pub fn handler(ctx: &mut Context<UpdateOrg>, changes: OrgChanges) -> Result<()> 
             operator_daily_limit: org.operator_daily_limit,
             attestation_delay: org.attestation_delay,
             paused: org.paused,
-            reserved: [0; 7],
+            authority_attaches: org.authority_attaches,
+            reserved: [0; 6],
         }
     );
     Ok(())

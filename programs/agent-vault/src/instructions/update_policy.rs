@@ -1,9 +1,12 @@
 //! Replaces the rules of a policy.
 
+use super::close_policy::close_list;
 use crate::{
     errors::VaultError,
     events::{emit_borsh_event, with_event_accounts, PolicyUpdated},
-    state::{same_address, AllowlistAccount, Org, Outlined, Policy, PolicyRules, NONE},
+    state::{
+        same_address, AllowlistAccount, AllowlistDigest, Org, Outlined, Policy, PolicyRules, Unloaded, NONE,
+    },
 };
 use anchor_lang::prelude::*;
 
@@ -22,8 +25,8 @@ with_event_accounts! {
             constraint = same_address(&policy.org, org.address()) @ VaultError::WrongOrg,
             constraint = policy.immutable == 0 @ VaultError::PolicyImmutable)]
         pub policy: Outlined<Account<Policy>>,
-        /// A sealed list to be put in force.
-        pub new_allowlist: Option<Outlined<AllowlistAccount>>,
+        /// A sealed list to be put in force; checked in the handler.
+        pub new_allowlist: Option<Unloaded<AllowlistAccount>>,
         /// The list in force, to be closed because another takes its place or none does.
         #[account(mut)]
         pub old_allowlist: Option<Outlined<AllowlistAccount>>,
@@ -37,42 +40,51 @@ with_event_accounts! {
 ///
 /// # Errors
 /// [`VaultError::VersionMismatch`], [`VaultError::UnknownCategory`], [`VaultError::WrongAllowlist`],
-/// [`VaultError::AllowlistNotSealed`], [`VaultError::WrongRentReceiver`].
-pub fn handler(ctx: &mut Context<UpdatePolicy>, expected_version: u64, rules: PolicyRules) -> Result<()> {
+/// [`VaultError::AllowlistRequired`], [`VaultError::AllowlistNotSealed`], [`VaultError::AllowlistMismatch`] and those of
+/// [`close_list`].
+pub fn handler(
+    ctx: &mut Context<UpdatePolicy>,
+    expected_version: u64,
+    rules: PolicyRules,
+    digest: Option<AllowlistDigest>,
+) -> Result<()> {
     let UpdatePolicy { org, policy, new_allowlist, old_allowlist, rent_receiver, .. } = &mut ctx.accounts;
     require!(policy.version == expected_version, VaultError::VersionMismatch);
     let previous = policy.values();
     let previous_allowlist = policy.allowlist;
     policy.set_rules(&rules)?;
-    policy.version = policy.version.checked_add(1).ok_or(VaultError::Overflow)?;
+    let sequence = org.next_sequence()?;
+    policy.version = sequence;
 
     // A new list takes the place of the one in force; without restriction there is no list.
-    if let Some(list) = new_allowlist {
-        let next = policy.allowlist_version.checked_add(1).ok_or(VaultError::Overflow)?;
-        let fits = rules.restricted && same_address(&list.policy, policy.address()) && list.version == next;
+    require!(new_allowlist.is_some() == digest.is_some(), VaultError::AllowlistRequired);
+    if let (Some(list), Some(digest)) = (new_allowlist, digest) {
+        let list = AllowlistAccount::load(**list)?;
+        let fits = rules.restricted
+            && same_address(&list.policy, policy.address())
+            && list.version == policy.next_allowlist_version;
         require!(fits, VaultError::WrongAllowlist);
         require!(list.sealed != 0, VaultError::AllowlistNotSealed);
+        require!(digest.is_of(list.as_slice()), VaultError::AllowlistMismatch);
         policy.allowlist = *list.address();
-        policy.allowlist_version = next;
+        policy.next_allowlist_version = sequence;
     } else if !rules.restricted {
         policy.allowlist = NONE;
     }
 
     let replaced =
         !same_address(&previous_allowlist, &policy.allowlist) && !same_address(&previous_allowlist, &NONE);
-    require!(replaced == old_allowlist.is_some(), VaultError::WrongAllowlist);
+    require!(!replaced || old_allowlist.is_some(), VaultError::AllowlistRequired);
     if let Some(list) = old_allowlist {
-        require!(same_address(list.address(), &previous_allowlist), VaultError::WrongAllowlist);
-        let receiver = rent_receiver.as_ref().ok_or(VaultError::WrongRentReceiver)?;
-        require!(same_address(&list.payer, receiver.address()), VaultError::WrongRentReceiver);
-        list.close(*receiver.account())?;
+        let right = replaced && same_address(list.address(), &previous_allowlist);
+        require!(right, VaultError::WrongAllowlist);
+        close_list(list, rent_receiver.as_ref())?;
     }
 
     let event = PolicyUpdated {
         org: *org.address(),
         policy: *policy.address(),
-        sequence: org.next_sequence()?,
-        version: policy.version,
+        sequence,
         previous,
         rules,
         previous_allowlist,

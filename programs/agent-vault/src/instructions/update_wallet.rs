@@ -19,6 +19,9 @@ with_event_accounts! {
         /// The vault.
         #[account(mut, constraint = same_address(&vault.org, org.address()) @ VaultError::WrongOrg)]
         pub vault: Outlined<Account<Vault>>,
+        /// The organisation's authority, where only it attaches policies.
+        #[account(address = org.authority @ VaultError::Unauthorized)]
+        pub authority: Option<Signer>,
         /// The policy attached; given when another takes its place.
         #[account(mut, address = vault.policy @ VaultError::WrongPolicy)]
         pub policy: Option<Outlined<Account<Policy>>>,
@@ -31,17 +34,18 @@ with_event_accounts! {
 /// See [`crate::agent_vault::update_wallet`].
 ///
 /// # Errors
-/// [`VaultError::WrongPolicy`] when only one of the two policies is given.
+/// [`VaultError::PolicyRequired`] when only one of the two policies is given; [`VaultError::AuthorityRequired`].
 pub fn handler(ctx: &mut Context<UpdateWallet>, session: Option<Session>) -> Result<()> {
-    let UpdateWallet { vault, policy, new_policy, .. } = &mut ctx.accounts;
+    let UpdateWallet { org, authority, vault, policy, new_policy, .. } = &mut ctx.accounts;
     match (policy, new_policy) {
         (None, None) => {}
         (Some(policy), Some(new_policy)) => {
+            org.check_attaching(authority.as_ref())?;
             policy.detach()?;
             new_policy.attach()?;
             vault.policy = *new_policy.address();
         }
-        _ => return Err(VaultError::WrongPolicy.into()),
+        _ => return Err(VaultError::PolicyRequired.into()),
     }
     if let Some(session) = session {
         vault.set_session(&session);

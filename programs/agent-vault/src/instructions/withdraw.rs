@@ -3,7 +3,9 @@
 use crate::{
     errors::VaultError,
     events::{emit_event, with_event_accounts, WalletWithdrawn},
-    state::{count_change, live_or_archived, same_address, seeds, ArchivedVault, Org, Outlined, Unloaded},
+    state::{
+        count_change, live_or_archived, same_address, seeds, sweep, ArchivedVault, Org, Outlined, Unloaded,
+    },
     token::{self, Transfer},
 };
 use anchor_lang::prelude::*;
@@ -32,6 +34,9 @@ with_event_accounts! {
         /// The organisation's token program.
         #[account(address = org.token_program @ VaultError::WrongTokenProgram)]
         pub token_program: UncheckedAccount,
+        /// Paid the vault's rent: gets the lamports that the vault holds above its rent exemption.
+        #[account(mut, unsafe(dup))]
+        pub rent_receiver: Option<UncheckedAccount>,
     }
 }
 
@@ -39,7 +44,7 @@ with_event_accounts! {
 ///
 /// # Errors
 /// [`VaultError::WrongVault`], [`VaultError::WrongOrg`], [`VaultError::WrongTokenAccount`],
-/// [`VaultError::ZeroAmount`], [`VaultError::InsufficientBalance`].
+/// [`VaultError::ZeroAmount`], [`VaultError::InsufficientBalance`], [`VaultError::WrongRentReceiver`].
 pub fn handler(ctx: &mut Context<Withdraw>, amount: Option<u64>, reference: [u8; 16]) -> Result<()> {
     let a = &mut ctx.accounts;
     let mut view = *a.vault.account();
@@ -75,6 +80,10 @@ pub fn handler(ctx: &mut Context<Withdraw>, amount: Option<u64>, reference: [u8;
         reserve_balance: token::balance(a.reserve_tokens.account(), &token_program)?,
         reference,
     };
+    if let Some(receiver) = &a.rent_receiver {
+        require!(same_address(&vault.payer, receiver.address()), VaultError::WrongRentReceiver);
+        sweep(&mut view, receiver.account())?;
+    }
     emit_event!(ctx, event);
     Ok(())
 }

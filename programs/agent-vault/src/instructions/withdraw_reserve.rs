@@ -36,9 +36,15 @@ with_event_accounts! {
 /// See [`crate::agent_vault::withdraw_reserve`]. A pause does not stop it.
 ///
 /// # Errors
-/// [`VaultError::ZeroAmount`], [`VaultError::ReserveInsufficient`].
-pub fn handler(ctx: &mut Context<WithdrawReserve>, amount: Option<u64>, reference: [u8; 16]) -> Result<()> {
+/// [`VaultError::SequenceMismatch`], [`VaultError::ZeroAmount`], [`VaultError::ReserveInsufficient`].
+pub fn handler(
+    ctx: &mut Context<WithdrawReserve>,
+    amount: Option<u64>,
+    reference: [u8; 16],
+    expected_sequence: u64,
+) -> Result<()> {
     let a = &mut ctx.accounts;
+    require!(a.org.sequence == expected_sequence, VaultError::SequenceMismatch);
     let token_program = a.org.token_program;
     let balance = token::balance(a.reserve_tokens.account(), &token_program)?;
     let amount = amount.unwrap_or(balance);

@@ -20,9 +20,9 @@ with_event_accounts! {
         /// Pays the rent. When the list is closed it goes to who paid for the first chunk.
         #[account(mut, unsafe(dup))]
         pub payer: Signer,
-        /// The organisation's authority.
-        #[account(address = org.authority @ VaultError::Unauthorized)]
-        pub authority: Signer,
+        /// The organisation's operator or authority. What is written counts only once the authority names its digest.
+        #[account(constraint = org.is_operator(writer.address()) || org.is_authority(writer.address()) @ VaultError::Unauthorized)]
+        pub writer: Signer,
         /// The organisation.
         #[account(mut)]
         pub org: Outlined<Account<Org>>,
@@ -31,7 +31,7 @@ with_event_accounts! {
             constraint = same_address(&policy.org, org.address()) @ VaultError::WrongOrg,
             constraint = policy.immutable == 0 @ VaultError::PolicyImmutable)]
         pub policy: Outlined<Account<Policy>>,
-        /// The list: of the version after the one in force. Made by its first chunk; the address is checked in the handler.
+        /// The policy's next list. Made by its first chunk; the address is checked in the handler.
         #[account(mut)]
         pub allowlist: UncheckedAccount,
         /// Makes the account.
@@ -42,15 +42,15 @@ with_event_accounts! {
 /// See [`crate::agent_vault::write_allowlist`].
 ///
 /// # Errors
-/// [`VaultError::WrongAllowlist`], [`VaultError::AllowlistGap`], [`VaultError::AllowlistTooLong`],
-/// [`VaultError::AllowlistUnsorted`].
+/// [`VaultError::WrongAllowlist`], [`VaultError::AllowlistSealed`], [`VaultError::AllowlistGap`],
+/// [`VaultError::AllowlistTooLong`], [`VaultError::AllowlistUnsorted`].
 pub fn handler(
     ctx: &mut Context<WriteAllowlist>,
     offset: u32,
     entries: Vec<Entry>,
     seal: bool,
 ) -> Result<()> {
-    let version = ctx.accounts.policy.allowlist_version.checked_add(1).ok_or(VaultError::Overflow)?;
+    let version = ctx.accounts.policy.next_allowlist_version;
     let policy = ctx.accounts.policy.address();
     let mut view = *ctx.accounts.allowlist.account();
     let version_seed = version.to_le_bytes();
@@ -80,12 +80,12 @@ pub fn handler(
     // The program makes lists only at their addresses: one that names policy and version is the right one.
     let right = same_address(&list.policy, policy) && list.version == version;
     require!(right, VaultError::WrongAllowlist);
+    require!(list.sealed == 0, VaultError::AllowlistSealed);
     if offset == 0 {
-        // The first chunk starts the list again. The one in force has an older version, so it is never this one.
+        // The first chunk starts the list again. The one in force has another version, so it is never this one.
         list.clear();
-        list.sealed = 0;
     }
-    require!(list.len() == offset as usize && list.sealed == 0, VaultError::AllowlistGap);
+    require!(list.len() == offset as usize, VaultError::AllowlistGap);
     for entry in entries {
         let ascending = list.last().is_none_or(|last| follows(last, &entry));
         require!(ascending, VaultError::AllowlistUnsorted);

@@ -1,6 +1,6 @@
 //! The allowlist of a policy: sorted entries behind a header.
 
-use anchor_lang::{accounts::Slab, prelude::*};
+use anchor_lang::{accounts::Slab, prelude::*, IdlType};
 
 /// An address, or the SHA-256 of the SHA-256 of a lower-case domain.
 pub type Entry = [u8; 32];
@@ -20,12 +20,28 @@ pub struct Allowlist {
     pub payer: Address,
     /// Part of the address.
     pub version: u64,
-    /// One when complete.
+    /// One when complete: then nothing is written to it any more.
     pub sealed: u8,
     /// Bump of this address.
     pub bump: u8,
     /// Zero.
     pub reserved: [u8; 6],
+}
+
+/// What the authority agrees to when it puts a list in force that the operator may have written.
+#[derive(Clone, Copy, AnchorSerialize, AnchorDeserialize, IdlType)]
+pub struct AllowlistDigest {
+    /// Number of entries.
+    pub count: u32,
+    /// SHA-256 of the entries, one after the other.
+    pub hash: [u8; 32],
+}
+
+impl AllowlistDigest {
+    /// Whether these are the entries that were agreed to.
+    pub fn is_of(&self, entries: &[Entry]) -> bool {
+        entries.len() == self.count as usize && sha256(entries.as_flattened()) == self.hash
+    }
 }
 
 /// An allowlist with its entries.

@@ -25,7 +25,8 @@ pub mod proof {
     pub const ALL: u8 = 0b111;
 }
 
-/// An escrow that is not settled: settling closes the account. Its money is in a token account of its own.
+/// An escrow that is not settled: settling closes the account, once both sides have their share. Its money is in a token
+/// account of its own.
 #[account]
 pub struct Escrow {
     /// The organisation of the vault that pays.
@@ -44,6 +45,8 @@ pub struct Escrow {
     pub verifier: Address,
     /// Decides a dispute: the organisation's arbiter when the escrow was made.
     pub arbiter: Address,
+    /// Raised the dispute; all zero: nobody.
+    pub disputed_by: Address,
     /// SHA-256 of the task's description.
     pub task_hash: [u8; 32],
     /// SHA-256 of what the output's hash must be; see `has_output_commitment`.
@@ -60,6 +63,8 @@ pub struct Escrow {
     pub deadline: i64,
     /// Unix time of the dispute; zero: none.
     pub disputed_at: i64,
+    /// Of a decided escrow, the receiver's share in micro-USDC.
+    pub released: u64,
     /// Absolute number of the 15-minute slot of the vault's ledger that it was charged to.
     pub charged_slot: u64,
     /// End of the calendar month that it was charged to.
@@ -72,8 +77,15 @@ pub struct Escrow {
     pub receiver_is_vault: u8,
     /// Bump of this address.
     pub bump: u8,
-    /// Zero.
-    pub reserved: [u8; 4],
+    /// One when the dispute is the receiver's.
+    pub disputed_by_receiver: u8,
+    /// How the arbiter decided, as in the event; zero while undecided. A decided escrow is still here because a side could
+    /// not be paid.
+    pub outcome: u8,
+    /// One when the receiver's share waits to be collected.
+    pub receiver_owed: u8,
+    /// One when the vault's share waits to be collected.
+    pub vault_owed: u8,
 }
 
 impl Escrow {
@@ -83,6 +95,7 @@ impl Escrow {
             amount: Usdc(self.amount),
             deadline: UnixTime(self.deadline),
             disputed_at: (self.disputed_at != 0).then_some(UnixTime(self.disputed_at)),
+            decided: self.outcome != 0,
         }
     }
 

@@ -12,6 +12,9 @@ pub struct Org {
     pub creator: Address,
     /// SHA-256 of the organisation's id.
     pub org_hash: [u8; 32],
+    /// Genesis hash of the cluster, as its creator gave it; part of the messages that prove an escrow's completion. The
+    /// program cannot check it: clients compare it with their node's.
+    pub genesis_hash: [u8; 32],
     /// Sets policies and roles, lifts manual freezes, empties the reserve.
     pub authority: Address,
     /// Proposed as the next authority; none (all zero) when there is no proposal.
@@ -42,8 +45,10 @@ pub struct Org {
     pub decimals: u8,
     /// Bump of this address.
     pub bump: u8,
+    /// One when the operator attaches no policy without the authority's signature.
+    pub authority_attaches: u8,
     /// Zero.
-    pub reserved: [u8; 5],
+    pub reserved: [u8; 4],
 }
 
 impl Org {
@@ -65,6 +70,15 @@ impl Org {
         address_eq(&self.authority, signer)
     }
 
+    /// Checks that whoever attaches a policy may: under `authority_attaches` the authority signs, too.
+    ///
+    /// # Errors
+    /// [`VaultError::AuthorityRequired`].
+    pub fn check_attaching(&self, authority: Option<&Signer>) -> Result<()> {
+        require!(self.authority_attaches == 0 || authority.is_some(), VaultError::AuthorityRequired);
+        Ok(())
+    }
+
     /// Counts a change of the organisation.
     ///
     /// # Errors
@@ -73,7 +87,8 @@ impl Org {
         next_sequence(&mut self.sequence)
     }
 
-    /// Counts `amount` against the operator's daily limit.
+    /// Counts `amount` against the operator's daily limit. `now` is the cluster's time, as an organisation has no ledger: a
+    /// time before the window's newest slot counts as in that slot, so a clock that steps back makes no room.
     ///
     /// # Errors
     /// [`VaultError::OperatorLimitExceeded`] when any 24 hours would hold more than the limit.

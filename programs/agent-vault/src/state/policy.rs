@@ -1,5 +1,6 @@
 //! A policy: the values of the eight rules, shared by all vaults attached to it.
 
+use super::MAX_OPEN_ESCROWS;
 use crate::errors::VaultError;
 use agent_vault_policy::{rules::blocked_categories, Rules, UnixTime, Usdc};
 use alloc::vec::Vec;
@@ -16,10 +17,11 @@ pub struct Policy {
     pub payer: Address,
     /// Names the policy within the organisation.
     pub key: [u8; 16],
-    /// Counts the changes; starts at 1.
+    /// The organisation's sequence at its creation or last change. No two policies, nor two states of one, share it, not
+    /// even where a policy is closed and created anew under its key.
     pub version: u64,
-    /// Version of the newest allowlist that was in force; the next one has the next number.
-    pub allowlist_version: u64,
+    /// Version of the next allowlist, part of its address: the organisation's sequence when the one before it was used up.
+    pub next_allowlist_version: u64,
     /// Number of vaults attached.
     pub wallet_count: u64,
     /// Micro-USDC; see `flags`.
@@ -38,12 +40,14 @@ pub struct Policy {
     pub blocked_categories: u32,
     /// Which of the values count: a rule that is not set has its bit clear, never a value of zero.
     pub flags: u32,
+    /// Escrows that a vault may have open; see `flags`.
+    pub max_open_escrows: u32,
     /// One for a preset, which nobody can change.
     pub immutable: u8,
     /// Bump of this address.
     pub bump: u8,
     /// Zero.
-    pub reserved: [u8; 2],
+    pub reserved: [u8; 6],
 }
 
 /// The values of a policy's rules as instructions and events carry them. `None`: the rule is not set.
@@ -65,6 +69,8 @@ pub struct PolicyRules {
     pub blocked_categories: u32,
     /// Only listed recipients are paid; without a list nobody is.
     pub restricted: bool,
+    /// Most escrows that a vault may have open; `None`: [`super::MAX_OPEN_ESCROWS`], which no policy goes beyond.
+    pub max_open_escrows: Option<u32>,
 }
 
 impl PolicyRules {
@@ -78,6 +84,7 @@ impl PolicyRules {
         expiry: None,
         blocked_categories: 0,
         restricted: false,
+        max_open_escrows: None,
     };
 
     /// Appends the fields in Borsh, in their order.
@@ -90,6 +97,7 @@ impl PolicyRules {
         write_option(out, self.expiry.map(i64::cast_unsigned), 8);
         out.extend_from_slice(&self.blocked_categories.to_le_bytes());
         out.push(u8::from(self.restricted));
+        write_option(out, self.max_open_escrows.map(u64::from), 4);
     }
 }
 
@@ -118,6 +126,8 @@ pub mod flag {
     pub const EXPIRY: u32 = 32;
     /// Only listed recipients are paid.
     pub const RESTRICTED: u32 = 64;
+    /// `max_open_escrows` is set.
+    pub const MAX_OPEN_ESCROWS: u32 = 128;
 }
 
 impl Policy {
@@ -153,7 +163,14 @@ impl Policy {
             expiry: self.value(flag::EXPIRY, self.expiry),
             blocked_categories: self.blocked_categories,
             restricted: self.is_restricted(),
+            max_open_escrows: self.value(flag::MAX_OPEN_ESCROWS, self.max_open_escrows),
         }
+    }
+
+    /// Escrows that a vault may have open.
+    pub fn open_escrows_limit(&self) -> u32 {
+        let limit = self.value(flag::MAX_OPEN_ESCROWS, self.max_open_escrows);
+        limit.unwrap_or(MAX_OPEN_ESCROWS).min(MAX_OPEN_ESCROWS)
     }
 
     /// Takes over `rules` whole.
@@ -170,6 +187,7 @@ impl Policy {
         self.require_co_sign = self.take(flag::REQUIRE_CO_SIGN, rules.require_co_sign);
         self.expiry = self.take(flag::EXPIRY, rules.expiry);
         self.blocked_categories = rules.blocked_categories;
+        self.max_open_escrows = self.take(flag::MAX_OPEN_ESCROWS, rules.max_open_escrows);
         if rules.restricted {
             self.flags |= flag::RESTRICTED;
         }
@@ -227,22 +245,24 @@ pub mod presets {
     #[constant]
     pub const LOCKED_KEY: &[u8; 16] = b"pol_locked\0\0\0\0\0\0";
 
-    const fn limits(per_tx: u64, per_day: u64, per_month: u64, velocity: u32) -> PolicyRules {
+    const fn limits(per_tx: u64, per_day: u64, per_month: u64, velocity: u32, escrows: u32) -> PolicyRules {
         PolicyRules {
             max_per_tx: Some(per_tx.saturating_mul(USDC)),
             max_per_day: Some(per_day.saturating_mul(USDC)),
             max_per_month: Some(per_month.saturating_mul(USDC)),
             velocity_cap: Some(velocity),
+            max_open_escrows: Some(escrows),
             ..PolicyRules::OPEN
         }
     }
 
-    /// 10, 50 and 500 USDC per payment, day and month; 10 payments an hour.
-    pub const CONSERVATIVE: PolicyRules = limits(10, 50, 500, 10);
-    /// 100, 500 and 5,000 USDC; 60 payments an hour.
-    pub const MODERATE: PolicyRules = limits(100, 500, 5_000, 60);
-    /// 1,000, 10,000 and 100,000 USDC; 600 payments an hour.
-    pub const PERMISSIVE: PolicyRules = limits(1_000, 10_000, 100_000, 600);
-    /// No payment at all.
-    pub const LOCKED: PolicyRules = PolicyRules { max_per_tx: Some(0), ..PolicyRules::OPEN };
+    /// 10, 50 and 500 USDC per payment, day and month; 10 payments an hour; 8 open escrows.
+    pub const CONSERVATIVE: PolicyRules = limits(10, 50, 500, 10, 8);
+    /// 100, 500 and 5,000 USDC; 60 payments an hour; 32 open escrows.
+    pub const MODERATE: PolicyRules = limits(100, 500, 5_000, 60, 32);
+    /// 1,000, 10,000 and 100,000 USDC; 600 payments an hour; 64 open escrows.
+    pub const PERMISSIVE: PolicyRules = limits(1_000, 10_000, 100_000, 600, 64);
+    /// No payment and no escrow at all.
+    pub const LOCKED: PolicyRules =
+        PolicyRules { max_per_tx: Some(0), max_open_escrows: Some(0), ..PolicyRules::OPEN };
 }

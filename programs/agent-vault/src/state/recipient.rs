@@ -4,7 +4,7 @@ use super::{create_seeded, space_of, Seeded};
 use crate::{errors::VaultError, ID};
 use anchor_lang::{address_eq, bytemuck, prelude::*, Discriminator};
 
-/// Category and domain of a recipient, as the operator attests them. Never closed.
+/// Category and domain of a recipient, as operator or authority attest them. Never closed.
 #[account]
 pub struct Recipient {
     /// The organisation that attests.
@@ -24,13 +24,14 @@ pub struct Recipient {
     pub reserved: [u8; 6],
 }
 
-/// The seed under which an organisation keeps the Recipient account of `address`: the address without the highest bit of
+/// The seed under which an organisation keeps the Recipient account of `address`: its SHA-256 without the highest bit of
 /// each byte, because the system program wants text.
 ///
-/// 224 bits tell addresses apart: nobody finds a key whose address shares them with another one.
+/// The hash keeps addresses apart: of the address itself, another one with a flipped bit would share the seed, and 224
+/// bits of a hash collide for nobody.
 fn seed_of(address: &Address) -> [u8; 32] {
     const TEXT: u64 = 0x7f7f_7f7f_7f7f_7f7f;
-    let words: [u64; 4] = bytemuck::cast(address.to_bytes());
+    let words: [u64; 4] = bytemuck::cast(sha256(address.as_ref()));
     bytemuck::cast(words.map(|word| word & TEXT))
 }
 

@@ -48,7 +48,8 @@ pub fn create_seeded(made: &Seeded) -> Result<()> {
             InstructionAccount::writable_signer(payer.address()),
             InstructionAccount::writable(account.address()),
         ];
-        invoke(&system, &data, &metas, &[payer, account], &[]);
+        // SAFETY: nothing is written but lamports.
+        unsafe { invoke(&system, &data, &metas, &[payer, account], &[]) }
     }
     let mut data = Vec::with_capacity(116);
     data.extend_from_slice(&ALLOCATE_WITH_SEED.to_le_bytes());
@@ -61,6 +62,7 @@ pub fn create_seeded(made: &Seeded) -> Result<()> {
         InstructionAccount::writable(account.address()),
         InstructionAccount::readonly_signer(base.address()),
     ];
-    invoke(&system, &data, &metas, &[account, base], base_seeds);
+    // SAFETY: the account does not exist yet, so nothing refers to its data.
+    unsafe { invoke(&system, &data, &metas, &[account, base], base_seeds) }
     Ok(())
 }

@@ -9,7 +9,7 @@ pub const ORG: &[u8] = b"org";
 /// Policy: `policy`, org, 16-byte key.
 #[constant]
 pub const POLICY: &[u8] = b"policy";
-/// Allowlist: `allowlist`, policy, version (u64, little endian).
+/// Allowlist: `allowlist`, policy, version (u64, little endian; see `Policy::next_allowlist_version`).
 #[constant]
 pub const ALLOWLIST: &[u8] = b"allowlist";
 /// Vault: `vault`, org, SHA-256 of the agent's id.

@@ -3,7 +3,7 @@
 use super::{next_sequence, seeds, Ledger, NONE};
 use crate::errors::VaultError;
 use agent_vault_policy::UnixTime;
-use anchor_lang::{address_eq, prelude::*, Discriminator};
+use anchor_lang::{address_eq, cpi::rent_exempt_lamports, prelude::*, Discriminator};
 use core::mem::size_of;
 
 /// Why a vault does not pay, in [`Vault::frozen`].
@@ -143,6 +143,24 @@ pub fn live_or_archived(account: &AccountView) -> Result<ArchivedVault> {
 /// When the account is being written.
 pub fn is_archived(account: &AccountView) -> Result<bool> {
     Ok(account.try_borrow()?.get(..8) == Some(ArchivedVault::DISCRIMINATOR))
+}
+
+/// Pays what a vault's account holds above its rent exemption to `receiver`, who paid the rent: strangers' lamports, and the
+/// rent of escrows whose payer could take none. A receiver that became a program can take none either; then it stays.
+///
+/// # Errors
+/// [`VaultError::Overflow`] when the lamports do not fit.
+pub fn sweep(vault: &mut AccountView, receiver: &AccountView) -> Result<()> {
+    let needed = rent_exempt_lamports(vault.data_len())?;
+    let surplus = vault.lamports().saturating_sub(needed);
+    if surplus == 0 || receiver.executable() {
+        return Ok(());
+    }
+    let sum = receiver.lamports().checked_add(surplus).ok_or(VaultError::Overflow)?;
+    let mut receiver = *receiver;
+    receiver.set_lamports(sum);
+    vault.set_lamports(needed);
+    Ok(())
 }
 
 /// Counts a change of a vault that [`live_or_archived`] has accepted.

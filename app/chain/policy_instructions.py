@@ -1,0 +1,119 @@
+"""Builds the instructions of policies and their allowlists."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+from solders.instruction import Instruction
+from solders.pubkey import Pubkey
+
+from app.chain.builder import Builder
+from app.chain.rules import Rules
+
+
+class PolicyInstructions(Builder):
+    """Builds the instructions that create, change and close policies, and those that write their allowlists."""
+
+    def create_policy(self, *, payer: Pubkey, authority: Pubkey, key: bytes, rules: Rules) -> Instruction:
+        """Create a policy without an allowlist."""
+        return self._build(
+            "create_policy",
+            {"key": key, "rules": rules.to_args()},
+            payer=payer,
+            authority=authority,
+            policy=self._addresses.policy(self.org, key),
+        )
+
+    def update_policy(
+        self,
+        *,
+        authority: Pubkey,
+        policy: Pubkey,
+        expected_version: int,
+        rules: Rules,
+        new_allowlist: Pubkey | None = None,
+        entries: Sequence[bytes] = (),
+        old_allowlist: Pubkey | None = None,
+        rent_receiver: Pubkey | None = None,
+    ) -> Instruction:
+        """Replace the rules of a policy that is still at `expected_version`, and its allowlist if one is given.
+
+        `entries` are those that the new list must hold. `old_allowlist` is closed, and its rent goes to
+        `rent_receiver`, who paid it.
+        """
+        return self._build(
+            "update_policy",
+            {
+                "expected_version": expected_version,
+                "rules": rules.to_args(),
+                "digest": None if new_allowlist is None else _digest(entries),
+            },
+            authority=authority,
+            policy=policy,
+            new_allowlist=new_allowlist,
+            old_allowlist=old_allowlist,
+            rent_receiver=rent_receiver,
+        )
+
+    def close_policy(
+        self,
+        *,
+        authority: Pubkey,
+        policy: Pubkey,
+        policy_rent_receiver: Pubkey,
+        next_version: int,
+        allowlist: Pubkey | None = None,
+        allowlist_rent_receiver: Pubkey | None = None,
+        next_rent_receiver: Pubkey | None = None,
+    ) -> Instruction:
+        """Close a policy that no vault uses, its list, and the next one (`next_version`) where that was written."""
+        return self._build(
+            "close_policy",
+            {},
+            authority=authority,
+            policy=policy,
+            policy_rent_receiver=policy_rent_receiver,
+            allowlist=allowlist,
+            allowlist_rent_receiver=allowlist_rent_receiver,
+            next_allowlist=self._addresses.allowlist(policy, next_version),
+            next_rent_receiver=next_rent_receiver,
+        )
+
+    def close_allowlist(self, *, authority: Pubkey, policy: Pubkey, version: int, rent_receiver: Pubkey) -> Instruction:
+        """Discard the policy's next allowlist, `version`, which is used up by that."""
+        return self._build(
+            "close_allowlist",
+            {},
+            authority=authority,
+            policy=policy,
+            allowlist=self._addresses.allowlist(policy, version),
+            rent_receiver=rent_receiver,
+        )
+
+    def write_allowlist(
+        self,
+        *,
+        payer: Pubkey,
+        writer: Pubkey,
+        policy: Pubkey,
+        version: int,
+        offset: int,
+        entries: Sequence[bytes],
+        seal: bool,
+    ) -> Instruction:
+        """Write a chunk of the policy's next allowlist, `version`; entries ascend across all chunks.
+
+        The operator or the authority writes.
+        """
+        return self._build(
+            "write_allowlist",
+            {"offset": offset, "entries": list(entries), "seal": seal},
+            payer=payer,
+            writer=writer,
+            policy=policy,
+            allowlist=self._addresses.allowlist(policy, version),
+        )
+
+
+def _digest(entries: Sequence[bytes]) -> dict[str, Any]:
+    return {"count": len(entries), "hash": hashlib.sha256(b"".join(entries)).digest()}

@@ -1,0 +1,69 @@
+"""What an update of a wallet takes on the chain: the instructions, and the authority if it must sign them."""
+
+from solders.instruction import Instruction
+from solders.pubkey import Pubkey
+
+from app.access.keyring import Principal
+from app.core.errors import AuthenticationError
+from app.policies import service as policies
+from app.store.organisations import reserve
+from app.store.wallets import WalletRecord
+from app.submission.context import Service
+from app.submission.idempotency import Claim
+from app.submission.offline import authority_of
+from app.submission.plan import Authority
+from app.wallets.freezing import MANUAL
+from app.wallets.models import UpdateWallet
+
+
+async def attaching_authority(service: Service, principal: Principal, claim: Claim) -> Authority | None:
+    """Return the authority if the organisation lets only it attach policies, which then takes an admin's key.
+
+    Raises ``insufficient_permissions`` and ``authority_offline``.
+    """
+    state = await service.db.read(lambda conn: reserve(conn, principal.org))
+    if state is None or not state.authority_attaches:
+        return None
+    if principal.role != "admin":
+        raise AuthenticationError("insufficient_permissions", "Attaching a policy needs an admin's key.")
+    return await authority_of(service, principal.org, claim)
+
+
+async def changes(
+    service: Service, principal: Principal, claim: Claim, before: WalletRecord, body: UpdateWallet
+) -> tuple[list[Instruction], Authority | None]:
+    """Return the instructions of an update, and the authority if it must sign them."""
+    build, operator = service.instructions(principal.org), service.signers.operator_address
+    authority = None
+    vault, policy = Pubkey.from_string(before.vault), Pubkey.from_string(before.policy.address)
+    instructions: list[Instruction] = []
+    if body.policy_id is not None and body.policy_id != before.policy.policy_id:
+        new_policy = Pubkey.from_string((await policies.find(service, principal.org, body.policy_id)).address)
+        authority = await attaching_authority(service, principal, claim)
+        instructions.append(
+            build.update_wallet(
+                operator=operator,
+                vault=vault,
+                policy=policy,
+                new_policy=new_policy,
+                authority=None if authority is None else authority.address,
+            )
+        )
+        policy = new_policy
+    if body.status == "frozen" and before.frozen != MANUAL:
+        instructions.append(build.freeze_wallet(signer=operator, vault=vault, policy=policy, action="Freeze"))
+    if body.status == "active" and before.frozen:
+        signer = operator
+        if before.frozen == MANUAL:
+            if principal.role != "admin":
+                raise AuthenticationError("insufficient_permissions", "Lifting a freeze needs an admin's key.")
+            authority = await authority_of(service, principal.org, claim)
+            signer = authority.address
+        # The vault counts each change, so one that comes before in the transaction as well.
+        expected = before.sequence + len(instructions)
+        instructions.append(
+            build.freeze_wallet(
+                signer=signer, vault=vault, policy=policy, action="Unfreeze", expected_sequence=expected
+            )
+        )
+    return instructions, authority

@@ -1,0 +1,46 @@
+//! Withdraws the dispute of an escrow.
+
+use super::{dispute_escrow::DisputeEscrow, parties::check_party};
+use crate::{
+    errors::VaultError,
+    events::{emit_event, DisputeWithdrawn},
+    instructions::clock,
+    state::{same_address, NONE},
+};
+use anchor_lang::prelude::*;
+
+/// See [`crate::agent_vault::withdraw_dispute`].
+///
+/// Who raised it must still speak for its side: a session authority that was taken away does not. The operator speaks for
+/// the vaults of its organisation, not for a receiver that is none.
+///
+/// # Errors
+/// [`VaultError::EscrowNotDisputed`], [`VaultError::EscrowDecided`], [`VaultError::Unauthorized`],
+/// [`VaultError::SessionExpired`].
+pub fn handler(ctx: &mut Context<DisputeEscrow>) -> Result<()> {
+    let a = &mut ctx.accounts;
+    let now = a.vault.ledger.as_policy().time(clock()?);
+    let reopened = a.escrow.as_policy().withdraw_dispute(now).map_err(VaultError::from)?;
+    let signer = a.signer.address();
+    check_party(signer, &a.org, &a.vault, &a.escrow, a.receiver.as_ref(), now)?;
+    let of_a_vault = a.escrow.disputed_by_receiver == 0 || a.escrow.receiver_is_vault != 0;
+    let may =
+        same_address(&a.escrow.disputed_by, signer) || (of_a_vault && same_address(&a.org.operator, signer));
+    require!(may, VaultError::Unauthorized);
+    a.escrow.deadline = reopened.deadline.0;
+    a.escrow.disputed_at = 0;
+    a.escrow.disputed_by = NONE;
+    a.escrow.disputed_by_receiver = 0;
+    let event = DisputeWithdrawn {
+        org: a.escrow.org,
+        vault: a.escrow.vault,
+        escrow: *a.escrow.address(),
+        receiver: a.escrow.receiver,
+        signer: *a.signer.address(),
+        sequence: a.vault.next_sequence()?,
+        timestamp: now.0,
+        deadline: a.escrow.deadline,
+    };
+    emit_event!(ctx, event);
+    Ok(())
+}
