@@ -75,13 +75,13 @@ async def create(service: Service, org_id: str) -> Organisation:
         reserve=str(build.reserve_tokens),
         created_at=now_ms(),
     )
-    known = await service.db.read(lambda conn: organisation(conn, new.org))
-    if known is None:
-        await service.db.write(lambda conn: insert_organisation(conn, new))
     account = await service.chain.account(address)
     if account is not None:
         _check_cluster(service, account)
-    else:
+    known = await service.db.read(lambda conn: organisation(conn, new.org))
+    if known is None:
+        await service.db.write(lambda conn: insert_organisation(conn, new))
+    if account is None:
         arbiter = (service.signers.arbiter or authority).pubkey()
         creation = build.initialize_org(
             payer=service.signers.fee_payer_address,

@@ -4,6 +4,9 @@ import pytest
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
+from app.core.paths import ConfigurationError
+from app.organisations.service import create
+from app.store.organisations import organisation
 from tests.support.service_world import ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -64,3 +67,23 @@ async def test_pause_and_new_roles_are_shown(own_world: ServiceWorld) -> None:
     assert shown["paused"] is True
     assert shown["roles"]["arbiter"] == arbiter
     assert shown["roles"]["verifier"] != arbiter
+
+
+async def test_organisation_that_names_another_cluster_is_refused(own_world: ServiceWorld) -> None:
+    # Given an organisation whose creator gave another cluster's genesis hash
+    service, authority = own_world.service, own_world.service.signers.require_authority()
+    address = service.addresses.org(authority.pubkey(), "elsewhere")
+    keys = dict.fromkeys(("operator", "arbiter", "verifier"), authority.pubkey())
+    creation = service.instructions(str(address)).initialize_org(
+        payer=service.signers.fee_payer_address,
+        creator=authority.pubkey(),
+        org_id="elsewhere",
+        genesis_hash=bytes(32),
+        **keys,
+    )
+    assert (await own_world.land([creation], authority)).err is None
+
+    # Then the service does not take it over
+    with pytest.raises(ConfigurationError, match="another cluster"):
+        await create(service, "elsewhere")
+    assert service.db.read_now(lambda conn: organisation(conn, str(address))) is None
