@@ -73,13 +73,15 @@ async def test_organisation_that_names_another_cluster_is_refused(own_world: Ser
     # Given an organisation whose creator gave another cluster's genesis hash
     service, authority = own_world.service, own_world.service.signers.require_authority()
     address = service.addresses.org(authority.pubkey(), "elsewhere")
-    keys = dict.fromkeys(("operator", "arbiter", "verifier"), authority.pubkey())
+    mine = authority.pubkey()
     creation = service.instructions(str(address)).initialize_org(
         payer=service.signers.fee_payer_address,
         creator=authority.pubkey(),
         org_id="elsewhere",
         genesis_hash=bytes(32),
-        **keys,
+        operator=mine,
+        arbiter=mine,
+        verifier=mine,
     )
     assert (await own_world.land([creation], authority)).err is None
 
