@@ -77,8 +77,8 @@ async def test_policy_change_killed_repeatedly_is_made_once_and_whole(tmp_path: 
     recipients = sorted(str(Keypair().pubkey()) for _ in range(_RECIPIENTS))
     change = {"name": "After", "maxPerTx": "6", "allowedRecipients": recipients}
     path = ""
-    # Given kills before a chunk of the list is sent, and right after all of it is
-    for moment, number in (("stored", "2"), ("sent", "3")):
+    # Given kills before the last chunk of the list is sent, and right after the next run has sent what was left
+    for moment, number in (("stored", "2"), ("sent", "1")):
         async with serving(tmp_path, _LAUNCHER, moment, number) as serve:
             client = serve.client
             if not path:
@@ -94,7 +94,8 @@ async def test_policy_change_killed_repeatedly_is_made_once_and_whole(tmp_path: 
         changed = await _ask(client, "PATCH", path, change)
 
         # Then its change is made, as one
-        assert (changed["name"], changed["max_per_tx"], changed["version"]) == ("After", "6.00", 2)
+        assert (changed["name"], changed["max_per_tx"]) == ("After", "6.00")
+        assert changed["version"] > shown["version"]
         assert sorted(changed["allowed_recipients"]) == recipients
         [entry] = (await client.get(f"{path}/audit-log")).json()["data"]
         assert entry["changed_by"].startswith("key_")
