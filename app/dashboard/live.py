@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import anyio
 import structlog
 from sse_starlette import EventSourceResponse
 from starlette.responses import Response
@@ -26,6 +27,8 @@ INTERVAL, PATIENCE = 0.25, 15.0
 #: Events that a page may be behind; a slower one misses some, and its next refresh shows them all the same.
 _MAX_BEHIND = 100
 _BATCH = 500
+#: Seconds that streams may take to end when the service stops.
+_GRACE = 2.0
 Queue = asyncio.Queue[FeedEvent]
 
 
@@ -49,6 +52,10 @@ class FeedHub:
         finally:
             del self._listeners[queue]
 
+    def __len__(self) -> int:
+        """Return how many listen."""
+        return len(self._listeners)
+
     async def _read(self) -> None:
         position = None
         while self._listeners:
@@ -71,26 +78,38 @@ class FeedHub:
 @page(roles=READERS)
 async def stream(view: View) -> Response:
     """Send what happens until the session ends."""
-    return EventSourceResponse(_events(view), ping=int(PATIENCE), headers={"Cache-Control": "no-store"})
+    stopping = anyio.Event()
+    return EventSourceResponse(
+        _events(view, stopping),
+        ping=int(PATIENCE),
+        headers={"Cache-Control": "no-store"},
+        shutdown_event=stopping,
+        shutdown_grace_period=_GRACE,
+    )
 
 
-async def _events(view: View) -> AsyncIterator[dict[str, Any]]:
-    hub: FeedHub = view.request.app.state.feed_hub
+async def _events(view: View, stopping: anyio.Event) -> AsyncIterator[dict[str, Any]]:
     service, token, org = view.service, view.token, view.principal.org
-    with hub.listen(org) as queue:
-        while True:
-            event = None
-            try:
-                async with asyncio.timeout(PATIENCE):
-                    event = await queue.get()
-            except TimeoutError:
-                pass
-            if await service.db.read(lambda conn: recognise(conn, token, now_ms())) is None:
-                return
-            if event is not None:
-                wallets = [one for one in (event.wallet_id, event.other_wallet_id) if one is not None]
-                told = {"event_id": event.event_id, "event": event.type, "wallets": wallets}
-                yield {"id": str(event.position), "data": json.dumps(told)}
+    with service.part(FeedHub).listen(org) as queue:
+        waiting = {asyncio.create_task(stopping.wait()), asyncio.create_task(queue.get())}
+        try:
+            while not stopping.is_set():
+                done, waiting = await asyncio.wait(waiting, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+                if await service.db.read(lambda conn: recognise(conn, token, now_ms())) is None:
+                    return
+                for event in (one.result() for one in done):
+                    if isinstance(event, FeedEvent):
+                        yield _told(event)
+                        waiting.add(asyncio.create_task(queue.get()))
+        finally:
+            for one in waiting:
+                one.cancel()
+
+
+def _told(event: FeedEvent) -> dict[str, Any]:
+    wallets = [one for one in (event.wallet_id, event.other_wallet_id) if one is not None]
+    told = {"event_id": event.event_id, "event": event.type, "wallets": wallets}
+    return {"id": str(event.position), "data": json.dumps(told)}
 
 
 routes = [Route("/dashboard/stream", stream, methods=["GET"])]

@@ -9,6 +9,7 @@ from app.docs.text import source
 
 GUIDES: Mapping[str, str] = {
     "authentication": "Authentication",
+    "dashboard": "Dashboard",
     "escrow": "Escrow",
     "approvals": "Approvals",
     "alerts": "Alerts",
@@ -30,7 +31,7 @@ GUIDES: Mapping[str, str] = {
 _SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Begin": {
         "/docs": "Quick start",
-        "/docs/guides/authentication": GUIDES["authentication"],
+        **{f"/docs/guides/{name}": GUIDES[name] for name in ("authentication", "dashboard")},
         "/docs/explorer": "Explorer",
     },
     "Build": {

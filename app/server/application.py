@@ -28,7 +28,6 @@ from app.core.hosts import AllowedHosts
 from app.core.identifiers import random_id
 from app.core.settings import Settings
 from app.dashboard.errors import error_page
-from app.dashboard.live import FeedHub
 from app.dashboard.pages import on_dashboard
 from app.dashboard.routes import routes as dashboard
 from app.dashboard.site import Site
@@ -252,7 +251,6 @@ def create_app(settings: Settings, service: Service) -> Starlette:
     app.state.health = Health(service)
     app.state.base_url = settings.base_url()
     app.state.dashboard = Site.of(settings)
-    app.state.feed_hub = FeedHub(service.db)
     app.state.metrics = service.part(Metrics)
     app.state.rate_limits = RateLimits(settings)
     app.state.recorder = service.part(Recorder)

@@ -30,6 +30,7 @@ from app.core.paths import ConfigurationError, Paths, program_file
 from app.core.role_keys import load_or_create
 from app.core.settings import Settings
 from app.core.signers import KeyFileError, Signers, read_secret, write_secret
+from app.dashboard.live import FeedHub
 from app.escrows import settlement
 from app.exports.exporter import Exporter
 from app.exports.links import DownloadLinks
@@ -277,6 +278,7 @@ async def running(
             fetcher,
             domains,
             restoration,
+            FeedHub(db),
             Idempotency(db, wait=settings.idempotency_wait),
             DownloadLinks(settings, _derive(secret, b"download links")),
         ]

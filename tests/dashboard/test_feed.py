@@ -1,12 +1,16 @@
 """The feed, live and filtered; approvals."""
 
 import asyncio
+import socket
+from collections.abc import Callable
 
 import httpx
 import pytest
+from playwright.async_api import Browser, Page
 
 from app.dashboard.live import FeedHub
 from tests.dashboard.browsing import Crafted, Served, findings, forget_step_up, log, overflow, sign_in
+from tests.support.http import PATIENCE, served
 from tests.support.service_world import ServiceWorld
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -107,3 +111,52 @@ async def test_payment_above_the_threshold_is_approved_after_a_step_up(site: Ser
     assert (await operator.post("/dashboard/approvals/apr_none/reject", csrf=csrf)).status_code == 404
     viewer = Crafted(world, sign_in(world, "viewer"))
     assert (await viewer.post(f"/dashboard/approvals/{waiting['approval_id']}/reject")).status_code == 403
+
+
+async def test_hidden_page_follows_nothing_and_is_up_to_date_when_it_is_back(site: Served) -> None:
+    hub = site.world.service.part(FeedHub)
+    async with site.visit("viewer") as page:
+        await page.goto(f"{site.base}/feed")
+        await _until(lambda: len(hub) == 1)
+        await _show(page, "hidden")
+        await _until(lambda: len(hub) == 0)
+        await site.world.wallet(label="While hidden", funds=None)
+        assert await page.get_by_text("While hidden").count() == 0
+        await _show(page, "visible")
+        await page.get_by_text("While hidden").first.wait_for()
+    await _until(lambda: len(hub) == 0)
+
+
+async def test_open_page_goes_on_after_a_restart_of_the_service(own_world: ServiceWorld, browser: Browser) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        port = one.getsockname()[1]
+    async with served(own_world, port) as base:
+        site = Served(own_world, browser, base.replace("127.0.0.1", "localhost") + "/dashboard")
+        visit = site.visit("operator")
+        page = await visit.__aenter__()
+        await page.goto(f"{site.base}/feed")
+    try:
+        await own_world.restart()
+        async with served(own_world, port):
+            await own_world.wallet(label="After the restart", funds=None)
+            await page.get_by_text("After the restart").first.wait_for(timeout=30_000)
+            await page.get_by_role("link", name="After the restart").first.click()
+            await page.get_by_role("button", name="Freeze", exact=True).click()
+            await page.locator(".badge.frozen").wait_for()
+    finally:
+        await visit.__aexit__(None, None, None)
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not holds():  # noqa: ASYNC110 - nothing says so
+            await asyncio.sleep(0.02)
+
+
+async def _show(page: Page, state: str) -> None:
+    """Hide a page or show it again, as switching tabs does."""
+    await page.evaluate(
+        "state => { Object.defineProperty(document, 'visibilityState', { get: () => state, configurable: true });"
+        " document.dispatchEvent(new Event('visibilitychange')); }",
+        state,
+    )

@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from app.dashboard.live import FeedHub
 from tests.dashboard.browsing import Crafted, Served, findings, forget_step_up, log, overflow, sign_in
 from tests.dashboard.test_fleet import CORPUS
 from tests.support.service_world import ServiceWorld
@@ -78,6 +79,8 @@ async def test_freeze_in_the_eighth_tab_waits_for_no_stream(site: Served) -> Non
         tabs = [first, *[await first.context.new_page() for _ in range(7)]]
         for tab in tabs:
             await tab.goto(f"{site.base}/vaults/{wallet['wallet_id']}")
+        # They share one connection, so that the six which a browser allows are left for what matters.
+        assert len(site.world.service.part(FeedHub)) == 1
         await tabs[-1].get_by_role("button", name="Freeze", exact=True).click()
         await tabs[-1].locator(".badge.frozen").wait_for()
 

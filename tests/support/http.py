@@ -35,9 +35,9 @@ async def listening(world: ServiceWorld, seconds: float) -> AsyncIterator[int]:
 
 
 @contextlib.asynccontextmanager
-async def served(world: ServiceWorld) -> AsyncIterator[str]:
-    """Serve the world under the URL that this yields, which it also names as its own."""
-    with socket.create_server((LOCALHOST, 0)) as bound:
+async def served(world: ServiceWorld, port: int = 0) -> AsyncIterator[str]:
+    """Serve the world under the URL that this yields, which it also names as its own; `port` 0 is any that is free."""
+    with socket.create_server((LOCALHOST, port)) as bound:
         base = f"http://{LOCALHOST}:{bound.getsockname()[1]}"
         settings = world.settings.model_copy(update={"public_url": base})
         async with serving(create_app(settings, world.service), bound, settings.request_timeout):
