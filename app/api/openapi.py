@@ -164,7 +164,8 @@ def _explain_parameters(operation: Json, meanings: Mapping[str, str]) -> None:
         if one["in"] == "query":
             _explain({one["name"]: one}, meanings, {})
         elif one["in"] == "path":
-            one["description"] = f"The {one['name'].removesuffix('_id').replace('_', ' ')}'s id."
+            kind = one["name"].removesuffix("_id").replace("_", " ")
+            one["description"] = "Its id." if kind == "id" else f"The {kind}'s id."
 
 
 def _explain(described: Mapping[str, Json], meanings: Mapping[str, str], everywhere: Mapping[str, str]) -> None:
@@ -178,7 +179,7 @@ def _say_defaults(schema: Json) -> None:
     """Turn the defaults of fields into words: generated clients would require or send what has a default."""
     for field in schema.get("properties", {}).values():
         default = field.pop("default", None)
-        if default not in (None, [], ""):
+        if default not in (None, [], {}, ""):
             text = default if isinstance(default, str) else json.dumps(default)
             field["description"] = f"{field.get('description', '')} By default `{text}`.".strip()
 

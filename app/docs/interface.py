@@ -56,7 +56,7 @@ class _Interface:
         operation = self._document["paths"][path][method]
         for one in operation["parameters"]:
             if one["in"] == "path":
-                path = path.replace(f"{{{one['name']}}}", _example(one["schema"]))
+                path = path.replace(f"{{{one['name']}}}", str(_example(one["schema"])))
         parts = ["curl -sS", f'"$URL{path}"', '-H "Authorization: Bearer $KEY"']
         headers = {one["name"] for one in operation["parameters"] if one["in"] == "header"}.difference(_NOT_SHOWN)
         parts += [f'-H "{name}: $TOKEN"' for name in sorted(headers)]
@@ -75,7 +75,7 @@ class _Interface:
         if "example" in media:
             return media["example"]
         schema = self._schemas[_name(media["schema"])]
-        found = {name: schema["properties"][name]["examples"][0] for name in schema.get("required", ())}
+        found = {name: _example(schema["properties"][name]) for name in schema.get("required", ())}
         return found or None
 
     def _operation(self, method: str, path: str, operation: Json) -> str:
@@ -90,7 +90,7 @@ class _Interface:
             parts.append(table(("Parameter", *_TITLES), rows))
         if "requestBody" in operation:
             parts.append(self._fields("Body", _name(operation["requestBody"]["content"][_JSON]["schema"])))
-        parts.append(self._fields("Answer", _name(operation["responses"]["200"]["content"][_JSON]["schema"])))
+        parts.append(self._answers(operation["responses"]["200"]["content"][_JSON]["schema"]))
         codes = [
             f'<a href="/docs/errors/{code}"><code>{code}</code></a>'
             for status, response in operation["responses"].items()
@@ -99,6 +99,12 @@ class _Interface:
         ]
         parts.append(f'<p class="muted">Errors: {", ".join(codes)}</p>')
         return "".join(parts)
+
+    def _answers(self, schema: Json) -> str:
+        """Return the table of an answer, and links to the others that there may be instead."""
+        usual, *others = map(_name, schema.get("anyOf", [schema]))
+        links = "".join(f"<p>Or {_link(name)}: {inline(self._schemas[name]['description'])}</p>" for name in others)
+        return self._fields("Answer", usual) + links
 
     def _fields(self, title: str, name: str) -> str:
         schema = self._schemas[name]
@@ -111,7 +117,8 @@ class _Interface:
 
     def _objects(self) -> str:
         """Return the schemas that others refer to."""
-        inner = sorted({name for schema in self._schemas.values() for name in _references(schema)})
+        schemas = [*self._schemas.values(), *_alternatives(self._document)]
+        inner = sorted({name for schema in schemas for name in _references(schema)})
         return "".join(
             f'<h3 id="object-{name}">{name}</h3><p>{inline(self._schemas[name].get("description", ""))}</p>'
             f"{self._fields('Field', name)}"
@@ -133,15 +140,25 @@ def _method(name: str) -> str:
 
 def _row(name: str, schema: Json, meaning: str, required: bool) -> str:
     mark = ' <span class="required">required</span>' if required else ""
-    example = escape(json.dumps(schema["examples"][0])) if schema.get("examples") else ""
     return (
         f"<tr><td><code>{escape(name)}</code>{mark}</td><td>{_type(schema)}</td><td>{inline(meaning)}</td>"
-        f'<td class="example"><code>{example}</code></td></tr>'
+        f'<td class="example"><code>{escape(json.dumps(_example(schema)))}</code></td></tr>'
     )
 
 
 def _name(reference: Json) -> str:
     return str(reference["$ref"]).rpartition("/")[2]
+
+
+def _link(name: str) -> str:
+    return f'<a href="#object-{name}">{name}</a>'
+
+
+def _alternatives(document: Json) -> Iterator[Json]:
+    """Yield what operations may answer instead of what they usually answer."""
+    for methods in document["paths"].values():
+        for operation in methods.values():
+            yield from operation["responses"]["200"]["content"][_JSON]["schema"].get("anyOf", [])[1:]
 
 
 def _references(schema: Any) -> Iterator[str]:
@@ -157,8 +174,9 @@ def _references(schema: Any) -> Iterator[str]:
         yield from _references(one)
 
 
-def _example(schema: Json) -> str:
-    return str(schema["examples"][0])
+def _example(schema: Json) -> Any:
+    """Return a schema's example; a mark where there is none, which a test refuses."""
+    return schema.get("examples", ["…"])[0]
 
 
 def _type(schema: Json) -> str:
@@ -170,7 +188,7 @@ def _type(schema: Json) -> str:
     if "const" in schema:
         return escape(str(schema["const"]))
     if "$ref" in schema:
-        return f'<a href="#object-{_name(schema)}">{_name(schema)}</a>'
+        return _link(_name(schema))
     if schema.get("type") == "array":
         return f"{_type(schema['items'])}[]"
     bounds = [f"{sign} {schema[key]}" for key, sign in (("minimum", "≥"), ("maximum", "≤")) if key in schema] + (

@@ -21,6 +21,8 @@ const admin = createClient<paths>({ baseUrl, headers: { Authorization: `Bearer $
 const policy = expect(
   await admin.POST("/v1/policies", { body: { name: "Generated", maxPerTx: "5.00", maxPerDay: "20.00" } }),
 );
+// Without `?sign=offline` nothing waits for a signature.
+if (!("policy_id" in policy)) throw new Error("the policy waits for a signature");
 const wallet = expect(
   await admin.POST("/v1/wallets", {
     body: { agentId: "openapi-typescript-agent", label: "Generated", policyId: policy.policy_id },
