@@ -9,29 +9,25 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pydantic.alias_generators import to_camel
 from solders.instruction import Instruction
 from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
 from app.access.keyring import Principal
 from app.core.errors import BusinessError, RequestError, UnavailableError
-from app.core.identifiers import random_id
-from app.core.timestamps import iso_ms
 from app.policies import service as policies
 from app.policies.allowlists import WRITE, Step, draft, is_written, steps, store_texts
+from app.policies.details import DETAILS, describe
 from app.policies.models import Policy, UpdatePolicy
 from app.policies.terms import Precondition, Terms, apply_changes, concurrent_change, terms_of, with_recipients
 from app.store.attempts import Attempt
-from app.store.audit import NewLogEntry, append
-from app.store.feed import append_event
+from app.store.audit import NewLogEntry
 from app.store.policies import (
     UPDATE,
     PolicyRecord,
-    insert_policy_details,
     policy,
     recipients_before,
-    record_policy_edit,
-    version_made_by,
 )
 from app.submission import ordering
 from app.submission.changes import resumed
@@ -54,7 +50,7 @@ _OUTDATED = frozenset(
 #: Steps that prepare a change.
 _PREPARING = (WRITE.name, _DISCARD.name)
 _TRIES = 3
-_OFF_CHAIN = frozenset({"name", "idempotency_key"})
+_OFF_CHAIN = frozenset({*DETAILS, "idempotency_key"})
 
 
 class _OutdatedError(Exception):
@@ -97,8 +93,10 @@ async def update(request: ChangeRequest, body: UpdatePolicy) -> Policy:
     done = request.claim.repeats and request.claim.attempt is None
     if request.claim.attempt is None:
         await request.find_changeable()
-    if "name" in body.model_fields_set and body.model_fields_set - _OFF_CHAIN and request.claim.sign_offline:
-        raise RequestError("invalid_request", "name: needs no signature; change it in a request of its own.")
+    apart = sorted(body.model_fields_set.intersection(DETAILS))
+    if apart and body.model_fields_set - _OFF_CHAIN and request.claim.sign_offline:
+        reason = f"{to_camel(apart[0])}: needs no signature; change it in a request of its own."
+        raise RequestError("invalid_request", reason)
     async with request.lock():
         if not done:
             await _change(request, body)
@@ -111,8 +109,8 @@ async def _change(request: ChangeRequest, body: UpdatePolicy) -> None:
         landed = await _send_current(request, lambda before: _update(request, before, body))
     elif landed is None:
         request.precondition.check(await request.find())
-    if "name" in body.model_fields_set:
-        await _rename(request, body.name, landed)
+    if body.model_fields_set.intersection(DETAILS):
+        await describe(request.service, request.principal, request.claim, await request.find(), body, landed)
 
 
 async def delete(request: ChangeRequest) -> Policy:
@@ -314,37 +312,3 @@ async def _decoded(service: Service, address: Pubkey) -> dict[str, Any]:
     if account is None:
         raise _OutdatedError
     return account.decode(service.codec).data
-
-
-async def _rename(request: ChangeRequest, name: str, landed: str | None) -> None:
-    """Rename the policy, which the chain does not see; with a landed change of the rules it is one audit entry."""
-    found, now = await request.find(), request.service.clock.seen_ms()
-
-    def write(conn: Connection) -> None:
-        current = policy(conn, found.org, found.policy_id)
-        if current is None or current.name == name:
-            return
-        changes = {"name": {"from": current.name, "to": name}}
-        insert_policy_details(conn, found.policy_id, found.org, found.address, name, found.created_at)
-        record_policy_edit(
-            conn,
-            found.org,
-            found.policy_id,
-            version=None if landed is None else version_made_by(conn, found.address, landed),
-            changed_by=request.principal.actor,
-            changes=changes,
-            now=now,
-        )
-        append(conn, request.principal.entry("policy.update", found.policy_id, fields=["name"]))
-        version = current.version
-        append_event(
-            conn,
-            event_id=random_id("evt_"),
-            org=found.org,
-            type="policy.updated",
-            timestamp=now,
-            summary=f"Policy {found.policy_id}: name changed",
-            payload={"policy_id": found.policy_id, "version": version, "changes": changes, "timestamp": iso_ms(now)},
-        )
-
-    await request.claim.store(write)

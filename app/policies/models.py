@@ -1,8 +1,17 @@
 """Policies: the eight rules as clients write and read them."""
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    WithJsonSchema,
+    model_serializer,
+)
+from pydantic_core import PydanticCustomError
 
 from app.api.fields import (
     Answer,
@@ -22,6 +31,22 @@ from app.api.fields import (
 )
 from app.core.actors import Actor
 
+#: Any host.
+ANY_HOST = "*"
+_HOST = r"^(\*|[a-z0-9]([a-z0-9.:-]{0,251}[a-z0-9])?)$"
+
+
+def _host(value: str) -> str:
+    if not re.fullmatch(_HOST, value):
+        raise PydanticCustomError("host", "must be a host in lower case, such as api.example.com, or *")
+    return value
+
+
+#: Hosts that paid requests may go to.
+Hosts = Annotated[
+    list[Annotated[str, AfterValidator(_host), WithJsonSchema({"type": "string", "pattern": _HOST})]],
+    Field(max_length=100),
+]
 #: Entries that an on-chain allowlist may hold.
 MAX_RECIPIENTS = 1_000
 #: Escrows that a wallet may have open where its policy sets no lower limit.
@@ -51,6 +76,7 @@ class CreatePolicy(RuleFields):
     """Body of a policy creation. An absent rule is not set; an empty allowlist allows every recipient."""
 
     name: Name
+    x402_hosts: Hosts | None = None
     idempotency_key: IdempotencyKey | None = None
 
 
@@ -58,6 +84,7 @@ class UpdatePolicy(RuleFields):
     """Body of a policy update. An absent field keeps its value; `null` or an empty list clears a rule."""
 
     name: Name = Field(default="")
+    x402_hosts: Hosts | None = None
     idempotency_key: IdempotencyKey | None = None
 
 
@@ -65,6 +92,7 @@ class ClonePolicy(RuleFields):
     """Body of a policy clone. An absent rule is copied; `null` or an empty list clears it."""
 
     name: Name
+    x402_hosts: Hosts | None = None
     idempotency_key: IdempotencyKey | None = None
 
 
@@ -87,6 +115,7 @@ class Policy(Answer):
     require_co_sign: Usdc | None
     expiry: Time | None
     max_open_escrows: int | None
+    x402_hosts: list[str] | None
     wallet_count: int
     version: int
     created_at: Time

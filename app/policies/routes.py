@@ -39,7 +39,7 @@ def _tagged(endpoint: Endpoint) -> Endpoint:
         policy = json.loads(bytes(response.body))
         # A transaction that waits for a signature has no version yet.
         if "version" in policy:
-            response.headers["etag"] = f'"{entity_tag(policy["version"], policy["name"])}"'
+            response.headers["etag"] = f'"{entity_tag(policy["version"], policy["name"], policy["x402_hosts"])}"'
         return response
 
     return answer

@@ -17,7 +17,7 @@ from app.policies.terms import NO_TERMS, Terms, apply_changes, terms_of, with_re
 from app.projection.differences import shown as shown_rules
 from app.store.attempts import Attempt
 from app.store.audit import NewLogEntry
-from app.store.policies import PolicyRecord, insert_policy_details, policies, policy
+from app.store.policies import PolicyDetails, PolicyRecord, policies, policy, put_policy_details
 from app.store.wallets import policy_id_of
 from app.submission.absence import absent
 from app.submission.changes import carry_out, resumed
@@ -92,7 +92,10 @@ async def create(
 
     if authority.key is None and terms.entries:
         raise RequestError("invalid_request", _LIST_APART)
-    new = _NewPolicy(identifier, org, str(address), body.name, await service.clock.moment_ms())
+    hosts = body.x402_hosts
+    if cloned is not None and "x402_hosts" not in body.model_fields_set:
+        hosts = cloned.x402_hosts
+    new = PolicyDetails(identifier, org, str(address), body.name, await service.clock.moment_ms(), hosts)
     # Whatever of it lands, the first transaction has recorded who asked.
     entry: NewLogEntry | None = principal.entry("policy.create", identifier)
     if source is not None:
@@ -125,24 +128,13 @@ class _Remaining:
     allowlist: Pubkey | None
 
 
-@dataclass(frozen=True, slots=True)
-class _NewPolicy:
-    """What the service alone knows of a policy."""
-
-    identifier: str
-    org: str
-    address: str
-    name: str
-    created_at: int
-
-
-def _storing(remaining: _Remaining, new: _NewPolicy, terms: Terms) -> Hook:
+def _storing(remaining: _Remaining, new: PolicyDetails, terms: Terms) -> Hook:
     """Return what is stored with each transaction of a creation."""
 
     def store(conn: Connection, _attempt: Attempt) -> None:
-        insert_policy_details(conn, new.identifier, new.org, new.address, new.name, new.created_at)
+        put_policy_details(conn, new)
         if remaining.allowlist is not None:
-            store_texts(conn, remaining.allowlist, new.identifier, terms.entries)
+            store_texts(conn, remaining.allowlist, new.policy_id, terms.entries)
 
     return store
 
@@ -194,6 +186,7 @@ def shown(found: PolicyRecord) -> Policy:
         id=found.policy_id,
         name=found.name,
         **shown_rules(found.rules, found.allowed_recipients),
+        x402_hosts=found.x402_hosts,
         wallet_count=found.wallet_count,
         version=found.version,
         created_at=iso_ms(found.created_at),

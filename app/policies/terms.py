@@ -71,9 +71,10 @@ async def apply_changes(service: Service, org: str, before: Terms, body: RuleFie
     return Terms(rules, entries)
 
 
-def entity_tag(version: int, name: str) -> str:
-    """Return a policy's entity tag: its version, and a digest of its name, which the version does not cover."""
-    return f"{version}-{hashlib.sha256(name.encode()).hexdigest()[:_NAME_DIGITS]}"
+def entity_tag(version: int, name: str, hosts: Sequence[str] | None) -> str:
+    """Return a policy's entity tag: its version, and a digest of what the version does not cover: name and hosts."""
+    details = "\n".join([name, *(() if hosts is None else ("", *hosts))])
+    return f"{version}-{hashlib.sha256(details.encode()).hexdigest()[:_NAME_DIGITS]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ class Precondition:
 
     def check(self, policy: PolicyRecord) -> None:
         """Raise ``version_conflict`` unless the policy matches."""
-        accepted = {str(policy.version), entity_tag(policy.version, policy.name)}
+        accepted = {str(policy.version), entity_tag(policy.version, policy.name, policy.x402_hosts)}
         if self.tags is not None and accepted.isdisjoint(self.tags):
             raise ConflictError("version_conflict", fields={"version": policy.version})
 

@@ -12,7 +12,7 @@ from app.core.identifiers import PRESET_POLICY_IDS
 from app.store.columns import upsert
 from app.store.read_tables import policies as table
 from app.store.read_tables import policy_versions, wallets
-from app.store.records import fetch_all, fetch_one
+from app.store.records import columns_of, fetch_all, fetch_one
 from app.store.state_tables import allowlists, attempts, domains, policy_details, policy_edits
 
 UPDATE = "update_policy"
@@ -23,7 +23,10 @@ _PRESET_ORDER = {name: position for position, name in enumerate(PRESET_POLICY_ID
 
 @dataclass(frozen=True, slots=True)
 class PolicyRecord:
-    """A policy. `allowlist` is the address of the list that the program checks, `allowed_recipients` its texts."""
+    """A policy. `allowlist` is the address of the list that the program checks, `allowed_recipients` its texts.
+
+    `x402_hosts` are those that paid requests may go to; null if the policy says nothing.
+    """
 
     policy_id: str
     org: str
@@ -38,6 +41,19 @@ class PolicyRecord:
     wallet_count: int
     created_at: int
     closed: bool
+    x402_hosts: list[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyDetails:
+    """What the service alone knows of a policy."""
+
+    policy_id: str
+    org: str
+    address: str
+    name: str
+    created_at: int
+    x402_hosts: list[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +71,9 @@ class AuditRecord:
     signature: str | None = None
 
 
-def insert_policy_details(  # noqa: PLR0917
-    connection: Connection, policy_id: str, org: str, address: str, name: str, created_at: int
-) -> None:
-    """Store a policy's name in the transaction that stores the attempt to create it; a repeat replaces it."""
-    values = {"address": address, "policy_id": policy_id, "org": org, "name": name, "created_at": created_at}
-    upsert(connection, policy_details, values, keys=["address"])
+def put_policy_details(connection: Connection, details: PolicyDetails) -> None:
+    """Store a policy's details in the transaction that stores the attempt to create it; a repeat replaces them."""
+    upsert(connection, policy_details, columns_of(details), keys=["address"])
 
 
 def put_allowlist(connection: Connection, allowlist: str, policy_id: str, entries: Sequence[str]) -> None:
@@ -200,7 +213,13 @@ def _query() -> Select[Any]:
         .scalar_subquery()
     )
     return (
-        select(table, policy_details.c.name, allowlists.c.entries, attached.label("wallet_count"))
+        select(
+            table,
+            policy_details.c.name,
+            policy_details.c.x402_hosts,
+            allowlists.c.entries,
+            attached.label("wallet_count"),
+        )
         .outerjoin(policy_details, policy_details.c.address == table.c.address)
         .outerjoin(allowlists, allowlists.c.allowlist == table.c.allowlist)
         .where(table.c.org == bindparam("org"))

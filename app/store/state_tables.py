@@ -75,6 +75,7 @@ policy_details = Table(
     Column("org", String, nullable=False),
     Column("name", String, nullable=False),
     Column("created_at", BigInteger, nullable=False),
+    Column("x402_hosts", JSON, comment="where paid requests may go; null if the policy says nothing"),
     UniqueConstraint("org", "policy_id"),
 )
 

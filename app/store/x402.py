@@ -1,10 +1,9 @@
-"""Payments that were handed out for resources, what is known of facilitators, and the hosts that policies allow."""
+"""Payments that were handed out for resources, and what is known of facilitators."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import (
-    JSON,
     BigInteger,
     Boolean,
     Column,
@@ -51,13 +50,6 @@ facilitators = Table(
     Column("fee_payer", String, primary_key=True),
     Column("accepts", Boolean, nullable=False, comment="whether it settles payments by the program"),
     Column("checked_at", BigInteger, nullable=False),
-)
-
-hosts = Table(
-    "x402_hosts",
-    metadata,
-    Column("policy", String, primary_key=True, comment="address"),
-    Column("hosts", JSON, nullable=False),
 )
 
 _BY_ID = select(payloads).where(payloads.c.tx_id == bindparam("tx_id"))
@@ -173,14 +165,3 @@ def known_facilitator(connection: Connection, org: str, origin: str, fee_payer: 
     mine = (table.c.org == org, table.c.origin == origin, table.c.fee_payer == fee_payer)
     row = connection.execute(select(table.c.accepts, table.c.checked_at).where(*mine)).one_or_none()
     return None if row is None else (row.accepts, row.checked_at)
-
-
-def put_hosts(connection: Connection, policy: str, names: Sequence[str]) -> None:
-    """Store the hosts that a policy allows."""
-    upsert(connection, hosts, {"policy": policy, "hosts": list(names)}, keys=["policy"])
-
-
-def hosts_of(connection: Connection, policy: str) -> list[str] | None:
-    """Return the hosts that a policy allows; None if it says nothing."""
-    found: list[str] | None = connection.scalar(select(hosts.c.hosts).where(hosts.c.policy == policy))
-    return found

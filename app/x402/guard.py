@@ -7,6 +7,7 @@ import httpx
 
 from app.core.errors import BusinessError, RequestError
 from app.core.hosts import is_loopback
+from app.policies.models import ANY_HOST
 from app.webhooks.urls import UrlRules
 
 #: What a client may send along. Others could carry credentials or change how the request is read.
@@ -27,7 +28,6 @@ _OURS = frozenset(
         "x-payment",
     }
 )
-ANY_HOST = "*"
 
 
 class RequestGuard:

@@ -15,19 +15,20 @@ from app.core.errors import BusinessError, RequestError
 from app.payments.service import PAY
 from app.payments.spending import Spending, hand_out
 from app.policies import service as policies
+from app.policies.models import ANY_HOST
 from app.policies.terms import with_recipients
 from app.recipients.domains import normalise
 from app.recipients.service import parse_address, resolve
 from app.store.attempts import Attempt
 from app.store.wallets import WalletRecord
-from app.store.x402 import Payload, hosts_of, insert_payload, payload_of
+from app.store.x402 import Payload, insert_payload, payload_of
 from app.submission.context import Service
 from app.submission.idempotency import Claim
 from app.submission.plan import Outcome, Plan
 from app.submission.refusals import invalid_recipient
 from app.wallets import service as wallets
 from app.x402.fetching import ResourceRequest
-from app.x402.guard import ANY_HOST, RequestGuard
+from app.x402.guard import RequestGuard
 from app.x402.instructions import EVENT_INSTRUCTION, settled_by_others
 from app.x402.models import QuotePaidResource
 from app.x402.offers import SCHEME, Network, Offer
@@ -61,10 +62,9 @@ class Payer:
         return self.service.part(RequestGuard).url(text, await self._hosts())
 
     async def _hosts(self) -> list[str]:
-        policy = self.wallet.policy.address
-        found = await self.service.db.read(lambda conn: hosts_of(conn, policy))
-        if found is not None:
-            return found
+        policy = await policies.find(self.service, self.wallet.org, self.wallet.policy.policy_id)
+        if policy.x402_hosts is not None:
+            return policy.x402_hosts
         return [ANY_HOST] if self.service.identity.cluster == "localnet" else []
 
     async def check_domain(self, url: httpx.URL, offer: Offer) -> None:

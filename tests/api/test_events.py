@@ -191,7 +191,7 @@ async def test_severities_and_payloads_are_those_of_the_catalogue(own_world: Ser
     # Then each has the severity and the fields of the catalogue
     events = await _events(world)
     alerts = {"balance.low", "alert.inactivity", "alert.velocity_spike", "alert.large_transaction"}
-    alerts |= {"reconciliation.difference", "reconciliation.cleared"}
+    alerts |= {"reconciliation.difference", "reconciliation.cleared", "x402.paid_without_resource"}
     assert {one["event"] for one in events} == set(EVENTS) - {"ping"} - alerts
     common = {"event_id", "event", "severity", "summary", "timestamp"}
     for one in events:

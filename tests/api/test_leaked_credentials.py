@@ -208,10 +208,13 @@ async def test_api_key_of_an_agent_is_worth_reads_of_its_vault(world: ServiceWor
     payment = {"to": to, "amount": "1", "currency": "USDC"}
     proof, path = {"proofType": "output_hash", "proof": _HASH}, f"/v1/payments/a2a/{locked['escrow_id']}"
     terms = {"fromWallet": one.id, "toWallet": other.id, "taskDescription": "Work", "amount": "1", "currency": "USDC"}
+    paid = {"walletId": one.id, "url": "http://127.0.0.1:9/", "maxAmount": "1"}
     bodies: dict[tuple[str, str], tuple[str, Json]] = {
         ("POST", "/v1/payments"): ("/v1/payments", {"walletId": one.id, **payment}),
         ("POST", "/v1/wallets/{wallet_id}/pay"): (f"/v1/wallets/{one.id}/pay", payment),
         ("POST", "/v1/wallets/{wallet_id}/rotate-token"): (f"/v1/wallets/{one.id}/rotate-token", {}),
+        ("POST", "/v1/x402/fetch"): ("/v1/x402/fetch", paid),
+        ("POST", "/v1/x402/payments"): ("/v1/x402/payments", {**paid, "paymentRequired": {}}),
         ("POST", "/v1/payments/a2a"): ("/v1/payments/a2a", terms),
         ("POST", "/v1/payments/a2a/{escrow_id}/complete"): (f"{path}/complete", proof),
         ("POST", "/v1/payments/a2a/{escrow_id}/dispute"): (f"{path}/dispute", {"reason": "Late"}),

@@ -27,11 +27,12 @@ from app.store.attempts import Attempt, attempt, insert_attempt
 from app.store.feed import FeedEvent, feed
 from app.store.organisations import Organisation, insert_organisation, reserve, reserve_balance
 from app.store.policies import (
-    insert_policy_details,
+    PolicyDetails,
     policies,
     policy,
     policy_audit_log,
     put_allowlist,
+    put_policy_details,
     record_policy_edit,
 )
 from app.store.read_tables import approvals, recipients, reserves, transactions, wallets
@@ -283,7 +284,7 @@ async def test_policy_change_is_audited_with_its_author_and_reported(line: Line)
     listed = stage.addresses.allowlist(address, made["next_allowlist_version"])
 
     def remember(connection: Connection) -> None:
-        insert_policy_details(connection, identifier, line.org, str(address), "Shopping", NOW)
+        put_policy_details(connection, PolicyDetails(identifier, line.org, str(address), "Shopping", NOW))
         put_allowlist(connection, str(listed), identifier, ["shop.example"])
         record_policy_edit(
             connection,

@@ -13,7 +13,6 @@ from solders.keypair import Keypair
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
-from app.store.x402 import put_hosts
 from tests.support.http import site
 from tests.support.service_world import GENESIS_HASHES, Json, ServiceWorld, error_of
 from tests.x402.conftest import Buyer, Market
@@ -198,6 +197,8 @@ async def test_endless_body_and_gzip_bomb_are_cut(market: Market) -> None:
         async def endless() -> AsyncIterator[bytes]:
             while True:
                 yield b"x" * 65_536
+                # Once the client is gone, nothing else lets others run.
+                await asyncio.sleep(0)
 
         if request.url.path == "/bomb":
             return Response(bomb, headers={"Content-Encoding": "gzip"})
@@ -309,10 +310,8 @@ async def mainnet(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ser
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def tourist(mainnet: ServiceWorld) -> Buyer:
     """An agent there whose policy lets it ask every host."""
-    policy = await mainnet.policy()
+    policy = await mainnet.policy(x402Hosts=["*"])
     wallet = await mainnet.wallet(policy["policy_id"])
-    address = mainnet.policy_record(policy["policy_id"]).address
-    await mainnet.service.db.write(lambda conn: put_hosts(conn, address, ["*"]))
     return Buyer(mainnet, wallet, mainnet.key("agent", wallet["wallet_id"]), await mainnet.session(wallet))
 
 
@@ -332,3 +331,33 @@ async def test_host_that_the_policy_does_not_list_is_not_asked(mainnet: ServiceW
     got = await buyer.post("fetch", url="https://api.example.com/weather", maxAmount="1")
 
     assert error_of(got, 422, "x402_host_not_allowed")["host"] == "api.example.com"
+
+
+async def test_hosts_of_a_policy_are_set_changed_copied_and_cleared(market: Market) -> None:
+    world = market.world
+    made = await world.policy(x402Hosts=["127.0.0.1"])
+    path = f"/v1/policies/{made['policy_id']}"
+    buyer = Buyer(world, wallet := await world.wallet(made["policy_id"]), world.key("agent", wallet["wallet_id"]), "")
+    buyer.session = await world.session(wallet)
+
+    async def handler(_request: Request) -> Response:
+        return PlainTextResponse("free")
+
+    async with site(handler) as url:
+        assert (await buyer.fetch(f"{url}/"))["resource"]["body"] == "free"
+        changed = await world.ok("PATCH", path, {"x402Hosts": ["api.example.com"], "name": "Narrow"})
+        error_of(await buyer.post("fetch", url=f"{url}/", maxAmount="1"), 422, "x402_host_not_allowed")
+        copy = await world.ok("POST", f"{path}/clone", {"name": "Copy"})
+        cleared = await world.ok("PATCH", path, {"x402Hosts": None})
+        assert (await buyer.fetch(f"{url}/"))["resource"]["body"] == "free"
+
+    assert (made["x402_hosts"], changed["x402_hosts"], changed["name"]) == (
+        ["127.0.0.1"],
+        ["api.example.com"],
+        "Narrow",
+    )
+    assert (copy["x402_hosts"], cleared["x402_hosts"]) == (["api.example.com"], None)
+    log = (await world.ok("GET", f"{path}/audit-log"))["data"]
+    assert log[0]["changes"]["x402_hosts"] == {"from": ["127.0.0.1"], "to": ["api.example.com"]}
+    for wrong in (["https://x.example"], ["UPPER.example"], ["a b"], [""], ["x.example/"], "x.example", ["h"] * 101):
+        error_of(await world.call("PATCH", path, {"x402Hosts": wrong}), 400, "invalid_request")

@@ -297,6 +297,7 @@ CREATE TABLE policy_details (
     org VARCHAR NOT NULL,
     name VARCHAR NOT NULL,
     created_at BIGINT NOT NULL,
+    x402_hosts JSON,
     PRIMARY KEY (address),
     UNIQUE (org, policy_id)
 );
@@ -608,12 +609,6 @@ CREATE TABLE x402_facilitators (
     accepts BOOLEAN NOT NULL,
     checked_at BIGINT NOT NULL,
     PRIMARY KEY (org, origin, fee_payer)
-);
-
-CREATE TABLE x402_hosts (
-    policy VARCHAR NOT NULL,
-    hosts JSON NOT NULL,
-    PRIMARY KEY (policy)
 );
 
 CREATE TABLE people (

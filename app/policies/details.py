@@ -1,0 +1,63 @@
+"""What the service alone knows of a policy: its name, and the hosts that paid requests may go to."""
+
+from sqlalchemy import Connection
+
+from app.access.keyring import Principal
+from app.core.identifiers import random_id
+from app.core.timestamps import iso_ms
+from app.policies.models import UpdatePolicy
+from app.store.audit import append
+from app.store.feed import append_event
+from app.store.policies import (
+    PolicyDetails,
+    PolicyRecord,
+    policy,
+    put_policy_details,
+    record_policy_edit,
+    version_made_by,
+)
+from app.submission.context import Service
+from app.submission.idempotency import Claim
+
+DETAILS = ("name", "x402_hosts")
+"""Fields of a policy that the chain does not see."""
+
+
+async def describe(  # noqa: PLR0917
+    service: Service, principal: Principal, claim: Claim, found: PolicyRecord, body: UpdatePolicy, landed: str | None
+) -> None:
+    """Change what the chain does not see; with a ``landed`` change of the rules it is one audit entry."""
+    now = service.clock.seen_ms()
+    given = {name: getattr(body, name) for name in DETAILS if name in body.model_fields_set}
+
+    def write(conn: Connection) -> None:
+        current = policy(conn, found.org, found.policy_id)
+        changed = {name: value for name, value in given.items() if current and getattr(current, name) != value}
+        if current is None or not changed:
+            return
+        changes = {name: {"from": getattr(current, name), "to": value} for name, value in changed.items()}
+        kept = {name: getattr(current, name) for name in DETAILS} | changed
+        ids = (found.policy_id, found.org, found.address)
+        put_policy_details(conn, PolicyDetails(*ids, created_at=found.created_at, **kept))
+        record_policy_edit(
+            conn,
+            found.org,
+            found.policy_id,
+            version=None if landed is None else version_made_by(conn, found.address, landed),
+            changed_by=principal.actor,
+            changes=changes,
+            now=now,
+        )
+        append(conn, principal.entry("policy.update", found.policy_id, fields=sorted(changes)))
+        version = current.version
+        append_event(
+            conn,
+            event_id=random_id("evt_"),
+            org=found.org,
+            type="policy.updated",
+            timestamp=now,
+            summary=f"Policy {found.policy_id}: {' and '.join(changes)} changed",
+            payload={"policy_id": found.policy_id, "version": version, "changes": changes, "timestamp": iso_ms(now)},
+        )
+
+    await claim.store(write)
