@@ -153,6 +153,7 @@ VALUES: Mapping[str, Any] = {
     "label": "Shopping agent",
     "limit": 20,
     "log": "6sfaqKosKfqQuVk3A6hD8Muh2cqqFfSNpc4vHrVJoEHT",
+    "max_open_escrows": 8,
     "memo": "Order 1024",
     "message": "The wallet's policy refuses the payment.",
     "mint": "EPjFWdd5AufqSSqeM2qN1xzybapC8G4wEGGkZwyTDt1v",
@@ -214,6 +215,7 @@ VALUES: Mapping[str, Any] = {
     "verifier": "4vJ9JU1bJJE96FWSJKvHsmmFADCg4gpZQff4P3bkLKi",
     "version": 3,
     "wallet_count": 2,
+    "warnings": ["The address is a vault."],
     "wallets": 2,
     "wallets_left_out": 0,
 }
