@@ -33,7 +33,7 @@ _SECTIONS: Mapping[str, Mapping[str, str]] = {
         "/docs": "Quick start",
         **{f"/docs/guides/{name}": GUIDES[name] for name in ("authentication", "dashboard")},
         "/docs/explorer": "Explorer",
-        "/dashboard": "Dashboard",
+        "/dashboard": "Open the dashboard",
     },
     "Build": {
         f"/docs/guides/{name}": GUIDES[name]
