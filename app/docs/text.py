@@ -29,10 +29,14 @@ def inline(text: str) -> str:
     return "".join(f"<code>{part}</code>" if index % 2 else part for index, part in enumerate(parts))
 
 
+_TABLE = '<div class="table" role="group" aria-label="Table" tabindex="0">'
+"""Around a table: scrolls by itself where the table is too wide, also by keyboard."""
+
+
 def table(titles: Sequence[str], rows: Iterable[str]) -> str:
-    """Return a table that scrolls by itself where it is too wide."""
+    """Return a table."""
     head = "".join(f"<th>{title}</th>" for title in titles)
-    return f'<div class="table"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+    return f"{_TABLE}<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
 
 
 def slug(text: str) -> str:
@@ -78,7 +82,7 @@ def _dressed(tokens: Sequence[Token]) -> Iterator[Token]:
             yield _raw(f"{start}{_tab(token)}{'' if in_tabs else '</div>'}\n")
         elif token.type == "table_open":
             tests_apart = _has_tests(tokens[index:])
-            yield _raw('<div class="table">')
+            yield _raw(_TABLE)
             yield token
         elif token.type == "table_close":
             yield token

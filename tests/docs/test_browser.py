@@ -1,8 +1,11 @@
 """What a browser makes of the documents: on a phone, with and without scripts."""
 
+from typing import Any
+
 import pytest
 from playwright.async_api import Page
 
+from tests.dashboard.browsing import findings
 from tests.docs.browser import PHONE, opened
 from tests.support.http import served
 from tests.support.service_world import ServiceWorld
@@ -22,6 +25,9 @@ _PAGES = (
     "/docs/guides/threat-model",
     "/docs/search?q=freeze",
 )
+#: Without the two largest, on which axe takes half a minute; what they are made of is on the others, too.
+_QUICK = ("/docs/events", *(path for path in _PAGES if path not in ("/docs/api", "/docs/reference")))
+_SMALL = ("/docs", "/docs/errors/policy_violation", "/docs/guides/direct-use")
 #: What is cut: the page or a block of code that is wider than what shows it.
 _CUT = """() => [document.documentElement, ...document.querySelectorAll("main pre")]
   .filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.textContent.slice(0, 60))"""
@@ -83,3 +89,17 @@ async def test_every_language_is_shown_without_scripts(world: ServiceWorld) -> N
         await page.get_by_role("searchbox").fill("freeze")
         await page.get_by_role("button", name="Search").click()
         assert await page.locator(".results li").count() > 3
+
+
+@pytest.mark.parametrize(
+    ("options", "paths"),
+    [({}, _QUICK), ({"color_scheme": "dark"}, _SMALL), (PHONE, _SMALL)],
+    ids=["light", "dark", "phone"],
+)
+async def test_accessibility_has_no_serious_findings(
+    world: ServiceWorld, options: dict[str, Any], paths: tuple[str, ...]
+) -> None:
+    async with served(world) as base, opened(base, **options) as page:
+        for path in paths:
+            await page.goto(path)
+            assert await findings(page) == [], path
