@@ -1,5 +1,6 @@
 """A vault: what it holds and may still spend, what it did, and its brake."""
 
+import json
 from contextlib import suppress
 
 from starlette.responses import Response
@@ -7,10 +8,13 @@ from starlette.routing import Route
 
 from app.access.auth import ADMINS, OPERATORS, READERS
 from app.chain.errors import ChainUnavailable, RpcError
+from app.core.money import MICRO_PER_USDC
 from app.dashboard.pages import View, action, page
 from app.escrows import service as escrows
 from app.escrows.models import ListEscrows
 from app.policies import service as policies
+from app.store.fleet import DaySpent
+from app.store.wallets import DAY
 from app.submission.idempotency import Claim
 from app.transactions import service as transactions
 from app.transactions.models import ListWalletTransactions
@@ -30,17 +34,32 @@ async def show(view: View) -> Response:
 async def _show(view: View, token: SessionToken | None = None) -> Response:
     service, by, wallet_id = view.service, view.principal, view.path("wallet_id")
     found = await wallets.find(service, by.org, wallet_id)
+    days = await fleet.month_of(service, wallet_id)
     listed = ListWalletTransactions(limit=_SHOWN, cursor=view.request.query_params.get("cursor"))
     return view.render(
         "vault.html",
         wallet=found,
         policy=await policies.get(service, by, found.policy.policy_id),
+        days=days,
+        chart=_chart(days, found.policy.rules.max_per_day),
         spent=await fleet.spent_by(service, wallet_id),
         transactions=await transactions.page(service, by, listed, wallet_id, None),
         escrows=await escrows.page(service, by, ListEscrows(wallet_id=wallet_id, limit=10)),
         policies=(await policies.list_all(service, by)).data if by.role == "admin" else [],
         session_live=found.session_authority is not None and found.session_expires_at > service.clock.now(),
         token=token,
+    )
+
+
+def _chart(days: list[DaySpent], cap: int | None) -> str:
+    """Return what the chart draws; its amounts are for the eye only."""
+    return json.dumps(
+        {
+            "days": [one.day * DAY // 1000 for one in days],
+            "spent": [one.amount / MICRO_PER_USDC for one in days],
+            "refused": [one.refused for one in days],
+            "cap": None if cap is None else cap / MICRO_PER_USDC,
+        }
     )
 
 

@@ -10,6 +10,7 @@ from sqlalchemy import (
     Connection,
     Select,
     String,
+    and_,
     bindparam,
     case,
     func,
@@ -74,6 +75,15 @@ class Spent:
     month: int
 
 
+@dataclass(frozen=True, slots=True)
+class DaySpent:
+    """What a wallet spent on a day in UTC, in micro-USDC, and how often it was refused; `day` counts from 1970."""
+
+    day: int
+    amount: int
+    refused: int
+
+
 _NOW = bindparam("now", type_=BigInteger)
 _ORG = bindparam("org", type_=String)
 _SPENT = (transactions.c.org == _ORG, transactions.c.status == "confirmed", transactions.c.type.in_(SPENT))
@@ -120,6 +130,24 @@ _SPENT_BY_WALLET = (
         transactions.c.timestamp > bindparam("since"),
     )
     .group_by(transactions.c.wallet_id)
+)
+_DAY_OF = (transactions.c.timestamp // DAY).label("day")
+_BY_DAY = (
+    select(
+        _DAY_OF,
+        func.sum(case((transactions.c.status == "confirmed", transactions.c.amount), else_=0)).label("amount"),
+        func.sum(case((transactions.c.status == "blocked", 1), else_=0)).label("refused"),
+    )
+    .where(
+        transactions.c.wallet_id == bindparam("wallet_id"),
+        or_(
+            and_(transactions.c.status == "confirmed", transactions.c.type.in_(SPENT)),
+            and_(transactions.c.status == "blocked", transactions.c.type.in_(REFUSED)),
+        ),
+        transactions.c.timestamp >= bindparam("since"),
+    )
+    .group_by(_DAY_OF)
+    .order_by(_DAY_OF)
 )
 _TODAY = (
     select(transactions.c.wallet_id, func.sum(transactions.c.amount).label("spent"))
@@ -170,6 +198,11 @@ def spent(connection: Connection, wallet_ids: Collection[str], now: int, month: 
     """Return what wallets spent, by id; `month` is when the calendar month began. Who spent nothing is missing."""
     given = {"wallet_ids": list(wallet_ids), "now": now, "month": month, "since": min(month - 1, now - DAY)}
     return {one.wallet_id: one for one in fetch_all(connection, Spent, _SPENT_BY_WALLET, given)}
+
+
+def spent_by_day(connection: Connection, wallet_id: str, since: int) -> list[DaySpent]:
+    """Return the days since a Unix millisecond on which a wallet spent something or was refused, oldest first."""
+    return fetch_all(connection, DaySpent, _BY_DAY, {"wallet_id": wallet_id, "since": since})
 
 
 def _narrowed(query: Select[Any], by: FleetFilter) -> Select[Any]:

@@ -9,13 +9,15 @@ from sqlalchemy import Connection
 
 from app.access.keyring import Principal
 from app.api.fields import Query
-from app.store.fleet import FleetFilter, FleetOrder, Spent, Totals, fleet, spent, totals
-from app.store.wallets import WalletRecord
+from app.store.fleet import DaySpent, FleetFilter, FleetOrder, Spent, Totals, fleet, spent, spent_by_day, totals
+from app.store.wallets import DAY, WalletRecord
 from app.submission.context import Service
 from app.wallets.models import WalletStatus
 
 PAGE = 30
 """Wallets on a page."""
+DAYS = 30
+"""Days that a wallet's chart shows."""
 _NOTHING = Spent("", 0, 0)
 
 
@@ -75,6 +77,15 @@ async def spent_by(service: Service, wallet_id: str) -> Spent:
     now = service.clock.seen_ms()
     found = await service.db.read(lambda conn: spent(conn, [wallet_id], now, month_began(now)))
     return found.get(wallet_id, _NOTHING)
+
+
+async def month_of(service: Service, wallet_id: str) -> list[DaySpent]:
+    """Return what a wallet spent on each of the last 30 days in UTC, oldest first."""
+    last = service.clock.seen_ms() // DAY
+    first = last - DAYS + 1
+    found = await service.db.read(lambda conn: spent_by_day(conn, wallet_id, first * DAY), in_thread=True)
+    by_day = {one.day: one for one in found}
+    return [by_day.get(day) or DaySpent(day, 0, 0) for day in range(first, last + 1)]
 
 
 def month_began(now: int) -> int:

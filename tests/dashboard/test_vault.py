@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from playwright.async_api import Page
 
 from app.dashboard.live import FeedHub
 from tests.dashboard.browsing import Crafted, Served, findings, forget_step_up, log, overflow, sign_in
@@ -29,6 +30,8 @@ async def test_vault_shows_limits_refusals_and_explorer_links(site: Served) -> N
             assert "12.50 left" in text
             assert "Max per tx: 12.00 of 10.00" in text
             assert "clicks" in text
+            assert "7.50 USDC spent, 1 refused" in text
+            assert await page.locator(".chart canvas").count() == 1
             link = page.get_by_role("link", name="explorer.solana.com").first
             assert paid["tx_signature"] in str(await link.get_attribute("href"))
             freeze = page.get_by_role("button", name="Freeze", exact=True)
@@ -59,6 +62,30 @@ async def test_freeze_is_one_click_and_another_browser_sees_it(site: Served) -> 
     assert (await world.pay(wallet, payee, "1")).status_code == 200
     assert log(world, "wallet.freeze")[0].actor.type == "person"
     assert site.violations == []
+
+
+async def test_vault_is_found_and_frozen_by_keyboard_alone(site: Served) -> None:
+    wallet = await site.world.wallet(label="By keyboard")
+    async with site.visit("operator") as page:
+        await page.goto(site.base)
+        await page.keyboard.press("Tab")
+        assert await page.evaluate("document.activeElement.textContent") == "Skip to the content"
+        for name, key in (("By keyboard", "Enter"), ("Freeze", "Space")):
+            await page.get_by_text(name, exact=True).first.wait_for()
+            await _tab_to(page, name)
+            assert await page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+            await page.keyboard.press(key)
+        await page.locator(".badge.frozen").wait_for()
+    assert site.world.wallet_record(wallet["wallet_id"]).frozen == 1
+
+
+async def _tab_to(page: Page, name: str) -> None:
+    """Press Tab until what has this text has the focus."""
+    for _ in range(100):
+        if await page.evaluate("document.activeElement.textContent.trim()") == name:
+            return
+        await page.keyboard.press("Tab")
+    raise AssertionError(f"{name} is not reached by Tab")
 
 
 async def test_freeze_is_effective_within_two_seconds(world: ServiceWorld) -> None:
