@@ -17,6 +17,7 @@ from sqlalchemy import (
     literal,
     or_,
     select,
+    true,
 )
 
 from app.core.transaction_types import REFUSED, SPENT
@@ -89,21 +90,23 @@ _ORG = bindparam("org", type_=String)
 _SPENT = (transactions.c.org == _ORG, transactions.c.status == "confirmed", transactions.c.type.in_(SPENT))
 
 
-def _sum_since(start: ColumnElement[int]) -> ColumnElement[int]:
-    return (
-        select(func.coalesce(func.sum(transactions.c.amount), 0))
-        .where(*_SPENT, transactions.c.timestamp > start)
-        .scalar_subquery()
+_WEEKS = (
+    select(
+        func.coalesce(func.sum(case((transactions.c.timestamp > _NOW - DAY, transactions.c.amount), else_=0)), 0).label(
+            "today"
+        ),
+        func.coalesce(func.sum(transactions.c.amount), 0).label("week"),
     )
-
-
+    .where(*_SPENT, transactions.c.timestamp > _NOW - _WEEK * DAY)
+    .subquery()
+)
 # Built once: building these statements takes longer than executing them.
 _TOTALS = select(
     func.count().label("wallets"),
     func.coalesce(func.sum(table.c.balance), 0).label("balance"),
     func.coalesce(func.sum(case((table.c.frozen != 0, 1), else_=0)), 0).label("frozen"),
-    _sum_since(_NOW - DAY).label("spent_today"),
-    _sum_since(_NOW - _WEEK * DAY).label("spent_week"),
+    func.coalesce(func.max(_WEEKS.c.today), 0).label("spent_today"),
+    func.coalesce(func.max(_WEEKS.c.week), 0).label("spent_week"),
     select(func.count())
     .where(transactions.c.org == _ORG, transactions.c.status == "blocked", transactions.c.type.in_(REFUSED))
     .where(transactions.c.timestamp > _NOW - DAY)
@@ -115,8 +118,10 @@ _TOTALS = select(
     .label("open_escrows"),
     select(reserves.c.balance).where(reserves.c.org == _ORG).scalar_subquery().label("reserve"),
     select(reserves.c.paused).where(reserves.c.org == _ORG).scalar_subquery().label("paused"),
-).where(table.c.org == _ORG, ~table.c.archived)
+)
+_TOTALS = _TOTALS.select_from(table).join(_WEEKS, true()).where(table.c.org == _ORG, ~table.c.archived)
 _OF_WALLETS = bindparam("wallet_ids", type_=String, expanding=True)
+_BY_IDS = WALLETS.where(table.c.wallet_id.in_(_OF_WALLETS))
 _SPENT_BY_WALLET = (
     select(
         transactions.c.wallet_id,
@@ -184,14 +189,15 @@ def fleet(
 ) -> tuple[list[WalletRecord], int]:
     """Return one page of an organisation's wallets in an order, and how many the filter finds."""
     parameters = {"org": org, "now": now}
-    query = _narrowed(WALLETS, narrowed)
-    count = connection.scalar(select(func.count()).select_from(query.order_by(None).subquery()), parameters) or 0
-    if order == "spent":
-        query = query.outerjoin(_TODAY, _TODAY.c.wallet_id == table.c.wallet_id)
     by = _BY[order]
-    query = query.order_by(by.desc() if descending else by.asc(), table.c.wallet_id).limit(limit).offset(offset)
-    rows: list[dict[str, Any]] = fetch_all(connection, dict, query, parameters)
-    return [wallet_record(one) for one in rows], count
+    # The ids first: sorting ten thousand whole rows takes ten times as long.
+    query = _narrowed(select(table.c.wallet_id, func.count().over().label("matching")), narrowed, order)
+    query = query.order_by(*(one.desc() if descending else one.asc() for one in (by, table.c.wallet_id)))
+    found = connection.execute(query.limit(limit).offset(offset), parameters).all()
+    ids = [one.wallet_id for one in found]
+    rows: list[dict[str, Any]] = fetch_all(connection, dict, _BY_IDS, {**parameters, "wallet_ids": ids})
+    by_id = {one["wallet_id"]: wallet_record(one) for one in rows}
+    return [by_id[one] for one in ids if one in by_id], int(found[0].matching) if found else 0
 
 
 def spent(connection: Connection, wallet_ids: Collection[str], now: int, month: int) -> dict[str, Spent]:
@@ -205,8 +211,14 @@ def spent_by_day(connection: Connection, wallet_id: str, since: int) -> list[Day
     return fetch_all(connection, DaySpent, _BY_DAY, {"wallet_id": wallet_id, "since": since})
 
 
-def _narrowed(query: Select[Any], by: FleetFilter) -> Select[Any]:
+def _narrowed(query: Select[Any], by: FleetFilter, order: FleetOrder) -> Select[Any]:
+    """Return the query of the organisation's wallets that the filter finds, with what the order needs."""
+    query = query.select_from(table).where(table.c.org == _ORG)
     query = query.where(literal(by.status) == STATUS) if by.status else query.where(~table.c.archived)
+    if by.search or order == "label":
+        query = query.outerjoin(details, details.c.wallet_id == table.c.wallet_id)
+    if order == "spent":
+        query = query.outerjoin(_TODAY, _TODAY.c.wallet_id == table.c.wallet_id)
     if by.tag:
         tagged = select(wallet_tags.c.wallet_id).where(wallet_tags.c.tag == by.tag)
         query = query.where(unindexed(table.c.wallet_id).in_(tagged))

@@ -144,8 +144,9 @@ transactions = Table(
     # values of an indexed column that the filter leaves open.
     Index("transactions_newest", "org", "timestamp", "tx_id"),
     Index("transactions_by_wallet", "wallet_id", "timestamp", "tx_id"),
-    Index("transactions_by_kind", "org", "status", "type", "timestamp", "tx_id"),
-    Index("transactions_by_wallet_kind", "wallet_id", "status", "type", "timestamp", "tx_id"),
+    # With the amount, sums need no row.
+    Index("transactions_by_kind", "org", "status", "type", "timestamp", "tx_id", "amount"),
+    Index("transactions_by_wallet_kind", "wallet_id", "status", "type", "timestamp", "tx_id", "amount"),
     Index("transactions_by_address", "org", "recipient_address", "status", "type", "timestamp", "tx_id"),
     Index("transactions_by_wallet_address", "wallet_id", "recipient_address", "status", "type", "timestamp", "tx_id"),
     # Mostly the address was given; then the indexes by address find the row.

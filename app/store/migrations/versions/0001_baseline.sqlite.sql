@@ -109,8 +109,8 @@ CREATE TABLE transactions (
 );
 CREATE INDEX transactions_newest ON transactions (org, timestamp, tx_id);
 CREATE INDEX transactions_by_wallet ON transactions (wallet_id, timestamp, tx_id);
-CREATE INDEX transactions_by_kind ON transactions (org, status, type, timestamp, tx_id);
-CREATE INDEX transactions_by_wallet_kind ON transactions (wallet_id, status, type, timestamp, tx_id);
+CREATE INDEX transactions_by_kind ON transactions (org, status, type, timestamp, tx_id, amount);
+CREATE INDEX transactions_by_wallet_kind ON transactions (wallet_id, status, type, timestamp, tx_id, amount);
 CREATE INDEX transactions_by_address ON transactions (org, recipient_address, status, type, timestamp, tx_id);
 CREATE INDEX transactions_by_wallet_address ON transactions (wallet_id, recipient_address, status, type, timestamp, tx_id);
 CREATE INDEX transactions_by_recipient ON transactions (org, recipient, status, type, timestamp, tx_id)
