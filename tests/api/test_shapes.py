@@ -55,7 +55,15 @@ _PAYMENT = {
     "memo",
     "timestamp",
 }
-_TRANSACTION_ONLY = {"type", "policy_id", "agent_attestation_hash", "explorer_url_1", "explorer_url_2", "violation"}
+_TRANSACTION_ONLY = {
+    "type",
+    "policy_id",
+    "agent_attestation_hash",
+    "explorer_url_1",
+    "explorer_url_2",
+    "violation",
+    "x402",
+}
 _ESCROW = {
     "escrow_id",
     "from_wallet",
