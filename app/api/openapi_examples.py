@@ -89,8 +89,6 @@ IDENTIFIERS: Mapping[str, str] = {
 
 #: Values of fields and parameters whose schema has none, by name in snake_case or by schema and name.
 VALUES: Mapping[str, Any] = {
-    "max_open_escrows": 8,
-    "warnings": ["The address is a vault of this organisation: name its wallet instead."],
     "x402_hosts": ["api.example.com"],
     **{f"{name}_id": IDENTIFIERS[prefix] for name, prefix in (("wallet", "wal"), ("policy", "pol"), ("tx", "tx"))},
     **{f"{name}_id": IDENTIFIERS[prefix] for name, prefix in (("escrow", "escrow"), ("approval", "apr"))},

@@ -37,6 +37,7 @@ _POLICY = {
     "blocked_categories",
     "require_co_sign",
     "expiry",
+    "x402_hosts",
     "wallet_count",
     "version",
     "created_at",
