@@ -2,7 +2,9 @@
 "use strict";
 
 const pages = new Set();
+const PAUSE = 2000; // milliseconds
 let source = null;
+let interrupted = false;
 
 function follow(stream) {
   if (pages.size && !source) {
@@ -12,10 +14,16 @@ function follow(stream) {
     };
     source.onmessage = (event) => tell(event.data);
     // After an interruption, such as a restart of the service, pages have missed something.
-    let opened = false;
     source.onopen = () => {
-      if (opened) tell(null);
-      opened = true;
+      if (interrupted) tell(null);
+      interrupted = false;
+    };
+    // Browsers try again by themselves, but some give up for good after a certain kind of failure.
+    source.onerror = () => {
+      interrupted = true;
+      source.close();
+      source = null;
+      setTimeout(() => follow(stream), PAUSE);
     };
   } else if (!pages.size && source) {
     source.close();
