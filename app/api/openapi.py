@@ -82,7 +82,8 @@ _SIGN: Json = {
     "in": "query",
     "required": False,
     "description": "`offline`: what the organisation's authority must sign is not sent. It is answered as an unsigned "
-    "transaction on a durable nonce.",
+    "transaction on a durable nonce. What the authority need not sign, such as a freeze or a pause, is refused with "
+    "`invalid_request`, because it would take effect at once.",
     "schema": {"type": "string", "enum": ["offline"]},
 }
 

@@ -12,7 +12,7 @@ from app.submission.context import Service
 from app.submission.enforcement import BrakeRefusedError, Enforcement, enforce
 from app.submission.idempotency import Claim
 from app.submission.locks import LockScope
-from app.submission.offline import authority_of
+from app.submission.offline import authority_of, refuse_needless
 from app.submission.ordering import wait_for_earlier
 from app.submission.plan import Plan, PlanType
 
@@ -27,6 +27,7 @@ async def set_paused(service: Service, principal: Principal, claim: Claim, *, pa
     A pause stops payments in this service at once, and returns once it is confirmed and nothing can undo it.
     """
     if paused:
+        refuse_needless(claim)
         await _pause(service, principal, claim)
     elif principal.role == "admin":
         await _unpause(service, principal, claim)

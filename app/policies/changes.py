@@ -15,7 +15,7 @@ from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
 from app.access.keyring import Principal
-from app.core.errors import BusinessError, RequestError, UnavailableError
+from app.core.errors import BusinessError, UnavailableError
 from app.policies import service as policies
 from app.policies.allowlists import WRITE, Step, draft, is_written, steps, store_texts
 from app.policies.details import DETAILS, describe
@@ -34,7 +34,7 @@ from app.submission.changes import resumed
 from app.submission.context import Service
 from app.submission.idempotency import Claim
 from app.submission.locks import LockScope
-from app.submission.offline import authority_of, sign_elsewhere
+from app.submission.offline import authority_of, refuse_needless, sign_elsewhere
 from app.submission.plan import Authority, Hook, Outcome, Plan, PlanType, RefusedError, nothing
 from app.submission.refusals import business_error, error_name, require_confirmed
 
@@ -94,9 +94,8 @@ async def update(request: ChangeRequest, body: UpdatePolicy) -> Policy:
     if request.claim.attempt is None:
         await request.find_changeable()
     apart = sorted(body.model_fields_set.intersection(DETAILS))
-    if apart and body.model_fields_set - _OFF_CHAIN and request.claim.sign_offline:
-        reason = f"{to_camel(apart[0])}: needs no signature; change it in a request of its own."
-        raise RequestError("invalid_request", reason)
+    if apart:
+        refuse_needless(request.claim, field=to_camel(apart[0]))
     async with request.lock():
         if not done:
             await _change(request, body)

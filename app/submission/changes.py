@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 from app.submission.context import Service
 from app.submission.idempotency import Claim
 from app.submission.locks import LockScope
-from app.submission.offline import sign_elsewhere
+from app.submission.offline import refuse_needless, sign_elsewhere
 from app.submission.plan import Outcome, Plan, RefusedError
 from app.submission.refusals import business_error, require_confirmed
 
@@ -29,8 +29,10 @@ async def submit(
 
     A change that ``overtakes`` does not wait for the payments that are being sent. ``nonce_account`` is the one to use
     if the authority signs elsewhere: then this raises AwaitingSignatureError. Raises RefusedError if the simulation
-    fails, and the API's error if the change failed or is not confirmed yet.
+    fails, and the API's error if the change failed, is not confirmed yet, or needs no signature that the request wants.
     """
+    if plan.authority is None:
+        refuse_needless(claim)
     async with AsyncExitStack() as stack:
         if plan.wallet_id is not None and not overtakes:
             await stack.enter_async_context(service.locks.hold(LockScope.WALLET_SENDING, plan.wallet_id))

@@ -56,6 +56,10 @@ _TOO_LONG = (
     "The change does not fit into one transaction, so it cannot be signed elsewhere: make the allowlist shorter, or "
     "make the change where the authority's key is."
 )
+_NEEDLESS = (
+    "This needs no signature by the authority and would take effect at once: ask for it without `sign=offline`, in a "
+    "request of its own. Nothing was done."
+)
 
 
 async def authority_of(service: Service, org: str, claim: Claim) -> Authority:
@@ -80,6 +84,12 @@ def require_one(authority: Authority, transactions: Sequence[object]) -> None:
     """Raise ``invalid_request`` if several transactions would have to be signed elsewhere."""
     if authority.key is None and len(transactions) > 1:
         raise RequestError("invalid_request", _TOO_LONG)
+
+
+def refuse_needless(claim: Claim, *, field: str | None = None) -> None:
+    """Raise ``invalid_request`` if the request wants a signature for what needs none: it would take effect at once."""
+    if claim.sign_offline:
+        raise RequestError("invalid_request", _NEEDLESS if field is None else f"{field}: {_NEEDLESS}")
 
 
 async def sign_elsewhere(service: Service, plan: Plan, claim: Claim, nonce_account: str | None = None) -> None:

@@ -39,6 +39,7 @@ from app.submission.changes import resumed, submit
 from app.submission.context import Service
 from app.submission.idempotency import Claim
 from app.submission.locks import LockScope
+from app.submission.offline import refuse_needless
 from app.submission.ordering import wait_for_earlier
 from app.submission.plan import Plan, PlanType, RefusedError
 from app.submission.refusals import business_error, error_name
@@ -189,8 +190,8 @@ async def update(
     """
     if claim.attempt is None:
         await find_living(service, principal.org, wallet_id)
-    if claim.sign_offline and body.status == "active" and (body.label is not None or body.tags is not None):
-        raise RequestError("invalid_request", "label and tags need no signature; change them in another request.")
+    if body.status == "frozen" or body.label is not None or body.tags is not None:
+        refuse_needless(claim)
     freezes = body.status == "frozen" and body.policy_id is None
     if freezes:
         await freeze(service, principal, claim, wallet_id)

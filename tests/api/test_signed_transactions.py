@@ -11,11 +11,15 @@ from solders.keypair import Keypair
 from solders.signature import Signature
 from solders.transaction import VersionedTransaction
 
+from app.api.signing import awaiting_signature
 from app.chain.nonces import NonceAccount
 from app.core.signers import Signers, read_key
 from app.core.timestamps import now_ms, parse_iso_ms
+from app.organisations.roles import change_roles, roles_of
 from app.submission import offline
 from app.submission.idempotency import Claim
+from app.submission.offline import authority_with
+from app.submission.plan import Authority, AwaitingSignatureError
 from app.submission.recovery import Recovery
 from tests.support.service_world import Json, ServiceWorld, error_of
 
@@ -106,7 +110,7 @@ async def test_wallet_is_unfrozen_and_the_organisation_unpaused(hardened: Harden
 
 async def test_registration_is_changed(hardened: Hardened) -> None:
     world, path = hardened.world, f"/v1/recipients/{Keypair().pubkey()}"
-    await world.ok("PUT", f"{path}?sign=offline", {"category": "nft"})
+    await world.ok("PUT", path, {"category": "nft"})
     changed = await hardened.sent(await hardened.asked("PUT", path, {"category": "dating"}))
     assert changed["category"] == "dating"
 
@@ -249,6 +253,57 @@ async def test_what_cannot_be_one_signed_change_is_refused(hardened: Hardened) -
     for method, path, body in requests:
         error_of(await world.call(method, path, body), 400, "invalid_request")
     assert await hardened.outstanding() == []
+
+
+async def test_what_needs_no_signature_is_refused_with_sign_offline(hardened: Hardened) -> None:
+    world = hardened.world
+    made = await hardened.sent(await hardened.asked("POST", "/v1/policies", {"name": "Needless"}))
+    wallet, recipient = await world.wallet(), f"/v1/recipients/{Keypair().pubkey()}"
+    place, policy = f"/v1/wallets/{wallet['wallet_id']}", f"/v1/policies/{made['policy_id']}"
+    before = [await world.ok("GET", path) for path in (place, policy, "/v1/organization")]
+    requests: list[tuple[str, str, Json]] = [
+        ("POST", "/v1/organization/pause", {"paused": True}),
+        ("PATCH", place, {"status": "frozen"}),
+        ("PATCH", place, {"status": "frozen", "policyId": made["policy_id"]}),
+        ("PATCH", place, {"policyId": made["policy_id"]}),
+        ("PATCH", place, {"policyId": made["policy_id"], "label": "New"}),
+        ("PATCH", place, {"label": "New"}),
+        ("PATCH", policy, {"name": "New"}),
+        ("PATCH", policy, {"x402Hosts": ["api.example.com"]}),
+        ("PUT", recipient, {"category": "nft"}),
+    ]
+
+    for method, path, body in requests:
+        error = error_of(await world.call(method, f"{path}?sign=offline", body), 400, "invalid_request")
+        assert "needs no signature by the authority" in error["message"], (method, path, body)
+
+    # Nothing took effect, and nothing waits
+    assert [await world.ok("GET", path) for path in (place, policy, "/v1/organization")] == before
+    error_of(await world.call("GET", recipient), 404, "recipient_not_found")
+    assert world.service.brake.unattended() == []
+    assert await hardened.outstanding() == []
+
+
+async def test_second_signed_rotation_brings_no_replaced_key_back(own_world: ServiceWorld) -> None:
+    # Given two signed files that make the same key the operator's
+    world, service = own_world, own_world.service
+    hardened = Hardened(world, read_key(world.settings.data_dir / "keys" / "authority.json"))
+    elsewhere = Authority(hardened.authority.pubkey(), None)
+    first, second = Keypair().pubkey(), Keypair().pubkey()
+    files = []
+    for _ in range(2):
+        with pytest.raises(AwaitingSignatureError) as waiting:
+            await change_roles(service, world.org, elsewhere, operator=first)
+        files.append((await awaiting_signature(service, waiting.value.attempt)).model_dump())
+
+    # When one has landed, and the key was replaced again
+    await hardened.sent(files[0])
+    await change_roles(service, world.org, authority_with(hardened.authority), operator=second)
+
+    # Then the other changes nothing
+    twin = await world.call("POST", "/v1/signed-transactions", {"transaction": hardened.signed(files[1])})
+    error_of(twin, 409, "version_conflict")
+    assert (await roles_of(service, world.org))["operator"] == second
 
 
 async def test_long_allowlist_is_one_signed_change(hardened: Hardened) -> None:
