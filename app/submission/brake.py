@@ -39,16 +39,26 @@ _LATER = "A freeze or pause was asked for and is not finished. Repeat the reques
 
 @dataclass(slots=True, eq=False)
 class Hold:
-    """A brake that is engaged, and how many requests are putting it into force on the chain."""
+    """A brake that is engaged, and how many requests are putting it into force on the chain.
+
+    Without its row, which a full disk prevents, it ends with the process.
+    """
 
     row: BrakeRow
     requests: int = 0
     writing: set[asyncio.Task[None]] = field(default_factory=set)
+    stored: bool = False
 
     @property
     def wallet_id(self) -> str | None:
         """The wallet; None if the brake is on the whole organisation."""
         return None if self.row.scope == self.row.org else self.row.scope
+
+    async def is_stored(self, patience: float) -> bool:
+        """Whether the row is stored; waits at most so many seconds while it is being written."""
+        if not self.stored and self.writing:
+            await asyncio.wait(self.writing, timeout=patience)
+        return self.stored
 
 
 class Brake:
@@ -76,7 +86,7 @@ class Brake:
             return [row for row in rows if row.kind != "session"]
 
         for row in await self._db.write(take):
-            self._holds[row.scope, row.kind] = Hold(row)
+            self._holds[row.scope, row.kind] = Hold(row, stored=True)
 
     def engage(self, by: Principal, wallet_id: str | None, kind: BrakeKind) -> Hold:
         """Engage a brake for a request, at once; the row is written meanwhile, and memory holds if it cannot be."""
@@ -170,11 +180,14 @@ class Brake:
             if entry is not None:
                 self._recorder.later(entry)
         else:
+            hold.stored = True
             return
         try:
             await self._db.write(put)
         except WRITE_ERRORS as error:
             _log.warning("brake_not_stored", scope=hold.row.scope, kind=hold.row.kind, error=str(error))
+        else:
+            hold.stored = True
 
     def _stop(self, conn: Connection, hold: Hold) -> None:
         row, types = hold.row, self._types[hold.row.kind]

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,19 @@ _log = structlog.get_logger(__name__)
 
 #: Seconds between two looks at what is in the way.
 _PAUSE = 0.1
+#: Seconds that an answer waits to learn whether the brake's row is stored.
+_STORING = 1.0
+_NO_SIGNATURE = "The token with the key does not sign it."
+_SENT = "It was sent to the chain and is not confirmed yet."
+_UNDOING = "An earlier change that would undo it may still take effect."
+_STORED = (
+    "The service already sends no payments, and repeats the {} until it is in force. Repeat the request to learn when "
+    "it is."
+)
+_IN_MEMORY = (
+    "The service already sends no payments, but could not store that: the {} is not certain to be in force, and is "
+    "lost if the service stops before it is. Repeat the request until it succeeds."
+)
 #: Milliseconds in which a transaction that was sent is sent again instead of a new one. A second one does no harm, but
 #: one that is lost must not be waited for until it expires.
 _RECENT = 5_000
@@ -70,13 +83,12 @@ async def enforce(service: Service, hold: Hold, how: Enforcement, claim: Claim) 
         service.brake.refused(hold, refused.error.code)
         raise refused.error from None
     except (ChainUnavailable, RpcError):
-        raise _unfinished(how, "The chain does not answer.") from None
+        raise await _unfinished(hold, how, "The chain does not answer.") from None
     except UnavailableError as error:
-        if error.code != "signer_unavailable":
-            raise
-        raise _unfinished(how, "The token with the key does not sign it.", code=error.code) from None
+        reason = _NO_SIGNATURE if error.code == "signer_unavailable" else error.message
+        raise await _unfinished(hold, how, reason, code=error.code, fields=error.fields) from None
     except WRITE_ERRORS:
-        raise _unfinished(how, "The database cannot be written.", code="storage_unavailable") from None
+        raise await _unfinished(hold, how, "The database cannot be written.", code="storage_unavailable") from None
     finally:
         if over:
             await service.brake.release(hold)
@@ -99,20 +111,25 @@ async def _until_in_force(service: Service, hold: Hold, how: Enforcement, claim:
     deadline, last = time.monotonic() + service.settings.confirm_timeout, False
     while (obstacle := await _step(service, hold, how, claim)) is not None:
         if last:
-            fields = {"tx_id": obstacle.tx_id}
-            if obstacle.type == how.kind.name:
-                raise _unfinished(how, "It was sent to the chain and is not confirmed yet.", **fields)
-            raise _unfinished(how, "An earlier change that would undo it may still take effect.", **fields)
+            sent = obstacle.type == how.kind.name
+            raise UnavailableError("chain_unavailable", _SENT if sent else _UNDOING, fields={"tx_id": obstacle.tx_id})
         await asyncio.sleep(_PAUSE)
         last = time.monotonic() >= deadline
 
 
-def _unfinished(how: Enforcement, reason: str, *, code: str = "chain_unavailable", **fields: Any) -> UnavailableError:
-    message = (
-        f"{reason} The service already sends no payments, and repeats the {how.name} until it is in force. "
-        "Repeat the request to learn when it is."
+async def _unfinished(
+    hold: Hold,
+    how: Enforcement,
+    reason: str,
+    *,
+    code: str = "chain_unavailable",
+    fields: Mapping[str, Any] | None = None,
+) -> UnavailableError:
+    """Return the answer for a brake that stays engaged; it promises no more than a killed process would keep."""
+    rest = _STORED if await hold.is_stored(_STORING) else _IN_MEMORY
+    return UnavailableError(
+        code, f"{reason} {rest.format(how.name)}", fields=dict(fields or {}), headers={"Retry-After": "1"}
     )
-    return UnavailableError(code, message, fields=fields, headers={"Retry-After": "1"})
 
 
 async def _step(service: Service, hold: Hold, how: Enforcement, claim: Claim) -> Attempt | None:
@@ -156,8 +173,8 @@ async def _send(service: Service, hold: Hold, how: Enforcement, plan: Plan, clai
 
 
 def _refusal(service: Service, how: Enforcement, refused: RefusedError, name: str | None) -> Exception:
-    if refused.custom_error is None:
-        # Not the program refused it, so it can still succeed: the fee payer is empty, for example.
+    if refused.custom_error is None or name == "Unauthorized":
+        # It can still succeed: once the fee payer has SOL again, or the service is started with the operator's new key.
         return business_error(service.codec, refused)
     message = f"The program refused the {how.name} ({name or refused}). It is not in force, and payments go on."
     return BrakeRefusedError(BusinessError("transaction_failed", message))

@@ -176,22 +176,6 @@ async def test_escrows_beyond_the_waiting_room_are_refused(tmp_path: Path) -> No
             error_of(answer, 422, "wallet_frozen")
 
 
-async def test_refused_freeze_releases_the_brake_and_says_so(own_world: ServiceWorld) -> None:
-    world = own_world
-    wallet, to = await world.wallet(), await world.payee()
-    token, agent = await world.session(wallet), world.key("agent", wallet["wallet_id"])
-    authority = world.service.signers.require_authority()
-    replaced = await world.org_update(authority.pubkey(), operator=authority.pubkey())
-    assert (await world.land([replaced], authority)).err is None
-
-    error = error_of(await world.call("PATCH", _path(wallet), {"status": "frozen"}), 422, "transaction_failed")
-
-    assert "Unauthorized" in error["message"]
-    assert "payments go on" in error["message"]
-    assert world.service.brake.unattended() == []
-    assert (await world.pay(wallet, to, "1", session=token, key=agent)).status_code == 200
-
-
 async def test_freeze_of_a_frozen_wallet_succeeds_and_sends_nothing(world: ServiceWorld) -> None:
     wallet = await world.wallet(funds=None)
     await world.ok("PATCH", _path(wallet), {"status": "frozen"})

@@ -10,12 +10,15 @@ from contextvars import Context
 from typing import Any
 
 import pytest
+from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 from sqlalchemy import delete
 
 from app.access.keyring import system
 from app.core.paths import Paths
+from app.core.signers import write_secret
 from app.store.attempts import Attempt, attempt, pending_attempts
+from app.store.brakes import all_brakes
 from app.store.read_tables import wallets
 from app.submission.idempotency import Claim
 from app.submission.locks import LockScope
@@ -384,3 +387,68 @@ async def test_freeze_with_a_policy_goes_on_alone_if_its_outcome_is_unknown(own_
     await _until(lambda: not world.service.brake.unattended())
     assert await _frozen(world, wallet) == 1
     assert await world.balance(to) == 0
+
+
+async def _replace_operator(world: ServiceWorld) -> Keypair:
+    """Give the operator's role on the chain to a new key, which the service does not have yet."""
+    authority, new = world.service.signers.require_authority(), Keypair()
+    replaced = await world.org_update(authority.pubkey(), operator=new.pubkey())
+    assert (await world.land([replaced], authority)).err is None
+    return new
+
+
+async def test_brakes_of_a_replaced_operator_hold_until_its_new_key(own_world: ServiceWorld) -> None:
+    # Given a service whose operator's key was replaced on the chain
+    world, pause = own_world, "/v1/organization/pause"
+    wallet, to = await world.wallet(), await world.payee()
+    token, agent = await world.session(wallet), world.key("agent", wallet["wallet_id"])
+    new = await _replace_operator(world)
+    assert (await world.pay(wallet, to, "1", session=token, key=agent)).status_code == 200
+
+    # When it is asked for a freeze and a pause
+    refused = [
+        await world.call("PATCH", _path(wallet), {"status": "frozen"}),
+        await world.call("POST", pause, {"paused": True}),
+    ]
+
+    # Then it pays no more, and says what to do
+    for answer in refused:
+        message = error_of(answer, 503, "chain_unavailable")["message"]
+        assert "Start the service again with the new key." in message
+        assert "already sends no payments" in message
+    assert (await world.pay(wallet, to, "1", session=token, key=agent)).status_code == 422
+    assert {hold.row.kind for hold in world.service.brake.unattended()} == {"freeze", "pause"}
+    assert await _frozen(world, wallet) == 0
+
+    # And puts both into force once it is started with the new key
+    await world.stop()
+    file = Paths(world.settings.data_dir).keys / "operator.json"
+    file.unlink()
+    write_secret(file, json.dumps(list(bytes(new))))
+    await world.start()
+    await _until(lambda: not world.service.brake.unattended())
+    assert await _frozen(world, wallet) == 1
+    assert (await world.fields(world.org))["paused"]
+    assert await world.balance(to) == 1_000_000
+
+
+@pytest.mark.parametrize("writable", [True, False], ids=["stored", "in_memory"])
+async def test_unfinished_freeze_promises_no_more_than_is_stored(own_world: ServiceWorld, writable: bool) -> None:
+    # Given a chain that takes the freeze and does not confirm it, as on a full disk
+    world = own_world
+    await world.restart(confirm_timeout=0.5)
+    wallet, to = await world.wallet(), await world.payee()
+    world.line.lose_requests = lambda method: method == "sendTransaction"
+    writer: Any = world.service.db._connection.connection.dbapi_connection
+    writer.execute(f"PRAGMA query_only={'OFF' if writable else 'ON'}")
+
+    error = error_of(await world.call("PATCH", _path(wallet), {"status": "frozen"}), 503, "chain_unavailable")
+
+    message = error["message"]
+    assert ("repeats the freeze until it is in force" in message) == writable
+    assert ("lost if the service stops before" in message) == (not writable)
+    error_of(await world.pay(wallet, to, "1"), 422, "wallet_frozen")
+    # What the answer says is what a killed process leaves
+    kept = world.service.db.read_now(all_brakes)
+    assert [row.scope for row in kept] == ([wallet["wallet_id"]] if writable else [])
+    writer.execute("PRAGMA query_only=OFF")
