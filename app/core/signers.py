@@ -1,8 +1,10 @@
 """The keys that the service signs with, and their files: of mode 600, in the format of the Solana command line."""
 
+import itertools
 import json
 import os
 import stat
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -111,13 +113,34 @@ def next_key(folder: Path, role: str) -> Keypair:
 def install_next(folder: Path, role: str) -> None:
     """Put the next key of a role in the place of the present one, which is kept as ``ROLE.old.json``.
 
-    If the process dies, the role's file is the one or the other.
+    No key is overwritten: the next old one is ``ROLE.old-2.json``. If the process dies, the role's file is the one or
+    the other.
     """
-    path, old = folder / f"{role}.json", folder / f"{role}.old.json"
+    path = folder / f"{role}.json"
     if path.exists():
-        old.unlink(missing_ok=True)
-        os.link(path, old)
+        _keep(path, role)
     (folder / f"{role}.next.json").replace(path)
+
+
+def _keep(path: Path, role: str) -> None:
+    for number in itertools.count(1):
+        old = path.with_name(f"{role}.old.json" if number == 1 else f"{role}.old-{number}.json")
+        try:
+            os.link(path, old)
+        except FileExistsError:
+            # Kept already, by a process that died before it put the next one in place.
+            if not old.samefile(path):
+                continue
+        return
+
+
+def file_of(folder: Path, role: str, address: Pubkey) -> Path | None:
+    """Return the file with the key of an address among the present, next and old ones of a role."""
+    for path in sorted(folder.glob(f"{role}*.json")):
+        with suppress(KeyFileError):
+            if read_key(path).pubkey() == address:
+                return path
+    return None
 
 
 def create_key(path: Path) -> Keypair:

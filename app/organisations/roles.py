@@ -3,6 +3,8 @@
 These have no endpoint: with one, an admin's API key alone would have the authority's power over the reserve.
 """
 
+from dataclasses import dataclass
+
 from solders.pubkey import Pubkey
 
 from app.access.keyring import system
@@ -10,6 +12,7 @@ from app.core.errors import UnavailableError
 from app.core.identifiers import new_reference
 from app.core.money import format_usdc
 from app.core.paths import ConfigurationError
+from app.store.organisations import Organisation, organisations
 from app.submission.changes import carry_out
 from app.submission.context import Service
 from app.submission.idempotency import Claim
@@ -34,6 +37,35 @@ async def roles_of(service: Service, org: str) -> dict[str, Pubkey]:
         raise UnavailableError("chain_unavailable", "The organisation is not on the chain yet.")
     found = account.decode(service.codec).data
     return {name: found[name] for name in ("authority", "pending_authority", "operator", "arbiter", "verifier")}
+
+
+@dataclass(frozen=True, slots=True)
+class LostRole:
+    """A role of an organisation for which this service has the key ``key``, while the chain obeys ``holder``."""
+
+    org: Organisation
+    role: str
+    holder: Pubkey
+    key: Pubkey
+
+
+async def lost_roles(service: Service) -> list[LostRole]:
+    """Return the roles that the chain gave to other keys than the operator's and the authority's that are here.
+
+    The arbiter's is no such role: escrows keep the arbiter that they named. Raises ChainUnavailable and RpcError.
+    """
+    signers = service.signers
+    held = {"operator": signers.operator_address}
+    if signers.authority is not None:
+        held["authority"] = signers.authority.pubkey()
+    every = await service.db.read(organisations)
+    lost = []
+    accounts = await service.chain.accounts([Pubkey.from_string(one.org) for one in every])
+    for one, account in zip(every, accounts, strict=True):
+        if account is not None:
+            found = account.decode(service.codec).data
+            lost += [LostRole(one, role, found[role], key) for role, key in held.items() if found[role] != key]
+    return lost
 
 
 async def change_roles(service: Service, org: str, authority: Authority, **changes: Pubkey) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from app.access.keyring import KeyRing
-from app.core.paths import ConfigurationError, Paths
+from app.core.paths import Paths
 from app.core.settings import Settings
+from app.server._data_folder import require_data
 from app.server.bootstrap import key_ring, open_state
 from app.store.database import Database
 from app.store.organisations import organisation, organisation_by_id
@@ -34,8 +35,7 @@ def settings_of(**given: Any) -> Settings:
 def open_database(data_dir: Path | None) -> Iterator[tuple[Database, KeyRing]]:
     """Open the database of a service, and its keys. Raises ConfigurationError if there is none."""
     paths = Paths(settings_of(data_dir=data_dir).data_dir)
-    if not paths.database.is_file():
-        raise ConfigurationError(f"there is no service's data in {paths.root}; name its folder with --data-dir")
+    require_data(paths)
     db, secret = open_state(paths)
     with closing(db):
         yield db, key_ring(db, secret)

@@ -100,6 +100,18 @@ def beside_service(settings: Settings) -> Settings:
     return with_folder(settings.model_copy(update=changes))
 
 
+def require_data(paths: Paths) -> None:
+    """Raise ConfigurationError unless the folder has a service's data: a mistyped one must not be created."""
+    if not paths.database.is_file():
+        raise ConfigurationError(f"there is no service's data in {paths.root}; name its folder with --data-dir")
+
+
+def beside_existing(settings: Settings) -> Settings:
+    """Return the settings as ``beside_service`` does, for what makes no sense without a service's data."""
+    require_data(Paths(settings.data_dir))
+    return beside_service(settings)
+
+
 async def identify(
     settings: Settings, node: SameChain, chain: ChainClient, program_id: Pubkey, known: FolderChain | None
 ) -> ChainIdentity:

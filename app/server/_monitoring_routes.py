@@ -27,6 +27,7 @@ async def ready(request: Request) -> Response:
     """Show whether the chain answers, the database can be written and the indexer keeps up.
 
     `missing_history` names the slots between which no node has given the program's transactions, if there are any.
+    `lost_roles` names the roles that the chain gave to another key than the service's, which must be started with it.
     Answers 503 `not_ready` with `reasons` otherwise. Needs no key.
     """
     report: HealthReport = await request.app.state.health.report()
@@ -35,6 +36,11 @@ async def ready(request: Request) -> Response:
     answer: dict[str, Any] = {"status": "ready", "indexer_lag_slots": report.lag}
     if report.holes:
         answer["missing_history"] = [{"after_slot": after, "before_slot": before} for after, before in report.holes]
+    if report.lost:
+        answer["lost_roles"] = [
+            {"organization_address": one.org.org, "role": one.role, "holder": str(one.holder), "key": str(one.key)}
+            for one in report.lost
+        ]
     return JSONResponse(answer)
 
 

@@ -13,10 +13,10 @@ from app.api.signing import awaiting_signature
 from app.core.money import InvalidAmountError, parse_usdc
 from app.core.paths import ConfigurationError, Paths
 from app.core.settings import Settings
-from app.core.signers import install_next, next_key, read_key, write_secret
+from app.core.signers import file_of, install_next, next_key, read_key, write_secret
 from app.organisations import roles as organisation_roles
 from app.server._command_options import address_of, data_folder, org_option, rpc_url, settings_of
-from app.server._data_folder import beside_service
+from app.server._data_folder import beside_existing
 from app.server._sidecar import running_sidecar
 from app.store.organisations import organisations as all_organisations
 from app.submission.changes import carry_out
@@ -109,7 +109,7 @@ class _Signing:
 def _change(given: dict[str, Any], signer: str, change: Change) -> bool:
     """Carry out a change that the holder of the role ``signer`` signs; returns whether it is in force."""
     org, key_file, offline_file = given.pop("org"), given.pop("key_file"), given.pop("offline_file")
-    settings = beside_service(settings_of(**given, keeper=False))
+    settings = beside_existing(settings_of(**given, keeper=False))
     signing = _Signing(key_file, offline_file)
 
     async def run() -> bool:
@@ -152,7 +152,7 @@ def amount_argument(_ctx: click.Context, _param: click.Parameter, text: str) -> 
 @org_option
 def show_roles(org: str | None, **given: Any) -> None:
     """Show the addresses that the chain obeys."""
-    settings = beside_service(settings_of(**given, keeper=False))
+    settings = beside_existing(settings_of(**given, keeper=False))
 
     async def run() -> None:
         async with running_sidecar(settings) as service:
@@ -215,9 +215,10 @@ def accept_authority(**given: Any) -> None:
 def rotate(role: str, key_file: Path | None, offline_file: Path | None, **given: Any) -> None:
     """Replace a key of the data folder: make a new one, give it the role, and put it in place.
 
-    Repeat the command after a signature made elsewhere has landed. The old key is kept as ROLE.old.json.
+    Repeat the command after a signature made elsewhere has landed. Old keys are kept as ROLE.old.json, ROLE.old-2.json
+    and so on.
     """
-    settings = beside_service(settings_of(**given, keeper=False))
+    settings = beside_existing(settings_of(**given, keeper=False))
     name = f"{role.replace('-', '_')}_key"
     if getattr(settings, name) is not None:
         raise ConfigurationError(
@@ -244,22 +245,38 @@ def rotate(role: str, key_file: Path | None, offline_file: Path | None, **given:
 
 
 async def _give_role(service: Service, settings: Settings, role: str, signing: _Signing) -> bool:
-    """Give a role to the folder's next key in every organisation that has the present one; false if some wait."""
-    new = next_key(Paths(settings.data_dir).keys, role).pubkey()
-    present = service.signers.operator if role == "operator" else service.signers.arbiter
+    """Give a role to the folder's next key in every organisation that has the present one; false if some wait.
+
+    Raises ConfigurationError if the chain names neither of the two: the new key would be nobody's.
+    """
+    folder = Paths(settings.data_dir).keys
+    new = next_key(folder, role).pubkey()
+    signer = service.signers.operator if role == "operator" else service.signers.arbiter
     every = await service.db.read(all_organisations)
-    done = True
+    if not every:
+        raise ConfigurationError("there is no organisation")
+    strangers, done = [], True
     for one in every:
         found = await organisation_roles.roles_of(service, one.org)
+        present = found[role] if signer is None else signer.pubkey()
         # The verifier is the arbiter's key unless it was given to another.
-        names = [name for name in ((role, "verifier") if role == "arbiter" else (role,)) if found[name] != new]
-        if present is not None:
-            names = [name for name in names if found[name] == present.pubkey()]
-        changes = dict.fromkeys(names, new)
+        own = {name: found[name] for name in ((role, "verifier") if role == "arbiter" else (role,))}
+        changes = {name: new for name, address in own.items() if address == present != new}
         if changes:
             authority = await signing.by(service, found["authority"])
             change = organisation_roles.change_roles(service, one.org, authority, **changes)
             done = await signing.run(service, change, one.org_id if len(every) > 1 else None) and done
+        elif new not in own.values():
+            file = file_of(folder, role, found[role])
+            kept = "whose key is not in the data folder" if file is None else f"whose key is in {file}"
+            strangers.append(f"on the chain the {role} of {one.org_id} is {found[role]}, {kept}")
+    if len(strangers) == len(every):
+        raise ConfigurationError(
+            f"{'; '.join(strangers)}: nothing was replaced; give the role to the next key with `agent-vault roles set "
+            f"--{role} {new}`, and repeat this"
+        )
+    for stranger in strangers:
+        click.echo(f"Left alone: {stranger}")
     return done
 
 

@@ -10,6 +10,8 @@ import structlog
 
 from app.chain.errors import ChainUnavailable, RpcError
 from app.core.timestamps import now_ms
+from app.organisations.roles import LostRole, lost_roles
+from app.store.database import WRITE_ERRORS
 from app.store.values import put_value
 from app.submission.context import Service
 
@@ -27,12 +29,14 @@ class HealthReport:
     """The failing parts, and the indexer's lag in slots, NaN if the chain does not answer.
 
     `holes` are the slots between which the node lacks the program's history, so the read models may lack something.
-    The lag is the age of the oldest transaction that the chain has confirmed and the indexer has not stored.
+    The lag is the age of the oldest transaction that the chain has confirmed and the indexer has not stored. A lost
+    role fails no part: agents still pay, and a freeze must reach the service, which then sends no payments.
     """
 
     failing: tuple[str, ...]
     lag: float
     holes: tuple[tuple[int, int], ...] = ()
+    lost: tuple[LostRole, ...] = ()
 
 
 class Health:
@@ -74,6 +78,7 @@ class Health:
 
     async def _examine(self) -> HealthReport:
         lag, writable = await asyncio.gather(self._lag(), self._write())
+        lost = () if math.isnan(lag) else await self._lost()
         failing = [name for name, works in (("chain", not math.isnan(lag)), ("database", writable)) if not works]
         indexer, most = self._service.indexer, self._service.settings.max_indexer_lag
         if lag > most or indexer.failing_for > most * _SLOT_SECONDS:
@@ -81,7 +86,7 @@ class Health:
         if failing:
             _log.warning("not_ready", reasons=failing, lag=lag)
         holes = tuple((hole.after_slot, hole.before_slot) for hole in indexer.store.holes())
-        return HealthReport(tuple(failing), lag, holes)
+        return HealthReport(tuple(failing), lag, holes, lost)
 
     async def _lag(self) -> float:
         service = self._service
@@ -94,6 +99,13 @@ class Health:
             return math.nan
         slots = {one.signature: one.slot for one in newest if not one.failed}
         return max((slot - slots[one] for one in await service.indexer.unknown(list(slots))), default=0)
+
+    async def _lost(self) -> tuple[LostRole, ...]:
+        try:
+            async with asyncio.timeout(self._patience):
+                return tuple(await lost_roles(self._service))
+        except (ChainUnavailable, RpcError, TimeoutError, *WRITE_ERRORS):
+            return ()  # the other parts say what fails
 
     async def _write(self) -> bool:
         try:

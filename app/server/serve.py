@@ -12,17 +12,20 @@ from urllib.parse import urlsplit
 import uvicorn
 
 from app.api.http_protocol import protocol
+from app.chain.errors import ChainUnavailable, RpcError
 from app.core import file_lock
 from app.core.background import start_all
 from app.core.paths import ConfigurationError, Paths
 from app.core.settings import Settings
 from app.localnet import Localnet
+from app.organisations.roles import lost_roles
 from app.people.relying_party import dashboard_url, relying_party
 from app.server._data_folder import LOCALHOST, FolderChain, remember
 from app.server.application import create_app
 from app.server.bootstrap import open_localnet, prepare, running
 from app.server.gauges import Gauges
 from app.server.quickstart import Quickstart, quickstart
+from app.submission.context import Service
 
 
 class _ApiServer(uvicorn.Server):
@@ -73,6 +76,8 @@ async def serve(settings: Settings, say: Callable[[str], None]) -> None:
         url = settings.rpc_url or f"http://{LOCALHOST}:{settings.localnet_port}"
         await service.db.write(lambda conn: remember(conn, FolderChain(service.identity, url)))
         tour = await quickstart(service, localnet, paths)
+        for line in await _lost_roles(service):
+            say(line)
         await start_all(stack, Gauges(service, interval=settings.metrics_interval))
         config = uvicorn.Config(
             create_app(settings, service),
@@ -97,6 +102,17 @@ async def serve(settings: Settings, say: Callable[[str], None]) -> None:
         except OSError as error:
             # Another process bound the port at the same time and listened first.
             raise _cannot_listen(settings.host, settings.port, error) from None
+
+
+async def _lost_roles(service: Service) -> list[str]:
+    """Return a line for each role of which the service has a key that the chain does not obey, if the chain answers."""
+    with contextlib.suppress(ChainUnavailable, RpcError):
+        return [
+            f"Warning: on the chain the {one.role} of {one.org.org_id} is {one.holder}, but this service has the key "
+            f"of {one.key}. What it must sign is answered with 503 until the service is started with the right key."
+            for one in await lost_roles(service)
+        ]
+    return []
 
 
 async def serve_chain(

@@ -170,3 +170,17 @@ async def test_service_started_without_its_node_lets_no_other_in(own_world: Serv
     assert set(own_world.line.methods) == {"getGenesisHash"}
     own_world.localnet.chain.timeline.genesis_hash = real
     assert (await own_world.pay(wallet, to, "1")).json()["status"] == "confirmed"
+
+
+async def test_change_of_keys_in_a_mistyped_folder_creates_none(tmp_path: Path) -> None:
+    mistyped, somebody = tmp_path / "dta", str(Keypair().pubkey())
+    for command in (
+        *(["roles", "rotate", role] for role in ("operator", "arbiter", "fee-payer")),
+        ["roles", "show"],
+        ["roles", "set", "--operator", somebody],
+        ["roles", "propose-authority", somebody],
+        ["orgs", "withdraw", "1", somebody],
+    ):
+        said = await _refusal(*command, "--data-dir", str(mistyped))
+        assert said == f"Error: there is no service's data in {mistyped}; name its folder with --data-dir"
+        assert not mistyped.exists()
