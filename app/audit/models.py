@@ -49,5 +49,14 @@ class AuditLogEntry(Answer):
     hash: str
 
 
+class UnreadableAuditEntry(Answer):
+    """An entry that somebody altered in the database so that it cannot be shown any more."""
+
+    number: int
+    reason: str
+
+
 class AuditLogPage(ListAnswer[AuditLogEntry]):
-    """One page of the audit log, newest first."""
+    """One page of the audit log, the highest number first. `unreadable` names the entries that cannot be shown."""
+
+    unreadable: list[UnreadableAuditEntry]

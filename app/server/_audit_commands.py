@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from app.server._command_options import address_of, data_folder, open_database
-from app.store.audit import SERVICE, BrokenLogError, entries_after
+from app.store.audit import SERVICE, BrokenLogError, LogEntry, rows_after
 from app.store.audit import verify as verify_log
+from app.store.audit_rows import UnreadableEntry
 from app.store.database import Database
 
 _BATCH = 1_000
@@ -39,13 +40,22 @@ def _log_of(db: Database, org: str | None, *, service: bool) -> str:
 @audit.command("list")
 @_options
 def list_entries(data_dir: Path | None, org: str | None, *, service: bool) -> None:
-    """Print the log, oldest entry first, each as a line of JSON as `GET /v1/audit-log` shows it."""
+    """Print the log, oldest entry first, each as a line of JSON as `GET /v1/audit-log` shows it.
+
+    An entry that somebody made unreadable has `number` and `reason` only.
+    """
     with open_database(data_dir) as (db, _ring):
         log, number = _log_of(db, org, service=service), 0
-        while batch := db.read_now(lambda conn: entries_after(conn, log, number, limit=_BATCH)):  # noqa: B023
+        while batch := db.read_now(lambda conn: rows_after(conn, log, number, limit=_BATCH)):  # noqa: B023
             for entry in batch:
-                click.echo(json.dumps({**entry.members(), "hash": entry.hash}, ensure_ascii=False))
+                click.echo(json.dumps(_shown(entry), ensure_ascii=False))
             number = batch[-1].number
+
+
+def _shown(entry: LogEntry | UnreadableEntry) -> dict[str, Any]:
+    if isinstance(entry, UnreadableEntry):
+        return {"number": entry.number, "reason": entry.reason}
+    return {**entry.members(), "hash": entry.hash}
 
 
 @audit.command("verify")

@@ -31,6 +31,7 @@ from app.core.actors import Actor
 from app.core.pages import RecordPage
 from app.core.timestamps import iso_ms, now_ms
 from app.store.audit_actions import Action
+from app.store.audit_rows import UnreadableEntry, raw_rows, read_columns
 from app.store.columns import ActorText, metadata, upsert
 from app.store.paging import Listing, fetch_page, listing, unindexed
 from app.store.records import columns_of, fetch_all, fetch_one
@@ -53,10 +54,10 @@ table = Table(
     Column("request_id", String),
     Column("details", JSON, nullable=False),
     Column("hash", String, nullable=False),
-    Index("audit_entries_newest", "log", "timestamp", "number"),
-    Index("audit_entries_by_actor", "log", "actor", "timestamp", "number"),
-    Index("audit_entries_by_action", "log", "action", "timestamp", "number"),
-    Index("audit_entries_by_object", "log", "object", "timestamp", "number"),
+    # In the order of the list, by number; a period is looked up in the index, too.
+    Index("audit_entries_by_actor", "log", "actor", "number", "timestamp"),
+    Index("audit_entries_by_action", "log", "action", "number", "timestamp"),
+    Index("audit_entries_by_object", "log", "object", "number", "timestamp"),
 )
 heads = Table(
     "audit_heads",
@@ -167,20 +168,25 @@ def log_head(connection: Connection, log: str) -> LogHead | None:
 
 def log_entries(
     connection: Connection, log: str, wanted: LogFilter, limit: int = 20, cursor: str | None = None
-) -> RecordPage[LogEntry]:
-    """Return a log's entries, newest first. Raises `InvalidCursorError`."""
+) -> RecordPage[LogEntry | UnreadableEntry]:
+    """Return a log's entries, the highest number first. Raises `InvalidCursorError`."""
     values = {name: value for name in _FILTERS if (value := getattr(wanted, name)) is not None}
     if wanted.actor is not None:
         # Part of the cursor's scope, so a text.
         values["actor"] = str(wanted.actor)
     chosen = _listing(frozenset(values))
-    return fetch_page(connection, LogEntry, chosen, {"log": log, **values}, limit=limit, cursor=cursor)
+    return fetch_page(connection, _read, chosen, {"log": log, **values}, limit=limit, cursor=cursor)
+
+
+def rows_after(connection: Connection, log: str, number: int, *, limit: int) -> list[LogEntry | UnreadableEntry]:
+    """Return the entries that follow an entry, the lowest number first, also those that cannot be read."""
+    query = _ROWS.where(table.c.log == log, table.c.number > number).order_by(table.c.number).limit(limit)
+    return fetch_all(connection, _read, query)
 
 
 def entries_after(connection: Connection, log: str, number: int, *, limit: int) -> list[LogEntry]:
-    """Return the entries that follow an entry, oldest first."""
-    query = select(table).where(table.c.log == log, table.c.number > number).order_by(table.c.number).limit(limit)
-    return fetch_all(connection, LogEntry, query)
+    """Return the entries that follow an entry, lowest number first. Raises `BrokenLogError` if one is unreadable."""
+    return [_readable(one) for one in rows_after(connection, log, number, limit=limit)]
 
 
 def verify(connection: Connection, log: str, known: str) -> int:
@@ -219,10 +225,10 @@ def delete_entries(connection: Connection, log: str, before: int, *, most: int) 
 
     That checkpoint is an entry itself. Returns the number deleted.
     """
-    oldest = entries_after(connection, log, 0, limit=most)
     last = None
-    for entry in oldest:
-        if entry.timestamp >= before:
+    for entry in rows_after(connection, log, 0, limit=most):
+        # An unreadable entry has no time, and is kept as evidence, with all that follow it.
+        if isinstance(entry, UnreadableEntry) or entry.timestamp >= before:
             break
         last = entry
     if last is None:
@@ -246,6 +252,7 @@ def mark_published(connection: Connection, head: LogHead, now: int) -> bool:
 
 #: Entries that a verification reads at a time.
 _BATCH = 1_000
+_ROWS = raw_rows(table)
 _HEAD = select(heads).where(heads.c.log == bindparam("log"))
 _LOCKED = _HEAD.with_for_update()
 _MOVE = update(heads).where(heads.c.log == bindparam("of_log"))
@@ -261,16 +268,29 @@ def _locked_head(connection: Connection, log: str) -> LogHead | None:
     return fetch_one(connection, LogHead, _LOCKED, {"log": log})
 
 
+def _read(number: int, **row: bytes | None) -> LogEntry | UnreadableEntry:
+    found = read_columns(table, number, row)
+    return found if isinstance(found, UnreadableEntry) else LogEntry(**found)
+
+
+def _readable(entry: LogEntry | UnreadableEntry) -> LogEntry:
+    """Return an entry. Raises `BrokenLogError` if it cannot be read."""
+    if isinstance(entry, UnreadableEntry):
+        raise BrokenLogError(f"entry {entry.number} cannot be read: {entry.reason}")
+    return entry
+
+
 def _start(connection: Connection, log: str) -> tuple[int, str]:
     """Return number and hash of what comes before the first entry that is left."""
     first = connection.scalar(select(func.min(table.c.number)).where(table.c.log == log))
     if first in {None, 1}:
         return 0, BEGINNING
-    checkpoints = select(table.c.details).where(table.c.log == log, table.c.action == "audit.checkpoint")
-    newest = connection.scalar(checkpoints.order_by(table.c.number.desc()).limit(1))
-    match newest:
-        case {"number": int(number), "hash": str(previous)} if number == first - 1:
-            return number, previous
+    checkpoints = _ROWS.where(table.c.log == log, table.c.action == "audit.checkpoint")
+    newest = fetch_one(connection, _read, checkpoints.order_by(table.c.number.desc()).limit(1))
+    if newest is not None:
+        match _readable(newest).details:
+            case {"number": int(number), "hash": str(previous)} if number == first - 1:
+                return number, previous
     raise BrokenLogError(f"{_range(1, first - 1)} missing, and no checkpoint ends there")
 
 
@@ -287,5 +307,6 @@ def _listing(given: frozenset[str]) -> Listing:
         for place, name in enumerate(equal)
     ]
     period = (condition for name, condition in _PERIOD.items() if name in given)
-    query = select(table).where(table.c.log == bindparam("log"), *chosen, *period)
-    return listing(query, time=table.c.timestamp, key=table.c.number)
+    query = _ROWS.where(table.c.log == bindparam("log"), *chosen, *period)
+    # By number: two requests at a time may get their numbers in another order than their timestamps.
+    return listing(query, time=table.c.number, key=table.c.number)

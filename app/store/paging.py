@@ -59,7 +59,7 @@ class Listing:
 def listing(
     query: Select[Any], *, time: Column[Any], key: Column[Any], either: Sequence[ColumnElement[bool]] = ()
 ) -> Listing:
-    """Return the statements of a list ordered by `time`, then `key`, both descending.
+    """Return the statements of a list ordered by `time`, then `key`, both descending. Both may be the same column.
 
     A row is listed if one of the conditions `either` holds; no two may hold for the same row. Each needs an index in
     the order of the list, so that the database merges their rows and reads hardly more than one page of them. No
@@ -109,12 +109,14 @@ def _page(
     query: Select[Any], time: Column[Any], key: Column[Any], either: Sequence[ColumnElement[bool]]
 ) -> Select[Any] | CompoundSelect[Any]:
     most = bindparam("page_limit", type_=Integer)
+    # No index that goes on after the key serves an order that names it twice.
+    order_columns = (key,) if time is key else (time, key)
     if len(either) <= 1:
-        return query.where(*either).order_by(time.desc(), key.desc()).limit(most)
+        return query.where(*either).order_by(*(column.desc() for column in order_columns)).limit(most)
     # By position: in a union, SQLite cannot tell apart columns of two tables with the same name.
     names = [column.name for column in query.selected_columns]
     order: list[ColumnElement[Any]] = [
-        desc(literal_column(str(names.index(column.name) + 1))) for column in (time, key)
+        desc(literal_column(str(names.index(column.name) + 1))) for column in order_columns
     ]
     return union_all(*(query.where(one) for one in either)).order_by(*order).limit(most)
 

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from click.testing import CliRunner, Result
 from solders.pubkey import Pubkey
-from sqlalchemy import Connection, delete, update
+from sqlalchemy import Connection, delete, text, update
 from starlette.applications import Starlette
 from structlog.testing import capture_logs
 
@@ -286,11 +286,11 @@ async def test_answer_lets_anybody_recompute_the_hashes(world: ServiceWorld) -> 
     for newer, older in pairwise(rows):
         content = {name: value for name, value in newer.items() if name != "hash"}
         canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        if newer["number"] == older["number"] + 1:
-            assert hashlib.sha256(f"{older['hash']}{canonical}".encode()).hexdigest() == newer["hash"]
+        assert newer["number"] == older["number"] + 1
+        assert hashlib.sha256(f"{older['hash']}{canonical}".encode()).hexdigest() == newer["hash"]
     head = world.service.db.read_now(lambda conn: log_head(conn, world.org))
     assert head is not None
-    assert head.hash == max(rows, key=lambda one: int(one["number"]))["hash"]
+    assert head.hash == rows[0]["hash"]
 
 
 # Refusals and failed authentications
@@ -593,6 +593,36 @@ async def test_command_lists_the_log_as_the_api_shows_it(own_world: ServiceWorld
     listed = CliRunner().invoke(main, ["audit", "list", "--data-dir", str(world.settings.data_dir)])
 
     assert [json.loads(line) for line in listed.output.splitlines()] == (await _listed(world))[::-1]
+
+
+@pytest.mark.parametrize(
+    "altered",
+    [
+        *("details = 'garbage'", "details = x'ff'", "actor = 'garbage'", "timestamp = 99999999999999999"),
+        "action = 'key.steal'",
+    ],
+)
+async def test_altered_row_hides_no_other_entry(own_world: ServiceWorld, altered: str) -> None:
+    world = own_world
+    for _ in range(3):
+        await _key(world)
+    sound = _entries(world)
+    await world.service.db.write(
+        lambda conn: conn.execute(text(f"UPDATE audit_entries SET {altered} WHERE number = 2"))
+    )
+
+    page = await world.ok("GET", "/v1/audit-log")
+    listed = CliRunner().invoke(main, ["audit", "list", "--data-dir", str(world.settings.data_dir)])
+    found = _run(world, sound[-1].hash)
+
+    [broken] = page["unreadable"]
+    assert broken["number"] == 2
+    assert altered.partition(" ")[0] in broken["reason"]
+    assert [one["number"] for one in page["data"]] == [one.number for one in reversed(sound) if one.number != 2]
+    lines = [json.loads(line) for line in listed.output.splitlines()]
+    assert (listed.exit_code, [one["number"] for one in lines]) == (0, [one.number for one in sound])
+    assert (found.exit_code, len(found.output.splitlines())) == (1, 1)
+    assert "entry 2" in found.output
 
 
 async def test_commands_are_on_record_as_the_machines(own_world: ServiceWorld) -> None:

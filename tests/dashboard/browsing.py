@@ -109,9 +109,8 @@ def forget_step_up(world: ServiceWorld) -> None:
 
 def log(world: ServiceWorld, action: str) -> list[LogEntry]:
     """The organisation's entries of an action, newest first."""
-    return list(
-        world.service.db.read_now(lambda conn: log_entries(conn, world.org, LogFilter(action=action), limit=100)).data
-    )
+    found = world.service.db.read_now(lambda conn: log_entries(conn, world.org, LogFilter(action=action), limit=100))
+    return [one for one in found.data if isinstance(one, LogEntry)]
 
 
 class Crafted:

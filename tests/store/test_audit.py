@@ -4,17 +4,19 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, delete, update
+from sqlalchemy import Connection, delete, event, text, update
 
 from app.core.actors import Actor
 from app.store import Database
 from app.store.audit import (
     BrokenLogError,
+    LogEntry,
     LogFilter,
     NewLogEntry,
     append,
@@ -24,6 +26,7 @@ from app.store.audit import (
     link,
     log_entries,
     log_head,
+    rows_after,
     table,
     verify,
 )
@@ -278,7 +281,7 @@ def test_log_is_filtered_and_paged(db: Database, wanted: LogFilter, matches: Cal
     found, cursor = [], None
     while True:
         page = db.read_now(partial(log_entries, log=ORG, wanted=wanted, limit=2, cursor=cursor))
-        found += [entry.object for entry in page.data]
+        found += [entry.object for entry in page.data if isinstance(entry, LogEntry)]
         if not page.has_more:
             break
         cursor = page.next_cursor
@@ -286,9 +289,106 @@ def test_log_is_filtered_and_paged(db: Database, wanted: LogFilter, matches: Cal
     assert found == [f"key_{number}" for number in reversed(range(12)) if matches(number)]
 
 
-@pytest.mark.parametrize("text", ["", "key", "key:", ":key_1", "robot:1", "KEY:1"])
-def test_actor_is_a_type_and_an_id(text: str) -> None:
+def test_list_is_in_the_order_of_the_numbers(db: Database) -> None:
+    for timestamp in (5, 9, 1, 7, 3):
+        db.write_now(partial(append, new=_new(0, timestamp=timestamp)))
+
+    found, cursor = [], None
+    for _ in range(2):
+        page = db.read_now(partial(log_entries, log=ORG, wanted=LogFilter(start=2), limit=2, cursor=cursor))
+        found += [entry.number for entry in page.data]
+        cursor = page.next_cursor
+
+    assert found == [5, 4, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "index"),
+    [
+        (LogFilter(), "sqlite_autoindex_audit_entries_1 (log=? AND number<?)"),
+        (LogFilter(start=1, end=2), "sqlite_autoindex_audit_entries_1 (log=? AND number<?)"),
+        (LogFilter(actor=Actor("key", "a"), start=1), "audit_entries_by_actor (log=? AND actor=? AND number<?)"),
+        (LogFilter(action="key.create", end=9**9), "audit_entries_by_action (log=? AND action=? AND number<?)"),
+        (LogFilter(object="o", action="key.create"), "audit_entries_by_object (log=? AND object=? AND number<?)"),
+    ],
+)
+def test_every_list_is_read_in_the_order_of_an_index(db: Database, wanted: LogFilter, index: str) -> None:
+    for number in range(3):
+        new = replace(_new(number), actor=Actor("key", "a"), object="o", timestamp=1)
+        db.write_now(partial(append, new=new))
+    plans: list[str] = []
+
+    def read(conn: Connection) -> None:
+        page = log_entries(conn, ORG, wanted, limit=1)
+
+        def note(_conn, cursor, statement, parameters, _context, _many):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
+            plans.extend(str(row[3]) for row in cursor.execute(f"EXPLAIN QUERY PLAN {statement}", parameters))
+            return statement, parameters
+
+        event.listen(conn, "before_cursor_execute", note, retval=True)
+        log_entries(conn, ORG, wanted, limit=1, cursor=page.next_cursor)
+        event.remove(conn, "before_cursor_execute", note)
+
+    db.read_now(read)
+
+    assert plans == [f"SEARCH audit_entries USING INDEX {index}"]
+
+
+_ALTERED = {
+    "details that are no JSON": "details = 'garbage'",
+    "details that are no text": "details = x'ff'",
+    "details in another encoding": "details = CAST(x'ff' AS TEXT)",
+    "details that are a list": "details = '[1]'",
+    "details that are null": "details = 'null'",
+    "details with half a character": 'details = \'{"a": "\\ud800"}\'',
+    "details with no number": "details = '{\"a\": 1e999}'",
+    "deep details": f"details = '{'[' * 100_000}'",
+    "an actor without a type": "actor = 'garbage'",
+    "an actor in another encoding": "actor = CAST(x'66ff' AS TEXT)",
+    "a time without a date": "timestamp = 99999999999999999",
+    "a time that is no number": "timestamp = 'soon'",
+    "an object that is no text": "object = x'ff'",
+    "a hash that is no text": "hash = x'ff'",
+}
+
+
+@pytest.mark.parametrize("how", list(_ALTERED))
+def test_altered_row_is_named_and_hides_no_other(db: Database, how: str) -> None:
+    hashes = _fill(db)
+    db.write_now(lambda conn: conn.execute(text(f"UPDATE audit_entries SET {_ALTERED[how]} WHERE number = 3")))
+
+    column = _ALTERED[how].partition(" ")[0]
+    assert f"entry 3 cannot be read: its column {column} was rewritten" in _broken(db, hashes[-1])
+    listed = db.read_now(lambda conn: rows_after(conn, ORG, 0, limit=10))
+    assert [(one.number, isinstance(one, LogEntry)) for one in listed] == [
+        *((1, True), (2, True), (3, False), (4, True), (5, True))
+    ]
+    assert db.read_now(lambda conn: log_entries(conn, ORG, LogFilter())).data == listed[::-1]
+    # And what cannot be read is not deleted as old either.
+    assert db.write_now(lambda conn: delete_entries(conn, ORG, 1_800_000_000_000, most=100)) == 2
+
+
+@pytest.mark.parametrize("number", ["'three'", "x'03'"])
+def test_entry_whose_number_was_altered_is_missing(db: Database, number: str) -> None:
+    hashes = _fill(db)
+    db.write_now(lambda conn: conn.execute(text(f"UPDATE audit_entries SET number = {number} WHERE number = 3")))
+
+    assert _broken(db, hashes[-1]) == "entry 3 is missing"
+    listed = db.read_now(lambda conn: log_entries(conn, ORG, LogFilter())).data
+    assert [one.number for one in listed] == [5, 4, 2, 1]
+
+
+def test_altered_checkpoint_is_named(db: Database) -> None:
+    hashes = _fill(db, 10)
+    db.write_now(lambda conn: delete_entries(conn, ORG, 1_700_000_000_000 + 6, most=100))
+    db.write_now(lambda conn: conn.execute(text("UPDATE audit_entries SET details = 'x' WHERE number = 11")))
+
+    assert "entry 11 cannot be read" in _broken(db, hashes[-1])
+
+
+@pytest.mark.parametrize("name", ["", "key", "key:", ":key_1", "robot:1", "KEY:1"])
+def test_actor_is_a_type_and_an_id(name: str) -> None:
     with pytest.raises(ValueError, match="a type and an id"):
-        Actor.parse(text)
+        Actor.parse(name)
     for actor in (Actor("key", "key_1"), Actor("chain", "a:b"), Actor("person", "p"), Actor("system", "keeper")):
         assert Actor.parse(str(actor)) == actor

@@ -570,10 +570,9 @@ CREATE TABLE audit_entries (
     hash VARCHAR NOT NULL,
     PRIMARY KEY (log, number)
 );
-CREATE INDEX audit_entries_by_action ON audit_entries (log, action, timestamp, number);
-CREATE INDEX audit_entries_by_actor ON audit_entries (log, actor, timestamp, number);
-CREATE INDEX audit_entries_by_object ON audit_entries (log, object, timestamp, number);
-CREATE INDEX audit_entries_newest ON audit_entries (log, timestamp, number);
+CREATE INDEX audit_entries_by_action ON audit_entries (log, action, number, timestamp);
+CREATE INDEX audit_entries_by_actor ON audit_entries (log, actor, number, timestamp);
+CREATE INDEX audit_entries_by_object ON audit_entries (log, object, number, timestamp);
 
 CREATE TABLE audit_heads (
     log VARCHAR NOT NULL,

@@ -1,0 +1,67 @@
+"""Rows of the audit log as they are in the file, so that one that somebody altered does not hide the others."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import LargeBinary, Select, Table, cast, func, select
+
+from app.core.actors import Actor
+from app.core.timestamps import iso_ms
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableEntry:
+    """A row that somebody altered so that it is no entry any more. `column` is the first without a possible value."""
+
+    number: int
+    column: str
+
+    @property
+    def reason(self) -> str:
+        """What is wrong with it, in words."""
+        return f"its column {self.column} was rewritten to a value that no entry has"
+
+
+def raw_rows(table: Table) -> Select[Any]:
+    """Return the query of all entries with the bytes of each column: converting them, a driver fails at an altered one.
+
+    A row whose number is no integer is left out: what is missing then is the entry that had it.
+    """
+    others = (cast(column, LargeBinary).label(column.name) for column in table.c if column.name != "number")
+    return select(table.c.number, *others).where(func.typeof(table.c.number) == "integer")
+
+
+def read_columns(table: Table, number: int, row: Mapping[str, bytes | None]) -> dict[str, Any] | UnreadableEntry:
+    """Return the values of a row of `raw_rows` by column."""
+    values: dict[str, Any] = {"number": number}
+    for name, value in row.items():
+        try:
+            if value is None and not table.c[name].nullable:
+                return UnreadableEntry(number, name)
+            values[name] = None if value is None else _READERS.get(name, bytes.decode)(value)
+        except (ValueError, TypeError, OverflowError, OSError, RecursionError):
+            return UnreadableEntry(number, name)
+    return values
+
+
+def _time(value: bytes) -> int:
+    iso_ms(found := int(value))
+    return found
+
+
+def _actor(value: bytes) -> Actor:
+    return Actor.parse(value.decode())
+
+
+def _details(value: bytes) -> dict[str, Any]:
+    found = json.loads(value.decode())
+    # Python reads more than an answer can hold, such as half a surrogate pair or a number that is none.
+    json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
+    if not isinstance(found, dict):
+        raise TypeError
+    return found
+
+
+_READERS: Mapping[str, Callable[[bytes], Any]] = {"timestamp": _time, "actor": _actor, "details": _details}
