@@ -13,6 +13,7 @@ Json = dict[str, Any]
 
 _JSON = "application/json"
 _REFERENCE = "#/components/schemas/"
+_TYPES = {"integer": int, "string": str}
 _CAMEL = re.compile(r"(?<!^)(?=[A-Z])")
 
 
@@ -31,7 +32,7 @@ class Reply:
 
 
 class BadArgumentError(Exception):
-    """An argument makes no request: a parameter of the path is missing or no id. The message names it."""
+    """An argument makes no request: one of the path or query is missing or of a wrong type. The message names it."""
 
 
 class Operation:
@@ -74,6 +75,9 @@ class Operation:
             if value is None:
                 continue
             parameter = self._parameters.get(name)
+            if parameter is not None and type(value) is not (expected := _TYPES[parameter["schema"]["type"]]):
+                # In an address everything is text: the API could not tell.
+                raise BadArgumentError(f"{name}: must be {'an integer' if expected is int else 'a string'}.")
             if parameter is not None and parameter["in"] == "path":
                 if str(value).strip(".") == "":
                     # Clients resolve such a segment, and the path would be another operation's.
@@ -110,8 +114,16 @@ class Operations:
             for method, one in methods.items()
         }
 
+        names = {name for one in document["components"]["schemas"].values() for name in one.get("properties", ())}
+        camel = sorted(name for name in names if _snake(name) != name)
+        self._camel = re.compile(rf"\b({'|'.join(camel)})\b")
+
     def __getitem__(self, operation_id: str) -> Operation:
         return self._by_id[operation_id]
+
+    def in_arguments(self, text: str) -> str:
+        """Return a message with the names of fields as those of arguments."""
+        return self._camel.sub(lambda found: _snake(found[0]), text)
 
 
 class Api:
@@ -119,16 +131,20 @@ class Api:
 
     def __init__(self, client: httpx.AsyncClient, operations: Operations) -> None:
         self._client = client
-        self._operations = operations
+        self.operations = operations
 
     async def call(self, operation_id: str, arguments: Mapping[str, Any]) -> Reply:
         """Send a request and return its answer, whatever it is. Raises BadArgumentError."""
-        request = self._operations[operation_id].request(arguments)
+        request = self.operations[operation_id].request(arguments)
         try:
             response = await self._client.request(**request)
             body = response.json()
         except (httpx.HTTPError, ValueError):
             return Reply(0, {})
+        if not isinstance(body, dict):
+            return Reply(0, {})
+        if response.is_error and "message" in body.get("error", {}):
+            body["error"]["message"] = self.operations.in_arguments(body["error"]["message"])
         return Reply(response.status_code, body, response.headers.get("Retry-After"))
 
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 
 from mcp.types import CallToolResult, TextContent
 
-from app.core.errors import CATALOGUE
 from app.mcp.operations import Json, Reply
+from app.mcp.remedies import remedy
 
 #: What an outcome means to the caller.
 OUTCOMES: Mapping[str, str] = {
@@ -14,6 +14,7 @@ OUTCOMES: Mapping[str, str] = {
     "pending": "It was sent, and the chain has not confirmed it yet. Ask again before you act on it.",
     "refused": "It was refused, and nothing has changed; it is refused again until what `message` says has changed.",
     "invalid": "The arguments or the credentials are wrong; nothing has changed.",
+    "unavailable": "The service could not answer. This call has changed nothing and can be repeated.",
     "unknown": "Whether it happened is not known. Repeat it with the same `idempotency_key`, never with another.",
 }
 
@@ -74,7 +75,8 @@ _DEFINITIONS: Mapping[str, Json] = {
 
 #: Statuses that say nothing about whether the request has had an effect, or whether an earlier one with its key has.
 _DOUBTFUL = frozenset({0, 408, 500, 502, 503, 504})
-_IN_PROGRESS = "idempotency_in_progress"
+#: Conflicts that say the same: an earlier request with the key may have had an effect.
+_UNDECIDED = frozenset({"idempotency_in_progress", "restore_unacknowledged"})
 
 
 def schema(data: Json, definitions: Json) -> Json:
@@ -91,11 +93,17 @@ def schema(data: Json, definitions: Json) -> Json:
     }
 
 
-def result(answer: Reply, data: Json | None, *, key: str | None, verdict: Json | None = None) -> CallToolResult:
-    """Return the result of a tool from the API's answer; ``verdict`` is a simulation of the refused payment."""
+def result(
+    answer: Reply, data: Json | None, *, key: str | None, verdict: Json | None = None, sent: bool = True
+) -> CallToolResult:
+    """Return the result of a tool from the API's answer.
+
+    ``verdict`` is a simulation of the refused payment. Without ``sent`` the answer is one to a question before the
+    request, which was not sent.
+    """
     error = answer.body.get("error") if not answer.good else None
     refusal = _refusal(error or {}, verdict)
-    outcome = _outcome(answer, key)
+    outcome = _outcome(answer, changes=key is not None and sent)
     content = {
         "outcome": outcome,
         "message": " ".join(_sentences(outcome, answer, error, refusal, key)),
@@ -111,16 +119,16 @@ def result(answer: Reply, data: Json | None, *, key: str | None, verdict: Json |
     )
 
 
-def invalid(message: str) -> CallToolResult:
+def invalid(message: str, *, key: str | None = None) -> CallToolResult:
     """Return the result for arguments that make no request."""
-    return result(Reply(400, {"error": {"code": "invalid_request", "message": message}}), None, key=None)
+    return result(Reply(400, {"error": {"code": "invalid_request", "message": message}}), None, key=key)
 
 
-def _outcome(answer: Reply, key: str | None) -> str:
+def _outcome(answer: Reply, *, changes: bool) -> str:
     if answer.good:
-        return "pending" if key is not None and answer.body.get("status") == "pending" else "done"
-    if answer.status in _DOUBTFUL or answer.body.get("error", {}).get("code") == _IN_PROGRESS:
-        return "unknown"
+        return "pending" if changes and answer.body.get("status") == "pending" else "done"
+    if answer.status in _DOUBTFUL or answer.body.get("error", {}).get("code") in _UNDECIDED:
+        return "unknown" if changes else "unavailable"
     return "refused" if answer.status in {402, 422, 429} else "invalid"
 
 
@@ -146,12 +154,14 @@ def _sentences(outcome: str, answer: Reply, error: Json | None, refusal: Json | 
     yield error["message"] if error else "The service gave no answer."
     if refusal is not None:
         yield from _advice(refusal)
-    elif error is not None and error["code"] in CATALOGUE:
-        yield CATALOGUE[error["code"]].remedy
+    elif error is not None and (advice := remedy(error["code"])) is not None:
+        yield advice
     if answer.retry_after is not None:
         yield f"Wait {answer.retry_after} seconds first."
-    if outcome == "unknown":
-        yield OUTCOMES[outcome] if key is not None else "Nothing was changed by this call; ask again."
+    if outcome in {"unknown", "unavailable"}:
+        yield OUTCOMES[outcome]
+    if outcome == "unavailable" and key is not None:
+        yield "Use the same `idempotency_key`: an earlier call with it may have had an effect."
 
 
 def _advice(refusal: Json) -> Iterable[str]:

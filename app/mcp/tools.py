@@ -8,7 +8,7 @@ from mcp.types import CallToolResult, Tool, ToolAnnotations
 
 from app.core.identifiers import random_id
 from app.mcp import results
-from app.mcp.operations import Api, BadArgumentError, Json, Operations, Reply
+from app.mcp.operations import Api, BadArgumentError, Json, Operation, Operations, Reply
 
 Arguments = dict[str, Any]
 
@@ -53,11 +53,9 @@ class VaultTool:
     def described(self, operations: Operations) -> Tool:
         """Return the tool with its schemas, as it is listed."""
         operation = operations[self.operation]
-        arguments = {name: one for name, one in operation.arguments().items() if name not in self.fixed}
+        arguments = self._arguments(operation)
         if self.effect.changes:
             arguments[_KEY] = {**arguments[_KEY], "description": _KEY_MEANING}
-        else:
-            arguments.pop(_KEY, None)
         required = operation.required() - self.fixed.keys() - {self.wallet}
         if self.wallet is not None:
             meaning = arguments[self.wallet]["description"].rstrip(".")
@@ -85,6 +83,11 @@ class VaultTool:
             ),
         )
 
+    def _arguments(self, operation: Operation) -> Json:
+        """Return the schemas of what the tool takes, by name."""
+        own = {_KEY} if not self.effect.changes else set()
+        return {name: one for name, one in operation.arguments().items() if name not in self.fixed.keys() | own}
+
     def _output(self, operations: Operations) -> Json:
         operation = operations[self.operation]
         definitions = operation.schemas(operation.answer)
@@ -101,9 +104,11 @@ class VaultTool:
 
     async def run(self, api: Api, given: Arguments) -> CallToolResult:
         """Call the operation and return the tool's result, also for a refusal."""
-        taken = sorted(given.keys() & self.fixed.keys())
-        if taken:
-            return results.invalid(f"{taken[0]}: is not an argument of this tool.")
+        listed = self._arguments(api.operations[self.operation])
+        if unknown := sorted(given.keys() - listed.keys()):
+            return results.invalid(
+                f"Not an argument of this tool: {', '.join(unknown)}. Its arguments are {', '.join(listed)}."
+            )
         arguments = {**given, **self.fixed}
         key = None
         if self.effect.changes:
@@ -111,9 +116,11 @@ class VaultTool:
         if self.wallet is not None and arguments.get(self.wallet) is None:
             own = await api.call("list_wallets", {"limit": 2})
             if not own.good:
-                return results.result(own, None, key=None)
+                return results.result(own, None, key=key, sent=False)
             if len(own.body["data"]) != 1:
-                return results.invalid(f"{self.wallet}: is required, because the API key is bound to no single wallet.")
+                return results.invalid(
+                    f"{self.wallet}: is required, because the API key is bound to no single wallet.", key=key
+                )
             arguments[self.wallet] = own.body["data"][0]["wallet_id"]
         try:
             answer = await api.call(self.operation, arguments)
@@ -122,7 +129,7 @@ class VaultTool:
             if answer.good and self.gather is not None:
                 data = await self.gather(api, answer.body)
         except BadArgumentError as error:
-            return results.invalid(str(error))
+            return results.invalid(str(error), key=key)
         return results.result(answer, data, key=key, verdict=verdict)
 
     async def _verdict(self, api: Api, arguments: Arguments, answer: Reply) -> Json | None:

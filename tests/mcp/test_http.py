@@ -10,7 +10,10 @@ from mcp.shared.exceptions import MCPError
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from app.core.errors import UnavailableError
+from app.core.timestamps import now_ms
 from app.mcp.tools import TOOLS
+from app.submission.restoration import Restoration, mark_restored
 from tests.mcp.clients import agent, connected, headers_of
 from tests.support.http import served, site
 from tests.support.service_world import ServiceWorld, error_of
@@ -129,6 +132,50 @@ async def test_payment_whose_outcome_is_unknown_says_so_and_how_to_go_on(own_wor
         assert await own_world.balance(payee) == 1_000_000
 
 
+async def test_vault_that_cannot_be_looked_up_leaves_nothing_sent(
+    own_world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payee = await own_world.payee()
+    async with agent(own_world) as one:
+
+        async def fail(*_arguments: object, **_named: object) -> None:
+            raise UnavailableError("storage_unavailable")
+
+        with monkeypatch.context() as patched:
+            patched.setattr("app.wallets.routes.wallets.page", fail)
+            lost = await one.call("pay", to=payee, amount="1")
+            shown = await one.call("get_wallet")
+
+        assert (lost["outcome"], lost["error"]["code"]) == ("unavailable", "storage_unavailable")
+        assert "changed nothing" in lost["message"]
+        assert (shown["outcome"], shown["idempotency_key"]) == ("unavailable", None)
+        assert await own_world.balance(payee) == 0
+        again = await one.call("pay", to=payee, amount="1", idempotency_key=lost["idempotency_key"])
+        assert again["outcome"] == "done"
+        assert await own_world.balance(payee) == 1_000_000
+
+
+async def test_payment_after_a_restore_asks_whether_it_was_made(
+    own_world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, payee = own_world, await own_world.payee()
+    async with agent(world) as one:
+        await world.service.db.write(lambda conn: mark_restored(conn, gap_checked=False))
+        # What a start on these data would read.
+        monkeypatch.setattr(world.service.part(Restoration), "_restored_at", now_ms())
+
+        asked = await one.call("pay", to=payee, amount="1", idempotency_key="k")
+        made = await one.call("pay", to=payee, amount="1", idempotency_key="k", after_restore=True)
+
+        assert (asked["outcome"], asked["error"]["code"]) == ("unknown", "restore_unacknowledged")
+        for name in ("`after_restore`", "`list_transactions`", "`get_transaction`", "`idempotency_key`"):
+            assert name in asked["message"]
+        for name in ("GET ", "afterRestore", "agent-vault", "nothing has changed"):
+            assert name not in asked["message"]
+        assert made["outcome"] == "done"
+        assert await world.balance(payee) == 1_000_000
+
+
 @pytest.mark.parametrize(
     ("tool", "arguments", "said"),
     [
@@ -137,6 +184,12 @@ async def test_payment_whose_outcome_is_unknown_says_so_and_how_to_go_on(own_wor
         ("pay", {"to": "11111111111111111111111111111112", "amount": "1", "currency": "EUR"}, "currency"),
         ("pay", {"to": "11111111111111111111111111111112", "amount": "1", "tip": "9"}, "tip"),
         ("pay", {"amount": "1"}, "to"),
+        ("pay", {"to": "11111111111111111111111111111112", "amount": "1", "afterRestore": True}, "afterRestore"),
+        ("pay", {"to": "11111111111111111111111111111112", "amount": "1", "walletId": "wal_x"}, "walletId"),
+        ("list_transactions", {"limit": "2"}, "limit: must be an integer"),
+        ("list_transactions", {"limit": True}, "limit: must be an integer"),
+        ("list_transactions", {"cursor": 5}, "cursor: must be a string"),
+        ("create_escrow", {"amount": "1", "task_description": "x"}, "to_wallet"),
         ("get_transaction", {}, "tx_id"),
         ("get_transaction", {"tx_id": "../keys"}, "no object with this id"),
         ("get_transaction", {"tx_id": ".."}, "tx_id"),
@@ -151,6 +204,7 @@ async def test_wrong_arguments_are_named_and_change_nothing(
 
         assert content["outcome"] == "invalid"
         assert said in content["message"]
+        assert "toWallet" not in content["message"]
         shown = await world.ok("GET", f"/v1/wallets/{one.wallet['wallet_id']}")
         assert shown["usdc_balance"] == "100.00"
 
@@ -231,4 +285,5 @@ async def test_frozen_wallet_is_refused_with_a_remedy(world: ServiceWorld) -> No
         assert refused["outcome"] == "refused"
         assert refused["refusal"] is None
         assert refused["error"]["code"] == "wallet_frozen"
-        assert "Unfreeze" in refused["message"]
+        assert "Ask an operator of the vault to unfreeze it." in refused["message"]
+        assert "PATCH" not in refused["message"]

@@ -78,6 +78,13 @@ async def test_service_that_does_not_answer_leaves_the_outcome_unknown() -> None
     )
     async with Client(stdio_client(parameters)) as client:
         lost = await client.call_tool("pay", {"wallet_id": "wal_x", "to": "nobody", "amount": "1"})
+        unsent = await client.call_tool("pay", {"to": "nobody", "amount": "1"})
+        named = await client.call_tool("pay", {"to": "nobody", "amount": "1", "idempotency_key": "order 7"})
 
     assert lost.structured_content["outcome"] == "unknown"
     assert lost.structured_content["idempotency_key"]
+    # Without its vault's id, nothing was sent but the question for it.
+    assert unsent.structured_content["outcome"] == "unavailable"
+    assert unsent.structured_content["idempotency_key"].startswith("mcp_")
+    assert "changed nothing and can be repeated" in unsent.structured_content["message"]
+    assert named.structured_content["idempotency_key"] == "order 7"

@@ -1,5 +1,6 @@
 """What a model reads before it calls: every schema and description is complete."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,12 +8,20 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from app.api.openapi import document
+from app.core.errors import CATALOGUE
 from app.docs.meanings import meanings
 from app.mcp.operations import Operations
+from app.mcp.remedies import remedy
 from app.mcp.tools import TOOLS, VaultTool
 from app.server.application import operations
 
 _OPERATIONS = Operations(document(operations, "http://localhost", meanings()))
+#: Codes of the areas that tools reach.
+_CODES = {
+    code
+    for code, kind in CATALOGUE.items()
+    if kind.area in {"Requests", "Payments", "x402"} or code.startswith(("session_", "wallet_", "escrow_", "restore_"))
+} - {"method_not_allowed"}
 _SECRETS = ("token", "secret", "password", "api_key", "authorization")
 
 _each = pytest.mark.parametrize("tool", TOOLS, ids=[tool.name for tool in TOOLS])
@@ -38,6 +47,14 @@ def test_every_argument_and_field_is_described(tool: VaultTool) -> None:
         for path, one in _properties(schema):
             described = one.get("description", "")
             assert described.endswith("."), path
+
+
+@pytest.mark.parametrize("code", sorted(_CODES))
+def test_remedy_of_an_error_is_one_that_an_agent_has(code: str) -> None:
+    advice = _OPERATIONS.in_arguments(remedy(code) or "")
+
+    assert advice.endswith(".")
+    assert not re.search(r"\b(GET|POST|PUT|PATCH|DELETE) |agent-vault |\?sign=|[Hh]eader|`[a-z]+[A-Z]\w*`", advice)
 
 
 @_each
