@@ -17,6 +17,9 @@ from app.submission.context import Service
 #: What answers under any host: probes call by address.
 PROBES = frozenset({"/healthz", "/readyz"})
 
+#: Headers by which a proxy says that it passes a request on; what comes from the machine itself has none.
+_FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
+
 
 async def live(_request: Request) -> Response:
     """Show that the process answers. Needs no key."""
@@ -48,8 +51,8 @@ async def figures(request: Request) -> Response:
     """Show metrics for Prometheus: requests, payments, reserves, what waits, what lags, what differs from the chain.
 
     They cover all organisations, but a key sees the reserve of its own only. Requests from the machine itself need no
-    key, others one with the role viewer, operator or admin. A proxy on the same machine must send `X-Forwarded-For`.
-    The guide "Operations" explains them.
+    key, others one with the role viewer, operator or admin. A request that any proxy says it passed on counts as
+    another machine's. The guide "Operations" explains them.
     """
     service: Service = request.app.state.service
     org = None
@@ -64,7 +67,7 @@ async def figures(request: Request) -> Response:
 
 
 def _local(request: Request) -> bool:
-    if "x-forwarded-for" in request.headers:
+    if any(name in request.headers for name in _FORWARDED):
         # It comes from elsewhere through a proxy, whether the settings name that proxy or not.
         return False
     try:

@@ -457,8 +457,15 @@ async def test_metrics_need_no_key_locally_and_a_readers_key_elsewhere(world: Se
     error_of(await _from("192.0.2.1", world), 401, "authentication_failed")
     error_of(await _from("a socket", world), 401, "authentication_failed")
     # A proxy on the same machine forwards for another, also if the settings do not name it.
-    forwarded = {"X-Forwarded-For": "192.0.2.1"}
-    error_of(await _from("127.0.0.1", world, **forwarded), 401, "authentication_failed")
+    for forwarded in (
+        {"X-Forwarded-For": "192.0.2.1"},
+        {"X-Forwarded-Host": "vault.example.com"},
+        {"X-Forwarded-Proto": "https"},
+        {"X-Real-IP": "192.0.2.1"},
+        {"Forwarded": "for=192.0.2.1"},
+        {"Via": "1.1 proxy"},
+    ):
+        error_of(await _from("127.0.0.1", world, **forwarded), 401, "authentication_failed")
     error_of(await _from("192.0.2.1", world, world.key("agent", wallet["wallet_id"])), 403, "insufficient_permissions")
     assert (await _from("192.0.2.1", world, world.key("viewer"))).status_code == 200
 
