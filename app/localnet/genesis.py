@@ -12,6 +12,7 @@ from solders.pubkey import Pubkey
 from solders.token.state import Mint
 
 from app.core import file_lock as locks
+from app.core.signers import KeyFileError
 from app.localnet.storage import Storage
 from app.localnet.tokens import TOKEN_PROGRAM
 
@@ -43,12 +44,14 @@ def lock(data_dir: Path) -> IO[str]:
 def faucet_key(data_dir: Path | None, *, create: bool) -> Keypair:
     """Return the faucet's key from `faucet.json`, a keypair file of the Solana CLI with mode 600.
 
-    `create` writes a new one if there is none. Raises FileNotFoundError: there is none, and `create` is false.
+    `create` writes a new one if there is none. Raises KeyFileError: there is none, and `create` is false.
     """
     if data_dir is None:
         return Keypair()
     path = data_dir / "faucet.json"
-    if not create or path.exists():
+    if not create and not path.exists():
+        raise KeyFileError(f"{path} is missing: put back this chain's key, which is kept with the keys of a backup")
+    if path.exists():
         return Keypair.from_json(path.read_text())
     keypair = Keypair()
     # Written under another name first, so that a crash leaves a whole key or none.

@@ -7,15 +7,21 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
+from sqlalchemy import Connection
 
+from app.access.keyring import COMMAND_LINE, system
 from app.core.paths import ConfigurationError, Paths
 from app.core.signers import KeyFileError, read_secret
 from app.core.timestamps import iso_ms, now_ms
 from app.server._archive import Manifest, create_archive, extract, extract_keys, is_data, is_key, open_archive
 from app.server._command_options import data_folder, open_database, settings_of
+from app.store.audit import append
+from app.store.audit_actions import Action
 from app.store.database import WRITE_ERRORS, Database
+from app.store.organisations import organisations
 from app.submission.restoration import mark_checked, mark_restored
 
 _MIN_PASSPHRASE = 12
@@ -40,11 +46,16 @@ def backup(file: Path, data_dir: Path | None, passphrase_file: Path | None, *, w
         raise ConfigurationError(f"there is no service's data in {paths.root}; name its folder with --data-dir")
     if file.exists():
         raise ConfigurationError(f"{file} exists already; name a new file")
+    folder = file.absolute().parent
+    if not folder.is_dir():
+        raise ConfigurationError(f"there is no folder {folder}; make it, or name a file in another")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigurationError(f"this user may not write to {folder}; name a file in another folder")
     if passphrase_file is not None and not with_keys:
         raise click.UsageError("--passphrase-file needs --with-keys")
     passphrase = _passphrase(passphrase_file, new=True) if with_keys else ""
     manifest = Manifest(created_at=iso_ms(now_ms()), files={})
-    with tempfile.TemporaryDirectory(prefix=".agent-vault-", dir=file.absolute().parent) as name:
+    with tempfile.TemporaryDirectory(prefix=".agent-vault-", dir=folder) as name:
         files = _snapshots(paths, Path(name))
         keys = {found: paths.root / found for found in _names(paths.root) if is_key(found)} if with_keys else None
         create_archive(file.absolute(), manifest, files, keys, passphrase)
@@ -81,7 +92,7 @@ def restore(file: Path | None, data_dir: Path | None, passphrase_file: Path | No
         extract(archive, manifest, stage)
         if manifest.sealed is not None:
             extract_keys(archive, manifest, stage, lambda: _passphrase(passphrase_file, new=False))
-        _adopt(Paths(stage), file, gap_checked=gap_checked)
+        _adopt(Paths(stage), file, manifest, gap_checked=gap_checked)
     click.echo(f"Restored {paths.root} as of {manifest.created_at}.")
     if manifest.sealed is None:
         click.echo(f"The archive has no keys: put your copy of the folder keys (files of mode 600) at {paths.keys}")
@@ -101,9 +112,22 @@ def _declare_checked(paths: Paths, *, gap_checked: bool) -> None:
     if not gap_checked:
         raise click.UsageError("name the FILE to restore, or --gap-checked for a folder that was restored before")
     with open_database(paths.root) as (db, _ring):
-        if not db.write_now(mark_checked):
+        if not db.write_now(_check):
             raise ConfigurationError(f"{paths.root} was not restored from a backup")
     click.echo("The gap is declared checked: payments need no afterRestore any more.")
+
+
+def _check(conn: Connection) -> bool:
+    if not mark_checked(conn):
+        return False
+    _record(conn, "backup.gap_checked")
+    return True
+
+
+def _record(conn: Connection, action: Action, **details: Any) -> None:
+    """Add an entry to the audit log of every organisation."""
+    for one in organisations(conn):
+        append(conn, system(one.org, COMMAND_LINE).entry(action, **details))
 
 
 def _snapshots(paths: Paths, folder: Path) -> dict[str, Path]:
@@ -167,11 +191,16 @@ def _stage(root: Path) -> Iterator[Path]:
         raise
 
 
-def _adopt(paths: Paths, file: Path, *, gap_checked: bool) -> None:
+def _adopt(paths: Paths, file: Path, manifest: Manifest, *, gap_checked: bool) -> None:
     """Bring a restored database to this version's schema, and mark it as restored."""
+
+    def mark(conn: Connection) -> None:
+        mark_restored(conn, gap_checked=gap_checked)
+        _record(conn, "backup.restore", backup_of=manifest.created_at, gap_checked=gap_checked)
+
     try:
         with closing(Database(paths.database)) as db:
-            db.write_now(lambda conn: mark_restored(conn, gap_checked=gap_checked))
+            db.write_now(mark)
     except ConfigurationError as error:
         # The message names the path of the stage, which is gone.
         raise ConfigurationError(f"{file}: {str(error).removeprefix(f'{paths.database}: ')}") from None

@@ -73,10 +73,9 @@ async def _mint(settings: Settings, address: Pubkey, amount: int) -> tuple[Pubke
     """Mint with the faucet's key, and return the token account and the transaction's signature."""
     paths = Paths(settings.data_dir)
     place = node_name(settings)
-    try:
-        key = genesis.faucet_key(paths.localnet, create=False)
-    except OSError:
-        raise ConfigurationError(f"{paths.root} has no embedded chain; name its folder with --data-dir") from None
+    if not paths.localnet.exists():
+        raise ConfigurationError(f"{paths.root} has no embedded chain; name its folder with --data-dir")
+    key = genesis.faucet_key(paths.localnet, create=False)
     known = folder_chain(paths)
     expected = known.identity.genesis_hash if known else None
     assert settings.rpc_url is not None

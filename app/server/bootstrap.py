@@ -133,7 +133,7 @@ def open_signers(paths: Paths, settings: Settings) -> Signers:
     first = not paths.secret.exists()
     if first and paths.database.exists():
         # With a new secret and new keys, no API key and no organisation would work.
-        raise KeyFileError(f"{paths.secret} is missing: put back the folder {paths.keys} of this data")
+        raise _missing_secret(paths)
     signers = load_or_create(paths.keys, settings, create=first)
     if first:
         # Written last: as long as it is missing, the keys may be incomplete.
@@ -143,6 +143,8 @@ def open_signers(paths: Paths, settings: Settings) -> Signers:
 
 def open_state(paths: Paths) -> tuple[Database, bytes]:
     """Return the database and the service's secret. Raises KeyFileError if they do not belong together."""
+    if not paths.secret.exists():
+        raise _missing_secret(paths)
     secret = bytes.fromhex(read_secret(paths.secret))
     db = Database(paths.database)
     check = _derive(secret, b"check").hex()
@@ -154,6 +156,10 @@ def open_state(paths: Paths) -> tuple[Database, bytes]:
         db.close()
         raise KeyFileError(f"{paths.secret} is not that of this data: put back the right folder {paths.keys}")
     return db, secret
+
+
+def _missing_secret(paths: Paths) -> KeyFileError:
+    return KeyFileError(f"{paths.secret} is missing: put back the folder {paths.keys} of this data")
 
 
 def key_ring(db: Database, secret: bytes, *, cache_seconds: float = 0.0) -> KeyRing:

@@ -19,6 +19,7 @@ from app.core.timestamps import now_ms
 from app.organisations import service as organisations
 from app.server.bootstrap import open_localnet, running
 from app.server.cli import main
+from app.store.audit import log_head
 from app.store.values import put_value
 from app.submission.recovery import Recovery
 from app.submission.restoration import Restoration
@@ -272,6 +273,49 @@ async def test_sealed_keys_bring_back_the_embedded_chain(tmp_path: Path) -> None
         assert (await organisations.create(service, "second")).org != made.org
 
 
+async def test_restore_and_its_checked_gap_are_on_record(own_world: ServiceWorld, tmp_path: Path) -> None:
+    world = own_world
+    before = world.service.db.read_now(lambda conn: log_head(conn, world.org))
+    file = await _back_up(world, tmp_path / "out")
+    await world.ok("POST", "/v1/keys", {"role": "viewer"})
+    later = world.service.db.read_now(lambda conn: log_head(conn, world.org))
+    await _restore(world, file)
+    folder = world.settings.data_dir
+    await _ok("restore", "--gap-checked", "--data-dir", folder)
+
+    checked, restored, *_ = (await world.ok("GET", "/v1/audit-log"))["data"]
+
+    assert (checked["action"], checked["details"]) == ("backup.gap_checked", {})
+    assert (restored["action"], restored["details"]["gap_checked"]) == ("backup.restore", False)
+    with zipfile.ZipFile(file) as archive:
+        assert restored["details"]["backup_of"] == json.loads(archive.read("manifest.json"))["created_at"]
+    assert checked["actor"] == restored["actor"] == {"type": "system", "id": "command_line"}
+    # A head from before the backup is still in the log, one from after it is not.
+    assert before is not None
+    assert later is not None
+    assert "Verified" in await _ok("audit", "verify", "--head", before.hash, "--data-dir", folder)
+    assert "none has the hash" in await _refusal("audit", "verify", "--head", later.hash, "--data-dir", folder)
+
+
+async def test_restored_folder_without_keys_names_the_remedy(own_world: ServiceWorld, tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    await _ok("restore", await _back_up(own_world, tmp_path / "out"), "--data-dir", folder)
+    for command in (("audit", "verify", "--head", "00"), ("audit", "list"), ("keys", "list")):
+        said = await _refusal(*command, "--data-dir", folder)
+        assert f"service-secret is missing: put back the folder {folder / 'keys'}" in said
+
+
+async def test_embedded_chain_without_its_faucet_names_the_remedy(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path / "data", alerts=False)
+    async with open_localnet(settings) as chain, running(settings, chain):
+        pass
+    await _ok("backup", tmp_path / "b.zip", "--data-dir", settings.data_dir)
+    await _ok("restore", tmp_path / "b.zip", "--data-dir", tmp_path / "new")
+    for command in ("serve", "localnet"):
+        said = await _refusal(command, "--data-dir", tmp_path / "new")
+        assert "faucet.json is missing: put back" in said
+
+
 async def test_folder_without_its_own_secret_is_refused(own_world: ServiceWorld, tmp_path: Path) -> None:
     world = own_world
     file = await _back_up(world, tmp_path / "out")
@@ -421,7 +465,8 @@ async def test_backup_refuses_what_it_cannot_do(world: ServiceWorld, tmp_path: P
     assert taken.read_text() == "kept"
     assert "no service's data" in await _refusal("backup", tmp_path / "a", "--data-dir", tmp_path)
     nowhere = tmp_path / "no" / "folder" / "a"
-    assert "No such file or directory" in await _refusal("backup", nowhere, "--data-dir", world.settings.data_dir)
+    said = await _refusal("backup", nowhere, "--data-dir", world.settings.data_dir)
+    assert f"there is no folder {nowhere.parent}; make it" in said
     assert "was not restored" in await _refusal("restore", "--gap-checked", "--data-dir", world.settings.data_dir)
     assert "name the FILE" in await _refusal("restore", "--data-dir", world.settings.data_dir)
     assert "no service's data" in await _refusal("restore", "--gap-checked", "--data-dir", tmp_path)
