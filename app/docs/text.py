@@ -14,6 +14,8 @@ from markdown_it.token import Token
 LANGUAGES = {"sh": "curl", "python": "Python", "ts": "TypeScript"}
 """Title of each language of a group of tabs, by the name that a block of code begins with."""
 _MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
+#: The end of a file's name, before the anchor.
+_FILE = re.compile(r"\.md(?=#|$)")
 _UNSAFE = re.compile(r"[^a-z0-9]+")
 
 
@@ -53,6 +55,7 @@ def markdown(text: str) -> str:
     """Return Markdown as HTML."""
     tokens = _MARKDOWN.parse(text)
     _anchor(tokens)
+    _lead_to_pages(tokens)
     return str(_MARKDOWN.renderer.render(list(_dressed(tokens)), _MARKDOWN.options, {}))
 
 
@@ -67,6 +70,14 @@ def _anchor(tokens: Sequence[Token]) -> None:
                 anchor = f"{wanted}-{number}"
             taken.add(anchor)
             opening.attrSet("id", anchor)
+
+
+def _lead_to_pages(tokens: Sequence[Token]) -> None:
+    """Let links to the documents' files, as they are read in the repository, lead to their pages."""
+    for link in (child for token in tokens for child in token.children or () if child.type == "link_open"):
+        address = str(link.attrs["href"])
+        if "://" not in address:
+            link.attrs["href"] = _FILE.sub("", address)
 
 
 def _dressed(tokens: Sequence[Token]) -> Iterator[Token]:

@@ -1,9 +1,11 @@
 """The documents as a whole: every link leads somewhere, the search finds, diagrams are drawn, code is complete."""
 
 import json
+import os
 import re
 import shlex
 from html import unescape
+from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
@@ -12,7 +14,9 @@ from jsonschema import Draft202012Validator
 
 from app.core.paths import program_file
 from app.docs.interface import curl_line
-from app.docs.text import diagram_file, markdown
+from app.docs.layout import GUIDES
+from app.docs.render import guide_page
+from app.docs.text import diagram_file, markdown, source
 from tests.docs.draw_diagrams import sources
 from tests.support.service_world import ServiceWorld
 
@@ -22,6 +26,8 @@ _START = "http://localhost/docs"
 #: What leads out of the documents, and is followed no further.
 _OUTSIDE = ("/dashboard", "/v1/")
 _LINK = re.compile(r'\s(?:href|src)="([^"]*)"')
+_MARKDOWN_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_GUIDES = Path(__file__).resolve().parents[2] / "app" / "docs" / "guides"
 _ID = re.compile(r'\sid="([^"]*)"')
 
 
@@ -51,6 +57,22 @@ async def test_every_link_of_every_page_leads_somewhere(world: ServiceWorld) -> 
             assert target.startswith("https://"), (address, target)
         elif anchor:
             assert anchor in _ID.findall(pages[page]), (address, target)
+
+
+@pytest.mark.parametrize("path", sorted(_GUIDES.glob("*.md")), ids=lambda path: path.stem)
+async def test_links_between_guides_lead_somewhere_in_the_repository(path: Path) -> None:
+    targets = [one.partition("#")[0] for one in _MARKDOWN_LINK.findall(source(f"guides/{path.name}"))]
+
+    # What begins with a slash is generated, and in no file.
+    generated = {"/docs/settings", "/docs/events"}
+    assert {one for one in targets if one.startswith("/")} <= generated
+    files = [one for one in targets if one and not one.startswith(("https://", "/"))]
+    assert [one for one in files if not os.path.isfile(path.parent / one)] == []  # noqa: ASYNC240, PTH113 - a moment
+    # And the page leads to pages.
+    shown = guide_page(path.stem)
+    led = {urljoin(shown.path, unescape(link)).partition("#")[0] for link in _LINK.findall(shown.body)}
+    pages = {"/docs/reference", shown.path, *generated, *(f"/docs/guides/{name}" for name in GUIDES)}
+    assert {one for one in led if not one.startswith(("https://", "/docs/diagrams/"))} <= pages
 
 
 async def test_every_page_is_in_the_list_of_every_page(world: ServiceWorld) -> None:
