@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -19,14 +20,13 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def free_ports() -> tuple[int, int]:
-    """A port for the API and the first of two for the chain."""
+    """A port for the API and the first of two for the chain, below those that the system hands out by itself."""
     while True:
-        with socket.socket() as api, socket.socket() as rpc, socket.socket() as above:
-            api.bind(("127.0.0.1", 0))
-            rpc.bind(("127.0.0.1", 0))
-            with contextlib.suppress(OSError, OverflowError):
-                above.bind(("127.0.0.1", rpc.getsockname()[1] + 1))
-                return api.getsockname()[1], rpc.getsockname()[1]
+        first = random.randrange(20_000, 32_000)
+        with contextlib.suppress(OSError), contextlib.ExitStack() as taken:
+            for port in range(first, first + 3):
+                taken.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first, first + 1
 
 
 async def printed(process: asyncio.subprocess.Process, beginning: bytes) -> None:
