@@ -1,7 +1,7 @@
 """The wallet that pays for requests: where it may go, and the payments that it hands out."""
 
 import base64
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
 import httpx
@@ -54,8 +54,7 @@ class Payer:
 
     async def request(self, body: QuotePaidResource) -> ResourceRequest:
         """Return the request to the resource. Raises ``invalid_request`` and ``x402_host_not_allowed``."""
-        headers = self.service.part(RequestGuard).headers(body.headers)
-        return ResourceRequest(body.method, await self.url(body.url), headers, _content(body))
+        return request_of(self.service, body, await self._hosts())
 
     async def url(self, text: str) -> httpx.URL:
         """Return the URL of a resource. Raises ``invalid_request`` and ``x402_host_not_allowed``."""
@@ -104,6 +103,13 @@ class Payer:
             gone=gone,
             handed_out=True,
         )
+
+
+def request_of(service: Service, body: QuotePaidResource, hosts: Collection[str] = (ANY_HOST,)) -> ResourceRequest:
+    """Return the request to the resource, to one of the hosts. Raises as ``Payer.request`` does."""
+    guard = service.part(RequestGuard)
+    headers = guard.headers(body.headers)
+    return ResourceRequest(body.method, guard.url(body.url, hosts), headers, _content(body))
 
 
 async def earlier(service: Service, claim: Claim) -> tuple[Payload, Outcome] | None:

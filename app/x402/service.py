@@ -8,6 +8,7 @@ from app.core.money import format_usdc
 from app.core.timestamps import iso
 from app.payments._simulation import simulate
 from app.payments.models import SimulatePayment, Simulation
+from app.payments.service import PAY
 from app.store.audit import append
 from app.store.x402 import Payload, record_resource
 from app.submission.context import Service
@@ -26,7 +27,7 @@ from app.x402.models import (
     QuotePaidResource,
 )
 from app.x402.offers import Offer, choose, demand_of, read_demand
-from app.x402.paying import Gone, Payer, earlier, pay
+from app.x402.paying import Gone, Payer, earlier, pay, request_of
 from app.x402.payload import HEADERS
 
 
@@ -75,10 +76,11 @@ async def fetch(
 
     The payment is stored before its first byte leaves, and under one idempotency key the same bytes are sent again.
     """
-    payer = await Payer.of(service, principal, body.wallet_id, token)
-    asked = await payer.request(body)
+    # First what an earlier run handed out: nothing about the wallet can refuse a payment that is under way.
     paid = await earlier(service, claim)
     if paid is None:
+        payer = await Payer.of(service, principal, body.wallet_id, token)
+        asked = await payer.request(body)
         answer = await _ask(service, principal, asked)
         if answer.status != 402:
             await _note(service, principal, asked, answer)
@@ -89,9 +91,13 @@ async def fetch(
         if free is not None:
             return FetchedResource(resource=_shown(free), payment=None)
         paid = await pay(payer, claim, offer, body.url, gone, fetched=True)
+    else:
+        asked = request_of(service, body)
     payload, outcome = paid
     resource = None
-    if outcome.status == "pending":
+    attested = outcome.attempt.attestation_hash is not None
+    stopped = service.brake.stops(PAY, principal.org, body.wallet_id, attested=attested)
+    if outcome.status == "pending" and stopped is None:
         resource = await _deliver(service, principal, asked, payload)
         await _note(service, principal, asked, resource, payload.tx_id)
         await service.submitter.wait(outcome, claim)
@@ -103,10 +109,10 @@ async def pay_offer(
     service: Service, principal: Principal, claim: Claim, body: PayOffer, *, token: str | None, gone: Gone
 ) -> HandedOut:
     """Hand out a payment for a request that the client makes itself."""
-    payer = await Payer.of(service, principal, body.wallet_id, token)
-    url = await payer.url(body.url)
     paid = await earlier(service, claim)
     if paid is None:
+        payer = await Payer.of(service, principal, body.wallet_id, token)
+        url = await payer.url(body.url)
         demand = (
             demand_of(body.payment_required)
             if isinstance(body.payment_required, dict)

@@ -5,9 +5,11 @@ import json
 
 import pytest
 from solders.transaction import VersionedTransaction
+from sqlalchemy import update
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from app.store.state_tables import idempotency
 from app.submission.recovery import Recovery
 from app.x402.watch import PAID_WITHOUT_RESOURCE, PayloadWatch
 from tests.support.http import site
@@ -112,6 +114,31 @@ async def test_payment_that_landed_without_a_resource_is_reported_once(market: M
     path = f"/v1/events?type={PAID_WITHOUT_RESOURCE}&walletId={buyer.wallet['wallet_id']}"
     [event] = (await market.world.ok("GET", path))["data"]
     assert (event["tx_id"], event["resource_status"]) == (got["payment"]["tx_id"], 500)
+
+
+async def test_repetition_is_answered_from_what_was_handed_out(market: Market) -> None:
+    # Given a payment that was handed out and whose answer was lost
+    buyer, world = await market.buyer(), market.world
+    given: list[str] = []
+
+    async def handler(request: Request) -> Response:
+        given.append(request.headers.get("payment-signature", ""))
+        return demanding(offer(market), error="BlockhashNotFound")
+
+    async with site(handler) as url:
+        first = await buyer.fetch(f"{url}/", idempotencyKey="lost")
+        await world.service.db.write(lambda conn: conn.execute(update(idempotency).values(state="running")))
+
+        # When it is repeated after a rotation of the session, and once more after a freeze
+        await world.session(buyer.wallet)
+        again = await buyer.fetch(f"{url}/", idempotencyKey="lost")
+        await world.service.db.write(lambda conn: conn.execute(update(idempotency).values(state="running")))
+        await world.ok("PATCH", f"/v1/wallets/{buyer.wallet['wallet_id']}", {"status": "frozen"})
+        frozen = await buyer.fetch(f"{url}/", idempotencyKey="lost")
+
+    # Then it is the same payment, and never another signature
+    assert first["payment"]["tx_id"] == again["payment"]["tx_id"] == frozen["payment"]["tx_id"]
+    assert len(set(given[2:])) == 1
 
 
 async def test_frozen_wallet_hands_out_nothing(market: Market) -> None:
