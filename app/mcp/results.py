@@ -126,7 +126,9 @@ def invalid(message: str, *, key: str | None = None) -> CallToolResult:
 
 def _outcome(answer: Reply, *, changes: bool) -> str:
     if answer.good:
-        return "pending" if changes and answer.body.get("status") == "pending" else "done"
+        # A paid request has its payment's status one level below.
+        statuses = (answer.body.get("status"), (answer.body.get("payment") or {}).get("status"))
+        return "pending" if changes and "pending" in statuses else "done"
     if answer.status in _DOUBTFUL or answer.body.get("error", {}).get("code") in _UNDECIDED:
         return "unknown" if changes else "unavailable"
     return "refused" if answer.status in {402, 422, 429} else "invalid"
@@ -150,6 +152,10 @@ def _refusal(error: Json, verdict: Json | None) -> Json | None:
 def _sentences(outcome: str, answer: Reply, error: Json | None, refusal: Json | None, key: str | None) -> Iterable[str]:
     if outcome in {"done", "pending"}:
         yield OUTCOMES[outcome]
+        resource = answer.body.get("resource")
+        if answer.body.get("payment") and not (resource and 200 <= resource["status"] < 300):
+            said = f"answered {resource['status']}" if resource else "gave no answer"
+            yield f"The resource was paid for and {said}; do not pay for it again before you know the payment's status."
         return
     yield error["message"] if error else "The service gave no answer."
     if refusal is not None:

@@ -25,7 +25,16 @@ from app.submission.context import Service
 from app.submission.idempotency import Claim
 from app.submission.locks import LockScope
 from app.submission.plan import Hook, Outcome, Plan, PlanType, RefusedError
-from app.submission.refusals import EXPIRED, business_error, error_name, invalid_recipient, is_known, rule_of, violation
+from app.submission.refusals import (
+    EXPIRED,
+    business_error,
+    error_name,
+    invalid_recipient,
+    is_known,
+    is_unpaid,
+    rule_of,
+    violation,
+)
 from app.wallets import service as wallets
 from app.wallets.freezing import BY_EXPIRY
 
@@ -247,6 +256,8 @@ async def _error(spending: Spending, refusal: _Refusal) -> ApiError:
         return AuthenticationError("session_token_invalid")
     if refusal.name == "WalletFrozen" and await _has_expired(service, spending.wallet):
         return BusinessError("wallet_frozen", EXPIRED)
+    if spending.handed_out and is_unpaid(refusal.error):
+        return BusinessError("x402_resource_unavailable", "The resource's facilitator has no SOL to settle a payment.")
     if spending.handed_out and not is_known(refusal.name):
         tokens = service.addresses.token_account(spending.payee.owner)
         if await service.chain.token_balance(tokens) is None:

@@ -77,6 +77,8 @@ class Claim:
         sign_offline: bool = False,
     ) -> None:
         self.attempt = attempt
+        #: Whether the answer is not yet what a repetition is to get, because the attempt's outcome is not known.
+        self.open_ended = False
         #: Raises an error if the request must not send a new transaction now.
         self.admit: Callable[[], None] = _admit
         #: Whether the organisation's authority signs elsewhere what it must sign.
@@ -226,7 +228,8 @@ class Idempotency:
             if claim.releasable:
                 await claim.release()
             raise
-        await claim.finish(body.decode() if seal is None else seal.seal(body, claim.record))
+        if not claim.open_ended:
+            await claim.finish(body.decode() if seal is None else seal.seal(body, claim.record))
         return body
 
 

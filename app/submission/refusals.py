@@ -159,6 +159,13 @@ def _unusable(simulation: SimulationResult) -> str | None:
     return None
 
 
+def is_unpaid(refused: RefusedError) -> bool:
+    """Return whether the fee payer cannot pay."""
+    return refused.simulation.err in _UNPAID or (
+        isinstance(refused.simulation.err, dict) and any(cause in _UNPAID for cause in refused.simulation.err)
+    )
+
+
 def require_confirmed(codec: Codec, outcome: Outcome) -> None:
     """Raise the error of a change that failed or is not confirmed yet; its idempotency key leads back to it."""
     if outcome.status == "failed":

@@ -102,6 +102,8 @@ async def fetch(
         await _note(service, principal, asked, resource, payload.tx_id)
         await service.submitter.wait(outcome, claim)
     payment = await transactions.get(service, principal, payload.tx_id)
+    # Others send it, so it may land long after this answer; a repetition is told what became of it.
+    claim.open_ended = payment.status == "pending"
     return FetchedResource(resource=None if resource is None else _shown(resource), payment=payment)
 
 
@@ -125,11 +127,13 @@ async def pay_offer(
         paid = await pay(payer, claim, offer, body.url, gone, fetched=False)
     payload, outcome = paid
     until = outcome.attempt.created_at // 1000 + 60
+    payment = await transactions.get(service, principal, payload.tx_id)
+    claim.open_ended = payment.status == "pending"
     return HandedOut(
         header_name=HEADERS[payload.version],
         header_value=payload.header,
         expires_at=iso(until),
-        payment=await transactions.get(service, principal, payload.tx_id),
+        payment=payment,
     )
 
 

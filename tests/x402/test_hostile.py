@@ -129,6 +129,20 @@ async def test_payee_that_cannot_be_paid_gets_nothing(market: Market) -> None:
     assert shown["usdc_balance"] == "100.00"
 
 
+@pytest.mark.parametrize("fee_payer", [str(Keypair().pubkey()), "11111111111111111111111111111112"])
+async def test_facilitator_without_sol_is_blamed_itself(market: Market, fee_payer: str) -> None:
+    buyer = await market.buyer()
+    terms = {
+        "x402Version": 2,
+        "accepts": [offer(market, extra={"feePayer": fee_payer})],
+        "resource": {"url": "http://x/"},
+    }
+
+    got = await buyer.post("payments", url="http://127.0.0.1:9/x", paymentRequired=terms, maxAmount="1")
+
+    assert "facilitator" in error_of(got, 422, "x402_resource_unavailable")["message"]
+
+
 async def test_vault_is_not_made_to_pay_itself(market: Market) -> None:
     buyer = await market.buyer()
 
@@ -152,10 +166,11 @@ async def test_resource_that_demands_for_ever_is_given_one_payment(market: Marke
         first = await buyer.fetch(f"{url}/", idempotencyKey="for-ever")
         second = await buyer.fetch(f"{url}/", idempotencyKey="for-ever")
 
-    # Asked, tried out, paid.
-    assert len(given) == 3
+    # Asked, tried out, paid, and the same payment again.
+    assert len(given) == 4
     assert len(set(given)) == 3
-    assert first == second
+    assert given[2] == given[3]
+    assert first["payment"] == second["payment"]
     assert first["resource"]["status"] == 402
     assert first["payment"]["status"] == "pending"
     assert first["payment"]["x402"]["resource_status"] == 402

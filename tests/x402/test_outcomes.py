@@ -39,7 +39,8 @@ def _settled(market: Market, header: str) -> bytes:
 async def test_payment_that_is_never_sent_fails_when_its_blockhash_has_expired(own_market: Market) -> None:
     market, buyer = own_market, await own_market.buyer(maxPerDay="0.01")
     terms = {"x402Version": 2, "accepts": [offer(market)], "resource": {"url": "http://x/"}}
-    handed = await buyer.post("payments", url="http://127.0.0.1:9/x", paymentRequired=terms, maxAmount="1")
+    body = {"url": "http://127.0.0.1:9/x", "paymentRequired": terms, "maxAmount": "1", "idempotencyKey": "never sent"}
+    handed = await buyer.post("payments", **body)
     tx_id = handed.json()["payment"]["tx_id"]
     assert handed.json()["payment"]["tx_signature"] is None
 
@@ -48,8 +49,8 @@ async def test_payment_that_is_never_sent_fails_when_its_blockhash_has_expired(o
 
     shown = await market.world.ok("GET", f"/v1/transactions/{tx_id}")
     assert (shown["status"], shown["x402"]["resource_status"]) == ("failed", None)
-    again = await buyer.post("payments", url="http://127.0.0.1:9/x", paymentRequired=terms, maxAmount="1")
-    assert again.status_code == 200, "the budget is as before"
+    again = await buyer.post("payments", **body)
+    assert again.json()["payment"]["tx_id"] != tx_id, "the key makes a new one, and the budget is as before"
 
 
 async def test_payment_handed_out_is_confirmed_when_the_facilitator_sends_it(market: Market) -> None:
@@ -63,9 +64,11 @@ async def test_payment_handed_out_is_confirmed_when_the_facilitator_sends_it(mar
     signature = await market.world.service.chain.send(_settled(market, handed["header_value"]))
     await market.world.service.chain.confirm(signature, timeout=5)
     await market.world.catch_up()
+    late = (await buyer.post("payments", paymentRequired=header, **body)).json()
 
     assert handed["header_name"] == "PAYMENT-SIGNATURE"
     assert again == handed
+    assert (late["payment"]["status"], late["header_value"]) == ("confirmed", handed["header_value"])
     shown = await market.world.ok("GET", f"/v1/transactions/{handed['payment']['tx_id']}")
     assert (shown["status"], shown["tx_signature"]) == ("confirmed", signature)
     assert await market.received() - before == 10_000
