@@ -10,8 +10,9 @@ from jsonschema import Draft202012Validator
 from app.api.openapi import document
 from app.core.errors import CATALOGUE
 from app.docs.meanings import meanings
-from app.mcp.operations import Operations
+from app.mcp.operations import Operations, Reply
 from app.mcp.remedies import remedy
+from app.mcp.results import result
 from app.mcp.tools import TOOLS, VaultTool
 from app.server.application import operations
 
@@ -73,3 +74,24 @@ def test_annotations_say_what_the_operation_does(tool: VaultTool) -> None:
     assert listed.annotations.destructive_hint is changes
     if not changes:
         assert listed.annotations.idempotent_hint is True
+
+
+@pytest.mark.parametrize(
+    ("status", "resource", "outcome", "said"),
+    [
+        ("pending", 402, "pending", "answered 402"),
+        ("confirmed", 500, "done", "answered 500"),
+        ("confirmed", None, "done", "gave no answer"),
+        ("confirmed", 200, "done", "It is done"),
+    ],
+)
+def test_paid_request_says_what_became_of_payment_and_resource(
+    status: str, resource: int | None, outcome: str, said: str
+) -> None:
+    body = {"payment": {"status": status}, "resource": resource and {"status": resource}}
+
+    content = result(Reply(200, body), body, key="k").structured_content
+
+    assert content is not None
+    assert content["outcome"] == outcome
+    assert said in content["message"]
