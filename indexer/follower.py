@@ -64,6 +64,7 @@ class Indexer:
         self._check_interval = check_interval
         self._ws_url = ws_url
         self._subscribers: list[Callable[[], None]] = []
+        self._announced = 0
         self._hints: dict[str, int] = {}
         self._woken = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -75,7 +76,7 @@ class Indexer:
         return 0.0 if self._failing_since is None else asyncio.get_running_loop().time() - self._failing_since
 
     def subscribe(self, callback: Callable[[], None]) -> None:
-        """Call `callback` in the event loop whenever rows were stored."""
+        """Call `callback` in the event loop whenever rows were stored, by this process or another."""
         self._subscribers.append(callback)
 
     def wake(self, signature: str | None = None) -> None:
@@ -185,14 +186,14 @@ class Indexer:
 
     async def check(self, *, late: bool = True) -> None:
         """Compare the store with the chain once."""
-        if await self._reconciler.finalize():
-            self._notify()
+        await self._reconciler.finalize()
+        self._announce()
         if late:
             await self._reconciler.catch_late()
             await self._reconciler.fill_holes()
             await self._reconciler.fill_gaps()
-        if await self._reconciler.check_balances():
-            self._notify()
+        await self._reconciler.check_balances()
+        self._announce()
 
     def _balance(self, tokens: str) -> int | None:
         account = self.store.accounts.get(tokens)
@@ -215,6 +216,8 @@ class Indexer:
                 if searching:
                     await self.catch_up()
                     self._failing_since = None
+                # Other processes may have stored what this one looked for.
+                self._announce()
             except asyncio.CancelledError:
                 raise
             except Exception as error:  # noqa: BLE001 - the node may be down; the next round tries again
@@ -238,12 +241,8 @@ class Indexer:
 
     async def _take_hints(self) -> None:
         hints, self._hints = self._hints, {}
-        wanted = self.store.unknown(list(hints))
-        if len(wanted) < len(hints):
-            # Another process stored it in this database, and the subscribers in this one were not notified.
-            self._notify()
         try:
-            transactions, missing = await self._fetch(wanted)
+            transactions, missing = await self._fetch(self.store.unknown(list(hints)))
         except Exception:
             self._hints = {**hints, **self._hints}
             raise
@@ -272,10 +271,16 @@ class Indexer:
 
     def _store(self, transactions: Sequence[ChainTransaction], cursor: tuple[str, str] | None = None) -> int:
         added = self.store.record(transactions, cursor=cursor)
-        if added:
-            self._notify()
+        self._announce()
         return added
 
-    def _notify(self) -> None:
-        for callback in self._subscribers:
-            callback()
+    def _announce(self) -> None:
+        """Call the subscribers if there are rows that they have not heard of.
+
+        What this process added does not tell: another may store a transaction while this one fetches it.
+        """
+        newest = self.store.newest_row()
+        if newest != self._announced:
+            self._announced = newest
+            for callback in self._subscribers:
+                callback()

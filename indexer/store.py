@@ -77,6 +77,10 @@ class EventStore:
         )
         return [StoredEvent(*(*row[:-1], json.loads(row[-1]))) for row in rows]
 
+    def newest_row(self) -> int:
+        """Return the id of the row that was stored last; 0 if there is none."""
+        return int(self._db.conn.execute("SELECT coalesce(max(id), 0) FROM events").fetchone()[0])
+
     def cursor(self, name: str) -> str | None:
         """Return the signature up to which the history `name` is stored without a hole."""
         row = self._db.conn.execute("SELECT signature FROM cursors WHERE name = ?", [name]).fetchone()

@@ -48,7 +48,9 @@ async def test_keeper_killed_after_sending_still_tops_up_once(tmp_path: Path) ->
         async with running(COMMAND_LINE, *keeper, until=b"Keeper at work", **_KEEPER_ELSEWHERE):
             # A second wallet shows that the keeper has looked at everything since.
             body["agentId"] = "later"
-            later = (await client.post("/v1/wallets", json=body)).json()["wallet_id"]
+            answer = await client.post("/v1/wallets", json=body)
+            assert answer.status_code == 200, answer.text
+            later = answer.json()["wallet_id"]
             assert (await client.put(f"/v1/wallets/{later}/auto-topup", json=rule)).status_code == 200
             async with asyncio.timeout(PATIENCE):
                 while await _balance(client, later) != "25.00":  # noqa: ASYNC110 - asks over HTTP

@@ -110,6 +110,36 @@ async def test_hinted_payment_is_stored_at_once_and_subscribers_hear_of_it(stage
     await indexer.stop()
 
 
+async def test_subscribers_hear_of_what_another_process_stores(stage: Stage, tmp_path: Path) -> None:
+    vault = await stage.wallet("agent-1", funds=20 * USDC)
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def slow(body: bytes) -> bytes:
+        asked.set()
+        await answer.wait()
+        return await stage.transport(body)
+
+    other = indexer_of(stage, tmp_path)
+    await other.catch_up()
+    indexer = indexer_of(stage, tmp_path, slow, poll_interval=3600)
+    answer.set()
+    await indexer.catch_up()
+    asked.clear()
+    answer.clear()
+    heard = asyncio.Event()
+    indexer.subscribe(heard.set)
+
+    await stage.pay(vault, USDC)
+    await indexer.start()
+    await asyncio.wait_for(asked.wait(), 2)
+    assert await other.catch_up() == 1
+    answer.set()
+
+    await asyncio.wait_for(heard.wait(), 2)
+    await indexer.stop()
+    await other.stop()
+
+
 async def test_subscribers_hear_of_a_corrected_balance(stage: Stage, tmp_path: Path) -> None:
     vault = await stage.wallet("agent-1", funds=20 * USDC)
     indexer = indexer_of(stage, tmp_path)
