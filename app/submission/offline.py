@@ -9,6 +9,7 @@ which are used again; there are as many as an organisation ever had outstanding 
 import asyncio
 import base64
 from collections.abc import Sequence
+from dataclasses import replace
 
 from solders.hash import Hash
 from solders.instruction import Instruction
@@ -21,7 +22,6 @@ from app.chain.errors import BlockhashNotFound
 from app.chain.nonces import NonceAccount, NoncePlace, advance
 from app.chain.transactions import MAX_SIZE, unsigned
 from app.core.errors import BusinessError, RequestError, UnavailableError
-from app.core.identifiers import transaction_id
 from app.core.signers import Signer
 from app.core.timestamps import now_ms
 from app.store.attempts import Attempt, insert_attempt
@@ -36,7 +36,15 @@ from app.store.unsigned_transactions import (
 from app.submission.context import Service
 from app.submission.idempotency import Claim
 from app.submission.locks import LockScope
-from app.submission.plan import Authority, AwaitingSignatureError, Plan, PlanType, RefusedError, distinct
+from app.submission.plan import (
+    Authority,
+    AwaitingSignatureError,
+    Plan,
+    PlanType,
+    RefusedError,
+    attempt_at,
+    distinct,
+)
 from app.submission.refusals import business_error, require_confirmed
 from idl.transactions import message_hash
 
@@ -162,35 +170,15 @@ async def _store(
 ) -> Attempt:
     """Store the unsigned transaction with its attempt, and what the plan stores."""
     raw = unsigned(steps, payer=service.signers.fee_payer_address, blockhash=found.nonce)
-    digest, instruction, now = message_hash(raw), plan.event_instruction + _ADDED, now_ms()
-    attempt = Attempt(
-        tx_id=transaction_id(digest, instruction, plan.event_inner, plan.type.name),
-        org=plan.org,
-        wallet_id=plan.wallet_id,
-        type=plan.type.name,
-        status=AWAITING,
-        recipient=plan.recipient,
-        recipient_address=plan.recipient_address,
-        amount=plan.amount,
-        policy_id=plan.policy_id,
-        actor=plan.actor if plan.entry is None else plan.entry.actor,
-        subject=None if plan.entry is None else plan.entry.object,
-        reference=plan.reference,
-        instruction_index=instruction,
-        inner_index=plan.event_inner,
-        raw=raw,
-        message_hash=digest,
-        nonce_account=str(steps[0].accounts[0].pubkey),
-        nonce=str(found.nonce),
-        created_at=now,
-    )
+    attempt = attempt_at(plan, raw, status=AWAITING, created_at=await service.clock.moment_ms(), added=_ADDED)
+    attempt = replace(attempt, nonce_account=str(steps[0].accounts[0].pubkey), nonce=str(found.nonce))
     waiting = UnsignedTransaction(
         tx_id=attempt.tx_id,
         org=plan.org,
-        message_hash=digest,
+        message_hash=message_hash(raw),
         authority=str(found.authority),
         accounts=await _accounts(service, steps, found.nonce),
-        expires_at=now + LIFETIME,
+        expires_at=now_ms() + LIFETIME,
     )
 
     def store(conn: Connection) -> None:

@@ -12,11 +12,12 @@ from sqlalchemy import Connection
 from app.chain.instructions import MAX_UNITS, compute_unit_limit
 from app.chain.records import SimulationResult
 from app.core.actors import Actor
-from app.core.identifiers import EVENT_INNER_INDEX
+from app.core.identifiers import EVENT_INNER_INDEX, transaction_id
 from app.core.signers import Signer
 from app.store.attempts import Attempt
 from app.store.audit import NewLogEntry
 from app.store.brakes import BrakeKind
+from idl.transactions import message_hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,37 @@ class Plan:
     on_store: Hook = nothing
     #: Who pays the fee instead of the service, and sends the transaction: it is only handed out.
     fee_payer: Pubkey | None = None
+
+
+def attempt_at(plan: Plan, raw: bytes, *, status: str, created_at: int, added: int = 0) -> Attempt:
+    """Return the attempt at a plan by the transaction with these bytes, as it is to be stored.
+
+    ``added`` instructions stand in the transaction before those that the plan's ``event_instruction`` counts.
+    ``created_at`` is in milliseconds.
+    """
+    message, instruction = message_hash(raw), plan.event_instruction + added
+    return Attempt(
+        tx_id=transaction_id(message, instruction, plan.event_inner, plan.type.name),
+        org=plan.org,
+        wallet_id=plan.wallet_id,
+        type=plan.type.name,
+        status=status,
+        recipient=plan.recipient,
+        recipient_address=plan.recipient_address,
+        amount=plan.amount,
+        policy_id=plan.policy_id,
+        policy_triggered=plan.policy_triggered,
+        memo=plan.memo,
+        actor=plan.actor if plan.entry is None else plan.entry.actor,
+        subject=None if plan.entry is None else plan.entry.object,
+        reference=plan.reference,
+        message_hash=message,
+        instruction_index=instruction,
+        inner_index=plan.event_inner,
+        raw=raw,
+        attestation_hash=f"sha256:{message}" if plan.attested else None,
+        created_at=created_at,
+    )
 
 
 class AwaitingSignatureError(Exception):

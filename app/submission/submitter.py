@@ -8,6 +8,7 @@ import asyncio
 import sqlite3
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 import structlog
 from sqlalchemy import Connection
@@ -17,7 +18,6 @@ from app.chain.clock import ChainClock
 from app.chain.errors import BlockhashNotFound, ChainUnavailable, RpcError
 from app.chain.transactions import sign_for, sign_with_any
 from app.core.errors import UnavailableError
-from app.core.identifiers import transaction_id
 from app.core.signers import Signer
 from app.projection.projector import Projector
 from app.store.attempts import Attempt, insert_attempt, is_stopped
@@ -28,8 +28,7 @@ from app.store.unsigned_transactions import AWAITING
 from app.submission.brake import STOPPED, Brake, stopped_error
 from app.submission.idempotency import Claim
 from app.submission.outcomes import Outcomes, ids_of, unavailable
-from app.submission.plan import AwaitingSignatureError, Outcome, Plan, PlanType, RefusedError, distinct
-from idl.transactions import message_hash
+from app.submission.plan import AwaitingSignatureError, Outcome, Plan, PlanType, RefusedError, attempt_at, distinct
 from indexer import Indexer
 
 _log = structlog.get_logger(__name__)
@@ -177,32 +176,8 @@ class Submitter(Outcomes):
             simulation = await self._chain.simulate(raw)
         if simulation.err is not None:
             raise RefusedError(simulation)
-        message = message_hash(raw)
-        tx_id = transaction_id(message, plan.event_instruction, plan.event_inner, plan.type.name)
-        return Attempt(
-            tx_id=tx_id,
-            org=plan.org,
-            wallet_id=plan.wallet_id,
-            type=plan.type.name,
-            status="pending",
-            recipient=plan.recipient,
-            recipient_address=plan.recipient_address,
-            amount=plan.amount,
-            policy_id=plan.policy_id,
-            policy_triggered=plan.policy_triggered,
-            memo=plan.memo,
-            actor=plan.actor if plan.entry is None else plan.entry.actor,
-            subject=None if plan.entry is None else plan.entry.object,
-            reference=plan.reference,
-            signature=signature,
-            message_hash=message,
-            instruction_index=plan.event_instruction,
-            inner_index=plan.event_inner,
-            raw=raw,
-            last_valid_block_height=last_height,
-            attestation_hash=f"sha256:{message}" if plan.attested else None,
-            created_at=await self._clock.moment_ms(),
-        )
+        attempt = attempt_at(plan, raw, status="pending", created_at=await self._clock.moment_ms())
+        return replace(attempt, signature=signature, last_valid_block_height=last_height)
 
     async def _store(self, plan: Plan, attempt: Attempt, claim: Claim) -> None:
         def store(conn: Connection) -> None:
