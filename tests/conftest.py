@@ -1,7 +1,6 @@
 """Fixtures for tests through the HTTP API: a whole service on a chain of its own or on a validator."""
 
 import logging
-import os
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest_asyncio
 import structlog
 
 from tests.program.adversaries.ways import CALLS
+from tests.support.needs import skip_or_fail
 from tests.support.service_world import ServiceWorld
 from tests.validator import node, stages, windows
 from tests.validator.service import ValidatorWorld
@@ -81,9 +81,7 @@ def validator(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     command = node.executable()
     if command is None:
         reason = f"there is no solana-test-validator: neither {node.VARIABLE} nor PATH has one"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+        skip_or_fail(reason)
     accounts = {**request.getfixturevalue("windows").accounts(), **request.getfixturevalue("stages").accounts()}
     with node.running(command, tmp_path_factory.mktemp("validator"), accounts) as running:
         yield running

@@ -1,6 +1,5 @@
 """Builds and runs the example client in TypeScript, based on @anchor-lang/core, as its users do."""
 
-import os
 import re
 import shutil
 import subprocess
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.clients import check, run, vault_with_session
+from tests.support.needs import skip_or_fail
 from tests.support.service_world import ServiceWorld
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -25,9 +25,7 @@ def client() -> list[str]:
     if node is None or not compiler.exists():
         missing = "node is not installed; with it" if node is None else "packages are not installed;"
         reason = f"{missing} `{_INSTALL}` installs what the client needs"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+        skip_or_fail(reason)
     built = subprocess.run([compiler, "--project", _FOLDER], capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stdout
     return [node, str(_FOLDER / "build/client.js")]

@@ -3,12 +3,12 @@
 import os
 from collections.abc import AsyncIterator
 
-import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, async_playwright
 
 from tests.dashboard.browsing import Served
 from tests.support.http import served
+from tests.support.needs import skip_or_fail
 from tests.support.service_world import ServiceWorld
 
 _CHROMIUM = "/usr/bin/chromium"
@@ -19,9 +19,7 @@ async def browser() -> AsyncIterator[Browser]:
     """A headless Chromium for the tests of a module."""
     if not os.path.exists(_CHROMIUM):  # noqa: ASYNC240, PTH110 - once, before anything runs
         reason = f"there is no {_CHROMIUM}: install Debian's package chromium"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+        skip_or_fail(reason)
     async with async_playwright() as playwright:
         opened = await playwright.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox"])
         yield opened

@@ -1,13 +1,14 @@
 """A real browser for the documents."""
 
 import contextlib
-import os
 import shutil
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
 from playwright.async_api import Page, async_playwright
+
+from tests.support.needs import skip_or_fail
 
 
 @contextlib.asynccontextmanager
@@ -18,9 +19,7 @@ async def opened(base_url: str, **options: Any) -> AsyncIterator[Page]:
     """
     chromium = shutil.which("chromium")
     if chromium is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail("chromium is not installed")
-        pytest.skip("chromium is not installed")
+        skip_or_fail("chromium is not installed")
     errors: list[str] = []
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])

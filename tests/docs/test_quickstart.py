@@ -13,6 +13,7 @@ import pytest
 
 from app.docs.text import LANGUAGES
 from tests.support.http import served
+from tests.support.needs import skip_or_fail
 from tests.support.node import compiler, generated_clients
 from tests.support.service_world import ServiceWorld
 
@@ -52,8 +53,7 @@ def _command(language: str, script: str, folder: Path) -> tuple[list[str | Path]
     """Return the command that runs a script, and those that must run before it."""
     if language == "sh":
         if shutil.which("curl") is None:
-            missing = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
-            missing("curl is not installed")
+            skip_or_fail("curl is not installed")
         return ["bash", "-eu", "-c", script], []
     file = folder / ("quickstart.mts" if language == "ts" else "quickstart.py")
     file.write_text(script, encoding="utf-8")

@@ -1,10 +1,9 @@
 """Packages of Node.js that tests need."""
 
-import os
 import shutil
 from pathlib import Path
 
-import pytest
+from tests.support.needs import skip_or_fail
 
 _CLIENTS = Path(__file__).resolve().parents[1] / "clients"
 
@@ -23,7 +22,5 @@ def _packages(name: str) -> Path:
     modules = _CLIENTS / name / "node_modules"
     if shutil.which("node") is None or not modules.exists():
         reason = f"needs Node.js and `npm ci --prefix tests/clients/{name}`"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+        skip_or_fail(reason)
     return modules

@@ -1,11 +1,11 @@
 """Marker and precondition of the tests that compile for sBPF."""
 
-import os
 import shutil
 import subprocess
 
 import pytest
 
+from tests.support.needs import skip_or_fail
 from tests.toolchain.paths import PACKAGES
 
 
@@ -26,6 +26,4 @@ def debian_packages() -> None:
     """Skip if the compiler packages are missing, or fail if CI=true."""
     if missing := _missing():
         reason = f"not installed: {', '.join(missing)}; programs/toolchain/build installs them on Debian 12 as root"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+        skip_or_fail(reason)

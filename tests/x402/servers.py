@@ -10,8 +10,9 @@ import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import pytest
 from solders.keypair import Keypair
+
+from tests.support.needs import skip_or_fail
 
 FOLDER = Path(__file__).resolve().parents[1] / "clients" / "x402"
 _INSTALL = "npm ci --prefix tests/clients/x402"
@@ -21,12 +22,9 @@ _PATIENCE = 30.0
 def node() -> str:
     """The command of Node. Without it or its packages the test is skipped, or fails if CI=true."""
     found = shutil.which("node")
-    if found is not None and (FOLDER / "node_modules").is_dir():
-        return found
-    reason = f"there is no Node with the packages of x402: run {_INSTALL}"
-    if os.environ.get("CI") == "true":
-        pytest.fail(reason)
-    pytest.skip(reason)
+    if found is None or not (FOLDER / "node_modules").is_dir():
+        skip_or_fail(f"there is no Node with the packages of x402: run {_INSTALL}")
+    return found
 
 
 def free_port() -> int:
