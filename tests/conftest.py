@@ -33,13 +33,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without `--full`, deselect the tests of the validator that are not marked `smoke=True`."""
-    if config.getoption("--full"):
-        return
-    marks = [item.get_closest_marker("validator") for item in items]
-    kept = [mark is None or mark.kwargs.get("smoke") is True for mark in marks]
-    config.hook.pytest_deselected(items=[item for item, keep in zip(items, kept, strict=True) if not keep])
-    items[:] = [item for item, keep in zip(items, kept, strict=True) if keep]
+    """Run the validator's tests last; without `--full`, only those that are marked `smoke=True`.
+
+    A running validator keeps a core busy, so it must not run beside the other tests.
+    """
+    marked = [(item, item.get_closest_marker("validator")) for item in items]
+    full = config.getoption("--full")
+    last: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    for item, mark in marked:
+        if mark is not None:
+            (last if full or mark.kwargs.get("smoke") is True else left_out).append(item)
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [*(item for item, mark in marked if mark is None), *last]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
