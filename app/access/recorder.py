@@ -48,7 +48,7 @@ class Recorder(Periodic):
         self._began = timer()
         self._failures: Counter[str] = Counter()
         self._since = 0
-        self._refused: dict[tuple[str, Actor, str], tuple[NewLogEntry, int]] = {}
+        self._refused: dict[tuple[object, ...], tuple[NewLogEntry, int]] = {}
 
     def later(self, entry: NewLogEntry) -> None:
         """Write an entry as soon as possible."""
@@ -64,14 +64,14 @@ class Recorder(Periodic):
             network = ""
         self._failures[network] += 1
 
-    def refused(self, principal: Principal, operation: str) -> None:
-        """Record that a key lacked the permission for an operation; its repeats within a minute are counted."""
-        which = (principal.org, principal.actor, operation)
+    def refused(self, principal: Principal, operation: str, **details: str) -> None:
+        """Record that somebody was refused an operation; its repeats within a minute are counted."""
+        which = (principal.org, principal.actor, operation, *details.values())
         entry, repeats = self._refused.get(which, (None, 0))
         if entry is not None:
             self._refused[which] = (entry, repeats + 1)
             return
-        entry = principal.entry("access.refused", operation=operation)
+        entry = principal.entry("access.refused", operation=operation, **details)
         if len(self._waiting) < _MAX_WAITING:
             self._refused[which] = (entry, 0)
             self.later(entry.about(count=1))

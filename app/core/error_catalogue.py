@@ -235,6 +235,9 @@ KINDS = (
         "Nothing was sent.",
         "Repeat the request with the same idempotency key once the token works again. A freeze or pause already stops "
         "payments in this service, which signs it as soon as the token can."),
+    ErrorKind("sign_in_unavailable", 503, "Service",
+        "The company's sign-in does not answer, or not as OpenID Connect demands. Nothing has changed.",
+        "Try again later, or sign in by passkey. The log of the service and the audit log name the reason."),
     ErrorKind("restore_catching_up", 503, "Service",
         "The service was restored from a backup and is still reading from the chain what happened after it. No money "
         "moves under an idempotency key that it does not know.",

@@ -9,14 +9,16 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from app.core.email_address import parse_address
-from app.core.hosts import AllowedHosts
+from app.core.hosts import AllowedHosts, is_loopback
 from app.core.money import parse_usdc
 
 
 class Settings(BaseSettings):
     """The settings and their defaults. Durations are in seconds."""
 
-    model_config = SettingsConfigDict(env_prefix="AGENT_VAULT_", frozen=True, use_attribute_docstrings=True)
+    model_config = SettingsConfigDict(
+        env_prefix="AGENT_VAULT_", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True
+    )
 
     data_dir: Path = Path("data")
     """Folder of the databases and keys; created when missing, readable by its owner only."""
@@ -153,6 +155,21 @@ class Settings(BaseSettings):
     """Password for the mail server."""
     smtp_from: str | None = None
     """Sender of the e-mails; required with `smtp_host`."""
+    oidc_issuer: str | None = None
+    """Issuer of the company's OpenID Connect provider, written as the provider writes it. With it, invited people may
+    sign in to the dashboard there. Like the dashboard it needs https, except on this machine. Redirections are not
+    followed; a private address is allowed. The redirect URI to register is the dashboard's address and
+    `/openid/return`."""
+    oidc_client_id: str | None = None
+    """Client id of this service at that provider; required with `oidc_issuer`."""
+    oidc_client_secret: SecretStr | None = None
+    """Its client secret; required with `oidc_issuer`, unless `oidc_client_secret_file` names it."""
+    oidc_client_secret_file: Path | None = None
+    """File that holds the client secret, read at the start; spaces and line ends around it do not count."""
+    oidc_name: str = Field(default="company sign-in", min_length=1, max_length=60)
+    """What the dashboard calls it: the button says `Continue with` this name."""
+    oidc_timeout: float = Field(default=5.0, gt=0)
+    """How long the provider may take to answer a request."""
     domain_timeout: float = 3.0
     """Time in which a domain must resolve to its address."""
     key_cache_seconds: float = 1.0
@@ -174,6 +191,16 @@ class Settings(BaseSettings):
             raise ValueError("smtp_username needs smtp_tls = starttls or tls")
         return self
 
+    @model_validator(mode="after")
+    def _company_sign_in_is_complete(self) -> "Settings":
+        secrets = [one for one in (self.oidc_client_secret, self.oidc_client_secret_file) if one is not None]
+        if self.oidc_issuer is None:
+            if self.oidc_client_id is not None or secrets:
+                raise ValueError("oidc_client_id and oidc_client_secret need oidc_issuer")
+        elif not self.oidc_client_id or len(secrets) != 1:
+            raise ValueError("oidc_issuer needs oidc_client_id and either oidc_client_secret or its file")
+        return self
+
     @field_validator("trusted_proxies")
     @classmethod
     def _are_addresses(cls, proxies: str) -> str:
@@ -184,7 +211,7 @@ class Settings(BaseSettings):
                 raise ValueError(f"{one} is neither an address nor a network") from None
         return proxies
 
-    @field_validator("rpc_url", "public_url")
+    @field_validator("rpc_url", "public_url", "oidc_issuer")
     @classmethod
     def _is_a_url(cls, url: str | None) -> str | None:
         if url is not None:
@@ -192,6 +219,17 @@ class Settings(BaseSettings):
             # Reading the port checks it.
             if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
                 raise ValueError("must begin with http:// or https:// and name a host")
+        return url
+
+    @field_validator("oidc_issuer")
+    @classmethod
+    def _is_an_issuer(cls, url: str | None) -> str | None:
+        if url is not None:
+            parts = urlsplit(url)
+            if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+                raise ValueError("must begin with https://, except on this machine")
+            if parts.username is not None or "?" in url or "#" in url:
+                raise ValueError("must have no user name, query or fragment")
         return url
 
     @field_validator("smtp_from")

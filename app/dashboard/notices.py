@@ -4,9 +4,11 @@ from collections.abc import Mapping
 
 NOTICES: Mapping[str, str] = {
     "approved": "The payment was approved. Its agent may make it once, within 24 hours.",
+    "confirmed": "Confirmed: for five minutes, changes need no other confirmation. Repeat what you were about to do.",
     "frozen": "Frozen. The chain refuses its payments from now on.",
     "frozen-selected": "The selected vaults are frozen.",
     "joined": "Welcome. From now on you sign in with your passkey.",
+    "joined-company": "Welcome. From now on you sign in with your company's account.",
     "paused": "All vaults are paused. The chain refuses their payments from now on.",
     "rejected": "The payment was rejected.",
     "policy": "The vault is under the chosen policy.",

@@ -35,6 +35,8 @@ from app.core.timestamps import now_ms
 from app.dashboard.notices import NOTICES
 from app.dashboard.refusals import record
 from app.dashboard.site import HEADERS, ROOT, Site, template
+from app.people.company import confirmations
+from app.people.openid import CompanySignIn
 from app.people.passkeys import Ceremony
 from app.people.sessions import SignedIn, csrf_token, digest, new_token, recognise
 from app.submission.context import Service
@@ -67,6 +69,11 @@ class View:
         """Who is signed in."""
         assert self.signed_in is not None
         return self.signed_in.principal(client_address(self.request), self.request.state.request_id)
+
+    @property
+    def company(self) -> str | None:
+        """What the company's sign-in is called, if there is one."""
+        return self.service.part(CompanySignIn).name
 
     @property
     def ceremony(self) -> Ceremony:
@@ -158,7 +165,7 @@ def action(
                 if not enrolling and must_enrol(view):
                     raise AuthenticationError("step_up_required", "Make a passkey first.")
                 if step_up and not view.signed_in.stepped_up(view.now):
-                    return _ask(view)
+                    return await _ask(view)
             try:
                 result = await done(view)
             except ApiError as error:
@@ -238,14 +245,16 @@ def _allow(view: View, roles: Collection[Role]) -> None:
         ) from None
 
 
-def _ask(view: View) -> Response:
+async def _ask(view: View) -> Response:
     """Ask for a confirmation, after which the form is sent again as it is."""
     if _wants_json(view.request):
         raise AuthenticationError("step_up_required")
     view.request.state.error_code = "step_up_required"
     resumed = [(name, value) for name, value in view.form if name != _CSRF]
     path = view.site.party.prefix + view.request.url.path
-    return view.render("step_up.html", status=403, path=path, resumed=resumed)
+    by, issuer = view.principal.actor, view.service.part(CompanySignIn).issuer
+    ways = await view.service.db.read(lambda conn: confirmations(conn, by.id, issuer))
+    return view.render("step_up.html", status=403, path=path, resumed=resumed, ways=ways)
 
 
 def _wants_json(request: Request) -> bool:

@@ -12,6 +12,8 @@ _REFUSALS = frozenset({401, 403, 404})
 
 def record(request: Request, error: ApiError, signed_in: SignedIn | None) -> None:
     """Record an error if it refuses what somebody asked for; without a session only that the sign-in failed."""
+    if getattr(request.state, "recorded", False):
+        return
     route = request.scope.get("route")
     # What another site's page asks for is refused before there is a route.
     path = "/dashboard" if route is None else route.path

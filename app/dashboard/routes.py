@@ -2,7 +2,7 @@
 
 from starlette.routing import Route
 
-from app.dashboard import approvals, feed, fleet, live, people, sign_in, vault
+from app.dashboard import approvals, company, feed, fleet, live, people, sign_in, vault
 from app.dashboard.site import static
 
 routes: list[Route] = [
@@ -12,6 +12,7 @@ routes: list[Route] = [
     *live.routes,
     *approvals.routes,
     *sign_in.routes,
+    *company.routes,
     *people.routes,
     Route("/dashboard/static/{path:path}", static, methods=["GET"]),
 ]

@@ -34,9 +34,9 @@ async def sign_in_with_key(view: View) -> Response:
     try:
         admin = await people.admin_by_key(view.service, view.body(AdminKeySignIn).admin_key)
     except AuthenticationError:
-        _failed(view)
+        count_failure(view)
         raise
-    return await _enter(view, admin, "admin_key", view.url("passkey"))
+    return await enter(view, admin, "admin_key", view.url("passkey"))
 
 
 @action(roles=None)
@@ -54,16 +54,16 @@ async def sign_in_with_passkey(view: View) -> Response:
         found = person(conn, view.ceremony.used(conn, body.credential, "sign_in"))
         if found is None:
             raise AuthenticationError("authentication_failed")
-        visit = _visitor(view)
+        visit = visiting(view)
         role = people.role_of(found)
         return Principal(sessions.person_actor(found.person_id), found.org, role, None, visit.address, visit.request_id)
 
     try:
         principal = await view.service.db.write(work)
     except AuthenticationError:
-        _failed(view)
+        count_failure(view)
         raise
-    return await _enter(view, principal, "passkey", view.url())
+    return await enter(view, principal, "passkey", view.url())
 
 
 @page(roles=READERS, enrolling=True)
@@ -94,7 +94,7 @@ async def add_passkey(view: View) -> Response | str:
         await view.service.db.write(lambda conn: people.add_passkey(conn, by, view.ceremony, body.credential))
         return view.url("people")
     added = await view.service.db.write(lambda conn: people.add_first(conn, by, view.ceremony, body))
-    return await _enter(view, added, "passkey", view.url(done="joined"))
+    return await enter(view, added, "passkey", view.url(done="joined"))
 
 
 @page(roles=None)
@@ -109,26 +109,26 @@ async def join_options(view: View) -> Response:
     body = view.body(JoinRequest)
 
     def work(conn: Connection) -> Json:
-        people.invitation_of(conn, body.token, view.now)
+        people.invitation_of(conn, sessions.digest(body.token), view.now)
         return view.ceremony.register_options(conn, people.new_person_id(), body.name)
 
     try:
         return _options(await view.service.db.write(work))
     except AuthenticationError:
-        _replayed(view, body.token)
+        replayed(view, body.token)
         raise
 
 
 @action(roles=None)
 async def accept(view: View) -> Response:
     """Use an invitation: make its holder a person, and sign them in."""
-    body, visit = view.body(JoinWithPasskey), _visitor(view)
+    body, visit = view.body(JoinWithPasskey), visiting(view)
     try:
         joined = await view.service.db.write(lambda conn: people.join(conn, visit, view.ceremony, body))
     except AuthenticationError:
-        _replayed(view, body.token)
+        replayed(view, body.token)
         raise
-    return await _enter(view, joined, "invitation", view.url(done="joined"))
+    return await enter(view, joined, "invitation", view.url(done="joined"))
 
 
 @action(roles=READERS)
@@ -146,7 +146,7 @@ async def step_up(view: View) -> Response:
     try:
         await _confirm(view, signed_in)
     except AuthenticationError:
-        _failed(view)
+        count_failure(view)
         raise
     session_id = signed_in.session.session_id
     await view.service.db.write(lambda conn: sessions.step_up(conn, by, session_id, view.now))
@@ -180,16 +180,19 @@ def _options(options: Json) -> Response:
     return JSONResponse(options, headers=HEADERS)
 
 
-def _visitor(view: View) -> Visitor:
+def visiting(view: View) -> Visitor:
+    """Return who is not signed in."""
     return Visitor(client_address(view.request), view.request.state.request_id)
 
 
-async def _enter(view: View, who: Principal, way: str, location: str) -> Response:
+async def enter(view: View, who: Principal, way: str, location: str, *, stepped_up: bool = True) -> Response:
     """Open a session under a new cookie: one that somebody else may have put into the browser is worth nothing."""
-    where = _visitor(view)
+    where = visiting(view)
     by = Principal(who.actor, who.org, who.role, None, where.address, where.request_id)
     agent = view.request.headers.get("user-agent", "")
-    token = await view.service.db.write(lambda conn: sessions.open_session(conn, by, agent, view.now, way=way))
+    token = await view.service.db.write(
+        lambda conn: sessions.open_session(conn, by, agent, view.now, way=way, stepped_up=stepped_up)
+    )
     if view.request.headers.get("accept") == "application/json":
         response: Response = JSONResponse({"location": location}, headers=HEADERS)
     else:
@@ -198,7 +201,7 @@ async def _enter(view: View, who: Principal, way: str, location: str) -> Respons
     return response
 
 
-def _failed(view: View) -> None:
+def count_failure(view: View) -> None:
     """Count a sign-in that failed. Raises ``rate_limited``."""
     client = view.request.client.host if view.request.client else None
     recorder: Recorder = view.request.app.state.recorder
@@ -207,15 +210,15 @@ def _failed(view: View) -> None:
     limits.failed(client)
 
 
-def _replayed(view: View, token: str) -> None:
+def replayed(view: View, token: str) -> None:
     """Record the use of an invitation that is not valid any more in the log of its organisation."""
     found = view.service.db.read_now(lambda conn: invitation_by_digest(conn, sessions.digest(token)))
     if found is not None:
         recorder: Recorder = view.request.app.state.recorder
         recorder.refused(
-            _visitor(view).invited_to(found.org), f"{view.request.method} {view.request.scope['route'].path}"
+            visiting(view).invited_to(found.org), f"{view.request.method} {view.request.scope['route'].path}"
         )
-    _failed(view)
+    count_failure(view)
 
 
 routes = [

@@ -1,1 +1,1 @@
-"""People: they sign in to the dashboard by passkey, in the organisation that invited them."""
+"""People: who may sign in to the dashboard, by passkey or by the company's OpenID Connect; others invited them."""

@@ -9,6 +9,7 @@ from app.api.fields import Body, Name
 PersonRole = Literal["viewer", "operator", "admin"]
 #: A credential as the browser gives it, in JSON.
 Credential = Annotated[str, Field(min_length=2, max_length=20_000)]
+_Code = Annotated[str, Field(max_length=8_000)]
 _Secret = Annotated[str, Field(min_length=1, max_length=200)]
 
 
@@ -42,6 +43,15 @@ class JoinRequest(NewPasskey):
 
 class JoinWithPasskey(JoinRequest, RegisteredPasskey):
     """The same with their new passkey."""
+
+
+class CompanyAnswer(Body):
+    """What the company's sign-in sent back with the browser: a code, or an error."""
+
+    state: _Secret
+    code: _Code = ""
+    error: _Code = ""
+    iss: _Code = ""
 
 
 class InvitePerson(Body):

@@ -100,9 +100,9 @@ async def invite_person(service: Service, principal: Principal, body: InvitePers
     return await service.db.write(lambda conn: invite(conn, principal, body.name, body.role, now))
 
 
-def invitation_of(conn: Connection, token: str, now: int) -> Invitation:
-    """Return the invitation that a token can still use. Raises ``authentication_failed``."""
-    found = invitation_by_digest(conn, digest(token))
+def invitation_of(conn: Connection, token_digest: str, now: int) -> Invitation:
+    """Return the invitation that the token of a digest can still use. Raises ``authentication_failed``."""
+    found = invitation_by_digest(conn, token_digest)
     if found is None or found.used_at is not None or found.expires_at <= now:
         raise AuthenticationError("authentication_failed", _NOT_VALID)
     return found
@@ -113,11 +113,16 @@ def join(conn: Connection, by: Visitor, ceremony: Ceremony, body: JoinWithPasske
 
     Raises ``authentication_failed``.
     """
-    found = invitation_of(conn, body.token, ceremony.now)
+    found = invitation_of(conn, digest(body.token), ceremony.now)
     joined = _add(conn, by.invited_to(found.org), ceremony, body, _role(found.role))
-    if not use_invitation(conn, found.digest, ceremony.now):
-        raise AuthenticationError("authentication_failed", _NOT_VALID)
+    use(conn, found, ceremony.now)
     return joined
+
+
+def use(conn: Connection, invitation: Invitation, now: int) -> None:
+    """Use an invitation up. Raises ``authentication_failed``."""
+    if not use_invitation(conn, invitation.digest, now):
+        raise AuthenticationError("authentication_failed", _NOT_VALID)
 
 
 async def remove(service: Service, principal: Principal, person_id: str, now: int) -> None:
@@ -143,10 +148,16 @@ def new_person_id() -> str:
 
 def _add(conn: Connection, by: Principal, ceremony: Ceremony, body: RegisteredPasskey, role: Role) -> Principal:
     made = ceremony.registered(conn, body.credential)
-    insert_person(conn, Person(made.person_id, by.org, body.name, role, ceremony.now))
     insert_passkey(conn, made)
-    added = Principal(person_actor(made.person_id), by.org, role, None, by.address, by.request_id)
-    append(conn, added.entry("person.join", made.person_id, role=role))
+    return add(conn, by, Person(made.person_id, by.org, body.name, role, ceremony.now))
+
+
+def add(conn: Connection, by: Principal, joining: Person) -> Principal:
+    """Store a person who joins, and return them."""
+    insert_person(conn, joining)
+    role = role_of(joining)
+    added = Principal(person_actor(joining.person_id), by.org, role, None, by.address, by.request_id)
+    append(conn, added.entry("person.join", joining.person_id, role=role))
     return added
 
 

@@ -1,5 +1,6 @@
 """The sessions of browsers: a random token in a cookie, of which the service keeps a digest."""
 
+import base64
 import hashlib
 import hmac
 import secrets
@@ -67,8 +68,19 @@ def csrf_token(token: str) -> str:
     return hmac.new(token.encode(), b"csrf", hashlib.sha256).hexdigest()
 
 
-def open_session(conn: Connection, by: Principal, user_agent: str, now: int, *, way: str) -> str:
-    """Sign somebody in and return the new cookie's token. They have just shown who they are, so they are stepped up."""
+def proof_key(token: str, state: str) -> str:
+    """Return the PKCE verifier of a sign-in elsewhere, which only the browser's cookie can give again."""
+    made = hmac.new(token.encode(), f"openid {state}".encode(), hashlib.sha256).digest()
+    return base64.urlsafe_b64encode(made).rstrip(b"=").decode()
+
+
+def open_session(
+    conn: Connection, by: Principal, user_agent: str, now: int, *, way: str, stepped_up: bool = True
+) -> str:
+    """Sign somebody in and return the new cookie's token.
+
+    They are stepped up if they have just shown who they are: elsewhere, they may have done so long ago.
+    """
     token = new_token()
     made = BrowserSession(
         session_id=random_id("ses_"),
@@ -79,7 +91,7 @@ def open_session(conn: Connection, by: Principal, user_agent: str, now: int, *, 
         expires_at=now + LIFETIME,
         address=by.address,
         user_agent=user_agent[:_MAX_USER_AGENT],
-        stepped_up_at=now,
+        stepped_up_at=now if stepped_up else None,
     )
     insert_session(conn, made)
     append(conn, by.entry("person.sign_in", made.session_id, way=way))

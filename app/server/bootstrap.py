@@ -40,6 +40,7 @@ from app.localnet import Localnet
 from app.organisations import pausing, roles
 from app.organisations import service as organisations
 from app.payments import service as payments
+from app.people.openid import CompanySignIn
 from app.policies import changes as policy_changes
 from app.policies import service as policies
 from app.projection.projector import Projector
@@ -239,6 +240,8 @@ async def running(
         )
         domains = DomainResolver(timeout=settings.domain_timeout)
         stack.callback(domains.close)
+        company = CompanySignIn(settings)
+        stack.callback(company.close)
         rules = UrlRules(local=identity.cluster == "localnet")
         courier = Courier(_seal(secret, b"webhook secrets"), rules, lookups=settings.webhooks_at_once)
         stack.callback(courier.close)
@@ -283,6 +286,7 @@ async def running(
             guard,
             fetcher,
             domains,
+            company,
             restoration,
             FeedHub(db),
             Idempotency(db, wait=settings.idempotency_wait),

@@ -56,7 +56,8 @@ Action = Literal[
 ]
 
 ACTIONS: Mapping[Action, str] = {
-    "access.refused": "A request lacked the permission, or a page refused it. `details` has `operation` and `count`.",
+    "access.refused": "A request lacked the permission, or a page refused it. `details` has `operation` and `count`, "
+    "for a sign-in by OpenID Connect also the `reason`; in the log of the service if nobody knows whose it was.",
     "alerts.set": "The alert rules of the organisation or of a wallet were replaced.",
     "approval.approve": "A payment or escrow above the co-sign threshold was approved.",
     "approval.reject": "An approval was refused or withdrawn.",

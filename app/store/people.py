@@ -6,7 +6,7 @@ from sqlalchemy import Connection, delete, exists, insert, select, update
 
 from app.core.actors import Actor
 from app.store.people_tables import browser_sessions as sessions
-from app.store.people_tables import challenges, invitations, passkeys
+from app.store.people_tables import challenges, identities, invitations, passkeys
 from app.store.people_tables import people as table
 from app.store.records import columns_of, fetch_all, fetch_one
 from app.store.state_tables import organisations
@@ -106,11 +106,12 @@ def has_org_without_people(connection: Connection) -> bool:
 
 
 def remove_person(connection: Connection, org: str, person_id: str, now: int) -> bool:
-    """Remove a person with their passkeys and end their sessions; false if the organisation has none with this id."""
+    """Remove a person with all by which they sign in, and end their sessions; false if there is none with this id."""
     mine = update(table).where(table.c.org == org, table.c.person_id == person_id, table.c.removed_at.is_(None))
     if connection.execute(mine.values(removed_at=now)).rowcount == 0:
         return False
     connection.execute(delete(passkeys).where(passkeys.c.person_id == person_id))
+    connection.execute(delete(identities).where(identities.c.person_id == person_id))
     end_sessions(connection, org, Actor("person", person_id), now)
     return True
 

@@ -30,6 +30,16 @@ passkeys = Table(
     Column("last_used_at", BigInteger),
 )
 
+identities = Table(
+    "identities",
+    metadata,
+    Column("issuer", String, primary_key=True, comment="of the OpenID Connect provider"),
+    Column("subject", String, primary_key=True, comment="`sub`: who it is there"),
+    Column("person_id", String, nullable=False, index=True),
+    Column("created_at", BigInteger, nullable=False),
+    Column("last_used_at", BigInteger),
+)
+
 browser_sessions = Table(
     "browser_sessions",
     metadata,
@@ -53,6 +63,20 @@ challenges = Table(
     Column("holder", String, nullable=False, comment="digest of the cookie of the browser that asked"),
     Column("purpose", String, nullable=False, comment="register, sign_in or step_up"),
     Column("person_id", String, comment="of whom a passkey is registered or asked for"),
+    Column("expires_at", BigInteger, nullable=False, index=True),
+)
+
+openid_requests = Table(
+    "openid_requests",
+    metadata,
+    Column("state", String, primary_key=True),
+    Column("holder", String, nullable=False, comment="digest of the cookie of the browser that asked"),
+    Column("purpose", String, nullable=False, comment="sign_in, join or step_up"),
+    Column("nonce", String, nullable=False),
+    Column("person_id", String, comment="who confirms that it is them"),
+    Column("invitation", String, comment="digest of the token of who joins"),
+    Column("name", String, comment="of who joins"),
+    Column("started_at", BigInteger, nullable=False),
     Column("expires_at", BigInteger, nullable=False, index=True),
 )
 

@@ -113,6 +113,13 @@ def log(world: ServiceWorld, action: str) -> list[LogEntry]:
     return [one for one in found.data if isinstance(one, LogEntry)]
 
 
+def csrf_of(page: str) -> str:
+    """The CSRF token of a page's forms."""
+    found = _CSRF.search(unescape(page))
+    assert found is not None
+    return found[1]
+
+
 class Crafted:
     """Somebody without a browser, who sends what they like."""
 
@@ -127,9 +134,7 @@ class Crafted:
         return self.client.cookies.get(_COOKIE)
 
     async def csrf(self, path: str = "/dashboard/people") -> str:
-        found = _CSRF.search(unescape((await self.client.get(path)).text))
-        assert found is not None
-        return found[1]
+        return csrf_of((await self.client.get(path)).text)
 
     async def post(
         self, path: str, fields: dict[str, Any] | None = None, *, csrf: str | None = None, **headers: str

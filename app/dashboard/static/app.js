@@ -31,31 +31,34 @@ async function send(path, fields) {
 
 const UNDONE = "No passkey was used: it was cancelled, took too long, or this device has none for this site.";
 
-async function submitted(form) {
+async function submitted(form, button, kept) {
   const says = form.querySelector("[data-error]");
-  const button = form.querySelector("button");
   says.hidden = true;
   button.disabled = true;
   try {
     const fields = new URLSearchParams(new FormData(form));
-    if (form.dataset.passkey) {
+    if (form.dataset.passkey && !("plain" in button.dataset)) {
       const options = await send(form.dataset.options, fields);
       fields.set("credential", await signed(form.dataset.passkey, options));
     }
-    const done = await send(form.action, fields);
+    const done = await send(button.hasAttribute("formaction") ? button.formAction : form.action, fields);
+    if ("keep" in form.dataset) keep(done.location);
     if ("resume" in form.dataset) document.getElementById("resume").submit();
+    else if (done.confirmed && kept) resume(kept, fields.get("csrf"));
     else location.assign(done.location);
   } catch (error) {
     says.textContent = error instanceof DOMException ? UNDONE : error.message.replace(/^[a-z_]+: /, "");
     says.hidden = false;
     button.disabled = false;
+    // A code works once: there is only the way back.
+    button.hidden = "returned" in form.dataset;
   }
 }
 
 document.addEventListener("submit", (event) => {
   if ("fetch" in event.target.dataset) {
     event.preventDefault();
-    submitted(event.target);
+    submitted(event.target, event.submitter ?? event.target.querySelector("button"));
   }
 });
 
@@ -63,6 +66,37 @@ for (const form of document.querySelectorAll("form[data-token]")) {
   // Browsers send no fragments, so the token is in no log. It leaves the address as soon as it is read.
   form.elements.token.value = location.hash.slice(1);
   history.replaceState(null, "", location.pathname);
+}
+
+// The company's sign-in: what needed a confirmation waits in this tab until the browser is back, and is then sent again.
+
+function keep(address) {
+  const form = document.getElementById("resume");
+  const fields = [...new FormData(form)].filter(([name]) => name !== "csrf");
+  const state = new URL(address).searchParams.get("state");
+  sessionStorage.setItem("resume", JSON.stringify({ state, path: form.getAttribute("action"), fields }));
+}
+
+function resume({ path, fields }, csrf) {
+  const form = document.createElement("form");
+  form.method = "post";
+  form.action = path;
+  for (const [name, value] of [...fields, ["csrf", csrf]]) {
+    const input = document.createElement("input");
+    Object.assign(input, { type: "hidden", name, value });
+    form.append(input);
+  }
+  document.body.append(form);
+  form.submit();
+}
+
+for (const form of document.querySelectorAll("form[data-returned]")) {
+  const kept = JSON.parse(sessionStorage.getItem("resume"));
+  sessionStorage.removeItem("resume");
+  // The code is used once, and leaves the address and the history.
+  history.replaceState(null, "", location.pathname);
+  const mine = kept?.state === form.elements.state.value ? kept : null;
+  submitted(form, form.querySelector("button"), mine);
 }
 
 // Times

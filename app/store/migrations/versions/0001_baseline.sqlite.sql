@@ -632,6 +632,16 @@ CREATE TABLE passkeys (
 );
 CREATE INDEX ix_passkeys_person_id ON passkeys (person_id);
 
+CREATE TABLE identities (
+    issuer VARCHAR NOT NULL,
+    subject VARCHAR NOT NULL,
+    person_id VARCHAR NOT NULL,
+    created_at BIGINT NOT NULL,
+    last_used_at BIGINT,
+    PRIMARY KEY (issuer, subject)
+);
+CREATE INDEX ix_identities_person_id ON identities (person_id);
+
 CREATE TABLE browser_sessions (
     session_id VARCHAR NOT NULL,
     digest VARCHAR NOT NULL,
@@ -657,6 +667,20 @@ CREATE TABLE challenges (
     PRIMARY KEY (challenge)
 );
 CREATE INDEX ix_challenges_expires_at ON challenges (expires_at);
+
+CREATE TABLE openid_requests (
+    state VARCHAR NOT NULL,
+    holder VARCHAR NOT NULL,
+    purpose VARCHAR NOT NULL,
+    nonce VARCHAR NOT NULL,
+    person_id VARCHAR,
+    invitation VARCHAR,
+    name VARCHAR,
+    started_at BIGINT NOT NULL,
+    expires_at BIGINT NOT NULL,
+    PRIMARY KEY (state)
+);
+CREATE INDEX ix_openid_requests_expires_at ON openid_requests (expires_at);
 
 CREATE TABLE invitations (
     invitation_id VARCHAR NOT NULL,

@@ -1,0 +1,164 @@
+"""Signing in by the company's OpenID Connect: the way there, and the way back.
+
+The provider sends browsers back by GET, which changes nothing here: the page sends what came with it on by POST, with
+the CSRF token of the browser that began.
+"""
+
+from sqlalchemy import Connection
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from app.access.auth import READERS
+from app.access.keyring import Principal
+from app.access.recorder import Recorder
+from app.core.actors import Actor
+from app.core.errors import AuthenticationError, NotFoundError
+from app.dashboard.pages import View, action, page
+from app.dashboard.sign_in import count_failure, enter, replayed, visiting
+from app.dashboard.site import HEADERS
+from app.people import company, sessions
+from app.people import service as people
+from app.people.company import Browser, Purpose
+from app.people.models import CompanyAnswer, JoinRequest
+from app.people.openid import Identity, SignInRefusedError, SignInUnavailableError
+from app.store.audit import SERVICE
+from app.store.identities import OpenIdRequest
+from app.store.people import invitation_by_digest
+
+_FAULTS = (SignInRefusedError, SignInUnavailableError)
+
+
+@action(roles=None)
+async def sign_in(view: View) -> str:
+    """Send the browser to the provider to sign in."""
+    return await _begin(view, "sign_in")
+
+
+@action(roles=None)
+async def join(view: View) -> str:
+    """Send the browser to the provider to use an invitation."""
+    body = view.body(JoinRequest)
+    invitation = sessions.digest(body.token)
+    try:
+        await view.service.db.read(lambda conn: people.invitation_of(conn, invitation, view.now))
+    except AuthenticationError:
+        replayed(view, body.token)
+        raise
+    return await _begin(view, "join", invitation=invitation, name=body.name)
+
+
+@action(roles=READERS)
+async def step_up(view: View) -> str:
+    """Send the browser to the provider to confirm who is signed in."""
+    return await _begin(view, "step_up", person_id=view.principal.actor.id)
+
+
+@page(roles=None)
+async def returned(view: View) -> Response:
+    """Show that the browser is back, and send on what it brought."""
+    brought = {name: view.request.query_params.get(name, "") for name in CompanyAnswer.model_fields}
+    if not brought["state"]:
+        return RedirectResponse(view.url(), 303, headers=HEADERS)
+    return view.render("company.html", brought=brought)
+
+
+@action(roles=None)
+async def finish(view: View) -> Response:
+    """Sign in, join or confirm, as this browser began to."""
+    _require(view)
+    answer, browser, begun = view.body(CompanyAnswer), _browser(view), None
+    try:
+        begun = await company.take(view.service, browser, answer.state)
+        identity = await company.identify(view.service, browser, begun, answer)
+        if begun.purpose == "step_up":
+            return await _confirm(view, begun, identity)
+        visit, joins = visiting(view), begun
+        who = await view.service.db.write(
+            lambda conn: (
+                company.join(conn, visit, joins, identity, view.now)
+                if joins.purpose == "join"
+                else company.sign_in(conn, visit, identity, view.now)
+            )
+        )
+    except _FAULTS as error:
+        _record(view, error, begun)
+        raise
+    location = view.url(done="joined-company") if begun.purpose == "join" else view.url()
+    fresh = identity.shown_since(begun.started_at)
+    return await enter(view, who, "openid", location, stepped_up=fresh)
+
+
+async def _confirm(view: View, begun: OpenIdRequest, identity: Identity) -> Response:
+    signed_in = view.signed_in
+    if signed_in is None or signed_in.person is None or signed_in.person.person_id != begun.person_id:
+        raise SignInRefusedError("signed_out", "You are not signed in any more. Sign in again.")
+    by, session, person_id = view.principal, signed_in.session, signed_in.person.person_id
+
+    def work(conn: Connection) -> None:
+        company.confirm(conn, person_id, identity, view.now)
+        sessions.step_up(conn, by, session.session_id, view.now)
+
+    await view.service.db.write(work)
+    return JSONResponse({"location": view.url(done="confirmed"), "confirmed": True}, headers=HEADERS)
+
+
+async def _begin(
+    view: View,
+    purpose: Purpose,
+    *,
+    person_id: str | None = None,
+    invitation: str | None = None,
+    name: str | None = None,
+) -> str:
+    _require(view)
+    begun = OpenIdRequest("", "", purpose, "", view.now, view.now, person_id, invitation, name)
+    try:
+        return await company.begin(
+            view.service, _browser(view), purpose, person_id=person_id, invitation=invitation, name=name
+        )
+    except _FAULTS as error:
+        _record(view, error, begun)
+        raise
+
+
+def _require(view: View) -> None:
+    """Require that there is a provider. Raises ``not_found``."""
+    if view.company is None:
+        raise NotFoundError("not_found", "This service has no company sign-in.")
+
+
+def _browser(view: View) -> Browser:
+    return Browser(view.token, f"{view.site.origin(view.request)}{view.url('openid', 'return')}", view.now)
+
+
+def _record(view: View, error: SignInRefusedError | SignInUnavailableError, begun: OpenIdRequest | None) -> None:
+    """Record why nobody was signed in, in the log of the organisation that it is about, else of the service."""
+    recorder: Recorder = view.request.app.state.recorder
+    operation = f"{view.request.method} {view.request.scope['route'].path}"
+    recorder.refused(_about(view, begun), operation, reason=error.reason)
+    # The answer is not recorded a second time.
+    view.request.state.recorded = True
+    if isinstance(error, SignInRefusedError):
+        count_failure(view)
+
+
+def _about(view: View, begun: OpenIdRequest | None) -> Principal:
+    """Return whose sign-in it was, as far as anybody knows."""
+    visit = visiting(view)
+    if begun is not None and begun.purpose == "step_up" and view.signed_in is not None:
+        return view.principal
+    if begun is not None and begun.invitation is not None:
+        digest = begun.invitation
+        found = view.service.db.read_now(lambda conn: invitation_by_digest(conn, digest))
+        if found is not None:
+            return visit.invited_to(found.org)
+    return Principal(Actor("system", "openid"), SERVICE, "viewer", None, visit.address, visit.request_id)
+
+
+routes = [
+    Route("/dashboard/sign-in/openid", sign_in, methods=["POST"]),
+    Route("/dashboard/join/openid", join, methods=["POST"]),
+    Route("/dashboard/step-up/openid", step_up, methods=["POST"]),
+    Route("/dashboard/openid/return", returned, methods=["GET"]),
+    Route("/dashboard/openid/return", finish, methods=["POST"]),
+]

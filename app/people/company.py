@@ -1,0 +1,156 @@
+"""Use cases of the company's sign-in: begin it, know who came back, join by it, confirm by it.
+
+What begins is a row that only the same browser can take, once. Who somebody is follows from the provider's issuer and
+`sub` alone: an e-mail address or a name identifies nobody.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sqlalchemy import Connection
+
+from app.access.keyring import Principal
+from app.core.errors import AuthenticationError
+from app.people import service as people
+from app.people.models import CompanyAnswer
+from app.people.openid import CompanySignIn, Identity, SignInRefusedError, SignInUnavailableError
+from app.people.service import Visitor
+from app.people.sessions import digest, new_token, person_actor, proof_key
+from app.store.identities import (
+    KnownIdentity,
+    OpenIdRequest,
+    has_identity,
+    identity_by_subject,
+    insert_identity,
+    insert_openid_request,
+    note_identity_use,
+    take_openid_request,
+)
+from app.store.people import Person, passkeys_of, person
+from app.submission.context import Service
+
+Purpose = Literal["sign_in", "join", "step_up"]
+
+#: Milliseconds in which somebody must come back.
+REQUEST_LIFETIME = 10 * 60_000
+#: Errors of the provider that are not about who asks (OpenID Connect Core, section 3.1.2.6, and RFC 6749, 4.1.2.1).
+_TROUBLE = frozenset({"server_error", "temporarily_unavailable"})
+_NAMED = _TROUBLE | {"access_denied", "login_required", "interaction_required", "invalid_request", "invalid_scope"}
+
+
+@dataclass(frozen=True, slots=True)
+class Browser:
+    """A browser by its cookie's ``token``; the provider ``returns_to`` this address."""
+
+    token: str
+    returns_to: str
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmationWays:
+    """The ways in which a person can confirm that it is them."""
+
+    passkey: bool
+    company: bool
+
+
+async def begin(
+    service: Service,
+    browser: Browser,
+    purpose: Purpose,
+    *,
+    person_id: str | None = None,
+    invitation: str | None = None,
+    name: str | None = None,
+) -> str:
+    """Return where to send the browser to sign in. Raises ``sign_in_unavailable``."""
+    state, nonce = new_token(), new_token()
+    url = await service.part(CompanySignIn).authorization_url(
+        returns_to=browser.returns_to,
+        state=state,
+        nonce=nonce,
+        verifier=proof_key(browser.token, state),
+        confirm=purpose == "step_up",
+    )
+    until = browser.now + REQUEST_LIFETIME
+    made = OpenIdRequest(state, digest(browser.token), purpose, nonce, browser.now, until, person_id, invitation, name)
+    await service.db.write(lambda conn: insert_openid_request(conn, made, browser.now))
+    return url
+
+
+async def take(service: Service, browser: Browser, state: str) -> OpenIdRequest:
+    """Return what this browser began, and use it up. Raises ``authentication_failed``."""
+    holder = digest(browser.token)
+    found = await service.db.write(lambda conn: take_openid_request(conn, state, holder, browser.now))
+    if found is None:
+        raise SignInRefusedError(
+            "state",
+            "This sign-in was not begun in this browser, was used already, or took longer than ten minutes. "
+            "Begin again.",
+        )
+    return found
+
+
+async def identify(service: Service, browser: Browser, begun: OpenIdRequest, answer: CompanyAnswer) -> Identity:
+    """Return who came back. Raises ``authentication_failed`` and ``sign_in_unavailable``."""
+    company = service.part(CompanySignIn)
+    await company.check_source(answer.iss or None)
+    if answer.error or not answer.code:
+        # Its description is not shown: anybody can send one here.
+        reason = answer.error if answer.error in _NAMED else "other"
+        if reason in _TROUBLE:
+            raise SignInUnavailableError(reason, "The company sign-in has a problem of its own.")
+        raise SignInRefusedError(f"error:{reason}", "The company sign-in did not sign you in, or you cancelled it.")
+    verifier = proof_key(browser.token, begun.state)
+    found = await company.identify(answer.code, returns_to=browser.returns_to, nonce=begun.nonce, verifier=verifier)
+    if begun.purpose == "step_up" and not found.shown_since(begun.started_at):
+        raise SignInRefusedError(
+            "auth_time", "The company sign-in did not ask you again who you are, so this confirms nothing."
+        )
+    return found
+
+
+def sign_in(conn: Connection, by: Visitor, identity: Identity, now: int) -> Principal:
+    """Return the person whom the provider named. Raises ``authentication_failed``."""
+    known = identity_by_subject(conn, identity.issuer, identity.subject)
+    found = None if known is None else person(conn, known.person_id)
+    if known is None or found is None:
+        raise SignInRefusedError(
+            "not_invited", "Nobody has invited this account of the company sign-in. Ask an admin for an invitation."
+        )
+    note_identity_use(conn, known, now)
+    role = people.role_of(found)
+    return Principal(person_actor(found.person_id), found.org, role, None, by.address, by.request_id)
+
+
+def join(conn: Connection, by: Visitor, begun: OpenIdRequest, identity: Identity, now: int) -> Principal:
+    """Make whom the provider named the person of an invitation, and use it up. Raises ``authentication_failed``."""
+    assert begun.invitation is not None
+    assert begun.name is not None
+    try:
+        invited = people.invitation_of(conn, begun.invitation, now)
+    except AuthenticationError as error:
+        raise SignInRefusedError("invitation", error.message) from None
+    if identity_by_subject(conn, identity.issuer, identity.subject) is not None:
+        raise SignInRefusedError(
+            "known", "This account of the company sign-in is somebody's already, who can sign in by it."
+        )
+    joining = Person(people.new_person_id(), invited.org, begun.name, invited.role, now)
+    insert_identity(conn, KnownIdentity(identity.issuer, identity.subject, joining.person_id, now, now))
+    people.use(conn, invited, now)
+    return people.add(conn, by.invited_to(invited.org), joining)
+
+
+def confirm(conn: Connection, person_id: str, identity: Identity, now: int) -> None:
+    """Check that the provider named this person. Raises ``authentication_failed``."""
+    known = identity_by_subject(conn, identity.issuer, identity.subject)
+    if known is None or known.person_id != person_id:
+        raise SignInRefusedError("other_person", "That is not who is signed in.")
+    note_identity_use(conn, known, now)
+
+
+def confirmations(conn: Connection, person_id: str, issuer: str | None) -> ConfirmationWays:
+    """Return how a person can confirm that it is them."""
+    by_company = issuer is not None and has_identity(conn, person_id, issuer)
+    return ConfirmationWays(bool(passkeys_of(conn, person_id)), by_company)

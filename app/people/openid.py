@@ -1,0 +1,316 @@
+"""The company's OpenID Connect provider, by Authlib: where a browser is sent, and for whom the provider signed.
+
+The provider is believed nothing but what a key of its own signed for this client and this one sign-in. Its requests go
+to the addresses of its description, within a time and up to a number of bytes, and follow no redirection.
+"""
+
+import asyncio
+import contextlib
+import json
+import time
+from dataclasses import dataclass
+from typing import Any, Final, Never
+from urllib.parse import quote, urlsplit
+
+import httpx
+import structlog
+from authlib.oauth2.auth import ClientAuth
+from authlib.oauth2.rfc6749.parameters import prepare_grant_uri, prepare_token_request
+from authlib.oauth2.rfc7636 import create_s256_code_challenge
+from authlib.oidc.core import CodeIDToken
+from authlib.oidc.discovery import get_well_known_url
+from joserfc import jwt
+from joserfc.errors import InvalidKeyIdError, JoseError
+from joserfc.jwk import JWKRegistry, Key, KeySet
+from joserfc.jws import JWSRegistry
+
+from app.core.errors import ApiError, AuthenticationError, UnavailableError
+from app.core.hosts import is_loopback
+from app.core.outbound import Outbound
+from app.core.paths import ConfigurationError
+from app.core.settings import Settings
+
+_log = structlog.get_logger(__name__)
+
+Json = dict[str, Any]
+
+#: Signatures by a key that only the provider has: neither `none`, nor a secret that both sides know.
+ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512")
+#: Seconds by which the clocks of the two sides may differ.
+LEEWAY: Final = 30
+#: Seconds for which the provider's description is kept. Its keys are read anew at each sign-in.
+_KEPT = 300.0
+#: Characters in base64url of the modulus of an RSA key of 2048 bits, the least that is secure (RFC 7518, section 3.3).
+_SMALLEST_MODULUS = 342
+#: Bytes of an answer, and characters of a subject (OpenID Connect Core, section 2).
+_MAX_BYTES, _MAX_SUBJECT = 262_144, 255
+#: What reading an answer of any shape can raise.
+_MALFORMED = (JoseError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
+
+
+class SignInRefusedError(AuthenticationError):
+    """A sign-in by the provider is refused (401); ``reason`` is for the audit log."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__("authentication_failed", message)
+        self.reason = reason
+
+
+class SignInUnavailableError(UnavailableError):
+    """The provider is of no use now (503); ``reason`` is for the audit log."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__("sign_in_unavailable", f"{message} Nothing has changed.")
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """For whom the provider signed; ``auth_time`` is when they last showed it who they are, in Unix seconds."""
+
+    issuer: str
+    subject: str
+    auth_time: int | None
+
+    def shown_since(self, started: int) -> bool:
+        """Whether they showed who they are after a time in Unix milliseconds."""
+        return self.auth_time is not None and self.auth_time >= started // 1000 - LEEWAY
+
+
+@dataclass(frozen=True, slots=True)
+class _Description:
+    """What the provider says of itself, as far as it is needed."""
+
+    authorize: str
+    token: str
+    keys: str
+    auth_method: str
+    names_itself: bool
+
+
+class _Signatures(JWSRegistry):
+    """Leaves room for the certificates that some providers put into a token's header, and that count for nothing."""
+
+    max_header_length = 16_384
+
+
+class CompanySignIn:
+    """The provider of the settings, of which there may be none."""
+
+    def __init__(self, settings: Settings, outbound: Outbound | None = None) -> None:
+        """Raise ConfigurationError if the file of the client's secret cannot be read."""
+        self.issuer = settings.oidc_issuer
+        self.name = None if self.issuer is None else settings.oidc_name
+        self._client_id = settings.oidc_client_id or ""
+        self._secret = _secret(settings)
+        self._seconds = settings.oidc_timeout
+        # The address is the operator's own choice, and companies have their providers in private networks.
+        self._outbound = outbound or Outbound(allowed=lambda _address: True)
+        self._known: tuple[float, _Description] | None = None
+        self._asking: asyncio.Task[_Description] | None = None
+
+    def close(self) -> None:
+        """Start no more requests."""
+        if self._asking is not None:
+            self._asking.cancel()
+        self._outbound.close()
+
+    async def authorization_url(
+        self, *, returns_to: str, state: str, nonce: str, verifier: str, confirm: bool = False
+    ) -> str:
+        """Return where to send the browser; with ``confirm``, people must show again who they are.
+
+        Raises ``sign_in_unavailable``.
+        """
+        found = await self._description()
+        return str(
+            prepare_grant_uri(
+                found.authorize,
+                self._client_id,
+                "code",
+                redirect_uri=returns_to,
+                scope="openid",
+                state=state,
+                nonce=nonce,
+                code_challenge=create_s256_code_challenge(verifier),
+                code_challenge_method="S256",
+                max_age="0" if confirm else None,
+            )
+        )
+
+    async def check_source(self, issuer: str | None) -> None:
+        """Check the issuer that an answer names (RFC 9207). Raises ``authentication_failed``."""
+        if issuer is None and not (await self._description()).names_itself:
+            return
+        if issuer != self.issuer:
+            raise SignInRefusedError("iss", "The answer is not from the company sign-in. Begin again.")
+
+    async def identify(self, code: str, *, returns_to: str, nonce: str, verifier: str) -> Identity:
+        """Exchange a code for whom the provider signed for.
+
+        Raises ``authentication_failed`` and ``sign_in_unavailable``.
+        """
+        found = await self._description()
+        answer = await self._exchange(found, code, returns_to, verifier)
+        keys = _key_set(_read(await self._ask("GET", found.keys), 200))
+        return self._verified(answer, keys, nonce)
+
+    async def _description(self) -> _Description:
+        if self._known is not None and time.monotonic() - self._known[0] < _KEPT:
+            return self._known[1]
+        if self._asking is None or self._asking.done():
+            # Whoever signs in meanwhile waits for the same answer.
+            self._asking = asyncio.create_task(self._discover(), name="openid_discovery")
+            # Nobody may be waiting for it any more.
+            self._asking.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        return await asyncio.shield(self._asking)
+
+    async def _discover(self) -> _Description:
+        issuer = self.issuer or ""
+        said = _read(await self._ask("GET", get_well_known_url(issuer, external=True)), 200)
+        if said.get("issuer") != issuer:
+            _unavailable("issuer", "The company sign-in names itself by another issuer than the settings do.")
+        urls = [said.get(name) for name in ("authorization_endpoint", "token_endpoint", "jwks_uri")]
+        if not all(self._usable(url) for url in urls):
+            _unavailable("endpoints", "The company sign-in names addresses that cannot be used.")
+        authorize, token, keys = map(str, urls)
+        methods = said.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
+        method = next((one for one in ("client_secret_basic", "client_secret_post") if one in methods), None)
+        if method is None:
+            _unavailable("client_authentication", "The company sign-in takes no client secret.")
+        names_itself = said.get("authorization_response_iss_parameter_supported") is True
+        self._known = time.monotonic(), _Description(authorize, token, keys, method, names_itself)
+        return self._known[1]
+
+    def _usable(self, url: object) -> bool:
+        """Whether a URL may be asked: https, or this machine where the issuer is on it, too."""
+        if not isinstance(url, str):
+            return False
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            return False
+        plain = urlsplit(self.issuer or "").scheme == "http" and is_loopback(parts.hostname or "")
+        return bool(parts.hostname) and (parts.scheme == "https" or (parts.scheme == "http" and plain))
+
+    async def _exchange(self, found: _Description, code: str, returns_to: str, verifier: str) -> Json:
+        body = prepare_token_request("authorization_code", code=code, redirect_uri=returns_to, code_verifier=verifier)
+        basic = found.auth_method == "client_secret_basic"
+        # RFC 6749, section 2.3.1: encoded as in a form before they are joined, which Authlib leaves to its caller.
+        pair = (quote(one, safe="") if basic else one for one in (self._client_id, self._secret))
+        headers = {"Content-Type": "application/x-www-form-urlencoded"}
+        _, headers, body = ClientAuth(*pair, found.auth_method).prepare("POST", found.token, headers, body)
+        status, content = await self._ask("POST", found.token, headers, body.encode())
+        if status in (400, 401):
+            error = _read((status, content), status).get("error")
+            if error == "invalid_grant":
+                raise SignInRefusedError("code", "The company sign-in refused the code: it was used, or is too old.")
+            if error == "invalid_client":
+                _unavailable("client", "The company sign-in does not know this service, or its client secret is wrong.")
+        return _read((status, content), 200)
+
+    def _verified(self, answer: Json, keys: KeySet, nonce: str) -> Identity:
+        """Return whom a token is for. Raises ``authentication_failed``."""
+        issuer = self.issuer or ""
+        options = {"iss": {"essential": True, "value": issuer}, "aud": {"essential": True, "value": self._client_id}}
+        params = {"nonce": nonce, "client_id": self._client_id, "access_token": answer.get("access_token")}
+        try:
+            registry = _Signatures(algorithms=ALGORITHMS, strict_check_header=False)
+            token = jwt.decode(answer["id_token"], keys, registry=registry)
+            claims = CodeIDToken(token.claims, token.header, options, params)
+            claims.validate(leeway=LEEWAY)
+            subject, auth_time = claims["sub"], claims.get("auth_time")
+            if not (0 < len(subject) <= _MAX_SUBJECT and subject.isascii()):
+                raise ValueError("sub")
+            if auth_time is not None:
+                # A boolean is a number to Python, and a far future would make every confirmation fresh.
+                if isinstance(auth_time, bool) or auth_time > time.time() + LEEWAY:
+                    raise ValueError("auth_time")
+                auth_time = int(auth_time)
+        except InvalidKeyIdError:
+            self._unproven("key", "none of its keys signed it")
+        except _MALFORMED as error:
+            # Authlib names the claim, and never its value.
+            claim = getattr(error, "claim", None) or (error.args[0] if type(error) is ValueError else None)
+            self._unproven(str(claim or getattr(error, "error", "malformed"))[:40], type(error).__name__)
+        return Identity(issuer, subject, auth_time)
+
+    def _unproven(self, what: str, detail: str) -> Never:
+        _log.warning("openid_token_refused", what=what, detail=detail)
+        raise SignInRefusedError(
+            f"id_token:{what}", "What the company sign-in answered is not proven to be meant for you here. Begin again."
+        )
+
+    async def _ask(
+        self, method: str, url: str, headers: dict[str, str] | None = None, content: bytes = b""
+    ) -> tuple[int, bytes]:
+        """Return status and body of an answer. Raises ``sign_in_unavailable``."""
+        sent = {"Accept": "application/json", "User-Agent": "agent-vault-sign-in/1", **(headers or {})}
+        body = bytearray()
+        try:
+            async with (
+                asyncio.timeout(self._seconds),
+                self._outbound.request(method, httpx.URL(url), headers=sent, content=content) as response,
+            ):
+                async for chunk in response.aiter_raw():
+                    body += chunk
+                    if len(body) > _MAX_BYTES:
+                        _unavailable("too_long", "The company sign-in answered more than anybody can need.")
+                return response.status_code, bytes(body)
+        except TimeoutError:
+            _unavailable("timeout", f"The company sign-in did not answer within {self._seconds:g} seconds.")
+        except SignInUnavailableError:
+            raise
+        except (OSError, ValueError, ApiError, httpx.HTTPError, httpx.InvalidURL) as error:
+            _log.warning("openid_request_failed", host=urlsplit(url).hostname, error=type(error).__name__)
+            _unavailable("unreachable", "The company sign-in cannot be reached.")
+
+
+def _read(answer: tuple[int, bytes], expected: int) -> Json:
+    """Return the JSON object of an answer. Raises ``sign_in_unavailable``."""
+    status, body = answer
+    if status != expected:
+        _unavailable("status", f"The company sign-in answered with the status {status}.")
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        _unavailable("malformed", "The company sign-in answered what is not OpenID Connect.")
+    return found
+
+
+def _key_set(said: Json) -> KeySet:
+    """Return the keys that can verify, without those that nobody here understands. Raises ``sign_in_unavailable``."""
+    given, keys = said.get("keys"), list[Key]()
+    for one in given if isinstance(given, list) else []:
+        if not isinstance(one, dict) or one.get("kty") not in ("RSA", "EC") or one.get("use", "sig") != "sig":
+            continue
+        if one["kty"] == "RSA" and len(str(one.get("n"))) < _SMALLEST_MODULUS:
+            continue
+        with contextlib.suppress(*_MALFORMED):
+            keys.append(JWKRegistry.import_key(one))
+    if not keys:
+        _unavailable("keys", "The company sign-in has no key that can be used.")
+    return KeySet(keys)
+
+
+def _secret(settings: Settings) -> str:
+    """Return the client's secret. Raises ConfigurationError."""
+    if settings.oidc_client_secret is not None:
+        return settings.oidc_client_secret.get_secret_value()
+    path = settings.oidc_client_secret_file
+    if path is None:
+        return ""
+    try:
+        found = path.read_text().strip()
+    except (OSError, ValueError):
+        found = ""
+    if not found:
+        raise ConfigurationError(f"AGENT_VAULT_OIDC_CLIENT_SECRET_FILE: {path} cannot be read, or is empty")
+    return found
+
+
+def _unavailable(reason: str, message: str) -> Never:
+    _log.warning("openid_provider_unavailable", reason=reason)
+    raise SignInUnavailableError(reason, message)
