@@ -158,8 +158,8 @@ class Settings(BaseSettings):
     oidc_issuer: str | None = None
     """Issuer of the company's OpenID Connect provider, written as the provider writes it. With it, invited people may
     sign in to the dashboard there. Like the dashboard it needs https, except on this machine. Redirections are not
-    followed; a private address is allowed. The redirect URI to register is the dashboard's address and
-    `/openid/return`."""
+    followed; a private address is allowed. The certificate is checked against the system's authorities, or those in the
+    file named by `SSL_CERT_FILE`. The redirect URI to register is the dashboard's address and `/openid/return`."""
     oidc_client_id: str | None = None
     """Client id of this service at that provider; required with `oidc_issuer`."""
     oidc_client_secret: SecretStr | None = None
