@@ -7,7 +7,6 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from pydantic import ValidationError
-from pydantic.alias_generators import to_snake
 from pydantic_core import ErrorDetails
 from starlette.requests import ClientDisconnect, Request
 
@@ -147,10 +146,15 @@ def validation_error(error: ValidationError, whole: str) -> RequestError:
 
 
 def field_messages(error: ValidationError) -> dict[str, str]:
-    """Return the first message about each field, by its name in snake_case; `""` stands for the whole body."""
+    """Return the first message about each field, by its name in the API; `""` stands for the whole body.
+
+    In a list it says which entry.
+    """
     found: dict[str, str] = {}
     for one in error.errors(include_url=False, include_input=False):
-        found.setdefault(to_snake(str(one["loc"][0])) if one["loc"] else "", f"{_words(one)}.")
+        name, *place = one["loc"] or ("",)
+        entry = f"Entry {place[0] + 1} " if place and isinstance(place[0], int) else ""
+        found.setdefault(str(name), f"{entry}{_words(one)}.")
     return found
 
 

@@ -16,7 +16,7 @@ __all__ = ["Fields", "InvalidFormError", "read_form", "validated"]
 
 
 class InvalidFormError(RequestError):
-    """What was typed is not valid; ``messages`` has the first message about each field, `""` about the whole form."""
+    """What was typed is not valid; ``messages`` has the first about each field by its name in the API."""
 
     def __init__(self, error: ValidationError) -> None:
         first = validation_error(error, "form")

@@ -8,6 +8,8 @@ from markupsafe import Markup
 from app.core.money import format_usdc
 from app.core.timestamps import iso_ms, parse_iso_ms
 
+#: Text of ours, or markup with what is not escaped.
+Words = str | Markup
 _SHOWN_OF_ADDRESS = 4
 _LONG = 14
 _TIME = '<time datetime="{0}" title="{1} UTC">{2}</time>'

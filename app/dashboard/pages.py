@@ -24,6 +24,7 @@ from hmac import compare_digest
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from pydantic.alias_generators import to_camel
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
@@ -196,11 +197,14 @@ def must_enrol(view: View) -> bool:
 
 def messages_of(error: ApiError, view: View) -> Mapping[str, str]:
     """Return an error's message under the field that it begins with, if the form has it, else under `""`."""
+    fields = {spelling: name for name, _ in view.form for spelling in (name, to_camel(name))}
     if isinstance(error, InvalidFormError):
-        fields = {name for name, _ in view.form}
-        return {name if name in fields else "": text for name, text in error.messages.items()}
-    name, colon, rest = error.message.partition(": ")
-    return {name: rest} if colon and any(name == one for one, _ in view.form) else {"": error.message}
+        return {fields.get(name, ""): text for name, text in error.messages.items()}
+    place, colon, rest = error.message.partition(": ")
+    name, _, entry = place.partition(".")
+    if not colon or name not in fields:
+        return {"": error.message}
+    return {fields[name]: f"Entry {int(entry) + 1}: {rest}" if entry.isdecimal() else rest}
 
 
 def visitor(request: Request) -> SignedIn | None:

@@ -2,7 +2,7 @@
 
 from starlette.routing import Route
 
-from app.dashboard import approvals, company, feed, fleet, live, people, sign_in, vault
+from app.dashboard import approvals, company, feed, fleet, live, people, policies, sign_in, vault
 from app.dashboard.site import static
 
 routes: list[Route] = [
@@ -11,6 +11,7 @@ routes: list[Route] = [
     *feed.routes,
     *live.routes,
     *approvals.routes,
+    *policies.routes,
     *sign_in.routes,
     *company.routes,
     *people.routes,

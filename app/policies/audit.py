@@ -22,7 +22,7 @@ _INSTRUCTION = "update_policy"
 #: Positions of the authority and the policy among its accounts.
 _AUTHORITY, _POLICY = 0, 2
 #: Shown as the author of a change whose transaction the chain does not give, or which does not tell.
-_UNKNOWN = Actor("chain", "on-chain")
+UNKNOWN = Actor("chain", "on-chain")
 _MALFORMED = (KeyError, TypeError, ValueError, IndexError)
 _CONCURRENT = 10
 #: Transactions that one request fetches at most; later requests fetch the others.
@@ -55,7 +55,7 @@ def _is_missing(signature: str | None) -> bool:
 
 
 def _shown(entry: AuditRecord) -> AuditEntry:
-    actor = entry.changed_by or _UNKNOWN
+    actor = entry.changed_by or UNKNOWN
     return AuditEntry(
         timestamp=iso_ms(entry.timestamp),
         changed_by=actor.id,
@@ -97,7 +97,7 @@ async def _signer(service: Service, address: Pubkey, signature: str) -> Actor | 
     try:
         landed = await service.chain.call("getTransaction", [signature, OPTIONS])
         if landed:
-            return _authority(landed, service.codec, address) or _UNKNOWN
+            return _authority(landed, service.codec, address) or UNKNOWN
     except ChainUnavailable:
         return None
     except (RpcError, *_MALFORMED):

@@ -1,6 +1,6 @@
 """API keys. Only a keyed digest of each key is kept."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import Column, Connection, String, Table, bindparam, insert, or_, select, update
@@ -70,6 +70,12 @@ def api_keys(connection: Connection, org: str) -> list[ApiKey]:
     """Return an organisation's keys, including revoked ones, oldest first."""
     query = select(table).where(table.c.org == org).order_by(table.c.created_at, table.c.key_id)
     return fetch_all(connection, ApiKey, query)
+
+
+def key_names(connection: Connection, org: str, key_ids: Collection[str]) -> dict[str, str]:
+    """Return the names of an organisation's keys by id, also of revoked ones."""
+    query = select(table.c.key_id, table.c.name).where(table.c.org == org, table.c.key_id.in_(key_ids))
+    return {row.key_id: row.name for row in connection.execute(query)}
 
 
 def api_key(connection: Connection, org: str, key_id: str) -> ApiKey | None:

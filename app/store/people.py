@@ -1,5 +1,6 @@
 """People, their passkeys, their invitations, and the sessions of their browsers."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, delete, exists, insert, select, update
@@ -92,6 +93,12 @@ def people_of(connection: Connection, org: str) -> list[Person]:
     """Return the organisation's people, oldest first, without those who were removed."""
     query = select(table).where(table.c.org == org, table.c.removed_at.is_(None))
     return fetch_all(connection, Person, query.order_by(table.c.created_at, table.c.person_id))
+
+
+def names_of_people(connection: Connection, org: str, person_ids: Collection[str]) -> dict[str, str]:
+    """Return the names of an organisation's people by id, also of those who were removed."""
+    query = select(table.c.person_id, table.c.name).where(table.c.org == org, table.c.person_id.in_(person_ids))
+    return {row.person_id: row.name for row in connection.execute(query)}
 
 
 def has_people(connection: Connection) -> bool:

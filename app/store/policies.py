@@ -186,11 +186,12 @@ def policy_audit_log(connection: Connection, org: str, policy_id: str) -> list[A
     return sorted(entries, key=lambda entry: entry.timestamp)
 
 
-def attached_wallets(connection: Connection, address: str) -> Sequence[str]:
-    """Return the ids of the wallets with the policy at this address, the last used first."""
+def attached_wallets(connection: Connection, address: str, limit: int | None = None) -> Sequence[str]:
+    """Return the ids of the wallets with the policy at this address, at most ``limit``, the last used first."""
     mine = (wallets.c.policy == address, ~wallets.c.archived)
     newest = func.coalesce(wallets.c.last_transaction_at, wallets.c.created_at).desc()
-    return connection.scalars(select(wallets.c.wallet_id).where(*mine).order_by(newest, wallets.c.wallet_id)).all()
+    query = select(wallets.c.wallet_id).where(*mine).order_by(newest, wallets.c.wallet_id)
+    return connection.scalars(query.limit(limit)).all()
 
 
 def take_rules(values: dict[str, Any]) -> Rules:

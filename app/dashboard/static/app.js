@@ -117,8 +117,18 @@ document.addEventListener("htmx:afterSettle", () => localTimes(document));
 
 // What somebody is about to select or to type is not replaced under their hands.
 document.addEventListener("htmx:beforeRequest", (event) => {
+  if (!event.target.matches("[hx-trigger=live]")) return;
   const busy = event.target.querySelector('input[name="wallet_id"]:checked, input:focus, select:focus, details[open]');
   if (busy) event.preventDefault();
+});
+
+// What the service says about a field as it is typed: an invalid one is announced as such.
+document.addEventListener("htmx:afterSettle", () => {
+  for (const one of document.querySelectorAll(".policy :is(input, textarea)[aria-describedby]")) {
+    const says = document.getElementById(one.getAttribute("aria-describedby").split(" ").pop());
+    if (says?.classList.contains("wrong")) one.setAttribute("aria-invalid", "true");
+    else one.removeAttribute("aria-invalid");
+  }
 });
 
 // Small conveniences

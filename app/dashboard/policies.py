@@ -1,0 +1,301 @@
+"""Policies: what each allows, an editor that shows the effect of a change before it is made, and who changed what."""
+
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection
+from starlette.responses import Response
+from starlette.routing import Route
+
+from app.access.auth import ADMINS, READERS
+from app.chain.errors import ChainUnavailable, RpcError
+from app.chain.rules import CATEGORIES
+from app.core.actors import Actor
+from app.core.errors import ApiError, ConflictError, RequestError, UnavailableError
+from app.core.identifiers import PRESET_POLICY_IDS
+from app.dashboard.actors import names_of
+from app.dashboard.pages import View, action, page
+from app.dashboard.policy_forms import (
+    HOST_CHOICES,
+    before_changes,
+    blank,
+    changed,
+    check,
+    fields_of,
+    meant,
+    merged,
+    shown_by,
+    tag_of,
+    when,
+)
+from app.dashboard.policy_words import FieldChange, Reader, differences, facts, sentences
+from app.policies import audit, changes
+from app.policies import service as policies
+from app.policies.changes import ChangeRequest
+from app.policies.details import DETAILS
+from app.policies.models import ClonePolicy, CreatePolicy, Policy, PreviewPolicy, UpdatePolicy
+from app.policies.preview import preview
+from app.policies.terms import Precondition
+from app.projection.differences import Shown
+from app.store.policies import attached_wallets, policy_audit_log
+from app.store.wallets import labels
+from app.submission.idempotency import Claim
+from app.submission.plan import AwaitingSignatureError
+
+#: Changes and vaults on a page.
+_SHOWN, _VAULTS = 20, 30
+_NOTHING_CHANGED = "Nothing was changed."
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """An entry of the audit log as a page shows it."""
+
+    timestamp: str
+    who: str
+    differences: list[FieldChange]
+
+
+@page(roles=READERS)
+async def show_all(view: View) -> Response:
+    """Show all policies."""
+    found = await policies.list_all(view.service, view.principal)
+    return view.render("policies.html", policies=found.data, presets=PRESET_POLICY_IDS)
+
+
+@page(roles=READERS)
+async def show(view: View) -> Response:
+    """Show a policy; whoever may change it can do so here."""
+    found = await _policy(view)
+    typed = "name" in dict(view.form)
+    since = await _take_over(view, found) if typed else []
+    shown = shown_by(found)
+    editable = view.principal.role == "admin" and found.policy_id not in PRESET_POLICY_IDS
+    if not typed:
+        view.form = fields_of(shown, expected_version=tag_of(found))
+    log = await audit.log(view.service, view.principal, found.policy_id)
+    asked = view.request.query_params.get("older", "0")
+    skipped = int(asked) if asked.isdecimal() and len(asked) < 7 else 0
+    entries = log.data[::-1][skipped : skipped + _SHOWN]
+    return view.render(
+        "policy.html",
+        policy=found,
+        preset=found.policy_id in PRESET_POLICY_IDS,
+        editable=editable,
+        says=(await _says(view)) if editable else {},
+        facts=list(facts(shown, _reader(view))),
+        vaults=await _vaults(view, found),
+        history=await _history(view, [(one.timestamp, one.actor, _pairs(one.changes)) for one in entries]),
+        older=skipped + _SHOWN if skipped + _SHOWN < len(log.data) else None,
+        since=since,
+        **_form(view),
+    )
+
+
+@page(roles=ADMINS)
+async def new(view: View) -> Response:
+    """Show the form of a new policy, which may begin as a copy of another."""
+    source = view.typed("source") or view.request.query_params.get("from", "")
+    copied = await policies.get(view.service, view.principal, source) if source else None
+    if not view.form:
+        shown = blank() if copied is None else shown_by(copied) | {"name": f"Copy of {copied.name}"}
+        view.form = fields_of(shown, source=source)
+    listed = (await policies.list_all(view.service, view.principal)).data
+    return view.render(
+        "policy_new.html",
+        copied=copied,
+        presets=[one for one in listed if one.policy_id in PRESET_POLICY_IDS],
+        says=await _says(view),
+        **_form(view),
+    )
+
+
+@action(roles=ADMINS)
+async def check_form(view: View) -> Response:
+    """Say what each field means as typed, or what is wrong with it; for the page that is open."""
+    checked = await check(view)
+    said = dict.fromkeys(blank(), "") | sentences(checked.shown, _reader(view))
+    return view.render("policy_says.html", says=said, wrong=checked.errors)
+
+
+@action(roles=ADMINS, back=show)
+async def review(view: View) -> Response:
+    """Show what saving would change, before it is saved."""
+    found = await _policy(view)
+    wanted = await _wanted(view, found)
+    if not wanted:
+        raise RequestError("invalid_request", _NOTHING_CHANGED)
+    return view.render(
+        "policy_review.html",
+        policy=found,
+        differences=differences(wanted),
+        vaults=await _vaults(view, found),
+        replayed=bool(wanted.keys() - set(DETAILS)),
+        fields=[(name, value) for name, value in view.form if name != "csrf"],
+        offline=view.service.signers.authority is None,
+    )
+
+
+@action(roles=ADMINS)
+async def show_preview(view: View) -> Response:
+    """Show what the last seven days would have become; for the review that is open."""
+    policy = await _policy(view)
+    try:
+        wanted = await _wanted(view, policy)
+        body = PreviewPolicy.model_validate({name: after for name, (_, after) in wanted.items()})
+        found = await preview(view.service, view.principal, view.path("policy_id"), body)
+    except (ApiError, ChainUnavailable, RpcError) as error:
+        # The change can be saved all the same.
+        known = error if isinstance(error, ApiError) else UnavailableError("chain_unavailable")
+        return view.render("policy_preview.html", problem=known.message, preview=None, labels={})
+    ids = {one.wallet_id for one in found.changes}
+    named = await view.service.db.read(lambda conn: labels(conn, ids))
+    return view.render("policy_preview.html", problem=None, preview=found, labels=named)
+
+
+@action(roles=ADMINS, back=show)
+async def edit(view: View) -> Response:
+    """Go back from the review to the form, with what was typed."""
+    await _policy(view)
+    response: Response = await show.__dict__["shown"](view)
+    return response
+
+
+@action(roles=ADMINS, back=show, step_up=True)
+async def save(view: View) -> str:
+    """Change the policy as its form says, unless somebody else has changed it."""
+    found = await _policy(view)
+    wanted = await _wanted(view, found)
+    if not wanted:
+        raise RequestError("invalid_request", _NOTHING_CHANGED)
+    body = UpdatePolicy.model_validate({name: after for name, (_, after) in wanted.items()})
+    # A change of the name alone needs no signature.
+    claim = _claim(view) if wanted.keys() - set(DETAILS) else Claim(view.service.db)
+    done = view.url("policies", found.policy_id, done="policy-saved")
+    return await _signed(view, changes.update(_request(view, claim), body), done)
+
+
+@action(roles=ADMINS, back=new, step_up=True)
+async def create(view: View) -> str:
+    """Create a policy, or a copy of one with what was changed in the form."""
+    source = view.typed("source") or None
+    wanted = await meant(view)
+    base = blank() if source is None else shown_by(await policies.get(view.service, view.principal, source))
+    given = {name: wanted[name] for name in ("name", *changed(base, wanted))}
+    body = CreatePolicy.model_validate(given) if source is None else ClonePolicy.model_validate(given)
+    made = policies.create(view.service, view.principal, _claim(view), body, source)
+    return await _signed(view, made, None)
+
+
+@action(roles=ADMINS, back=show, step_up=True)
+async def delete(view: View) -> str:
+    """Delete a policy that no vault has."""
+    done = view.url("policies", done="policy-deleted")
+    return await _signed(view, changes.delete(_request(view, _claim(view))), done)
+
+
+async def _policy(view: View) -> Policy:
+    return await policies.get(view.service, view.principal, view.path("policy_id"))
+
+
+async def _wanted(view: View, found: Policy) -> dict[str, tuple[Any, Any]]:
+    """Return what the form changes, from old to new. Raises ``version_conflict`` if it showed another version."""
+    wanted = changed(shown_by(found), await meant(view))
+    if view.typed("expected_version") != tag_of(found):
+        raise ConflictError(
+            "version_conflict",
+            f"Somebody changed the policy while you edited it: it is version {found.version} now. What you typed is "
+            "kept; look at what was changed, and save again.",
+        )
+    return wanted
+
+
+async def _take_over(view: View, found: Policy) -> list[_Change]:
+    """Return what others changed since the form was opened, and put it into the fields that were left as they were."""
+    tag = view.typed("expected_version")
+    if not tag or tag == tag_of(found):
+        return []
+    checked = await check(view)
+    if checked.errors:
+        return []
+    org, policy_id = view.principal.org, found.policy_id
+    log = await view.service.db.read(lambda conn: policy_audit_log(conn, org, policy_id), in_thread=True)
+    base, since = before_changes(found, log, tag)
+    view.form = fields_of(merged(base, shown_by(found), checked.shown), expected_version=tag_of(found))
+    return await _history(
+        view, [(when(one), one.changed_by or audit.UNKNOWN, _raw_pairs(one.changes)) for one in since]
+    )
+
+
+def _form(view: View) -> dict[str, Any]:
+    """Return what the template of the form needs."""
+    offline = view.service.signers.authority is None
+    return {"categories": CATEGORIES, "host_choices": HOST_CHOICES, "offline": offline}
+
+
+async def _says(view: View) -> Mapping[str, Any]:
+    return sentences((await check(view)).shown, _reader(view))
+
+
+def _reader(view: View) -> Reader:
+    service = view.service
+    return Reader(service.clock.seen_ms(), any_host=service.identity.cluster == "localnet")
+
+
+async def _vaults(view: View, found: Policy) -> list[tuple[str, str]]:
+    """Return id and label of vaults under a policy, the last used first."""
+    record = await policies.find(view.service, view.principal.org, found.policy_id)
+
+    def read(conn: Connection) -> list[tuple[str, str]]:
+        ids = attached_wallets(conn, record.address, _VAULTS)
+        named = labels(conn, ids)
+        return [(one, named.get(one) or one) for one in ids]
+
+    return await view.service.db.read(read)
+
+
+async def _history(view: View, entries: list[tuple[str, Actor, dict[str, tuple[Any, Any]]]]) -> list[_Change]:
+    names = await names_of(view.service, view.principal.org, {actor for _, actor, _ in entries})
+    return [_Change(timestamp, names[actor], differences(pairs)) for timestamp, actor, pairs in entries]
+
+
+def _pairs(found: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    return {name: (one.before, one.after) for name, one in found.items()}
+
+
+def _raw_pairs(found: Shown) -> dict[str, tuple[Any, Any]]:
+    return {name: (one["from"], one["to"]) for name, one in found.items()}
+
+
+def _claim(view: View) -> Claim:
+    """Return the claim of a change that the authority signs: elsewhere, if the service does not have its key."""
+    return Claim(view.service.db, sign_offline=view.service.signers.authority is None)
+
+
+def _request(view: View, claim: Claim) -> ChangeRequest:
+    expected = Precondition([view.typed("expected_version")])
+    return ChangeRequest(view.service, view.principal, claim, view.path("policy_id"), expected)
+
+
+async def _signed(view: View, change: Awaitable[Policy], done: str | None) -> str:
+    """Make a change and return where the browser goes: to the signatures, if it waits for one made elsewhere."""
+    try:
+        made = await change
+    except AwaitingSignatureError:
+        return view.url("signatures")
+    return done or view.url("policies", made.policy_id, done="policy-created")
+
+
+routes = [
+    Route("/dashboard/policies", show_all, methods=["GET"]),
+    Route("/dashboard/policies", create, methods=["POST"]),
+    Route("/dashboard/policies/new", new, methods=["GET"]),
+    Route("/dashboard/policies/check", check_form, methods=["POST"]),
+    Route("/dashboard/policies/{policy_id}", show, methods=["GET"]),
+    Route("/dashboard/policies/{policy_id}", save, methods=["POST"]),
+    Route("/dashboard/policies/{policy_id}/edit", edit, methods=["POST"]),
+    Route("/dashboard/policies/{policy_id}/review", review, methods=["POST"]),
+    Route("/dashboard/policies/{policy_id}/preview", show_preview, methods=["POST"]),
+    Route("/dashboard/policies/{policy_id}/delete", delete, methods=["POST"]),
+]
