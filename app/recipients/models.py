@@ -1,6 +1,6 @@
 """Recipients as requests and answers."""
 
-from app.api.fields import Answer, Body, Category, IdempotencyKey, Recipient, Time
+from app.api.fields import Answer, Body, Category, IdempotencyKey, ListAnswer, Page, Recipient, Time
 
 
 class PutRecipient(Body):
@@ -23,3 +23,11 @@ class RegisteredRecipient(Answer):
     category: str
     effective_at: Time
     warnings: list[str]
+
+
+class ListRecipients(Page):
+    """Query of the registrations."""
+
+
+class RecipientPage(ListAnswer[RegisteredRecipient]):
+    """One page of registrations, the last changed first."""

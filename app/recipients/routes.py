@@ -2,10 +2,10 @@
 
 from starlette.routing import Route
 
-from app.access.auth import OPERATORS, READERS_AND_AGENT
+from app.access.auth import OPERATORS, READERS, READERS_AND_AGENT
 from app.api.operation import Call, operation
 from app.recipients import service as recipients
-from app.recipients.models import PutRecipient, RegisteredRecipient
+from app.recipients.models import ListRecipients, PutRecipient, RecipientPage, RegisteredRecipient
 
 
 @operation(
@@ -31,7 +31,17 @@ async def get_recipient(call: Call) -> RegisteredRecipient:
     return await recipients.get(call.service, call.principal, call.path("recipient"))
 
 
+@operation(tag="recipients", roles=READERS, query=ListRecipients, answer=RecipientPage)
+async def list_recipients(call: Call, query: ListRecipients) -> RecipientPage:
+    """List what is registered.
+
+    The last changed first.
+    """
+    return await recipients.page(call.service, call.principal, query)
+
+
 routes = [
+    Route("/v1/recipients", list_recipients, methods=["GET"]),
     Route("/v1/recipients/{recipient}", get_recipient, methods=["GET"]),
     Route("/v1/recipients/{recipient}", put_recipient, methods=["PUT"]),
 ]

@@ -1,8 +1,10 @@
 """Recipients: finds the address behind the name that a client gives, and registers what the operator attests."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from solders.pubkey import Pubkey
+from sqlalchemy import Connection
 
 from app.access.keyring import Principal
 from app.chain.addresses import domain_hash
@@ -11,9 +13,9 @@ from app.core.errors import AuthenticationError, BusinessError, NotFoundError, R
 from app.core.identifiers import is_id
 from app.core.timestamps import iso
 from app.recipients.domains import DomainResolver, normalise
-from app.recipients.models import PutRecipient, RegisteredRecipient
-from app.store.recipients import Recipient, put_domain, recipient, recipient_by_domain
-from app.store.wallets import WalletRecord, org_of_vault, wallet
+from app.recipients.models import ListRecipients, PutRecipient, RecipientPage, RegisteredRecipient
+from app.store.recipients import Recipient, put_domain, recipient, recipient_by_domain, recipients
+from app.store.wallets import WalletRecord, orgs_of_vaults, wallet
 from app.submission.absence import absent
 from app.submission.changes import carry_out, resumed
 from app.submission.context import Service
@@ -183,6 +185,17 @@ async def get(service: Service, principal: Principal, name: str) -> RegisteredRe
     return await _shown(service, found)
 
 
+async def page(service: Service, principal: Principal, query: ListRecipients) -> RecipientPage:
+    """Return one page of what the organisation registered, the last changed first."""
+
+    def read(conn: Connection) -> RecipientPage:
+        found = recipients(conn, principal.org, limit=query.limit, cursor=query.cursor)
+        owners = orgs_of_vaults(conn, [one.address for one in found.data])
+        return RecipientPage.of(found, lambda one: _answer(one, owners))
+
+    return await service.db.read(read)
+
+
 def _target(name: str, body: PutRecipient) -> tuple[str | None, Pubkey]:
     """Return the domain, if one is registered, and its address. Raises ``invalid_recipient``."""
     address = parse_address(name)
@@ -192,7 +205,7 @@ def _target(name: str, body: PutRecipient) -> tuple[str | None, Pubkey]:
         return None, address
     domain = normalise(name)
     if domain is None:
-        raise RequestError("invalid_recipient")
+        raise invalid_recipient("recipient", "It must be a chain address or a domain.")
     named = parse_address(body.address) if body.address else None
     if named is None:
         raise invalid_recipient("address", "A domain is registered with its chain address.")
@@ -200,7 +213,12 @@ def _target(name: str, body: PutRecipient) -> tuple[str | None, Pubkey]:
 
 
 async def _shown(service: Service, found: Recipient) -> RegisteredRecipient:
-    owner = await service.db.read(lambda conn: org_of_vault(conn, found.address))
+    return _answer(found, await service.db.read(lambda conn: orgs_of_vaults(conn, [found.address])))
+
+
+def _answer(found: Recipient, owners: Mapping[str, str]) -> RegisteredRecipient:
+    """Return a registration; `owners` are the organisations whose vaults are at the addresses."""
+    owner = owners.get(found.address)
     return RegisteredRecipient(
         recipient=found.domain or found.address,
         address=found.address,

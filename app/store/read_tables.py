@@ -113,6 +113,7 @@ recipients = Table(
     Column("sequence", U64, nullable=False),
     Column("updated_at", BigInteger, nullable=False),
     Index("recipients_by_domain", "org", "domain_hash"),
+    Index("recipients_newest", "org", "updated_at", "address"),
 )
 
 RECIPIENT_GIVEN = "recipient IS NOT recipient_address"

@@ -148,10 +148,10 @@ def policy_id_of(connection: Connection, org: str, wallet_id: str) -> str | None
     return found
 
 
-def org_of_vault(connection: Connection, vault: str) -> str | None:
-    """Return the organisation whose vault is at this address, if the service knows one."""
-    found: str | None = connection.scalar(select(table.c.org).where(table.c.vault == vault))
-    return found
+def orgs_of_vaults(connection: Connection, addresses: Collection[str]) -> dict[str, str]:
+    """Return the organisations whose vaults are at these addresses, by address, as far as the service knows them."""
+    query = select(table.c.vault, table.c.org).where(table.c.vault.in_(addresses))
+    return {row.vault: row.org for row in connection.execute(query)}
 
 
 def vault_of(connection: Connection, wallet_id: str) -> str | None:

@@ -64,6 +64,7 @@ _EXPECTED = {
     ("PUT", "/v1/alerts"),
     ("GET", "/v1/wallets/{wallet_id}/alerts"),
     ("PUT", "/v1/wallets/{wallet_id}/alerts"),
+    ("GET", "/v1/recipients"),
     ("PUT", "/v1/recipients/{recipient}"),
     ("GET", "/v1/recipients/{recipient}"),
     ("POST", "/v1/keys"),

@@ -107,6 +107,28 @@ async def test_only_an_admin_changes_what_is_registered(world: ServiceWorld) -> 
     assert (await world.ok("PUT", f"/v1/recipients/{address}", body))["category"] == "marketplace"
 
 
+async def test_list_is_paged_last_changed_first(own_world: ServiceWorld) -> None:
+    world, addresses = own_world, [str(Keypair().pubkey()) for _ in range(3)]
+    for address in addresses:
+        await world.ok("PUT", f"/v1/recipients/{address}", {"category": "nft"})
+        await world.later(2)
+    await world.ok("PUT", f"/v1/recipients/{addresses[0]}", {"category": "marketplace"})
+    viewer = world.key("viewer")
+
+    first = await world.ok("GET", "/v1/recipients?limit=2", key=viewer)
+    rest = await world.ok("GET", f"/v1/recipients?limit=2&cursor={first['next_cursor']}", key=viewer)
+
+    listed = [one["address"] for one in (*first["data"], *rest["data"])]
+    assert listed == [addresses[0], addresses[2], addresses[1]]
+    assert first["data"][0] == await world.ok("GET", f"/v1/recipients/{addresses[0]}")
+    assert (first["has_more"], rest["has_more"], rest["next_cursor"]) == (True, False, None)
+    wallet, other = await world.wallet(), await world.organisation("other")
+    assert (await world.ok("GET", "/v1/recipients", key=world.key("viewer", org=other)))["data"] == []
+    refused = await world.call("GET", "/v1/recipients", key=world.key("agent", wallet["wallet_id"]))
+    error_of(refused, 403, "insufficient_permissions")
+    error_of(await world.call("GET", "/v1/recipients?cursor=none", key=viewer), 400, "invalid_request")
+
+
 async def test_domain_that_moves_is_taken_from_its_old_address(world: ServiceWorld) -> None:
     old, new = await world.payee(), await world.payee()
     await world.ok("PUT", "/v1/recipients/moving.example.com", {"address": old})

@@ -84,6 +84,7 @@ CREATE TABLE recipients (
     PRIMARY KEY (org, address)
 );
 CREATE INDEX recipients_by_domain ON recipients (org, domain_hash);
+CREATE INDEX recipients_newest ON recipients (org, updated_at, address);
 
 CREATE TABLE transactions (
     tx_id VARCHAR NOT NULL,
