@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -18,12 +17,12 @@ from app.access.sealing import AnswerSeal
 from app.api._parsing import query_items, read_json, validation_error
 from app.api.fields import Body, ErrorEnvelope, IdempotencyKey, PolicyViolationEnvelope, Query
 from app.api.money_body import MoneyBody
+from app.api.repetition import admit_money, fingerprint
 from app.api.signing import awaiting_signature, signs_offline
 from app.core.errors import CATALOGUE, ApiError, NotFoundError, RequestError, UnavailableError
 from app.submission.context import Service
-from app.submission.idempotency import Claim, Fingerprint, Idempotency, body_hash
+from app.submission.idempotency import Claim, Fingerprint, Idempotency
 from app.submission.plan import AwaitingSignatureError
-from app.submission.restoration import Restoration
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[BaseModel]])
@@ -139,11 +138,7 @@ def operation(
             async def work(claim: Claim) -> bytes:
                 claim.sign_offline = offline
                 call = Call(service, principal, request, claim)
-                if isinstance(arguments, MoneyBody):
-                    claim.admit = partial(service.part(Restoration).admit, acknowledged=arguments.after_restore)
-                    if claim.attempt is None:
-                        # Before anything is looked up: what is refused must not depend on what was forgotten.
-                        claim.admit()
+                admit_money(service, claim, arguments)
                 result: BaseModel
                 try:
                     result = await (handler(call) if arguments is None else handler(call, arguments))
@@ -161,11 +156,11 @@ def operation(
                 return result.model_dump_json().encode()
 
             seal = keys.seal(presented_key(request) or "") if secret else None
-            fingerprint = _fingerprint(request, principal, arguments, seal) if changes else None
-            if fingerprint is not None and offline:
+            identity = _fingerprint(request, principal, arguments, seal) if changes else None
+            if identity is not None and offline:
                 # Another request than the same without it.
-                fingerprint = replace(fingerprint, path=f"{fingerprint.path}?{request.url.query}")
-            content, replayed = await service.part(Idempotency).run(fingerprint, work, seal=seal)
+                identity = replace(identity, path=f"{identity.path}?{request.url.query}")
+            content, replayed = await service.part(Idempotency).run(identity, work, seal=seal)
             headers = {"Idempotent-Replayed": "true"} if replayed else None
             return Response(content, media_type="application/json", headers=headers)
 
@@ -221,8 +216,6 @@ async def _arguments(
 
 
 _KEY = TypeAdapter(IdempotencyKey)
-#: Fields in which repetitions of a request may differ.
-_NOT_COMPARED = {"idempotency_key", "after_restore"}
 
 
 def _fingerprint(
@@ -240,9 +233,8 @@ def _fingerprint(
             _KEY.validate_python(key)
         except ValidationError:
             raise RequestError("invalid_request", "Idempotency-Key: must have 1 to 255 characters.") from None
-    parsed: dict[str, Any] = {} if arguments is None else arguments.model_dump(exclude=_NOT_COMPARED)
-    digest, owner = body_hash(parsed, principal.wallet_id), None if seal is None else seal.owner
-    return Fingerprint(principal.org, key, request.method, request.url.path, digest, owner)
+    owner = None if seal is None else seal.owner
+    return fingerprint(principal, key, request.method, request.url.path, arguments, owner)
 
 
 def _responses(answer: type[BaseModel], codes: Collection[str]) -> Responses:
