@@ -8,6 +8,8 @@ import pytest
 from solders.keypair import Keypair
 
 from app.access.recorder import Recorder
+from app.dashboard.policy_forms import blank
+from app.dashboard.policy_words import LABELS, Reader, sentences
 from tests.dashboard.browsing import Crafted, Served, findings, forget_step_up, log, overflow, sign_in
 from tests.dashboard.test_fleet import CORPUS, statements
 from tests.support.service_world import Json, ServiceWorld
@@ -255,6 +257,13 @@ async def test_every_rule_goes_through_the_form_and_back(world: ServiceWorld) ->
     bare = await world.ok("GET", f"/v1/policies/{made['policy_id']}")
     assert {bare[name] for name in ("max_per_tx", "velocity_cap", "expiry", "max_open_escrows", "x402_hosts")} == {None}
     assert (bare["name"], bare["allowed_recipients"], bare["blocked_categories"]) == ("None", [], [])
+
+
+async def test_every_field_of_a_policy_has_its_words(world: ServiceWorld) -> None:
+    policy = await world.ok("GET", "/v1/policies/pol_locked")
+    fields = policy.keys() - {"policy_id", "id", "wallet_count", "version", "created_at"}
+    assert fields == set(blank()) == set(LABELS)
+    assert fields - {"name"} == sentences(blank(), Reader(0, any_host=True)).keys()
 
 
 async def test_field_is_refused_with_its_message_and_the_rest_is_kept(world: ServiceWorld) -> None:
