@@ -35,15 +35,15 @@ async def show(view: View) -> Response:
         view.errors = {"": error.message}
         query = FleetQuery()
     found = await fleet.show(view.service, view.principal, query)
-    return view.render("fleet.html", fleet=found, query=query, columns=_COLUMNS, address=_address(view, query))
+    return view.render("fleet.html", fleet=found, query=query, columns=_COLUMNS, address=addresses(view, query))
 
 
-def _address(view: View, query: FleetQuery) -> Callable[..., str]:
-    """Return what makes the address of the same list with something changed."""
+def addresses(view: View, query: FleetQuery, *path: str) -> Callable[..., str]:
+    """Return what makes the address of the same list with something changed; ``path`` leads to its page."""
 
     def address(**changed: object) -> str:
         given = {**query.model_dump(exclude_defaults=True), **changed}
-        return view.url(**{name: str(value) for name, value in given.items() if value not in (None, "")})
+        return view.url(*path, **{name: str(value) for name, value in given.items() if value not in (None, "")})
 
     return address
 

@@ -39,6 +39,15 @@ def moment(value: int | str | None, *, exact: bool = False) -> Markup | str:
     return Markup(marked).format(machine, precise, shown)  # noqa: S704 - constant markup, values escaped
 
 
+def span(milliseconds: int) -> str:
+    """Return how long something lasts in its two largest units: `23 h 59 min`, `2 days 4 h`."""
+    minutes = max(0, milliseconds) // 60_000
+    days, hours, minutes = minutes // 1_440, minutes // 60 % 24, minutes % 60
+    if days:
+        return f"{days} day{'s' if days > 1 else ''} {hours} h"
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min" if minutes else "less than a minute"
+
+
 def short(address: str | None) -> Markup | str:
     """Return an address with its middle left out, and all of it in the title; short names stay as they are."""
     if not address:
@@ -59,4 +68,4 @@ def host(url: str) -> str:
     return urlsplit(url).hostname or url
 
 
-FILTERS = {"host": host, "usdc": usdc, "moment": moment, "short": short, "words": words}
+FILTERS = {"host": host, "usdc": usdc, "moment": moment, "short": short, "span": span, "words": words}

@@ -3,6 +3,13 @@
 from collections.abc import Mapping
 
 NOTICES: Mapping[str, str] = {
+    "decided": "The dispute is decided, and the money was sent as you decided.",
+    "funded": "The money is in the vaults.",
+    "funding-pending": "The funding was sent. The chain has not confirmed it yet; the feed tells when it has.",
+    "registered": "The recipient is registered.",
+    "topup": "The rule for automatic top-ups was saved.",
+    "withdrawal-pending": "The withdrawal was sent. The chain has not confirmed it yet; the feed tells when it has.",
+    "withdrawn": "The money is back in the reserve.",
     "approved": "The payment was approved. Its agent may make it once, within 24 hours.",
     "confirmed": "Confirmed: for five minutes, changes need no other confirmation. Repeat what you were about to do.",
     "frozen": "Frozen. The chain refuses its payments from now on.",

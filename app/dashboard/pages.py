@@ -48,6 +48,8 @@ Shown = Callable[["View"], Awaitable[Response]]
 Done = Callable[["View"], Awaitable[Response | str]]
 
 _CSRF, _DONE = "csrf", "done"
+#: The field of the button that leads from a confirmation back to what was typed.
+CHANGE = "change"
 
 
 @dataclass(slots=True)
@@ -85,6 +87,12 @@ class View:
         """Return the address of a page of the dashboard."""
         path = "/".join([self.site.base, *(quote(part, safe="") for part in parts)])
         return f"{path}?{urlencode(query)}" if query else path
+
+    @property
+    def here(self) -> str:
+        """The address of the request, as the browser sees it."""
+        query = self.request.url.query
+        return self.site.party.prefix + self.request.url.path + (f"?{query}" if query else "")
 
     def path(self, name: str) -> str:
         """Return a parameter of the path."""
@@ -167,6 +175,9 @@ def action(
                     raise AuthenticationError("step_up_required", "Make a passkey first.")
                 if step_up and not view.signed_in.stepped_up(view.now):
                     return await _ask(view)
+            if back is not None and view.typed(CHANGE):
+                again: Response = await back.__dict__["shown"](view)
+                return again
             try:
                 result = await done(view)
             except ApiError as error:
@@ -255,10 +266,9 @@ async def _ask(view: View) -> Response:
         raise AuthenticationError("step_up_required")
     view.request.state.error_code = "step_up_required"
     resumed = [(name, value) for name, value in view.form if name != _CSRF]
-    path = view.site.party.prefix + view.request.url.path
     by, issuer = view.principal.actor, view.service.part(CompanySignIn).issuer
     ways = await view.service.db.read(lambda conn: confirmations(conn, by.id, issuer))
-    return view.render("step_up.html", status=403, path=path, resumed=resumed, ways=ways)
+    return view.render("step_up.html", status=403, path=view.here, resumed=resumed, ways=ways)
 
 
 def _wants_json(request: Request) -> bool:

@@ -2,7 +2,20 @@
 
 from starlette.routing import Route
 
-from app.dashboard import approvals, company, feed, fleet, live, people, policies, sign_in, vault
+from app.dashboard import (
+    approvals,
+    company,
+    disputes,
+    feed,
+    fleet,
+    funding,
+    live,
+    people,
+    policies,
+    recipients,
+    sign_in,
+    vault,
+)
 from app.dashboard.site import static
 
 routes: list[Route] = [
@@ -12,6 +25,9 @@ routes: list[Route] = [
     *live.routes,
     *approvals.routes,
     *policies.routes,
+    *funding.routes,
+    *recipients.routes,
+    *disputes.routes,
     *sign_in.routes,
     *company.routes,
     *people.routes,

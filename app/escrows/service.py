@@ -36,6 +36,7 @@ from app.store.escrows import (
     EscrowFilter,
     EscrowRecord,
     delete_pending_escrow,
+    disputes,
     escrow,
     escrow_of_transaction,
     escrows,
@@ -208,6 +209,12 @@ async def page(service: Service, principal: Principal, query: ListEscrows) -> Es
         lambda conn: escrows(conn, principal.org, chosen, limit=query.limit, cursor=query.cursor)
     )
     return EscrowPage.of(found, lambda one: shown(one, principal))
+
+
+async def queue(service: Service, principal: Principal, *, limit: int) -> list[Escrow]:
+    """Return the disputes that wait for the arbiter, the one that waits longest first."""
+    found = await service.db.read(lambda conn: disputes(conn, principal.org, limit=limit))
+    return [shown(one, principal) for one in found]
 
 
 def shown(found: EscrowRecord, reader: Principal) -> Escrow:

@@ -243,9 +243,7 @@ async def resolve(
         return taken
     found = await find(service, principal, identifier)
     arbiter = service.signers.require_arbiter()
-    released = {"release": found.amount, "refund": 0}.get(body.decision, body.released_amount or 0)
-    if body.decision == "split" and released >= found.amount:
-        raise RequestError("invalid_amount", "releasedAmount: must be less than the escrow's amount.")
+    released = share_of(found, body)
 
     async def plan(escrow: EscrowRecord) -> Plan:
         instruction = service.instructions(escrow.org).resolve_dispute(
@@ -265,6 +263,14 @@ async def resolve(
         return UnavailableError("authority_offline", "The escrow's arbiter is not this service's key.")
 
     return await _Step(service, principal, claim, OPEN, explain).take(found, plan)
+
+
+def share_of(found: EscrowRecord, body: ResolveDispute) -> int:
+    """Return what a decision gives to the receiver; the rest goes back. Raises ``invalid_amount``."""
+    released = {"release": found.amount, "refund": 0}.get(body.decision, body.released_amount or 0)
+    if body.decision == "split" and released >= found.amount:
+        raise RequestError("invalid_amount", "releasedAmount: must be less than the escrow's amount.")
+    return released
 
 
 async def _party(

@@ -6,7 +6,19 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Select, and_, bindparam, delete, or_, select, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Integer,
+    Select,
+    and_,
+    bindparam,
+    delete,
+    or_,
+    select,
+    update,
+)
 
 from app.chain.escrow_instructions import output_commitment
 from app.core.pages import RecordPage
@@ -24,6 +36,8 @@ OPEN = (LOCKED, DISPUTED)
 
 UNDECIDED_AFTER = 30 * 24 * 60 * 60
 """Seconds after which an undecided dispute is refunded."""
+DECIDED_WITHIN = 24 * 60 * 60
+"""Seconds within which the arbiter is to decide a dispute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +142,11 @@ def escrows(
     return fetch_page(connection, _record, chosen, parameters, limit=limit, cursor=cursor)
 
 
+def disputes(connection: Connection, org: str, *, limit: int) -> list[EscrowRecord]:
+    """Return the organisation's disputed escrows, the one that waits longest first."""
+    return fetch_all(connection, _record, _DISPUTES, {"org": org, "most": limit})
+
+
 def due(connection: Connection, now: int) -> list[DueEscrow]:
     """Return all organisations' escrows to refund or collect at the Unix second `now`, the longest due first.
 
@@ -202,6 +221,11 @@ def _listing(*, of_wallet: bool, with_status: bool) -> Listing:
 _ESCROWS = _query(table.c.org)
 _BY_ID = _ESCROWS.where(table.c.escrow_id == bindparam("key"))
 _BY_TRANSACTION = _ESCROWS.where(table.c.tx_id == bindparam("key"))
+_DISPUTES = (
+    _ESCROWS.where(table.c.status == DISPUTED)
+    .order_by(table.c.disputed_at, table.c.escrow_id)
+    .limit(bindparam("most", type_=Integer))
+)
 _DUE = (
     select(*(table.c[field.name] for field in fields(DueEscrow)))
     .where(table.c.due_at <= bindparam("now", type_=BigInteger))

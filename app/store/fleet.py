@@ -195,9 +195,15 @@ def fleet(
     query = query.order_by(*(one.desc() if descending else one.asc() for one in (by, table.c.wallet_id)))
     found = connection.execute(query.limit(limit).offset(offset), parameters).all()
     ids = [one.wallet_id for one in found]
-    rows: list[dict[str, Any]] = fetch_all(connection, dict, _BY_IDS, {**parameters, "wallet_ids": ids})
-    by_id = {one["wallet_id"]: wallet_record(one) for one in rows}
+    by_id = wallets_by_ids(connection, org, now, ids)
     return [by_id[one] for one in ids if one in by_id], int(found[0].matching) if found else 0
+
+
+def wallets_by_ids(connection: Connection, org: str, now: int, ids: Collection[str]) -> dict[str, WalletRecord]:
+    """Return those of the organisation's wallets that have these ids, by id."""
+    given = {"org": org, "now": now, "wallet_ids": list(ids)}
+    rows: list[dict[str, Any]] = fetch_all(connection, dict, _BY_IDS, given)
+    return {one["wallet_id"]: wallet_record(one) for one in rows}
 
 
 def spent(connection: Connection, wallet_ids: Collection[str], now: int, month: int) -> dict[str, Spent]:

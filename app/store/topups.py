@@ -1,5 +1,6 @@
 """Auto-topup rules: which wallets are refilled from the reserve, below which balance and by how much."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from sqlalchemy import BigInteger, Boolean, Column, Connection, Index, String, Table, select
@@ -56,6 +57,12 @@ def put_topup_rule(connection: Connection, rule: TopupRecord) -> None:
 def topup_rule(connection: Connection, wallet_id: str) -> TopupRecord | None:
     """Return the wallet's rule, if it ever had one."""
     return fetch_one(connection, TopupRecord, select(topup_rules).where(topup_rules.c.wallet_id == wallet_id))
+
+
+def topup_rules_of(connection: Connection, wallet_ids: Collection[str]) -> dict[str, TopupRecord]:
+    """Return the rules of wallets, by id."""
+    query = select(topup_rules).where(topup_rules.c.wallet_id.in_(wallet_ids))
+    return {one.wallet_id: one for one in fetch_all(connection, TopupRecord, query)}
 
 
 def low_wallets(connection: Connection) -> list[LowWallet]:

@@ -12,6 +12,7 @@ from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, Page
 
 from app.access.keyring import Principal, Role
+from app.access.recorder import Recorder
 from app.core.identifiers import random_id
 from app.core.timestamps import now_ms
 from app.people.sessions import open_session, person_actor
@@ -21,6 +22,10 @@ from tests.support.service_world import ServiceWorld
 
 _COOKIE = "agent-vault-session"
 _CSRF = re.compile(r'name="csrf" value="([0-9a-f]{64})"')
+
+
+#: How each page is looked at: on a desk in daylight, and on a phone in the dark.
+LOOKS: tuple[dict[str, Any], ...] = ({}, {"viewport": {"width": 390, "height": 844}, "color_scheme": "dark"})
 
 
 @dataclass
@@ -118,6 +123,13 @@ def csrf_of(page: str) -> str:
     found = _CSRF.search(unescape(page))
     assert found is not None
     return found[1]
+
+
+async def refusals(world: ServiceWorld) -> list[tuple[str, str]]:
+    """Actor and operation of what was refused, newest first."""
+    for _ in range(2):  # the first may wait for a write that began before
+        await world.service.part(Recorder).tick()
+    return [(str(entry.actor), entry.details["operation"]) for entry in log(world, "access.refused")]
 
 
 class Crafted:

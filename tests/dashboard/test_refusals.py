@@ -5,7 +5,6 @@ import json
 import pytest
 
 from app.access.keyring import system
-from app.access.recorder import Recorder
 from app.core.paths import ConfigurationError
 from app.core.settings import Settings
 from app.core.timestamps import now_ms
@@ -14,17 +13,10 @@ from app.people.service import invite
 from app.people.sessions import digest
 from app.server.application import create_app
 from app.store.people_tables import browser_sessions, invitations
-from tests.dashboard.browsing import Crafted, add_person, forget_step_up, log, sign_in
+from tests.dashboard.browsing import Crafted, add_person, forget_step_up, refusals, sign_in
 from tests.support.service_world import ServiceWorld
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-
-async def _refusals(world: ServiceWorld) -> list[tuple[str, str]]:
-    """Actor and operation of what was refused, newest first."""
-    for _ in range(2):  # the first may wait for a write that began before
-        await world.service.part(Recorder).tick()
-    return [(str(entry.actor), entry.details["operation"]) for entry in log(world, "access.refused")]
 
 
 async def test_change_needs_the_csrf_token_of_the_session(world: ServiceWorld) -> None:
@@ -34,7 +26,7 @@ async def test_change_needs_the_csrf_token_of_the_session(world: ServiceWorld) -
         assert answer.status_code == 403
         assert "Form outdated" in answer.text
     assert not (await world.ok("GET", "/v1/organization"))["paused"]
-    assert (await _refusals(world))[0][1] == "POST /dashboard/pause"
+    assert (await refusals(world))[0][1] == "POST /dashboard/pause"
 
 
 @pytest.mark.parametrize("origin", ["http://localhost:9999", "https://localhost", "http://evil.example", "null", ""])
@@ -43,7 +35,7 @@ async def test_change_needs_the_origin_of_the_dashboard(world: ServiceWorld, ori
     answer = await me.post("/dashboard/pause", origin=origin)
     assert answer.status_code == 403
     assert not (await world.ok("GET", "/v1/organization"))["paused"]
-    assert (await _refusals(world))[0][0].startswith("person:")
+    assert (await refusals(world))[0][0].startswith("person:")
 
 
 async def test_no_get_changes_anything_and_every_page_needs_a_session(world: ServiceWorld) -> None:
@@ -108,7 +100,7 @@ async def test_replayed_invitation_is_refused_and_on_record(world: ServiceWorld)
         answer = await visitor.post(path, {**fields, **more}, csrf=csrf, accept="application/json")
         assert answer.status_code == 401
         assert answer.json()["error"]["code"] == "authentication_failed"
-    assert ("system:invitation", "POST /dashboard/join/options") in await _refusals(world)
+    assert ("system:invitation", "POST /dashboard/join/options") in await refusals(world)
 
 
 async def test_expired_invitation_is_refused(world: ServiceWorld) -> None:
@@ -137,7 +129,7 @@ async def test_viewers_crafted_requests_are_refused_and_on_record(world: Service
         answer = await viewer.post(path, {"name": "A", "role": "admin"}, csrf=csrf)
         assert answer.status_code == 403, path
         assert "Insufficient permissions" in answer.text
-        assert (await _refusals(world))[0][1] == f"POST {path}"
+        assert (await refusals(world))[0][1] == f"POST {path}"
     operator = Crafted(world, sign_in(world, "operator"))
     for path in ("/dashboard/unpause", "/dashboard/people/invite"):
         assert (await operator.post(path, {"name": "A", "role": "admin"})).status_code == 403
@@ -173,7 +165,7 @@ async def test_session_ends_where_its_person_ends_it_and_at_no_other(world: Serv
     )
     answer = await mine.post(f"/dashboard/sessions/{theirs.session_id}/end")
     assert answer.status_code == 404
-    assert (await _refusals(world))[0][1] == "POST /dashboard/sessions/{session_id}/end"
+    assert (await refusals(world))[0][1] == "POST /dashboard/sessions/{session_id}/end"
     them = Crafted(world, other)
     assert (await them.post(f"/dashboard/sessions/{theirs.session_id}/end")).status_code == 303
     assert (await them.client.get("/dashboard")).status_code == 303

@@ -1,0 +1,139 @@
+"""Disputes: escrows that wait for the arbiter, who is to decide within 24 hours."""
+
+from dataclasses import dataclass
+
+from solders.pubkey import Pubkey
+from starlette.responses import Response
+from starlette.routing import Route
+
+from app.access.auth import ADMINS, READERS
+from app.chain.errors import ChainUnavailable, RpcError
+from app.core.errors import BusinessError, RequestError
+from app.core.timestamps import parse_iso_ms
+from app.dashboard.confirmation import Question, Shift, ask, once
+from app.dashboard.formatting import span, usdc
+from app.dashboard.pages import View, action, page
+from app.escrows import service as escrows
+from app.escrows import settlement
+from app.escrows.models import Escrow, ResolveDispute
+from app.store.escrows import DECIDED_WITHIN, DISPUTED, LOCKED, EscrowRecord
+from app.store.wallets import labels
+from app.submission.context import Service
+from app.wallets import service as wallets
+
+_SHOWN = 100
+_HERE = "Disputes"
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """When a dispute is to be decided, in Unix milliseconds, and how far away that is."""
+
+    at: int
+    text: str
+    over: bool
+
+    @classmethod
+    def of(cls, found: Escrow, now: int) -> "Deadline | None":
+        """Return the deadline of a disputed escrow."""
+        if found.dispute is None or found.status != DISPUTED:
+            return None
+        at = parse_iso_ms(found.dispute.raised_at) + DECIDED_WITHIN * 1000
+        return cls(at, f"{span(now - at)} overdue" if now > at else f"{span(at - now)} left", now > at)
+
+
+@page(roles=READERS)
+async def show(view: View) -> Response:
+    """Show the arbiter's queue, the one that waits longest first."""
+    service, by = view.service, view.principal
+    found = await escrows.queue(service, by, limit=_SHOWN)
+    now = service.clock.seen_ms()
+    ids = {one for each in found for one in (each.from_wallet, each.to_wallet)}
+    return view.render(
+        "disputes.html",
+        disputes=[(one, Deadline.of(one, now)) for one in found],
+        labels=await service.db.read(lambda conn: labels(conn, ids)),
+        full=len(found) == _SHOWN,
+    )
+
+
+@page(roles=READERS)
+async def of_escrow(view: View) -> Response:
+    """Show an escrow with its dispute, and the form of the decision."""
+    service, by = view.service, view.principal
+    found = await escrows.get(service, by, view.path("escrow_id"))
+    named = await service.db.read(lambda conn: labels(conn, {found.from_wallet, found.to_wallet}))
+    return view.render(
+        "dispute.html",
+        escrow=found,
+        deadline=Deadline.of(found, service.clock.seen_ms()),
+        labels=named,
+        decidable=by.role == "admin" and found.status == DISPUTED and service.signers.arbiter is not None,
+        offline=service.signers.arbiter is None,
+    )
+
+
+@action(roles=ADMINS, back=of_escrow)
+async def review(view: View) -> Response:
+    """Show what a decision would change."""
+    service, by = view.service, view.principal
+    found = await escrows.find(service, by, view.path("escrow_id"))
+    body = _decision(view)
+    if found.status != DISPUTED:
+        raise BusinessError("escrow_not_disputed" if found.status == LOCKED else "escrow_already_settled")
+    released = settlement.share_of(found, body)
+    paying = await wallets.find(service, by.org, found.wallet_id)
+    shifts = [Shift.of("Locked in the escrow", found.amount, 0)]
+    name, held = await _receiver(service, found)
+    shifts.append(
+        Shift(name, "unknown", f"{usdc(released)} more") if held is None else Shift.of(name, held, held + released)
+    )
+    back = found.amount - released
+    shifts.append(Shift.of(f"{paying.label or paying.wallet_id}, which pays", paying.balance, paying.balance + back))
+    text = f"{usdc(released)} USDC go to the receiver, {usdc(back)} USDC back to the payer. The decision is final."
+    path = view.url("disputes", found.escrow_id, "decide")
+    return ask(view, Question(f"Decide: {body.decision}", text, shifts, "Decide", path, _HERE))
+
+
+@action(roles=ADMINS, back=of_escrow, step_up=True)
+async def decide(view: View) -> str:
+    """Decide a dispute, signed by the arbiter's key."""
+    escrow_id, body = view.path("escrow_id"), _decision(view)
+    await once(
+        view,
+        body,
+        Escrow,
+        lambda claim: settlement.resolve(view.service, view.principal, claim, escrow_id, body),
+    )
+    return view.url("disputes", done="decided")
+
+
+def _decision(view: View) -> ResolveDispute:
+    """Return what was decided. Raises InvalidFormError and ``invalid_request``."""
+    amount = view.typed("released_amount").strip()
+    if view.typed("decision") != "split" and amount:
+        raise RequestError("invalid_request", "released_amount: Leave it empty, or choose to split.")
+    if view.typed("decision") == "split" and not amount:
+        raise RequestError("invalid_request", "released_amount: is required for a split.")
+    return view.body(ResolveDispute, released_amount=amount)
+
+
+async def _receiver(service: Service, found: EscrowRecord) -> tuple[str, int | None]:
+    """Return the receiving side's name and what it holds; None if the chain cannot be asked what an address holds."""
+    if found.to_wallet is not None:
+        wallet = await wallets.find(service, found.org, found.to_wallet)
+        return f"{wallet.label or wallet.wallet_id}, which receives", wallet.balance
+    tokens = service.addresses.token_account(Pubkey.from_string(found.receiver))
+    try:
+        held = await service.chain.token_balance(tokens) or 0
+    except (ChainUnavailable, RpcError):
+        held = None
+    return f"{found.receiver}, which receives", held
+
+
+routes = [
+    Route("/dashboard/disputes", show, methods=["GET"]),
+    Route("/dashboard/disputes/{escrow_id}", of_escrow, methods=["GET"]),
+    Route("/dashboard/disputes/{escrow_id}/review", review, methods=["POST"]),
+    Route("/dashboard/disputes/{escrow_id}/decide", decide, methods=["POST"]),
+]

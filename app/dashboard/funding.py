@@ -1,0 +1,296 @@
+"""Funding: the reserve and how it is filled, what it gives to vaults and gets back, and the rules that refill them."""
+
+from collections.abc import Mapping
+
+import segno
+from markupsafe import Markup
+from starlette.responses import Response
+from starlette.routing import Route
+
+from app.access.auth import OPERATORS, READERS
+from app.api.forms import Arguments, InvalidFormError, validated
+from app.core.errors import BusinessError, RequestError
+from app.dashboard.confirmation import Question, Shift, ask, once
+from app.dashboard.fleet import addresses
+from app.dashboard.formatting import usdc
+from app.dashboard.pages import View, action, page
+from app.organisations.deposits import deposit_address
+from app.store.organisations import reserve_balance
+from app.store.wallets import WalletRecord
+from app.topups import overview
+from app.topups import service as topups
+from app.topups.models import PutTopupRule, TopupRule
+from app.topups.overview import FundingQuery
+from app.wallets import funding
+from app.wallets import service as wallets
+from app.wallets.models import (
+    MAX_ALLOCATIONS,
+    Allocation,
+    Funded,
+    FundedBatch,
+    FundWallet,
+    FundWallets,
+    WithdrawFromWallet,
+    Withdrawn,
+)
+
+#: Each vault of the table has a field of its own.
+_AMOUNT_OF = "amount_"
+_FUND, _WITHDRAW = "fund_amount", "withdraw_amount"
+_HERE = "Funding"
+
+
+@page(roles=READERS)
+async def show(view: View) -> Response:
+    """Show the reserve, where it is filled, and all vaults with what they hold."""
+    try:
+        query = view.query(FundingQuery)
+    except InvalidFormError as error:
+        view.errors = {"": error.message}
+        query = FundingQuery()
+    deposit = await deposit_address(view.service, view.principal)
+    return view.render(
+        "funding.html",
+        deposit=deposit,
+        qr=_qr(deposit.organization.reserve_address),
+        funding=await overview.show(view.service, view.principal, query),
+        query=query,
+        address=addresses(view, query, "funding"),
+        most=MAX_ALLOCATIONS,
+    )
+
+
+def _qr(address: str) -> Markup:
+    """Return an address as a QR code in SVG without any style, dark on light as cameras need it."""
+    made = segno.make_qr(address, error="m")
+    title = f"QR code of {address}"
+    return Markup(made.svg_inline(omitsize=True, light="#fff", svgclass="qr", lineclass=None, title=title))  # noqa: S704
+
+
+@action(roles=OPERATORS, back=show)
+async def review_many(view: View) -> Response:
+    """Show what funding these vaults would change."""
+    body = _allocations(view)
+    receiving = await overview.receivers(view.service, view.principal, body)
+    total = sum(one.amount for one in body.allocations)
+    reserve = await _reserve(view, total)
+    shifts = [Shift.of("Reserve", reserve, reserve - total)]
+    for wallet, one in zip(receiving, body.allocations, strict=True):
+        shifts.append(Shift.of(_name(wallet), wallet.balance, wallet.balance + one.amount))
+    vaults = f"{len(receiving)} vaults" if len(receiving) > 1 else _name(receiving[0])
+    text = f"{usdc(total)} USDC move from the reserve to {vaults}, in one transaction: all of it or nothing."
+    return ask(view, Question("Fund vaults", text, shifts, "Fund", view.url("funding", "fund"), _HERE))
+
+
+@action(roles=OPERATORS, back=show, step_up=True)
+async def fund_many(view: View) -> str:
+    """Fund vaults in one transaction."""
+    body = _allocations(view)
+    done = await once(
+        view,
+        body,
+        FundedBatch,
+        lambda claim: funding.fund_batch(view.service, view.principal, claim, body),
+    )
+    return view.url("funding", done="funding-pending" if done.status == "pending" else "funded")
+
+
+@page(roles=READERS)
+async def of_vault(view: View) -> Response:
+    """Show what a vault holds, and the forms that change it."""
+    service, by, wallet_id = view.service, view.principal, view.path("wallet_id")
+    return view.render(
+        "vault_funding.html",
+        wallet=await wallets.find(service, by.org, wallet_id),
+        reserve=await service.db.read(lambda conn: reserve_balance(conn, by.org)),
+        rule=await topups.get(service, by, wallet_id),
+    )
+
+
+@action(roles=OPERATORS, back=of_vault)
+async def review_fund(view: View) -> Response:
+    """Show what funding the vault would change."""
+    wallet = await _wallet(view, living=True)
+    amount = _money(view, FundWallet, _FUND).amount
+    reserve = await _reserve(view, amount, _FUND)
+    shifts = (
+        Shift.of("Reserve", reserve, reserve - amount),
+        Shift.of(_name(wallet), wallet.balance, wallet.balance + amount),
+    )
+    text = f"{usdc(amount)} USDC move from the reserve to {_name(wallet)}."
+    return ask(view, Question("Fund the vault", text, shifts, "Fund", _place(view, "fund"), _HERE))
+
+
+@action(roles=OPERATORS, back=of_vault)
+async def fund(view: View) -> str:
+    """Fund the vault."""
+    wallet_id, body = view.path("wallet_id"), _money(view, FundWallet, _FUND)
+    done = await once(
+        view,
+        body,
+        Funded,
+        lambda claim: funding.fund(view.service, view.principal, claim, wallet_id, body),
+    )
+    return _place(view, "funding", done="funding-pending" if done.status == "pending" else "funded")
+
+
+@action(roles=OPERATORS, back=of_vault)
+async def review_withdrawal(view: View) -> Response:
+    """Show what a withdrawal would change."""
+    wallet = await _wallet(view)
+    asked = _money(view, WithdrawFromWallet, _WITHDRAW).amount
+    if wallet.balance < (asked or 1):
+        # It may hold more by now than we have seen.
+        await view.service.catch_up()
+        wallet = await _wallet(view)
+    if wallet.balance < (asked or 1):
+        says = f"{_WITHDRAW}: The vault holds {usdc(wallet.balance)} USDC."
+        raise BusinessError("withdrawal_exceeds_balance", says)
+    amount = wallet.balance if asked is None else asked
+    reserve = await _reserve(view, 0)
+    shifts = (
+        Shift.of(_name(wallet), wallet.balance, wallet.balance - amount),
+        Shift.of("Reserve", reserve, reserve + amount),
+    )
+    text = f"{usdc(amount)} USDC move from {_name(wallet)} to the reserve."
+    if asked is None:
+        text = f"All that {_name(wallet)} holds then moves to the reserve: {usdc(amount)} USDC now."
+    return ask(view, Question("Withdraw", text, shifts, "Withdraw", _place(view, "withdraw"), _HERE))
+
+
+@action(roles=OPERATORS, back=of_vault, step_up=True)
+async def withdraw(view: View) -> str:
+    """Move money from the vault back to the reserve."""
+    wallet_id, body = view.path("wallet_id"), _money(view, WithdrawFromWallet, _WITHDRAW)
+    done = await once(
+        view,
+        body,
+        Withdrawn,
+        lambda claim: funding.withdraw(view.service, view.principal, claim, wallet_id, body),
+    )
+    pending = done.transaction_status == "pending"
+    return _place(view, "funding", done="withdrawal-pending" if pending else "withdrawn")
+
+
+@action(roles=OPERATORS, back=of_vault)
+async def review_topup(view: View) -> Response:
+    """Show what another rule for automatic top-ups would change."""
+    wallet = await _wallet(view, living=True)
+    body = _rule(view)
+    rule = await topups.get(view.service, view.principal, wallet.wallet_id)
+    shifts = (
+        Shift("Automatic top-up", "on" if rule.enabled else "off", "on" if body.enabled else "off"),
+        Shift("When the vault holds less than", usdc(rule.trigger_below), usdc(body.trigger_below)),
+        Shift("The reserve adds", usdc(rule.topup_amount), usdc(body.topup_amount)),
+    )
+    text = f"{_name(wallet)} holds {usdc(wallet.balance)} USDC."
+    if body.enabled and body.trigger_below is not None and wallet.balance < body.trigger_below:
+        text += " That is less than the new limit: the reserve refills it at once."
+    path = _place(view, "auto-topup")
+    return ask(view, Question("Automatic top-up", text, shifts, "Save the rule", path, _HERE, moves=False))
+
+
+@action(roles=OPERATORS, back=of_vault)
+async def put_topup(view: View) -> str:
+    """Replace the vault's rule for automatic top-ups."""
+    wallet_id, body = view.path("wallet_id"), _rule(view)
+    await once(
+        view,
+        body,
+        TopupRule,
+        lambda _claim: topups.put(view.service, view.principal, wallet_id, body),
+    )
+    return _place(view, "funding", done="topup")
+
+
+def _money(view: View, model: type[Arguments], field: str, **values: str) -> Arguments:
+    """Return the API's body of the amount in a field, under whose name it is refused. Raises InvalidFormError."""
+    given: dict[str, object] = {"amount": view.typed(field).strip(), **values}
+    if "idempotency_key" in model.model_fields:
+        given |= _confirmed(view)
+    try:
+        return validated(model, given)
+    except InvalidFormError as error:
+        if "amount" in error.messages:
+            error.messages = {field: error.messages["amount"]}
+        raise
+
+
+def _confirmed(view: View) -> Mapping[str, object]:
+    """Return what the page that asks for a confirmation adds to a form."""
+    return {
+        "idempotency_key": view.typed("idempotency_key"),
+        "after_restore": view.typed("after_restore") == "true",
+    }
+
+
+def _allocations(view: View) -> FundWallets:
+    """Return the vaults that were given an amount. Raises InvalidFormError with the message at each wrong one."""
+    found, wrong = [], None
+    for name, value in view.form:
+        if not (name.startswith(_AMOUNT_OF) and value.strip()):
+            continue
+        try:
+            found.append(_money(view, Allocation, name, wallet_id=name.removeprefix(_AMOUNT_OF)))
+        except InvalidFormError as error:
+            wrong = wrong or error
+            wrong.messages = {**wrong.messages, **error.messages}
+    if wrong is not None:
+        raise wrong
+    if not found:
+        raise RequestError("invalid_request", "Type an amount next to each vault that is to be funded.")
+    if len(found) > MAX_ALLOCATIONS:
+        raise RequestError("invalid_request", f"One transaction funds at most {MAX_ALLOCATIONS} vaults.")
+    return validated(FundWallets, {"allocations": found, **_confirmed(view)})
+
+
+def _rule(view: View) -> PutTopupRule:
+    """Return the rule that was typed. Raises InvalidFormError and ``invalid_request``."""
+    enabled = view.typed("enabled") == "true"
+    given = {name: view.typed(name).strip() for name in ("trigger_below", "topup_amount")}
+    for name, value in given.items():
+        if enabled and not value:
+            raise RequestError("invalid_request", f"{name}: is required while the rule is on.")
+    return validated(PutTopupRule, {**given, "enabled": enabled, "idempotency_key": view.typed("idempotency_key")})
+
+
+async def _reserve(view: View, needed: int, field: str = "") -> int:
+    """Return what the reserve holds. Raises ``org_insufficient_balance`` if it is known to be less than needed."""
+    org = view.principal.org
+    held = await view.service.db.read(lambda conn: reserve_balance(conn, org))
+    if held < needed:
+        # A deposit may have arrived that we have not seen.
+        await view.service.catch_up()
+        held = await view.service.db.read(lambda conn: reserve_balance(conn, org))
+    if held < needed:
+        says = f"The reserve holds {usdc(held)} USDC, which is less than {usdc(needed)}."
+        raise BusinessError("org_insufficient_balance", f"{field}: {says}" if field else says)
+    return held
+
+
+async def _wallet(view: View, *, living: bool = False) -> WalletRecord:
+    find = wallets.find_living if living else wallets.find
+    return await find(view.service, view.principal.org, view.path("wallet_id"))
+
+
+def _name(wallet: WalletRecord) -> str:
+    return wallet.label or wallet.wallet_id
+
+
+def _place(view: View, name: str, **query: str) -> str:
+    return view.url("vaults", view.path("wallet_id"), name, **query)
+
+
+_VAULT = "/dashboard/vaults/{wallet_id}"
+routes = [
+    Route("/dashboard/funding", show, methods=["GET"]),
+    Route("/dashboard/funding/review", review_many, methods=["POST"]),
+    Route("/dashboard/funding/fund", fund_many, methods=["POST"]),
+    Route(f"{_VAULT}/funding", of_vault, methods=["GET"]),
+    Route(f"{_VAULT}/fund/review", review_fund, methods=["POST"]),
+    Route(f"{_VAULT}/fund", fund, methods=["POST"]),
+    Route(f"{_VAULT}/withdraw/review", review_withdrawal, methods=["POST"]),
+    Route(f"{_VAULT}/withdraw", withdraw, methods=["POST"]),
+    Route(f"{_VAULT}/auto-topup/review", review_topup, methods=["POST"]),
+    Route(f"{_VAULT}/auto-topup", put_topup, methods=["POST"]),
+]

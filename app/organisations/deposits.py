@@ -1,0 +1,63 @@
+"""Where USDC is deposited, and whether that account takes only the USDC that the service works with."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Literal
+
+from solders.pubkey import Pubkey
+from solders.token.state import TokenAccount, TokenAccountState
+
+from app.access.keyring import Principal
+from app.chain.addresses import TOKEN_PROGRAM
+from app.chain.errors import ChainUnavailable, RpcError
+from app.chain.identity import USDC_MINTS
+from app.chain.records import RawAccount
+from app.organisations.models import Organization
+from app.organisations.service import show
+from app.submission.context import Service
+
+#: Seconds that the chain has to answer.
+_PATIENCE = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class DepositAddress:
+    """The organisation with its reserve, what the chain says about that account, and whose token its mint is.
+
+    `state` is `unknown` while the chain cannot be asked. `issuer` is `local` where there is no USDC of Circle.
+    """
+
+    organization: Organization
+    state: Literal["checked", "wrong", "unknown"]
+    issuer: Literal["circle", "other", "local"]
+
+
+async def deposit_address(service: Service, principal: Principal) -> DepositAddress:
+    """Return the reserve's account after a look at the chain. Raises as ``show``."""
+    shown = await show(service, principal)
+    known = USDC_MINTS.get(service.identity.cluster)
+    issuer: Literal["circle", "other", "local"] = "local" if known is None else "other"
+    if known == shown.mint:
+        issuer = "circle"
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            account = await service.chain.account(Pubkey.from_string(shown.reserve_address))
+    except (ChainUnavailable, RpcError, TimeoutError):
+        return DepositAddress(shown, "unknown", issuer)
+    return DepositAddress(shown, "checked" if _takes(service, shown, account) else "wrong", issuer)
+
+
+def _takes(service: Service, shown: Organization, account: RawAccount | None) -> bool:
+    """Return whether the account is the organisation's, holds the service's mint and is not frozen by its issuer."""
+    if account is None or account.owner != TOKEN_PROGRAM:
+        return False
+    try:
+        tokens = TokenAccount.from_bytes(account.data)
+    except ValueError:
+        return False
+    return bool(
+        tokens.mint == service.addresses.mint
+        and str(tokens.mint) == shown.mint
+        and str(tokens.owner) == shown.organization_address
+        and tokens.state == TokenAccountState.Initialized
+    )

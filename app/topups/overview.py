@@ -1,0 +1,78 @@
+"""What the wallets hold, next to the rules that refill them."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+from sqlalchemy import Connection
+
+from app.access.keyring import Principal
+from app.core.errors import BusinessError
+from app.store.fleet import FleetFilter, FleetOrder, Totals, fleet, totals, wallets_by_ids
+from app.store.topups import TopupRecord, topup_rules_of
+from app.store.wallets import WalletRecord
+from app.submission.context import Service
+from app.wallets import service as wallets
+from app.wallets.fleet import PAGE, FleetQuery
+from app.wallets.models import FundWallets
+
+
+class FundingQuery(FleetQuery):
+    """Which wallets, and in which order: those with the least first."""
+
+    sort: FleetOrder = "balance"
+    dir: Annotated[str, Field(pattern="^(asc|desc)$")] = "asc"
+
+
+@dataclass(frozen=True, slots=True)
+class FundedRow:
+    """A wallet, and its rule if it ever had one."""
+
+    wallet: WalletRecord
+    rule: TopupRecord | None
+
+
+@dataclass(frozen=True, slots=True)
+class FundingOverview:
+    """The sums, and one page of the wallets of which there are `count`."""
+
+    totals: Totals
+    rows: list[FundedRow]
+    count: int
+
+
+async def show(service: Service, principal: Principal, query: FundingQuery) -> FundingOverview:
+    """Return the organisation's wallets with their rules: three statements, and one for the sums."""
+    now = service.clock.seen_ms()
+    narrowed = FleetFilter(query.q.strip(), query.status, query.tag)
+
+    def read(conn: Connection) -> FundingOverview:
+        found, count = fleet(
+            conn,
+            principal.org,
+            now,
+            narrowed,
+            query.sort,
+            descending=query.dir == "desc",
+            limit=PAGE,
+            offset=(query.page - 1) * PAGE,
+        )
+        rules = topup_rules_of(conn, [one.wallet_id for one in found])
+        rows = [FundedRow(one, rules.get(one.wallet_id)) for one in found]
+        return FundingOverview(totals(conn, principal.org, now), rows, count)
+
+    return await service.db.read(read, in_thread=True)
+
+
+async def receivers(service: Service, principal: Principal, body: FundWallets) -> list[WalletRecord]:
+    """Return the wallets that are to be funded. Raises ``wallet_not_found`` and ``wallet_archived``."""
+    ids = [one.wallet_id for one in body.allocations]
+    now = service.clock.seen_ms()
+    found = await service.db.read(lambda conn: wallets_by_ids(conn, principal.org, now, ids))
+    for wallet_id in ids:
+        if wallet_id not in found:
+            # It may be one that is pending.
+            found[wallet_id] = await wallets.find(service, principal.org, wallet_id)
+        if found[wallet_id].archived:
+            raise BusinessError("wallet_archived")
+    return [found[one] for one in ids]
