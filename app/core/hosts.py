@@ -1,10 +1,21 @@
-"""Which hosts a request may name, so that a web page reaches no local server by rebinding its own name to it."""
+"""Hosts as clients write them, and which of them a request may name as the service's own.
+
+The latter is checked so that a web page reaches no local server by rebinding its own name to it.
+"""
 
 import ipaddress
+import re
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 Headers = Iterable[tuple[bytes, bytes]]
+
+#: Stands for any host where a host can be given.
+ANY_HOST = "*"
+_LABEL = "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+#: What is written for a host: a name in lower case or an IPv4 address, or `*`.
+HOST_PATTERN = rf"^(\*|{_LABEL}(\.{_LABEL})*)$"
+MAX_HOST = 253
 
 
 class AllowedHosts:
@@ -38,6 +49,21 @@ class AllowedHosts:
         except ValueError:
             return False
         return host in self._names or is_loopback(host)
+
+
+def fault_of_host(text: str) -> str | None:
+    """Return what is wrong with a host that a client wrote; None if a URL can have it, or if it is ``*``."""
+    try:
+        address: str | None = str(ipaddress.ip_address(text))
+    except ValueError:
+        address = None
+    if text == address or (len(text) <= MAX_HOST and re.fullmatch(HOST_PATTERN, text)):
+        return None
+    if address is not None:
+        return f"must be written as {address}"
+    if re.fullmatch(r"[^:]+:[0-9]+", text):
+        return "must be a host without a port: paid requests go to the port of https alone"
+    return "must be a host in lower case, such as api.example.com, or *"
 
 
 def is_loopback(host: str) -> bool:

@@ -6,10 +6,11 @@ from typing import Any
 
 from markupsafe import Markup
 
+from app.core.hosts import ANY_HOST
 from app.core.money import parse_usdc
 from app.core.timestamps import parse_iso_ms
 from app.dashboard.formatting import Words, moment, usdc, words
-from app.policies.models import ANY_HOST, MAX_OPEN_ESCROWS
+from app.policies.models import MAX_OPEN_ESCROWS
 
 LABELS: Mapping[str, str] = {
     "name": "Name",

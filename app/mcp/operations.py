@@ -115,6 +115,8 @@ class Operations:
         }
 
         names = {name for one in document["components"]["schemas"].values() for name in one.get("properties", ())}
+        described = (one for methods in document["paths"].values() for one in methods.values())
+        names |= {one["name"] for each in described for one in each["parameters"] if one["in"] in {"path", "query"}}
         camel = sorted(name for name in names if _snake(name) != name)
         self._camel = re.compile(rf"\b({'|'.join(camel)})\b")
 

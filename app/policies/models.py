@@ -1,17 +1,8 @@
 """Policies: the eight rules as clients write and read them."""
 
-import re
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    WithJsonSchema,
-    model_serializer,
-)
-from pydantic_core import PydanticCustomError
+from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from app.api.fields import (
     Answer,
@@ -29,24 +20,11 @@ from app.api.fields import (
     Violation,
     WalletId,
 )
+from app.api.hosts import Host
 from app.core.actors import Actor
 
-#: Any host.
-ANY_HOST = "*"
-_HOST = r"^(\*|[a-z0-9]([a-z0-9.:-]{0,251}[a-z0-9])?)$"
-
-
-def _host(value: str) -> str:
-    if not re.fullmatch(_HOST, value):
-        raise PydanticCustomError("host", "must be a host in lower case, such as api.example.com, or *")
-    return value
-
-
 #: Hosts that paid requests may go to.
-Hosts = Annotated[
-    list[Annotated[str, AfterValidator(_host), WithJsonSchema({"type": "string", "pattern": _HOST})]],
-    Field(max_length=100),
-]
+Hosts = Annotated[list[Host], Field(max_length=100)]
 #: Entries that an on-chain allowlist may hold.
 MAX_RECIPIENTS = 1_000
 #: Escrows that a wallet may have open where its policy sets no lower limit.

@@ -1,19 +1,21 @@
 """Transactions: confirmed ones from the chain, pending, blocked and failed ones from the service's attempts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from itertools import product
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Connection, and_, bindparam, literal_column, select, true
+from sqlalchemy import Column, ColumnElement, Connection, and_, bindparam, literal_column, or_, select, true
 
+from app.core.hosts import ANY_HOST
 from app.core.pages import RecordPage
 from app.core.transaction_types import STATUSES, TYPES, TransactionStatus, TransactionType
 from app.store.paging import Listing, fetch_page, listing, unindexed
 from app.store.read_tables import RECIPIENT_GIVEN
 from app.store.read_tables import transactions as table
 from app.store.records import fetch_one
+from app.store.x402 import payloads
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,10 @@ class TransactionRecord:
 
 @dataclass(frozen=True, slots=True)
 class TransactionFilter:
-    """Narrows a list of transactions. `start` is inclusive, `end` exclusive, in Unix milliseconds."""
+    """Narrows a list of transactions. `start` is inclusive, `end` exclusive, in Unix milliseconds.
+
+    `x402_host` is whose resources were paid for by x402: a host, or `*` for any.
+    """
 
     wallet_id: str | None = None
     status: str | None = None
@@ -51,6 +56,7 @@ class TransactionFilter:
     recipient: str | None = None
     start: int | None = None
     end: int | None = None
+    x402_host: str | None = None
 
 
 _RENAMED = {"tx_signature": "signature", "on_chain_slot": "slot"}
@@ -58,6 +64,7 @@ _COLUMNS = [table.c[_RENAMED.get(field.name, field.name)].label(field.name) for 
 # Built once: building a statement takes longer than executing it.
 _BY_ID = select(*_COLUMNS).where(table.c.tx_id == bindparam("tx_id"), table.c.org == bindparam("org"))
 _FILTERS = [field.name for field in fields(TransactionFilter)]
+_RECIPIENT_COLUMNS = ("recipient_address", "recipient")
 _PERIOD = {
     "start": table.c.timestamp >= bindparam("start"),
     "end": table.c.timestamp < bindparam("end"),
@@ -85,7 +92,8 @@ def transactions(
     """Return the organisation's transactions, newest first. Raises `InvalidCursorError`."""
     wanted = narrowed or TransactionFilter()
     values = {name: value for name in _FILTERS if (value := getattr(wanted, name)) is not None}
-    chosen = _listing(frozenset(values))
+    given = frozenset(values)
+    chosen = _listing(given) if wanted.x402_host is None else _paid_for(given, any_host=wanted.x402_host == ANY_HOST)
     return fetch_page(connection, TransactionRecord, chosen, {"org": org, **values}, limit=limit, cursor=cursor)
 
 
@@ -106,6 +114,36 @@ def _listing(given: frozenset[str]) -> Listing:
         recipients = _RECIPIENT if "recipient" in given else (true(),)
         either = [and_(*conditions) for conditions in product(recipients, of_status, of_type)]
     return listing(query, time=table.c.timestamp, key=table.c.tx_id, either=either)
+
+
+@cache
+def _paid_for(given: frozenset[str], *, any_host: bool) -> Listing:
+    """Return the list of payments for resources, for these members of the filter.
+
+    It is read from the payloads, which have the same ids and times. What else the filter says is checked row by row:
+    all are payments, and most of them are confirmed.
+    """
+    scope = "wallet_id" if "wallet_id" in given else "org"
+    ordered = {"timestamp": payloads.c.created_at, "tx_id": payloads.c.tx_id}
+    columns = [ordered[one.name].label(one.name) if one.name in ordered else one for one in _COLUMNS]
+    query = (
+        select(*columns)
+        .join_from(payloads, table, table.c.tx_id == payloads.c.tx_id)
+        .where(payloads.c[scope] == bindparam(scope))
+    )
+    if scope == "wallet_id":
+        query = query.where(unindexed(payloads.c.org) == bindparam("org"))
+    if not any_host:
+        query = query.where(payloads.c.host == bindparam("x402_host"))
+    for name in given & {"status", "type"}:
+        query = query.where(unindexed(table.c[name]) == bindparam(name))
+    if "recipient" in given:
+        query = query.where(or_(*(unindexed(table.c[name]) == bindparam("recipient") for name in _RECIPIENT_COLUMNS)))
+    if "start" in given:
+        query = query.where(payloads.c.created_at >= bindparam("start"))
+    if "end" in given:
+        query = query.where(payloads.c.created_at < bindparam("end"))
+    return replace(listing(query, time=payloads.c.created_at, key=payloads.c.tx_id), time=table.c.timestamp.name)
 
 
 def _each(column: Column[Any], values: Sequence[str], given: frozenset[str]) -> list[ColumnElement[bool]]:

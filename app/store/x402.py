@@ -27,7 +27,9 @@ payloads = Table(
     metadata,
     Column("tx_id", String, primary_key=True, comment="of the attempt"),
     Column("org", String, nullable=False),
+    Column("wallet_id", String, nullable=False),
     Column("url", String, nullable=False),
+    Column("host", String, nullable=False, comment="of the URL, to find payments by"),
     Column("scheme", String, nullable=False),
     Column("network", String, nullable=False),
     Column("pay_to", String, nullable=False),
@@ -39,7 +41,11 @@ payloads = Table(
     Column("created_at", BigInteger, nullable=False),
     Column("closed_at", BigInteger, comment="when its end was dealt with"),
     Index("x402_payloads_open", "closed_at", "created_at"),
-    Index("x402_payloads_by_org", "org", "created_at"),
+    # A payload is as old as its transaction, so lists of transactions read these in their order.
+    Index("x402_payloads_by_org", "org", "created_at", "tx_id"),
+    Index("x402_payloads_by_host", "org", "host", "created_at", "tx_id"),
+    Index("x402_payloads_by_wallet", "wallet_id", "created_at", "tx_id"),
+    Index("x402_payloads_by_wallet_host", "wallet_id", "host", "created_at", "tx_id"),
 )
 
 facilitators = Table(
@@ -61,7 +67,9 @@ class Payload:
 
     tx_id: str
     org: str
+    wallet_id: str
     url: str
+    host: str
     scheme: str
     network: str
     pay_to: str

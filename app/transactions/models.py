@@ -19,6 +19,7 @@ from app.api.fields import (
     Violation,
     WalletId,
 )
+from app.api.hosts import Host
 from app.core.transaction_types import TransactionStatus, TransactionType
 
 
@@ -29,6 +30,7 @@ class ListWalletTransactions(Page):
     type: TransactionType | None = None
     from_: Annotated[Moment | None, Field(alias="from")] = None
     to: End | None = None
+    x402_host: Host | None = None
 
 
 class ListTransactions(ListWalletTransactions):

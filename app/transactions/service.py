@@ -55,6 +55,7 @@ async def page(
         recipient=None if recipient is None else await _stored(service, principal.org, recipient),
         start=query.from_,
         end=query.to,
+        x402_host=query.x402_host,
     )
 
     def read(conn: Connection) -> tuple[RecordPage[TransactionRecord], dict[str, Payload]]:

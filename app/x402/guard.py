@@ -6,8 +6,7 @@ from collections.abc import Collection, Mapping
 import httpx
 
 from app.core.errors import BusinessError, RequestError
-from app.core.hosts import is_loopback
-from app.policies.models import ANY_HOST
+from app.core.hosts import ANY_HOST, is_loopback
 from app.webhooks.urls import UrlRules
 
 #: What a client may send along. Others could carry credentials or change how the request is read.
@@ -46,7 +45,7 @@ class RequestGuard:
         """
         self._rules.check(text)
         url = httpx.URL(text)
-        host = _host(url)
+        host = host_of(url)
         if is_loopback(host):
             if (url.port or {"http": 80, "https": 443}[url.scheme]) in self._own_ports:
                 raise RequestError("invalid_request", "url: must not lead to this service or its chain.")
@@ -78,7 +77,8 @@ class RequestGuard:
         return found
 
 
-def _host(url: httpx.URL) -> str:
+def host_of(url: httpx.URL) -> str:
+    """Return the host of a URL as policies list it: in lower case, an address in its usual form."""
     host = url.raw_host.decode("ascii").rstrip(".").lower()
     try:
         return str(ipaddress.ip_address(host))
@@ -89,4 +89,4 @@ def _host(url: httpx.URL) -> str:
 def origin_of(url: httpx.URL) -> str:
     """Return scheme, host and port of a URL."""
     port = f":{url.port}" if url.port else ""
-    return f"{url.scheme}://{_host(url)}{port}"
+    return f"{url.scheme}://{host_of(url)}{port}"

@@ -2,7 +2,8 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import BeforeValidator, Field, StringConstraints
+from pydantic_core import PydanticCustomError
 
 from app.api.fields import Amount, Answer, Body, IdempotencyKey, Identifier, Time, Usdc, WalletId
 from app.payments.models import RuleVerdict
@@ -12,8 +13,23 @@ Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"]
 Encoding = Literal["text", "base64"]
 ResourceUrl = Annotated[str, StringConstraints(min_length=1, max_length=2_048)]
 RequestHeaders = Annotated[dict[str, str], Field(max_length=16)]
+_MOST_TERMS = 32_768
 #: Less than a request's whole body may have.
 Content = Annotated[str, StringConstraints(max_length=49_152)]
+
+
+def _terms(value: object) -> object:
+    """Check what the union below would refuse in words of its types."""
+    if not isinstance(value, str | dict):
+        raise PydanticCustomError("terms", "must be the value of the header PAYMENT-REQUIRED, or an object")
+    if isinstance(value, str) and not 0 < len(value) <= _MOST_TERMS:
+        raise PydanticCustomError("terms", f"must have 1 to {_MOST_TERMS} characters")
+    return value
+
+
+Terms = Annotated[
+    Annotated[str, StringConstraints(min_length=1, max_length=_MOST_TERMS)] | dict[str, Any], BeforeValidator(_terms)
+]
 
 
 class QuotePaidResource(Body):
@@ -37,12 +53,13 @@ class FetchPaidResource(QuotePaidResource):
 class PayOffer(Body):
     """Body of a payment for a request that the client makes itself. `paymentRequired` is the answer 402 it got.
 
-    It is the value of the header PAYMENT-REQUIRED, or the body of version 1 as an object.
+    It is the value of the header PAYMENT-REQUIRED, or an object: the body of version 1, or the result or error with
+    which an MCP server answers a call of a paid tool.
     """
 
     wallet_id: Identifier
     url: ResourceUrl
-    payment_required: Annotated[str, StringConstraints(min_length=1, max_length=32_768)] | dict[str, Any]
+    payment_required: Terms
     max_amount: Amount
     idempotency_key: IdempotencyKey | None = None
 
@@ -67,11 +84,12 @@ class FetchedResource(Answer):
 class HandedOut(Answer):
     """A payment to send along: the name and the value of a header, and the transaction that it will be.
 
-    Version 2's value goes into MCP's `_meta["x402/payment"]` decoded.
+    `payload` is the same for a call of a paid tool: it goes into MCP's `_meta["x402/payment"]`.
     """
 
     header_name: str
     header_value: str
+    payload: dict[str, Any]
     expires_at: Time
     payment: Transaction
 

@@ -99,6 +99,31 @@ def read_demand(header: str | None, body: bytes) -> Demand:
     return demand_of(content)
 
 
+def demand_given(given: str | Json) -> Demand:
+    """Read an answer 402 as a client passes it on: a header, a body, or what an MCP server answers to a call.
+
+    Raises ``x402_invalid_terms``.
+    """
+    return read_demand(given, b"") if isinstance(given, str) else demand_of(_unwrapped(given))
+
+
+def _unwrapped(answer: Json) -> Any:
+    """Return the terms in the result of a paid tool, or in MCP's error 402; anything else as it is."""
+    if "accepts" in answer:
+        return answer
+    if answer.get("code") == 402:
+        return answer.get("data")
+    structured, content = answer.get("structuredContent"), answer.get("content")
+    if isinstance(structured, dict) and "accepts" in structured:
+        return structured
+    if isinstance(content, list) and content and isinstance(content[0], dict):
+        try:
+            return json.loads(str(content[0].get("text")))
+        except (ValueError, RecursionError):
+            raise _invalid("they are no JSON") from None
+    return answer
+
+
 def demand_of(content: Any) -> Demand:
     """Read the content of an answer 402. Raises ``x402_invalid_terms``."""
     if not isinstance(content, dict) or not isinstance(content.get("accepts"), list):

@@ -12,10 +12,10 @@ from sqlalchemy import Connection
 from app.access.auth import session_key
 from app.access.keyring import Principal
 from app.core.errors import BusinessError, RequestError
+from app.core.hosts import ANY_HOST
 from app.payments.service import PAY
 from app.payments.spending import Spending, hand_out
 from app.policies import service as policies
-from app.policies.models import ANY_HOST
 from app.policies.terms import with_recipients
 from app.recipients.domains import normalise
 from app.recipients.service import parse_address, resolve
@@ -28,7 +28,7 @@ from app.submission.plan import Outcome, Plan
 from app.submission.refusals import invalid_recipient
 from app.wallets import service as wallets
 from app.x402.fetching import ResourceRequest
-from app.x402.guard import RequestGuard
+from app.x402.guard import RequestGuard, host_of
 from app.x402.instructions import EVENT_INSTRUCTION, settled_by_others
 from app.x402.models import QuotePaidResource
 from app.x402.offers import SCHEME, Network, Offer
@@ -130,7 +130,6 @@ async def pay(
     payer: Payer, claim: Claim, offer: Offer, url: str, gone: Gone, *, fetched: bool
 ) -> tuple[Payload, Outcome]:
     """Sign and store a payment of an offer, which others send. Raises what a payment raises."""
-    org = payer.wallet.org
     spending = await payer.spending(offer, gone)
     stored: list[Payload] = []
 
@@ -139,8 +138,10 @@ async def pay(
             assert made.raw is not None
             payload = Payload(
                 tx_id=made.tx_id,
-                org=org,
+                org=payer.wallet.org,
+                wallet_id=payer.wallet.wallet_id,
                 url=url,
+                host=host_of(httpx.URL(url)),
                 scheme=SCHEME,
                 network=offer.network,
                 pay_to=offer.pay_to,

@@ -26,6 +26,12 @@ def header_of(offer: Offer, transaction: bytes, key: str) -> str:
     return base64.b64encode(json.dumps(content, separators=(",", ":")).encode()).decode()
 
 
+def content_of(header: str) -> Json:
+    """Return the payment in the value of its header."""
+    content: Json = json.loads(base64.b64decode(header))
+    return content
+
+
 def _identified(declared: object, key: str) -> Json:
     """Return the extension `payment-identifier` with the payment's key, or what is derived from it if it is no id."""
     extension = dict(declared) if isinstance(declared, dict) else {}

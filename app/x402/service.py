@@ -26,9 +26,9 @@ from app.x402.models import (
     Quote,
     QuotePaidResource,
 )
-from app.x402.offers import Offer, choose, demand_of, read_demand
+from app.x402.offers import Offer, choose, demand_given
 from app.x402.paying import Gone, Payer, earlier, pay, request_of
-from app.x402.payload import HEADERS
+from app.x402.payload import HEADERS, content_of
 
 
 async def quote(service: Service, principal: Principal, body: QuotePaidResource, token: str | None) -> Quote:
@@ -115,12 +115,7 @@ async def pay_offer(
     if paid is None:
         payer = await Payer.of(service, principal, body.wallet_id, token)
         url = await payer.url(body.url)
-        demand = (
-            demand_of(body.payment_required)
-            if isinstance(body.payment_required, dict)
-            else read_demand(body.payment_required, b"")
-        )
-        offer = choose(demand, payer.network(), body.max_amount)
+        offer = choose(demand_given(body.payment_required), payer.network(), body.max_amount)
         await payer.check_domain(url, offer)
         if await known(payer, url, offer) is False:
             raise BusinessError("x402_wallet_not_supported", UNSUPPORTED)
@@ -132,6 +127,7 @@ async def pay_offer(
     return HandedOut(
         header_name=HEADERS[payload.version],
         header_value=payload.header,
+        payload=content_of(payload.header),
         expires_at=iso(until),
         payment=payment,
     )

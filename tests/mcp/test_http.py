@@ -189,6 +189,7 @@ async def test_payment_after_a_restore_asks_whether_it_was_made(
         ("list_transactions", {"limit": "2"}, "limit: must be an integer"),
         ("list_transactions", {"limit": True}, "limit: must be an integer"),
         ("list_transactions", {"cursor": 5}, "cursor: must be a string"),
+        ("list_transactions", {"x402_host": "a.example:80"}, "x402_host: must be a host without a port"),
         ("create_escrow", {"amount": "1", "task_description": "x"}, "to_wallet"),
         ("get_transaction", {}, "tx_id"),
         ("get_transaction", {"tx_id": "../keys"}, "no object with this id"),

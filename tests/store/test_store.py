@@ -34,6 +34,7 @@ from app.store.state_tables import setting_values
 from app.store.transactions import TransactionFilter, transaction, transactions
 from app.store.values import get_value, put_value
 from app.store.wallets import WalletDetails, insert_wallet_details, wallets
+from app.store.x402 import payloads
 from app.transactions.models import Transaction
 
 ORG, OTHER = "org-1", "org-2"
@@ -424,6 +425,28 @@ def test_lists_use_the_indexes_of_their_filter_and_in_their_order(
     assert len([plan for plan in _plans(db, found) if "TEMP B-TREE" in plan]) == 0
 
 
+def test_list_of_payments_for_resources_reads_hardly_more_than_a_page(db: Database) -> None:
+    def crowd(connection: Connection, numbers: range) -> None:
+        for n in numbers:
+            base = {"org": ORG, "wallet_id": f"wal_{n % 2}", "tx_id": f"tx_{n:06}"}
+            row = {"amount": 1, "policy_triggered": False, "type": "payment", "status": "confirmed", "timestamp": n}
+            connection.execute(insert(rows), [base | row])
+            paid = {"url": "u", "scheme": "exact", "network": "n", "pay_to": "p", "facilitator": "f", "version": 2}
+            paid |= {"host": f"{n % 3}.example", "header": "h", "fetched": True, "created_at": n}
+            connection.execute(insert(payloads), [base | paid])
+
+    def steps(narrowed: TransactionFilter) -> int:
+        return _steps(db, lambda c: transactions(c, ORG, narrowed), found=20)
+
+    wallets = (None, "wal_1")
+    filters = [TransactionFilter(x402_host=host, wallet_id=one) for host in ("*", "1.example") for one in wallets]
+    db.write_now(lambda c: crowd(c, range(120)))
+    among_few = [steps(one) for one in filters]
+    db.write_now(lambda c: crowd(c, range(120, 1200)))
+
+    assert [steps(one) < 1.5 * few for one, few in zip(filters, among_few, strict=True)] == [True] * 4
+
+
 def _combinations(names: Sequence[str]) -> list[tuple[str, ...]]:
     return [some for count in range(1, len(names) + 1) for some in combinations(names, count)]
 
@@ -481,8 +504,8 @@ def test_no_filters_scan_events_that_match_all_but_one_of_them(db: Database, giv
     assert _steps(db, lambda c: feed(c, ORG, narrowed)) < 1.5 * among_few
 
 
-def _steps(db: Database, read: Callable[[Connection], RecordPage[Any]]) -> int:
-    """How many instructions SQLite's virtual machine runs to find that there is nothing."""
+def _steps(db: Database, read: Callable[[Connection], RecordPage[Any]], *, found: int = 0) -> int:
+    """How many instructions SQLite's virtual machine runs to find this many rows."""
     count = 0
 
     def step() -> None:
@@ -492,11 +515,11 @@ def _steps(db: Database, read: Callable[[Connection], RecordPage[Any]]) -> int:
     def counted(connection: Connection) -> RecordPage[Any]:
         driver: Any = connection.connection.dbapi_connection
         driver.set_progress_handler(step, 1)
-        found = read(connection)
+        page = read(connection)
         driver.set_progress_handler(None, 1)
-        return found
+        return page
 
-    assert db.read_now(counted).data == []
+    assert len(db.read_now(counted).data) == found
     return count
 
 

@@ -586,7 +586,9 @@ CREATE TABLE audit_heads (
 CREATE TABLE x402_payloads (
     tx_id VARCHAR NOT NULL,
     org VARCHAR NOT NULL,
+    wallet_id VARCHAR NOT NULL,
     url VARCHAR NOT NULL,
+    host VARCHAR NOT NULL,
     scheme VARCHAR NOT NULL,
     network VARCHAR NOT NULL,
     pay_to VARCHAR NOT NULL,
@@ -599,7 +601,10 @@ CREATE TABLE x402_payloads (
     closed_at BIGINT,
     PRIMARY KEY (tx_id)
 );
-CREATE INDEX x402_payloads_by_org ON x402_payloads (org, created_at);
+CREATE INDEX x402_payloads_by_host ON x402_payloads (org, host, created_at, tx_id);
+CREATE INDEX x402_payloads_by_org ON x402_payloads (org, created_at, tx_id);
+CREATE INDEX x402_payloads_by_wallet ON x402_payloads (wallet_id, created_at, tx_id);
+CREATE INDEX x402_payloads_by_wallet_host ON x402_payloads (wallet_id, host, created_at, tx_id);
 CREATE INDEX x402_payloads_open ON x402_payloads (closed_at, created_at);
 
 CREATE TABLE x402_facilitators (
