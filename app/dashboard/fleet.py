@@ -1,5 +1,6 @@
 """The fleet: what every agent holds and spends, and the brakes for some of them or all."""
 
+import asyncio
 from collections.abc import Callable
 
 from starlette.responses import Response
@@ -7,7 +8,7 @@ from starlette.routing import Route
 
 from app.access.auth import ADMINS, OPERATORS, READERS
 from app.api.forms import InvalidFormError
-from app.core.errors import RequestError
+from app.core.errors import ApiError, RequestError
 from app.dashboard.pages import View, action, page
 from app.organisations import pausing
 from app.organisations.models import PauseOrganisation
@@ -50,14 +51,30 @@ def addresses(view: View, query: FleetQuery, *path: str) -> Callable[..., str]:
 
 @action(roles=OPERATORS, back=show)
 async def freeze_selected(view: View) -> str:
-    """Freeze the selected vaults."""
-    chosen = view.chosen("wallet_id")
+    """Freeze the selected vaults, each at once: one that cannot be frozen holds up no other.
+
+    If any is not frozen, the error says of each what became of it.
+    """
+    chosen = list(dict.fromkeys(view.chosen("wallet_id")))
     if not chosen:
         raise RequestError("invalid_request", "Select the vaults to freeze.")
+    ended = await asyncio.gather(*(_freeze(view, one) for one in chosen))
+    refused = [error for error in ended if error is not None]
+    if not refused:
+        return view.url(done="frozen-selected")
+    # Doubt whether a vault is frozen outweighs that another one does not exist.
+    worst = max(refused, key=lambda error: error.status)
+    said = (f"{one}: {'Frozen.' if error is None else error.message}" for one, error in zip(chosen, ended, strict=True))
+    raise type(worst)(worst.code, " ".join(said), headers=worst.headers)
+
+
+async def _freeze(view: View, wallet_id: str) -> ApiError | None:
     body = UpdateWallet(status="frozen")
-    for wallet_id in chosen:
+    try:
         await wallets.update(view.service, view.principal, Claim(view.service.db), wallet_id, body)
-    return view.url(done="frozen-selected")
+    except ApiError as error:
+        return error
+    return None
 
 
 @action(roles=OPERATORS, back=show)

@@ -137,7 +137,8 @@ async def test_policy_bounds_the_open_escrows_of_a_wallet(world: ServiceWorld, s
     paying = await agent(world, policy["policy_id"])
     first = await paying.lock(receiving, "0.01")
 
-    error_of(await paying.call("POST", A2A, terms(paying, receiving, "0.01")), 422, "too_many_escrows")
+    refused = error_of(await paying.call("POST", A2A, terms(paying, receiving, "0.01")), 422, "too_many_escrows")
+    assert "`maxOpenEscrows`" in refused["message"]
 
     await receiving.ok("POST", of(first, "complete"), shows_output())
     assert (await paying.lock(receiving, "0.01"))["status"] == "locked"

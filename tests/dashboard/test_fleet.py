@@ -104,6 +104,20 @@ async def test_bulk_freeze_of_another_organisations_vault_is_refused(own_world: 
     assert (await own_world.ok("GET", f"/v1/wallets/{wallet['wallet_id']}"))["status"] == "active"
 
 
+async def test_bulk_freeze_stops_for_no_unknown_vault_and_tells_of_each(own_world: ServiceWorld) -> None:
+    known = [(await own_world.wallet())["wallet_id"] for _ in range(2)]
+    unknown = "wal_1111111111111111111111"
+    crafted = Crafted(own_world, sign_in(own_world, "operator"))
+
+    answer = await crafted.post("/dashboard/freeze", {"wallet_id": [known[0], unknown, known[1], known[0]]})
+
+    assert answer.status_code == 404
+    for wallet_id in known:
+        assert (await own_world.ok("GET", f"/v1/wallets/{wallet_id}"))["status"] == "frozen"
+        assert answer.text.count(f"{wallet_id}: Frozen.") == 1
+    assert f"{unknown}: The organisation has no wallet with this id." in answer.text
+
+
 async def test_all_is_paused_at_once_and_resumed_after_a_step_up(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, payee = await world.wallet(), await world.payee()
