@@ -24,6 +24,11 @@ def compiler() -> Path:
     return _packages("typescript") / ".bin/tsc"
 
 
+def x402_packages() -> Path:
+    """Return the packages of `tests/clients/x402`: x402, the MCP SDK and its inspector, what `examples` need."""
+    return _packages("x402")
+
+
 def _packages(name: str) -> Path:
     modules = _CLIENTS / name / "node_modules"
     if shutil.which("node") is None or not modules.exists():

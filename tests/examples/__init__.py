@@ -1,0 +1,1 @@
+"""The examples for strangers, run as their README says."""
