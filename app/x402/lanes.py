@@ -10,7 +10,7 @@ from app.store.x402 import known_facilitator, put_facilitator
 from app.x402.fetching import Fetcher, Resource, ResourceRequest
 from app.x402.guard import origin_of
 from app.x402.instructions import settled_by_others
-from app.x402.offers import REQUIRED_HEADER, Demand, Offer, read_demand
+from app.x402.offers import REQUIRED_HEADER, Demand, Offer, read_demand, refusal_in
 from app.x402.paying import Payer
 from app.x402.payload import HEADERS, header_of
 
@@ -49,7 +49,7 @@ async def try_out(payer: Payer, asked: ResourceRequest, offer: Offer) -> Resourc
         answer = await service.part(Fetcher).fetch(asked, owner=payer.principal.org, payment=header)
         if answer.status != 402:
             return answer
-        said = demand_in(answer).error or ""
+        said = refusal_in(answer.headers) or demand_in(answer).error or ""
         accepts = True if _TAKEN in said else False if any(one in said for one in _NOT_TAKEN) else None
         if accepts is None:
             message = f"The resource's facilitator refuses the payment: {said[:200]}"

@@ -20,6 +20,8 @@ Json = dict[str, Any]
 SCHEME = "exact"
 #: Header of version 2's answer 402; version 1 has the same in the body.
 REQUIRED_HEADER = "payment-required"
+#: Header of what became of a payment.
+RESPONSE_HEADER = "payment-response"
 _U64 = 2**64
 _MAX_MEMO = 256
 #: Bytes of a header that is read at all.
@@ -139,6 +141,19 @@ def demand_of(content: Any) -> Demand:
         place = ".".join(str(part) for part in error.errors()[0]["loc"])
         raise _invalid(f"{place} is missing or malformed") from None
     raise _invalid("x402Version must be 1 or 2")
+
+
+def refusal_in(headers: Mapping[str, str]) -> str | None:
+    """Return why a settlement failed, if the answer says so.
+
+    A resource that charges before it works answers a payment that does not settle in this way, without its terms.
+    """
+    try:
+        content = json.loads(base64.b64decode(headers.get(RESPONSE_HEADER, ""), validate=True))
+    except (binascii.Error, ValueError, RecursionError):
+        return None
+    reason = content.get("errorReason") if isinstance(content, dict) else None
+    return reason if isinstance(reason, str) else None
 
 
 def choose(demand: Demand, network: Network, most: int) -> Offer:

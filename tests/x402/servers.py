@@ -1,5 +1,6 @@
 """The public packages' facilitator and a paid resource, as processes of Node."""
 
+import base64
 import contextlib
 import json
 import socket
@@ -7,8 +8,17 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from solders.keypair import Keypair
+from solders.transaction import VersionedTransaction
 
 from tests.support import node
+
+
+def settled(header: str, facilitator: Keypair) -> VersionedTransaction:
+    """The transaction in a payment's header, signed by the facilitator as well."""
+    raw = base64.b64decode(json.loads(base64.b64decode(header))["payload"]["transaction"])
+    transaction = VersionedTransaction.from_bytes(raw)
+    signature = facilitator.sign_message(bytes(raw[1 + 64 * raw[0] :]))
+    return VersionedTransaction.populate(transaction.message, [signature, *transaction.signatures[1:]])
 
 
 def free_port() -> int:

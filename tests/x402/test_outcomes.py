@@ -15,6 +15,7 @@ from app.x402.watch import PAID_WITHOUT_RESOURCE, PayloadWatch
 from tests.support.http import site
 from tests.support.service_world import Json, error_of
 from tests.x402.conftest import Market
+from tests.x402.servers import settled
 from tests.x402.test_hostile import demanding, offer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -28,12 +29,7 @@ async def _watch(market: Market) -> PayloadWatch:
 
 
 def _settled(market: Market, header: str) -> bytes:
-    """The transaction in a payment's header, signed by the facilitator as well."""
-    raw = base64.b64decode(json.loads(base64.b64decode(header))["payload"]["transaction"])
-    transaction = VersionedTransaction.from_bytes(raw)
-    message = bytes(raw[1 + 64 * raw[0] :])
-    signature = market.facilitator.sign_message(message)
-    return bytes(VersionedTransaction.populate(transaction.message, [signature, *transaction.signatures[1:]]))
+    return bytes(settled(header, market.facilitator))
 
 
 async def test_payment_that_is_never_sent_fails_when_its_blockhash_has_expired(own_market: Market) -> None:
