@@ -1,5 +1,6 @@
 """Payments that the program judges as they settle, against the public packages' facilitator and resource."""
 
+import asyncio
 import json
 
 import pytest
@@ -87,3 +88,23 @@ async def test_quote_tells_price_recipient_and_verdict_without_paying(market: Ma
     [broken] = [rule for rule in told["rules"] if not rule["passed"]]
     assert broken["rule"] == "max_per_tx"
     assert await market.received() == before
+
+
+async def test_paid_request_asks_the_chain_at_most_three_times(market: Market, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given a facilitator that is known, and the tasks that follow the chain whether or not somebody pays
+    buyer, asked = await market.buyer(), list[str]()
+    mine, others = asyncio.current_task(), asyncio.all_tasks()
+
+    def note(method: str) -> None:
+        task = asyncio.current_task()
+        if task is mine or task not in others:
+            asked.append(method)
+
+    async with market.shop() as shop:
+        await buyer.fetch(f"{shop}/weather")
+        monkeypatch.setattr(market.world.line, "hold", note)
+        bought = await buyer.fetch(f"{shop}/weather")
+
+    assert bought["payment"]["status"] == "confirmed"
+    assert "simulateTransaction" in asked
+    assert len(asked) <= 3, asked
