@@ -66,6 +66,10 @@ class Addresses:
         """Return the address of one version of a policy's allowlist."""
         return _derive(self.program_id, b"allowlist", bytes(policy), version.to_bytes(8, "little"))
 
+    def budget(self, org: Pubkey, key: bytes) -> Pubkey:
+        """Return the address of the budget with this 16-byte key."""
+        return _derive(self.program_id, b"budget", bytes(org), key)
+
     def vault(self, org: Pubkey, agent_id: str) -> Pubkey:
         """Return the address of the agent's vault, which its payers and payees see."""
         return _derive(self.program_id, b"vault", bytes(org), agent_hash(agent_id))

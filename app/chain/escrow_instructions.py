@@ -26,12 +26,16 @@ def output_commitment(expected_output: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class OpenEscrow:
-    """An escrow's address and parties; `payer` gets the rent of its accounts."""
+    """An escrow's address and parties; `payer` gets the rent of its accounts.
+
+    `budget` is the one that it was charged to, if its vault had one then; the vault's may be another now.
+    """
 
     address: Pubkey
     vault: Pubkey
     receiver: Pubkey
     payer: Pubkey
+    budget: Pubkey | None = None
 
 
 class EscrowInstructions(Builder):
@@ -57,6 +61,7 @@ class EscrowInstructions(Builder):
         co_signer: Pubkey | None = None,
         approval: Pubkey | None = None,
         approval_rent_receiver: Pubkey | None = None,
+        budget: Pubkey | None = None,
     ) -> Instruction:
         """Lock money of the vault for the receiver; `counter` is the vault's `escrow_counter`.
 
@@ -90,6 +95,7 @@ class EscrowInstructions(Builder):
             co_signer=co_signer,
             approval=approval,
             approval_rent_receiver=approval_rent_receiver,
+            budget=budget,
         )
 
     def complete_escrow(
@@ -174,6 +180,7 @@ class EscrowInstructions(Builder):
             associated_token_program=ASSOCIATED_TOKEN_PROGRAM if releases else None,
             system_program=SYSTEM_PROGRAM if releases else None,
             instructions=instructions,
+            budget=escrow.budget,
         )
 
 

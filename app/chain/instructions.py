@@ -7,6 +7,7 @@ from solders.instruction import AccountMeta, Instruction
 from solders.pubkey import Pubkey
 
 from app.chain.addresses import ASSOCIATED_TOKEN_PROGRAM, SYSTEM_PROGRAM, agent_hash, domain_digest, org_hash
+from app.chain.budget_instructions import BudgetInstructions
 from app.chain.escrow_instructions import EscrowInstructions
 from app.chain.payment_instructions import PaymentInstructions
 from app.chain.policy_instructions import PolicyInstructions
@@ -35,7 +36,7 @@ _ORG_CHANGES = (
 _CREATE_IDEMPOTENT = b"\x01"
 
 
-class Instructions(PolicyInstructions, PaymentInstructions, EscrowInstructions):
+class Instructions(PolicyInstructions, BudgetInstructions, PaymentInstructions, EscrowInstructions):
     """Builds the instructions for one organisation. Amounts are micro-USDC, times Unix seconds.
 
     Every method raises `idl.codec.CodecError` for a value that does not fit its field.
@@ -158,14 +159,17 @@ class Instructions(PolicyInstructions, PaymentInstructions, EscrowInstructions):
         args = {"action": action, "expected_sequence": expected_sequence}
         return self._build("freeze_wallet", args, signer=signer, vault=vault, policy=policy)
 
-    def close_wallet(self, *, operator: Pubkey, vault: Pubkey, policy: Pubkey, rent_receiver: Pubkey) -> Instruction:
-        """Archive an empty vault; the freed rent goes to `rent_receiver`, who paid it."""
+    def close_wallet(
+        self, *, operator: Pubkey, vault: Pubkey, policy: Pubkey, rent_receiver: Pubkey, budget: Pubkey | None = None
+    ) -> Instruction:
+        """Archive an empty vault, which leaves its budget; the freed rent goes to `rent_receiver`, who paid it."""
         return self._build(
             "close_wallet",
             {},
             operator=operator,
             vault=vault,
             policy=policy,
+            budget=budget,
             vault_tokens=self._addresses.token_account(vault),
             rent_receiver=rent_receiver,
         )

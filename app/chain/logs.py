@@ -13,17 +13,16 @@ from dataclasses import dataclass
 
 from solders.pubkey import Pubkey
 
-from app.chain.rules import RULES
+from app.chain.rules import RULE_ERRORS, RULES
 from idl.codec import Codec, CodecError
-
-FIRST_ERROR_CODE = 6000
-"""The error code of rule 0. Each rule's error code is this plus the rule's code."""
 
 # An address, because any program may write `Program log: success`, which is not the runtime's own line.
 _ADDRESS = "([1-9A-HJ-NP-Za-km-z]{32,44})"
 _INVOKE = re.compile(rf"Program {_ADDRESS} invoke \[([0-9]+)\]")
 _SUCCESS = re.compile(rf"Program {_ADDRESS} success")
 _FAILED = re.compile(rf"Program {_ADDRESS} failed: (.*)", re.DOTALL)
+_HEXADECIMAL = re.compile("0x[0-9a-f]+")
+_CUSTOM_ERROR = "custom program error: "
 _DATA = "Program data: "
 _CUT = "Log truncated"
 
@@ -71,7 +70,7 @@ def policy_violation(logs: Sequence[str], codec: Codec) -> LoggedViolation | Non
             if not frames or frames.pop() != match[1]:
                 return None
             if not frames:
-                return found if match[1] == program and _fails_with(match[2], found) else None
+                return found if match[1] == program and _fails_with(match[2], found, codec) else None
         elif frames == [program] and line.startswith(_DATA):
             found = _violation(line.removeprefix(_DATA), codec) or found
     return None
@@ -88,5 +87,8 @@ def _violation(encoded: str, codec: Codec) -> LoggedViolation | None:
     return LoggedViolation(data["rule"], data["limit"], data["attempted"], data["vault"], data["recipient"])
 
 
-def _fails_with(message: str, violation: LoggedViolation | None) -> bool:
-    return violation is not None and message == f"custom program error: {FIRST_ERROR_CODE + violation.rule:#x}"
+def _fails_with(message: str, violation: LoggedViolation | None, codec: Codec) -> bool:
+    code = message.removeprefix(_CUSTOM_ERROR)
+    if violation is None or code == message or not _HEXADECIMAL.fullmatch(code):
+        return False
+    return codec.error_name(int(code, 16)) == RULE_ERRORS[violation.rule]

@@ -59,11 +59,12 @@ class PaymentInstructions(Builder):
         co_signer: Pubkey | None = None,
         approval: Pubkey | None = None,
         approval_rent_receiver: Pubkey | None = None,
+        budget: Pubkey | None = None,
     ) -> Instruction:
         """Pay from the vault into the existing token account `destination`.
 
-        `allowlist` is the policy's, if it has one. `recipient` is the account in which the organisation registered the
-        destination's owner, needed when the policy blocks a category or may allow a domain.
+        `allowlist` is the policy's and `budget` the vault's, if they have one. `recipient` is the account in which the
+        organisation registered the destination's owner, needed when the policy blocks a category or may allow a domain.
         """
         return self._build(
             "execute_payment",
@@ -79,6 +80,7 @@ class PaymentInstructions(Builder):
             co_signer=co_signer,
             approval=approval,
             approval_rent_receiver=approval_rent_receiver,
+            budget=budget,
         )
 
     def check_payment(
@@ -91,13 +93,27 @@ class PaymentInstructions(Builder):
         co_signed: bool,
         allowlist: Pubkey | None = None,
         recipient_account: Pubkey | None = None,
+        budget: Pubkey | None = None,
+        outstanding_amount: int = 0,
+        outstanding_count: int = 0,
     ) -> Instruction:
-        """Return every rule's verdict; only for simulation."""
+        """Return every rule's verdict; only for simulation.
+
+        `budget` is the vault's, if it has one. The outstanding payments, which were handed out and not seen yet, count
+        as if they were paid.
+        """
         return self._build(
             "check_payment",
-            {"amount": amount, "recipient": recipient, "co_signed": co_signed},
+            {
+                "amount": amount,
+                "recipient": recipient,
+                "co_signed": co_signed,
+                "outstanding_amount": outstanding_amount,
+                "outstanding_count": outstanding_count,
+            },
             policy=policy,
             vault=vault,
             allowlist=allowlist,
             recipient_account=recipient_account,
+            budget=budget,
         )

@@ -39,8 +39,28 @@ RULES = (
     "max_per_day",
     "max_per_month",
     "require_co_sign",
+    "budget_max_per_day",
+    "budget_max_per_month",
+    "budget_velocity_cap",
 )
-"""Rule names in the order in which the program checks them; a name's position is its code."""
+"""Rule names; a name's position is its code. The program judges in this order, `require_co_sign` after all others."""
+
+RULE_ERRORS = (
+    "OrgPaused",
+    "WalletFrozen",
+    "PolicyExpired",
+    "RecipientNotAllowed",
+    "CategoryBlocked",
+    "MaxPerTxExceeded",
+    "VelocityCapExceeded",
+    "MaxPerDayExceeded",
+    "MaxPerMonthExceeded",
+    "CoSignRequired",
+    "BudgetMaxPerDayExceeded",
+    "BudgetMaxPerMonthExceeded",
+    "BudgetVelocityCapExceeded",
+)
+"""The program's errors for payments that a rule refuses; an error's position is the rule's code."""
 
 
 _FLAGS = ("max_per_tx", "max_per_day", "max_per_month", "velocity_cap", "require_co_sign", "expiry")
@@ -85,6 +105,31 @@ class Rules:
     @classmethod
     def from_event(cls, fields: Mapping[str, Any]) -> Self:
         """Return the rules that an event carries."""
+        return cls(**fields)
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetLimits:
+    """A budget's limits; `None` means that a limit is not set. Money is in micro-USDC."""
+
+    max_per_day: int | None = None
+    max_per_month: int | None = None
+    velocity_cap: int | None = None
+
+    def to_args(self) -> dict[str, Any]:
+        """Return the limits as an instruction's argument."""
+        return asdict(self)
+
+    @classmethod
+    def from_account(cls, fields: Mapping[str, Any]) -> Self:
+        """Return the limits in a budget account, whose flags have the bits of a policy's."""
+        flags = fields["flags"]
+        names = (name for name in _FLAGS if name in cls.__slots__)
+        return cls(**{name: fields[name] if flags >> _FLAGS.index(name) & 1 else None for name in names})
+
+    @classmethod
+    def from_event(cls, fields: Mapping[str, Any]) -> Self:
+        """Return the limits that an event carries."""
         return cls(**fields)
 
 

@@ -7,7 +7,7 @@ from solders.pubkey import Pubkey
 
 from app.chain.logs import policy_violation
 from app.chain.records import SimulationResult
-from app.chain.rules import CATEGORIES, RULES, category_names
+from app.chain.rules import CATEGORIES, RULE_ERRORS, RULES, category_names
 from app.core.errors import (
     CATALOGUE,
     ApiError,
@@ -25,7 +25,10 @@ from idl.codec import Codec
 
 _log = structlog.get_logger(__name__)
 
-_MONEY_RULES = frozenset({"max_per_tx", "max_per_day", "max_per_month", "require_co_sign"})
+_MONEY_RULES = frozenset(
+    {"max_per_tx", "max_per_day", "max_per_month", "require_co_sign", "budget_max_per_day", "budget_max_per_month"}
+)
+_COUNT_RULES = frozenset({"velocity_cap", "budget_velocity_cap"})
 
 #: The API's errors for the program's, by name. The errors of the rules are violations instead.
 _ERRORS: Mapping[str, tuple[type[ApiError], str]] = {
@@ -180,11 +183,10 @@ def require_confirmed(codec: Codec, outcome: Outcome) -> None:
 
 
 def rule_of(codec: Codec, failure: Failure) -> str | None:
-    """Return the policy's rule that refused, from the error code; None if it was something else."""
-    if failure.custom_error is None or error_name(codec, failure) is None:
-        return None
-    rule = failure.custom_error - 6000
-    return RULES[rule] if 2 <= rule < len(RULES) else None
+    """Return the rule of the policy or budget that refused, from the error code; None if it was something else."""
+    name = error_name(codec, failure)
+    rule = RULE_ERRORS.index(name) if name in RULE_ERRORS else 0
+    return RULES[rule] if rule >= 2 else None
 
 
 def violation(codec: Codec, logs: list[str], policy: PolicyRecord) -> dict[str, str] | None:
@@ -225,4 +227,4 @@ def _value_text(rule: str, value: int) -> str:
 
 def headroom_text(rule: str, headroom: int) -> str | None:
     """Return what a rule leaves: money or a count; None for rules that only allow or refuse."""
-    return _value_text(rule, headroom) if rule in _MONEY_RULES or rule == "velocity_cap" else None
+    return _value_text(rule, headroom) if rule in _MONEY_RULES | _COUNT_RULES else None

@@ -6,7 +6,8 @@ use anchor_lang::prelude::*;
 /// The program's errors.
 #[error_code]
 pub enum VaultError {
-    // The first ten stand in the order of `agent_vault_policy::Rule`: code = 6000 + rule.
+    // The first ten stand in the order of `agent_vault_policy::Rule`: code = 6000 + rule. The rules added later have theirs
+    // further down: see `From<Rule>`.
     #[msg("The organisation is paused.")]
     OrgPaused,
     #[msg("The vault is frozen.")]
@@ -66,7 +67,7 @@ pub enum VaultError {
     PolicyImmutable,
     #[msg("Vaults are still attached to the policy.")]
     PolicyInUse,
-    #[msg("The policy has changed since it was read.")]
+    #[msg("The policy or the budget has changed since it was read.")]
     VersionMismatch,
     #[msg("The vault holds as much already.")]
     BalanceNotBelow,
@@ -162,6 +163,18 @@ pub enum VaultError {
     EscrowUndecided,
     #[msg("No side that the escrow owes a share can be paid.")]
     NothingToCollect,
+    #[msg("The payment would exceed the budget's maximum of 24 hours.")]
+    BudgetMaxPerDayExceeded,
+    #[msg("The payment would exceed the budget's maximum of the calendar month.")]
+    BudgetMaxPerMonthExceeded,
+    #[msg("The payment would exceed the budget's number of payments in an hour.")]
+    BudgetVelocityCapExceeded,
+    #[msg("The account of the vault's or the escrow's budget is missing.")]
+    BudgetRequired,
+    #[msg("The budget is not the one of the vault or the escrow.")]
+    WrongBudget,
+    #[msg("Vaults are still attached to the budget.")]
+    BudgetInUse,
 }
 
 impl From<EscrowRefusal> for VaultError {
@@ -190,6 +203,9 @@ impl From<Rule> for VaultError {
             Rule::MaxPerDay => VaultError::MaxPerDayExceeded,
             Rule::MaxPerMonth => VaultError::MaxPerMonthExceeded,
             Rule::RequireCoSign => VaultError::CoSignRequired,
+            Rule::BudgetMaxPerDay => VaultError::BudgetMaxPerDayExceeded,
+            Rule::BudgetMaxPerMonth => VaultError::BudgetMaxPerMonthExceeded,
+            Rule::BudgetVelocityCap => VaultError::BudgetVelocityCapExceeded,
         }
     }
 }

@@ -7,7 +7,7 @@
 
 use crate::{
     invoke::invoke,
-    state::{self, PolicyRules},
+    state::{self, BudgetLimits, PolicyRules},
     ID,
 };
 use alloc::vec::Vec;
@@ -233,6 +233,73 @@ pub struct AllowlistClosed {
     pub version: u64,
 }
 
+/// A budget was created.
+#[event]
+pub struct BudgetCreated {
+    pub org: Address,
+    pub budget: Address,
+    /// Also the budget's version, and that of its creation.
+    pub sequence: u64,
+    pub key: [u8; 16],
+    pub limits: BudgetLimits,
+}
+
+impl BudgetCreated {
+    /// The fields in Borsh, in their order.
+    pub fn body(&self) -> Vec<u8> {
+        let mut body = Vec::with_capacity(CAPACITY);
+        body.extend_from_slice(self.org.as_ref());
+        body.extend_from_slice(self.budget.as_ref());
+        body.extend_from_slice(&self.sequence.to_le_bytes());
+        body.extend_from_slice(&self.key);
+        self.limits.write(&mut body);
+        body
+    }
+}
+
+/// A budget's limits changed.
+#[event]
+pub struct BudgetUpdated {
+    pub org: Address,
+    pub budget: Address,
+    /// Also the budget's version after the change.
+    pub sequence: u64,
+    pub limits: BudgetLimits,
+}
+
+impl BudgetUpdated {
+    /// The fields in Borsh, in their order.
+    pub fn body(&self) -> Vec<u8> {
+        let mut body = Vec::with_capacity(CAPACITY);
+        body.extend_from_slice(self.org.as_ref());
+        body.extend_from_slice(self.budget.as_ref());
+        body.extend_from_slice(&self.sequence.to_le_bytes());
+        self.limits.write(&mut body);
+        body
+    }
+}
+
+/// A budget was closed.
+#[event(bytemuck)]
+pub struct BudgetClosed {
+    pub org: Address,
+    pub budget: Address,
+    pub sequence: u64,
+}
+
+/// A vault was put into a budget, into another one, or into none.
+#[event(bytemuck)]
+pub struct WalletBudgetSet {
+    pub org: Address,
+    pub vault: Address,
+    pub sequence: u64,
+    /// All zero: none.
+    pub budget: Address,
+    /// All zero: none.
+    pub previous: Address,
+    pub signer: Address,
+}
+
 /// A vault was created.
 #[event(bytemuck)]
 pub struct WalletCreated {
@@ -283,7 +350,7 @@ pub struct WalletUnfrozen {
     pub reserved: [u8; 7],
 }
 
-/// A vault was archived.
+/// A vault was archived. It has left its policy and its budget.
 #[event(bytemuck)]
 pub struct WalletClosed {
     pub org: Address,
@@ -591,6 +658,22 @@ mod tests {
             };
             assert_eq!(updated.data()[8..], updated.body());
             assert!(updated.body().len() + 16 <= CAPACITY);
+            let limits = BudgetLimits {
+                max_per_day: rules(odd).max_per_day,
+                max_per_month: rules(!odd).max_per_day,
+                velocity_cap: rules(odd).velocity_cap,
+            };
+            let created = BudgetCreated {
+                org: Address::new_from_array([1; 32]),
+                budget: Address::new_from_array([2; 32]),
+                sequence: 3,
+                key: [4; 16],
+                limits,
+            };
+            assert_eq!(created.data()[8..], created.body());
+            let BudgetCreated { org, budget, sequence, .. } = created;
+            let updated = BudgetUpdated { org, budget, sequence, limits };
+            assert_eq!(updated.data()[8..], updated.body());
         }
     }
 

@@ -21,7 +21,7 @@ pub mod state;
 pub mod token;
 
 use instructions::*;
-use state::{AllowlistDigest, PolicyRules, Session};
+use state::{AllowlistDigest, BudgetLimits, PolicyRules, Session};
 
 declare_id!("AgentVau1tPo1icyGuardedSpending111111111111");
 
@@ -92,6 +92,36 @@ pub mod agent_vault {
     /// Discards a policy's next allowlist. Its version is used up.
     pub fn close_allowlist(ctx: &mut Context<CloseAllowlist>, _end: End) -> Result<()> {
         close_allowlist::handler(ctx)
+    }
+
+    /// Creates a budget, which vaults share.
+    pub fn create_budget(
+        ctx: &mut Context<CreateBudget>,
+        key: [u8; 16],
+        limits: BudgetLimits,
+        _end: End,
+    ) -> Result<()> {
+        create_budget::handler(ctx, key, limits)
+    }
+
+    /// Replaces the limits of a budget, for all vaults in it at once. What was spent stays.
+    pub fn update_budget(
+        ctx: &mut Context<UpdateBudget>,
+        expected_version: u64,
+        limits: BudgetLimits,
+        _end: End,
+    ) -> Result<()> {
+        update_budget::handler(ctx, expected_version, limits)
+    }
+
+    /// Closes a budget that no vault is in.
+    pub fn close_budget(ctx: &mut Context<CloseBudget>, _end: End) -> Result<()> {
+        close_budget::handler(ctx)
+    }
+
+    /// Puts a vault into a budget, into another one, or into none. By the operator where it has none, else by the authority.
+    pub fn set_wallet_budget(ctx: &mut Context<SetWalletBudget>, _end: End) -> Result<()> {
+        set_wallet_budget::handler(ctx)
     }
 
     /// Creates an agent's vault and its token account.
@@ -248,14 +278,18 @@ pub mod agent_vault {
         collect_escrow::handler(ctx)
     }
 
-    /// Returns the verdict of every rule on a payment. Changes nothing; meant to be simulated.
+    /// Returns the verdict of every rule on a payment, counting `outstanding_count` payments of together
+    /// `outstanding_amount` as if they were paid. Changes nothing; meant to be simulated.
     pub fn check_payment(
         ctx: &mut Context<CheckPayment>,
         amount: u64,
         recipient: Address,
         co_signed: bool,
+        outstanding_amount: u64,
+        outstanding_count: u32,
         _end: End,
     ) -> Result<PaymentCheck> {
-        check_payment::handler(ctx, amount, recipient, co_signed)
+        let outstanding = Outstanding { amount: outstanding_amount, count: outstanding_count };
+        check_payment::handler(ctx, amount, recipient, co_signed, &outstanding)
     }
 }

@@ -12,8 +12,8 @@ from solders.pubkey import Pubkey
 from solders.transaction import Transaction
 from solders.transaction_metadata import FailedTransactionMetadata
 
-from app.chain.logs import FIRST_ERROR_CODE, LoggedViolation, policy_violation
-from app.chain.rules import RULES, Rules
+from app.chain.logs import LoggedViolation, policy_violation
+from app.chain.rules import RULE_ERRORS, Rules
 from tests.program.sequences.checker import Checker
 from tests.program.sequences.steps import EARLIEST, PAYEES, Edit, Payment, PaymentSequence, Switch
 from tests.support.vm import CODEC, PROGRAM_ID, Vm, error_name
@@ -117,7 +117,7 @@ class PaymentRunner:
             return None
         violation = policy_violation(result.meta().logs(), CODEC)
         assert violation is not None, result
-        assert error_name(result) == CODEC.error_name(FIRST_ERROR_CODE + violation.rule), RULES[violation.rule]
+        assert error_name(result) == RULE_ERRORS[violation.rule]
         return violation
 
 

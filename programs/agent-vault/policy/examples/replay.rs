@@ -2,15 +2,23 @@
 //! program as built for the chain.
 //!
 //! `rules TX DAY MONTH VELOCITY COSIGN EXPIRY BLOCKED RESTRICTED` sets the rules (`-`: not set);
-//! `reset` empties the ledger; `pay CLOCK AMOUNT LISTED CATEGORY COSIGNED` pays and prints
+//! `budget DAY MONTH VELOCITY` gives the vaults a budget, or changes its limits; `vault NUMBER` names the vault that pays;
+//! `reset` empties all ledgers and takes the budget away; `pay CLOCK AMOUNT LISTED CATEGORY COSIGNED` pays and prints
 //! `ok` or `CODE LIMIT ATTEMPTED` or `overflow`.
 
-use agent_vault_policy::{authorize, Category, Ledger, Payment, Refusal, Rules, Standing, UnixTime, Usdc};
-use std::io::{stdin, stdout, BufRead, BufWriter, Write};
+use agent_vault_policy::{
+    authorize, Budget, Category, Ledger, Limits, Payment, Refusal, Rules, Standing, UnixTime, Usdc,
+};
+use std::{
+    collections::HashMap,
+    io::{stdin, stdout, BufRead, BufWriter, Write},
+};
 
 fn main() {
     let mut rules = Rules::default();
-    let mut ledger = Ledger::default();
+    let mut ledgers: HashMap<u64, Ledger> = HashMap::new();
+    let mut paying = 0;
+    let mut budget: Option<(Limits, Ledger)> = None;
     let mut out = BufWriter::new(stdout().lock());
     for line in stdin().lock().lines() {
         let line = line.expect("standard input is readable");
@@ -18,7 +26,19 @@ fn main() {
         let number = |at: usize| fields[at].parse::<u64>().ok();
         let required = |at: usize| number(at).expect("a number");
         match fields[0] {
-            "reset" => ledger = Ledger::default(),
+            "reset" => {
+                ledgers.clear();
+                budget = None;
+            }
+            "vault" => paying = required(1),
+            "budget" => {
+                let limits = Limits {
+                    max_per_day: number(1).map(Usdc),
+                    max_per_month: number(2).map(Usdc),
+                    velocity_cap: number(3),
+                };
+                budget = Some((limits, budget.map(|(_, ledger)| ledger).unwrap_or_default()));
+            }
             "rules" => {
                 rules = Rules {
                     max_per_tx: number(1).map(Usdc),
@@ -39,9 +59,18 @@ fn main() {
                     category: Category(u8::try_from(required(4)).expect("a category")),
                     co_signed: required(5) == 1,
                 };
-                let verdict = authorize(&rules, &ledger, &payment, Standing::default(), clock)
-                    .and_then(|charge| ledger.charge(&charge).map_err(Refusal::from));
-                match verdict {
+                let ledger = ledgers.entry(paying).or_default();
+                let shared = budget.as_ref().map(|(limits, ledger)| Budget { limits: *limits, ledger });
+                let verdict =
+                    authorize(&rules, ledger, shared.as_ref(), &payment, Standing::default(), clock);
+                let charged = verdict.and_then(|charges| {
+                    ledger.charge(&charges.vault)?;
+                    if let (Some((_, ledger)), Some(charge)) = (&mut budget, &charges.budget) {
+                        ledger.charge(charge)?;
+                    }
+                    Ok(())
+                });
+                match charged {
                     Ok(()) => writeln!(out, "ok"),
                     Err(Refusal::Overflow) => writeln!(out, "overflow"),
                     Err(Refusal::Violation(v)) => {

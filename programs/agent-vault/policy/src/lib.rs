@@ -3,18 +3,20 @@
 //! Everything here is pure: [`authorize`] decides and changes nothing, [`Ledger::charge`] records what was decided.
 //! A refusal therefore leaves the ledger as it was. The on-chain program is the only caller that moves money.
 //!
-//! The rules are judged in one fixed order (see [`Rule`]); the first that refuses is the one reported.
+//! The rules are judged in one fixed order, that of [`authorize`]; the first that refuses is the one reported.
 #![no_std]
 
+mod budget;
 pub mod escrow;
 pub mod rules;
 mod types;
 mod verdict;
 mod window;
 
+pub use budget::Budget;
 pub use types::{
-    Category, Ledger, Month, Payment, Place, Refusal, Rule, Rules, Standing, UnixTime, Usdc, Violation,
-    CATEGORIES,
+    Category, Ledger, Limits, Month, Payment, Place, Refusal, Rule, Rules, Standing, UnixTime, Usdc,
+    Violation, CATEGORIES,
 };
 pub use verdict::{assess, Verdict};
 pub use window::{DayWindow, HourWindow, Overflow, Window};
@@ -32,7 +34,17 @@ pub struct Charge {
     hour_held: u64,
 }
 
-/// Judges `payment` by `rules` at the time `clock`, given what `ledger` says was spent.
+/// What an authorized payment will put into each ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Charges {
+    /// For the vault's.
+    pub vault: Charge,
+    /// For that of its budget, where it has one.
+    pub budget: Option<Charge>,
+}
+
+/// Judges `payment` by `rules` at the time `clock`, given what `ledger` says was spent, and by `budget` where the vault
+/// has one. Each ledger is judged at its own time, so that one that is ahead of the clock moves no other.
 ///
 /// # Errors
 /// [`Refusal::Violation`] with the first rule that refuses; [`Refusal::Overflow`] when the ledger cannot count it.
@@ -40,10 +52,11 @@ pub struct Charge {
 pub fn authorize(
     rules: &Rules,
     ledger: &Ledger,
+    budget: Option<&Budget>,
     payment: &Payment,
     standing: Standing,
     clock: UnixTime,
-) -> Result<Charge, Refusal> {
+) -> Result<Charges, Refusal> {
     let now = ledger.time(clock);
     rules::paused::check(standing).refuse()?;
     rules::frozen::check(standing).refuse()?;
@@ -52,12 +65,17 @@ pub fn authorize(
     rules::blocked_categories::check(rules, payment).refuse()?;
     rules::max_per_tx::check(rules, payment).refuse()?;
     let hour_held = ledger.hour.total_at(now)?;
-    rules::velocity_cap::check(rules, hour_held).refuse()?;
+    rules::velocity_cap::check(Rule::VelocityCap, rules.velocity_cap, hour_held).refuse()?;
     let day_held = ledger.day.total_at(now)?;
-    rules::max_per_day::check(rules, day_held, payment).refuse()?;
-    rules::max_per_month::check(rules, &ledger.month, payment, now).refuse()?;
+    rules::max_per_day::check(Rule::MaxPerDay, rules.max_per_day, day_held, payment).refuse()?;
+    rules::max_per_month::check(Rule::MaxPerMonth, rules.max_per_month, &ledger.month, payment, now)
+        .refuse()?;
+    let budget = match budget {
+        Some(budget) => Some(budget.authorize(payment, clock)?),
+        None => None,
+    };
     rules::require_co_sign::check(rules, payment).refuse()?;
-    Ok(Charge { amount: payment.amount, at: now, day_held, hour_held })
+    Ok(Charges { vault: Charge { amount: payment.amount, at: now, day_held, hour_held }, budget })
 }
 
 #[cfg(test)]

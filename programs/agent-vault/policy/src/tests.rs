@@ -6,32 +6,54 @@
 extern crate std;
 
 use crate::{
-    authorize, window::month_end, Category, Ledger, Payment, Refusal, Rules, Standing, UnixTime, Usdc,
+    window::month_end, Category, Charge, Ledger, Payment, Refusal, Rules, Standing, UnixTime, Usdc, Verdict,
 };
 use std::{env, vec::Vec};
 
+/// [`crate::authorize`] for a vault without a budget.
+fn authorize(
+    rules: &Rules,
+    ledger: &Ledger,
+    payment: &Payment,
+    standing: Standing,
+    clock: UnixTime,
+) -> Result<Charge, Refusal> {
+    crate::authorize(rules, ledger, None, payment, standing, clock).map(|charges| charges.vault)
+}
+
+/// [`crate::assess`] for a vault without a budget.
+fn assess(
+    rules: &Rules,
+    ledger: &Ledger,
+    payment: &Payment,
+    standing: Standing,
+    clock: UnixTime,
+) -> Result<[Verdict; 13], Refusal> {
+    crate::assess(rules, ledger, None, payment, standing, clock)
+}
+
 /// Marsaglia's xorshift64*: reproducible from its seed.
-struct Random(u64);
+pub(crate) struct Random(pub u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub fn next(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    fn below(&mut self, bound: u64) -> u64 {
+    pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
-    fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+    pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len() as u64) as usize]
     }
 }
 
 /// A step of time that likes to land on, just before and just after the edges that matter.
-fn step(random: &mut Random, now: i64) -> i64 {
+pub(crate) fn step(random: &mut Random, now: i64) -> i64 {
     let edge = random.pick(&[1, 60, 900, 3_600, 86_400]);
     let nudge = random.pick(&[-1, 0, 0, 1]);
     match random.below(10) {
@@ -237,8 +259,7 @@ fn what_is_refused_now_passes_at_the_time_the_verdict_names_and_not_a_second_bef
                 Ok(charge) => ledger.charge(&charge).unwrap(),
                 Err(_) => {
                     let verdicts =
-                        crate::assess(&rules, &ledger, &payment, Standing::default(), UnixTime(clock))
-                            .unwrap();
+                        assess(&rules, &ledger, &payment, Standing::default(), UnixTime(clock)).unwrap();
                     let at = verdicts
                         .iter()
                         .filter(|verdict| verdict.set)
@@ -319,7 +340,7 @@ fn an_amount_that_the_ledger_cannot_count_is_an_error() {
 }
 
 /// A payment of `amount` to nobody in particular.
-fn plain(amount: u64) -> Payment {
+pub(crate) fn plain(amount: u64) -> Payment {
     Payment { amount: Usdc(amount), listed: false, category: Category(0), co_signed: false }
 }
 
@@ -375,7 +396,7 @@ fn what_the_month_refuses_passes_in_the_next_one_unless_it_is_too_much_for_any()
     let charge = authorize(&rules, &ledger, &plain(1), Standing::default(), now).unwrap();
     ledger.charge(&charge).unwrap();
     for (amount, expected) in [(99, Some(now)), (100, Some(month_end(now))), (101, None)] {
-        let verdicts = crate::assess(&rules, &ledger, &plain(amount), Standing::default(), now).unwrap();
+        let verdicts = assess(&rules, &ledger, &plain(amount), Standing::default(), now).unwrap();
         let month = verdicts.iter().find(|verdict| verdict.rule == crate::Rule::MaxPerMonth).unwrap();
         assert_eq!(month.retry_at, expected, "{amount}");
     }

@@ -31,7 +31,8 @@ pub struct Category(pub u8);
 /// How many category codes there are.
 pub const CATEGORIES: u8 = 20;
 
-/// What refused a payment. The discriminants are the codes used on-chain; the order is the order of judgement.
+/// What refused a payment. The discriminants are the codes used on-chain and are only appended; [`crate::authorize`] has the
+/// order of judgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Rule {
@@ -53,8 +54,15 @@ pub enum Rule {
     MaxPerDay = 7,
     /// Too much in the UTC calendar month.
     MaxPerMonth = 8,
-    /// The amount is above the threshold and nobody co-signed.
+    /// The amount is above the threshold and nobody co-signed. Judged last, whatever its code: nobody is asked to approve
+    /// what anything else refuses.
     RequireCoSign = 9,
+    /// Too much in 24 hours for the budget that the vault shares.
+    BudgetMaxPerDay = 10,
+    /// Too much in the UTC calendar month for that budget.
+    BudgetMaxPerMonth = 11,
+    /// Too many payments in an hour for that budget.
+    BudgetVelocityCap = 12,
 }
 
 /// The values of a policy. `None` is a rule that is not set; zero is a limit of zero.
@@ -76,6 +84,17 @@ pub struct Rules {
     pub blocked_categories: u32,
     /// Only listed recipients are paid. With an empty list nobody is.
     pub restricted: bool,
+}
+
+/// What bounds a budget, as the rules of the same names bound a vault. `None` is a limit that is not set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Most that any 24 hours may hold.
+    pub max_per_day: Option<Usdc>,
+    /// Most that a UTC calendar month may hold.
+    pub max_per_month: Option<Usdc>,
+    /// Most payments that any hour may hold.
+    pub velocity_cap: Option<u64>,
 }
 
 /// One payment as the rules see it.
@@ -102,7 +121,7 @@ pub struct Standing {
 
 /// A rule that refuses, with its limit and what the payment would have made of it.
 ///
-/// Micro-USDC for money rules; the number of payments for `velocity_cap`; seconds for `expiry`; the blocked bit set
+/// Micro-USDC for money rules; the number of payments for velocity caps; seconds for `expiry`; the blocked bit set
 /// and the category code for `blocked_categories`; zeros where there is nothing to count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Violation {
@@ -140,7 +159,7 @@ pub struct Month {
     pub spent: Usdc,
 }
 
-/// What a vault has spent. Laid out for zero-copy use as account data: no padding, every bit pattern valid.
+/// What a vault, or all vaults of a budget, have spent. Laid out for zero-copy use as account data: no padding, every bit pattern valid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Ledger {
@@ -172,6 +191,20 @@ impl Ledger {
         self.hour.add_to(charge.hour_held, charge.at, 1)?;
         self.month.add(charge.at, charge.amount)?;
         self.last = charge.at;
+        Ok(())
+    }
+
+    /// Counts `count` payments of together `amount` as if they were made now: what is handed out and not seen yet. For
+    /// previews; a payment is recorded by [`Ledger::charge`].
+    ///
+    /// # Errors
+    /// [`Overflow`] when a sum does not fit; the ledger may then be half written and must be thrown away.
+    pub fn count_outstanding(&mut self, clock: UnixTime, amount: Usdc, count: u64) -> Result<(), Overflow> {
+        let now = self.time(clock);
+        self.day.add(now, amount.0)?;
+        self.hour.add(now, count)?;
+        self.month.add(now, amount)?;
+        self.last = now;
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 use crate::{
     rules,
     types::{Ledger, Payment, Refusal, Rule, Rules, Standing, UnixTime, Violation},
+    Budget, Overflow,
 };
 
 /// How one rule judges one payment.
@@ -18,14 +19,14 @@ pub struct Verdict {
     pub limit: u64,
     /// See [`Violation`].
     pub attempted: u64,
-    /// What still fits: micro-USDC for money rules, payments for `velocity_cap`; [`u64::MAX`] where nothing is counted.
+    /// What still fits: micro-USDC for money rules, payments for velocity caps; [`u64::MAX`] where nothing is counted.
     pub headroom: u64,
     /// The first time at which the same payment passes this rule if nothing else is paid until then; `None`: never.
     pub retry_at: Option<UnixTime>,
 }
 
 impl Verdict {
-    /// A rule that the policy does not set.
+    /// A rule that the policy, or the budget, does not set.
     #[inline(always)]
     pub(crate) fn unset(rule: Rule) -> Self {
         Verdict { rule, set: false, passed: true, limit: 0, attempted: 0, headroom: u64::MAX, retry_at: None }
@@ -35,6 +36,24 @@ impl Verdict {
     #[inline(always)]
     pub(crate) fn set(rule: Rule, passed: bool, limit: u64, attempted: u64, headroom: u64) -> Self {
         Verdict { rule, set: true, passed, limit, attempted, headroom, retry_at: None }
+    }
+
+    /// The first time from `now` on at which a payment that this verdict refuses fits into the ledger that it judged by.
+    fn fits_from(
+        &self,
+        ledger: &Ledger,
+        payment: &Payment,
+        now: UnixTime,
+    ) -> Result<Option<UnixTime>, Overflow> {
+        let amount = payment.amount.0;
+        match self.rule {
+            Rule::VelocityCap | Rule::BudgetVelocityCap => ledger.hour.fits_from(now, 1, self.limit),
+            Rule::MaxPerDay | Rule::BudgetMaxPerDay => ledger.day.fits_from(now, amount, self.limit),
+            Rule::MaxPerMonth | Rule::BudgetMaxPerMonth if amount <= self.limit => {
+                Ok(Some(ledger.month.ends_at))
+            }
+            _ => Ok(None),
+        }
     }
 
     /// The refusal that this verdict means for a payment.
@@ -47,18 +66,23 @@ impl Verdict {
     }
 }
 
-/// The verdict of each rule on `payment`, in the order of judgement.
+/// The verdict of each rule on `payment`, in the order of judgement. Without a budget its rules are not set.
 ///
 /// # Errors
-/// [`Refusal::Overflow`] when the ledger contradicts itself.
+/// [`Refusal::Overflow`] when a ledger contradicts itself.
 pub fn assess(
     rules: &Rules,
     ledger: &Ledger,
+    budget: Option<&Budget>,
     payment: &Payment,
     standing: Standing,
     clock: UnixTime,
-) -> Result<[Verdict; 10], Refusal> {
+) -> Result<[Verdict; 13], Refusal> {
     let now = ledger.time(clock);
+    let [budget_day, budget_month, budget_velocity] = match budget {
+        Some(budget) => budget.assess(payment, clock)?,
+        None => Budget::RULES.map(Verdict::unset),
+    };
     let mut verdicts = [
         rules::paused::check(standing),
         rules::frozen::check(standing),
@@ -66,21 +90,21 @@ pub fn assess(
         rules::allowed_recipients::check(rules, payment),
         rules::blocked_categories::check(rules, payment),
         rules::max_per_tx::check(rules, payment),
-        rules::velocity_cap::check(rules, ledger.hour.total_at(now)?),
-        rules::max_per_day::check(rules, ledger.day.total_at(now)?, payment),
-        rules::max_per_month::check(rules, &ledger.month, payment, now),
+        rules::velocity_cap::check(Rule::VelocityCap, rules.velocity_cap, ledger.hour.total_at(now)?),
+        rules::max_per_day::check(Rule::MaxPerDay, rules.max_per_day, ledger.day.total_at(now)?, payment),
+        rules::max_per_month::check(Rule::MaxPerMonth, rules.max_per_month, &ledger.month, payment, now),
+        budget_day,
+        budget_month,
+        budget_velocity,
         rules::require_co_sign::check(rules, payment),
     ];
     for verdict in &mut verdicts {
         verdict.retry_at = if verdict.passed {
             Some(now)
         } else {
-            match verdict.rule {
-                Rule::VelocityCap => ledger.hour.fits_from(now, 1, verdict.limit)?,
-                Rule::MaxPerDay => ledger.day.fits_from(now, payment.amount.0, verdict.limit)?,
-                Rule::MaxPerMonth if payment.amount.0 <= verdict.limit => Some(ledger.month.ends_at),
-                _ => None,
-            }
+            let of_budget = budget.filter(|_| Budget::RULES.contains(&verdict.rule));
+            let ledger = of_budget.map_or(ledger, |budget| budget.ledger);
+            verdict.fits_from(ledger, payment, ledger.time(clock))?
         };
     }
     Ok(verdicts)

@@ -4,10 +4,10 @@ use super::recipient_standing::recipient_standing;
 use crate::{
     errors::VaultError,
     instructions::clock,
-    state::{same_address, AllowlistAccount, Org, Outlined, Policy, Unloaded, Vault},
+    state::{same_address, AllowlistAccount, Budget, Ledger, Org, Outlined, Policy, Unloaded, Vault},
 };
-use agent_vault_policy::{assess, Payment, Standing, UnixTime, Usdc};
-use alloc::vec::Vec;
+use agent_vault_policy::{self as policy, assess, Payment, Standing, UnixTime, Usdc};
+use alloc::{boxed::Box, vec::Vec};
 use anchor_lang::{prelude::*, IdlType};
 
 /// How one rule judges a payment. Units: see `agent_vault_policy::Violation`.
@@ -15,7 +15,7 @@ use anchor_lang::{prelude::*, IdlType};
 pub struct RuleVerdict {
     /// Code of the rule.
     pub rule: u8,
-    /// The policy sets it.
+    /// The policy, or the budget, sets it.
     pub set: bool,
     /// It lets the payment pass.
     pub passed: bool,
@@ -55,21 +55,60 @@ pub struct CheckPayment {
     pub allowlist: Option<Unloaded<AllowlistAccount>>,
     /// The recipient's Recipient account: needed when the policy blocks categories, or for an attested domain.
     pub recipient_account: Option<UncheckedAccount>,
+    /// The vault's budget, when it has one.
+    #[account(constraint = same_address(&vault.budget, budget.address()) @ VaultError::WrongBudget)]
+    pub budget: Option<Outlined<Account<Budget>>>,
+}
+
+/// Payments that are handed out and not seen on the chain yet; the preview counts them as if they were paid now.
+pub struct Outstanding {
+    /// Micro-USDC, together.
+    pub amount: u64,
+    /// How many.
+    pub count: u32,
+}
+
+impl Outstanding {
+    /// A copy of `ledger` with them in it. On the heap, where two fit.
+    ///
+    /// # Errors
+    /// [`VaultError::Overflow`] when a sum does not fit.
+    #[inline(never)]
+    fn counted_in(&self, ledger: &Ledger, clock: UnixTime) -> Result<Box<policy::Ledger>> {
+        let mut ledger = Box::new(*ledger.as_policy());
+        if self.amount > 0 || self.count > 0 {
+            ledger
+                .count_outstanding(clock, Usdc(self.amount), u64::from(self.count))
+                .map_err(|_| VaultError::Overflow)?;
+        }
+        Ok(ledger)
+    }
 }
 
 /// See [`crate::agent_vault::check_payment`].
 ///
 /// # Errors
-/// Those of the accounts.
+/// [`VaultError::BudgetRequired`], [`VaultError::Overflow`] and those of the accounts.
 pub fn handler(
     ctx: &mut Context<CheckPayment>,
     amount: u64,
     recipient: Address,
     co_signed: bool,
+    outstanding: &Outstanding,
 ) -> Result<PaymentCheck> {
     let a = &ctx.accounts;
-    let ledger = a.vault.ledger.as_policy();
-    let now = ledger.time(clock()?);
+    let clock = clock()?;
+    a.vault.check_budget(a.budget.as_ref())?;
+    let ledger = outstanding.counted_in(&a.vault.ledger, clock)?;
+    let shared = match &a.budget {
+        Some(budget) => Some(outstanding.counted_in(&budget.ledger, clock)?),
+        None => None,
+    };
+    let budget = match (&a.budget, &shared) {
+        (Some(budget), Some(ledger)) => Some(policy::Budget { ledger, ..budget.as_policy() }),
+        _ => None,
+    };
+    let now = ledger.time(clock);
     let standing = recipient_standing(
         &a.policy,
         a.allowlist.as_ref(),
@@ -81,7 +120,8 @@ pub fn handler(
     let payment =
         Payment { amount: Usdc(amount), listed: standing.listed, category: standing.category, co_signed };
     let stops = Standing { paused: a.org.is_paused(), frozen: a.vault.is_frozen() };
-    let verdicts = assess(&a.policy.rules(), ledger, &payment, stops, now).map_err(VaultError::from)?;
+    let verdicts = assess(&a.policy.rules(), &ledger, budget.as_ref(), &payment, stops, clock)
+        .map_err(VaultError::from)?;
     let passed = verdicts.iter().all(|verdict| verdict.passed);
     // Waiting does not help past the policy's time.
     let expiry = a.policy.rules().expiry;

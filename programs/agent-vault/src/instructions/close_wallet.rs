@@ -3,7 +3,7 @@
 use crate::{
     errors::VaultError,
     events::{emit_event, with_event_accounts, WalletClosed},
-    state::{same_address, sweep, ArchivedVault, Org, Outlined, Policy, Vault, ARCHIVED_SPACE},
+    state::{same_address, sweep, ArchivedVault, Budget, Org, Outlined, Policy, Vault, ARCHIVED_SPACE},
     token,
 };
 use anchor_lang::{prelude::*, realloc_account, Discriminator};
@@ -26,6 +26,9 @@ with_event_accounts! {
         /// The policy attached.
         #[account(mut)]
         pub policy: Outlined<Account<Policy>>,
+        /// The vault's budget, when it has one.
+        #[account(mut, constraint = same_address(&vault.budget, budget.address()) @ VaultError::WrongBudget)]
+        pub budget: Option<Outlined<Account<Budget>>>,
         /// The vault's token account.
         #[account(constraint = same_address(&vault.tokens, vault_tokens.address()) @ VaultError::WrongTokenAccount)]
         pub vault_tokens: UncheckedAccount,
@@ -41,12 +44,16 @@ with_event_accounts! {
 /// what that needs.
 ///
 /// # Errors
-/// [`VaultError::WalletNotEmpty`], [`VaultError::OpenEscrows`].
+/// [`VaultError::WalletNotEmpty`], [`VaultError::OpenEscrows`], [`VaultError::BudgetRequired`].
 pub fn handler(ctx: &mut Context<CloseWallet>) -> Result<()> {
-    let CloseWallet { org, vault, policy, vault_tokens, rent_receiver, .. } = &mut ctx.accounts;
+    let CloseWallet { org, vault, policy, budget, vault_tokens, rent_receiver, .. } = &mut ctx.accounts;
     let balance = token::balance(vault_tokens.account(), &org.token_program)?;
     require!(balance == 0, VaultError::WalletNotEmpty);
     policy.detach()?;
+    vault.check_budget(budget.as_ref())?;
+    if let Some(budget) = budget {
+        budget.detach()?;
+    }
     let event = WalletClosed {
         org: vault.org,
         vault: *vault.address(),

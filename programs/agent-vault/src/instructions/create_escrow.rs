@@ -7,12 +7,12 @@ use crate::{
     events::{emit_event, with_event_accounts, EscrowCreated},
     state::{
         create_seeded, frozen, is_archived, live_or_archived, proof, same_address, seeds, AllowlistAccount,
-        Approval, Escrow, Org, Outlined, Policy, Seeded, Unloaded, Vault, NONE,
+        Approval, Budget, Escrow, Org, Outlined, Policy, Seeded, Unloaded, Vault, NONE,
     },
     token::{self, Transfer},
     ID,
 };
-use agent_vault_policy::escrow;
+use agent_vault_policy::{escrow, Place};
 use anchor_lang::{find_and_verify_program_address, prelude::*, IdlType};
 use anchor_spl::associated_token;
 
@@ -84,6 +84,9 @@ with_event_accounts! {
         /// Paid the approval's rent.
         #[account(mut, unsafe(dup))]
         pub approval_rent_receiver: Option<UncheckedAccount>,
+        /// The vault's budget, when it has one.
+        #[account(mut, constraint = same_address(&vault.budget, budget.address()) @ VaultError::WrongBudget)]
+        pub budget: Option<Outlined<Account<Budget>>>,
         /// Makes the accounts.
         pub system_program: Program<System>,
     }
@@ -106,6 +109,7 @@ pub fn handler(ctx: &mut Context<CreateEscrow>, terms: &EscrowTerms, bump: u8) -
         org: &a.org,
         policy: &a.policy,
         vault: &a.vault,
+        budget: a.budget.as_deref(),
         address: vault.address(),
         recipient: receiver,
         amount: terms.amount,
@@ -119,14 +123,18 @@ pub fn handler(ctx: &mut Context<CreateEscrow>, terms: &EscrowTerms, bump: u8) -
     let receiver_is_vault = check_receiver(a.receiver.account(), a.receiver_tokens.address(), &a.org, org)?;
     let kinds = terms.proof_kinds;
     require!(kinds != 0 && kinds & !proof::ALL == 0, VaultError::InvalidProofKinds);
-    let now = allowed.charge.at;
+    let now = allowed.charges.vault.at;
     let deadline = escrow::Escrow::deadline(now, terms.timeout).ok_or(VaultError::InvalidTimeout)?;
     require!(a.vault.open_escrows < a.policy.open_escrows_limit(), VaultError::TooManyEscrows);
     let balance = token::balance(a.vault_tokens.account(), token_program)?;
     let balance = balance.checked_sub(terms.amount).ok_or(VaultError::InsufficientBalance)?;
 
-    a.vault.ledger.as_policy_mut().charge(&allowed.charge).map_err(|_| VaultError::Overflow)?;
+    a.vault.ledger.as_policy_mut().charge(&allowed.charges.vault).map_err(|_| VaultError::Overflow)?;
     let place = a.vault.ledger.as_policy().place();
+    let budget_place = match (&mut a.budget, &allowed.charges.budget) {
+        (Some(budget), Some(charge)) => budget.charge(charge)?,
+        _ => Place::default(),
+    };
     let counter = a.vault.escrow_counter;
     a.vault.escrow_counter = counter.checked_add(1).ok_or(VaultError::Overflow)?;
     a.vault.open_escrows = a.vault.open_escrows.saturating_add(1);
@@ -183,6 +191,10 @@ pub fn handler(ctx: &mut Context<CreateEscrow>, terms: &EscrowTerms, bump: u8) -
     escrow.deadline = deadline.0;
     escrow.charged_slot = place.day_slot;
     escrow.charged_month = place.month_ends_at.0;
+    escrow.budget = a.vault.budget;
+    escrow.budget_created_version = a.budget.as_deref().map_or(0, |budget| budget.created_version);
+    escrow.budget_slot = budget_place.day_slot;
+    escrow.budget_month = budget_place.month_ends_at.0;
     escrow.proof_kinds = terms.proof_kinds;
     escrow.has_output_commitment = u8::from(terms.output_commitment.is_some());
     escrow.receiver_is_vault = u8::from(receiver_is_vault);

@@ -4,7 +4,7 @@ use super::spending::{judge, Allowed, Spending};
 use crate::{
     errors::VaultError,
     events::{emit_event, with_event_accounts, PaymentExecuted},
-    state::{AllowlistAccount, Approval, Org, Outlined, Policy, Unloaded, Vault, NONE},
+    state::{AllowlistAccount, Approval, Budget, Org, Outlined, Policy, Unloaded, Vault, NONE},
     token::{self, Transfer},
 };
 use anchor_lang::{address_eq, prelude::*};
@@ -51,6 +51,9 @@ with_event_accounts! {
         /// Paid the approval's rent.
         #[account(mut, unsafe(dup))]
         pub approval_rent_receiver: Option<UncheckedAccount>,
+        /// The vault's budget, when it has one.
+        #[account(mut, constraint = address_eq(&vault.budget, budget.address()) @ VaultError::WrongBudget)]
+        pub budget: Option<Outlined<Account<Budget>>>,
     }
 }
 
@@ -63,11 +66,12 @@ pub fn handler(ctx: &mut Context<ExecutePayment>, amount: u64, reference: [u8; 1
     let a = &mut ctx.accounts;
     let token_program = &a.org.token_program;
     let recipient = token::read(a.destination.account(), token_program)?.owner;
-    let Allowed { charge, by_session, co_signed } = judge(&Spending {
+    let Allowed { charges, by_session, co_signed } = judge(&Spending {
         signer: a.signer.address(),
         org: &a.org,
         policy: &a.policy,
         vault: &a.vault,
+        budget: a.budget.as_deref(),
         address: a.vault.address(),
         recipient: &recipient,
         amount,
@@ -81,7 +85,10 @@ pub fn handler(ctx: &mut Context<ExecutePayment>, amount: u64, reference: [u8; 1
 
     let balance = token::balance(a.vault_tokens.account(), token_program)?;
     let balance = balance.checked_sub(amount).ok_or(VaultError::InsufficientBalance)?;
-    a.vault.ledger.as_policy_mut().charge(&charge).map_err(|_| VaultError::Overflow)?;
+    a.vault.ledger.as_policy_mut().charge(&charges.vault).map_err(|_| VaultError::Overflow)?;
+    if let (Some(budget), Some(charge)) = (&mut a.budget, &charges.budget) {
+        budget.charge(charge)?;
+    }
     let sequence = a.vault.next_sequence()?;
 
     let bump = [a.vault.bump];
@@ -116,7 +123,7 @@ pub fn handler(ctx: &mut Context<ExecutePayment>, amount: u64, reference: [u8; 1
         sequence,
         amount,
         balance,
-        timestamp: charge.at.0,
+        timestamp: charges.vault.at.0,
         reference,
         co_signed: u8::from(co_signed),
         by_session: u8::from(by_session),

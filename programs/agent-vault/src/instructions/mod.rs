@@ -5,10 +5,12 @@ pub mod approve_payment;
 pub mod check_payment;
 pub mod close_allowlist;
 pub mod close_approval;
+pub mod close_budget;
 pub mod close_policy;
 pub mod close_wallet;
 pub mod collect_escrow;
 pub mod complete_escrow;
+pub mod create_budget;
 pub mod create_escrow;
 pub mod create_policy;
 pub mod create_wallet;
@@ -20,6 +22,8 @@ pub mod initialize_org;
 pub mod refund_escrow;
 pub mod register_recipient;
 pub mod resolve_dispute;
+pub mod set_wallet_budget;
+pub mod update_budget;
 pub mod update_org;
 pub mod update_policy;
 pub mod update_wallet;
@@ -39,10 +43,10 @@ mod spending;
 #[allow(ambiguous_glob_reexports)]
 pub use {
     accept_authority::*, approve_payment::*, check_payment::*, close_allowlist::*, close_approval::*,
-    close_policy::*, close_wallet::*, create_escrow::*, create_policy::*, create_wallet::*,
-    dispute_escrow::*, execute_payment::*, freeze_wallet::*, fund_wallet::*, initialize_org::*,
-    register_recipient::*, settle_escrow::*, update_org::*, update_policy::*, update_wallet::*, withdraw::*,
-    withdraw_reserve::*, write_allowlist::*,
+    close_budget::*, close_policy::*, close_wallet::*, create_budget::*, create_escrow::*, create_policy::*,
+    create_wallet::*, dispute_escrow::*, execute_payment::*, freeze_wallet::*, fund_wallet::*,
+    initialize_org::*, register_recipient::*, set_wallet_budget::*, settle_escrow::*, update_budget::*,
+    update_org::*, update_policy::*, update_wallet::*, withdraw::*, withdraw_reserve::*, write_allowlist::*,
 };
 
 pub use end::End;

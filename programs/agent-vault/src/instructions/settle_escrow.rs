@@ -4,8 +4,9 @@ use crate::{
     errors::VaultError,
     events::{with_event_accounts, EscrowSettled},
     instructions::clock,
-    state::{same_address, Escrow, Org, Outlined, Vault},
+    state::{same_address, Budget, Escrow, Org, Outlined, Unloaded, Vault, NONE},
     token::{self, Association, Transfer},
+    ID,
 };
 use agent_vault_policy::{
     escrow::{Outcome, Settlement},
@@ -58,6 +59,10 @@ with_event_accounts! {
         pub system_program: Option<Program<System>>,
         /// The instructions sysvar, where a signature is the proof.
         pub instructions: Option<UncheckedAccount>,
+        /// The budget that the escrow was charged to, whether or not it still exists and whatever the vault's is now. Its address
+        /// is checked in [`credit_budget`]; collecting does not need it.
+        #[account(mut)]
+        pub budget: Option<Unloaded<Budget>>,
     }
 }
 
@@ -78,8 +83,8 @@ impl SettleEscrow {
 /// escrow, which anyone has paid out later.
 ///
 /// # Errors
-/// [`VaultError::ReceiverRequired`], [`VaultError::WrongReceiver`] and [`VaultError::WrongTokenAccount`] when something is
-/// released and the receiver's token account is not there or not its own.
+/// Those of [`credit_budget`]; [`VaultError::ReceiverRequired`], [`VaultError::WrongReceiver`] and
+/// [`VaultError::WrongTokenAccount`] when something is released and the receiver's token account is not there or not its own.
 #[inline(never)]
 pub fn settle(a: &mut SettleEscrow, settlement: &Settlement, now: UnixTime) -> Result<EscrowSettled> {
     let Settlement { outcome, released: Usdc(released), refunded: Usdc(refunded) } = *settlement;
@@ -93,6 +98,7 @@ pub fn settle(a: &mut SettleEscrow, settlement: &Settlement, now: UnixTime) -> R
     pay_sides(a, outcome == Outcome::Split)?;
     let place = a.escrow.place();
     a.vault.ledger.as_policy_mut().credit(place, Usdc(refunded));
+    credit_budget(a, Usdc(refunded))?;
 
     let receiver_paid = released > 0 && a.escrow.receiver_owed == 0;
     let event = EscrowSettled {
@@ -118,6 +124,29 @@ pub fn settle(a: &mut SettleEscrow, settlement: &Settlement, now: UnixTime) -> R
     };
     close_if_paid(a)?;
     Ok(event)
+}
+
+/// Gives back to the budget what was charged to it and not released. One that was closed since, even if created anew, has
+/// another ledger, to which nothing was charged.
+///
+/// # Errors
+/// [`VaultError::BudgetRequired`], [`VaultError::WrongBudget`].
+fn credit_budget(a: &SettleEscrow, returned: Usdc) -> Result<()> {
+    let charged = &a.escrow.budget;
+    let Some(budget) = &a.budget else {
+        require!(same_address(charged, &NONE), VaultError::BudgetRequired);
+        return Ok(());
+    };
+    require!(same_address(charged, budget.address()), VaultError::WrongBudget);
+    if !budget.owned_by(&ID) {
+        return Ok(());
+    }
+    // SAFETY: the dispatcher has refused a second mutable reference to the account.
+    let mut budget = unsafe { Outlined::<Account<Budget>>::load_mut(**budget) }?;
+    if budget.created_version == a.escrow.budget_created_version {
+        budget.ledger.as_policy_mut().credit(a.escrow.budget_place(), returned);
+    }
+    Ok(())
 }
 
 /// The balance of the receiver's token account, when it was paid.

@@ -5,13 +5,13 @@ use crate::{
     errors::VaultError,
     events::PolicyViolation,
     instructions::clock,
-    state::{AllowlistAccount, Approval, Org, Policy, Unloaded, Vault},
+    state::{AllowlistAccount, Approval, Budget, Org, Policy, Unloaded, Vault},
 };
-use agent_vault_policy::{authorize, Charge, Payment, Refusal, Rule, Standing, UnixTime, Usdc};
+use agent_vault_policy::{authorize, Charges, Payment, Refusal, Rule, Standing, UnixTime, Usdc};
 use anchor_lang::{address_eq, prelude::*};
 
-/// Money that is to leave a vault, with the accounts that decide whether it may. That vault, policy and organisation
-/// belong together, and that `co_signer` is the operator, is checked before.
+/// Money that is to leave a vault, with the accounts that decide whether it may. That vault, policy, budget and
+/// organisation belong together, and that `co_signer` is the operator, is checked before.
 pub struct Spending<'a> {
     /// Who signs for the vault.
     pub signer: &'a Address,
@@ -21,6 +21,8 @@ pub struct Spending<'a> {
     pub policy: &'a Policy,
     /// The vault.
     pub vault: &'a Vault,
+    /// The vault's budget.
+    pub budget: Option<&'a Budget>,
     /// The vault's address.
     pub address: &'a Address,
     /// Who is paid.
@@ -43,8 +45,8 @@ pub struct Spending<'a> {
 
 /// Spending that is allowed.
 pub struct Allowed {
-    /// What the ledger is to record.
-    pub charge: Charge,
+    /// What the ledgers are to record: the vault's, and its budget's.
+    pub charges: Charges,
     /// The session authority signs, not the operator.
     pub by_session: bool,
     /// The operator signs beside the session authority, or has approved.
@@ -55,13 +57,15 @@ pub struct Allowed {
 ///
 /// # Errors
 /// The error of the rule that refuses, with a [`PolicyViolation`] logged; [`VaultError::ZeroAmount`],
-/// [`VaultError::PaymentToSelf`], [`VaultError::Unauthorized`], [`VaultError::SessionExpired`],
+/// [`VaultError::PaymentToSelf`], [`VaultError::BudgetRequired`], [`VaultError::Unauthorized`], [`VaultError::SessionExpired`],
 /// [`VaultError::WrongApproval`], [`VaultError::ApprovalOutdated`], [`VaultError::ApprovalExpired`],
 /// [`VaultError::RentReceiverRequired`], [`VaultError::WrongRentReceiver`] and those of [`recipient_standing`].
 #[inline(never)]
 pub fn judge(spending: &Spending) -> Result<Allowed> {
     let Spending { org, policy, vault, recipient, amount, .. } = *spending;
-    let now = vault.ledger.as_policy().time(clock()?);
+    let clock = clock()?;
+    let now = vault.ledger.as_policy().time(clock);
+    vault.check_budget(spending.budget)?;
     require!(amount > 0, VaultError::ZeroAmount);
     let by_session = vault.is_session(spending.signer, now)?;
     require!(by_session || org.is_operator(spending.signer), VaultError::Unauthorized);
@@ -89,8 +93,10 @@ pub fn judge(spending: &Spending) -> Result<Allowed> {
     let payment =
         Payment { amount: Usdc(amount), listed: standing.listed, category: standing.category, co_signed };
     let stops = Standing { paused: org.is_paused(), frozen: vault.is_frozen() };
-    match authorize(&policy.rules(), vault.ledger.as_policy(), &payment, stops, now) {
-        Ok(charge) => Ok(Allowed { charge, by_session, co_signed }),
+    let budget = spending.budget.map(Budget::as_policy);
+    let ledger = vault.ledger.as_policy();
+    match authorize(&policy.rules(), ledger, budget.as_ref(), &payment, stops, clock) {
+        Ok(charges) => Ok(Allowed { charges, by_session, co_signed }),
         Err(refusal) => Err(refuse(spending, refusal)),
     }
 }

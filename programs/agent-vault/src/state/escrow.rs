@@ -45,6 +45,8 @@ pub struct Escrow {
     pub verifier: Address,
     /// Decides a dispute: the organisation's arbiter when the escrow was made.
     pub arbiter: Address,
+    /// The budget of the vault when it was made; none (all zero): it had none.
+    pub budget: Address,
     /// Raised the dispute; all zero: nobody.
     pub disputed_by: Address,
     /// SHA-256 of the task's description.
@@ -69,6 +71,12 @@ pub struct Escrow {
     pub charged_slot: u64,
     /// End of the calendar month that it was charged to.
     pub charged_month: i64,
+    /// The budget's `created_version`, which names the ledger that it was charged to.
+    pub budget_created_version: u64,
+    /// Absolute number of the slot of the budget's ledger that it was charged to.
+    pub budget_slot: u64,
+    /// End of the calendar month of the budget's ledger that it was charged to.
+    pub budget_month: i64,
     /// Accepted kinds of proof: see [`proof`].
     pub proof_kinds: u8,
     /// One when `output_commitment` counts.
@@ -102,6 +110,11 @@ impl Escrow {
     /// Where the vault's ledger holds its charge.
     pub fn place(&self) -> Place {
         Place { day_slot: self.charged_slot, month_ends_at: UnixTime(self.charged_month) }
+    }
+
+    /// Where the budget's ledger holds its charge.
+    pub fn budget_place(&self) -> Place {
+        Place { day_slot: self.budget_slot, month_ends_at: UnixTime(self.budget_month) }
     }
 
     /// The seeds that sign for this escrow's tokens. `end` is counter and bump: see [`Escrow::seed_end`].

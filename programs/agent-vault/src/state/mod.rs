@@ -4,6 +4,7 @@
 
 pub mod allowlist;
 pub mod approval;
+pub mod budget;
 pub mod escrow;
 pub mod ledger;
 pub mod org;
@@ -17,6 +18,7 @@ pub mod vault;
 
 pub use allowlist::*;
 pub use approval::*;
+pub use budget::*;
 pub use escrow::*;
 pub use ledger::*;
 pub use org::*;
@@ -51,6 +53,38 @@ pub fn same_address(left: &Address, right: &Address) -> bool {
 pub fn next_sequence(sequence: &mut u64) -> Result<u64> {
     *sequence = sequence.checked_add(1).ok_or(VaultError::Overflow)?;
     Ok(*sequence)
+}
+
+/// Counts one more vault attached to a policy or a budget.
+///
+/// # Errors
+/// [`VaultError::Overflow`] at the end of 64 bits.
+fn count_in(wallets: &mut u64) -> Result<()> {
+    *wallets = wallets.checked_add(1).ok_or(VaultError::Overflow)?;
+    Ok(())
+}
+
+/// Counts one vault less.
+///
+/// # Errors
+/// [`VaultError::Overflow`] when none was attached.
+fn count_out(wallets: &mut u64) -> Result<()> {
+    *wallets = wallets.checked_sub(1).ok_or(VaultError::Overflow)?;
+    Ok(())
+}
+
+/// A value of an account whose `flags` say which of them count.
+#[inline(always)]
+fn value_if_set<T>(flags: u32, flag: u32, value: T) -> Option<T> {
+    (flags & flag != 0).then_some(value)
+}
+
+/// The value to store for `value`, whose flag is set where there is one.
+fn set_value<T: Default>(flags: &mut u32, flag: u32, value: Option<T>) -> T {
+    if value.is_some() {
+        *flags |= flag;
+    }
+    value.unwrap_or_default()
 }
 
 /// Makes an account of this program at the canonical address of `seeds`, zero but for its discriminator, and returns

@@ -1,6 +1,6 @@
 //! A policy: the values of the eight rules, shared by all vaults attached to it.
 
-use super::MAX_OPEN_ESCROWS;
+use super::{count_in, count_out, set_value, value_if_set, MAX_OPEN_ESCROWS};
 use crate::errors::VaultError;
 use agent_vault_policy::{rules::blocked_categories, Rules, UnixTime, Usdc};
 use alloc::vec::Vec;
@@ -103,7 +103,7 @@ impl PolicyRules {
 
 /// Appends an optional integer of `size` bytes in Borsh.
 #[inline(never)]
-fn write_option(out: &mut Vec<u8>, value: Option<u64>, size: usize) {
+pub fn write_option(out: &mut Vec<u8>, value: Option<u64>, size: usize) {
     out.push(u8::from(value.is_some()));
     if let Some(value) = value {
         out.extend_from_slice(value.to_le_bytes().get(..size).unwrap_or_default());
@@ -199,8 +199,7 @@ impl Policy {
     /// # Errors
     /// [`VaultError::Overflow`] at the end of 64 bits.
     pub fn attach(&mut self) -> Result<()> {
-        self.wallet_count = self.wallet_count.checked_add(1).ok_or(VaultError::Overflow)?;
-        Ok(())
+        count_in(&mut self.wallet_count)
     }
 
     /// Counts one vault less.
@@ -208,20 +207,16 @@ impl Policy {
     /// # Errors
     /// [`VaultError::Overflow`] when none was attached.
     pub fn detach(&mut self) -> Result<()> {
-        self.wallet_count = self.wallet_count.checked_sub(1).ok_or(VaultError::Overflow)?;
-        Ok(())
+        count_out(&mut self.wallet_count)
     }
 
     #[inline(always)]
     fn value<T>(&self, flag: u32, value: T) -> Option<T> {
-        (self.flags & flag != 0).then_some(value)
+        value_if_set(self.flags, flag, value)
     }
 
     fn take<T: Default>(&mut self, flag: u32, value: Option<T>) -> T {
-        if value.is_some() {
-            self.flags |= flag;
-        }
-        value.unwrap_or_default()
+        set_value(&mut self.flags, flag, value)
     }
 }
 

@@ -12,6 +12,9 @@ pub const POLICY: &[u8] = b"policy";
 /// Allowlist: `allowlist`, policy, version (u64, little endian; see `Policy::next_allowlist_version`).
 #[constant]
 pub const ALLOWLIST: &[u8] = b"allowlist";
+/// Budget: `budget`, org, 16-byte key.
+#[constant]
+pub const BUDGET: &[u8] = b"budget";
 /// Vault: `vault`, org, SHA-256 of the agent's id.
 #[constant]
 pub const VAULT: &[u8] = b"vault";

@@ -56,6 +56,8 @@ macro_rules! vault_account {
 vault_account! {
     /// An agent's vault: a token account that only the program can spend from, and what was spent.
     Vault {
+        /// The budget that it shares; none (all zero): only its policy bounds it.
+        budget: Address,
         /// What was spent, and when.
         ledger: Ledger
     }
@@ -69,7 +71,8 @@ vault_account! {
 /// Bytes of an archived vault's account.
 pub const ARCHIVED_SPACE: usize = 8 + size_of::<ArchivedVault>();
 
-const _: () = assert!(size_of::<Vault>() == size_of::<ArchivedVault>() + size_of::<Ledger>());
+const _: () =
+    assert!(size_of::<Vault>() == size_of::<ArchivedVault>() + size_of::<Address>() + size_of::<Ledger>());
 
 impl Vault {
     /// It pays nothing while frozen.
@@ -104,6 +107,17 @@ impl Vault {
         }
         require!(now < UnixTime(self.session_expires_at), VaultError::SessionExpired);
         Ok(true)
+    }
+
+    /// Checks that the account of the vault's budget is there where it has one. That `given` is that one, and not another,
+    /// its instruction's accounts say.
+    ///
+    /// # Errors
+    /// [`VaultError::BudgetRequired`].
+    #[inline(always)]
+    pub fn check_budget<T>(&self, given: Option<&T>) -> Result<()> {
+        require!(given.is_some() || address_eq(&self.budget, &NONE), VaultError::BudgetRequired);
+        Ok(())
     }
 
     /// Gives the vault a session authority. Address zero takes it away.

@@ -1,20 +1,20 @@
 //! `max_per_day`: the most that any 24 hours may hold.
 
 use crate::{
-    types::{Payment, Rule, Rules},
+    types::{Payment, Rule, Usdc},
     Verdict,
 };
 
-/// Refuses a payment that would lift what the last 24 hours hold, `spent`, above the limit.
-/// Attempted is the total that would result.
+/// Refuses a payment that would lift what the last 24 hours hold, `spent`, above the limit: as `rule`, which is the
+/// vault's or its budget's. Attempted is the total that would result.
 #[inline(always)]
-pub fn check(rules: &Rules, spent: u64, payment: &Payment) -> Verdict {
-    let Some(limit) = rules.max_per_day else {
-        return Verdict::unset(Rule::MaxPerDay);
+pub fn check(rule: Rule, limit: Option<Usdc>, spent: u64, payment: &Payment) -> Verdict {
+    let Some(limit) = limit else {
+        return Verdict::unset(rule);
     };
     let headroom = limit.0.saturating_sub(spent);
     Verdict::set(
-        Rule::MaxPerDay,
+        rule,
         payment.amount.0 <= headroom && spent <= limit.0,
         limit.0,
         spent.saturating_add(payment.amount.0),
@@ -25,13 +25,12 @@ pub fn check(rules: &Rules, spent: u64, payment: &Payment) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::{Category, Usdc};
+    use crate::types::Category;
 
     fn judge(limit: u64, spent: u64, amount: u64) -> Verdict {
-        let rules = Rules { max_per_day: Some(Usdc(limit)), ..Rules::default() };
         let payment =
             Payment { amount: Usdc(amount), listed: false, category: Category(0), co_signed: false };
-        check(&rules, spent, &payment)
+        check(Rule::MaxPerDay, Some(Usdc(limit)), spent, &payment)
     }
 
     #[test]

@@ -1,0 +1,63 @@
+//! A budget that vaults share: the rules about time of a vault, over the ledger of all of them.
+
+use crate::{
+    rules::{max_per_day, max_per_month, velocity_cap},
+    types::{Ledger, Limits, Payment, Refusal, Rule, UnixTime},
+    Charge, Verdict,
+};
+
+/// A budget: its limits, and what all its vaults have spent.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget<'a> {
+    /// Its limits.
+    pub limits: Limits,
+    /// Charged for every payment of every vault. Not the vault's: each has a time of its own.
+    pub ledger: &'a Ledger,
+}
+
+impl Budget<'_> {
+    /// Its rules, in the order of judgement.
+    pub const RULES: [Rule; 3] = [Rule::BudgetMaxPerDay, Rule::BudgetMaxPerMonth, Rule::BudgetVelocityCap];
+
+    /// Judges `payment` at the time `clock`; see [`crate::authorize`].
+    ///
+    /// # Errors
+    /// [`Refusal::Violation`] with the first rule that refuses; [`Refusal::Overflow`] when the ledger cannot count it.
+    #[inline(never)]
+    pub(crate) fn authorize(&self, payment: &Payment, clock: UnixTime) -> Result<Charge, Refusal> {
+        let (verdicts, charge) = self.judge(payment, clock)?;
+        let [day, month, velocity] = verdicts;
+        day.refuse()?;
+        month.refuse()?;
+        velocity.refuse()?;
+        Ok(charge)
+    }
+
+    /// The verdict of each rule on `payment`.
+    ///
+    /// # Errors
+    /// [`Refusal::Overflow`] when the ledger contradicts itself.
+    pub(crate) fn assess(&self, payment: &Payment, clock: UnixTime) -> Result<[Verdict; 3], Refusal> {
+        Ok(self.judge(payment, clock)?.0)
+    }
+
+    /// The verdict of each rule, and the charge that the payment is when all let it pass.
+    #[inline(always)]
+    fn judge(&self, payment: &Payment, clock: UnixTime) -> Result<([Verdict; 3], Charge), Refusal> {
+        let Budget { limits, ledger } = self;
+        let now = ledger.time(clock);
+        let [day, month, velocity] = Self::RULES;
+        let day_held = ledger.day.total_at(now)?;
+        let hour_held = ledger.hour.total_at(now)?;
+        let verdicts = [
+            max_per_day::check(day, limits.max_per_day, day_held, payment),
+            max_per_month::check(month, limits.max_per_month, &ledger.month, payment, now),
+            velocity_cap::check(velocity, limits.velocity_cap, hour_held),
+        ];
+        Ok((verdicts, Charge { amount: payment.amount, at: now, day_held, hour_held }))
+    }
+}
+
+#[cfg(test)]
+#[path = "budget_tests.rs"]
+mod tests;

@@ -1,0 +1,42 @@
+//! Closes a budget.
+
+use crate::{
+    errors::VaultError,
+    events::{emit_event, with_event_accounts, BudgetClosed},
+    state::{same_address, Budget, Org, Outlined},
+};
+use anchor_lang::prelude::*;
+
+with_event_accounts! {
+    /// Accounts of `close_budget`.
+    #[derive(Accounts)]
+    pub struct CloseBudget {
+        /// The organisation's authority.
+        #[account(address = org.authority @ VaultError::Unauthorized)]
+        pub authority: Signer,
+        /// The organisation.
+        #[account(mut)]
+        pub org: Outlined<Account<Org>>,
+        /// The budget.
+        #[account(mut,
+            constraint = same_address(&budget.org, org.address()) @ VaultError::WrongOrg,
+            constraint = budget.wallet_count == 0 @ VaultError::BudgetInUse)]
+        pub budget: Outlined<Account<Budget>>,
+        /// Paid the rent.
+        #[account(mut, constraint = same_address(&budget.payer, rent_receiver.address()) @ VaultError::WrongRentReceiver, unsafe(dup))]
+        pub rent_receiver: UncheckedAccount,
+    }
+}
+
+/// See [`crate::agent_vault::close_budget`].
+///
+/// # Errors
+/// [`VaultError::Unauthorized`], [`VaultError::BudgetInUse`], [`VaultError::WrongRentReceiver`].
+pub fn handler(ctx: &mut Context<CloseBudget>) -> Result<()> {
+    let CloseBudget { org, budget, rent_receiver, .. } = &mut ctx.accounts;
+    let event =
+        BudgetClosed { org: *org.address(), budget: *budget.address(), sequence: org.next_sequence()? };
+    budget.close(*rent_receiver.account())?;
+    emit_event!(ctx, event);
+    Ok(())
+}

@@ -1,0 +1,55 @@
+//! Creates a budget.
+#![allow(unused_variables)] // the framework's macro binds the #[instruction] arguments twice and uses them once
+
+use crate::{
+    errors::VaultError,
+    events::{emit_borsh_event, with_event_accounts, BudgetCreated},
+    state::{seeds, Budget, BudgetLimits, Org, Outlined},
+};
+use anchor_lang::prelude::*;
+
+with_event_accounts! {
+    /// Accounts of `create_budget`.
+    #[derive(Accounts)]
+    #[instruction(key: [u8; 16])]
+    pub struct CreateBudget {
+        /// Pays the rent, and gets it back when the budget is closed.
+        #[account(mut, unsafe(dup))]
+        pub payer: Signer,
+        /// The organisation's authority.
+        #[account(address = org.authority @ VaultError::Unauthorized)]
+        pub authority: Signer,
+        /// The organisation.
+        #[account(mut)]
+        pub org: Outlined<Account<Org>>,
+        /// The budget to be.
+        #[account(mut)]
+        #[cfg_attr(feature = "idl-build", account(seeds = [seeds::BUDGET, org.address().as_ref(), &key], bump))]
+        pub budget: UncheckedAccount,
+        /// Makes the account.
+        pub system_program: Program<System>,
+    }
+}
+
+/// See [`crate::agent_vault::create_budget`].
+///
+/// # Errors
+/// [`VaultError::Unauthorized`]; those of [`Outlined::create`].
+pub fn handler(ctx: &mut Context<CreateBudget>, key: [u8; 16], limits: BudgetLimits) -> Result<()> {
+    let a = &mut ctx.accounts;
+    let org = *a.org.address();
+    let seeds: [&[u8]; 3] = [seeds::BUDGET, org.as_ref(), &key];
+    let (mut budget, bump) =
+        Outlined::<Account<Budget>>::create(a.payer.account(), a.budget.account(), &seeds)?;
+    let sequence = a.org.next_sequence()?;
+    budget.org = org;
+    budget.payer = *a.payer.address();
+    budget.key = key;
+    budget.version = sequence;
+    budget.created_version = sequence;
+    budget.bump = bump;
+    budget.set_limits(&limits);
+    let event = BudgetCreated { org, budget: *budget.address(), sequence, key, limits };
+    emit_borsh_event!(ctx, event);
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! Puts a vault into a budget, into another one, or into none.
+
+use crate::{
+    errors::VaultError,
+    events::{emit_event, with_event_accounts, WalletBudgetSet},
+    state::{same_address, Budget, Org, Outlined, Vault, NONE},
+};
+use anchor_lang::prelude::*;
+
+with_event_accounts! {
+    /// Accounts of `set_wallet_budget`.
+    #[derive(Accounts)]
+    pub struct SetWalletBudget {
+        /// The organisation's operator where the vault has no budget; its authority where it has one, because a way out of a
+        /// budget is a way around it.
+        pub signer: Signer,
+        /// The organisation.
+        pub org: Outlined<Account<Org>>,
+        /// The organisation's authority, where only it attaches the first budget.
+        #[account(address = org.authority @ VaultError::Unauthorized)]
+        pub authority: Option<Signer>,
+        /// The vault.
+        #[account(mut, constraint = same_address(&vault.org, org.address()) @ VaultError::WrongOrg)]
+        pub vault: Outlined<Account<Vault>>,
+        /// The vault's budget, when it has one.
+        #[account(mut, constraint = same_address(&vault.budget, budget.address()) @ VaultError::WrongBudget)]
+        pub budget: Option<Outlined<Account<Budget>>>,
+        /// The budget to attach; none: the vault is left without.
+        #[account(mut, constraint = same_address(&new_budget.org, org.address()) @ VaultError::WrongOrg)]
+        pub new_budget: Option<Outlined<Account<Budget>>>,
+    }
+}
+
+/// See [`crate::agent_vault::set_wallet_budget`].
+///
+/// What the vault has spent stays where it was charged: nothing moves from one budget's ledger to another's.
+///
+/// # Errors
+/// [`VaultError::BudgetRequired`] when the vault's budget is not among the accounts, or there is neither one;
+/// [`VaultError::Unauthorized`], [`VaultError::AuthorityRequired`].
+pub fn handler(ctx: &mut Context<SetWalletBudget>) -> Result<()> {
+    let SetWalletBudget { signer, org, authority, vault, budget, new_budget, .. } = &mut ctx.accounts;
+    vault.check_budget(budget.as_ref())?;
+    match budget {
+        Some(budget) => {
+            require!(org.is_authority(signer.address()), VaultError::Unauthorized);
+            budget.detach()?;
+        }
+        None => {
+            require!(org.is_operator(signer.address()), VaultError::Unauthorized);
+            require!(new_budget.is_some(), VaultError::BudgetRequired);
+            org.check_attaching(authority.as_ref())?;
+        }
+    }
+    let previous = vault.budget;
+    vault.budget = match new_budget {
+        Some(budget) => {
+            budget.attach()?;
+            *budget.address()
+        }
+        None => NONE,
+    };
+    let event = WalletBudgetSet {
+        org: vault.org,
+        vault: *vault.address(),
+        sequence: vault.next_sequence()?,
+        budget: vault.budget,
+        previous,
+        signer: *signer.address(),
+    };
+    emit_event!(ctx, event);
+    Ok(())
+}
