@@ -19,6 +19,7 @@ TIMEOUT = 300
 """Seconds after which a change counts as noticed because the tests hang."""
 
 WINDOW, TYPES, VERDICT, ESCROW = "window.rs", "types.rs", "verdict.rs", "escrow.rs"
+BUDGET, LIB = "budget.rs", "lib.rs"
 
 
 @dataclass(frozen=True)
@@ -257,8 +258,19 @@ MUTANTS = [
     *_each(
         VERDICT, "ledger.hour.fits_from(now, 1, ", "ledger.hour.fits_from(now, 0, ", "ledger.hour.fits_from(now, 2, "
     ),
-    *_each(VERDICT, "if payment.amount.0 <= verdict.limit", "if payment.amount.0 < verdict.limit"),
-    *_each(VERDICT, "if payment.amount.0 <= verdict.limit", "if payment.amount.0 >= verdict.limit"),
+    *_each(VERDICT, "if amount <= self.limit", "if amount < self.limit", "if amount >= self.limit"),
+    # Budgets
+    *_each(BUDGET, "ledger.time(clock)", "clock"),
+    *(Mutant(BUDGET, f"{rule}.refuse()?;", "") for rule in ("day", "month", "velocity")),
+    *_each(BUDGET, "limits.max_per_day, day_held", "limits.max_per_month, day_held", "limits.max_per_day, hour_held"),
+    *_each(BUDGET, "limits.velocity_cap, hour_held", "limits.velocity_cap, day_held", "None, hour_held"),
+    *_each(LIB, "budget.authorize(payment, clock)", "budget.authorize(payment, now)"),
+    *_each(VERDICT, "budget.assess(payment, clock)", "budget.assess(payment, now)"),
+    *_each(VERDICT, "Budget::RULES.contains(&verdict.rule)", "false"),
+    *_each(TYPES, "self.day.add(now, amount.0)?;", ""),
+    *_each(TYPES, "self.hour.add(now, count)?;", "", "self.hour.add(now, 1)?;"),
+    *_each(TYPES, "self.month.add(now, amount)?;", ""),
+    *_each(TYPES, "self.last = now;", ""),
 ]
 
 

@@ -1,7 +1,7 @@
 """Builds the instructions of escrows."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from solders.instruction import Instruction
 from solders.pubkey import Pubkey
@@ -119,7 +119,7 @@ class EscrowInstructions(Builder):
 
     def collect_escrow(self, escrow: OpenEscrow, *, payer: Pubkey) -> Instruction:
         """Pay the shares of a split escrow whose side could not be paid before."""
-        return self._settle("collect_escrow", {}, escrow, payer=payer)
+        return self._settle("collect_escrow", {}, replace(escrow, budget=None), payer=payer)
 
     def dispute_escrow(
         self, escrow: OpenEscrow, *, signer: Pubkey, reason_hash: bytes, evidence_hash: bytes

@@ -26,6 +26,12 @@ AGAIN = {
     "update_policy": "AccountDataTooSmall",
     "close_policy": "AccountDataTooSmall",
     "close_allowlist": "AccountDataTooSmall",
+    "create_budget": "System:0",
+    "update_budget": "VersionMismatch",
+    "close_budget": "AccountDataTooSmall",
+    "set_wallet_budget first": "BudgetRequired",
+    "set_wallet_budget other": "WrongBudget",
+    "set_wallet_budget none": "WrongBudget",
     "write_allowlist first": "AllowlistSealed",
     "write_allowlist next": "AllowlistSealed",
     "create_wallet": "System:0",
@@ -79,7 +85,7 @@ UNREAD = {
         *("associated_token_program", "system_program", "instructions"),
     ),
     "resolve_dispute": ("instructions",),
-    "collect_escrow": ("signer", "instructions"),
+    "collect_escrow": ("signer", "instructions", "budget"),
 }
 """Optional accounts that the settling instructions share, and that this one does not need."""
 PROGRAMS = {"associated_token_program": ASSOCIATED_TOKEN_PROGRAM, "system_program": SYSTEM_PROGRAM}

@@ -124,6 +124,10 @@ def test_creation_moves_the_amount_and_reports_everything(world: VmWorld) -> Non
         "vault_owed": 0,
         "charged_slot": START // 900,
         "charged_month": FEBRUARY,
+        "budget": NONE,
+        "budget_created_version": 0,
+        "budget_slot": 0,
+        "budget_month": 0,
         "bump": stored["bump"],
     }
     assert result.event == Event(

@@ -265,7 +265,17 @@ def test_existing_reserve_is_adopted_only_if_nobody_else_controls_it(
 
 def test_every_account_type_of_the_program_is_in_the_idl() -> None:
     names = {account["name"] for account in CODEC.idl["accounts"]}
-    assert names == {"Org", "Policy", "Allowlist", "Vault", "ArchivedVault", "Approval", "Recipient", "Escrow"}
+    assert names == {
+        "Org",
+        "Policy",
+        "Allowlist",
+        "Budget",
+        "Vault",
+        "ArchivedVault",
+        "Approval",
+        "Recipient",
+        "Escrow",
+    }
 
 
 def test_late_change_of_the_organisation_is_refused(world: VmWorld) -> None:

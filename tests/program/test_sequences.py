@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, note, seed, settings
 
 from tests.program.sequences import native
+from tests.program.sequences.budgets import BudgetRunner, BudgetSequence, budget_sequences
 from tests.program.sequences.runner import PaymentRunner
 from tests.program.sequences.steps import PaymentSequence, sequences
 from tests.support.needs import skip_or_fail
@@ -42,6 +43,28 @@ def test_no_sequence_exceeds_the_caps_and_both_builds_agree(
     @settings(max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(sequences(steps))
     def check(sequence: PaymentSequence) -> None:
+        note(repr(sequence))
+        transcript = runner.run(sequence)
+        if replayer is not None:
+            assert transcript.verdicts == native.replay(replayer, transcript.script)
+
+    check()
+
+
+def test_no_interleaving_exceeds_the_budget_and_both_builds_agree(
+    request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], replayer: Path | None
+) -> None:
+    full = request.config.getoption("--full", default=False)
+    count, steps = FULL if full else QUICK
+    number = int(request.config.getoption("--hypothesis-seed") or secrets.randbits(32))
+    with capsys.disabled():
+        print(f"\n{count} interleavings of up to {steps} payments; to repeat them: --hypothesis-seed={number}")
+    runner = BudgetRunner()
+
+    @seed(number)
+    @settings(max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(budget_sequences(steps))
+    def check(sequence: BudgetSequence) -> None:
         note(repr(sequence))
         transcript = runner.run(sequence)
         if replayer is not None:

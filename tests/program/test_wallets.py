@@ -43,7 +43,7 @@ def test_new_vault_is_empty_and_reported(world: VmWorld, with_session: bool) -> 
     expected = {"org": world.org, "policy": policy, "sequence": 1, "agent_hash": agent_hash("a")}
     expected |= {"session_authority": session[0], "session_expires_at": session[1]}
     rest = {"tokens": world.tokens_of(vault), "payer": world.payer, "escrow_counter": 0, "open_escrows": 0}
-    assert fields == {**expected, **rest, "frozen": 0, "bump": fields["bump"], "reserved": bytes(2)}
+    assert fields == {**expected, **rest, "frozen": 0, "bump": fields["bump"], "reserved": bytes(2), "budget": NONE}
     assert (ledger["last"], ledger["month_spent"], ledger["day"]["total"], ledger["hour"]["total"]) == (0, 0, 0, 0)
     tokens = world.tokens_of(vault)
     assert world.vm.data(tokens) == token_account_data(world.mint, vault)

@@ -56,6 +56,7 @@ def creation(world: VmWorld, vault: Pubkey, receiver: Pubkey, amount: int = AMOU
         "timeout": HOUR,
         "allowlist": None if allowlist == NONE else allowlist,
         "recipient": world.addresses.recipient(world.org, receiver),
+        "budget": world.budget_of(vault),
     }
     if options.get("approval") is not None:
         given["approval_rent_receiver"] = world.payer
@@ -65,7 +66,7 @@ def creation(world: VmWorld, vault: Pubkey, receiver: Pubkey, amount: int = AMOU
 def next_escrow(world: VmWorld, vault: Pubkey, receiver: Pubkey, payer: Pubkey | None = None) -> OpenEscrow:
     """Return the escrow that the vault will create next."""
     address = world.addresses.escrow(vault, world.fields(vault)["escrow_counter"])
-    return OpenEscrow(address, vault, receiver, payer or world.payer)
+    return OpenEscrow(address, vault, receiver, payer or world.payer, world.budget_of(vault))
 
 
 def lock(world: VmWorld, vault: Pubkey, receiver: Pubkey, amount: int = AMOUNT, **options: Any) -> OpenEscrow:
@@ -112,7 +113,13 @@ def disputed(world: VmWorld, vault: Pubkey, receiver: Pubkey, amount: int = AMOU
 def close_wallet(world: VmWorld, vault: Pubkey) -> Instruction:
     """Return the instruction that archives a vault."""
     policy = world.fields(vault)["policy"]
-    return world.build.close_wallet(operator=world.operator, vault=vault, policy=policy, rent_receiver=world.payer)
+    return world.build.close_wallet(
+        operator=world.operator,
+        vault=vault,
+        policy=policy,
+        rent_receiver=world.payer,
+        budget=world.budget_of(vault),
+    )
 
 
 def held(world: VmWorld, escrow: OpenEscrow) -> int:

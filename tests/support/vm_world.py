@@ -10,7 +10,7 @@ from solders.pubkey import Pubkey
 
 from app.chain.addresses import TOKEN_PROGRAM, Addresses
 from app.chain.instructions import UNLIMITED, Instructions, Session
-from app.chain.rules import Rules
+from app.chain.rules import BudgetLimits, Rules
 from tests.support.vm import CODEC, LAMPORTS, PROGRAM_ID, START, Receipt, Vm
 from tests.support.vm_tokens import USDC, mint_data, place_token_account, token_balance
 
@@ -176,6 +176,41 @@ class VmWorld:
             given["next_rent_receiver"] = self.payer
         return self.build.close_policy(policy=policy, **{**given, **accounts})
 
+    def budget(self, **limits: int) -> Pubkey:
+        """Create a budget with these limits."""
+        key = self.number().to_bytes(16, "big")
+        given = BudgetLimits(**limits)
+        self.vm.succeed(self.build.create_budget(payer=self.payer, authority=self.authority, key=key, limits=given))
+        return self.addresses.budget(self.org, key)
+
+    def budget_update(self, budget: Pubkey, **limits: int) -> Instruction:
+        """Return the instruction that gives a budget these limits, expecting its version as it is."""
+        version = self.fields(budget)["version"]
+        return self.build.update_budget(
+            authority=self.authority, budget=budget, expected_version=version, limits=BudgetLimits(**limits)
+        )
+
+    def budget_closing(self, budget: Pubkey) -> Instruction:
+        """Return the instruction that closes a budget."""
+        return self.build.close_budget(authority=self.authority, budget=budget, rent_receiver=self.payer)
+
+    def budget_of(self, vault: Pubkey) -> Pubkey | None:
+        """Return the vault's budget."""
+        budget: Pubkey = self.fields(vault)["budget"]
+        return None if budget == NONE else budget
+
+    def joining(self, vault: Pubkey, budget: Pubkey | None) -> Instruction:
+        """Return the instruction that puts a vault into a budget or into none, by whoever may."""
+        current = self.budget_of(vault)
+        signer = self.operator if current is None else self.authority
+        return self.build.set_wallet_budget(signer=signer, vault=vault, budget=current, new_budget=budget)
+
+    def member(self, budget: Pubkey, policy: Pubkey | Rules = OPEN) -> Pubkey:
+        """Create a vault in a budget."""
+        vault = self.wallet(policy)
+        self.vm.succeed(self.joining(vault, budget))
+        return vault
+
     def wallet_creation(self, agent_id: str, policy: Pubkey, session: Session | None = None) -> Instruction:
         """Return the instruction that creates an agent's vault."""
         return self.build.create_wallet(
@@ -256,6 +291,7 @@ class VmWorld:
             "reference": secrets.token_bytes(16),
             "allowlist": None if rules["allowlist"] == NONE else rules["allowlist"],
             "recipient": self.addresses.recipient(self.org, payee.owner),
+            "budget": self.budget_of(vault),
         }
         if options.get("approval") is not None:
             accounts["approval_rent_receiver"] = self.payer
@@ -271,6 +307,7 @@ class VmWorld:
             "policy": policy,
             "allowlist": None if allowlist == NONE else allowlist,
             "recipient_account": self.addresses.recipient(self.org, payee.owner),
+            "budget": self.budget_of(vault),
             **options,
         }
         instruction = self.build.check_payment(

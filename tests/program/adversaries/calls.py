@@ -7,6 +7,7 @@ from solders.pubkey import Pubkey
 
 from app.chain.addresses import Addresses, org_hash
 from app.chain.instructions import Instructions
+from app.chain.rules import BudgetLimits
 from tests.program.adversaries.stage import APPROVED, GUARDED, Party
 from tests.program.adversaries.ways import REFERENCE, Call, Seeds, way
 from tests.support.vm import CODEC, PROGRAM_ID
@@ -84,6 +85,40 @@ def _(party: Party) -> Instruction:
     )
 
 
+@way("create_budget")
+def _(party: Party) -> Call:
+    limits = BudgetLimits(max_per_day=1)
+    instruction = party.build.create_budget(payer=party.payer, authority=party.authority, key=KEY, limits=limits)
+    return Call(instruction, {"budget": (b"budget", bytes(party.org), KEY)})
+
+
+@way("update_budget")
+def _(party: Party) -> Instruction:
+    return party.budget_update(party.team, max_per_day=1)
+
+
+@way("close_budget")
+def _(party: Party) -> Instruction:
+    return party.budget_closing(party.unused_budget)
+
+
+@way("set_wallet_budget first")
+def _(party: Party) -> Instruction:
+    return party.build.set_wallet_budget(
+        signer=party.operator, authority=party.authority, vault=party.frozen, new_budget=party.team
+    )
+
+
+@way("set_wallet_budget other")
+def _(party: Party) -> Instruction:
+    return party.joining(party.vault, party.unused_budget)
+
+
+@way("set_wallet_budget none")
+def _(party: Party) -> Instruction:
+    return party.joining(party.vault, None)
+
+
 @way("write_allowlist first")
 def _(party: Party) -> Call:
     version: int = party.fields(party.fresh)["next_allowlist_version"]
@@ -143,6 +178,7 @@ def _(party: Party) -> Instruction:
         vault=party.idle,
         policy=party.fields(party.idle)["policy"],
         rent_receiver=party.payer,
+        budget=party.team,
     )
 
 
@@ -239,4 +275,5 @@ def _(party: Party) -> Instruction:
         co_signed=False,
         allowlist=party.list_of(party.guarded),
         recipient_account=party.addresses.recipient(party.org, merchant),
+        budget=party.team,
     )

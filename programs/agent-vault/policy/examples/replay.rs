@@ -4,10 +4,10 @@
 //! `rules TX DAY MONTH VELOCITY COSIGN EXPIRY BLOCKED RESTRICTED` sets the rules (`-`: not set);
 //! `budget DAY MONTH VELOCITY` gives the vaults a budget, or changes its limits; `vault NUMBER` names the vault that pays;
 //! `reset` empties all ledgers and takes the budget away; `pay CLOCK AMOUNT LISTED CATEGORY COSIGNED` pays and prints
-//! `ok` or `CODE LIMIT ATTEMPTED` or `overflow`.
+//! `ok` or `CODE LIMIT ATTEMPTED` or `overflow`; `refund NUMBER AMOUNT` gives back part of the payment made as that number.
 
 use agent_vault_policy::{
-    authorize, Budget, Category, Ledger, Limits, Payment, Refusal, Rules, Standing, UnixTime, Usdc,
+    authorize, Budget, Category, Ledger, Limits, Payment, Place, Refusal, Rules, Standing, UnixTime, Usdc,
 };
 use std::{
     collections::HashMap,
@@ -19,6 +19,7 @@ fn main() {
     let mut ledgers: HashMap<u64, Ledger> = HashMap::new();
     let mut paying = 0;
     let mut budget: Option<(Limits, Ledger)> = None;
+    let mut made: Vec<(u64, Place, Place)> = Vec::new();
     let mut out = BufWriter::new(stdout().lock());
     for line in stdin().lock().lines() {
         let line = line.expect("standard input is readable");
@@ -28,6 +29,7 @@ fn main() {
         match fields[0] {
             "reset" => {
                 ledgers.clear();
+                made.clear();
                 budget = None;
             }
             "vault" => paying = required(1),
@@ -51,6 +53,14 @@ fn main() {
                     restricted: required(8) == 1,
                 }
             }
+            "refund" => {
+                let (vault, own, shared) = made[usize::try_from(required(1)).expect("a number")];
+                let returned = Usdc(required(2));
+                ledgers.entry(vault).or_default().credit(own, returned);
+                if let Some((_, ledger)) = &mut budget {
+                    ledger.credit(shared, returned);
+                }
+            }
             "pay" => {
                 let clock = UnixTime(fields[1].parse().expect("a time"));
                 let payment = Payment {
@@ -65,9 +75,12 @@ fn main() {
                     authorize(&rules, ledger, shared.as_ref(), &payment, Standing::default(), clock);
                 let charged = verdict.and_then(|charges| {
                     ledger.charge(&charges.vault)?;
+                    let mut shared = Place::default();
                     if let (Some((_, ledger)), Some(charge)) = (&mut budget, &charges.budget) {
                         ledger.charge(charge)?;
+                        shared = ledger.place();
                     }
+                    made.push((paying, ledger.place(), shared));
                     Ok(())
                 });
                 match charged {

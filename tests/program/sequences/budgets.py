@@ -1,0 +1,213 @@
+"""Runs random interleavings of vaults that share a budget, in the VM and as a script for the native crate."""
+
+import struct
+from dataclasses import dataclass, replace
+from itertools import count
+
+from hypothesis import strategies as st
+from solders.hash import Hash
+from solders.instruction import Instruction
+from solders.message import Message
+from solders.pubkey import Pubkey
+from solders.transaction import Transaction
+from solders.transaction_metadata import FailedTransactionMetadata
+
+from app.chain.escrow_instructions import OpenEscrow
+from app.chain.logs import LoggedViolation, policy_violation
+from app.chain.rules import RULE_ERRORS, RULES, BudgetLimits, Rules
+from tests.program.sequences.checker import Checker
+from tests.program.sequences.runner import Transcript
+from tests.program.sequences.steps import EARLIEST, JUMPS, LATEST, MIN_STEPS, Jump, Payment
+from tests.support.vm import CODEC, PROGRAM_ID, Vm, error_name
+from tests.support.vm_escrows import creation, decision, dispute, next_escrow
+from tests.support.vm_tokens import SUPPLY
+from tests.support.vm_world import VmWorld
+
+VAULTS = 3
+_BUDGET_RULES = {
+    RULES.index(f"budget_{name}"): RULES.index(name) for name in ("max_per_day", "max_per_month", "velocity_cap")
+}
+_references = count()
+
+
+@dataclass(frozen=True)
+class Spend:
+    """A payment of a vault after a step of the clock, or an escrow of it."""
+
+    vault: int
+    jump: Jump
+    amount: int
+    locks: bool
+
+
+@dataclass(frozen=True)
+class Refund:
+    """The arbiter's decision on the open escrow of this number, giving back this share of it, in percent."""
+
+    escrow: int
+    share: int
+
+
+@dataclass(frozen=True)
+class Limit:
+    """New limits of the budget."""
+
+    limits: BudgetLimits
+
+
+@dataclass(frozen=True)
+class BudgetSequence:
+    """The vaults' rules, the budget's first limits, and the steps."""
+
+    start: int
+    rules: Rules
+    limits: BudgetLimits
+    steps: list[Spend | Refund | Limit]
+
+
+_limits = st.builds(
+    BudgetLimits,
+    max_per_day=st.none() | st.integers(0, 1_000) | st.integers(100, 400),
+    max_per_month=st.none() | st.none() | st.integers(0, 6_000),
+    velocity_cap=st.none() | st.none() | st.integers(0, 8),
+)
+_spend = st.builds(
+    Spend,
+    st.integers(0, VAULTS - 1),
+    st.sampled_from(JUMPS),
+    st.integers(1, 250),
+    st.sampled_from([False, False, False, True]),
+)
+_step = st.integers(0, 9).flatmap(
+    lambda kind: (
+        st.builds(Limit, _limits)
+        if kind == 4
+        else st.builds(Refund, st.integers(0, 7), st.integers(0, 100))
+        if kind == 5
+        else _spend
+    )
+)
+
+
+@st.composite
+def budget_sequences(draw: st.DrawFn, most: int) -> BudgetSequence:
+    """Draw a sequence of 20 to `most` steps."""
+    number = draw(st.integers(MIN_STEPS, most))
+    steps = draw(st.lists(_step, min_size=number, max_size=number))
+    rules = Rules(max_per_day=draw(st.none() | st.integers(100, 600)))
+    return BudgetSequence(draw(st.integers(EARLIEST, LATEST)), rules, draw(_limits), steps)
+
+
+@dataclass
+class _Locked:
+    """An open escrow: its account, and which of the budget's payments made it."""
+
+    escrow: OpenEscrow
+    vault: int
+    number: int
+    own: int
+    amount: int
+
+
+class BudgetRunner:
+    """An organisation whose vaults share a policy. Each sequence gets a new budget with new vaults."""
+
+    def __init__(self) -> None:
+        self.world = VmWorld(Vm(checks_signatures=False))
+        self.world.vm.now = EARLIEST
+        self.payee = self.world.payee()
+        self.policy = self.world.policy()
+
+    def run(self, sequence: BudgetSequence) -> Transcript:
+        """Run a sequence and let the checkers judge it. Raises `AssertionError` when a promise is broken."""
+        world, vm = self.world, self.world.vm
+        world.update_policy(self.policy, sequence.rules)
+        limits = sequence.limits
+        budget = world.budget(**{name: value for name, value in limits.to_args().items() if value is not None})
+        vaults = [self._vault(budget) for _ in range(VAULTS)]
+        payments = [world.payment(vault, self.payee, 1) for vault in vaults]
+        own, shared, open_escrows = [Checker() for _ in vaults], Checker(), list[_Locked]()
+        clock, verdicts = sequence.start, list[str]()
+        script = [f"rules - {_text(sequence.rules.max_per_day)} - - - - 0 0", _limits_line(limits)]
+        for step in sequence.steps:
+            match step:
+                case Limit(limits):
+                    self._limit(budget, limits)
+                    script.append(_limits_line(limits))
+                case Refund() if open_escrows:
+                    locked = open_escrows.pop(step.escrow % len(open_escrows))
+                    returned = locked.amount * step.share // 100
+                    self._refund(locked, returned)
+                    for checker, number in ((shared, locked.number), (own[locked.vault], locked.own)):
+                        at, amount = checker.paid[number]
+                        checker.paid[number] = (at, amount - returned)
+                    script.append(f"refund {locked.number} {returned}")
+                case Spend():
+                    clock = max(step.jump.from_time(clock, [at for at, _ in shared.paid]), 0)
+                    vm.now = clock
+                    script += [f"vault {step.vault}", f"pay {clock} {step.amount} 1 0 0"]
+                    vault, before = vaults[step.vault], (vm.data(vaults[step.vault]), vm.data(budget))
+                    escrow = next_escrow(world, vault, self.payee.owner) if step.locks else None
+                    if escrow is None:
+                        instruction = _with_amount(payments[step.vault], step.amount)
+                    else:
+                        instruction = creation(world, vault, self.payee.owner, step.amount)
+                    violation = self._send(instruction)
+                    made = Payment(step.jump, step.amount, 0, co_signed=False)
+                    bounds = Rules(**limits.to_args())
+                    if violation is None:
+                        if escrow is not None:
+                            numbers = (len(shared.paid), len(own[step.vault].paid))
+                            open_escrows.append(_Locked(escrow, step.vault, *numbers, step.amount))
+                        own[step.vault].accepted(sequence.rules, made, clock)
+                        shared.accepted(bounds, made, clock)
+                        assert world.fields(budget)["ledger"]["last"] == shared.paid[-1][0]
+                        verdicts.append("ok")
+                        continue
+                    assert (vm.data(vault), vm.data(budget)) == before
+                    verdicts.append(f"{violation.rule} {violation.limit} {violation.attempted}")
+                    if violation.rule in _BUDGET_RULES:
+                        alike = replace(violation, rule=_BUDGET_RULES[violation.rule])
+                        shared.refused(bounds, made, clock, alike)
+                    else:
+                        own[step.vault].refused(sequence.rules, made, clock, violation)
+        return Transcript(script, verdicts)
+
+    def _vault(self, budget: Pubkey) -> Pubkey:
+        vault = self.world.wallet(self.policy, funds=0)
+        self.world.fill(self.world.tokens_of(vault), vault, SUPPLY)
+        self.world.vm.succeed(self.world.joining(vault, budget))
+        return vault
+
+    def _limit(self, budget: Pubkey, limits: BudgetLimits) -> None:
+        given = {name: value for name, value in limits.to_args().items() if value is not None}
+        self.world.vm.succeed(self.world.budget_update(budget, **given))
+
+    def _refund(self, locked: _Locked, returned: int) -> None:
+        self.world.vm.succeed(dispute(self.world, locked.escrow, self.world.operator))
+        self.world.vm.succeed(decision(self.world, locked.escrow, locked.amount - returned))
+
+    def _send(self, instruction: Instruction) -> LoggedViolation | None:
+        """Send a payment or an escrow; return what refused it."""
+        vm = self.world.vm
+        message = Message.new_with_blockhash([instruction], vm.fee_payer, Hash.default())
+        result = vm.svm.send_transaction(Transaction.new_unsigned(message))
+        if not isinstance(result, FailedTransactionMetadata):
+            return None
+        violation = policy_violation(result.meta().logs(), CODEC)
+        assert violation is not None, result
+        assert error_name(result) == RULE_ERRORS[violation.rule]
+        return violation
+
+
+def _with_amount(payment: Instruction, amount: int) -> Instruction:
+    data = payment.data[:8] + struct.pack("<Q", amount) + next(_references).to_bytes(16, "little")
+    return Instruction(PROGRAM_ID, data, payment.accounts)
+
+
+def _limits_line(limits: BudgetLimits) -> str:
+    return " ".join(["budget", *map(_text, (limits.max_per_day, limits.max_per_month, limits.velocity_cap))])
+
+
+def _text(value: int | None) -> str:
+    return "-" if value is None else str(value)
