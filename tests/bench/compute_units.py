@@ -70,6 +70,20 @@ def measure(runtime: Runtime) -> tuple[int, dict[str, int], dict[str, int]]:
         name = f"all eight, {len(listed):,} entries, recipient not registered, worst of those gaps"
         held = story.wallet(f"strict-{number}", strict)
         payments[name] = story.worst_gap(held, strict, allowlist=allowlist, co_sign=True, **optional)
+    budget = story.budget("team")
+    plain, _ = story.policy("plain", Rules())
+    for name, policy_of, given in (
+        ("no rule", plain, {}),
+        ("all eight, 1,000 entries, recipient not registered", strict, {"allowlist": allowlist, **optional}),
+    ):
+        held = story.wallet(f"in a budget, {name}", policy_of)
+        story.join(held, budget)
+        given |= {"budget": budget, "co_sign": policy_of == strict}
+        for _ in range(2):
+            payments[f"{name}, in a budget"] = story.pay(held, policy_of, **given)
+        payments[f"{name}, in a budget, worst of those gaps"] = story.worst_gap(held, policy_of, **given)
+    free = story.wallet("no budget", plain)
+    payments["no rule, worst of those gaps"] = story.worst_gap(free, plain)
     story.units |= escrow_units(story, every, ten)
     story.rest(vault, policy)
     return transfer, story.units, payments

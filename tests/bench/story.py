@@ -15,7 +15,7 @@ from solders.pubkey import Pubkey
 
 from app.chain.addresses import TOKEN_PROGRAM, Addresses
 from app.chain.instructions import Instructions
-from app.chain.rules import Rules
+from app.chain.rules import BudgetLimits, Rules
 from idl import codec
 from tests.bench.token_bytes import mint_bytes, token_account_bytes
 
@@ -223,6 +223,23 @@ class Story:
         )
         return vault
 
+    def budget(self, name: str) -> Pubkey:
+        """Create a budget that has every limit, and change it once."""
+        build, key = self.instructions, name.encode().ljust(16, b"_")[:16]
+        authority, limits = self.authority.pubkey(), BudgetLimits(1000 * USDC, 1000 * USDC, 10_000)
+        address = self.addresses.budget(self.org, key)
+        create = build.create_budget(payer=self.payer.pubkey(), authority=authority, key=key, limits=limits)
+        self.step("create_budget", create, self.authority)
+        version = self.fields(address)["version"]
+        update = build.update_budget(authority=authority, budget=address, expected_version=version, limits=limits)
+        self.step("update_budget", update, self.authority)
+        return address
+
+    def join(self, vault: Pubkey, budget: Pubkey) -> None:
+        """Put a vault into its first budget."""
+        put = self.instructions.set_wallet_budget(signer=self.operator.pubkey(), vault=vault, new_budget=budget)
+        self.step("set_wallet_budget", put, self.operator)
+
     def pay(self, vault: Pubkey, policy: Pubkey, *, co_sign: bool = False, **optional: Any) -> int:
         """Make a payment and return the units used."""
         if co_sign:
@@ -298,6 +315,9 @@ class Story:
             build.close_wallet(operator=operator, vault=vault, policy=policy, rent_receiver=payer),
             self.operator,
         )
+        empty = self.budget("empty")
+        close = build.close_budget(authority=self.authority.pubkey(), budget=empty, rent_receiver=payer)
+        self.step("close_budget", close, self.authority)
         self.step(
             "close_policy",
             build.close_policy(

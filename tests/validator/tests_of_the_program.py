@@ -29,6 +29,23 @@ MODULES: dict[str, dict[str, str]] = {
         "test_approval_is_made_at_the_vaults_time": CLOCK,
         "test_approval_lasts_at_most_a_day": EXACT,
     },
+    "test_budgets": {
+        "test_each_ledger_has_its_own_time": CLOCK,
+        "test_preview_gives_the_budgets_verdicts_before_the_co_signature": CLOCK,
+        "test_budget_adds_few_compute_units": CLOCK,
+    },
+    "test_budget_escrows": {
+        "test_escrow_is_charged_to_the_budget_and_remembers_where": EXACT,
+        "test_settlement_gives_back_what_was_not_released[timed out]": CLOCK,
+        "test_settlement_needs_the_account_at_the_stored_address[timed out]": CLOCK,
+        "test_credit_goes_to_the_budget_charged_whatever_the_vaults_is_now": CLOCK,
+        "test_closed_budget_stops_no_settlement_and_gets_no_credit[timed out-False]": CLOCK,
+        "test_closed_budget_stops_no_settlement_and_gets_no_credit[timed out-True]": CLOCK,
+        "test_budget_given_lamports_after_its_end_stops_no_settlement": PLACED,
+        "test_vault_and_budget_are_credited_at_their_own_places": CLOCK,
+        "test_refund_after_the_window_credits_nothing": CLOCK,
+        "test_collecting_needs_no_budget": PLACED,
+    },
     "test_check_payment": {
         "test_payment_passes_at_the_previewed_time_under_velocity_cap": CLOCK,
         "test_payment_passes_at_the_previewed_time_under_max_per_day": CLOCK,

@@ -21,6 +21,7 @@ HARMLESS = {
     ("freeze_wallet expire", "signer", "the other organisation's"): "anyone may",
     ("close_approval overdue", "signer", "another signs"): "anyone may",
     ("close_approval overdue", "signer", "the other organisation's"): "anyone may",
+    ("set_wallet_budget other", "new_budget", "left out"): "the authority may leave the vault without a budget",
     ("withdraw archived", "rent_receiver", "left out"): "the operator need not sweep lamports",
     ("withdraw_reserve", "destination", "the other organisation's"): "the authority chooses where the money goes",
     ("withdraw_reserve", "destination", "another owner's tokens"): "the authority chooses where the money goes",
