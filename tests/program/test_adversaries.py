@@ -166,7 +166,7 @@ def test_accounts_an_instruction_does_not_need_have_no_effect(stage: AttackStage
     for index, slot in enumerate(slots(instruction)):
         if slot.name in UNREAD[instruction]:
             given = PROGRAMS.get(
-                slot.name, stage.attackers_tokens if slot.name == "receiver_tokens" else stage.attacker
+                slot.name, stage.attackers_tokens if slot.writable and not slot.signer else stage.attacker
             )
             accounts[index] = AccountMeta(given, is_signer=slot.signer, is_writable=slot.writable)
     filled = Instruction(call.program_id, call.data, accounts)
