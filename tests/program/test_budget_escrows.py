@@ -1,8 +1,7 @@
 """Escrows of vaults in a budget: what they are charged to, and what a refund gives back."""
 
-from typing import Any
-
 import pytest
+from solders.instruction import Instruction
 from solders.pubkey import Pubkey
 
 from app.chain.escrow_instructions import OpenEscrow
@@ -29,14 +28,21 @@ WAYS = ("completed", "timed out", "refunded by the arbiter", "split")
 RETURNED = {"completed": 0, "timed out": AMOUNT, "refunded by the arbiter": AMOUNT, "split": AMOUNT - 1}
 
 
-def settle(world: VmWorld, escrow: OpenEscrow, way: str) -> Any:
-    """Return the instruction that ends an escrow this way, after disputing it if needed."""
+def settle(world: VmWorld, escrow: OpenEscrow, way: str) -> Instruction:
+    """Return the instruction that ends an escrow this way, after what must come before it."""
+    if way == "timed out":
+        world.vm.now += 60
+    elif way != "completed":
+        world.vm.succeed(dispute(world, escrow))
+    return ending(world, escrow, way)
+
+
+def ending(world: VmWorld, escrow: OpenEscrow, way: str) -> Instruction:
+    """Return the instruction that ends an escrow this way."""
     if way == "completed":
         return completion(world, escrow)
     if way == "timed out":
-        world.vm.now += 60
         return world.build.refund_escrow(escrow)
-    world.vm.succeed(dispute(world, escrow))
     return decision(world, escrow, AMOUNT - RETURNED[way])
 
 
@@ -97,12 +103,7 @@ def test_settlement_needs_the_account_at_the_stored_address(world: VmWorld, way:
         (charged, other, "WrongBudget"),
         (free, budget, "WrongBudget"),
     ]:
-        wrong = with_budget(escrow, given)
-        call = {
-            "completed": lambda wrong=wrong: completion(world, wrong),
-            "timed out": lambda wrong=wrong: world.build.refund_escrow(wrong),
-        }.get(way, lambda wrong=wrong: decision(world, wrong, AMOUNT - RETURNED[way]))
-        world.vm.refuse(error, call())
+        world.vm.refuse(error, ending(world, with_budget(escrow, given), way))
 
 
 @pytest.mark.parametrize("becomes", ["none", "another", "updated"])

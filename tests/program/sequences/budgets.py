@@ -80,7 +80,7 @@ _spend = st.builds(
     st.integers(1, 250),
     st.sampled_from([False, False, False, True]),
 )
-_step = st.integers(0, 9).flatmap(
+_step: st.SearchStrategy[Spend | Refund | Limit] = st.integers(0, 9).flatmap(
     lambda kind: (
         st.builds(Limit, _limits)
         if kind == 4
