@@ -119,6 +119,9 @@ class Settings(BaseSettings):
     audit_retention_days: int = Field(default=365, ge=0)
     """Days for which entries of the audit log are kept; 0 for ever. What is deleted leaves a checkpoint, from which the
     verification of the rest goes on."""
+    request_log_size: int = Field(default=100_000, ge=0)
+    """Requests of the last 24 hours that the request log keeps for each organisation, the newest ones; what exceeds it
+    goes with the next housekeeping. 0 keeps none."""
     housekeeping_interval: float = Field(default=60.0, gt=0)
     """Pause between two rounds of housekeeping, which stores when keys were last used and deletes old events."""
     max_indexer_lag: int = Field(default=150, ge=0)

@@ -4,7 +4,19 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from app.api.fields import Answer, Body, End, ExportId, IdempotencyKey, Identifier, Moment, Time, WalletId
+from app.api.fields import (
+    Answer,
+    Body,
+    End,
+    ExportId,
+    IdempotencyKey,
+    Identifier,
+    ListAnswer,
+    Moment,
+    Page,
+    Time,
+    WalletId,
+)
 
 ExportFormat = Literal["csv", "json"]
 ExportStatus = Literal["processing", "ready", "expired", "failed"]
@@ -18,6 +30,10 @@ class CreateExport(Body):
     from_: Annotated[Moment | None, Field(alias="from")] = None
     to: End | None = None
     idempotency_key: IdempotencyKey | None = None
+
+
+class ListExports(Page):
+    """Query of the list of exports."""
 
 
 class Export(Answer):
@@ -38,3 +54,7 @@ class Export(Answer):
     expires_at: Time | None
     failure_reason: str | None
     created_at: Time
+
+
+class ExportPage(ListAnswer[Export]):
+    """One page of exports, newest first."""

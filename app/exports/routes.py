@@ -10,7 +10,7 @@ from app.access.auth import READERS_AND_AGENT
 from app.api.operation import Call, operation
 from app.core.errors import RequestError
 from app.exports import service as exports
-from app.exports.models import CreateExport, Export
+from app.exports.models import CreateExport, Export, ExportPage, ListExports
 from app.submission.context import Service
 
 _MEDIA_TYPES = {".csv": "text/csv; charset=utf-8", ".json": "application/json"}
@@ -45,6 +45,15 @@ async def get_export(call: Call) -> Export:
     return await exports.get(call.service, call.principal, call.path("export_id"))
 
 
+@operation(tag="transactions", roles=READERS_AND_AGENT, query=ListExports, answer=ExportPage)
+async def list_exports(call: Call, query: ListExports) -> ExportPage:
+    """List exports, newest first.
+
+    To an agent, those of its own wallet. Exports without a file are kept for 90 days.
+    """
+    return await exports.page(call.service, call.principal, query)
+
+
 class _Download(FileResponse):
     """A file. A range that it does not have is refused in the error envelope, before anything is sent."""
 
@@ -75,6 +84,7 @@ async def download(request: Request) -> Response:
 
 routes = [
     Route("/v1/transactions/export", export_transactions, methods=["POST"]),
+    Route("/v1/transactions/exports", list_exports, methods=["GET"]),
     Route("/v1/transactions/exports/{export_id}", get_export, methods=["GET"]),
 ]
 #: Not an operation of the interface: the link is both the address and the permission.

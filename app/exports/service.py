@@ -12,9 +12,17 @@ from app.core.identifiers import random_id
 from app.core.timestamps import iso_ms, now_ms
 from app.exports.exporter import Exporter
 from app.exports.links import DownloadLinks
-from app.exports.models import CreateExport, Export
+from app.exports.models import CreateExport, Export, ExportPage, ListExports
 from app.store.audit import append
-from app.store.exports import ExportRecord, count_rows, export, export_created_under, insert_export, live
+from app.store.exports import (
+    ExportRecord,
+    count_rows,
+    export,
+    export_created_under,
+    export_page,
+    insert_export,
+    live,
+)
 from app.submission.admission import Admission
 from app.submission.context import Service
 from app.submission.idempotency import Claim
@@ -78,6 +86,14 @@ async def get(service: Service, principal: Principal, export_id: str) -> Export:
     if found is None or found.org != principal.org or principal.wallet_id not in {None, found.wallet_id}:
         raise NotFoundError("export_not_found")
     return _answer(service, found)
+
+
+async def page(service: Service, principal: Principal, query: ListExports) -> ExportPage:
+    """Return one page of exports, newest first, to an agent those of its own wallet."""
+    found = await service.db.read(
+        lambda conn: export_page(conn, principal.org, principal.wallet_id, limit=query.limit, cursor=query.cursor)
+    )
+    return ExportPage.of(found, lambda one: _answer(service, one))
 
 
 async def find_file(service: Service, export_id: str, expires: str, signature: str) -> Path:

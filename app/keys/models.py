@@ -6,7 +6,18 @@ from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from app.access.keyring import KeyStatus, Role
-from app.api.fields import Answer, Body, IdempotencyKey, Identifier, KeyId, Name, Page, Time, WalletId
+from app.api.fields import (
+    Answer,
+    Body,
+    IdempotencyKey,
+    Identifier,
+    KeyId,
+    ListAnswer,
+    Name,
+    Page,
+    Time,
+    WalletId,
+)
 
 #: The longest time in seconds for which a rotated key may still work.
 MAX_OVERLAP = 30 * 86_400
@@ -73,3 +84,29 @@ class KeyPage(Answer):
     data: list[Key]
     has_more: bool
     next_cursor: str | None
+
+
+class ListRequests(Page):
+    """Query of the request log; all filters must match."""
+
+    key_id: Identifier | None = None
+    status: Annotated[int, Field(ge=100, le=599, examples=[403])] | None = None
+    code: Identifier | None = None
+
+
+class LoggedRequest(Answer):
+    """A request that came with a valid API key, and how it was answered."""
+
+    request_id: str
+    timestamp: Time
+    key_id: KeyId
+    key_name: str
+    method: str
+    path: str
+    status: int
+    code: str | None
+    duration_ms: int
+
+
+class RequestLogPage(ListAnswer[LoggedRequest]):
+    """One page of the request log, newest first."""

@@ -6,7 +6,7 @@ from app.access.auth import ADMINS
 from app.api.fields import EmptyBody
 from app.api.operation import Call, operation
 from app.keys import service as keys
-from app.keys.models import CreateKey, Key, KeyPage, ListKeys, NewKey, RotateKey
+from app.keys.models import CreateKey, Key, KeyPage, ListKeys, ListRequests, NewKey, RequestLogPage, RotateKey
 
 _CHANGING = ("key_not_found", "key_not_active")
 
@@ -51,9 +51,20 @@ async def revoke_key(call: Call, _body: EmptyBody) -> Key:
     return await keys.revoke(call.service, call.principal, call.claim, call.path("key_id"))
 
 
+@operation(tag="keys", roles=ADMINS, query=ListRequests, answer=RequestLogPage)
+async def list_requests(call: Call, query: ListRequests) -> RequestLogPage:
+    """List the requests of the last 24 hours.
+
+    Those under `/v1` that came with a valid API key, newest first, with the status and the error's code that they were
+    answered with. A request is listed about a second after its answer.
+    """
+    return await keys.requests(call.service, call.principal, query)
+
+
 routes = [
     Route("/v1/keys", list_keys, methods=["GET"]),
     Route("/v1/keys", create_key, methods=["POST"]),
     Route("/v1/keys/{key_id}/rotate", rotate_key, methods=["POST"]),
     Route("/v1/keys/{key_id}", revoke_key, methods=["DELETE"]),
+    Route("/v1/request-log", list_requests, methods=["GET"]),
 ]

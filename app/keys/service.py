@@ -7,8 +7,19 @@ from sqlalchemy import Connection
 
 from app.access.keyring import Issued, KeyRing, Principal, Role, status_of
 from app.core.timestamps import iso_ms, now_ms
-from app.keys.models import CreateKey, Key, KeyPage, ListKeys, NewKey, RotateKey
-from app.store.keys import ApiKey, api_key_page
+from app.keys.models import (
+    CreateKey,
+    Key,
+    KeyPage,
+    ListKeys,
+    ListRequests,
+    LoggedRequest,
+    NewKey,
+    RequestLogPage,
+    RotateKey,
+)
+from app.store.keys import ApiKey, api_key_page, key_names
+from app.store.request_log import RequestFilter, RequestRecord, request_page
 from app.submission.context import Service
 from app.submission.idempotency import Claim
 from app.wallets import service as wallets
@@ -54,6 +65,32 @@ async def revoke(service: Service, principal: Principal, claim: Claim, key_id: s
     revoked = await claim.store(lambda conn: ring.revoke(conn, principal, key_id, again=again))
     ring.forget()
     return _shown(revoked)
+
+
+async def requests(service: Service, principal: Principal, query: ListRequests) -> RequestLogPage:
+    """Return one page of what the organisation's keys asked for in the last day, newest first."""
+    wanted = RequestFilter(query.key_id, query.status, query.code)
+
+    def read(conn: Connection) -> RequestLogPage:
+        found = request_page(conn, principal.org, wanted, limit=query.limit, cursor=query.cursor)
+        names = key_names(conn, principal.org, {one.key_id for one in found.data})
+        return RequestLogPage.of(found, lambda one: _logged(one, names.get(one.key_id, "")))
+
+    return await service.db.read(read, in_thread=True)
+
+
+def _logged(record: RequestRecord, name: str) -> LoggedRequest:
+    return LoggedRequest(
+        request_id=record.request_id,
+        timestamp=iso_ms(record.timestamp),
+        key_id=record.key_id,
+        key_name=name,
+        method=record.method,
+        path=record.path,
+        status=record.status,
+        code=record.code,
+        duration_ms=record.duration_ms,
+    )
 
 
 async def _issue(service: Service, principal: Principal, claim: Claim, issue: Callable[[Connection], Issued]) -> NewKey:

@@ -17,6 +17,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from app.access.rate_limit import RateLimits
 from app.access.recorder import Recorder
+from app.access.request_log import RequestLog
 from app.alerts import routes as alerts
 from app.api.metrics import Metrics
 from app.api.openapi import document
@@ -64,8 +65,9 @@ operations: list[Route] = [
     *wallets.routes,
     *topups.routes,
     *policies.routes,
-    *transactions.routes,
+    # Before the transactions: `/v1/transactions/exports` is not a transaction's id.
     *exports.routes,
+    *transactions.routes,
     *events.routes,
     *audit.routes,
     *alerts.routes,
@@ -145,6 +147,7 @@ class RequestIds:
                 await response(scope, receive, send_with_id)
             seconds = time.monotonic() - began
             scope["app"].state.metrics.answered(scope, status, seconds)
+            scope["app"].state.requests.answered(scope, status, seconds)
             _log.info(
                 "request",
                 method=scope["method"],
@@ -254,6 +257,7 @@ def create_app(settings: Settings, service: Service) -> Starlette:
     app.state.metrics = service.part(Metrics)
     app.state.rate_limits = RateLimits(settings)
     app.state.recorder = service.part(Recorder)
+    app.state.requests = service.part(RequestLog)
     app.state.openapi = document(operations, settings.base_url(), meanings())
     app.state.mcp = mcp.mcp_server(app, app.state.openapi)
     return app

@@ -13,6 +13,7 @@ from solders.pubkey import Pubkey
 
 from app.access.keyring import KeyRing
 from app.access.recorder import Recorder
+from app.access.request_log import RequestLog
 from app.alerts.mailer import Mailer
 from app.alerts.watcher import Watcher
 from app.api.metrics import Metrics
@@ -225,6 +226,7 @@ async def running(
         projector = Projector(db, indexer.changes)
         indexer.subscribe(projector.notify)
         recorder = Recorder(db)
+        requests = RequestLog(db, kept=settings.request_log_size)
         brake = Brake(db, PLAN_TYPES.values(), recorder)
         await brake.load()
         submitter = Submitter(
@@ -280,6 +282,7 @@ async def running(
             Metrics(),
             keys,
             recorder,
+            requests,
             exporter,
             recovery,
             courier,
@@ -292,13 +295,8 @@ async def running(
             Idempotency(db, wait=settings.idempotency_wait),
             DownloadLinks(settings, _derive(secret, b"download links")),
         ]
-        works: list[Background] = [
-            clock,
-            recorder,
-            HeadPublisher(db, days=settings.audit_retention_days),
-            projector,
-            recovery,
-        ]
+        heads = HeadPublisher(db, days=settings.audit_retention_days)
+        works: list[Background] = [clock, recorder, requests, heads, projector, recovery]
         works.append(PayloadWatch(db, clock, interval=settings.recovery_interval, patience=2 * settings.x402_timeout))
         if restoration.pending:
             works.append(restoration)
@@ -335,6 +333,7 @@ async def running(
                 keys,
                 interval=settings.housekeeping_interval,
                 days=settings.event_retention_days,
+                requests=settings.request_log_size,
                 chain_clock=clock.seen_ms,
             )
         )

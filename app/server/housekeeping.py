@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from app.access.keyring import KeyRing
 from app.core.background import Periodic
-from app.store import exports
+from app.store import exports, request_log
 from app.store.database import Database
 from app.store.retention import delete_events, delete_undecided_requests
 
@@ -18,7 +18,8 @@ class Housekeeping(Periodic):
     """Does a round every ``interval`` seconds, and stores the keys' use when it stops.
 
     Keeps events and undecided requests for approvals for ``days`` by ``chain_clock``, which returns Unix milliseconds.
-    Also deletes the records of exports without a file, by ``clock``, which returns Unix seconds.
+    Also deletes the records of exports without a file, and of the requests all but the last day's and an organisation's
+    newest ``requests``, by ``clock``, which returns Unix seconds.
     """
 
     name = "housekeeping"
@@ -30,6 +31,7 @@ class Housekeeping(Periodic):
         *,
         interval: float,
         days: int,
+        requests: int,
         chain_clock: Callable[[], int],
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -37,6 +39,7 @@ class Housekeeping(Periodic):
         self._db = db
         self._keys = keys
         self._kept_ms = days * _DAY_MS
+        self._requests = requests
         self._chain_clock = chain_clock
         self._clock = clock
 
@@ -49,17 +52,19 @@ class Housekeeping(Periodic):
         """Do one round and return how many records were deleted."""
         await self._keys.note_use()
         old = self._chain_clock() - self._kept_ms
-        deleted = 0
-        for delete, before in (
+        now, deleted = int(self._clock() * 1000), 0
+        for delete, bound in (
             (delete_events, old),
             (delete_undecided_requests, old),
-            (exports.forget, int(self._clock() * 1000) - exports.KEPT_MS),
+            (exports.forget, now - exports.KEPT_MS),
+            (request_log.forget, now - request_log.KEPT_MS),
+            (request_log.shorten, self._requests),
         ):
-            deleted += await self._delete(delete, before)
+            deleted += await self._delete(delete, bound)
         return deleted
 
-    async def _delete(self, delete: Callable[..., int], before: int) -> int:
+    async def _delete(self, delete: Callable[..., int], bound: int) -> int:
         deleted = 0
-        while found := await self._db.write(lambda conn: delete(conn, before, most=_BATCH)):
+        while found := await self._db.write(lambda conn: delete(conn, bound, most=_BATCH)):
             deleted += found
         return deleted

@@ -12,6 +12,7 @@ from sqlalchemy import (
     Integer,
     String,
     Table,
+    bindparam,
     delete,
     func,
     insert,
@@ -20,7 +21,9 @@ from sqlalchemy import (
     update,
 )
 
+from app.core.pages import RecordPage
 from app.store.columns import metadata
+from app.store.paging import fetch_page, listing
 from app.store.read_tables import transactions
 from app.store.records import columns_of, fetch_all, fetch_one
 
@@ -50,6 +53,7 @@ exports = Table(
     Index("exports_by_status", "status", "created_at"),
     Index("exports_by_end", "status", "expires_at"),
     Index("exports_by_org", "org", "status"),
+    Index("exports_by_time", "org", "created_at", "export_id"),
 )
 
 
@@ -106,6 +110,14 @@ def export_created_under(connection: Connection, org: str, key: str) -> ExportRe
     """Return the newest export that was requested under this idempotency key."""
     query = select(exports).where(exports.c.org == org, exports.c.created_under == key)
     return fetch_one(connection, ExportRecord, query.order_by(exports.c.created_at.desc()).limit(1))
+
+
+def export_page(
+    connection: Connection, org: str, wallet_id: str | None, *, limit: int, cursor: str | None
+) -> RecordPage[ExportRecord]:
+    """Return one page of an organisation's exports, or of one wallet's, newest first. Raises `InvalidCursorError`."""
+    found_by, values = (_LISTING, {}) if wallet_id is None else (_LISTING_OF_WALLET, {"wallet": wallet_id})
+    return fetch_page(connection, ExportRecord, found_by, {"org": org, **values}, limit=limit, cursor=cursor)
 
 
 def live(connection: Connection, org: str) -> Live:
@@ -166,3 +178,10 @@ def count_rows(connection: Connection, wanted: ExportRecord, slot: int | None = 
     if slot is not None:
         query = query.where(or_(table.c.slot.is_(None), table.c.slot <= slot))
     return int(connection.scalar(query) or 0)
+
+
+_OF_ORG = select(exports).where(exports.c.org == bindparam("org"))
+_LISTING, _LISTING_OF_WALLET = (
+    listing(query, time=exports.c.created_at, key=exports.c.export_id)
+    for query in (_OF_ORG, _OF_ORG.where(exports.c.wallet_id == bindparam("wallet")))
+)

@@ -102,6 +102,8 @@ _PERMISSIONS: list[tuple[str, str, str | None, set[Role]]] = [
     ("GET", "/v1/transactions", None, {"viewer", "agent", "operator", "admin"}),
     ("GET", "/v1/events", None, {"viewer", "agent", "operator", "admin"}),
     ("GET", "/v1/signed-transactions", None, {"admin"}),
+    ("GET", "/v1/request-log", None, {"admin"}),
+    ("GET", "/v1/transactions/exports", None, {"viewer", "agent", "operator", "admin"}),
     ("POST", "/v1/signed-transactions", "signed", {"admin"}),
     ("DELETE", "/v1/signed-transactions/tx_unknown", None, {"admin"}),
     ("PUT", "/v1/recipients/example.com", "recipient", {"operator", "admin"}),

@@ -62,6 +62,26 @@ async def _paid(world: ServiceWorld, memo: str | None = None, amount: str = "1")
     return wallet
 
 
+async def test_exports_are_listed_newest_first(own_world: ServiceWorld) -> None:
+    world = own_world
+    mine, other = await _paid(world), await _paid(world)
+    agent = world.key("agent", mine["wallet_id"])
+    made = [
+        await world.ok("POST", _START, {"format": "csv", "walletId": one["wallet_id"]}) for one in (mine, other, mine)
+    ]
+    listed = (await world.ok("GET", "/v1/transactions/exports"))["data"]
+    assert sorted(one["export_id"] for one in listed) == sorted(one["export_id"] for one in made)
+    assert listed == sorted(listed, key=lambda one: (one["created_at"], one["export_id"]), reverse=True)
+    first = await world.ok("GET", "/v1/transactions/exports?limit=2")
+    assert [one["export_id"] for one in first["data"]] == [one["export_id"] for one in listed[:2]]
+    rest = await world.ok("GET", f"/v1/transactions/exports?limit=2&cursor={first['next_cursor']}")
+    assert [one["export_id"] for one in rest["data"]] == [listed[2]["export_id"]]
+    own = (await world.ok("GET", "/v1/transactions/exports", key=agent))["data"]
+    assert {one["wallet_id"] for one in own} == {mine["wallet_id"]}
+    theirs = world.key("viewer", org=await world.organisation("elsewhere"))
+    assert (await world.ok("GET", "/v1/transactions/exports", key=theirs))["data"] == []
+
+
 async def test_export_is_processing_and_then_ready(world: ServiceWorld) -> None:
     wallet = await _paid(world)
     held = asyncio.Event()

@@ -272,6 +272,7 @@ async def test_last_use_is_stored_by_housekeeping_and_not_by_the_request(world: 
             world.service.part(KeyRing),
             interval=60,
             days=90,
+            requests=0,
             chain_clock=world.service.clock.now_ms,
         ),
     )

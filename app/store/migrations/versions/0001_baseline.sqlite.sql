@@ -515,6 +515,7 @@ CREATE TABLE exports (
 CREATE INDEX exports_by_status ON exports (status, created_at);
 CREATE INDEX exports_by_end ON exports (status, expires_at);
 CREATE INDEX exports_by_org ON exports (org, status);
+CREATE INDEX exports_by_time ON exports (org, created_at, export_id);
 
 CREATE TABLE made_keys (
     org VARCHAR NOT NULL,
@@ -701,3 +702,18 @@ CREATE TABLE invitations (
     UNIQUE (digest)
 );
 CREATE INDEX ix_invitations_org ON invitations (org);
+
+CREATE TABLE request_log (
+    request_id VARCHAR NOT NULL,
+    org VARCHAR NOT NULL,
+    key_id VARCHAR NOT NULL,
+    timestamp BIGINT NOT NULL,
+    method VARCHAR NOT NULL,
+    path VARCHAR NOT NULL,
+    status INTEGER NOT NULL,
+    code VARCHAR,
+    duration_ms INTEGER NOT NULL,
+    PRIMARY KEY (request_id)
+);
+CREATE INDEX request_log_by_time ON request_log (org, timestamp, request_id);
+CREATE INDEX request_log_by_key ON request_log (org, key_id, timestamp, request_id);

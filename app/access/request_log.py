@@ -1,0 +1,90 @@
+"""Writes the request log: in batches, after the answers."""
+
+import asyncio
+
+import structlog
+from starlette.types import Scope
+
+from app.access.keyring import Principal
+from app.core.background import Periodic
+from app.core.timestamps import now_ms
+from app.store.database import WRITE_ERRORS, Database
+from app.store.request_log import RequestRecord, insert_requests
+
+_log = structlog.get_logger(__name__)
+
+#: Seconds between two batches.
+_INTERVAL = 1.0
+#: Requests written in one transaction, so that payments do not wait for a large one.
+_BATCH = 500
+#: Requests that may wait for the database; further ones are only counted.
+_MAX_WAITING = 10_000
+_MAX_PATH = 256
+
+
+class RequestLog(Periodic):
+    """Collects in memory what API keys were answered, and writes it about once a second. No request waits for it.
+
+    While the database cannot be written, what does not fit into memory is lost; a log line says how much.
+    """
+
+    name = "request_log"
+
+    def __init__(self, db: Database, *, kept: int) -> None:
+        """With ``kept`` = 0 nothing is collected."""
+        super().__init__(_INTERVAL)
+        self._db = db
+        self._kept = kept
+        self._waiting: list[RequestRecord] = []
+        self._lost = 0
+        self._ticking = asyncio.Lock()
+
+    def answered(self, scope: Scope, status: int, seconds: float) -> None:
+        """Note a request of the interface that came with a valid API key."""
+        principal: Principal | None = scope["state"].get("principal")
+        if not self._kept or principal is None or principal.actor.type != "key" or not scope["path"].startswith("/v1/"):
+            return
+        if len(self._waiting) >= _MAX_WAITING:
+            self._lost += 1
+            return
+        self._waiting.append(
+            RequestRecord(
+                request_id=scope["state"]["request_id"],
+                org=principal.org,
+                key_id=principal.key_id,
+                timestamp=now_ms(),
+                method=scope["method"],
+                path=_printable(scope["path"][:_MAX_PATH]),
+                status=status,
+                code=scope["state"].get("error_code"),
+                duration_ms=round(seconds * 1000),
+            )
+        )
+
+    async def tick(self) -> int:
+        """Write what waits; returns how many requests."""
+        async with self._ticking:
+            if self._lost:
+                _log.warning("requests_not_logged", requests=self._lost)
+                self._lost = 0
+            written = 0
+            while self._waiting:
+                batch = self._waiting[:_BATCH]
+                await self._db.write(lambda conn, batch=batch: insert_requests(conn, batch))  # type: ignore[misc]
+                # After a write that was given up half-way, the same rows are written again, which changes nothing.
+                del self._waiting[: len(batch)]
+                written += len(batch)
+            return written
+
+    async def stop(self) -> None:
+        """Stop, and write what waits."""
+        await super().stop()
+        try:
+            await self.tick()
+        except WRITE_ERRORS as error:
+            _log.warning("requests_not_logged", requests=len(self._waiting), error=str(error))
+
+
+def _printable(path: str) -> str:
+    """Return a path without what a terminal or a database could stumble over."""
+    return "".join(one if one.isprintable() else "\ufffd" for one in path)

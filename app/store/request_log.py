@@ -1,0 +1,119 @@
+"""The request log: what API keys asked for in the last day, and what they were answered."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Index,
+    Integer,
+    String,
+    Table,
+    bindparam,
+    delete,
+    select,
+)
+
+from app.core.pages import RecordPage
+from app.store.columns import metadata, upsert_all
+from app.store.paging import Listing, fetch_page, listing
+from app.store.records import columns_of
+from app.store.state_tables import organisations
+
+KEPT_MS = 86_400_000
+"""Milliseconds for which a request is kept."""
+
+request_log = Table(
+    "request_log",
+    metadata,
+    Column("request_id", String, primary_key=True),
+    Column("org", String, nullable=False),
+    Column("key_id", String, nullable=False),
+    Column("timestamp", BigInteger, nullable=False, comment="of the answer"),
+    Column("method", String, nullable=False),
+    Column("path", String, nullable=False, comment="without the query"),
+    Column("status", Integer, nullable=False, comment="of the answer; 0 if there was none"),
+    Column("code", String, comment="of the error that was answered"),
+    Column("duration_ms", Integer, nullable=False),
+    Index("request_log_by_time", "org", "timestamp", "request_id"),
+    Index("request_log_by_key", "org", "key_id", "timestamp", "request_id"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """An answered request; its time is in Unix milliseconds."""
+
+    request_id: str
+    org: str
+    key_id: str
+    timestamp: int
+    method: str
+    path: str
+    status: int
+    code: str | None
+    duration_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFilter:
+    """Narrows the log; all given members must match."""
+
+    key_id: str | None = None
+    status: int | None = None
+    code: str | None = None
+
+
+def insert_requests(connection: Connection, requests: Sequence[RequestRecord]) -> None:
+    """Store requests; those that are stored already are left as they are."""
+    upsert_all(connection, request_log, [columns_of(one) for one in requests], keys=["request_id"], replace=False)
+
+
+def request_page(
+    connection: Connection, org: str, wanted: RequestFilter, *, limit: int, cursor: str | None
+) -> RecordPage[RequestRecord]:
+    """Return one page of an organisation's requests, newest first. Raises `InvalidCursorError`."""
+    values = {one.name: value for one in fields(wanted) if (value := getattr(wanted, one.name)) is not None}
+    found_by = _listing(frozenset(values))
+    return fetch_page(connection, RequestRecord, found_by, {"org": org, **values}, limit=limit, cursor=cursor)
+
+
+def forget(connection: Connection, before: int, *, most: int) -> int:
+    """Delete at most `most` requests before a Unix millisecond; returns the number deleted."""
+    deleted = 0
+    for org in connection.scalars(select(organisations.c.org)).all():
+        deleted += _delete(connection, org, before, most=most - deleted)
+    return deleted
+
+
+def shorten(connection: Connection, kept: int, *, most: int) -> int:
+    """Delete at most `most` of the requests that are older than an organisation's newest `kept`.
+
+    Returns the number deleted.
+    """
+    deleted = 0
+    for org in connection.scalars(select(organisations.c.org)).all():
+        newest = select(request_log.c.timestamp).where(request_log.c.org == org)
+        first = connection.scalar(newest.order_by(request_log.c.timestamp.desc()).offset(kept).limit(1))
+        if first is not None:
+            deleted += _delete(connection, org, first + 1, most=most - deleted)
+    return deleted
+
+
+def _delete(connection: Connection, org: str, before: int, *, most: int) -> int:
+    # The index by time begins with the organisation.
+    old = select(request_log.c.request_id).where(request_log.c.org == org, request_log.c.timestamp < before)
+    chosen = old.order_by(request_log.c.timestamp).limit(most)
+    return connection.execute(delete(request_log).where(request_log.c.request_id.in_(chosen))).rowcount
+
+
+@cache
+def _listing(given: frozenset[str]) -> Listing:
+    """Return the list for these members of the filter; one of the two indexes serves it."""
+    table = request_log
+    chosen = [table.c[name] == bindparam(name, type_=table.c[name].type) for name in sorted(given)]
+    query = select(table).where(table.c.org == bindparam("org"), *chosen)
+    return listing(query, time=table.c.timestamp, key=table.c.request_id)
