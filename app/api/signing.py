@@ -22,6 +22,7 @@ class AwaitingSignature(Answer):
     id: TransactionId
     status: Literal["awaiting_signature"]
     type: str
+    object: str | None
     organization_address: Address
     signer: Address
     nonce_account: Address
@@ -55,6 +56,7 @@ def shown_unsigned(found: UnsignedTransaction, attempt: Attempt) -> AwaitingSign
         id=attempt.tx_id,
         status="awaiting_signature",
         type=attempt.type,
+        object=attempt.subject,
         organization_address=attempt.org,
         signer=found.authority,
         nonce_account=attempt.nonce_account,

@@ -8,7 +8,6 @@ from app.approvals import service as approvals
 from app.approvals.models import ListApprovals
 from app.dashboard.pages import View, action, page
 from app.store.wallets import labels
-from app.submission.idempotency import Claim
 
 _SHOWN = 50
 
@@ -28,14 +27,14 @@ async def show(view: View) -> Response:
 @action(roles=OPERATORS, back=show, step_up=True)
 async def approve(view: View) -> str:
     """Approve a payment."""
-    await approvals.approve(view.service, view.principal, Claim(view.service.db), view.path("approval_id"))
+    await approvals.approve(view.service, view.principal, view.claim(), view.path("approval_id"))
     return view.url("approvals", done="approved")
 
 
 @action(roles=OPERATORS, back=show)
 async def reject(view: View) -> str:
     """Reject a payment, or withdraw its approval."""
-    await approvals.reject(view.service, view.principal, Claim(view.service.db), view.path("approval_id"))
+    await approvals.reject(view.service, view.principal, view.claim(), view.path("approval_id"))
     return view.url("approvals", done="rejected")
 
 

@@ -12,7 +12,6 @@ from app.core.errors import ApiError, RequestError
 from app.dashboard.pages import View, action, page
 from app.organisations import pausing
 from app.organisations.models import PauseOrganisation
-from app.submission.idempotency import Claim
 from app.wallets import fleet
 from app.wallets import service as wallets
 from app.wallets.fleet import FleetQuery
@@ -71,7 +70,7 @@ async def freeze_selected(view: View) -> str:
 async def _freeze(view: View, wallet_id: str) -> ApiError | None:
     body = UpdateWallet(status="frozen")
     try:
-        await wallets.update(view.service, view.principal, Claim(view.service.db), wallet_id, body)
+        await wallets.update(view.service, view.principal, view.claim(), wallet_id, body)
     except ApiError as error:
         return error
     return None
@@ -81,14 +80,14 @@ async def _freeze(view: View, wallet_id: str) -> ApiError | None:
 async def pause(view: View) -> str:
     """Pause all vaults."""
     body = PauseOrganisation(paused=True)
-    await pausing.set_paused(view.service, view.principal, Claim(view.service.db), paused=body.paused)
+    await pausing.set_paused(view.service, view.principal, view.claim(), paused=body.paused)
     return view.url(done="paused")
 
 
 @action(roles=ADMINS, back=show, step_up=True)
 async def unpause(view: View) -> str:
     """End the pause."""
-    await pausing.set_paused(view.service, view.principal, Claim(view.service.db), paused=False)
+    await pausing.set_paused(view.service, view.principal, view.claim(), paused=False)
     return view.url(done="unpaused")
 
 

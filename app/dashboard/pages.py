@@ -14,7 +14,8 @@ async def freeze(view: View) -> str:
 Whoever is not signed in is led to the sign-in. An action's request must come from a page of ours: it is refused without
 the CSRF token of the browser's cookie, and with any other `Origin`. With `step_up`, it also needs a confirmation of the
 last five minutes. If it raises an ApiError, its `back` page is shown with the message, at the field if it names one,
-and with what was typed.
+and with what was typed. A change that the organisation's authority must sign elsewhere becomes a transaction, which
+waits on the page of signatures; for that, a use case gets its claim from `view.claim()`.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -28,10 +29,10 @@ from pydantic.alias_generators import to_camel
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
-from app.access.auth import authorise, client_address
+from app.access.auth import ADMINS, authorise, client_address
 from app.access.keyring import Principal, Role
 from app.api.forms import Arguments, Fields, InvalidFormError, read_form, validated
-from app.core.errors import ApiError, AuthenticationError
+from app.core.errors import ApiError, AuthenticationError, UnavailableError
 from app.core.timestamps import now_ms
 from app.dashboard.notices import NOTICES
 from app.dashboard.refusals import record
@@ -41,6 +42,8 @@ from app.people.openid import CompanySignIn
 from app.people.passkeys import Ceremony
 from app.people.sessions import SignedIn, csrf_token, digest, new_token, recognise
 from app.submission.context import Service
+from app.submission.idempotency import Claim
+from app.submission.plan import AwaitingSignatureError
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 Shown = Callable[["View"], Awaitable[Response]]
@@ -50,6 +53,7 @@ Done = Callable[["View"], Awaitable[Response | str]]
 _CSRF, _DONE = "csrf", "done"
 #: The field of the button that leads from a confirmation back to what was typed.
 CHANGE = "change"
+_MAX_DIGITS = 9
 
 
 @dataclass(slots=True)
@@ -66,6 +70,8 @@ class View:
     errors: Mapping[str, str] = field(default_factory=dict)
     #: Whether the browser has a cookie of ours already.
     known: bool = True
+    #: Whether the authority's key is elsewhere, and signs there what it must sign.
+    sign_offline: bool = False
 
     @property
     def principal(self) -> Principal:
@@ -82,6 +88,10 @@ class View:
     def ceremony(self) -> Ceremony:
         """What signs with a passkey in this browser."""
         return Ceremony(self.site.party, self.site.origin(self.request), digest(self.token), self.now)
+
+    def claim(self) -> Claim:
+        """Return the claim with which a use case makes a change."""
+        return Claim(self.service.db, sign_offline=self.sign_offline)
 
     def url(self, *parts: str, **query: str) -> str:
         """Return the address of a page of the dashboard."""
@@ -101,6 +111,11 @@ class View:
     def typed(self, name: str, default: str = "") -> str:
         """Return what was typed into a field."""
         return next((value for one, value in self.form if one == name), default)
+
+    def number(self, name: str) -> int | str:
+        """Return what was typed into a field as a whole number, or as it is if it is none."""
+        text = self.typed(name)
+        return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS else text
 
     def chosen(self, name: str) -> list[str]:
         """Return the values of a field that may be given several times."""
@@ -179,7 +194,7 @@ def action(
                 again: Response = await back.__dict__["shown"](view)
                 return again
             try:
-                result = await done(view)
+                result = await _carry_out(done, view)
             except ApiError as error:
                 if back is None or _wants_json(request):
                     raise
@@ -198,6 +213,22 @@ def action(
         return endpoint
 
     return decorate
+
+
+async def _carry_out(done: Done, view: View) -> Response | str:
+    """Do what the form asks for, or store it as a transaction where the authority's key is elsewhere."""
+    try:
+        try:
+            return await done(view)
+        except UnavailableError as error:
+            # Raised before anything is done.
+            if error.code != "authority_offline":
+                raise
+            view.sign_offline = True
+            return await done(view)
+    except AwaitingSignatureError:
+        place = ("signatures",) if view.principal.role in ADMINS else ()
+        return view.url(*place, done="awaiting-signature")
 
 
 def must_enrol(view: View) -> bool:

@@ -1,6 +1,6 @@
 """Policies: what each allows, an editor that shows the effect of a change before it is made, and who changed what."""
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,8 +40,6 @@ from app.policies.terms import Precondition
 from app.projection.differences import Shown
 from app.store.policies import attached_wallets, policy_audit_log
 from app.store.wallets import labels
-from app.submission.idempotency import Claim
-from app.submission.plan import AwaitingSignatureError
 
 #: Changes and vaults on a page.
 _SHOWN, _VAULTS = 20, 30
@@ -170,10 +168,8 @@ async def save(view: View) -> str:
     if not wanted:
         raise RequestError("invalid_request", _NOTHING_CHANGED)
     body = UpdatePolicy.model_validate({name: after for name, (_, after) in wanted.items()})
-    # A change of the name alone needs no signature.
-    claim = _claim(view) if wanted.keys() - set(DETAILS) else Claim(view.service.db)
-    done = view.url("policies", found.policy_id, done="policy-saved")
-    return await _signed(view, changes.update(_request(view, claim), body), done)
+    await changes.update(_request(view), body)
+    return view.url("policies", found.policy_id, done="policy-saved")
 
 
 @action(roles=ADMINS, back=new, step_up=True)
@@ -184,15 +180,15 @@ async def create(view: View) -> str:
     base = blank() if source is None else shown_by(await policies.get(view.service, view.principal, source))
     given = {name: wanted[name] for name in ("name", *changed(base, wanted))}
     body = CreatePolicy.model_validate(given) if source is None else ClonePolicy.model_validate(given)
-    made = policies.create(view.service, view.principal, _claim(view), body, source)
-    return await _signed(view, made, None)
+    made = await policies.create(view.service, view.principal, view.claim(), body, source)
+    return view.url("policies", made.policy_id, done="policy-created")
 
 
 @action(roles=ADMINS, back=show, step_up=True)
 async def delete(view: View) -> str:
     """Delete a policy that no vault has."""
-    done = view.url("policies", done="policy-deleted")
-    return await _signed(view, changes.delete(_request(view, _claim(view))), done)
+    await changes.delete(_request(view))
+    return view.url("policies", done="policy-deleted")
 
 
 async def _policy(view: View) -> Policy:
@@ -268,23 +264,9 @@ def _raw_pairs(found: Shown) -> dict[str, tuple[Any, Any]]:
     return {name: (one["from"], one["to"]) for name, one in found.items()}
 
 
-def _claim(view: View) -> Claim:
-    """Return the claim of a change that the authority signs: elsewhere, if the service does not have its key."""
-    return Claim(view.service.db, sign_offline=view.service.signers.authority is None)
-
-
-def _request(view: View, claim: Claim) -> ChangeRequest:
+def _request(view: View) -> ChangeRequest:
     expected = Precondition([view.typed("expected_version")])
-    return ChangeRequest(view.service, view.principal, claim, view.path("policy_id"), expected)
-
-
-async def _signed(view: View, change: Awaitable[Policy], done: str | None) -> str:
-    """Make a change and return where the browser goes: to the signatures, if it waits for one made elsewhere."""
-    try:
-        made = await change
-    except AwaitingSignatureError:
-        return view.url("signatures")
-    return done or view.url("policies", made.policy_id, done="policy-created")
+    return ChangeRequest(view.service, view.principal, view.claim(), view.path("policy_id"), expected)
 
 
 routes = [

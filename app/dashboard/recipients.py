@@ -12,7 +12,6 @@ from app.dashboard.pages import View, action, page
 from app.recipients import service as recipients
 from app.recipients.models import ListRecipients, PutRecipient
 from app.store.paging import InvalidCursorError
-from app.submission.idempotency import Claim
 
 
 @page(roles=READERS)
@@ -33,7 +32,7 @@ async def register(view: View) -> str:
     """Register an address or a domain."""
     name = view.typed("recipient").strip()
     body = view.body(PutRecipient, recipient=None, address=view.typed("address").strip())
-    await recipients.put(view.service, view.principal, Claim(view.service.db), name, body)
+    await recipients.put(view.service, view.principal, view.claim(), name, body)
     return view.url("recipients", done="registered")
 
 

@@ -3,9 +3,12 @@
 from starlette.routing import Route
 
 from app.dashboard import (
+    alerts,
     approvals,
     company,
+    developers,
     disputes,
+    exports,
     feed,
     fleet,
     funding,
@@ -14,7 +17,9 @@ from app.dashboard import (
     policies,
     recipients,
     sign_in,
+    signatures,
     vault,
+    webhooks,
 )
 from app.dashboard.site import static
 
@@ -28,6 +33,11 @@ routes: list[Route] = [
     *funding.routes,
     *recipients.routes,
     *disputes.routes,
+    *alerts.routes,
+    *developers.routes,
+    *webhooks.routes,
+    *exports.routes,
+    *signatures.routes,
     *sign_in.routes,
     *company.routes,
     *people.routes,

@@ -15,7 +15,6 @@ from app.escrows.models import ListEscrows
 from app.policies import service as policies
 from app.store.fleet import DaySpent
 from app.store.wallets import DAY
-from app.submission.idempotency import Claim
 from app.transactions import service as transactions
 from app.transactions.models import ListWalletTransactions
 from app.wallets import fleet, sessions
@@ -83,7 +82,7 @@ async def attach(view: View) -> str:
 
 async def _update(view: View, body: UpdateWallet, notice: str) -> str:
     wallet_id = view.path("wallet_id")
-    await wallets.update(view.service, view.principal, Claim(view.service.db), wallet_id, body)
+    await wallets.update(view.service, view.principal, view.claim(), wallet_id, body)
     # The chain has confirmed it; the next page is to show it.
     with suppress(ChainUnavailable, RpcError):
         await view.service.catch_up()
@@ -94,9 +93,8 @@ async def _update(view: View, body: UpdateWallet, notice: str) -> str:
 async def rotate(view: View) -> Response:
     """Rotate the session token, and show the new one this once."""
     wallet_id = view.path("wallet_id")
-    seconds = view.typed("ttl_seconds")
-    body = view.body(RotateToken, ttl_seconds=int(seconds) if seconds.isdecimal() and len(seconds) < 10 else seconds)
-    made = await sessions.rotate(view.service, view.principal, Claim(view.service.db), wallet_id, body, None)
+    body = view.body(RotateToken, ttl_seconds=view.number("ttl_seconds"))
+    made = await sessions.rotate(view.service, view.principal, view.claim(), wallet_id, body, None)
     return await _show(view, made)
 
 
@@ -104,7 +102,7 @@ async def rotate(view: View) -> Response:
 async def revoke(view: View) -> str:
     """End the session: the token is replaced by one that nobody learns, and that ends in a minute."""
     wallet_id, body = view.path("wallet_id"), RotateToken(ttl_seconds=MIN_TTL)
-    await sessions.rotate(view.service, view.principal, Claim(view.service.db), wallet_id, body, None)
+    await sessions.rotate(view.service, view.principal, view.claim(), wallet_id, body, None)
     return view.url("vaults", wallet_id, done="session-revoked")
 
 

@@ -9,6 +9,7 @@ from app.access.keyring import Principal
 from app.core.errors import NotFoundError, RequestError
 from app.core.identifiers import EVENT_PREFIX, random_id
 from app.core.timestamps import iso_ms, now_ms
+from app.store.audit import append
 from app.store.deliveries import MAX_ATTEMPTS, DeliveryRecord, delivery, delivery_of, events_between, queue_again
 from app.store.deliveries import deliveries as list_deliveries
 from app.store.deliveries import replay as replay_deliveries
@@ -63,7 +64,12 @@ async def ping(service: Service, principal: Principal, webhook_id: str) -> Deliv
     sent = delivery_of(found, event, body_of(event), now)
     attempt, delivered = await service.part(Courier).ping(found, sent)
     logged = replace(sent, status="delivered" if delivered else "failed")
-    await service.db.write(lambda conn: insert_ping(conn, logged, attempt))
+
+    def store(conn: Connection) -> None:
+        insert_ping(conn, logged, attempt)
+        append(conn, principal.entry("webhook.ping", webhook_id, status=logged.status))
+
+    await service.db.write(store)
     return _answer(logged, [attempt])
 
 
@@ -77,6 +83,7 @@ async def resend(principal: Principal, claim: Claim, webhook_id: str, delivery_i
             raise NotFoundError("delivery_not_found")
         if not claim.repeats:
             queue_again(conn, delivery_id, now)
+            append(conn, principal.entry("webhook.resend", webhook_id, delivery_id=delivery_id))
         queued = delivery(conn, webhook_id, delivery_id)
         assert queued is not None
         return _answer(queued, attempts_of(conn, [delivery_id]).get(delivery_id, ()))

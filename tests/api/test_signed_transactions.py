@@ -100,7 +100,9 @@ async def test_wallet_is_unfrozen_and_the_organisation_unpaused(hardened: Harden
     assert "?sign=offline" in error["message"]
 
     change = {"status": "active", "policyId": "pol_moderate"}
-    unfrozen = await hardened.sent(await hardened.asked("PATCH", path, change))
+    asked = await hardened.asked("PATCH", path, change)
+    assert asked["object"] == wallet["wallet_id"]
+    unfrozen = await hardened.sent(asked)
     assert (unfrozen["status"], unfrozen["policy"]["policy_id"]) == ("active", "pol_moderate")
     await world.ok("POST", "/v1/organization/pause", {"paused": True})
     asked = await hardened.asked("POST", "/v1/organization/pause", {"paused": False})

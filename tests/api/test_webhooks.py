@@ -519,6 +519,20 @@ async def test_delivery_is_sent_again_on_request(world: ServiceWorld, receiver: 
     error_of(unknown, 404, "delivery_not_found")
 
 
+async def test_ping_and_resending_are_on_record(own_world: ServiceWorld, receiver: Receiver) -> None:
+    world = own_world
+    made = await _make(world, receiver.url)
+    await world.ok("POST", f"{_path(made)}/test", {})
+    [sent] = await _log(world, made)
+    await world.ok("POST", f"{_path(made)}/deliveries/{sent['delivery_id']}/resend")
+    entries = (await world.ok("GET", f"/v1/audit-log?object={made['webhook_id']}&limit=2"))["data"]
+    assert [(one["action"], one["details"]) for one in entries] == [
+        ("webhook.resend", {"delivery_id": sent["delivery_id"]}),
+        ("webhook.ping", {"status": "delivered"}),
+    ]
+    assert {one["actor"]["type"] for one in entries} == {"key"}
+
+
 async def test_replay_sends_a_period_in_order_even_before_the_registration(
     world: ServiceWorld, receiver: Receiver
 ) -> None:

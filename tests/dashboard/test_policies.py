@@ -386,7 +386,7 @@ async def test_change_without_the_authority_key_waits_for_its_signature(own_worl
     ):
         answer = await admin.post(place, sent)
         assert answer.status_code == 303, _text(answer.text)
-        assert answer.headers["location"] == "/dashboard/signatures"
+        assert answer.headers["location"] == "/dashboard/signatures?done=awaiting-signature"
     waiting = {one["type"] for one in (await world.ok("GET", "/v1/signed-transactions"))["data"]}
     assert waiting == {"update_policy", "create_policy", "close_policy"}
     shown = await world.ok("GET", f"/v1/policies/{policy['policy_id']}")

@@ -131,6 +131,13 @@ document.addEventListener("htmx:afterSettle", () => {
   }
 });
 
+// Secrets that are shown once: not again by a reload, which would also send the form again, nor by going back
+
+for (const one of document.querySelectorAll("[data-once]")) {
+  history.replaceState(null, "", one.dataset.once);
+  window.addEventListener("pagehide", () => one.remove());
+}
+
 // Small conveniences
 
 document.addEventListener("click", async (event) => {

@@ -1,0 +1,106 @@
+"""Alert rules: when an alert is raised and who gets an e-mail about it, for all vaults and for one."""
+
+import re
+from collections.abc import Iterable
+from typing import Any, get_args
+
+from pydantic import ValidationError
+from starlette.responses import Response
+from starlette.routing import Route
+
+from app.access.auth import OPERATORS, READERS
+from app.alerts import service as alerts
+from app.alerts.models import (
+    Alerts,
+    PutAlerts,
+    PutInactivityAlert,
+    PutMoneyAlert,
+    PutVelocityAlert,
+    PutViolationAlert,
+)
+from app.api.fields import Body
+from app.api.forms import InvalidFormError, merged
+from app.dashboard.pages import View, action, page
+from app.store.alert_kinds import INACTIVITY, POLICY_VIOLATION, VELOCITY_SPIKE, AlertType
+from app.store.wallets import WalletRecord
+from app.wallets import service as wallets
+
+_KINDS: tuple[AlertType, ...] = get_args(AlertType)
+_MODELS: dict[AlertType, type[Body]] = {
+    POLICY_VIOLATION: PutViolationAlert,
+    INACTIVITY: PutInactivityAlert,
+    VELOCITY_SPIKE: PutVelocityAlert,
+}
+_SEPARATORS = re.compile(r"[\s,;]+")
+
+
+@page(roles=READERS)
+async def show(view: View) -> Response:
+    """Show the rules of all vaults."""
+    return _render(view, await alerts.get(view.service, view.principal), None)
+
+
+@action(roles=OPERATORS, back=show)
+async def save(view: View) -> str:
+    """Replace the rules of all vaults."""
+    await alerts.put(view.service, view.principal, _body(view, _KINDS))
+    return view.url("alerts", done="alerts-saved")
+
+
+@page(roles=READERS)
+async def show_of_vault(view: View) -> Response:
+    """Show the rules that hold for a vault."""
+    by, wallet_id = view.principal, view.path("wallet_id")
+    wallet = await wallets.find(view.service, by.org, wallet_id)
+    return _render(view, await alerts.get_of_wallet(view.service, by, wallet_id), wallet)
+
+
+@action(roles=OPERATORS, back=show_of_vault)
+async def save_of_vault(view: View) -> str:
+    """Replace a vault's own rules; it has those of all vaults for what it has none of."""
+    wallet_id = view.path("wallet_id")
+    body = _body(view, [kind for kind in _KINDS if view.typed(f"{kind}_own")])
+    await alerts.put_of_wallet(view.service, view.principal, wallet_id, body)
+    return view.url("vaults", wallet_id, "alerts", done="alerts-saved")
+
+
+def _render(view: View, rules: Alerts, wallet: WalletRecord | None) -> Response:
+    return view.render(
+        "alerts.html",
+        rules=[(kind, getattr(rules, kind)) for kind in _KINDS],
+        updated_at=rules.updated_at,
+        wallet=wallet,
+        mails=view.service.settings.smtp_host is not None,
+    )
+
+
+def _body(view: View, kinds: Iterable[AlertType]) -> PutAlerts:
+    """Return the rules that were typed for these types. Raises InvalidFormError with all that is wrong."""
+    given: dict[str, Body] = {}
+    faults: dict[str, InvalidFormError] = {}
+    for kind in kinds:
+        try:
+            given[kind] = _MODELS.get(kind, PutMoneyAlert).model_validate(_typed(view, kind))
+        except ValidationError as error:
+            faults[kind] = InvalidFormError(error)
+    if faults:
+        raise merged(faults)
+    return PutAlerts.model_validate(given)
+
+
+def _typed(view: View, kind: AlertType) -> dict[str, Any]:
+    """Return a rule as it was typed; no threshold turns it off, and no address inherits those of all vaults."""
+    found: dict[str, Any] = {"emails": [one for one in _SEPARATORS.split(view.typed(f"{kind}_emails")) if one] or None}
+    if kind == POLICY_VIOLATION:
+        return {**found, "enabled": bool(view.typed(f"{kind}_enabled"))}
+    name = f"{kind}_threshold"
+    typed = view.number(name) if kind in _MODELS else view.typed(name)
+    return {**found, "threshold": None if typed == "" else typed}
+
+
+routes = [
+    Route("/dashboard/alerts", show, methods=["GET"]),
+    Route("/dashboard/alerts", save, methods=["POST"]),
+    Route("/dashboard/vaults/{wallet_id}/alerts", show_of_vault, methods=["GET"]),
+    Route("/dashboard/vaults/{wallet_id}/alerts", save_of_vault, methods=["POST"]),
+]

@@ -1,0 +1,98 @@
+"""For developers: API keys, what was asked with them, and the health of the service."""
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from app.access.auth import ADMINS, READERS
+from app.api.forms import InvalidFormError
+from app.core.errors import ApiError
+from app.dashboard.pages import View, action, page
+from app.keys import service as keys
+from app.keys.models import CreateKey, KeyPage, ListKeys, ListRequests, NewKey, RotateKey
+from app.store.wallets import labels
+
+#: Choices for how long a rotated key still works, in seconds.
+_OVERLAPS = (
+    (0, "old key stops at once"),
+    (3_600, "old key works an hour"),
+    (86_400, "old key works a day"),
+    (604_800, "old key works a week"),
+)
+
+
+@page(roles=READERS)
+async def show(view: View) -> Response:
+    """Show the keys to an admin, and the health of the service to everybody."""
+    return await _show(view)
+
+
+async def _show(view: View, made: NewKey | None = None, rotated: bool = False) -> Response:
+    service, by = view.service, view.principal
+    found, named = KeyPage(data=[], has_more=False, next_cursor=None), {}
+    if by.role in ADMINS:
+        found = await keys.page(service, by, ListKeys(limit=50, cursor=view.request.query_params.get("cursor")))
+        ids = {one.wallet_id for one in found.data if one.wallet_id is not None}
+        named = await service.db.read(lambda conn: labels(conn, ids)) if ids else {}
+    return view.render(
+        "developers.html",
+        keys=found,
+        labels=named,
+        made=made,
+        rotated=rotated,
+        overlaps=_OVERLAPS,
+        identity=service.identity,
+        report=await view.request.app.state.health.report(),
+    )
+
+
+@action(roles=ADMINS, back=show, step_up=True)
+async def create(view: View) -> Response:
+    """Create a key, and show it this once."""
+    return await _show(view, await keys.create(view.service, view.principal, view.claim(), view.body(CreateKey)))
+
+
+@action(roles=ADMINS, back=show, step_up=True)
+async def rotate(view: View) -> Response:
+    """Replace a key, and show the new one this once."""
+    body = view.body(RotateKey, overlap_seconds=view.number("overlap_seconds"))
+    made = await keys.rotate(view.service, view.principal, view.claim(), view.path("key_id"), body)
+    return await _show(view, made, rotated=True)
+
+
+@action(roles=ADMINS, back=show, step_up=True)
+async def revoke(view: View) -> str:
+    """Revoke a key at once."""
+    await keys.revoke(view.service, view.principal, view.claim(), view.path("key_id"))
+    return view.url("developers", done="key-revoked")
+
+
+@page(roles=ADMINS)
+async def requests(view: View) -> Response:
+    """Show the request log of the last day. A filter that is not understood is left out, with a message."""
+    service, by = view.service, view.principal
+    given = {name: value for name, value in view.request.query_params.items() if name != "cursor" and value}
+    try:
+        found = await keys.requests(service, by, view.query(ListRequests))
+    except ApiError as error:
+        if error.status >= 500:
+            raise
+        view.errors = error.messages if isinstance(error, InvalidFormError) else {"": error.message}
+        found = await keys.requests(service, by, ListRequests())
+    return view.render(
+        "requests.html",
+        requests=found,
+        keys=(await keys.page(service, by, ListKeys(limit=100))).data,
+        given=given,
+        following=view.url("developers", "requests", **{**given, "cursor": found.next_cursor})
+        if found.next_cursor
+        else None,
+    )
+
+
+routes = [
+    Route("/dashboard/developers", show, methods=["GET"]),
+    Route("/dashboard/developers/keys", create, methods=["POST"]),
+    Route("/dashboard/developers/keys/{key_id}/rotate", rotate, methods=["POST"]),
+    Route("/dashboard/developers/keys/{key_id}/revoke", revoke, methods=["POST"]),
+    Route("/dashboard/developers/requests", requests, methods=["GET"]),
+]

@@ -1,0 +1,60 @@
+"""Exports: files of transactions, how far they are, and their links."""
+
+from urllib.parse import urlsplit, urlunsplit
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from app.access.auth import READERS
+from app.core.timestamps import parse_iso_ms
+from app.dashboard.pages import View, action, page
+from app.exports import service as exports
+from app.exports.models import CreateExport, Export, ListExports
+from app.store.wallets import labels
+
+#: Per cent; the rest is the end of the writing, which nobody can foresee.
+_MOST = 95
+
+
+@page(roles=READERS)
+async def show(view: View) -> Response:
+    """Show the exports, newest first."""
+    query = view.request.query_params
+    found = await exports.page(view.service, view.principal, ListExports(limit=30, cursor=query.get("cursor")))
+    ids = {one.wallet_id for one in found.data if one.wallet_id is not None}
+    return view.render(
+        "exports.html",
+        exports=[(one, _progress(one, view.now), _file(one)) for one in found.data],
+        writing=any(one.status == "processing" for one in found.data),
+        following=view.url("developers", "exports", cursor=found.next_cursor) if found.next_cursor else None,
+        labels=await view.service.db.read(lambda conn: labels(conn, ids)) if ids else {},
+    )
+
+
+def _progress(export: Export, now: int) -> int:
+    """Return how much of the estimated time has passed, in per cent."""
+    began = parse_iso_ms(export.created_at)
+    passed, needed = now - began, parse_iso_ms(export.estimated_ready_at) - began
+    return max(0, min(_MOST, passed * 100 // max(needed, 1)))
+
+
+def _file(export: Export) -> str | None:
+    """Return the link to an export's file at the host that the page was asked for."""
+    return (
+        None
+        if export.download_url is None
+        else urlunsplit(urlsplit(export.download_url)._replace(scheme="", netloc=""))
+    )
+
+
+@action(roles=READERS, back=show)
+async def create(view: View) -> str:
+    """Ask for an export."""
+    await exports.create(view.service, view.principal, view.claim(), view.body(CreateExport))
+    return view.url("developers", "exports", done="export-asked")
+
+
+routes = [
+    Route("/dashboard/developers/exports", show, methods=["GET"]),
+    Route("/dashboard/developers/exports", create, methods=["POST"]),
+]

@@ -1,0 +1,80 @@
+"""Signatures: changes that wait for the organisation's authority, whose key is elsewhere."""
+
+import json
+from collections.abc import Mapping
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from app.access.auth import ADMINS
+from app.core.errors import NotFoundError, RequestError
+from app.dashboard.pages import View, action, page
+from app.dashboard.site import HEADERS
+from app.signatures import service as signatures
+from app.signatures.models import SendSigned
+from app.store.wallets import labels
+
+#: The names of clusters in the Wallet Standard.
+_CHAINS: Mapping[str, str] = {"mainnet-beta": "solana:mainnet"}
+
+
+@page(roles=ADMINS)
+async def show(view: View) -> Response:
+    """Show what waits for a signature, oldest first."""
+    waiting = (await signatures.list_all(view.service, view.principal)).data
+    ids = {one.object for one in waiting if one.object is not None}
+    cluster = view.service.identity.cluster
+    return view.render(
+        "signatures.html",
+        waiting=waiting,
+        labels=await view.service.db.read(lambda conn: labels(conn, ids)) if ids else {},
+        key_here=view.service.signers.authority is not None,
+        chain=_CHAINS.get(cluster, f"solana:{cluster}"),
+    )
+
+
+@page(roles=ADMINS)
+async def download(view: View) -> Response:
+    """Return the file that `agent-vault sign` takes."""
+    waiting = (await signatures.list_all(view.service, view.principal)).data
+    found = next((one for one in waiting if one.id == view.path("tx_id")), None)
+    if found is None:
+        raise NotFoundError("unsigned_transaction_not_found")
+    named = {"Content-Disposition": f'attachment; filename="{found.id}.json"'}
+    return Response(found.model_dump_json(), media_type="application/json", headers={**HEADERS, **named})
+
+
+@action(roles=ADMINS, back=show, step_up=True)
+async def send(view: View) -> str:
+    """Send a transaction that was signed elsewhere."""
+    body = view.body(SendSigned, transaction=_transaction(view.typed("transaction").strip()))
+    await signatures.send(view.service, view.principal, view.claim(), body.transaction)
+    return view.url("signatures", done="signed")
+
+
+def _transaction(text: str) -> str:
+    """Return the transaction in what `agent-vault sign` wrote, or else the text. Raises ``invalid_signature``."""
+    if not text.startswith("{"):
+        return text
+    try:
+        found = json.loads(text)["transaction"]
+    except (ValueError, LookupError, RecursionError):
+        found = None
+    if not isinstance(found, str):
+        raise RequestError("invalid_signature", "transaction: is no file that `agent-vault sign` wrote.")
+    return found
+
+
+@action(roles=ADMINS, back=show)
+async def withdraw(view: View) -> str:
+    """Withdraw a transaction, so that it is never completed."""
+    await signatures.withdraw(view.service, view.principal, view.claim(), view.path("tx_id"))
+    return view.url("signatures", done="withdrawn")
+
+
+routes = [
+    Route("/dashboard/signatures", show, methods=["GET"]),
+    Route("/dashboard/signatures", send, methods=["POST"]),
+    Route("/dashboard/signatures/{tx_id}/file", download, methods=["GET"]),
+    Route("/dashboard/signatures/{tx_id}/withdraw", withdraw, methods=["POST"]),
+]

@@ -1,0 +1,129 @@
+"""Webhooks: where events are sent, and what became of each delivery."""
+
+from urllib.parse import urlsplit
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from app.access.auth import OPERATORS, READERS
+from app.api.fields import Page
+from app.api.forms import InvalidFormError
+from app.core.timestamps import parse_iso_ms
+from app.dashboard.pages import View, action, page
+from app.events.catalogue import EVENTS
+from app.store.webhooks import ALL_EVENTS
+from app.webhooks import deliveries
+from app.webhooks import service as webhooks
+from app.webhooks.models import CreateWebhook, Delivery, ListDeliveries, UpdateWebhook, WebhookWithSecret
+
+#: Milliseconds.
+_SOON = 10_000
+_PATH = ("developers", "webhooks")
+
+
+@page(roles=READERS)
+async def show_all(view: View) -> Response:
+    """Show the webhooks."""
+    found = await webhooks.page(view.service, view.principal, Page(limit=100))
+    return view.render("webhooks.html", webhooks=found.data, events=sorted(EVENTS), every=ALL_EVENTS)
+
+
+@action(roles=OPERATORS, back=show_all)
+async def create(view: View) -> Response:
+    """Register a webhook, and show its secret this once."""
+    body = view.body(CreateWebhook, events=view.chosen("events"))
+    made = await webhooks.create(view.service, view.principal, view.claim(), body)
+    return await _show(view, made.webhook_id, made=made)
+
+
+@page(roles=READERS)
+async def show(view: View) -> Response:
+    """Show a webhook with its deliveries. A filter that is not understood is left out, with a message."""
+    return await _show(view, view.path("webhook_id"))
+
+
+async def _show(
+    view: View, webhook_id: str, *, made: WebhookWithSecret | None = None, ping: Delivery | None = None
+) -> Response:
+    service, by = view.service, view.principal
+    try:
+        query = view.query(ListDeliveries)
+    except InvalidFormError as error:
+        view.errors = {"": error.message}
+        query = ListDeliveries()
+    found = await webhooks.get(service, by, webhook_id)
+    log = await deliveries.page(service, by, webhook_id, query)
+    given = {} if query.status is None else {"status": query.status}
+    return view.render(
+        "webhook.html",
+        webhook=found,
+        host=urlsplit(found.url).hostname,
+        deliveries=log.data,
+        given=given,
+        address=view.url(*_PATH, webhook_id, **given),
+        following=view.url(*_PATH, webhook_id, **{**given, "cursor": log.next_cursor}) if log.next_cursor else None,
+        made=made,
+        ping=ping,
+        first=query.cursor is None,
+        waiting=query.cursor is None and found.status == "enabled" and any(_is_due(one, view.now) for one in log.data),
+    )
+
+
+def _is_due(delivery: Delivery, now: int) -> bool:
+    """Whether a delivery will be sent so soon that whoever looks at it waits for the outcome."""
+    if delivery.status != "pending":
+        return False
+    return delivery.next_attempt_at is None or parse_iso_ms(delivery.next_attempt_at) < now + _SOON
+
+
+@action(roles=OPERATORS, back=show)
+async def ping(view: View) -> Response:
+    """Send a test, and show its outcome."""
+    webhook_id = view.path("webhook_id")
+    sent = await deliveries.ping(view.service, view.principal, webhook_id)
+    return await _show(view, webhook_id, ping=sent)
+
+
+@action(roles=OPERATORS, back=show)
+async def enable(view: View) -> str:
+    """End the pause of a webhook that failed too often."""
+    webhook_id = view.path("webhook_id")
+    body = UpdateWebhook(status="enabled")
+    await webhooks.update(view.service, view.principal, view.claim(), webhook_id, body)
+    return view.url(*_PATH, webhook_id, done="webhook-enabled")
+
+
+@action(roles=OPERATORS, back=show, step_up=True)
+async def rotate(view: View) -> Response:
+    """Replace the signing secret, and show the new one this once."""
+    webhook_id = view.path("webhook_id")
+    made = await webhooks.rotate(view.service, view.principal, view.claim(), webhook_id)
+    return await _show(view, webhook_id, made=made)
+
+
+@action(roles=OPERATORS, back=show)
+async def delete(view: View) -> str:
+    """Delete a webhook with its queue and its log."""
+    await webhooks.delete(view.principal, view.claim(), view.path("webhook_id"))
+    return view.url(*_PATH, done="webhook-deleted")
+
+
+@action(roles=OPERATORS, back=show)
+async def resend(view: View) -> str:
+    """Send a delivery again."""
+    webhook_id = view.path("webhook_id")
+    await deliveries.resend(view.principal, view.claim(), webhook_id, view.path("delivery_id"))
+    return view.url(*_PATH, webhook_id, done="resent")
+
+
+_ONE = "/dashboard/developers/webhooks/{webhook_id}"
+routes = [
+    Route("/dashboard/developers/webhooks", show_all, methods=["GET"]),
+    Route("/dashboard/developers/webhooks", create, methods=["POST"]),
+    Route(_ONE, show, methods=["GET"]),
+    Route(f"{_ONE}/ping", ping, methods=["POST"]),
+    Route(f"{_ONE}/enable", enable, methods=["POST"]),
+    Route(f"{_ONE}/secret", rotate, methods=["POST"]),
+    Route(f"{_ONE}/delete", delete, methods=["POST"]),
+    Route(f"{_ONE}/deliveries/{{delivery_id}}/resend", resend, methods=["POST"]),
+]

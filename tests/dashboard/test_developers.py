@@ -1,0 +1,251 @@
+"""The pages for developers: keys, webhooks, the request log, exports and health."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+import pytest_asyncio
+from sqlalchemy import update
+
+from app.access.request_log import RequestLog
+from app.store.webhooks import table as webhooks
+from tests.dashboard.browsing import Crafted, Served, findings, forget_step_up, log, overflow, refusals, sign_in
+from tests.support.http import PATIENCE
+from tests.support.service_world import ServiceWorld
+from tests.support.webhooks import Receiver, broken, ok
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def receiver() -> AsyncIterator[Receiver]:
+    async with Receiver() as opened:
+        yield opened
+
+
+async def test_key_is_shown_once_rotated_and_revoked(site: Served) -> None:
+    world = site.world
+    async with site.visit("admin") as page:
+        await page.goto(f"{site.base}/developers")
+        await page.get_by_label("Name").fill("Back <b>office</b>")
+        await page.get_by_label("Role").select_option("agent")
+        await page.get_by_role("button", name="Create").click()
+        await page.get_by_text("needs walletId").wait_for()
+        assert await page.get_by_label("Name").input_value() == "Back <b>office</b>"
+
+        await page.get_by_label("Role").select_option("operator")
+        async with page.expect_response(f"{site.base}/developers/keys") as answer:
+            await page.get_by_role("button", name="Create").click()
+        assert (await (await answer.value).all_headers())["cache-control"] == "no-store"
+        key = await page.get_by_label("API key", exact=True).input_value()
+        assert (await world.call("GET", "/v1/wallets", key=key)).status_code == 200
+        assert await findings(page) == []
+
+        # A reload shows it no more, and makes no other.
+        await page.reload()
+        await page.get_by_role("heading", name="Create a key").wait_for()
+        assert key not in await page.content()
+        row = page.get_by_role("row").filter(has_text="Back <b>office</b>")
+        assert await row.count() == 1
+
+        await row.get_by_role("combobox").select_option("3600")
+        await row.get_by_role("button", name="Rotate").click()
+        new = await page.get_by_label("API key", exact=True).input_value()
+        for one in (key, new):
+            assert (await world.call("GET", "/v1/wallets", key=one)).status_code == 200
+        await page.goto(f"{site.base}/feed")
+        await page.go_back()
+        await page.get_by_role("heading", name="Create a key").wait_for()
+        assert new not in await page.content()
+        await page.get_by_role("row").filter(has_text="Rotated").get_by_role("button", name="Revoke").click()
+        await page.get_by_text("The key was revoked.").wait_for()
+        assert (await world.call("GET", "/v1/wallets", key=key)).status_code == 401
+        assert (await world.call("GET", "/v1/wallets", key=new)).status_code == 200
+    assert {str(log(world, f"key.{one}")[0].actor.type) for one in ("create", "rotate", "revoke")} == {"person"}
+    assert site.violations == []
+
+
+async def test_changes_of_keys_and_secrets_wait_for_a_step_up(world: ServiceWorld) -> None:
+    made = await world.ok("POST", "/v1/keys", {"role": "viewer", "name": "Kept"})
+    hook = await world.ok("POST", "/v1/webhooks", {"url": "https://example.com/", "events": ["ping"]})
+    admin = Crafted(world, sign_in(world, "admin"))
+    csrf = await admin.csrf()
+    forget_step_up(world)
+    for path in (
+        "keys",
+        f"keys/{made['key_id']}/rotate",
+        f"keys/{made['key_id']}/revoke",
+        f"webhooks/{hook['webhook_id']}/secret",
+    ):
+        answer = await admin.post(f"/dashboard/developers/{path}", {"role": "admin"}, csrf=csrf)
+        assert answer.status_code == 403, path
+        assert "Confirm that it is you" in answer.text
+    assert (await world.call("GET", "/v1/wallets", key=made["key"])).status_code == 200
+
+
+async def test_crafted_requests_of_those_who_may_not_are_on_record(world: ServiceWorld) -> None:
+    made = await world.ok("POST", "/v1/keys", {"role": "viewer"})
+    hook = await world.ok("POST", "/v1/webhooks", {"url": "https://example.com/", "events": ["ping"]})
+    viewer, operator = (Crafted(world, sign_in(world, role)) for role in ("viewer", "operator"))
+    one, key = f"webhooks/{hook['webhook_id']}", f"keys/{made['key_id']}"
+    only_admins = [("POST", "keys"), ("POST", f"{key}/rotate"), ("POST", f"{key}/revoke"), ("GET", "requests")]
+    only_operators = [
+        ("POST", "webhooks"),
+        *(("POST", f"{one}/{what}") for what in ("ping", "enable", "secret", "delete", "deliveries/dlv_x/resend")),
+    ]
+    for who, refused in ((viewer, [*only_admins, *only_operators]), (operator, only_admins)):
+        csrf = await who.csrf()
+        for method, path in refused:
+            place = f"/dashboard/developers/{path}"
+            sent = who.client.get(place) if method == "GET" else who.post(place, {"role": "admin"}, csrf=csrf)
+            assert (await sent).status_code == 403, path
+    assert ("POST /dashboard/developers/keys/{key_id}/rotate") in {place for _, place in await refusals(world)}
+    shown = (await viewer.client.get("/dashboard/developers")).text
+    assert made["hint"] not in shown
+    assert 'name="role"' not in shown
+    assert (
+        'method="post" action="/dashboard/developers'
+        not in (await viewer.client.get(f"/dashboard/developers/{one}")).text
+    )
+    other = await world.organisation("strangers")
+    stranger = Crafted(world, sign_in(world, "admin", org=other))
+    for path in (f"{one}/ping", f"{one}/delete", f"{key}/revoke"):
+        assert (await stranger.post(f"/dashboard/developers/{path}")).status_code == 404
+    assert (await stranger.client.get(f"/dashboard/developers/{one}")).status_code == 404
+
+
+async def test_webhook_is_registered_pinged_and_enabled_again(site: Served, receiver: Receiver) -> None:
+    world = site.world
+    async with site.visit("operator") as page:
+        await page.goto(f"{site.base}/developers/webhooks")
+        await page.get_by_label("URL").fill("ftp://example.com/")
+        await page.get_by_label("All events").uncheck()
+        await page.get_by_label("wallet.created").check()
+        await page.get_by_role("button", name="Register").click()
+        assert await page.get_by_label("URL").get_attribute("aria-invalid") == "true"
+        assert await page.get_by_label("wallet.created").is_checked()
+        assert not await page.get_by_label("All events").is_checked()
+        await page.get_by_label("URL").fill(receiver.url)
+        await page.get_by_role("button", name="Register").click()
+        secret = await page.get_by_label("Signing secret", exact=True).input_value()
+        await page.get_by_text("Nothing was sent yet.").wait_for()
+
+        await page.get_by_role("button", name="Send a ping").click()
+        await page.get_by_text("The receiver took the ping: 200").wait_for()
+        assert secret not in await page.content()
+        receiver.behave = broken
+        await page.get_by_role("button", name="Send a ping").click()
+        await page.get_by_text("The receiver did not take the ping: 500").wait_for()
+
+        # What happens is followed without a reload.
+        await world.wallet(funds=None)
+        place = page.url.removesuffix("/ping")
+        await _until(lambda: len(receiver.received) == 3)
+        await page.goto(place)
+        row = page.get_by_role("row").filter(has_text="Wallet: created")
+        await row.get_by_text("1, the last: 500").click()
+        assert await row.get_by_text("sorry").is_visible()
+        assert await findings(page) == []
+        receiver.behave = ok
+        await row.get_by_role("button", name="Resend").click()
+        await page.get_by_text("The delivery is sent again.").wait_for()
+        await row.get_by_text("Delivered").wait_for()
+
+        world.service.db.write_now(
+            lambda conn: conn.execute(update(webhooks).where(webhooks.c.url == receiver.url).values(status="degraded"))
+        )
+        await page.reload()
+        await page.get_by_role("button", name="Enable again").click()
+        await page.get_by_text("The webhook is enabled.").wait_for()
+        await page.get_by_role("button", name="New secret").click()
+        assert await page.get_by_label("Signing secret", exact=True).input_value() != secret
+        await page.get_by_role("button", name="Delete").click()
+        await page.get_by_text("The webhook was deleted.").wait_for()
+    done = ("create", "ping", "resend", "update", "rotate_secret", "delete")
+    assert {log(world, f"webhook.{one}")[0].actor.type for one in done} == {"person"}
+    assert site.violations == []
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not holds():  # noqa: ASYNC110 - nothing says so
+            await asyncio.sleep(0.02)
+
+
+async def test_request_log_is_narrowed_by_key_status_and_code(site: Served) -> None:
+    world = site.world
+    made = await world.ok("POST", "/v1/keys", {"role": "viewer", "name": "Report of ours"})
+    await world.call("GET", "/v1/keys", key=made["key"])
+    await world.call("GET", "/v1/wallets", key=made["key"])
+    await world.service.part(RequestLog).tick()
+    async with site.visit("admin") as page:
+        await page.goto(f"{site.base}/developers/requests")
+        await page.get_by_label("Key").select_option(made["key_id"])
+        await page.get_by_role("button", name="Show").click()
+        rows = page.get_by_role("region", name="Requests").get_by_role("row")
+        assert [("GET /v1/wallets" in text, "GET /v1/keys" in text) for text in await rows.all_inner_texts()] == [
+            (False, False),
+            (True, False),
+            (False, True),
+        ]
+        await page.get_by_label("Error code").fill("insufficient_permissions")
+        await page.get_by_role("button", name="Show").click()
+        assert await rows.count() == 2
+        assert "/docs/errors/" in str(
+            await page.get_by_role("link", name="insufficient_permissions").get_attribute("href")
+        )
+        await page.get_by_label("Status").fill("teapot")
+        await page.get_by_role("button", name="Show").click()
+        assert "whole number" in await page.locator("#status-says").inner_text()
+        assert await page.get_by_label("Status").input_value() == "teapot"
+    assert site.violations == []
+
+
+async def test_export_shows_its_progress_and_is_downloaded(site: Served) -> None:
+    world, held = site.world, asyncio.Event()
+    wallet = await world.wallet(label="Exported")
+    world.line.hold = lambda method: held.wait() if method == "getSlot" else None
+    async with site.visit("viewer") as page:
+        await page.goto(f"{site.base}/developers/exports")
+        await page.get_by_text("No export yet.").wait_for()
+        await page.get_by_label("Vault").fill("wal_none")
+        await page.get_by_role("button", name="Export").click()
+        await page.get_by_role("alert").wait_for()
+        assert await page.get_by_label("Vault").input_value() == "wal_none"
+        await page.get_by_label("Vault").fill(wallet["wallet_id"])
+        await page.get_by_role("button", name="Export").click()
+        await page.get_by_role("progressbar").wait_for()
+        assert await findings(page) == []
+        world.line.hold = lambda _method: None
+        held.set()
+        link = page.get_by_role("link", name="Download")
+        await link.wait_for()
+        assert "CSV of Exported" in await page.get_by_role("row").nth(1).inner_text()
+        async with page.expect_download() as download:
+            await link.click()
+        assert wallet["wallet_id"] in (await (await download.value).path()).read_text()
+    assert log(world, "export.create")[0].actor.type == "person"
+    assert site.violations == []
+
+
+async def test_health_says_which_part_fails(own_world: ServiceWorld) -> None:
+    me = Crafted(own_world, sign_in(own_world, "viewer"))
+    assert "Failing" not in (await me.client.get("/dashboard/developers")).text
+    await own_world.restart()
+    own_world.line.lose_requests = lambda _method: True
+    shown = (await Crafted(own_world, me.token).client.get("/dashboard/developers")).text
+    assert '<dt>Chain</dt><dd><span class="badge failed">Failing</span>' in shown
+    assert '<dt>Database</dt><dd><span class="badge active">Works</span>' in shown
+
+
+async def test_pages_fit_a_phone_and_are_readable_in_the_dark(site: Served) -> None:
+    world = site.world
+    await world.ok("POST", "/v1/webhooks", {"url": f"https://example.com/{'long' * 40}", "events": ["*"]})
+    [hook] = (await world.ok("GET", "/v1/webhooks?limit=1"))["data"]
+    places = ("", "/webhooks", f"/webhooks/{hook['webhook_id']}", "/requests", "/exports")
+    async with site.visit("admin", viewport={"width": 390, "height": 844}, color_scheme="dark") as page:
+        for place in places:
+            await page.goto(f"{site.base}/developers{place}")
+            assert await findings(page) == [], place
+            assert await overflow(page) <= 0, place
+    assert site.violations == []
