@@ -30,7 +30,7 @@ async def _show(view: View, made: NewKey | None = None, rotated: bool = False) -
     service, by = view.service, view.principal
     found, named = KeyPage(data=[], has_more=False, next_cursor=None), {}
     if by.role in ADMINS:
-        found = await keys.page(service, by, ListKeys(limit=50, cursor=view.request.query_params.get("cursor")))
+        found = await keys.page(service, by, view.listed(ListKeys, limit=50))
         ids = {one.wallet_id for one in found.data if one.wallet_id is not None}
         named = await service.db.read(lambda conn: labels(conn, ids)) if ids else {}
     return view.render(

@@ -19,8 +19,7 @@ _MOST = 95
 @page(roles=READERS)
 async def show(view: View) -> Response:
     """Show the exports, newest first."""
-    query = view.request.query_params
-    found = await exports.page(view.service, view.principal, ListExports(limit=30, cursor=query.get("cursor")))
+    found = await exports.page(view.service, view.principal, view.listed(ListExports, limit=30))
     ids = {one.wallet_id for one in found.data if one.wallet_id is not None}
     return view.render(
         "exports.html",

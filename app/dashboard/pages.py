@@ -132,6 +132,13 @@ class View:
         """Return the API's query of the page's address. Raises InvalidFormError."""
         return validated(model, {name: value for name, value in self.request.query_params.items() if name != _DONE})
 
+    def listed(self, model: type[Arguments], **values: Any) -> Arguments:
+        """Return the API's query of a list, from the place in it that the page's address names.
+
+        Raises InvalidFormError.
+        """
+        return validated(model, values | {"cursor": self.request.query_params.get("cursor")})
+
     def render(self, name: str, *, status: int = 200, **context: Any) -> Response:
         """Return a page from its template."""
         signed_in = self.signed_in

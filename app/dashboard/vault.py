@@ -34,7 +34,7 @@ async def _show(view: View, token: SessionToken | None = None) -> Response:
     service, by, wallet_id = view.service, view.principal, view.path("wallet_id")
     found = await wallets.find(service, by.org, wallet_id)
     days = await fleet.month_of(service, wallet_id)
-    listed = ListWalletTransactions(limit=_SHOWN, cursor=view.request.query_params.get("cursor"))
+    listed = view.listed(ListWalletTransactions, limit=_SHOWN)
     return view.render(
         "vault.html",
         wallet=found,

@@ -228,6 +228,14 @@ async def test_export_shows_its_progress_and_is_downloaded(site: Served) -> None
     assert site.violations == []
 
 
+async def test_cursor_that_no_list_issued_is_refused(world: ServiceWorld) -> None:
+    wallet, me = await world.wallet(funds=None), Crafted(world, sign_in(world, "admin"))
+    for place in ("developers", "developers/exports", f"vaults/{wallet['wallet_id']}"):
+        for cursor, status in (("", 200), ("x", 400), ("x" * 5_000, 400)):
+            answer = await me.client.get(f"/dashboard/{place}?cursor={cursor}")
+            assert answer.status_code == status, (place, cursor[:1])
+
+
 async def test_health_says_which_part_fails(own_world: ServiceWorld) -> None:
     me = Crafted(own_world, sign_in(own_world, "viewer"))
     assert "Failing" not in (await me.client.get("/dashboard/developers")).text
