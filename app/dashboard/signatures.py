@@ -69,7 +69,7 @@ def _transaction(text: str) -> str:
 async def withdraw(view: View) -> str:
     """Withdraw a transaction, so that it is never completed."""
     await signatures.withdraw(view.service, view.principal, view.claim(), view.path("tx_id"))
-    return view.url("signatures", done="withdrawn")
+    return view.url("signatures", done="signature-withdrawn")
 
 
 routes = [

@@ -128,7 +128,7 @@ async def test_change_is_withdrawn_and_sending_waits_for_a_step_up(hardened: Har
     assert answer.status_code == 403
     assert "Confirm that it is you" in answer.text
     answer = await admin.post(f"/dashboard/signatures/{asked['id']}/withdraw", csrf=csrf)
-    assert answer.headers["location"].endswith("/signatures?done=withdrawn")
+    assert answer.headers["location"].endswith("/signatures?done=signature-withdrawn")
     assert asked["id"] not in await hardened.outstanding()
     assert log(world, "signed_transaction.withdraw")[0].actor.type == "person"
     fresh = Crafted(world, sign_in(world, "admin"))
