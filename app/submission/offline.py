@@ -170,7 +170,9 @@ async def _store(
 ) -> Attempt:
     """Store the unsigned transaction with its attempt, and what the plan stores."""
     raw = unsigned(steps, payer=service.signers.fee_payer_address, blockhash=found.nonce)
-    attempt = attempt_at(plan, raw, status=AWAITING, created_at=await service.clock.moment_ms(), added=_ADDED)
+    # The service alone counts its days, so they begin and end by its own clock.
+    now = now_ms()
+    attempt = attempt_at(plan, raw, status=AWAITING, created_at=now, added=_ADDED)
     attempt = replace(attempt, nonce_account=str(steps[0].accounts[0].pubkey), nonce=str(found.nonce))
     waiting = UnsignedTransaction(
         tx_id=attempt.tx_id,
@@ -178,7 +180,7 @@ async def _store(
         message_hash=message_hash(raw),
         authority=str(found.authority),
         accounts=await _accounts(service, steps, found.nonce),
-        expires_at=now_ms() + LIFETIME,
+        expires_at=now + LIFETIME,
     )
 
     def store(conn: Connection) -> None:
