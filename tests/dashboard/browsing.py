@@ -1,15 +1,17 @@
 """People and their browsers: real ones in Chromium, and crafted requests without."""
 
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from html import unescape
 from typing import Any
 
 import httpx
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Browser, Page
+from playwright.async_api import Browser, Dialog, Page
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
 
 from app.access.keyring import Principal, Role
 from app.access.recorder import Recorder
@@ -21,6 +23,15 @@ from app.store.people import Person, insert_person
 from tests.support.service_world import ServiceWorld
 
 _COOKIE = "agent-vault-session"
+#: Reports what the Content-Security-Policy has stopped, and adds up by how much a page's parts move by themselves.
+_WATCH = """
+addEventListener("securitypolicyviolation", (event) =>
+  console.error(`stopped by ${event.violatedDirective}: ${event.blockedURI} ${event.sample}`));
+window.shifted = 0;
+new PerformanceObserver((list) => {
+  for (const one of list.getEntries()) window.shifted += one.value;
+}).observe({ type: "layout-shift", buffered: true });
+"""
 _CSRF = re.compile(r'name="csrf" value="([0-9a-f]{64})"')
 
 
@@ -38,16 +49,27 @@ class Served:
     violations: list[str] = field(default_factory=list)
 
     @asynccontextmanager
-    async def visit(self, role: Role | None = None, **options: Any) -> AsyncIterator[Page]:
-        """A page of a new browser with a passkey device; with a role, a person with it is signed in."""
+    async def visit(
+        self,
+        role: Role | None = None,
+        *,
+        name: str = "Ada",
+        browsers: Sequence[str] = ("test",),
+        token: str | None = None,
+        **options: Any,
+    ) -> AsyncIterator[Page]:
+        """A page of a new browser with a passkey device; with a role, a person with it is signed in, as `sign_in`."""
         context = await self.browser.new_context(**options)
         try:
             if role is not None:
-                cookie = {"name": _COOKIE, "value": sign_in(self.world, role), "url": self.base}
-                await context.add_cookies([cookie])  # type: ignore[list-item]
+                token = sign_in(self.world, role, name=name, browsers=browsers)
+            if token is not None:
+                await context.add_cookies([{"name": _COOKIE, "value": token, "url": self.base}])
+            context.on("console", lambda message: self._note(message.text))
+            context.on("weberror", lambda error: self._note(str(error.error)))
+            context.on("dialog", self._close)
+            await context.add_init_script(_WATCH)
             page = await context.new_page()
-            page.on("console", lambda message: self._note(message.text))
-            page.on("pageerror", lambda error: self._note(str(error)))
             device = await context.new_cdp_session(page)
             await device.send("WebAuthn.enable")
             authenticator = {
@@ -64,10 +86,29 @@ class Served:
         finally:
             await context.close()
 
+    async def _close(self, dialog: Dialog) -> None:
+        self._note(f"dialog: {dialog.message}")
+        await dialog.dismiss()
+
     def _note(self, text: str) -> None:
-        """Collect what the browser complains about, apart from answers that a test asks for."""
-        if "Failed to load resource" not in text:
+        """Collect what the browser complains about, apart from answers and dates that a test asks for."""
+        if not text.startswith(("Failed to load resource", "The specified value")):
             self.violations.append(text)
+
+
+@contextmanager
+def statements() -> Iterator[list[str]]:
+    """The statements that the service executes meanwhile."""
+    found: list[str] = []
+
+    def note(*given: object) -> None:
+        found.append(str(given[2]))
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        yield found
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
 
 
 async def findings(page: Page) -> list[str]:
@@ -94,12 +135,21 @@ def add_person(world: ServiceWorld, role: Role, name: str = "Ada", org: str | No
 
 
 def sign_in(
-    world: ServiceWorld, role: Role, *, name: str = "Ada", org: str | None = None, stepped_up: bool = True
+    world: ServiceWorld,
+    role: Role,
+    *,
+    name: str = "Ada",
+    org: str | None = None,
+    stepped_up: bool = True,
+    browsers: Sequence[str] = ("test",),
 ) -> str:
-    """The cookie of a new person."""
+    """The cookie of a new person, who is signed in with browsers of these names: that of the last."""
     by = add_person(world, role, name, org)
     now = now_ms()
-    token = world.service.db.write_now(lambda conn: open_session(conn, by, "test", now, way="test"))
+    *_, token = [
+        world.service.db.write_now(lambda conn, agent=one: open_session(conn, by, agent, now, way="test"))  # type: ignore[misc]
+        for one in browsers
+    ]
     if not stepped_up:
         forget_step_up(world)
     return token
@@ -130,6 +180,14 @@ async def refusals(world: ServiceWorld) -> list[tuple[str, str]]:
     for _ in range(2):  # the first may wait for a write that began before
         await world.service.part(Recorder).tick()
     return [(str(entry.actor), entry.details["operation"]) for entry in log(world, "access.refused")]
+
+
+async def asking(world: ServiceWorld, *amounts: str) -> None:
+    """Payments above 5 USDC that wait for an approval."""
+    wallet = await world.wallet((await world.policy(requireCoSign="5"))["policy_id"], label="Spender")
+    session, key, payee = await world.session(wallet), world.key("agent", wallet["wallet_id"]), await world.payee()
+    for amount in amounts:
+        assert (await world.pay(wallet, payee, amount, session=session, key=key)).status_code == 402
 
 
 class Crafted:

@@ -11,17 +11,16 @@ from tests.support.http import served
 from tests.support.needs import skip_or_fail
 from tests.support.service_world import ServiceWorld
 
-_CHROMIUM = "/usr/bin/chromium"
+CHROMIUM = "/usr/bin/chromium"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def browser() -> AsyncIterator[Browser]:
     """A headless Chromium for the tests of a module."""
-    if not os.path.exists(_CHROMIUM):  # noqa: ASYNC240, PTH110 - once, before anything runs
-        reason = f"there is no {_CHROMIUM}: install Debian's package chromium"
-        skip_or_fail(reason)
+    if not os.path.exists(CHROMIUM):  # noqa: ASYNC240, PTH110 - once, before anything runs
+        skip_or_fail(f"there is no {CHROMIUM}: install Debian's package chromium")
     async with async_playwright() as playwright:
-        opened = await playwright.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox"])
+        opened = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield opened
         await opened.close()
 
@@ -31,3 +30,10 @@ async def site(world: ServiceWorld, browser: Browser) -> AsyncIterator[Served]:
     """The world's dashboard on a real socket, and a browser."""
     async with served(world) as base:
         yield Served(world, browser, base.replace("127.0.0.1", "localhost") + "/dashboard")
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def own_site(own_world: ServiceWorld, browser: Browser) -> AsyncIterator[Served]:
+    """The same of a test's own world."""
+    async with served(own_world) as base:
+        yield Served(own_world, browser, base.replace("127.0.0.1", "localhost") + "/dashboard")

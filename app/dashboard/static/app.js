@@ -154,6 +154,14 @@ document.addEventListener("change", (event) => {
     for (const one of document.querySelectorAll('input[name="wallet_id"]')) one.checked = event.target.checked;
 });
 
+// A row's buttons by one key, while the focus is in the row: elsewhere a letter decides nothing.
+document.addEventListener("keydown", (event) => {
+  const other = event.ctrlKey || event.metaKey || event.altKey || event.repeat;
+  if (other || event.target.matches("input, select, textarea")) return;
+  const row = event.target.closest("tr");
+  row?.querySelector(`button[aria-keyshortcuts="${CSS.escape(event.key)}"]`)?.click();
+});
+
 // Live events: one connection a browser, shared by its visible pages; where there are no shared workers, one a visible
 // page. What is live on a page names `live` as its htmx trigger.
 
