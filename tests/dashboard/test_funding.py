@@ -8,8 +8,18 @@ import pytest
 from app.organisations import deposits
 from app.store.wallets import WalletRecord
 from app.submission.restoration import Restoration, mark_restored
-from tests.dashboard.browsing import LOOKS, Crafted, Served, findings, forget_step_up, log, overflow, refusals, sign_in
-from tests.dashboard.test_fleet import statements
+from tests.dashboard.browsing import (
+    LOOKS,
+    Crafted,
+    Served,
+    findings,
+    forget_step_up,
+    log,
+    overflow,
+    refusals,
+    sign_in,
+    statements,
+)
 from tests.support.service_world import Json, ServiceWorld
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

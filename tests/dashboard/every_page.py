@@ -1,0 +1,54 @@
+"""The pages of the dashboard. What must hold on every page is tested from this list: a new page is a new line."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from starlette.routing import Route
+
+from app.dashboard import routes
+from app.dashboard.live import stream
+from app.dashboard.site import ROOT, static
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPage:
+    """A page: its route after `/dashboard`, its heading, and whether it has a list in which names are shown.
+
+    `query` narrows a long list to what has the names.
+    The parameters of its route are places of an estate (`tests/dashboard/estate.py`). A page without a session is
+    visited by nobody, another by an admin.
+    """
+
+    name: str
+    route: str
+    heading: str
+    query: str = ""
+    names: bool = True
+    session: bool = True
+
+    def path(self, places: Mapping[str, str]) -> str:
+        """Return the address after `/dashboard`."""
+        return self.route.format_map(places) + self.query
+
+
+PAGES = (
+    ListedPage("fleet", "", "Fleet"),
+    ListedPage("vault", "/vaults/{wallet_id}", "Ad buyer"),
+    ListedPage("feed", "/feed", "Feed", "?type=wallet.created"),
+    ListedPage("approvals", "/approvals", "Approvals", names=False),
+    ListedPage("funding", "/funding", "Funding", names=False),
+    ListedPage("vault-funding", "/vaults/{wallet_id}/funding", "Funding", names=False),
+    ListedPage("recipients", "/recipients", "Recipients", names=False),
+    ListedPage("disputes", "/disputes", "Disputes", names=False),
+    ListedPage("dispute", "/disputes/{escrow_id}", "Escrow of", names=False),
+    ListedPage("people", "/people", "People"),
+    ListedPage("passkey", "/passkey", "Make a passkey", names=False),
+    ListedPage("sign-in", "/sign-in", "Sign in", names=False, session=False),
+    ListedPage("join", "/join", "You are invited", names=False, session=False),
+)
+
+
+def served() -> set[str]:
+    """Return the routes of all pages of the dashboard, as the list names them."""
+    found = [one for one in routes.routes if isinstance(one, Route) and "GET" in (one.methods or ())]
+    return {one.path.removeprefix(ROOT) for one in found if one.endpoint not in (static, stream)}
