@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from starlette.routing import Route
 
 from app.dashboard import routes
-from app.dashboard.live import stream
-from app.dashboard.site import ROOT, static
+from app.dashboard.site import ROOT
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +45,13 @@ PAGES = (
     ListedPage("sign-in", "/sign-in", "Sign in", names=False, session=False),
     ListedPage("join", "/join", "You are invited", names=False, session=False),
 )
+#: What answers something else than a page.
+_NO_PAGES = {"/static/{path:path}", "/stream"}
 
 
 def served() -> set[str]:
     """Return the routes of all pages of the dashboard, as the list names them."""
-    found = [one for one in routes.routes if isinstance(one, Route) and "GET" in (one.methods or ())]
-    return {one.path.removeprefix(ROOT) for one in found if one.endpoint not in (static, stream)}
+    found = {
+        one.path.removeprefix(ROOT) for one in routes.routes if isinstance(one, Route) and "GET" in (one.methods or ())
+    }
+    return found - _NO_PAGES

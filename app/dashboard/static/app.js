@@ -166,17 +166,20 @@ document.addEventListener("keydown", (event) => {
 // page. What is live on a page names `live` as its htmx trigger.
 
 const waiting = new Set();
+const [SOON, LATER] = [50, 500]; // milliseconds
 let timer = null;
+let refreshed = -LATER;
 
 function arrived(message) {
   const { wallets } = message ? JSON.parse(message) : {};
   for (const one of wallets ?? ["*"]) waiting.add(one);
-  // The first event of a burst is shown soon, the others with it.
-  timer ??= setTimeout(refresh, 250);
+  // The first event after a silence is shown soon, those of a burst together.
+  timer ??= setTimeout(refresh, performance.now() - refreshed > LATER ? SOON : LATER);
 }
 
 function refresh() {
   timer = null;
+  refreshed = performance.now();
   const all = waiting.has("*");
   for (const part of document.querySelectorAll("[hx-trigger=live]"))
     if (all || !part.dataset.wallet || waiting.has(part.dataset.wallet)) htmx.trigger(part, "live");
