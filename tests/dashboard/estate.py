@@ -24,13 +24,14 @@ async def furnish(world: ServiceWorld, texts: Sequence[str]) -> Places:
 
     A field either takes a text or refuses it with 400 and the envelope of errors.
     """
-    main = await agent(world, (await world.policy(name="Ads", maxPerDay="900", requireCoSign="50"))["policy_id"])
+    policy = await world.policy(name="Ads", maxPerDay="900", requireCoSign="50")
+    main = await agent(world, policy["policy_id"])
     wallet_id, payee = main.id, await world.payee()
     wallet_names = {"label": "Ad buyer", "tags": list(texts[:32])}
     await world.ok("PATCH", f"/v1/wallets/{wallet_id}", wallet_names)
     wallets = [
-        {"agentId": text, "label": text, "tags": [text], "policyId": policy}
-        for text, policy in zip(texts, await _policies(world, texts), strict=True)
+        {"agentId": text, "label": text, "tags": [text], "policyId": policy_id}
+        for text, policy_id in zip(texts, await _policies(world, texts), strict=True)
     ]
     await _all(world.ok("POST", "/v1/wallets", one) for one in wallets)
     escrows = await _all(
@@ -56,7 +57,7 @@ async def furnish(world: ServiceWorld, texts: Sequence[str]) -> Places:
         "wallet_id": wallet_id,
         "escrow_id": dispute[0],
         "webhook_id": webhooks[0],
-        "policy_id": wallets[0]["policyId"],
+        "policy_id": policy["policy_id"],
     }
 
 

@@ -40,13 +40,16 @@ PAGES = (
     ListedPage("recipients", "/recipients", "Recipients", names=False),
     ListedPage("disputes", "/disputes", "Disputes", names=False),
     ListedPage("dispute", "/disputes/{escrow_id}", "Escrow of", names=False),
+    ListedPage("policies", "/policies", "Policies"),
+    ListedPage("policy-new", "/policies/new", "New policy", names=False),
+    ListedPage("policy", "/policies/{policy_id}", "Ads", names=False),
     ListedPage("people", "/people", "People"),
     ListedPage("passkey", "/passkey", "Make a passkey", names=False),
     ListedPage("sign-in", "/sign-in", "Sign in", names=False, session=False),
     ListedPage("join", "/join", "You are invited", names=False, session=False),
 )
 #: What answers something else than a page.
-_NO_PAGES = {"/static/{path:path}", "/stream"}
+_NO_PAGES = {"/static/{path:path}", "/stream", "/openid/return"}
 
 
 def served() -> set[str]:

@@ -25,7 +25,7 @@ _SESSION = 2
 _FROM = re.compile(r"\bFROM (\w+)")
 _INNER = re.compile(r"\([^()]*\)")
 #: What shows rows of the database.
-_SHOWN = re.compile(r"<(?:table|dl|ol)\b")
+_SHOWN = re.compile(r"<(?:table|dl|ol|ul|section)\b")
 #: Pages of a list that are visited one after the other.
 _MOST = 8
 #: What a text of the corpus has become part of, apart from places where it is only text.

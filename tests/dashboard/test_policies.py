@@ -10,8 +10,8 @@ from solders.keypair import Keypair
 from app.access.recorder import Recorder
 from app.dashboard.policy_forms import blank
 from app.dashboard.policy_words import LABELS, Reader, sentences
-from tests.dashboard.browsing import Crafted, Served, findings, forget_step_up, log, overflow, sign_in
-from tests.dashboard.test_fleet import CORPUS, statements
+from tests.dashboard.browsing import Crafted, Served, findings, forget_step_up, log, overflow, sign_in, statements
+from tests.dashboard.corpus import CORPUS
 from tests.support.service_world import Json, ServiceWorld
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
