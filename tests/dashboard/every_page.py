@@ -43,13 +43,21 @@ PAGES = (
     ListedPage("policies", "/policies", "Policies"),
     ListedPage("policy-new", "/policies/new", "New policy", names=False),
     ListedPage("policy", "/policies/{policy_id}", "Ads", names=False),
+    ListedPage("alerts", "/alerts", "Alerts", names=False),
+    ListedPage("vault-alerts", "/vaults/{wallet_id}/alerts", "Alerts of Ad buyer", names=False),
+    ListedPage("developers", "/developers", "Developers"),
+    ListedPage("webhooks", "/developers/webhooks", "Developers", names=False),
+    ListedPage("webhook", "/developers/webhooks/{webhook_id}", "Developers", names=False),
+    ListedPage("requests", "/developers/requests", "Developers", names=False),
+    ListedPage("exports", "/developers/exports", "Developers", names=False),
+    ListedPage("signatures", "/signatures", "Signatures", names=False),
     ListedPage("people", "/people", "People"),
     ListedPage("passkey", "/passkey", "Make a passkey", names=False),
     ListedPage("sign-in", "/sign-in", "Sign in", names=False, session=False),
     ListedPage("join", "/join", "You are invited", names=False, session=False),
 )
 #: What answers something else than a page.
-_NO_PAGES = {"/static/{path:path}", "/stream", "/openid/return"}
+_NO_PAGES = {"/static/{path:path}", "/stream", "/openid/return", "/signatures/{tx_id}/file"}
 
 
 def served() -> set[str]:
