@@ -131,6 +131,11 @@ fn a_vault_that_is_ahead_of_the_clock_does_not_move_the_budget() {
         (Ledger { last: UnixTime(NOW.0 + 200_000), ..Ledger::default() }, Ledger::default());
     let charges = pay(&Rules::default(), &mut ahead, limits, &mut shared, &plain(50), NOW.0).unwrap();
     assert_eq!((charges.vault.at.0, shared.last), (NOW.0 + 200_000, NOW));
+    // So the preview refuses what the payment would be refused, whatever the vault's time
+    let budget = Budget { limits, ledger: &shared };
+    let verdicts =
+        assess(&Rules::default(), &ahead, Some(&budget), &plain(1), Standing::default(), NOW).unwrap();
+    assert!(!verdicts[9].passed);
     // And a budget that is ahead makes no room under a clock that steps back
     shared.last = UnixTime(NOW.0 + 500);
     let mut other = Ledger::default();
