@@ -1,5 +1,5 @@
-//! Finds the bump of the address that signs the program's events, from the program id declared in `src/lib.rs`: so the
-//! two cannot disagree, whatever id the program is built for.
+//! Finds the address that signs the program's events, and its bump, from the program id declared in `src/lib.rs`: so they
+//! cannot disagree, whatever id the program is built for.
 
 use std::{env, error::Error, fs, path::Path};
 
@@ -12,8 +12,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         .and_then(|rest| rest.split('"').next())
         .ok_or("src/lib.rs declares no program id")?;
     let id: solana_address::Address = id.parse()?;
-    let (_, bump) = solana_address::Address::find_program_address(&[b"__event_authority"], &id);
-    let out = Path::new(&env::var("OUT_DIR")?).join("event_authority_bump.rs");
-    fs::write(out, format!("{bump}"))?;
+    let (address, bump) = solana_address::Address::find_program_address(&[b"__event_authority"], &id);
+    let out = Path::new(&env::var("OUT_DIR")?).join("event_authority.rs");
+    fs::write(out, format!("({:?}, {bump})", address.to_bytes()))?;
     Ok(())
 }

@@ -15,6 +15,9 @@ anchor_lang::pinocchio::default_panic_handler!();
 #[no_mangle]
 pub unsafe extern "C" fn entrypoint(input: *mut u8, data: *const u8) -> u64 {
     let data = if data.is_null() { find_data(input) } else { data };
+    if crate::events::is_own(input, data) {
+        return 0;
+    }
     crate::__anchor_dispatch(input, data)
 }
 

@@ -12,8 +12,8 @@ use crate::{
 };
 use alloc::vec::Vec;
 use anchor_lang::{
-    bytemuck::{bytes_of, Pod},
-    event::EVENT_IX_TAG_LE,
+    bytemuck::Pod,
+    event::{EVENT_IX_TAG, EVENT_IX_TAG_LE},
     pinocchio::instruction::InstructionAccount,
     prelude::*,
     Discriminator,
@@ -26,8 +26,7 @@ macro_rules! emit_event {
     ($ctx:ident, $event:expr) => {
         $crate::events::send(
             $ctx.accounts.event_authority.account(),
-            $crate::events::discriminator_of(&$event),
-            $crate::events::body(&$event),
+            $crate::events::Message::new($event).as_bytes(),
         )
     };
 }
@@ -36,25 +35,41 @@ pub(crate) use emit_event;
 /// The same for an event with optional fields, which writes its own body.
 macro_rules! emit_borsh_event {
     ($ctx:ident, $event:expr) => {
-        $crate::events::send(
-            $ctx.accounts.event_authority.account(),
-            $crate::events::discriminator_of(&$event),
-            &$event.body(),
-        )
+        $crate::events::send($ctx.accounts.event_authority.account(), &$event.message())
     };
 }
 pub(crate) use emit_borsh_event;
 
-/// The discriminator of an event.
-#[inline(always)]
-pub fn discriminator_of<E: Discriminator>(_event: &E) -> [u8; 8] {
-    const { state::discriminator_of::<E>() }
+/// A plain event as it is sent, made in place instead of being copied into a buffer.
+#[repr(C)]
+pub struct Message<E> {
+    tag: [u8; 8],
+    discriminator: [u8; 8],
+    event: E,
 }
 
-/// An event that is plain old data, as it is sent.
-#[inline(always)]
-pub fn body<E: Pod>(event: &E) -> &[u8] {
-    bytes_of(event)
+impl<E: Pod + Discriminator> Message<E> {
+    /// Puts tag and discriminator before an event.
+    #[inline(always)]
+    pub fn new(event: E) -> Self {
+        const { assert!(size_of::<Self>() == size_of::<E>() + 16) };
+        Message { tag: EVENT_IX_TAG.to_le_bytes(), discriminator: state::discriminator_of::<E>(), event }
+    }
+
+    /// The instruction data.
+    #[inline(always)]
+    pub fn as_bytes(&self) -> &[u8] {
+        // SAFETY: no padding: the event has none, and it begins after its 16 bytes, as asserted above.
+        unsafe { core::slice::from_raw_parts(core::ptr::from_ref(self).cast(), size_of::<Self>()) }
+    }
+}
+
+/// The beginning of the message of an event that writes its own body.
+fn message<E: Discriminator>() -> Vec<u8> {
+    let mut message = Vec::with_capacity(CAPACITY);
+    message.extend_from_slice(EVENT_IX_TAG_LE);
+    message.extend_from_slice(&state::discriminator_of::<E>());
+    message
 }
 
 /// Appends the two accounts that emitting an event needs to an instruction's accounts, with the names and in the places
@@ -80,20 +95,34 @@ pub(crate) use with_event_accounts;
 /// Room for the largest event, so that its buffer is allocated once.
 const CAPACITY: usize = 512;
 
-/// Bump of the event authority's address; found by the build script.
-const BUMP: u8 = include!(concat!(env!("OUT_DIR"), "/event_authority_bump.rs"));
+/// Address of the event authority and its bump; found by the build script.
+const AUTHORITY: ([u8; 32], u8) = include!(concat!(env!("OUT_DIR"), "/event_authority.rs"));
 
-/// Invokes this program with an event. There only the event authority is accepted, which nobody but this program can
-/// sign for.
+/// Invokes this program with an event's message. There only the event authority is accepted, which nobody but this program
+/// can sign for.
 #[inline(never)]
-pub fn send(event_authority: &AccountView, discriminator: [u8; 8], body: &[u8]) {
-    let mut data = Vec::with_capacity(CAPACITY);
-    data.extend_from_slice(EVENT_IX_TAG_LE);
-    data.extend_from_slice(&discriminator);
-    data.extend_from_slice(body);
+pub fn send(event_authority: &AccountView, message: &[u8]) {
     let metas = [InstructionAccount::readonly_signer(event_authority.address())];
     // SAFETY: this program writes nothing when it is sent an event.
-    unsafe { invoke(&ID, &data, &metas, &[event_authority], &[b"__event_authority", &[BUMP]]) }
+    unsafe { invoke(&ID, message, &metas, &[event_authority], &[b"__event_authority", &[AUTHORITY.1]]) }
+}
+
+/// Whether an instruction is an event that the event authority signed, before anything else is looked at. The framework
+/// would accept it, too, and refuses what this does not take.
+///
+/// # Safety
+/// See [`crate::entrypoint::entrypoint`].
+#[cfg(target_os = "solana")]
+#[inline(always)]
+pub unsafe fn is_own(input: *const u8, data: *const u8) -> bool {
+    const IS_SIGNER: usize = 8 + 1;
+    const ADDRESS: usize = 8 + 8;
+    let length = *data.sub(8).cast::<u64>();
+    length >= 8
+        && *data.cast::<u64>() == EVENT_IX_TAG
+        && *input.cast::<u64>() > 0
+        && *input.add(IS_SIGNER) != 0
+        && anchor_lang::address_eq(&*input.add(ADDRESS).cast(), &Address::new_from_array(AUTHORITY.0))
 }
 
 /// An organisation was created. Its four presets follow as [`PolicyCreated`].
@@ -158,16 +187,16 @@ pub struct PolicyCreated {
 }
 
 impl PolicyCreated {
-    /// The fields in Borsh, in their order. By hand: the framework's writer takes four times the space.
-    pub fn body(&self) -> Vec<u8> {
-        let mut body = Vec::with_capacity(CAPACITY);
-        body.extend_from_slice(self.org.as_ref());
-        body.extend_from_slice(self.policy.as_ref());
-        body.extend_from_slice(&self.sequence.to_le_bytes());
-        body.extend_from_slice(&self.key);
-        body.push(u8::from(self.immutable));
-        self.rules.write(&mut body);
-        body
+    /// The message, with the fields in Borsh, in their order. By hand: the framework's writer takes four times the space.
+    pub fn message(&self) -> Vec<u8> {
+        let mut message = message::<Self>();
+        message.extend_from_slice(self.org.as_ref());
+        message.extend_from_slice(self.policy.as_ref());
+        message.extend_from_slice(&self.sequence.to_le_bytes());
+        message.extend_from_slice(&self.key);
+        message.push(u8::from(self.immutable));
+        self.rules.write(&mut message);
+        message
     }
 }
 
@@ -186,17 +215,17 @@ pub struct PolicyUpdated {
 }
 
 impl PolicyUpdated {
-    /// The fields in Borsh, in their order.
-    pub fn body(&self) -> Vec<u8> {
-        let mut body = Vec::with_capacity(CAPACITY);
-        body.extend_from_slice(self.org.as_ref());
-        body.extend_from_slice(self.policy.as_ref());
-        body.extend_from_slice(&self.sequence.to_le_bytes());
-        self.previous.write(&mut body);
-        self.rules.write(&mut body);
-        body.extend_from_slice(self.previous_allowlist.as_ref());
-        body.extend_from_slice(self.allowlist.as_ref());
-        body
+    /// The message, with the fields in Borsh, in their order.
+    pub fn message(&self) -> Vec<u8> {
+        let mut message = message::<Self>();
+        message.extend_from_slice(self.org.as_ref());
+        message.extend_from_slice(self.policy.as_ref());
+        message.extend_from_slice(&self.sequence.to_le_bytes());
+        self.previous.write(&mut message);
+        self.rules.write(&mut message);
+        message.extend_from_slice(self.previous_allowlist.as_ref());
+        message.extend_from_slice(self.allowlist.as_ref());
+        message
     }
 }
 
@@ -245,15 +274,15 @@ pub struct BudgetCreated {
 }
 
 impl BudgetCreated {
-    /// The fields in Borsh, in their order.
-    pub fn body(&self) -> Vec<u8> {
-        let mut body = Vec::with_capacity(CAPACITY);
-        body.extend_from_slice(self.org.as_ref());
-        body.extend_from_slice(self.budget.as_ref());
-        body.extend_from_slice(&self.sequence.to_le_bytes());
-        body.extend_from_slice(&self.key);
-        self.limits.write(&mut body);
-        body
+    /// The message, with the fields in Borsh, in their order.
+    pub fn message(&self) -> Vec<u8> {
+        let mut message = message::<Self>();
+        message.extend_from_slice(self.org.as_ref());
+        message.extend_from_slice(self.budget.as_ref());
+        message.extend_from_slice(&self.sequence.to_le_bytes());
+        message.extend_from_slice(&self.key);
+        self.limits.write(&mut message);
+        message
     }
 }
 
@@ -268,14 +297,14 @@ pub struct BudgetUpdated {
 }
 
 impl BudgetUpdated {
-    /// The fields in Borsh, in their order.
-    pub fn body(&self) -> Vec<u8> {
-        let mut body = Vec::with_capacity(CAPACITY);
-        body.extend_from_slice(self.org.as_ref());
-        body.extend_from_slice(self.budget.as_ref());
-        body.extend_from_slice(&self.sequence.to_le_bytes());
-        self.limits.write(&mut body);
-        body
+    /// The message, with the fields in Borsh, in their order.
+    pub fn message(&self) -> Vec<u8> {
+        let mut message = message::<Self>();
+        message.extend_from_slice(self.org.as_ref());
+        message.extend_from_slice(self.budget.as_ref());
+        message.extend_from_slice(&self.sequence.to_le_bytes());
+        self.limits.write(&mut message);
+        message
     }
 }
 
@@ -646,7 +675,7 @@ mod tests {
                 immutable: odd,
                 rules: rules(odd),
             };
-            assert_eq!(created.data()[8..], created.body());
+            assert_eq!(created.data()[8..], created.message()[16..]);
             let updated = PolicyUpdated {
                 org: Address::new_from_array([1; 32]),
                 policy: Address::new_from_array([2; 32]),
@@ -656,8 +685,8 @@ mod tests {
                 previous_allowlist: Address::new_from_array([5; 32]),
                 allowlist: Address::new_from_array([6; 32]),
             };
-            assert_eq!(updated.data()[8..], updated.body());
-            assert!(updated.body().len() + 16 <= CAPACITY);
+            assert_eq!(updated.data()[8..], updated.message()[16..]);
+            assert!(updated.message().len() <= CAPACITY);
             let limits = BudgetLimits {
                 max_per_day: rules(odd).max_per_day,
                 max_per_month: rules(!odd).max_per_day,
@@ -670,16 +699,16 @@ mod tests {
                 key: [4; 16],
                 limits,
             };
-            assert_eq!(created.data()[8..], created.body());
+            assert_eq!(created.data()[8..], created.message()[16..]);
             let BudgetCreated { org, budget, sequence, .. } = created;
             let updated = BudgetUpdated { org, budget, sequence, limits };
-            assert_eq!(updated.data()[8..], updated.body());
+            assert_eq!(updated.data()[8..], updated.message()[16..]);
         }
     }
 
     #[test]
     fn the_event_authority_is_signed_for_with_the_canonical_bump() {
-        let (_, bump) = Address::find_program_address(&[b"__event_authority"], &ID);
-        assert_eq!(bump, BUMP);
+        let (address, bump) = Address::find_program_address(&[b"__event_authority"], &ID);
+        assert_eq!((address.to_bytes(), bump), AUTHORITY);
     }
 }

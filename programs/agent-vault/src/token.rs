@@ -86,12 +86,16 @@ pub fn can_be_paid(account: &AccountView, token_program: &Address, owner: &Addre
     Ok(state == Some(INITIALIZED) && address_eq(&found.owner, owner))
 }
 
-/// The balance of a token account.
+/// The balance of a token account at an address that the program has stored: what it made there, or found fit.
 ///
 /// # Errors
 /// [`VaultError::NotATokenAccount`].
+#[inline(always)]
 pub fn balance(account: &AccountView, token_program: &Address) -> Result<u64> {
-    Ok(read(account, token_program)?.amount)
+    require!(account.owned_by(token_program), VaultError::NotATokenAccount);
+    let data = account.try_borrow()?;
+    let amount = data.get(layout::AMOUNT..).and_then(|rest| rest.first_chunk()).ok_or(VaultError::NotATokenAccount)?;
+    Ok(u64::from_le_bytes(*amount))
 }
 
 /// Accounts, amount and signer of a transfer.
