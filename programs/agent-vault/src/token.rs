@@ -94,7 +94,8 @@ pub fn can_be_paid(account: &AccountView, token_program: &Address, owner: &Addre
 pub fn balance(account: &AccountView, token_program: &Address) -> Result<u64> {
     require!(account.owned_by(token_program), VaultError::NotATokenAccount);
     let data = account.try_borrow()?;
-    let amount = data.get(layout::AMOUNT..).and_then(|rest| rest.first_chunk()).ok_or(VaultError::NotATokenAccount)?;
+    let amount =
+        data.get(layout::AMOUNT..).and_then(|rest| rest.first_chunk()).ok_or(VaultError::NotATokenAccount)?;
     Ok(u64::from_le_bytes(*amount))
 }
 
