@@ -91,6 +91,11 @@ fn a_total_that_contradicts_its_slots_is_an_error() {
     day.newest = 96;
     assert_eq!(day.total_at(UnixTime(900 * 98)), Err(Overflow));
     assert_eq!(day.add(UnixTime(900 * 98), 1), Err(Overflow));
+    // What stays is added up where it is less than what leaves
+    let mut staying = DayWindow::default();
+    staying.add(UnixTime(900 * 90), 5).unwrap();
+    staying.total = 4;
+    assert_eq!(staying.total_at(UnixTime(900 * 150)), Err(Overflow));
 }
 
 #[test]
