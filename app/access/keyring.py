@@ -126,6 +126,7 @@ class KeyRing:
         self._clock = clock
         self._timer = timer
         self._cache: dict[str, tuple[float, ApiKey, Principal]] = {}
+        self._changes = 0
         self._used: dict[str, int] = {}
 
     def digest(self, key: str) -> str:
@@ -142,11 +143,15 @@ class KeyRing:
         cached = self._cache.get(digest)
         if cached is None or self._timer() >= cached[0]:
             self._cache.pop(digest, None)
+            changes = self._changes
             found = await self._db.read(lambda conn: api_key_by_digest(conn, digest)) if well_formed(key) else None
             if found is None or not hmac.compare_digest(found.digest, digest):
                 return None
             principal = Principal(Actor("key", found.key_id), found.org, _role(found), found.wallet_id)
-            cached = self._cache[digest] = (self._timer() + self._cache_seconds, found, principal)
+            cached = (self._timer() + self._cache_seconds, found, principal)
+            # A key that was revoked while it was read must not come back.
+            if changes == self._changes:
+                self._cache[digest] = cached
         _, record, principal = cached
         now = self._now()
         if record.revoked_at is not None and record.revoked_at <= now:
@@ -268,6 +273,7 @@ class KeyRing:
     def forget(self) -> None:
         """Empty the cache; call it after a change was committed."""
         self._cache.clear()
+        self._changes += 1
 
     def _now(self) -> int:
         return int(self._clock() * 1000)

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 from sqlalchemy import Connection, update
 
-from app.access.keyring import KeyRing
+from app.access.keyring import KeyRing, system
 from app.server.cli import main
 from app.server.housekeeping import Housekeeping
 from app.store.state_tables import idempotency
@@ -314,3 +314,22 @@ async def test_command_line_rotates_and_lists_the_same_keys(world: ServiceWorld)
     assert "revoked or rotated" in again.output
     [line] = [line for line in listed.output.splitlines() if made["key_id"] in line]
     assert "rotated" in line
+
+
+async def test_key_revoked_while_it_is_read_is_not_kept(world: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    db = world.service.db
+    ring = KeyRing(db, bytes(32), cache_seconds=60)
+    key = ring.create(org=world.org, role="viewer", wallet_id=None, name="", live=False)
+    read = db.read
+
+    async def late(work: Any, **options: Any) -> Any:
+        found = await read(work, **options)
+        db.write_now(lambda conn: ring.revoke(conn, system(world.org, "test"), found.key_id))
+        ring.forget()
+        return found
+
+    monkeypatch.setattr(db, "read", late)
+    await ring.recognise(key)
+    monkeypatch.undo()
+
+    assert await ring.recognise(key) is None
