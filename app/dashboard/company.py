@@ -42,7 +42,7 @@ async def join(view: View) -> str:
     try:
         await view.service.db.read(lambda conn: people.invitation_of(conn, invitation, view.now))
     except AuthenticationError:
-        replayed(view, body.token)
+        await replayed(view, body.token)
         raise
     return await _begin(view, "join", invitation=invitation, name=body.name)
 
@@ -81,7 +81,7 @@ async def finish(view: View) -> Response:
             )
         )
     except _FAULTS as error:
-        _record(view, error, begun)
+        await _record(view, error, begun)
         raise
     location = view.url(done="joined-company") if begun.purpose == "join" else view.url()
     fresh = identity.shown_since(begun.started_at)
@@ -117,7 +117,7 @@ async def _begin(
             view.service, _browser(view), purpose, person_id=person_id, invitation=invitation, name=name
         )
     except _FAULTS as error:
-        _record(view, error, begun)
+        await _record(view, error, begun)
         raise
 
 
@@ -131,25 +131,25 @@ def _browser(view: View) -> Browser:
     return Browser(view.token, f"{view.site.origin(view.request)}{view.url('openid', 'return')}", view.now)
 
 
-def _record(view: View, error: SignInRefusedError | SignInUnavailableError, begun: OpenIdRequest | None) -> None:
+async def _record(view: View, error: SignInRefusedError | SignInUnavailableError, begun: OpenIdRequest | None) -> None:
     """Record why nobody was signed in, in the log of the organisation that it is about, else of the service."""
     recorder: Recorder = view.request.app.state.recorder
     operation = f"{view.request.method} {view.request.scope['route'].path}"
-    recorder.refused(_about(view, begun), operation, reason=error.reason)
+    recorder.refused(await _about(view, begun), operation, reason=error.reason)
     # The answer is not recorded a second time.
     view.request.state.recorded = True
     if isinstance(error, SignInRefusedError):
         count_failure(view)
 
 
-def _about(view: View, begun: OpenIdRequest | None) -> Principal:
+async def _about(view: View, begun: OpenIdRequest | None) -> Principal:
     """Return whose sign-in it was, as far as anybody knows."""
     visit = visiting(view)
     if begun is not None and begun.purpose == "step_up" and view.signed_in is not None:
         return view.principal
     if begun is not None and begun.invitation is not None:
         digest = begun.invitation
-        found = view.service.db.read_now(lambda conn: invitation_by_digest(conn, digest))
+        found = await view.service.db.read(lambda conn: invitation_by_digest(conn, digest))
         if found is not None:
             return visit.invited_to(found.org)
     return Principal(Actor("system", "openid"), SERVICE, "viewer", None, visit.address, visit.request_id)

@@ -9,10 +9,10 @@ from app.dashboard.refusals import record
 from app.dashboard.site import HEADERS, Site, template
 
 
-def error_page(request: Request, error: ApiError, docs: str) -> Response:
+async def error_page(request: Request, error: ApiError, docs: str) -> Response:
     """Show an error with its message, to scripts as the API does, and record it if it is a refusal."""
     site: Site = request.app.state.dashboard
-    signed_in = None if error.status >= 500 else visitor(request)
+    signed_in = None if error.status >= 500 else await visitor(request)
     record(request, error, signed_in)
     headers, request_id = {**HEADERS, **error.headers}, request.state.request_id
     if request.headers.get("accept") == "application/json":

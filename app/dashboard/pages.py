@@ -256,12 +256,12 @@ def messages_of(error: ApiError, view: View) -> Mapping[str, str]:
     return {fields[name]: f"Entry {int(entry) + 1}: {rest}" if entry.isdecimal() else rest}
 
 
-def visitor(request: Request) -> SignedIn | None:
+async def visitor(request: Request) -> SignedIn | None:
     """Return who is signed in, for a request that no page serves."""
     site: Site = request.app.state.dashboard
     service: Service = request.app.state.service
     token = request.cookies.get(site.cookie)
-    return None if token is None else service.db.read_now(lambda conn: recognise(conn, token, now_ms()))
+    return None if token is None else await service.db.read(lambda conn: recognise(conn, token, now_ms()))
 
 
 def on_dashboard(path: str) -> bool:

@@ -115,7 +115,7 @@ async def join_options(view: View) -> Response:
     try:
         return _options(await view.service.db.write(work))
     except AuthenticationError:
-        replayed(view, body.token)
+        await replayed(view, body.token)
         raise
 
 
@@ -126,7 +126,7 @@ async def accept(view: View) -> Response:
     try:
         joined = await view.service.db.write(lambda conn: people.join(conn, visit, view.ceremony, body))
     except AuthenticationError:
-        replayed(view, body.token)
+        await replayed(view, body.token)
         raise
     return await enter(view, joined, "invitation", view.url(done="joined"))
 
@@ -210,9 +210,9 @@ def count_failure(view: View) -> None:
     limits.failed(client)
 
 
-def replayed(view: View, token: str) -> None:
+async def replayed(view: View, token: str) -> None:
     """Record the use of an invitation that is not valid any more in the log of its organisation."""
-    found = view.service.db.read_now(lambda conn: invitation_by_digest(conn, sessions.digest(token)))
+    found = await view.service.db.read(lambda conn: invitation_by_digest(conn, sessions.digest(token)))
     if found is not None:
         recorder: Recorder = view.request.app.state.recorder
         recorder.refused(

@@ -137,13 +137,13 @@ class RequestIds:
         with structlog.contextvars.bound_contextvars(request_id=request_id):
             try:
                 refusal = scope["state"].get("refusal") or self._wrong_host(scope)
-                responder = self._app if refusal is None else _error_response(Request(scope), refusal)
+                responder = self._app if refusal is None else await _error_response(Request(scope), refusal)
                 await responder(scope, receive, send_with_id)
             except Exception:
                 _log.exception("internal_error", method=scope["method"], path=scope["path"])
                 if status:
                     raise
-                response = _error_response(Request(scope), ApiError("internal_error"))
+                response = await _error_response(Request(scope), ApiError("internal_error"))
                 await response(scope, receive, send_with_id)
             seconds = time.monotonic() - began
             scope["app"].state.metrics.answered(scope, status, seconds)
@@ -178,12 +178,12 @@ def _guards(path: str, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[byt
     return [(name, value) for name, value in guards if name not in sent]
 
 
-def _error_response(request: Request, error: ApiError) -> Response:
+async def _error_response(request: Request, error: ApiError) -> Response:
     base: str = request.app.state.base_url
     request.state.error_code = error.code
     docs = f"{base}/docs/errors/{error.code}"
     if on_dashboard(request.scope["path"]):
-        return error_page(request, error, docs)
+        return await error_page(request, error, docs)
     body = error.envelope(docs=docs, request_id=request.state.request_id)
     return JSONResponse(body, error.status, headers=error.headers)
 
@@ -194,7 +194,7 @@ async def _api_error(request: Request, error: Exception) -> Response:
     if error.code == "insufficient_permissions" and principal is not None:
         recorder: Recorder = request.app.state.recorder
         recorder.refused(principal, f"{request.method} {request.scope['route'].path}")
-    return _error_response(request, error)
+    return await _error_response(request, error)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -205,28 +205,28 @@ async def _http_error(request: Request, error: Exception) -> Response:
         matching = [route for route in routes if route.matches(scope)[0] is not Match.NONE]
         meant = min(matching, key=lambda route: len(route.param_convertors)).path
         allowed = {method for route in routes if route.path == meant for method in route.methods or ()}
-        return _error_response(
+        return await _error_response(
             request, RequestError("method_not_allowed", headers={"Allow": ", ".join(sorted(allowed))})
         )
-    return _error_response(request, RequestError("not_found" if error.status_code == 404 else "invalid_request"))
+    return await _error_response(request, RequestError("not_found" if error.status_code == 404 else "invalid_request"))
 
 
 async def _chain_error(request: Request, error: Exception) -> Response:
     # A node that does not understand what others do is as useless as one that does not answer, but worth a look.
     refused = isinstance(error, RpcError) and error.code in _OUR_FAULT
     (_log.error if refused else _log.warning)("chain_unavailable", error=str(error))
-    return _error_response(request, UnavailableError("chain_unavailable"))
+    return await _error_response(request, UnavailableError("chain_unavailable"))
 
 
 async def _storage_error(request: Request, error: Exception) -> Response:
     if not is_storage_error(error):
         raise error
     _log.warning("storage_unavailable", error=str(error))
-    return _error_response(request, StorageUnavailableError())
+    return await _error_response(request, StorageUnavailableError())
 
 
 async def _cursor_error(request: Request, _error: Exception) -> Response:
-    return _error_response(request, RequestError("invalid_request", "cursor: was not issued by this list."))
+    return await _error_response(request, RequestError("invalid_request", "cursor: was not issued by this list."))
 
 
 #: How exceptions raised anywhere below a route are answered.
