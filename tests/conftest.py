@@ -3,13 +3,17 @@
 import logging
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 import structlog
 
+from app.store import Database, SqliteDatabase
+from app.store.postgres_database import PostgresDatabase
 from tests.program.adversaries.ways import CALLS
+from tests.support import postgres
 from tests.support.needs import skip_or_fail
 from tests.support.service_world import ServiceWorld
 from tests.validator import node, stages, windows
@@ -91,6 +95,49 @@ def validator(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     accounts = {**request.getfixturevalue("windows").accounts(), **request.getfixturevalue("stages").accounts()}
     with node.running(command, tmp_path_factory.mktemp("validator"), accounts) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[postgres.Cluster]:
+    """A running PostgreSQL server. Without its programs, the test is skipped, or fails if CI=true."""
+    binaries = postgres.programs()
+    if binaries is None:
+        skip_or_fail("there is no PostgreSQL server: install Debian's postgresql")
+    with postgres.running(binaries) as running:
+        yield running
+
+
+@pytest.fixture(scope="session", name="template")
+def _template(cluster: postgres.Cluster) -> str:
+    """The name of a PostgreSQL database with the schema and nothing else."""
+    return cluster.upgraded()
+
+
+@pytest.fixture
+def postgres_url(cluster: postgres.Cluster, template: str) -> str:
+    """The address of a new PostgreSQL database with the schema, which ends with the cluster."""
+    return cluster.url(cluster.database(template))
+
+
+@pytest.fixture
+def sqlite_db(tmp_path: Path) -> Iterator[Database]:
+    """A new database in the file `app.db`."""
+    with closing(SqliteDatabase(tmp_path / "app.db")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def postgres_db(postgres_url: str) -> Iterator[PostgresDatabase]:
+    """A new database on PostgreSQL."""
+    with closing(PostgresDatabase(postgres_url)) as opened:
+        yield opened
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def db(request: pytest.FixtureRequest) -> Database:
+    """A new database, once of each kind."""
+    found: Database = request.getfixturevalue("sqlite_db" if request.param == "sqlite" else "postgres_db")
+    return found
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

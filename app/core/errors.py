@@ -22,6 +22,10 @@ _STORAGE_CODES = frozenset(
         sqlite3.SQLITE_NOMEM,
     }
 )
+#: Classes of PostgreSQL's errors: connection, rights to it, name of the database, resources, operator, system.
+_STORAGE_CLASSES = ("08", "28", "3D", "53", "57", "58")
+#: Lock not available, serialization failure, deadlock, read-only server, missing right.
+_STORAGE_STATES = frozenset({"55P03", "40001", "40P01", "25006", "42501"})
 _STORAGE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 #: Seconds after which an unavailable part is worth another try.
 RETRY_AFTER = "1"
@@ -100,6 +104,13 @@ class StorageUnavailableError(UnavailableError):
         super().__init__("storage_unavailable")
 
 
+class StorageDoubtError(StorageUnavailableError):
+    """The connection was lost during a commit, so nobody knows whether it took place.
+
+    The request's idempotency claim, which is in the same transaction, tells a repetition.
+    """
+
+
 def is_storage_error(error: BaseException) -> bool:
     """Return whether an error means that a database cannot be written or read now: a full disk, a lock, a lost file."""
     if isinstance(error, UnavailableError):
@@ -109,7 +120,18 @@ def is_storage_error(error: BaseException) -> bool:
     if isinstance(error, sqlite3.Error):
         # The lower byte is the primary code.
         return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF in _STORAGE_CODES
+    if hasattr(error, "sqlstate"):
+        return _is_outage(error)
     return isinstance(error, OSError) and error.errno in _STORAGE_ERRNOS
+
+
+def _is_outage(error: BaseException) -> bool:
+    """Return whether an error of psycopg means that; it is not imported here, because not everybody has it."""
+    state: str | None = error.sqlstate  # type: ignore[attr-defined]
+    if state is None:
+        # The server said nothing: the connection is lost, or was never made.
+        return any(one.__name__ in {"OperationalError", "InterfaceError"} for one in type(error).__mro__)
+    return state[:2] in _STORAGE_CLASSES or state in _STORAGE_STATES
 
 
 class PolicyViolationError(ApiError):

@@ -18,9 +18,11 @@ from app.core.signers import KeyFileError, read_secret
 from app.core.timestamps import iso_ms, now_ms
 from app.server._archive import Manifest, create_archive, extract, extract_keys, is_data, is_key, open_archive
 from app.server._command_options import data_folder, open_database, settings_of
+from app.server._databases import require_file
+from app.store import SqliteDatabase
 from app.store.audit import append
 from app.store.audit_actions import Action
-from app.store.database import WRITE_ERRORS, Database
+from app.store.database import WRITE_ERRORS
 from app.store.organisations import organisations
 from app.submission.restoration import mark_checked, mark_restored
 
@@ -41,7 +43,9 @@ _passphrase_file = click.option(
 @_passphrase_file
 def backup(file: Path, data_dir: Path | None, passphrase_file: Path | None, *, with_keys: bool) -> None:
     """Write the data folder to a new FILE, also while the service runs; without its keys unless asked for."""
-    paths = Paths(settings_of(data_dir=data_dir).data_dir)
+    settings = settings_of(data_dir=data_dir)
+    require_file(settings, "this command")
+    paths = Paths(settings.data_dir)
     if not paths.database.is_file():
         raise ConfigurationError(f"there is no service's data in {paths.root}; name its folder with --data-dir")
     if file.exists():
@@ -77,7 +81,9 @@ def backup(file: Path, data_dir: Path | None, passphrase_file: Path | None, *, w
 @_passphrase_file
 def restore(file: Path | None, data_dir: Path | None, passphrase_file: Path | None, *, gap_checked: bool) -> None:
     """Restore FILE into a new or empty data folder."""
-    paths = Paths(settings_of(data_dir=data_dir).data_dir)
+    settings = settings_of(data_dir=data_dir)
+    require_file(settings, "this command")
+    paths = Paths(settings.data_dir)
     if file is None:
         _declare_checked(paths, gap_checked=gap_checked)
         return
@@ -199,7 +205,7 @@ def _adopt(paths: Paths, file: Path, manifest: Manifest, *, gap_checked: bool) -
         _record(conn, "backup.restore", backup_of=manifest.created_at, gap_checked=gap_checked)
 
     try:
-        with closing(Database(paths.database)) as db:
+        with closing(SqliteDatabase(paths.database)) as db:
             db.write_now(mark)
     except ConfigurationError as error:
         # The message names the path of the stage, which is gone.

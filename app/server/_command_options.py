@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from app.access.keyring import KeyRing
-from app.core.paths import Paths
 from app.core.settings import Settings
 from app.server._data_folder import require_data
 from app.server.bootstrap import key_ring, open_state
@@ -34,9 +33,9 @@ def settings_of(**given: Any) -> Settings:
 @contextmanager
 def open_database(data_dir: Path | None) -> Iterator[tuple[Database, KeyRing]]:
     """Open the database of a service, and its keys. Raises ConfigurationError if there is none."""
-    paths = Paths(settings_of(data_dir=data_dir).data_dir)
-    require_data(paths)
-    db, secret = open_state(paths)
+    settings = settings_of(data_dir=data_dir)
+    require_data(settings)
+    db, secret = open_state(settings)
     with closing(db):
         yield db, key_ring(db, secret)
 

@@ -17,7 +17,7 @@ from app.chain.identity import USDC_MINTS, ChainIdentity, SameChain, WrongChainE
 from app.core.paths import ConfigurationError, Paths
 from app.core.settings import Settings
 from app.localnet.genesis import USDC_DECIMALS, USDC_MINT
-from app.store.database import Database
+from app.server._databases import may_have_data, open_database
 from app.store.values import get_value, put_value
 
 _log = structlog.get_logger(__name__)
@@ -59,11 +59,11 @@ def remember(connection: Connection, chain: FolderChain) -> None:
         put_value(connection, name, value)
 
 
-def folder_chain(paths: Paths) -> FolderChain | None:
+def folder_chain(settings: Settings) -> FolderChain | None:
     """Return the chain of a folder, None if it has none yet."""
-    if not paths.database.exists():
+    if not may_have_data(settings):
         return None
-    with closing(Database(paths.database)) as db:
+    with closing(open_database(settings)) as db:
         return db.read_now(remembered)
 
 
@@ -73,7 +73,7 @@ def with_folder(settings: Settings) -> Settings:
     Raises ConfigurationError if it would run the embedded chain in the folder of another chain.
     """
     paths = Paths(settings.data_dir)
-    known = folder_chain(paths)
+    known = folder_chain(settings)
     if known is None:
         return settings
     if settings.rpc_url is None and not paths.localnet.exists():
@@ -94,21 +94,21 @@ def beside_service(settings: Settings) -> Settings:
     and alerts are left to the service, for only one process may send them, and so are exports, which would wait for
     this process's chain, and the reconciliation, of which the service's metrics tell.
     """
-    known = folder_chain(Paths(settings.data_dir))
+    known = folder_chain(settings)
     url = settings.rpc_url or (known.rpc_url if known else f"http://{LOCALHOST}:{settings.localnet_port}")
     changes = {"rpc_url": url, "webhooks": False, "alerts": False, "exports": False, "reconciliation": False}
     return with_folder(settings.model_copy(update=changes))
 
 
-def require_data(paths: Paths) -> None:
+def require_data(settings: Settings) -> None:
     """Raise ConfigurationError unless the folder has a service's data: a mistyped one must not be created."""
-    if not paths.database.is_file():
-        raise ConfigurationError(f"there is no service's data in {paths.root}; name its folder with --data-dir")
+    if not may_have_data(settings):
+        raise ConfigurationError(f"there is no service's data in {settings.data_dir}; name its folder with --data-dir")
 
 
 def beside_existing(settings: Settings) -> Settings:
     """Return the settings as ``beside_service`` does, for what makes no sense without a service's data."""
-    require_data(Paths(settings.data_dir))
+    require_data(settings)
     return beside_service(settings)
 
 

@@ -76,7 +76,7 @@ async def _mint(settings: Settings, address: Pubkey, amount: int) -> tuple[Pubke
     if not paths.localnet.exists():
         raise ConfigurationError(f"{paths.root} has no embedded chain; name its folder with --data-dir")
     key = genesis.faucet_key(paths.localnet, create=False)
-    known = folder_chain(paths)
+    known = folder_chain(settings)
     expected = known.identity.genesis_hash if known else None
     assert settings.rpc_url is not None
     node = SameChain(HttpTransport(settings.rpc_url), expected)

@@ -25,7 +25,7 @@ from app.chain.clock import ChainClock
 from app.chain.errors import ChainUnavailable, RpcError
 from app.chain.identity import SameChain
 from app.chain.transport import AsgiTransport, HttpTransport, Transport
-from app.core.background import Background, start_all
+from app.core.background import start_all
 from app.core.outbound import Outbound
 from app.core.paths import ConfigurationError, Paths, program_file
 from app.core.role_keys import load_or_create
@@ -49,6 +49,7 @@ from app.recipients import service as recipients
 from app.recipients.domains import DomainResolver
 from app.reconciliation.reconciliation import Reconciliation
 from app.server._data_folder import LOCALHOST, FolderChain, identify, remember, remembered
+from app.server._databases import open_database, serving_locks
 from app.server.housekeeping import Housekeeping
 from app.store.database import Database
 from app.store.values import get_value, put_value
@@ -143,12 +144,13 @@ def open_signers(paths: Paths, settings: Settings) -> Signers:
     return signers
 
 
-def open_state(paths: Paths) -> tuple[Database, bytes]:
+def open_state(settings: Settings) -> tuple[Database, bytes]:
     """Return the database and the service's secret. Raises KeyFileError if they do not belong together."""
+    paths = Paths(settings.data_dir)
     if not paths.secret.exists():
         raise _missing_secret(paths)
     secret = bytes.fromhex(read_secret(paths.secret))
-    db = Database(paths.database)
+    db = open_database(settings)
     check = _derive(secret, b"check").hex()
     known = db.read_now(lambda conn: get_value(conn, _SECRET_CHECK))
     if known is None:
@@ -188,19 +190,20 @@ def _ws_url(settings: Settings) -> str | None:
 
 @asynccontextmanager
 async def running(
-    settings: Settings, localnet: Localnet | None = None, *, transport: Transport | None = None
+    settings: Settings, localnet: Localnet | None = None, *, transport: Transport | None = None, serves: bool = False
 ) -> AsyncIterator[Service]:
     """Run a service with its indexer, projector, recovery and keeper until the context ends.
 
     The chain is ``localnet``, reached without a socket, or else at ``settings.rpc_url``; ``transport`` replaces the
-    way to either. A new data folder is bound to it. Raises ConfigurationError, also if the folder belongs to another
-    chain, and KeyFileError.
+    way to either. With ``serves``, a second service on a PostgreSQL database is refused. A new data folder is bound to
+    the chain. Raises ConfigurationError, also if the folder belongs to another chain, and KeyFileError.
     """
     paths = prepare(settings)
     async with AsyncExitStack() as stack:
         signers = open_signers(paths, settings)
-        db, secret = open_state(paths)
+        db, secret = open_state(settings)
         stack.callback(db.close)
+        works = serving_locks(db) if serves else []
         codec = codec_of(settings)
         if transport is None:
             if localnet is not None:
@@ -296,7 +299,7 @@ async def running(
             DownloadLinks(settings, _derive(secret, b"download links")),
         ]
         heads = HeadPublisher(db, days=settings.audit_retention_days)
-        works: list[Background] = [clock, recorder, requests, heads, projector, recovery]
+        works += [clock, recorder, requests, heads, projector, recovery]
         works.append(PayloadWatch(db, clock, interval=settings.recovery_interval, patience=2 * settings.x402_timeout))
         if restoration.pending:
             works.append(restoration)

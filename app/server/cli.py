@@ -37,6 +37,8 @@ from app.server._command_options import (
     usdc_mint,
 )
 from app.server._data_folder import beside_service, node_name, remembered, with_folder
+from app.server._database_commands import database
+from app.server._databases import may_have_data
 from app.server._faucet_command import faucet
 from app.server._mcp_command import mcp
 from app.server._org_commands import orgs
@@ -44,7 +46,7 @@ from app.server._people_commands import people
 from app.server._role_commands import roles
 from app.server._sidecar import running_sidecar
 from app.server._sign_command import sign
-from app.server.bootstrap import open_localnet, prepare
+from app.server.bootstrap import open_localnet, open_state, prepare
 from app.server.serve import serve as serve_forever
 from app.server.serve import serve_chain
 from app.store.database import Database
@@ -156,8 +158,9 @@ def keeper(**given: Any) -> None:
 @data_folder
 def rebuild(data_dir: Path | None) -> None:
     """Rebuild the read models from the stored events of the chain, while the service is stopped."""
-    paths = Paths(settings_of(data_dir=data_dir).data_dir)
-    if not paths.database.is_file():
+    settings = settings_of(data_dir=data_dir)
+    paths = Paths(settings.data_dir)
+    if not may_have_data(settings):
         raise click.ClickException(f"there is no service's data in {paths.root}")
     paths.exports.mkdir(mode=0o700, exist_ok=True)
     # What runs on this data holds one of these locks: meanwhile it would read incomplete data.
@@ -166,7 +169,7 @@ def rebuild(data_dir: Path | None) -> None:
             if (lock := file_lock.take(path)) is None:
                 raise click.ClickException(f"a service or keeper runs on {paths.root}; stop it first")
             stack.enter_context(lock)
-        db, events = stack.enter_context(closing(Database(paths.database))), EventStore(paths.events)
+        db, events = stack.enter_context(closing(open_state(settings)[0])), EventStore(paths.events)
         stack.callback(events.close)
 
         async def changes(after: int, limit: int) -> list[StoredEvent]:
@@ -307,6 +310,7 @@ def rotate_key(key_id: str, data_dir: Path | None, org: str | None, overlap: int
 
 main.add_command(orgs)
 main.add_command(people)
+main.add_command(database)
 main.add_command(backup)
 main.add_command(restore)
 main.add_command(faucet)

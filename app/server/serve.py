@@ -71,7 +71,7 @@ async def serve(settings: Settings, say: Callable[[str], None]) -> None:
         if settings.rpc_url is None:
             localnet = await stack.enter_async_context(open_localnet(settings))
             await serve_chain(stack, localnet, settings, LOCALHOST, "--localnet-port")
-        service = await stack.enter_async_context(running(settings, localnet))
+        service = await stack.enter_async_context(running(settings, localnet, serves=True))
         # Commands that are given no address find the node here.
         url = settings.rpc_url or f"http://{LOCALHOST}:{settings.localnet_port}"
         await service.db.write(lambda conn: remember(conn, FolderChain(service.identity, url)))

@@ -7,5 +7,6 @@ policies, transactions, recipients) follow from the chain; the projector can reb
 from app.core.pages import RecordPage
 from app.store.database import Database
 from app.store.paging import InvalidCursorError
+from app.store.sqlite_database import SqliteDatabase
 
-__all__ = ["Database", "InvalidCursorError", "RecordPage"]
+__all__ = ["Database", "InvalidCursorError", "RecordPage", "SqliteDatabase"]

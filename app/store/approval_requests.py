@@ -69,7 +69,11 @@ approval_requests = Table(
     Column("decided_at", BigInteger),
     Index("approval_requests_newest", "org", "created_at", "approval_id"),
     Index("approval_requests_by_wallet", "wallet_id", "created_at", "approval_id"),
-    Index("approval_requests_undecided", "created_at", sqlite_where=text("decided_at IS NULL")),
+    Index(
+        *("approval_requests_undecided", "created_at"),
+        sqlite_where=text("decided_at IS NULL"),
+        postgresql_where=text("decided_at IS NULL"),
+    ),
     Index("approval_requests_by_payment", "wallet_id", "recipient_address", "amount"),
 )
 table = approval_requests
@@ -165,7 +169,12 @@ def decide(connection: Connection, approval_id: str, *, by: Actor, now: int, rej
 
 
 _NOW = bindparam("now", type_=BigInteger)
-_EXPIRES_AT = func.coalesce(approvals.c.expires_at * 1000, table.c.created_at + LIFETIME)
+#: Unix seconds above all that milliseconds can express; anybody with the operator's key may approve for that long.
+_FOR_EVER = 2**63 // 1000
+_EXPIRES_AT = func.coalesce(
+    case((approvals.c.expires_at > _FOR_EVER, _FOR_EVER * 1000), else_=approvals.c.expires_at * 1000),
+    table.c.created_at + LIFETIME,
+)
 # The first condition that holds decides.
 _STATUS = case(
     (approvals.c.state == "used", literal("used")),

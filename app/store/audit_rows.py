@@ -5,7 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import LargeBinary, Select, Table, cast, func, select
+from sqlalchemy import Boolean, LargeBinary, Select, Table, select
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
 
 from app.core.actors import Actor
 from app.core.timestamps import iso_ms
@@ -29,8 +31,42 @@ def raw_rows(table: Table) -> Select[Any]:
 
     A row whose number is no integer is left out: what is missing then is the entry that had it.
     """
-    others = (cast(column, LargeBinary).label(column.name) for column in table.c if column.name != "number")
-    return select(table.c.number, *others).where(func.typeof(table.c.number) == "integer")
+    others = (_Bytes(column).label(column.name) for column in table.c if column.name != "number")
+    return select(table.c.number, *others).where(_IsInteger(table.c.number))
+
+
+class _Bytes(FunctionElement[bytes]):
+    """The bytes of a column as they are stored."""
+
+    type = LargeBinary()
+    inherit_cache = True
+
+
+class _IsInteger(FunctionElement[bool]):
+    """Whether a column holds an integer. In SQLite any column can hold anything."""
+
+    type = Boolean()
+    inherit_cache = True
+
+
+@compiles(_Bytes)
+def _as_blob(element: _Bytes, compiler: Any, **options: Any) -> str:
+    return f"CAST({compiler.process(element.clauses, **options)} AS BLOB)"
+
+
+@compiles(_Bytes, "postgresql")
+def _as_bytea(element: _Bytes, compiler: Any, **options: Any) -> str:
+    return f"convert_to(CAST({compiler.process(element.clauses, **options)} AS text), 'UTF8')"
+
+
+@compiles(_IsInteger)
+def _typeof(element: _IsInteger, compiler: Any, **options: Any) -> str:
+    return f"typeof({compiler.process(element.clauses, **options)}) = 'integer'"
+
+
+@compiles(_IsInteger, "postgresql")
+def _always(_element: _IsInteger, _compiler: Any, **_options: Any) -> str:
+    return "true"
 
 
 def read_columns(table: Table, number: int, row: Mapping[str, bytes | None]) -> dict[str, Any] | UnreadableEntry:

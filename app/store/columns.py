@@ -1,11 +1,14 @@
 """What the tables share: the metadata, a column type, and `upsert`."""
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Dialect, MetaData, String, Table
+from sqlalchemy import BigInteger, Connection, Dialect, Integer, MetaData, String, Table
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.schema import CreateColumn
 from sqlalchemy.types import TypeDecorator
 
 from app.core.actors import Actor
@@ -13,8 +16,25 @@ from app.store.prepared import Prepared
 
 metadata = MetaData()
 
+_TEXT = re.compile(r" (VARCHAR(?:\(\d+\))?|TEXT)(?![\w(])")
 _SIGN_BIT = 2**63
 _RANGE = 2**64
+
+
+SERIAL = BigInteger().with_variant(Integer, "sqlite")
+"""Type of an id that the database counts up. SQLite counts only `INTEGER` up, which has 64 bits there."""
+
+
+@compiles(CreateColumn, "postgresql")
+def _in_the_order_of_bytes(element: CreateColumn, compiler: Any, **options: Any) -> str:
+    """Return the column's DDL; texts are ordered by their bytes, as in SQLite, whatever language the server speaks.
+
+    Cursors name ids, and an index in another order would serve no list.
+    """
+    text: str = compiler.visit_create_column(element, **options)
+    kind = element.element.type.dialect_impl(compiler.dialect)
+    plain = kind.impl if isinstance(kind, TypeDecorator) else kind
+    return _TEXT.sub(r' \1 COLLATE "C"', text, count=1) if isinstance(plain, String) else text
 
 
 class U64(TypeDecorator[int]):

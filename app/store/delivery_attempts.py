@@ -24,7 +24,7 @@ from sqlalchemy import (
     update,
 )
 
-from app.store.columns import metadata
+from app.store.columns import SERIAL, metadata
 from app.store.deliveries import MAX_ATTEMPTS, DeliveryRecord, retry_at
 from app.store.deliveries import table as deliveries
 from app.store.prepared import execute
@@ -36,7 +36,7 @@ KEPT_ATTEMPTS = 20
 table = Table(
     "webhook_attempts",
     metadata,
-    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("id", SERIAL, primary_key=True, autoincrement=True),
     Column("delivery_id", String, nullable=False),
     Column("attempt", Integer, nullable=False),
     Column("started_at", BigInteger, nullable=False),

@@ -161,7 +161,7 @@ _TODAY = (
     .subquery()
 )
 _BY: Mapping[str, ColumnElement[Any]] = {
-    "label": func.lower(details.c.label),
+    "label": func.lower(func.coalesce(details.c.label, "")),
     "status": STATUS,
     "balance": table.c.balance,
     "spent": func.coalesce(_TODAY.c.spent, 0),

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Connection, Dialect
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.dml import UpdateBase
 
 Row = Mapping[str, Any]
@@ -25,16 +26,26 @@ class Prepared:
         self._convert = [(name, _converter(compiled.binds[name].type, dialect)) for name in parameters]
 
     def execute(self, connection: Connection, rows: Sequence[Row]) -> int:
-        """Run the statement once per row in the connection's transaction; returns the number of rows written."""
+        """Run the statement once per row in the connection's transaction; returns the number of rows written.
+
+        Raises SQLAlchemy's errors.
+        """
         if not connection.in_transaction():
             connection.begin()
-        cursor = connection.connection.cursor()
+        cursor, driver_error = connection.connection.cursor(), connection.dialect.loaded_dbapi.Error
         try:
             if len(rows) == 1:
                 cursor.execute(self._sql, self._values(rows[0]))
             else:
                 cursor.executemany(self._sql, [self._values(row) for row in rows])
-            return cursor.rowcount
+            written: int = cursor.rowcount
+        except driver_error as error:
+            lost = connection.dialect.is_disconnect(error, connection.connection.dbapi_connection, cursor)
+            raise DBAPIError.instance(
+                self._sql, None, error, driver_error, hide_parameters=True, connection_invalidated=lost
+            ) from error
+        else:
+            return written
         finally:
             cursor.close()
 

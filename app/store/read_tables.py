@@ -20,7 +20,7 @@ from sqlalchemy import (
     text,
 )
 
-from app.store.columns import U64, metadata
+from app.store.columns import SERIAL, U64, metadata
 
 reserves = Table(
     "reserves",
@@ -116,9 +116,6 @@ recipients = Table(
     Index("recipients_newest", "org", "updated_at", "address"),
 )
 
-RECIPIENT_GIVEN = "recipient IS NOT recipient_address"
-"""True for a transaction whose recipient was not given as the address."""
-
 transactions = Table(
     "transactions",
     metadata,
@@ -152,11 +149,17 @@ transactions = Table(
     Index("transactions_by_wallet_address", "wallet_id", "recipient_address", "status", "type", "timestamp", "tx_id"),
     # Mostly the address was given; then the indexes by address find the row.
     *(
-        Index(name, scope, "recipient", "status", "type", "timestamp", "tx_id", sqlite_where=text(RECIPIENT_GIVEN))
+        Index(
+            *(name, scope, "recipient", "status", "type", "timestamp", "tx_id"),
+            sqlite_where=text("recipient IS NOT recipient_address"),
+            postgresql_where=text("recipient IS DISTINCT FROM recipient_address"),
+        )
         for name, scope in (("transactions_by_recipient", "org"), ("transactions_by_wallet_recipient", "wallet_id"))
     ),
     Index("transactions_by_signature", "signature"),
 )
+RECIPIENT_GIVEN = transactions.c.recipient.is_distinct_from(transactions.c.recipient_address)
+"""True for a transaction whose recipient was not given as the address."""
 
 BETWEEN_TWO = "other_wallet_id <> wallet_id"
 """True for an event between two wallets."""
@@ -164,7 +167,7 @@ BETWEEN_TWO = "other_wallet_id <> wallet_id"
 feed = Table(
     "feed",
     metadata,
-    Column("position", Integer, primary_key=True, autoincrement=True),
+    Column("position", SERIAL, primary_key=True, autoincrement=True),
     Column("event_id", String, nullable=False, unique=True),
     Column("org", String, nullable=False),
     Column("type", String, nullable=False),
@@ -181,11 +184,16 @@ feed = Table(
     Index("feed_by_wallet", "wallet_id", "timestamp", "position"),
     Index("feed_by_wallet_kind", "wallet_id", "type", "severity", "timestamp", "position"),
     # Most events have no other wallet.
-    Index("feed_by_other", "other_wallet_id", "timestamp", "position", sqlite_where=text(BETWEEN_TWO)),
+    Index(
+        *("feed_by_other", "other_wallet_id", "timestamp", "position"),
+        sqlite_where=text(BETWEEN_TWO),
+        postgresql_where=text(BETWEEN_TWO),
+    ),
     Index(
         "feed_by_other_kind",
         *("other_wallet_id", "type", "severity", "timestamp", "position"),
         sqlite_where=text(BETWEEN_TWO),
+        postgresql_where=text(BETWEEN_TWO),
     ),
     Index("feed_by_signature", "signature"),
     sqlite_autoincrement=True,

@@ -17,7 +17,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from app.store.columns import U64, ActorText, metadata
+from app.store.columns import SERIAL, U64, ActorText, metadata
 
 organisations = Table(
     "organisations",
@@ -82,7 +82,7 @@ policy_details = Table(
 policy_edits = Table(
     "policy_edits",
     metadata,
-    Column("id", Integer, primary_key=True),
+    Column("id", SERIAL, primary_key=True),
     Column("org", String, nullable=False),
     Column("policy_id", String, nullable=False),
     Column("version", U64, comment="of the policy after the edit; null if only its name changed"),
@@ -199,4 +199,11 @@ setting_values = Table(
     metadata,
     Column("name", String, primary_key=True),
     Column("value", String, nullable=False),
+)
+
+schema_versions = Table(
+    "schema_versions",
+    metadata,
+    Column("revision", String, primary_key=True, comment="of the schema"),
+    Column("oldest_code", String, nullable=False, comment="the oldest revision whose code works on it"),
 )

@@ -6,7 +6,7 @@ from functools import cache
 from itertools import product
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Connection, and_, bindparam, literal_column, or_, select, true
+from sqlalchemy import Column, ColumnElement, Connection, and_, bindparam, or_, select, true
 
 from app.core.hosts import ANY_HOST
 from app.core.pages import RecordPage
@@ -72,7 +72,7 @@ _PERIOD = {
 # Finds a row by its recipient as given only if that is not the address, so that it is found once.
 _RECIPIENT = (
     table.c.recipient_address == bindparam("recipient"),
-    and_(table.c.recipient == bindparam("recipient"), literal_column(RECIPIENT_GIVEN)),
+    and_(table.c.recipient == bindparam("recipient"), RECIPIENT_GIVEN),
 )
 
 

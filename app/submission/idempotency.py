@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection
 
 from app.access.sealing import AnswerSeal
-from app.core.errors import ConflictError
+from app.core.errors import ConflictError, StorageDoubtError
 from app.core.timestamps import now_ms
 from app.store.attempts import Attempt, attempt
 from app.store.database import Database
@@ -129,7 +129,12 @@ class Claim:
             self._hold(conn, tx_id)
             return effect(conn)
 
-        result = await self._db.write(claim_and_store)
+        try:
+            result = await self._db.write(claim_and_store)
+        except StorageDoubtError:
+            # If it was stored, the key must not be freed: the repetition then finds out what became of it.
+            self._effective = True
+            raise
         self._claimed = True
         self._effective = self._effective or lasts
         return result

@@ -5,7 +5,6 @@ still land, it stays `pending`, and nothing else is signed in its place.
 """
 
 import asyncio
-import sqlite3
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,7 +22,7 @@ from app.projection.projector import Projector
 from app.store.attempts import Attempt, insert_attempt, is_stopped
 from app.store.attempts import attempt as attempt_of
 from app.store.audit import append
-from app.store.database import WRITE_ERRORS, Database
+from app.store.database import DUPLICATE_ERRORS, WRITE_ERRORS, Database
 from app.store.unsigned_transactions import AWAITING
 from app.submission.brake import STOPPED, Brake, stopped_error
 from app.submission.idempotency import Claim
@@ -194,7 +193,7 @@ class Submitter(Outcomes):
         try:
             async with asyncio.timeout(_STORING):
                 await self._store(plan, attempt, claim)
-        except sqlite3.IntegrityError:
+        except DUPLICATE_ERRORS:
             return True  # The first try was committed after its time.
         except (*WRITE_ERRORS, TimeoutError) as error:
             _log.warning("urgent_transaction_not_stored", tx_id=attempt.tx_id, type=attempt.type, error=str(error))
@@ -205,9 +204,12 @@ class Submitter(Outcomes):
         """Send the stored bytes of a pending attempt again, unless a brake overtook it."""
         if attempt.signature is None:
             return Outcome(attempt, "pending", sendable=False)
+        if await self._db.read(lambda conn: is_stopped(conn, attempt.tx_id)):
+            return Outcome(attempt, "pending")
+        # Last: a brake may be engaged while the row is read.
         kind, attested = self.type_of(attempt), attempt.attestation_hash is not None
         stopped = self._brake.stops(kind, attempt.org, attempt.wallet_id, attested=attested)
-        if stopped is not None or await self._db.read(lambda conn: is_stopped(conn, attempt.tx_id)):
+        if stopped is not None:
             return Outcome(attempt, "pending")
         return await self._post(attempt)
 

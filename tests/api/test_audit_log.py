@@ -35,6 +35,7 @@ from app.store.state_tables import attempts, idempotency
 from tests.support.escrows import agent, of
 from tests.support.http import PATIENCE
 from tests.support.service_world import Json, ServiceWorld, error_of
+from tests.support.sqlite import sqlite_writer
 from tests.support.webhooks import Receiver
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -393,7 +394,7 @@ async def test_counted_failures_are_written_when_the_service_stops(own_world: Se
 async def test_freeze_on_a_full_disk_is_recorded_when_that_is_possible(own_world: ServiceWorld) -> None:
     world = own_world
     operator, wallet = await _key(world), await world.wallet()
-    writer: Any = world.service.db._connection.connection.dbapi_connection
+    writer: Any = sqlite_writer(world.service.db)
     writer.execute("PRAGMA query_only=ON")
 
     answer = await world.call("PATCH", f"/v1/wallets/{wallet['wallet_id']}", {"status": "frozen"}, key=operator["key"])

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, insert
 
 from app.core.identifiers import transaction_id
 from app.exports.layout import COLUMNS
-from app.store.database import Database
+from app.store import SqliteDatabase
 from app.store.read_tables import transactions
 
 _ROWS, _MANY_ROWS = 10_000, 1_000_000
@@ -30,7 +30,7 @@ import json, os, sys, time
 from pathlib import Path
 from app.exports.files import write
 from app.core.settings import Settings
-from app.store.database import Database
+from app.store import SqliteDatabase
 from app.store.exports import ExportRecord
 from app.transactions.service import shown
 
@@ -39,7 +39,7 @@ def kilobytes(name):
     return next(int(line.split()[1]) for line in lines if line.startswith(name))
 
 folder, form = Path(sys.argv[1]), sys.argv[2]
-db = Database(folder / "agent-vault.db")
+db = SqliteDatabase(folder / "agent-vault.db")
 export = ExportRecord("exp_1", "org", None, form, None, None, "processing", 0, 0)
 before, began = kilobytes("VmRSS"), time.process_time()
 settings = Settings()
@@ -84,7 +84,7 @@ def test_memory_does_not_grow_with_the_number_of_transactions(
     tmp_path: Path, request: pytest.FixtureRequest, form: str
 ) -> None:
     count = _MANY_ROWS if request.config.getoption("--full") else _ROWS
-    db = Database(tmp_path / "agent-vault.db")
+    db = SqliteDatabase(tmp_path / "agent-vault.db")
     for first in range(0, count, _CHUNK):
         some = list(_made(range(first, first + _CHUNK)))
         db.write_now(partial(_insert, some))

@@ -17,7 +17,7 @@ from sqlalchemy import select
 from app.chain.escrow_instructions import OpenEscrow
 from app.core.identifiers import ESCROW_EVENT_INNER_INDEX, escrow_id, transaction_id, wallet_id
 from app.projection.projector import Projector
-from app.store import Database
+from app.store import Database, SqliteDatabase
 from app.store.attempts import Attempt, attempt, insert_attempt
 from app.store.escrows import EscrowRecord, due, escrow, insert_pending_escrow
 from app.store.feed import FeedEvent, feed
@@ -60,7 +60,7 @@ class History:
 
     async def projected(self, folder: Path, rows: Sequence[StoredEvent], *made: Attempt) -> Database:
         """A database that knew these attempts and then saw these rows."""
-        db = Database(folder / f"{secrets.token_hex(4)}.db")
+        db = SqliteDatabase(folder / f"{secrets.token_hex(4)}.db")
         await db.write(lambda c: insert_organisation(c, organisation_of(self.stage)))
         for one in made:
             await db.write(lambda c, one=one: insert_attempt(c, one))  # type: ignore[misc]
@@ -358,7 +358,7 @@ async def test_attempt_with_another_reference_is_not_taken_for_this_one(history:
 async def test_rolled_back_creation_is_pending_again_or_gone_if_by_others(history: History, tmp_path: Path) -> None:
     [ours], [theirs, _] = history.of(6), history.of(5)
     made = _attempt(history, ours)
-    db = Database(tmp_path / "fork.db")
+    db = SqliteDatabase(tmp_path / "fork.db")
     await db.write(lambda c: insert_organisation(c, organisation_of(history.stage)))
     await db.write(lambda c: insert_attempt(c, made))
     stored = numbered(history.rows)

@@ -4,7 +4,7 @@ import asyncio
 import random
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from app.core.actors import Actor
 from app.core.identifiers import EVENT_INNER_INDEX, policy_id, transaction_id, wallet_id
 from app.projection.projector import Changes, Projector
 from app.projection.rollbacks import reset
-from app.store import Database
+from app.store import Database, SqliteDatabase
 from app.store.approvals import approval, open_approval
 from app.store.attempts import Attempt, attempt, insert_attempt
 from app.store.feed import FeedEvent, feed
@@ -53,13 +53,6 @@ from indexer import Indexer, StoredEvent
 from tests.support.chain import USDC, Stage
 
 NOW = int(time.time() * 1000)
-
-
-@pytest.fixture(name="db")
-def _db(tmp_path: Path) -> Iterator[Database]:
-    db = Database(tmp_path / "app.db")
-    yield db
-    db.close()
 
 
 @dataclass
@@ -468,7 +461,7 @@ async def test_what_was_chosen_before_another_process_began_anew_is_not_applied(
     await line.seen()
     await line.stage.pay(vault, USDC)
     await line.indexer.catch_up()
-    other = Database(tmp_path / "app.db")
+    other = SqliteDatabase(tmp_path / "app.db")
     chosen, go_on = asyncio.Event(), asyncio.Event()
     write = line.db.write
 
@@ -565,7 +558,7 @@ async def test_rows_in_any_order_give_the_same_read_models(line: Line, tmp_path:
     shuffler = random.Random(7)
     pictures = []
     for attempt_number in range(6):
-        db = Database(tmp_path / f"{attempt_number}.db")
+        db = SqliteDatabase(tmp_path / f"{attempt_number}.db")
         await db.write(lambda c: insert_organisation(c, organisation_of(line.stage)))
         order = list(rows)
         if attempt_number:
@@ -581,7 +574,7 @@ async def test_rows_in_any_order_give_the_same_read_models(line: Line, tmp_path:
 
 async def test_rows_applied_twice_change_nothing(line: Line, tmp_path: Path) -> None:
     rows = await real_rows(line)
-    db = Database(tmp_path / "twice.db")
+    db = SqliteDatabase(tmp_path / "twice.db")
     await db.write(lambda c: insert_organisation(c, organisation_of(line.stage)))
     await Projector(db, changes_of(rows)).catch_up()
     once = snapshot(db)
@@ -593,7 +586,7 @@ async def test_rows_applied_twice_change_nothing(line: Line, tmp_path: Path) -> 
 
 async def test_other_organisations_are_passed_over_until_they_are_this_services(line: Line, tmp_path: Path) -> None:
     rows = await real_rows(line)
-    db = Database(tmp_path / "late.db")
+    db = SqliteDatabase(tmp_path / "late.db")
     stranger = replace(organisation_of(line.stage), org="Stranger", org_id="stranger")
     await db.write(lambda c: insert_organisation(c, stranger))
     projector = Projector(db, changes_of(rows))
@@ -609,7 +602,7 @@ async def test_rolled_back_transaction_is_undone_and_its_attempt_pending_again(l
     rows = await real_rows(line)
     gone = next(row for row in reversed(rows) if row.name == "PaymentExecuted")
     tx_id = transaction_id(gone.message_hash, gone.instruction, gone.inner, "payment")
-    db = Database(tmp_path / "fork.db")
+    db = SqliteDatabase(tmp_path / "fork.db")
     paid = Attempt(
         tx_id,
         line.org,
@@ -656,7 +649,7 @@ async def check_rollbacks(
     signatures, narrow = list(dict.fromkeys(row.signature for row in rows)), 0
     for number, signature in enumerate(signatures):
         for kind, gone in enumerate(([signature], signatures[-number - 1 :])[: 1 + (number % 4 == 0)]):
-            db = Database(folder / f"{number}-{kind}.db")
+            db = SqliteDatabase(folder / f"{number}-{kind}.db")
             await db.write(lambda c: insert_organisation(c, own))
             for row in rows:
                 if row.signature in ours and row.name == "PaymentExecuted":
@@ -699,7 +692,7 @@ def _report(rows: list[StoredEvent], signature: str, number: int) -> StoredEvent
 
 async def test_failure_keeps_the_cursor_and_the_next_round_applies_the_rows(line: Line, tmp_path: Path) -> None:
     rows = await real_rows(line)
-    db = Database(tmp_path / "broken.db")
+    db = SqliteDatabase(tmp_path / "broken.db")
     await db.write(lambda c: insert_organisation(c, organisation_of(line.stage)))
     stored = [replace(row, data={}) if row.name == "PaymentExecuted" else row for row in rows]
     projector = Projector(db, changes_of(stored))

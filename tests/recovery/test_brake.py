@@ -27,6 +27,7 @@ from app.submission.recovery import Recovery
 from tests.support.http import PATIENCE
 from tests.support.sends import Sends
 from tests.support.service_world import Json, ServiceWorld, error_of
+from tests.support.sqlite import sqlite_writer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -207,7 +208,7 @@ async def test_freeze_that_gave_up_on_an_unfreeze_is_repeated_by_itself(own_worl
 async def test_freeze_lands_while_the_database_cannot_be_written(own_world: ServiceWorld) -> None:
     world = own_world
     wallet, to = await world.wallet(), await world.payee()
-    writer: Any = world.service.db._connection.connection.dbapi_connection
+    writer: Any = sqlite_writer(world.service.db)
     writer.execute("PRAGMA query_only=ON")
 
     error = error_of(await world.call("PATCH", _path(wallet), {"status": "frozen"}), 503, "storage_unavailable")
@@ -275,7 +276,7 @@ async def test_freeze_of_a_full_disk_does_not_pay_what_waits(own_world: ServiceW
     world = own_world
     wallet, to = await world.wallet(), await world.payee()
     lost = await _lost(world, wallet, to)
-    writer: Any = world.service.db._connection.connection.dbapi_connection
+    writer: Any = sqlite_writer(world.service.db)
     [pages] = writer.execute("PRAGMA page_count").fetchone()
     writer.execute(f"PRAGMA max_page_count={pages}")
     blobs = 0
@@ -439,7 +440,7 @@ async def test_unfinished_freeze_promises_no_more_than_is_stored(own_world: Serv
     await world.restart(confirm_timeout=0.5)
     wallet, to = await world.wallet(), await world.payee()
     world.line.lose_requests = lambda method: method == "sendTransaction"
-    writer: Any = world.service.db._connection.connection.dbapi_connection
+    writer: Any = sqlite_writer(world.service.db)
     writer.execute(f"PRAGMA query_only={'OFF' if writable else 'ON'}")
 
     error = error_of(await world.call("PATCH", _path(wallet), {"status": "frozen"}), 503, "chain_unavailable")
@@ -452,3 +453,24 @@ async def test_unfinished_freeze_promises_no_more_than_is_stored(own_world: Serv
     kept = world.service.db.read_now(all_brakes)
     assert [row.scope for row in kept] == ([wallet["wallet_id"]] if writable else [])
     writer.execute("PRAGMA query_only=OFF")
+
+
+async def test_brake_engaged_while_an_attempt_is_read_stops_its_resend(
+    own_world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = own_world
+    wallet, to = await world.wallet(), await world.payee()
+    paid = _attempt(world, (await world.pay(wallet, to, "1")).json()["tx_id"])
+    service, sent = world.service, world.line.methods.count("sendTransaction")
+    read = service.db.read
+
+    async def slow(work: Any, **options: Any) -> Any:
+        found = await read(work, **options)
+        service.brake.engage(system(world.org, "test"), wallet["wallet_id"], "freeze")
+        return found
+
+    monkeypatch.setattr(service.db, "read", slow)
+    outcome = await service.submitter.resend(paid)
+
+    assert outcome.status == "pending"
+    assert world.line.methods.count("sendTransaction") == sent

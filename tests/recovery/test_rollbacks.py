@@ -31,7 +31,7 @@ import asyncio, sys
 from pathlib import Path
 from app.core.paths import Paths
 from app.projection import projector
-from app.store import Database
+from app.store import SqliteDatabase
 from indexer import EventStore
 
 paths = Paths(Path(sys.argv[1]))
@@ -46,7 +46,7 @@ async def changes(after, limit):
     return events.changes(after, limit)
 
 projector._BATCH = 3
-asyncio.run(projector.Projector(Database(paths.database), changes).rebuild())
+asyncio.run(projector.Projector(SqliteDatabase(paths.database), changes).rebuild())
 """
 
 

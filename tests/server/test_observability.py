@@ -33,6 +33,7 @@ from indexer.records import Hole
 from tests.support.http import PATIENCE
 from tests.support.keeper import HOUR, expiring, queries_of
 from tests.support.service_world import Clock, ServiceWorld, error_of
+from tests.support.sqlite import sqlite_writer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -123,7 +124,7 @@ async def test_service_whose_polls_fail_is_not_ready(watched: ServiceWorld) -> N
 
 @pytest.mark.usefixtures("log")
 async def test_service_whose_database_cannot_be_written_is_not_ready(watched: ServiceWorld) -> None:
-    writer: Any = watched.service.db._connection.connection.dbapi_connection
+    writer: Any = sqlite_writer(watched.service.db)
     writer.execute("PRAGMA query_only=ON")
 
     error = error_of(await watched.client.get("/readyz"), 503, "not_ready")

@@ -9,6 +9,7 @@ import pytest
 from app.submission.recovery import Recovery
 from tests.support.chain import USDC
 from tests.support.service_world import ServiceWorld, error_of
+from tests.support.sqlite import sqlite_writer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -29,7 +30,7 @@ async def test_full_disk_is_503_and_the_request_goes_on_under_its_key(
     await world.restart(confirm_timeout=0.3)
     wallet, to = await world.wallet(), await world.payee()
     keyed: Any = {"headers": {"Idempotency-Key": "full"}, "body": {"memo": "x" * 200}}
-    writer: Any = world.service.db._connection.connection.dbapi_connection
+    writer: Any = sqlite_writer(world.service.db)
 
     with _full(writer):
         # What is free inside the file may be used up first

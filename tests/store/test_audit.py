@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Connection, delete, event, text, update
 
 from app.core.actors import Actor
-from app.store import Database
+from app.store import Database, SqliteDatabase
 from app.store.audit import (
     BrokenLogError,
     LogEntry,
@@ -31,15 +31,9 @@ from app.store.audit import (
     verify,
 )
 from app.store.audit_actions import Action
+from tests.support.postgres import ON_SQLITE
 
 ORG, OTHER = "org-1", "org-2"
-
-
-@pytest.fixture(name="db")
-def _db(tmp_path: Path) -> Iterator[Database]:
-    db = Database(tmp_path / "app.db")
-    yield db
-    db.close()
 
 
 def _new(number: int, log: str = ORG, **members: Any) -> NewLogEntry:
@@ -89,8 +83,9 @@ def test_every_log_is_a_chain_of_its_own(db: Database) -> None:
     assert _verify(db, other.hash, OTHER) == 1
 
 
+@ON_SQLITE
 def test_two_processes_append_to_one_chain(db: Database, tmp_path: Path) -> None:
-    other = Database(tmp_path / "app.db")
+    other = SqliteDatabase(tmp_path / "app.db")
 
     def fill(database: Database) -> None:
         _fill(database, 50)
@@ -302,6 +297,7 @@ def test_list_is_in_the_order_of_the_numbers(db: Database) -> None:
     assert found == [5, 4, 2, 1]
 
 
+@ON_SQLITE
 @pytest.mark.parametrize(
     ("wanted", "index"),
     [
@@ -352,6 +348,7 @@ _ALTERED = {
 }
 
 
+@ON_SQLITE
 @pytest.mark.parametrize("how", list(_ALTERED))
 def test_altered_row_is_named_and_hides_no_other(db: Database, how: str) -> None:
     hashes = _fill(db)
@@ -368,6 +365,7 @@ def test_altered_row_is_named_and_hides_no_other(db: Database, how: str) -> None
     assert db.write_now(lambda conn: delete_entries(conn, ORG, 1_800_000_000_000, most=100)) == 2
 
 
+@ON_SQLITE
 @pytest.mark.parametrize("number", ["'three'", "x'03'"])
 def test_entry_whose_number_was_altered_is_missing(db: Database, number: str) -> None:
     hashes = _fill(db)
@@ -378,6 +376,7 @@ def test_entry_whose_number_was_altered_is_missing(db: Database, number: str) ->
     assert [one.number for one in listed] == [5, 4, 2, 1]
 
 
+@ON_SQLITE
 def test_altered_checkpoint_is_named(db: Database) -> None:
     hashes = _fill(db, 10)
     db.write_now(lambda conn: delete_entries(conn, ORG, 1_700_000_000_000 + 6, most=100))

@@ -1,12 +1,9 @@
 """The store of escrows: lists that page, what is due, and texts that belong to what is on the chain."""
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import pytest
 from sqlalchemy import event, text, true, update
 
 from app.store import Database
@@ -26,16 +23,11 @@ from app.store.escrows import (
     reset_escrows,
 )
 from app.store.read_tables import escrows as table
+from tests.support.postgres import ON_SQLITE
+from tests.support.sqlite import sqlite_readers
 
 _ORG = "org-1"
 _DAY = 86_400
-
-
-@pytest.fixture(name="db")
-def _db(tmp_path: Path) -> Iterator[Database]:
-    db = Database(tmp_path / "app.db")
-    yield db
-    db.close()
 
 
 def _escrow(number: int, **fields: Any) -> EscrowRecord:
@@ -100,11 +92,12 @@ def test_lists_page_newest_first_and_narrow_to_a_side_and_a_status(db: Database)
     assert listed(limit=3, cursor=first.next_cursor) == [2, 1]
 
 
+@ON_SQLITE
 def test_what_is_due_comes_in_one_indexed_query_of_all_organisations(db: Database) -> None:
     _put(db, _escrow(1, status="locked", due_at=50), _escrow(2, status="disputed", due_at=30 * _DAY, org="org-2"))
     _put(db, _escrow(3, status="released"), _escrow(4), _escrow(5, status="locked", due_at=51))
     asked: list[str] = []
-    event.listen(db._readers, "before_cursor_execute", lambda *args: asked.append(args[2]))
+    event.listen(sqlite_readers(db), "before_cursor_execute", lambda *args: asked.append(args[2]))
 
     assert [one.address for one in db.read_now(lambda c: due(c, 50))] == ["address-1"]
     assert len(asked) == 1

@@ -1,8 +1,6 @@
 """The store of exports: finds what is over without looking at the rest, and forgets what is long gone."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from sqlalchemy import event
@@ -11,18 +9,12 @@ from sqlalchemy.engine import Connection, Engine
 from app.access.keyring import KeyRing
 from app.core.timestamps import now_ms
 from app.server.housekeeping import Housekeeping
-from app.store.database import Database
+from app.store import Database
 from app.store.exports import ExportRecord, expire, export, forget, insert_export, live, over, with_status
+from tests.support.postgres import ON_SQLITE
 
 _DAY = 86_400_000
 _MADE = ExportRecord("exp_0", "org", None, "csv", None, None, "ready", 1, 1, rows=5, finished_at=1, expires_at=10)
-
-
-@pytest.fixture(name="db")
-def _db(tmp_path: Path) -> Iterator[Database]:
-    db = Database(tmp_path / "agent-vault.db")
-    yield db
-    db.close()
 
 
 def _store(db: Database, *made: ExportRecord) -> None:
@@ -42,6 +34,7 @@ def test_some_of_what_is_over_are_found_and_marked(db: Database) -> None:
     assert len(db.read_now(lambda conn: with_status(conn, "expired"))) == 2
 
 
+@ON_SQLITE
 def test_looks_at_exports_go_through_an_index(db: Database) -> None:
     statements: list[tuple[str, object]] = []
 

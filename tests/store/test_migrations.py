@@ -15,7 +15,7 @@ from sqlalchemy import Connection, create_engine
 
 import app.store
 from app.core.paths import ConfigurationError
-from app.store import Database, migrations
+from app.store import SqliteDatabase, migrations
 from app.store.columns import metadata
 from app.store.values import get_value, put_value
 
@@ -40,7 +40,7 @@ def test_migrated_database_has_the_schema_of_the_tables(tmp_path: Path) -> None:
     metadata.create_all(engine)
     engine.dispose()
 
-    db = Database(migrated)
+    db = SqliteDatabase(migrated)
     differences = db.write_now(lambda conn: compare_metadata(MigrationContext.configure(conn), metadata))
     db.close()
 
@@ -53,17 +53,17 @@ def test_listed_revisions_are_those_of_the_folder(tmp_path: Path) -> None:
     scripts = ScriptDirectory(str(Path(migrations.__file__).parent))
 
     assert [one.revision for one in scripts.walk_revisions()][::-1] == list(migrations.REVISIONS)
-    Database(tmp_path / "app.db").close()
+    SqliteDatabase(tmp_path / "app.db").close()
     assert _revision(tmp_path / "app.db") == migrations.REVISIONS[-1]
 
 
 def test_what_is_stored_survives_the_next_start(tmp_path: Path) -> None:
-    db = Database(tmp_path / "app.db")
+    db = SqliteDatabase(tmp_path / "app.db")
     db.write_now(lambda conn: put_value(conn, "kept", "yes"))
     db.close()
     before = _schema(tmp_path / "app.db")
 
-    again = Database(tmp_path / "app.db")
+    again = SqliteDatabase(tmp_path / "app.db")
 
     assert again.write_now(lambda conn: get_value(conn, "kept")) == "yes"
     again.close()
@@ -71,10 +71,10 @@ def test_what_is_stored_survives_the_next_start(tmp_path: Path) -> None:
 
 
 def test_start_with_nothing_to_upgrade_does_without_alembic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Database(tmp_path / "app.db").close()
+    SqliteDatabase(tmp_path / "app.db").close()
     monkeypatch.delattr(migrations, "_upgrade")
 
-    Database(tmp_path / "app.db").close()
+    SqliteDatabase(tmp_path / "app.db").close()
 
 
 @pytest.mark.parametrize(
@@ -87,12 +87,12 @@ def test_start_with_nothing_to_upgrade_does_without_alembic(tmp_path: Path, monk
 )
 def test_database_with_an_unknown_schema_is_refused(tmp_path: Path, change: str, schema: str) -> None:
     path = tmp_path / "app.db"
-    db = Database(path)
+    db = SqliteDatabase(path)
     db.write_now(lambda conn: conn.exec_driver_sql(change))
     db.close()
 
     with pytest.raises(ConfigurationError) as refused:
-        Database(path)
+        SqliteDatabase(path)
 
     assert str(refused.value) == f"{path}: its schema is {schema}, this version knows up to {migrations.REVISIONS[-1]}"
 
@@ -106,9 +106,9 @@ def test_failed_upgrade_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(migrations, "_upgrade", fail)
     with pytest.raises(RuntimeError):
-        Database(tmp_path / "app.db")
+        SqliteDatabase(tmp_path / "app.db")
     assert _schema(tmp_path / "app.db") == {}
     monkeypatch.undo()
 
-    Database(tmp_path / "app.db").close()
+    SqliteDatabase(tmp_path / "app.db").close()
     assert _revision(tmp_path / "app.db") == migrations.REVISIONS[-1]

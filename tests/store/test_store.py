@@ -4,7 +4,7 @@ import asyncio
 import re
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from itertools import combinations
@@ -19,7 +19,7 @@ from app.core.errors import StorageUnavailableError
 from app.core.pages import RecordPage
 from app.core.transaction_types import STATUSES, TYPES
 from app.events.catalogue import EVENTS
-from app.store import Database, InvalidCursorError
+from app.store import Database, InvalidCursorError, SqliteDatabase
 from app.store.approval_requests import NewRequest, add_request, approval_requests_of
 from app.store.attempts import Attempt, attempt, insert_attempt, pending_attempts, record_outcome
 from app.store.escrows import EscrowFilter, escrows
@@ -36,15 +36,9 @@ from app.store.values import get_value, put_value
 from app.store.wallets import WalletDetails, insert_wallet_details, wallets
 from app.store.x402 import payloads
 from app.transactions.models import Transaction
+from tests.support.postgres import ON_SQLITE
 
 ORG, OTHER = "org-1", "org-2"
-
-
-@pytest.fixture(name="db")
-def _db(tmp_path: Path) -> Iterator[Database]:
-    db = Database(tmp_path / "app.db")
-    yield db
-    db.close()
 
 
 def put(name: str, value: str) -> Callable[[Connection], str]:
@@ -60,6 +54,7 @@ def put(name: str, value: str) -> Callable[[Connection], str]:
 # Writing
 
 
+@ON_SQLITE
 async def test_writes_at_the_same_time_share_commits_and_each_gets_its_result(db: Database, tmp_path: Path) -> None:
     results = await asyncio.gather(*(db.write(put(f"name-{n}", str(n))) for n in range(200)))
     assert results == [str(n) for n in range(200)]
@@ -81,6 +76,7 @@ async def test_failed_write_undoes_only_itself(db: Database) -> None:
     assert db.read_now(lambda c: get_value(c, "after")) == "2"
 
 
+@ON_SQLITE
 async def test_result_is_given_only_after_the_commit(db: Database, tmp_path: Path) -> None:
     await db.write(put("name", "value"))
     outside = sqlite3.connect(tmp_path / "app.db")
@@ -110,6 +106,7 @@ async def test_writes_from_threads_and_the_event_loop_take_turns(db: Database) -
     assert db.read_now(lambda c: c.scalar(select(func.count()).select_from(setting_values))) == 110
 
 
+@ON_SQLITE
 async def test_wait_for_another_process_blocks_nothing_else(db: Database, tmp_path: Path) -> None:
     outside = sqlite3.connect(tmp_path / "app.db", isolation_level=None)
     outside.execute("BEGIN IMMEDIATE")
@@ -130,10 +127,11 @@ async def test_wait_for_another_process_blocks_nothing_else(db: Database, tmp_pa
     assert db.read_now(lambda c: get_value(c, "given up")) is None
 
 
+@ON_SQLITE
 async def test_lock_that_another_process_keeps_is_storage_unavailable(
     db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.store.database._BUSY_TIMEOUT", 0.05)
+    monkeypatch.setattr("app.store.sqlite_database._BUSY_TIMEOUT", 0.05)
     outside = sqlite3.connect(tmp_path / "app.db", isolation_level=None)
     outside.execute("BEGIN IMMEDIATE")
     for _ in range(2):
@@ -189,7 +187,7 @@ async def test_failed_or_cancelled_long_transaction_leaves_nothing(db: Database)
 
 
 async def test_closing_waits_for_a_read_that_nobody_waits_for_any_more(tmp_path: Path) -> None:
-    db, begun, go_on, found = Database(tmp_path / "app.db"), threading.Event(), threading.Event(), list[Any]()
+    db, begun, go_on, found = SqliteDatabase(tmp_path / "app.db"), threading.Event(), threading.Event(), list[Any]()
 
     def read(connection: Connection) -> None:
         begun.set()
@@ -235,6 +233,7 @@ async def test_reader_sees_no_half_written_work(db: Database) -> None:
     assert await db.read(lambda c: get_value(c, "name"), in_thread=True) == "new"
 
 
+@ON_SQLITE
 def test_commits_reach_the_disk(db: Database) -> None:
     def pragma(name: str) -> object:
         return db.write_now(lambda c: c.exec_driver_sql(f"PRAGMA {name}").scalar())
@@ -361,6 +360,7 @@ def test_pages_give_every_row_once_newest_first(
     assert db.read_now(lambda c: transactions(c, OTHER, narrowed)).data == []
 
 
+@ON_SQLITE
 @pytest.mark.parametrize(
     "narrowed",
     [
@@ -379,6 +379,7 @@ def test_no_list_reads_the_whole_table(db: Database, narrowed: TransactionFilter
     assert not [plan for plan in plans if plan.startswith("SCAN transactions")]
 
 
+@ON_SQLITE
 @pytest.mark.parametrize(
     ("read", "indexes"),
     [
@@ -451,6 +452,7 @@ def _combinations(names: Sequence[str]) -> list[tuple[str, ...]]:
     return [some for count in range(1, len(names) + 1) for some in combinations(names, count)]
 
 
+@ON_SQLITE
 @pytest.mark.parametrize("given", _combinations(["wallet_id", "status", "type", "recipient"]))
 def test_no_filters_scan_transactions_that_match_all_but_one_of_them(db: Database, given: tuple[str, ...]) -> None:
     wanted = {"wallet_id": "wal_quiet", "status": "failed", "type": "escrow_lock", "recipient": "shop.example"}
@@ -472,6 +474,7 @@ def test_no_filters_scan_transactions_that_match_all_but_one_of_them(db: Databas
     assert _steps(db, lambda c: transactions(c, ORG, narrowed)) < 1.5 * among_few
 
 
+@ON_SQLITE
 @pytest.mark.parametrize("given", _combinations(["wallet_id", "types", "severity"]))
 def test_no_filters_scan_events_that_match_all_but_one_of_them(db: Database, given: tuple[str, ...]) -> None:
     wanted = {"wallet_id": "wal_quiet", "types": "escrow.refunded", "severity": "critical"}
@@ -523,6 +526,7 @@ def _steps(db: Database, read: Callable[[Connection], RecordPage[Any]], *, found
     return count
 
 
+@ON_SQLITE
 def test_wallets_of_a_tag_are_found_without_those_of_other_organisations(db: Database) -> None:
     def crowd(connection: Connection, numbers: range) -> None:
         for n in numbers:
@@ -549,6 +553,7 @@ def test_lists_know_every_status_type_and_severity() -> None:
     assert set(EXCEPTIONS) == {kind.type for kind in EVENTS.values() if kind.exception}
 
 
+@ON_SQLITE
 @pytest.mark.parametrize(
     ("wallet_id", "status", "sought"),
     [
@@ -567,6 +572,7 @@ def test_search_for_a_passing_status_is_limited_to_its_time(
     assert not [plan for plan in plans if "TEMP B-TREE" in plan]
 
 
+@ON_SQLITE
 def test_storing_an_approval_request_scans_no_earlier_ones(db: Database) -> None:
     values: dict[str, Any] = dict.fromkeys((field.name for field in fields(NewRequest)), "1")
     new = NewRequest(**{**values, "amount": 1, "policy_version": 1, "created_at": 1, "for_escrow": False})
@@ -579,6 +585,7 @@ def test_storing_an_approval_request_scans_no_earlier_ones(db: Database) -> None
     assert "approval_requests_by_wallet (wallet_id=? AND created_at>?)" in asked
 
 
+@ON_SQLITE
 def test_requests_that_are_to_be_forgotten_are_found_among_the_undecided(db: Database) -> None:
     plans: list[str] = []
     db.write_now(lambda conn: plans.extend(_explained(conn, lambda: delete_undecided_requests(conn, 1, most=5))))

@@ -24,11 +24,11 @@ from app.core.identifiers import wallet_id
 from app.core.settings import Settings
 from app.core.timestamps import iso_ms
 from app.projection.projector import Projector
+from app.store import SqliteDatabase
 from app.store.alert_kinds import AlertType
 from app.store.alert_mails import Mail
 from app.store.alert_mails import table as mails
 from app.store.alerts import AlertRule, put_rules
-from app.store.database import Database
 from app.store.feed import FeedEvent, append_event, feed
 from app.store.organisations import Organisation, insert_organisation
 from app.store.wallets import WalletDetails, insert_wallet_details
@@ -173,7 +173,7 @@ class Scene:
     def __init__(self, folder: Path, *, rows: list[StoredEvent] | None = None, **settings: Any) -> None:
         self.now = 1_777_600_000_000
         self.rows = [] if rows is None else rows
-        self.db = Database(folder / "alerts.db")
+        self.db = SqliteDatabase(folder / "alerts.db")
         self.settings = Settings(smtp_tls="none", alert_interval=3600, **settings)
         self.projector = Projector(self.db, self._changes)
         self.watcher = Watcher(

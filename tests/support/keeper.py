@@ -9,6 +9,7 @@ from sqlalchemy import event
 
 from app.submission.context import Service
 from tests.support.service_world import Json, ServiceWorld
+from tests.support.sqlite import sqlite_readers
 
 HOUR = 3600.0
 PATIENCE = 10.0
@@ -74,7 +75,7 @@ def queries_of(service: Service) -> Iterator[list[str]]:
     def note(_conn: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
         found.append(statement)
 
-    engine = service.db._readers
+    engine = sqlite_readers(service.db)
     event.listen(engine, "before_cursor_execute", note)
     try:
         yield found

@@ -19,7 +19,7 @@ from sqlalchemy import func, select
 from app.core.identifiers import random_id
 from app.core.outbound import Lookup
 from app.core.timestamps import now_ms
-from app.store.database import Database
+from app.store import Database, SqliteDatabase
 from app.store.deliveries import DeliveryRecord, deliveries, delivery_of
 from app.store.delivery_attempts import attempts_of
 from app.store.delivery_attempts import table as attempts
@@ -210,7 +210,7 @@ class Post:
         db: Database | None = None,
     ) -> None:
         self.now = now_ms()
-        self.db = db or Database(folder / "post.db")
+        self.db = db or SqliteDatabase(folder / "post.db")
         self.courier = Courier(
             Fernet(_KEY), UrlRules(local=True), lookups=8, timeout=timeout, lookup=lookup, clock=lambda: self.now
         )

@@ -6,13 +6,14 @@ from alembic import op
 
 revision = "0001"
 down_revision = None
+oldest_code = "0001"
 
 
 def upgrade() -> None:
     """Create all tables and indexes."""
     connection = op.get_bind()
     # Dialects differ in auto-increment keys, binary columns and predicates of partial indexes, so each has its own
-    # file. For PostgreSQL, SQLAlchemy can write it: `CreateTable(table).compile(dialect=postgresql.dialect())`.
+    # file.
     ddl = Path(__file__).with_suffix(f".{connection.dialect.name}.sql").read_text(encoding="utf-8")
     for statement in filter(str.strip, ddl.split(";")):
         connection.exec_driver_sql(statement)

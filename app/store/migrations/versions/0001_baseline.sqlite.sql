@@ -717,3 +717,9 @@ CREATE TABLE request_log (
 );
 CREATE INDEX request_log_by_time ON request_log (org, timestamp, request_id);
 CREATE INDEX request_log_by_key ON request_log (org, key_id, timestamp, request_id);
+
+CREATE TABLE schema_versions (
+    revision VARCHAR NOT NULL,
+    oldest_code VARCHAR NOT NULL,
+    PRIMARY KEY (revision)
+);

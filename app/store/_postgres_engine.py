@@ -1,0 +1,94 @@
+"""How to reach a PostgreSQL server: its address, the pool of connections, and what it must be able to do."""
+
+from decimal import Decimal
+from typing import Any
+
+from pydantic_core import from_json, to_json
+from sqlalchemy import Engine, create_engine, event, make_url
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+
+from app.core.paths import ConfigurationError
+
+SETTING = "AGENT_VAULT_DATABASE_URL"
+READERS = 8
+"""Connections for short reads."""
+SCANNERS = 4
+"""Connections for reads that may take long, such as exports."""
+_OTHERS = 4
+"""The writer's, that of long writes, the one that holds the lock of the process that serves, and one for commands."""
+_SPARE = 4
+_POOL_PATIENCE = 5.0
+_CONNECTION = {
+    "application_name": "agent-vault",
+    "connect_timeout": 5,
+    # A network that loses everything is noticed after half a minute, in the middle of an answer, too.
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 4,
+    "tcp_user_timeout": 20_000,
+}
+
+
+def _parsed(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        raise ConfigurationError(f"{SETTING} is no address such as postgresql://user@host:5432/database") from None
+    if parsed.drivername not in {"postgresql", "postgres"}:
+        raise ConfigurationError(f"{SETTING} must begin with postgresql://")
+    return parsed.set(drivername="postgresql+psycopg")
+
+
+def database_name(url: str) -> str:
+    """Return what to call the database in messages. Raises ConfigurationError if this is no address of one."""
+    parsed = _parsed(url)
+    hosts = parsed.host or parsed.query.get("host") or "this machine"
+    host = hosts if isinstance(hosts, str) else ", ".join(hosts)
+    return f"database {parsed.database or parsed.username or ''} on {host}"
+
+
+def engine_of(url: str, *, prepare_threshold: int = 5) -> Engine:
+    """Return the engine with its pool; it connects at the first use. Raises ConfigurationError."""
+    try:
+        # SQLAlchemy's pool, because one lost connection makes it check all: after a restart of the server, none of them
+        # is good.
+        engine = create_engine(
+            _parsed(url),
+            pool_size=READERS + SCANNERS + _OTHERS,
+            max_overflow=_SPARE,
+            pool_timeout=_POOL_PATIENCE,
+            pool_use_lifo=True,
+            connect_args={**_CONNECTION, "prepare_threshold": prepare_threshold or None},
+            json_serializer=lambda value: to_json(value).decode(),
+            json_deserializer=from_json,
+            use_native_hstore=False,
+            # Bound values are memos, answers and signed transactions: they do not belong in messages and logs.
+            hide_parameters=True,
+        )
+    except (ImportError, NoSuchModuleError):
+        raise ConfigurationError(f"{SETTING} needs psycopg: pip install 'agent-vault[postgresql]'") from None
+
+    from psycopg.types.numeric import NumericLoader  # noqa: PLC0415 - optional
+    from psycopg.types.string import StrDumperUnknown  # noqa: PLC0415
+
+    class _WholeNumber(NumericLoader):
+        """PostgreSQL adds up integers to `numeric`; there are no fractions in the tables."""
+
+        def load(self, data: Any) -> Any:
+            found = super().load(data)
+            assert isinstance(found, Decimal)
+            return int(found) if found == found.to_integral_value() else found
+
+    class _Text(StrDumperUnknown):
+        """PostgreSQL stores no NUL. What is looked for under it is not there; what others sent is kept without it."""
+
+        def dump(self, obj: str) -> Any:
+            return super().dump(obj.replace("\0", "\ufffd"))
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: Any, _record: Any) -> None:
+        connection.adapters.register_loader("numeric", _WholeNumber)
+        connection.adapters.register_dumper(str, _Text)
+
+    return engine

@@ -1,0 +1,348 @@
+"""PostgreSQL: threads that wait for it, one writer that commits the work of many callers together."""
+
+import asyncio
+import contextlib
+import contextvars
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from app.core.errors import StorageDoubtError, StorageUnavailableError, is_storage_error
+from app.store._postgres_calls import (
+    BEGIN,
+    PATIENCE,
+    STATUS,
+    TimedCall,
+    close_for_good,
+    give_back,
+    in_ms,
+    passes,
+    raised_by,
+)
+from app.store._postgres_engine import READERS, SCANNERS, database_name, engine_of
+from app.store.database import Database, Step, T, Work
+from app.store.migrations import require_current
+
+_WRITER_LOCK = 0x4156_0001
+"""The advisory lock that every writing transaction takes, in any process, so that they follow one another."""
+_SERVING_LOCK = 0x4156_0002
+"""The advisory lock of the process that serves."""
+_LOCK_PATIENCE = 10.0
+"""Seconds to wait while another process writes."""
+_DOUBT = 5.0
+"""Seconds in which to find out whether a commit took place whose answer was lost."""
+_PAUSE = 0.2
+_BROKEN_FOR = 1.0
+"""Seconds after a failed connection in which requests are answered with 503 instead of waiting for another try."""
+
+
+@dataclass(slots=True)
+class _QueuedWork:
+    work: Work[Any]
+    future: asyncio.Future[Any]
+    context: contextvars.Context
+
+
+@dataclass(slots=True)
+class _Failure:
+    error: BaseException
+
+
+class PostgresDatabase(Database):
+    """The service's database on a PostgreSQL server.
+
+    Nothing waits for it in the event loop. As with SQLite, all work passed to `write` during one commit goes into the
+    next, each piece in its own savepoint; an advisory lock lets the transactions of all processes follow one another.
+    """
+
+    def __init__(self, url: str, *, prepare_threshold: int = 5) -> None:
+        """Connect. Raises ConfigurationError if it is not a database that this version can serve on."""
+        self.name = database_name(url)
+        self._engine = engine_of(url, prepare_threshold=prepare_threshold)
+        self._readers = self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        self._writers = self._engine.execution_options(isolation_level="READ COMMITTED")
+        # Held by the thread that writes.
+        self._lock = threading.Lock()
+        self._writing = ThreadPoolExecutor(1, thread_name_prefix="write")
+        self._long = ThreadPoolExecutor(1, thread_name_prefix="long-write")
+        self._reading = ThreadPoolExecutor(READERS, thread_name_prefix="read")
+        self._scanning = ThreadPoolExecutor(SCANNERS, thread_name_prefix="scan")
+        self._jobs: list[_QueuedWork] = []
+        self._flusher: asyncio.Task[None] | None = None
+        self._broken_until = 0.0
+        self._closed = False
+        self._serving: Connection | None = None
+        try:
+            require_current(self._engine, self.name)
+        except BaseException:
+            self.close()
+            raise
+
+    async def write(self, work: Work[T]) -> T:
+        """Run `work` in the writer's thread, and commit it with that of others."""
+        job = _QueuedWork(work, asyncio.get_running_loop().create_future(), contextvars.copy_context())
+        self._jobs.append(job)
+        if self._flusher is None or self._flusher.done():
+            self._flusher = asyncio.create_task(self._flush())
+        result: T = await job.future
+        return result
+
+    def write_now(self, work: Work[T]) -> T:
+        """Run `work` in a transaction of its own, blocking this thread until it is committed."""
+        (outcome,) = self._write(TimedCall(limited=False), [partial(_run, work)])
+        if isinstance(outcome, _Failure):
+            raise outcome.error
+        result: T = outcome
+        return result
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Step]:
+        """Hold the writer for work of many steps."""
+        loop, held = asyncio.get_running_loop(), contextlib.ExitStack()
+
+        def begin() -> tuple[Connection, Any]:
+            with contextlib.ExitStack() as stack:
+                self._lock.acquire()
+                stack.callback(self._lock.release)
+                connection, receipt = self._begin(TimedCall(limited=False), limit=0)
+                stack.callback(give_back, connection)
+                held.push(stack.pop_all())
+                return connection, receipt
+
+        try:
+            # One thread runs all of it in order, so the end comes after a step whose caller was cancelled.
+            connection, receipt = await loop.run_in_executor(self._long, self._checked, begin)
+            yield lambda work: loop.run_in_executor(self._long, self._checked, partial(work, connection))
+            await loop.run_in_executor(self._long, self._checked, partial(self._commit, connection, receipt))
+        finally:
+            await asyncio.shield(loop.run_in_executor(self._long, held.close))
+
+    async def read(self, work: Work[T], *, in_thread: bool = False) -> T:
+        """Run `work` in a thread; with `in_thread` in one of those that may be busy for long."""
+        executor, call = (self._scanning, TimedCall(limited=False)) if in_thread else (self._reading, TimedCall())
+        return await self._watched(executor, call, lambda: self._read(call, work))
+
+    def read_now(self, work: Work[T]) -> T:
+        """Run `work` on a snapshot of the database, blocking this thread."""
+        return self._read(TimedCall(limited=False), work)
+
+    def close(self) -> None:
+        """Close all connections; uncommitted work is lost. Waits for running reads."""
+        self._closed = True
+        for one in (self._reading, self._scanning):
+            one.shutdown(cancel_futures=True)
+        self._writing.shutdown(wait=True)
+        self._long.shutdown(wait=True)
+        if self._serving is not None:
+            close_for_good(self._serving)
+        self._engine.dispose()
+
+    def serve(self) -> bool:
+        """Hold the lock of the process that serves, anew after its connection was lost; false if another one has it.
+
+        The lock belongs to a connection of its own. Raises ``storage_unavailable``.
+        """
+        return self._checked(partial(self._serve, TimedCall(limited=False)))
+
+    async def keep_serving(self) -> bool:
+        """Run ``serve`` without blocking the event loop."""
+        call = TimedCall()
+        return await self._watched(self._reading, call, lambda: self._checked(partial(self._serve, call)))
+
+    def _serve(self, call: TimedCall) -> bool:
+        if self._serving is not None:
+            try:
+                with call.using(self._serving):
+                    self._serving.execute(text("SELECT 1"))
+            except (SQLAlchemyError, OSError):
+                close_for_good(self._serving)
+                self._serving = None
+            else:
+                return True
+        try:
+            return self._take_serving(call)
+        except DBAPIError as error:
+            if not error.connection_invalidated:
+                raise
+        return self._take_serving(call)
+
+    def _take_serving(self, call: TimedCall) -> bool:
+        connection = self._connect(self._engine.execution_options(isolation_level="AUTOCOMMIT"))
+        try:
+            with call.using(connection):
+                if connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": _SERVING_LOCK}):
+                    self._serving = connection
+                    return True
+        finally:
+            if self._serving is not connection:
+                give_back(connection)
+        return False
+
+    async def _watched(self, executor: ThreadPoolExecutor, call: TimedCall, work: Callable[[], T]) -> T:
+        """Run work in a thread, and end it if it takes too long."""
+        context = contextvars.copy_context()
+        future = asyncio.get_running_loop().run_in_executor(executor, context.run, work)
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        while not (await asyncio.wait({future}, timeout=1.0))[0]:
+            call.end_if_overdue()
+        return future.result()
+
+    def _checked(self, work: Callable[[], T]) -> T:
+        """Run work; raises ``storage_unavailable`` for what an unreachable or overloaded server leads to."""
+        if time.monotonic() < self._broken_until:
+            raise StorageUnavailableError
+        try:
+            return work()
+        except (SQLAlchemyError, OSError) as error:
+            raised = raised_by(error)
+            if raised is error:
+                raise
+            raise raised from error
+
+    def _connect(self, engine: Any) -> Connection:
+        try:
+            connection: Connection = engine.connect()
+        except (DBAPIError, PoolTimeoutError) as error:
+            if is_storage_error(error) or isinstance(error, PoolTimeoutError):
+                self._broken_until = time.monotonic() + _BROKEN_FOR
+            raise
+        return connection
+
+    def _read(self, call: TimedCall, work: Work[T]) -> T:
+        def attempt() -> T:
+            connection = self._connect(self._readers)
+            try:
+                with call.using(connection):
+                    return work(connection)
+            finally:
+                give_back(connection)
+
+        def read() -> T:
+            begun = time.monotonic()
+            try:
+                return attempt()
+            except DBAPIError as error:
+                # Reading changes nothing, so it may be repeated: after a restart of the server, the first user of each
+                # connection finds it closed.
+                if not passes(error) or time.monotonic() - begun > PATIENCE / 2:
+                    raise
+                return attempt()
+
+        return self._checked(read)
+
+    def _begin(self, call: TimedCall, *, limit: float = PATIENCE) -> tuple[Connection, Any]:
+        """Return a connection in a transaction that holds the writer's lock, and by what to find out its outcome."""
+        try:
+            return self._begin_once(call, limit)
+        except DBAPIError as error:
+            # Closed since it was last used; nothing was done yet.
+            if not error.connection_invalidated:
+                raise
+        return self._begin_once(call, limit)
+
+    def _begin_once(self, call: TimedCall, limit: float) -> tuple[Connection, Any]:
+        given = {"patience": in_ms(_LOCK_PATIENCE), "limit": in_ms(limit), "key": _WRITER_LOCK}
+        connection = self._connect(self._writers)
+        try:
+            with call.using(connection):
+                return connection, connection.execute(BEGIN, given).one()
+        except BaseException:
+            give_back(connection)
+            raise
+
+    async def _flush(self) -> None:
+        while self._jobs:
+            batch, self._jobs = [one for one in self._jobs if not one.future.cancelled()], []
+            call, outcomes = TimedCall(), list[Any]()
+            # Each in the context of its caller, whose request the logs name.
+            runs: list[Callable[[Connection], Any]] = [partial(_run_in, one) for one in batch]
+            try:
+                if runs:
+                    outcomes = await self._watched(self._writing, call, partial(self._write, call, runs))
+            except BaseException as error:  # noqa: BLE001 - whatever it is, nobody may wait for ever
+                outcomes = [_Failure(error)] * len(batch)
+            for job, outcome in zip(batch, outcomes, strict=True):
+                if job.future.done():
+                    continue
+                if isinstance(outcome, _Failure):
+                    job.future.set_exception(outcome.error)
+                else:
+                    job.future.set_result(outcome)
+
+    def _write(self, call: TimedCall, runs: Sequence[Callable[[Connection], Any]]) -> list[Any]:
+        """Run work in one transaction, each piece in its own savepoint; returns results and failures."""
+        try:
+            return self._checked(partial(self._write_all, call, runs))
+        except StorageUnavailableError as error:
+            return [_Failure(error)] * len(runs)
+
+    def _write_all(self, call: TimedCall, runs: Sequence[Callable[[Connection], Any]]) -> list[Any]:
+        with self._lock:
+            connection, receipt = self._begin(call)
+            try:
+                with call.using(connection):
+                    outcomes = [self._one(connection, run, alone=len(runs) == 1) for run in runs]
+                    if not all(isinstance(one, _Failure) for one in outcomes):
+                        self._commit(connection, receipt)
+            finally:
+                give_back(connection)
+        return outcomes
+
+    def _one(self, connection: Connection, run: Callable[[Connection], Any], *, alone: bool) -> Any:
+        """Run a piece of work and undo it if it fails. Raises what leaves no transaction to go on with."""
+        execute = connection.exec_driver_sql
+        if not alone:
+            execute("SAVEPOINT job")
+        try:
+            outcome = run(connection)
+        except Exception as error:
+            if connection.invalidated or getattr(error, "connection_invalidated", False):
+                raise
+            if not alone:
+                execute("ROLLBACK TO SAVEPOINT job")
+            outcome = _Failure(raised_by(error) if isinstance(error, SQLAlchemyError) else error)
+        if not alone:
+            execute("RELEASE SAVEPOINT job")
+        return outcome
+
+    def _commit(self, connection: Connection, receipt: Any) -> None:
+        try:
+            connection.commit()
+        except DBAPIError as error:
+            if not error.connection_invalidated:
+                raise
+            if not self._was_committed(receipt):
+                raise
+
+    def _was_committed(self, receipt: Any) -> bool:
+        """Find out whether a commit took place whose answer was lost. Raises StorageDoubtError if that is not known."""
+        until = time.monotonic() + _DOUBT
+        while time.monotonic() < until and not self._closed:
+            with contextlib.suppress(SQLAlchemyError, OSError), self._engine.connect() as connection:
+                found = connection.execute(STATUS, {"transaction": receipt.transaction}).one()
+                if found.server != receipt.server:
+                    # Perhaps another server, on which the number is another transaction's.
+                    break
+                if found.status in {"committed", "aborted"}:
+                    return bool(found.status == "committed")
+                if found.status is None:
+                    break
+            time.sleep(_PAUSE)
+        raise StorageDoubtError
+
+
+def _run_in(job: _QueuedWork, connection: Connection) -> Any:
+    return job.context.run(job.work, connection)
+
+
+def _run(work: Work[T], connection: Connection) -> T:
+    return work(connection)

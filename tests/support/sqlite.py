@@ -1,0 +1,19 @@
+"""What tests look at inside a database in a file."""
+
+from typing import Any
+
+from sqlalchemy import Engine
+
+from app.store import Database, SqliteDatabase
+
+
+def sqlite_writer(db: Database) -> Any:
+    """Return the driver's connection that writes."""
+    assert isinstance(db, SqliteDatabase)
+    return db._connection.connection.dbapi_connection
+
+
+def sqlite_readers(db: Database) -> Engine:
+    """Return the engine of the connections that read."""
+    assert isinstance(db, SqliteDatabase)
+    return db._readers
