@@ -237,6 +237,7 @@ def _id(prefix: str) -> WithJsonSchema:
 
 WalletId = Annotated[str, _id("wal")]
 PolicyId = Annotated[str, _id("pol")]
+BudgetId = Annotated[str, _id("bud")]
 TransactionId = Annotated[str, _id("tx")]
 EscrowId = Annotated[str, _id("escrow")]
 ApprovalId = Annotated[str, _id("apr")]
@@ -248,9 +249,9 @@ KeyId = Annotated[str, _id("key")]
 
 
 def at_least_one_change(schema: dict[str, Any]) -> None:
-    """Require at least one change in a body's schema, and forbid `null`: absent fields keep their values."""
+    """Require at least one change in a body's schema, and forbid `null`, except for leaving a budget."""
     for name, field in schema["properties"].items():
-        if name != "idempotencyKey":
+        if name not in {"idempotencyKey", "budgetId"}:
             kept, _null = field.pop("anyOf")
             field.update(kept)
     schema["if"] = {"required": ["idempotencyKey"]}

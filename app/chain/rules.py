@@ -45,6 +45,9 @@ RULES = (
 )
 """Rule names; a name's position is its code. The program judges in this order, `require_co_sign` after all others."""
 
+BUDGET_RULES = RULES[10:]
+"""Those of the budget that a wallet shares; the others are its policy's."""
+
 RULE_ERRORS = (
     "OrgPaused",
     "WalletFrozen",

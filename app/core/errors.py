@@ -159,8 +159,10 @@ class PolicyViolationError(ApiError):
         }
         if approval_id is not None:
             fields["approval_id"] = approval_id
+        # The rules of a budget, which wallets share, are named after it.
+        whose = "budget" if violation["rule"].startswith("budget_") else "policy"
         message = (
-            f"The policy's rule {violation['rule']} refuses this payment: "
+            f"The {whose}'s rule {violation['rule']} refuses this payment: "
             f"limit {violation['limit']}, attempted {violation['attempted']}."
         )
         super().__init__("policy_violation", message if remedy is None else f"{message} {remedy}", fields=fields)

@@ -14,6 +14,7 @@ SIZE = 16
 """Bytes behind an identifier."""
 WALLET_PREFIX = "wal_"
 POLICY_PREFIX = "pol_"
+BUDGET_PREFIX = "bud_"
 TRANSACTION_PREFIX = "tx_"
 EVENT_PREFIX = "evt_"
 ESCROW_PREFIX = "escrow_"
@@ -50,6 +51,16 @@ def policy_key(identifier: str) -> bytes:
     if identifier in _PRESET_IDS:
         return _PRESET_IDS[identifier]
     return _decode(POLICY_PREFIX, identifier)
+
+
+def budget_id(key: bytes) -> str:
+    """Return the id of the budget with this 16-byte key."""
+    return _encode(BUDGET_PREFIX, key)
+
+
+def budget_key(identifier: str) -> bytes:
+    """Return the 16-byte key of a budget id. Raises ValueError for a malformed one."""
+    return _decode(BUDGET_PREFIX, identifier)
 
 
 def approval_id(reference: bytes) -> str:
@@ -91,8 +102,8 @@ def derived_id(prefix: str, *parts: str) -> str:
     return _encode(prefix, hashlib.sha256("\0".join(parts).encode()).digest()[:SIZE])
 
 
-def new_policy_key() -> bytes:
-    """Return a random 16-byte key for a policy."""
+def new_key() -> bytes:
+    """Return a random 16-byte key for a policy or a budget."""
     return secrets.token_bytes(SIZE)
 
 

@@ -9,6 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from app.access.auth import ADMINS, READERS
+from app.api.versions import Precondition
 from app.chain.errors import ChainUnavailable, RpcError
 from app.chain.rules import CATEGORIES
 from app.core.actors import Actor
@@ -36,7 +37,6 @@ from app.policies.changes import ChangeRequest
 from app.policies.details import DETAILS
 from app.policies.models import ClonePolicy, CreatePolicy, Policy, PreviewPolicy, UpdatePolicy
 from app.policies.preview import preview
-from app.policies.terms import Precondition
 from app.projection.differences import Shown
 from app.store.policies import attached_wallets, policy_audit_log
 from app.store.wallets import labels

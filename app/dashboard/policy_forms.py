@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.api.forms import Fields, InvalidFormError, validated
+from app.api.versions import entity_tag
 from app.core.errors import RequestError
 from app.core.hosts import ANY_HOST
 from app.core.timestamps import iso_ms
 from app.dashboard.pages import View, messages_of
 from app.dashboard.policy_words import MONEY
 from app.policies.models import CreatePolicy, Policy, UpdatePolicy
-from app.policies.terms import NO_TERMS, apply_changes, entity_tag
+from app.policies.terms import NO_TERMS, apply_changes
 from app.projection.differences import Shown, difference
 from app.projection.differences import shown as shown_rules
 from app.store.policies import AuditRecord

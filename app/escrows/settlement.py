@@ -26,6 +26,7 @@ from app.payments.token_accounts import count_opening, must_open
 from app.store.attempts import Attempt
 from app.store.escrows import DISPUTED, LOCKED, OPEN, PENDING, EscrowRecord, remember_dispute, remember_output
 from app.submission.changes import resumed
+from app.submission.charged import with_budget
 from app.submission.context import Service
 from app.submission.idempotency import Claim
 from app.submission.locks import LockScope
@@ -141,7 +142,7 @@ async def complete(  # noqa: PLR0917
         # It does not matter to the program who brings a signature, so it is not asked to check that.
         key = party.key(service) if proof.signature is None else None
         completion = service.instructions(escrow.org).complete_escrow(
-            _accounts(escrow),
+            await _settled(service, escrow),
             payer=service.signers.fee_payer_address,
             kind=proof.kind,
             output_hash=proof.output_hash,
@@ -247,7 +248,7 @@ async def resolve(
 
     async def plan(escrow: EscrowRecord) -> Plan:
         instruction = service.instructions(escrow.org).resolve_dispute(
-            _accounts(escrow),
+            await _settled(service, escrow),
             payer=service.signers.fee_payer_address,
             arbiter=arbiter.pubkey(),
             released=released,
@@ -300,6 +301,11 @@ def _accounts(found: EscrowRecord) -> OpenEscrow:
         Pubkey.from_string(found.receiver),
         Pubkey.from_string(found.payer),
     )
+
+
+async def _settled(service: Service, found: EscrowRecord) -> OpenEscrow:
+    """Return the accounts with which an escrow is settled."""
+    return await with_budget(service, _accounts(found))
 
 
 def _plan(

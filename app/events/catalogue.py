@@ -27,6 +27,7 @@ class EventKind:
 
 _SENT = ("wallet_id", "tx_id", "tx_signature", "amount")
 _ESCROW = ("escrow_id", "from_wallet", "to_wallet", "tx_signature", "on_chain_slot")
+_LIMITS = ("max_per_day", "max_per_month", "velocity_cap")
 _COMPARED = ("subject", "address", "on_chain_slot")
 _COMPARED_DIFFERENT = (*_COMPARED, "differences")
 _COMPARED_IDS = ("wallet_id", "escrow_id")
@@ -80,6 +81,23 @@ _KINDS = (
         "policy.expired",
         "A policy expired, and this wallet under it was frozen.",
         ("wallet_id", "policy_id"),
+    ),
+    EventKind(
+        "budget.created",
+        "A budget was created, which wallets can share.",
+        ("budget_id", "version", *_LIMITS),
+    ),
+    EventKind(
+        "budget.updated",
+        "A budget was changed. It has these limits now; null is none.",
+        ("budget_id", "version", *_LIMITS),
+        ("name",),
+    ),
+    EventKind("budget.deleted", "A budget was deleted.", ("budget_id",)),
+    EventKind(
+        "wallet.budget_set",
+        "A wallet was put into a budget, moved to another one, or taken out: then `budget_id` is null.",
+        ("wallet_id", "budget_id", "previous_budget_id"),
     ),
     EventKind(
         "escrow.created",

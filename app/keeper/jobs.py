@@ -15,6 +15,7 @@ from app.core.signers import Signer
 from app.store.escrows import SETTLED, DueEscrow
 from app.store.expiries import ExpiredWallet
 from app.store.topups import LowWallet
+from app.submission.charged import with_budget
 from app.submission.context import Service
 
 #: Where a token account holds its amount, in the SPL token program and in Token-2022.
@@ -87,6 +88,6 @@ def refund(service: Service, escrow: DueEscrow) -> Job:
         account, instructions = OpenEscrow(*addresses), service.instructions(escrow.org)
         if escrow.status == SETTLED:
             return instructions.collect_escrow(account, payer=service.signers.fee_payer_address)
-        return instructions.refund_escrow(account)
+        return instructions.refund_escrow(await with_budget(service, account))
 
     return Job(("refund", escrow.address, escrow.status), build)

@@ -44,6 +44,7 @@ async def simulate(service: Service, principal: Principal, body: SimulatePayment
         co_signed=co_signed,
         allowlist=optional(Pubkey.from_string, paying.policy.allowlist),
         recipient_account=service.addresses.recipient(org, payee.owner),
+        budget=optional(Pubkey.from_string, paying.budget),
     )
     raw = unsigned([check], payer=service.signers.fee_payer_address)
     simulated = await service.chain.simulate(raw, replace_blockhash=True)

@@ -15,12 +15,13 @@ from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
 from app.access.keyring import Principal
+from app.api.versions import Precondition
 from app.core.errors import BusinessError, UnavailableError
 from app.policies import service as policies
 from app.policies.allowlists import WRITE, Step, draft, is_written, steps, store_texts
 from app.policies.details import DETAILS, describe
 from app.policies.models import Policy, UpdatePolicy
-from app.policies.terms import Precondition, Terms, apply_changes, concurrent_change, terms_of, with_recipients
+from app.policies.terms import Terms, apply_changes, concurrent_change, terms_of, with_recipients
 from app.store.attempts import Attempt
 from app.store.audit import NewLogEntry
 from app.store.policies import (
@@ -79,6 +80,10 @@ class ChangeRequest:
         """Return the policy. Raises ``policy_not_found``."""
         return await policies.find(self.service, self.principal.org, self.policy_id)
 
+    def check(self, found: PolicyRecord) -> None:
+        """Raise ``version_conflict`` unless the policy is in a version that the request accepts."""
+        self.precondition.check(found.version, found.name, found.x402_hosts)
+
     async def find_changeable(self) -> PolicyRecord:
         """Return the policy. Raises ``policy_not_found``, and ``policy_immutable`` for a preset."""
         found = await self.find()
@@ -107,7 +112,7 @@ async def _change(request: ChangeRequest, body: UpdatePolicy) -> None:
     if landed is None and body.model_fields_set - _OFF_CHAIN:
         landed = await _send_current(request, lambda before: _update(request, before, body))
     elif landed is None:
-        request.precondition.check(await request.find())
+        request.check(await request.find())
     if body.model_fields_set.intersection(DETAILS):
         await describe(request.service, request.principal, request.claim, await request.find(), body, landed)
 
@@ -148,7 +153,7 @@ async def _send_current(request: ChangeRequest, send: Callable[[PolicyRecord], A
     for _ in range(_TRIES):
         await request.service.catch_up()
         before = await request.find()
-        request.precondition.check(before)
+        request.check(before)
         try:
             return await send(before)
         except _OutdatedError:

@@ -1,12 +1,11 @@
 """Policies: the eight rules as clients write and read them."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import ConfigDict, Field
 
 from app.api.fields import (
     Answer,
-    Body,
     Category,
     IdempotencyKey,
     Limit,
@@ -21,6 +20,7 @@ from app.api.fields import (
     WalletId,
 )
 from app.api.hosts import Host
+from app.api.partial_body import PartialBody
 from app.core.actors import Actor
 
 #: Hosts that paid requests may go to.
@@ -31,8 +31,8 @@ MAX_RECIPIENTS = 1_000
 MAX_OPEN_ESCROWS = 64
 
 
-class RuleFields(Body):
-    """The rules; ``model_fields_set`` tells which are in the body, so that `null` differs from absence."""
+class RuleFields(PartialBody):
+    """The rules."""
 
     max_per_tx: Limit | None = None
     max_per_day: Limit | None = None
@@ -43,11 +43,6 @@ class RuleFields(Body):
     require_co_sign: Limit | None = None
     expiry: Timestamp | None = None
     max_open_escrows: Annotated[int, Field(ge=0, le=MAX_OPEN_ESCROWS)] | None = None
-
-    @model_serializer(mode="wrap")
-    def _as_sent(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Under one idempotency key, bodies are equal if they set the same fields, not if their defaults agree.
-        return {name: value for name, value in serialize(self).items() if name in self.model_fields_set}
 
 
 class CreatePolicy(RuleFields):

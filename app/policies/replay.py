@@ -29,7 +29,7 @@ from app.chain.escrow_instructions import OpenEscrow
 from app.chain.instructions import MAX_UNITS, Instructions, compute_unit_limit
 from app.chain.logs import policy_violation
 from app.chain.records import RawAccount
-from app.chain.rules import CATEGORIES, Rules
+from app.chain.rules import BUDGET_RULES, CATEGORIES, Rules
 from app.core.identifiers import new_reference
 from app.policies.allowlists import writes
 from app.policies.terms import Terms
@@ -149,10 +149,12 @@ class PolicyReplay:
         return new
 
     def _stays_refused(self, payment: PastPayment) -> bool:
-        """Whether a rule about recipients refused the payment, and the change leaves that rule as it is."""
+        """Whether a budget refused the payment, or a rule about recipients that the change leaves as it is."""
         if payment.status != "blocked" or payment.violation is None:
             return False
         rule, attempted = payment.violation["rule"], payment.violation["attempted"]
+        if rule in BUDGET_RULES:
+            return True
         if rule == "blocked_categories":
             return attempted in CATEGORIES and self._is_still_blocked(CATEGORIES.index(attempted))
         return bool(rule == "allowed_recipients" and self._same_list)

@@ -1,15 +1,11 @@
 """Policies: the rules that the program enforces on wallets."""
 
-import json
-from functools import wraps
-
-from starlette.requests import Request
-from starlette.responses import Response
 from starlette.routing import Route
 
 from app.access.auth import ADMINS, OPERATORS, READERS, READERS_AND_AGENT
 from app.api.fields import EmptyBody
-from app.api.operation import Call, Endpoint, operation
+from app.api.operation import Call, operation
+from app.api.versions import Precondition, tagged
 from app.policies import audit, changes
 from app.policies import service as policies
 from app.policies.changes import ChangeRequest
@@ -24,25 +20,9 @@ from app.policies.models import (
     UpdatePolicy,
 )
 from app.policies.preview import preview
-from app.policies.terms import Precondition, entity_tag
 
 _WRITING = ("invalid_amount", "invalid_recipient", "transaction_failed")
 _CHANGING = ("policy_not_found", "policy_immutable", "version_conflict", "transaction_failed")
-
-
-def _tagged(endpoint: Endpoint) -> Endpoint:
-    """Add the `ETag` of the answered policy to the endpoint's response."""
-
-    @wraps(endpoint)
-    async def answer(request: Request) -> Response:
-        response = await endpoint(request)
-        policy = json.loads(bytes(response.body))
-        # A transaction that waits for a signature has no version yet.
-        if "version" in policy:
-            response.headers["etag"] = f'"{entity_tag(policy["version"], policy["name"], policy["x402_hosts"])}"'
-        return response
-
-    return answer
 
 
 def _change_request(call: Call) -> ChangeRequest:
@@ -50,7 +30,7 @@ def _change_request(call: Call) -> ChangeRequest:
     return ChangeRequest(call.service, call.principal, call.claim, call.path("policy_id"), precondition)
 
 
-@_tagged
+@tagged
 @operation(
     tag="policies",
     roles=ADMINS,
@@ -75,7 +55,7 @@ async def list_policies(call: Call) -> PolicyList:
     return await policies.list_all(call.service, call.principal)
 
 
-@_tagged
+@tagged
 @operation(
     tag="policies",
     roles=READERS_AND_AGENT,
@@ -92,7 +72,7 @@ async def get_policy(call: Call) -> Policy:
     return await policies.get(call.service, call.principal, call.path("policy_id"))
 
 
-@_tagged
+@tagged
 @operation(
     tag="policies",
     roles=ADMINS,
@@ -114,7 +94,7 @@ async def update_policy(call: Call, body: UpdatePolicy) -> Policy:
     return await changes.update(_change_request(call), body)
 
 
-@_tagged
+@tagged
 @operation(
     tag="policies",
     roles=ADMINS,
@@ -134,7 +114,7 @@ async def delete_policy(call: Call, _body: EmptyBody) -> Policy:
     return await changes.delete(_change_request(call))
 
 
-@_tagged
+@tagged
 @operation(
     tag="policies",
     roles=ADMINS,

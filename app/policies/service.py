@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from app.access.keyring import Principal
 from app.core.errors import ApiError, AuthenticationError, NotFoundError, RequestError
-from app.core.identifiers import new_policy_key, policy_id, policy_key
+from app.core.identifiers import new_key, policy_id, policy_key
 from app.core.money import format_usdc
 from app.core.timestamps import iso_ms
 from app.policies.allowlists import Step, draft, is_written, steps, store_texts
@@ -78,7 +78,7 @@ async def create(
     shown. A repeated request continues where the first one stopped.
     """
     org = principal.org
-    identifier = (claim.attempt.policy_id if claim.attempt else None) or policy_id(new_policy_key())
+    identifier = (claim.attempt.policy_id if claim.attempt else None) or policy_id(new_key())
     begun = claim.attempt is not None
     if await resumed(service, claim) is not None:
         made = await service.db.read(lambda conn: policy(conn, org, identifier))

@@ -1,13 +1,12 @@
 """What a policy demands: its rules and its allowlist, and how a request changes them."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from solders.pubkey import Pubkey
 
 from app.chain.rules import Rules, category_bits
-from app.core.errors import ConflictError, RequestError
+from app.core.errors import ConflictError
 from app.policies.models import RuleFields
 from app.recipients.service import allowlist_entry
 from app.store.policies import PolicyRecord, domains_of, put_allowlist
@@ -17,7 +16,6 @@ _PLAIN = (
     *("max_per_tx", "max_per_day", "max_per_month", "velocity_cap", "require_co_sign", "expiry"),
     "max_open_escrows",
 )
-_NAME_DIGITS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,35 +67,6 @@ async def apply_changes(service: Service, org: str, before: Terms, body: RuleFie
         entries = dict(sorted((await _entries(service, org, body.allowed_recipients)).items()))
         rules = replace(rules, restricted=bool(entries))
     return Terms(rules, entries)
-
-
-def entity_tag(version: int, name: str, hosts: Sequence[str] | None) -> str:
-    """Return a policy's entity tag: its version, and a digest of what the version does not cover: name and hosts."""
-    details = "\n".join([name, *(() if hosts is None else ("", *hosts))])
-    return f"{version}-{hashlib.sha256(details.encode()).hexdigest()[:_NAME_DIGITS]}"
-
-
-@dataclass(frozen=True, slots=True)
-class Precondition:
-    """The entity tags that the header If-Match accepts; None accepts any."""
-
-    tags: Sequence[str] | None
-
-    @classmethod
-    def of(cls, header: str | None) -> "Precondition":
-        """Parse the header: `*`, or quoted tags, each of which may be only the version. Raises ``invalid_request``."""
-        if header is None or header.strip() == "*":
-            return cls(None)
-        tags = [one.strip() for one in header.split(",")]
-        if not all(len(one) > 2 and one[0] == one[-1] == '"' and '"' not in one[1:-1] for one in tags):
-            raise RequestError("invalid_request", 'If-Match: must be the ETag of a response, such as "3-5d41402a".')
-        return cls([one[1:-1] for one in tags])
-
-    def check(self, policy: PolicyRecord) -> None:
-        """Raise ``version_conflict`` unless the policy matches."""
-        accepted = {str(policy.version), entity_tag(policy.version, policy.name, policy.x402_hosts)}
-        if self.tags is not None and accepted.isdisjoint(self.tags):
-            raise ConflictError("version_conflict", fields={"version": policy.version})
 
 
 def concurrent_change() -> ConflictError:

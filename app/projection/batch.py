@@ -14,7 +14,7 @@ from app.core.timestamps import iso_ms
 from app.core.transaction_types import ESCROW_LOCK, FUNDING, PAYMENT, WITHDRAWAL
 from app.store.columns import upsert, upsert_all
 from app.store.feed import feed_row
-from app.store.read_tables import escrows, feed, policies, projection, reserves, transactions, wallets
+from app.store.read_tables import budgets, escrows, feed, policies, projection, reserves, transactions, wallets
 from app.store.state_tables import attempts
 from indexer import StoredEvent
 
@@ -34,6 +34,7 @@ _NO_ADDRESS = "11111111111111111111111111111111"
 """The program's way to write that there is no address: 32 zero bytes."""
 
 _POLICY_ID = select(policies.c.policy_id).where(policies.c.address == bindparam("key"))
+_BUDGET_ID = select(budgets.c.budget_id).where(budgets.c.address == bindparam("key"))
 _CONFIRM = (
     update(attempts)
     .where(attempts.c.tx_id == bindparam("attempt"), attempts.c.status != "confirmed")
@@ -176,6 +177,11 @@ class Batch:
         if address not in self._policy_ids:
             self._policy_ids[address] = self.connection.scalar(_POLICY_ID, {"key": address})
         return self._policy_ids[address]
+
+    def budget_id(self, address: str) -> str | None:
+        """Return the id of the budget at this address."""
+        found: str | None = self.connection.scalar(_BUDGET_ID, {"key": address})
+        return found
 
     def put(self, table: Table, values: Values, *, keys: Sequence[str], replace: bool = True) -> None:
         """Write a row of a rarely changed table at once."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from app.chain.rules import Rules, category_names
+from app.chain.rules import BudgetLimits, Rules, category_names
 from app.core.money import format_usdc
 from app.core.timestamps import iso
 
@@ -22,6 +22,15 @@ def shown(rules: Rules, allowed_recipients: Sequence[str]) -> Shown:
         "require_co_sign": _money(rules.require_co_sign),
         "max_open_escrows": rules.max_open_escrows,
         "expiry": None if rules.expiry is None else iso(rules.expiry),
+    }
+
+
+def shown_limits(limits: BudgetLimits) -> Shown:
+    """Return a budget's limits as the API shows them."""
+    return {
+        "max_per_day": _money(limits.max_per_day),
+        "max_per_month": _money(limits.max_per_month),
+        "velocity_cap": limits.velocity_cap,
     }
 
 

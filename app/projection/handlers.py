@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from app.projection import escrows, organisations, policies, transfers, wallets
+from app.projection import budgets, escrows, organisations, policies, transfers, wallets
 from app.projection.batch import Batch
 from indexer import StoredEvent
 
@@ -25,6 +25,10 @@ HANDLERS: dict[str, Handler] = {
     "PolicyCreated": policies.created,
     "PolicyUpdated": policies.updated,
     "PolicyClosed": policies.closed,
+    "BudgetCreated": budgets.created,
+    "BudgetUpdated": budgets.updated,
+    "BudgetClosed": budgets.closed,
+    "WalletBudgetSet": wallets.budget_set,
     "WalletCreated": wallets.created,
     "WalletUpdated": wallets.updated,
     "WalletFrozen": wallets.frozen,

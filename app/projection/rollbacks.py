@@ -12,6 +12,7 @@ from app.store.columns import upsert
 from app.store.escrows import reset_escrows
 from app.store.read_tables import (
     approvals,
+    budgets,
     escrows,
     feed,
     policies,
@@ -30,11 +31,11 @@ ROLLED_BACK = "TransactionReverted"
 CURSOR = "org:"
 _ROLLBACKS = "reverts"
 """Name of the position of the last row that reported a rolled back transaction and was applied."""
-_READ_MODELS = (approvals, policies, recipients, reserves, transactions, wallets)
+_READ_MODELS = (approvals, budgets, policies, recipients, reserves, transactions, wallets)
 _OF_VAULTS = frozenset(
     {
         *("PaymentExecuted", "PaymentApproved", "ApprovalClosed", "EscrowCreated", "EscrowDisputed", "EscrowSettled"),
-        *("WalletFrozen", "WalletUnfrozen", "WalletUpdated", "WalletClosed"),
+        *("WalletFrozen", "WalletUnfrozen", "WalletUpdated", "WalletClosed", "WalletBudgetSet"),
     }
 )
 """Events that change nothing but their vaults, with their transactions, approvals and escrows."""

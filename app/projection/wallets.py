@@ -27,6 +27,7 @@ def created(batch: Batch, row: StoredEvent) -> None:
             "vault": data["vault"],
             "tokens": data["vault_tokens"],
             "policy": data["policy"],
+            "budget": None,
             "agent_hash": data["agent_hash"],
             "session_authority": address_or_none(data["session_authority"]),
             "session_expires_at": data["session_expires_at"],
@@ -36,6 +37,7 @@ def created(batch: Batch, row: StoredEvent) -> None:
             "balance_slot": 0,
             "balance_sequence": 0,
             "config_sequence": data["sequence"],
+            "budget_sequence": data["sequence"],
             "frozen_sequence": data["sequence"],
             "funded": False,
             "sequence": data["sequence"],
@@ -62,6 +64,22 @@ def updated(batch: Batch, row: StoredEvent) -> None:
     change(batch, row, "config_sequence", values)
 
 
+def budget_set(batch: Batch, row: StoredEvent) -> None:
+    """Set the budget that the wallet shares, and report it."""
+    budget, previous = (address_or_none(row.data[name]) for name in ("budget", "previous"))
+    wallet = change(batch, row, "budget_sequence", {"budget": budget})
+    ids = {address: batch.budget_id(address) for address in (budget, previous) if address is not None}
+    for address, known in ids.items():
+        if known is None:
+            batch.note_orphan(address)
+    if wallet is None or None in ids.values():
+        return
+    identifier, now = wallet["wallet_id"], None if budget is None else ids[budget]
+    what = "left its budget" if now is None else f"is in the budget {now}"
+    fields = {"budget_id": now, "previous_budget_id": None if previous is None else ids[previous]}
+    _report(batch, row, "wallet.budget_set", identifier, f"Wallet {identifier} {what}", fields)
+
+
 def frozen(batch: Batch, row: StoredEvent) -> None:
     """Mark the wallet as frozen, manually or because its policy expired, and report it."""
     wallet = change(batch, row, "frozen_sequence", {"frozen": row.data["reason"]})
@@ -85,8 +103,8 @@ def unfrozen(batch: Batch, row: StoredEvent) -> None:
 
 
 def closed(batch: Batch, row: StoredEvent) -> None:
-    """Mark the wallet as archived, which is final."""
-    change(batch, row, None, {"archived": True})
+    """Mark the wallet as archived, which is final; it has left its budget."""
+    change(batch, row, None, {"archived": True, "budget": None, "budget_sequence": row.data["sequence"]})
 
 
 def approved(batch: Batch, row: StoredEvent) -> None:

@@ -69,7 +69,7 @@ def on_the_chain(subject: Subject, found: Mapping[str, RawAccount | None], codec
             if account is not None and account.name == "Vault":
                 data = account.data
                 facts |= {"frozen": bool(data["frozen"]), "policy": str(data["policy"])}
-                facts |= {"session_authority": address_or_none(str(data["session_authority"]))}
+                facts |= {name: address_or_none(str(data[name])) for name in ("budget", "session_authority")}
                 facts |= {"open_escrows": int(data["open_escrows"])}
         case "escrow":
             facts = {"open": account is not None}
@@ -98,7 +98,8 @@ def in_the_read_models(model: Model | None) -> Facts:
             }
             if not model.archived:
                 facts |= {"frozen": bool(model.frozen), "policy": model.policy}
-                facts |= {"session_authority": model.session_authority, "open_escrows": model.open_escrows}
+                facts |= {"budget": model.budget, "session_authority": model.session_authority}
+                facts |= {"open_escrows": model.open_escrows}
             return facts
         case EscrowModel():
             if model.status not in OPEN and not model.owes:

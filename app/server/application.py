@@ -23,6 +23,7 @@ from app.api.metrics import Metrics
 from app.api.openapi import document
 from app.approvals import routes as approvals
 from app.audit import routes as audit
+from app.budgets import routes as budgets
 from app.chain.errors import ChainUnavailable, RpcError
 from app.core.errors import ApiError, RequestError, StorageUnavailableError, UnavailableError, is_storage_error
 from app.core.hosts import AllowedHosts
@@ -64,6 +65,7 @@ operations: list[Route] = [
     *approvals.routes,
     *wallets.routes,
     *topups.routes,
+    *budgets.routes,
     *policies.routes,
     # Before the transactions: `/v1/transactions/exports` is not a transaction's id.
     *exports.routes,

@@ -19,6 +19,7 @@ from app.alerts.watcher import Watcher
 from app.api.metrics import Metrics
 from app.approvals import service as approvals
 from app.audit.publisher import HeadPublisher
+from app.budgets import changes as budget_changes
 from app.chain.addresses import Addresses
 from app.chain.client import ChainClient
 from app.chain.clock import ChainClock
@@ -84,6 +85,7 @@ PLAN_TYPES: Mapping[str, PlanType] = {
         *pausing.PLAN_TYPES,
         *roles.PLAN_TYPES,
         *recipients.PLAN_TYPES,
+        *budget_changes.PLAN_TYPES,
         *policies.PLAN_TYPES,
         *policy_changes.PLAN_TYPES,
         *wallets.PLAN_TYPES,

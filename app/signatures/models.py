@@ -6,6 +6,7 @@ from pydantic import Field, RootModel
 
 from app.api.fields import Answer, Body, IdempotencyKey, TransactionId
 from app.api.signing import AwaitingSignature
+from app.budgets.models import Budget
 from app.organisations.models import Organization, PausedOrganisation
 from app.policies.models import Policy
 from app.recipients.models import RegisteredRecipient
@@ -36,6 +37,8 @@ class WithdrawnTransaction(Answer):
 
 
 class ChangeMade(
-    RootModel[Policy | WalletDetail | RegisteredRecipient | Organization | PausedOrganisation | WithdrawnTransaction]
+    RootModel[
+        Policy | Budget | WalletDetail | RegisteredRecipient | Organization | PausedOrganisation | WithdrawnTransaction
+    ]
 ):
     """What the change itself answers."""

@@ -13,6 +13,10 @@ from sqlalchemy import Connection
 
 from app.access.keyring import Principal
 from app.api.signing import shown_unsigned
+from app.budgets import changes as budget_changes
+from app.budgets import service as budgets
+from app.budgets.changes import CLOSE
+from app.budgets.changes import deleted as deleted_budget
 from app.chain.errors import BlockhashNotFound
 from app.chain.nonces import NonceAccount, advance
 from app.core.errors import ApiError, BusinessError, ConflictError, NotFoundError, RequestError, UnavailableError
@@ -55,9 +59,11 @@ _NOT_SIGNED, _VOID = "unsigned_transaction_not_found", "unsigned_transaction_voi
 _OVERTAKEN = frozenset(
     {
         *("VersionMismatch", "SequenceMismatch", "WrongAllowlist", "AllowlistGap", "AllowlistSealed"),
-        *("AllowlistNotSealed", "AllowlistMismatch", "WrongPolicy"),
+        *("AllowlistNotSealed", "AllowlistMismatch", "WrongPolicy", "WrongBudget", "BudgetRequired"),
     }
 )
+#: Types of attempts whose `recipient` is the budget that they create or change.
+_OF_BUDGETS = frozenset(kind.name for kind in budget_changes.PLAN_TYPES)
 
 
 async def list_all(service: Service, principal: Principal) -> UnsignedTransactions:
@@ -98,8 +104,9 @@ def _changing(service: Service, attempt: Attempt) -> AbstractAsyncContextManager
     """Keep other changes of what an attempt changes waiting."""
     if attempt.wallet_id is not None:
         return service.locks.hold(LockScope.WALLET_STATE, attempt.wallet_id)
-    if attempt.policy_id is not None:
-        return service.locks.hold(LockScope.POLICY, f"{attempt.org}/{attempt.policy_id}")
+    about = attempt.policy_id or (attempt.recipient if attempt.type in _OF_BUDGETS else None)
+    if about is not None:
+        return service.locks.hold(LockScope.POLICY, f"{attempt.org}/{about}")
     if attempt.recipient_address is not None:
         return service.locks.hold(LockScope.RECIPIENTS, attempt.org)
     return service.locks.hold(LockScope.ORG_STATE, attempt.org)
@@ -210,6 +217,10 @@ async def _answer(service: Service, principal: Principal, attempt: Attempt) -> B
     if attempt.type == "close_policy":
         identifier, closing = str(attempt.policy_id), str(attempt.signature)
         return await service.db.read(lambda conn: deleted_policy(conn, org, identifier, closing))
+    if attempt.type == CLOSE:
+        return await deleted_budget(service, org, str(attempt.recipient))
+    if attempt.type in _OF_BUDGETS:
+        return await budgets.get(service, principal, str(attempt.recipient))
     if attempt.policy_id is not None:
         return await policies.get(service, principal, attempt.policy_id)
     if attempt.wallet_id is not None:

@@ -9,9 +9,9 @@ from solders.pubkey import Pubkey
 from solders.token.state import TokenAccount
 
 from app.chain.instructions import UNLIMITED
-from app.chain.rules import CATEGORIES, Rules
+from app.chain.rules import CATEGORIES, BudgetLimits, Rules
 from app.core.money import format_usdc
-from app.projection.differences import shown
+from app.projection.differences import shown, shown_limits
 from idl.codec import Call, Codec, CodecError
 
 _FROZEN = ("no", "by hand", "because its policy expired")
@@ -20,6 +20,10 @@ _TITLES: Mapping[str, str] = {
     "create_policy": "Create a policy",
     "update_policy": "Change a policy",
     "close_policy": "Delete a policy",
+    "create_budget": "Create a budget",
+    "update_budget": "Change a budget",
+    "close_budget": "Delete a budget",
+    "set_wallet_budget": "Put a wallet into a budget, or take it out",
     "write_allowlist": "Write a policy's next allowlist",
     "close_allowlist": "Discard a policy's next allowlist",
     "freeze_wallet": "Freeze or unfreeze a wallet",
@@ -226,10 +230,48 @@ def _withdraw_reserve(call: Call, known: Known, _written: list[bytes]) -> Iterat
     yield f"to the token account: {place}, owned by {owner or 'unknown'}"
 
 
+def _limits(account: dict[str, Any] | None) -> dict[str, str]:
+    limits = {} if account is None else shown_limits(BudgetLimits.from_account(account))
+    return {name: _value(value) for name, value in limits.items()}
+
+
+def _create_budget(call: Call, _known: Known, _written: list[bytes]) -> Iterator[str]:
+    yield f"budget: {call.accounts['budget']} (new)"
+    limits = shown_limits(BudgetLimits(**call.args["limits"]))
+    yield from (f"{name}: {_value(value)}" for name, value in limits.items())
+
+
+def _update_budget(call: Call, known: Known, _written: list[bytes]) -> Iterator[str]:
+    account = known.read(call.accounts["budget"], "Budget")
+    old = _limits(account)
+    yield f"budget: {call.accounts['budget']}"
+    if account is not None and account["version"] != call.args["expected_version"]:
+        yield f"version: the change is for {call.args['expected_version']}, the budget is at {account['version']}"
+    for name, value in shown_limits(BudgetLimits(**call.args["limits"])).items():
+        new = _value(value)
+        yield f"{name}: {new} (unchanged)" if old.get(name) == new else _arrow(name, old.get(name), new)
+
+
+def _close_budget(call: Call, known: Known, _written: list[bytes]) -> Iterator[str]:
+    yield f"budget: {call.accounts['budget']}"
+    old = _limits(known.read(call.accounts["budget"], "Budget"))
+    yield from (_arrow(name, value, "gone") for name, value in old.items())
+
+
+def _set_wallet_budget(call: Call, _known: Known, _written: list[bytes]) -> Iterator[str]:
+    yield f"wallet: {call.accounts['vault']}"
+    # The program refuses any other budget than the wallet's own as the one that it leaves.
+    yield _arrow("budget", str(call.accounts["budget"] or "none"), str(call.accounts["new_budget"] or "none"))
+
+
 _DESCRIPTIONS: Mapping[str, Callable[[Call, Known, list[bytes]], Iterator[str]]] = {
     "create_policy": _create_policy,
     "update_policy": _update_policy,
     "close_policy": _close_policy,
+    "create_budget": _create_budget,
+    "update_budget": _update_budget,
+    "close_budget": _close_budget,
+    "set_wallet_budget": _set_wallet_budget,
     "write_allowlist": _write_allowlist,
     "close_allowlist": _close_allowlist,
     "freeze_wallet": _freeze_wallet,

@@ -19,6 +19,7 @@ SEVERITIES = {
     **dict.fromkeys(
         (
             *("transaction.pending", "transaction.completed", "wallet.created", "wallet.funded", "wallet.unfrozen"),
+            *("budget.created", "budget.updated", "budget.deleted", "wallet.budget_set"),
             *("policy.updated", "escrow.created", "escrow.completed", "escrow.released", "escrow.refunded"),
             "escrow.dispute_withdrawn",
             *("org.deposit_confirmed", "export.ready", "reconciliation.cleared", "audit.head"),

@@ -45,6 +45,7 @@ wallets = Table(
     Column("vault", String, nullable=False, unique=True),
     Column("tokens", String, nullable=False),
     Column("policy", String, nullable=False, comment="address of the attached policy"),
+    Column("budget", String, comment="address of the budget that it shares; null if it has none"),
     Column("agent_hash", String, nullable=False),
     Column("session_authority", String),
     Column("session_expires_at", BigInteger, nullable=False),
@@ -53,9 +54,10 @@ wallets = Table(
     Column("balance", U64, nullable=False),
     Column("balance_slot", BigInteger, nullable=False, comment="as of which the balance holds"),
     # Events may be applied out of order. These are the numbers of the last ones that set the balance, the policy and
-    # session, and the freeze.
+    # session, the budget, and the freeze.
     Column("balance_sequence", U64, nullable=False),
     Column("config_sequence", U64, nullable=False),
+    Column("budget_sequence", U64, nullable=False, server_default="0"),
     Column("frozen_sequence", U64, nullable=False),
     Column("funded", Boolean, nullable=False, comment="whether it ever held USDC"),
     Column("sequence", U64, nullable=False, comment="of the vault's last event"),
@@ -66,6 +68,7 @@ wallets = Table(
     Column("blocked_at", BigInteger, comment="when the last attempt was refused; else null"),
     Index("wallets_newest", "org", "created_at", "wallet_id"),
     Index("wallets_by_policy", "org", "policy"),
+    Index("wallets_by_budget", "org", "budget"),
 )
 
 policies = Table(
@@ -90,6 +93,22 @@ policies = Table(
     Column("closed", Boolean, nullable=False),
     Column("created_at", BigInteger, nullable=False),
     UniqueConstraint("org", "policy_id"),
+)
+
+budgets = Table(
+    "budgets",
+    metadata,
+    Column("address", String, primary_key=True),
+    Column("budget_id", String, nullable=False),
+    Column("org", String, nullable=False),
+    Column("key", LargeBinary, nullable=False),
+    Column("max_per_day", U64),
+    Column("max_per_month", U64),
+    Column("velocity_cap", BigInteger),
+    Column("version", U64, nullable=False, comment="number of the event that last set limits or `closed`"),
+    Column("closed", Boolean, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    UniqueConstraint("org", "budget_id"),
 )
 
 policy_versions = Table(

@@ -76,6 +76,7 @@ class WalletModel:
     frozen: int
     archived: bool
     policy: str
+    budget: str | None
     session_authority: str | None
     balance_slot: int
     sequence: int

@@ -79,6 +79,17 @@ policy_details = Table(
     UniqueConstraint("org", "policy_id"),
 )
 
+budget_details = Table(
+    "budget_details",
+    metadata,
+    Column("address", String, primary_key=True),
+    Column("budget_id", String, nullable=False),
+    Column("org", String, nullable=False),
+    Column("name", String, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    UniqueConstraint("org", "budget_id"),
+)
+
 policy_edits = Table(
     "policy_edits",
     metadata,

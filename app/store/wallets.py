@@ -26,7 +26,7 @@ from app.chain.rules import Rules
 from app.core.pages import RecordPage
 from app.store.paging import Listing, fetch_page, listing
 from app.store.policies import RULE_COLUMNS, policy_name, take_rules
-from app.store.read_tables import policies
+from app.store.read_tables import budgets, policies
 from app.store.read_tables import wallets as table
 from app.store.records import columns_of, fetch_one
 from app.store.state_tables import policy_details, wallet_tags
@@ -70,7 +70,10 @@ class WalletPolicy:
 
 @dataclass(frozen=True, slots=True)
 class WalletRecord:
-    """A wallet. `balance` is in micro-USDC; `frozen` is 0 (no), 1 (manually) or 2 (its policy expired)."""
+    """A wallet. `balance` is in micro-USDC; `frozen` is 0 (no), 1 (manually) or 2 (its policy expired).
+
+    `budget` is the address of the budget that it shares, `budget_id` its id.
+    """
 
     wallet_id: str
     org: str
@@ -80,6 +83,8 @@ class WalletRecord:
     label: str | None
     tags: tuple[str, ...]
     policy: WalletPolicy
+    budget: str | None
+    budget_id: str | None
     balance: int
     status: str
     frozen: int
@@ -215,6 +220,7 @@ WALLETS = (
         details.c.tags,
         details.c.updated_at.label("details_updated_at"),
         STATUS.label("status"),
+        budgets.c.budget_id,
         policies.c.policy_id,
         policy_details.c.name.label("policy_name"),
         policies.c.allowlist,
@@ -224,6 +230,7 @@ WALLETS = (
     .join(policies, policies.c.address == table.c.policy)
     .outerjoin(details, details.c.wallet_id == table.c.wallet_id)
     .outerjoin(policy_details, policy_details.c.address == table.c.policy)
+    .outerjoin(budgets, budgets.c.address == table.c.budget)
     .where(table.c.org == bindparam("org"))
 )
 _OWNED = select(table.c.wallet_id).where(table.c.org == bindparam("org"), table.c.wallet_id == bindparam("key"))

@@ -23,7 +23,7 @@ class LockScope(IntEnum):
     ORG_STATE = auto()
     #: An organisation's register of recipients.
     RECIPIENTS = auto()
-    #: A policy: its rules and its allowlist.
+    #: A policy: its rules and its allowlist; or a budget.
     POLICY = auto()
     #: The decision on an approval.
     APPROVAL = auto()

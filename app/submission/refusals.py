@@ -44,6 +44,10 @@ _ERRORS: Mapping[str, tuple[type[ApiError], str]] = {
     "OpenEscrows": (BusinessError, "wallet_not_empty"),
     "PolicyImmutable": (BusinessError, "policy_immutable"),
     "PolicyInUse": (BusinessError, "policy_in_use"),
+    "BudgetInUse": (BusinessError, "budget_in_use"),
+    # The wallet's budget was changed after it was read: its new one may let the payment pass.
+    "BudgetRequired": (UnavailableError, "chain_unavailable"),
+    "WrongBudget": (UnavailableError, "chain_unavailable"),
     "OperatorLimitExceeded": (BusinessError, "operator_limit_exceeded"),
     "ReceiverFrozen": (BusinessError, "wallet_frozen"),
     "ReceiverArchived": (BusinessError, "wallet_archived"),
@@ -66,6 +70,7 @@ EXPIRED = (
     "then set the wallet's `status` to `active`."
 )
 
+_BUDGET_CHANGED = "The wallet's budget was changed at the same time. Repeat the request; nothing was moved."
 _NO_ROLE = (
     "The key that the service signs with no longer has its role in the organisation. Start the service again with the "
     "new key."
@@ -79,6 +84,8 @@ _MESSAGES: Mapping[str, str] = {
     "ReceiverArchived": RECEIVER_ARCHIVED,
     "WrongOrg": "The address is a vault of another organisation.",
     "WrongVault": "The address is an account of the program, but not a vault.",
+    "BudgetRequired": _BUDGET_CHANGED,
+    "WrongBudget": _BUDGET_CHANGED,
     "EscrowDisputed": "The escrow is disputed and waits for the arbiter's decision.",
     "EscrowAmountExceeded": "The escrow holds less than the amount to release.",
 }

@@ -4,6 +4,8 @@ from solders.instruction import Instruction
 from solders.pubkey import Pubkey
 
 from app.access.keyring import Principal
+from app.api.fields import optional
+from app.budgets import service as budgets
 from app.core.errors import AuthenticationError
 from app.policies import service as policies
 from app.store.organisations import reserve
@@ -17,7 +19,7 @@ from app.wallets.models import UpdateWallet
 
 
 async def attaching_authority(service: Service, principal: Principal, claim: Claim) -> Authority | None:
-    """Return the authority if the organisation lets only it attach policies, which then takes an admin's key.
+    """Return the authority if only it may attach policies and first budgets, which then takes an admin's key.
 
     Raises ``insufficient_permissions`` and ``authority_offline``.
     """
@@ -25,8 +27,34 @@ async def attaching_authority(service: Service, principal: Principal, claim: Cla
     if state is None or not state.authority_attaches:
         return None
     if principal.role != "admin":
-        raise AuthenticationError("insufficient_permissions", "Attaching a policy needs an admin's key.")
+        raise AuthenticationError("insufficient_permissions", "Attaching a policy or a budget needs an admin's key.")
     return await authority_of(service, principal.org, claim)
+
+
+async def _move(
+    service: Service, principal: Principal, claim: Claim, before: WalletRecord, budget_id: str | None
+) -> tuple[Instruction, Authority | None]:
+    """Return the instruction that puts a wallet into another budget or none, and the authority if it must sign.
+
+    The operator attaches the first one; a way out of a budget is a way around it, and takes an admin's key.
+    """
+    new = None if budget_id is None else (await budgets.find(service, before.org, budget_id)).address
+    if before.budget is None:
+        authority = await attaching_authority(service, principal, claim)
+    elif principal.role != "admin":
+        raise AuthenticationError("insufficient_permissions", "Taking a wallet out of its budget needs an admin's key.")
+    else:
+        authority = await authority_of(service, principal.org, claim)
+    address = None if authority is None else authority.address
+    first = before.budget is None
+    move = service.instructions(before.org).set_wallet_budget(
+        signer=service.signers.operator_address if first or address is None else address,
+        vault=Pubkey.from_string(before.vault),
+        budget=optional(Pubkey.from_string, before.budget),
+        new_budget=optional(Pubkey.from_string, new),
+        authority=address if first else None,
+    )
+    return move, authority
 
 
 async def changes(
@@ -50,6 +78,9 @@ async def changes(
             )
         )
         policy = new_policy
+    if body.moves and body.budget_id != before.budget_id:
+        move, authority = await _move(service, principal, claim, before, body.budget_id)
+        instructions.append(move)
     if body.status == "frozen" and before.frozen != MANUAL:
         instructions.append(build.freeze_wallet(signer=operator, vault=vault, policy=policy, action="Freeze"))
     if body.status == "active" and before.frozen:

@@ -38,11 +38,14 @@ async def _closing(service: Service, before: WalletRecord) -> Instruction:
     if account is None:
         # The read models have it, so the node that answered is behind.
         raise UnavailableError("chain_unavailable")
+    found = account.decode(service.codec).data
+    budget: Pubkey = found["budget"]
     return service.instructions(before.org).close_wallet(
         operator=service.signers.operator_address,
         vault=vault,
         policy=Pubkey.from_string(before.policy.address),
-        rent_receiver=account.decode(service.codec).data["payer"],
+        rent_receiver=found["payer"],
+        budget=None if budget == Pubkey.default() else budget,
     )
 
 

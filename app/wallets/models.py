@@ -10,6 +10,7 @@ from app.api.fields import (
     AmountOrAll,
     Answer,
     Body,
+    BudgetId,
     IdempotencyKey,
     Identifier,
     Name,
@@ -25,6 +26,7 @@ from app.api.fields import (
     at_least_one_change,
 )
 from app.api.money_body import MoneyBody
+from app.api.partial_body import PartialBody
 
 WalletStatus = Literal["active", "idle", "policy_violation", "frozen", "unfunded", "archived"]
 
@@ -41,18 +43,20 @@ class CreateWallet(Body):
     agent_id: NewIdentifier
     label: Name
     policy_id: Identifier
+    budget_id: Identifier | None = None
     tags: Tags = Field(default=[])
     owner_org: Identifier | None = None
     idempotency_key: IdempotencyKey | None = None
 
 
-class UpdateWallet(Body):
-    """Body of a wallet update; an absent field keeps its value."""
+class UpdateWallet(PartialBody):
+    """Body of a wallet update; an absent field keeps its value, and `null` takes the wallet out of its budget."""
 
     model_config = ConfigDict(json_schema_extra=at_least_one_change)
 
     label: Name | None = None
     policy_id: Identifier | None = None
+    budget_id: Identifier | None = None
     tags: Tags | None = None
     status: Literal["frozen", "active"] | None = None
     idempotency_key: IdempotencyKey | None = None
@@ -60,8 +64,13 @@ class UpdateWallet(Body):
     @model_validator(mode="after")
     def _changes_something(self) -> "UpdateWallet":
         if not self.model_fields_set - {"idempotency_key"}:
-            raise PydanticCustomError("empty_update", "give at least one of label, policyId, tags, status")
+            raise PydanticCustomError("empty_update", "give at least one of label, policyId, budgetId, tags, status")
         return self
+
+    @property
+    def moves(self) -> bool:
+        """Whether it sets the budget."""
+        return "budget_id" in self.model_fields_set
 
     @field_validator("label", "policy_id", "tags", "status", mode="before")
     @classmethod
@@ -145,6 +154,8 @@ class Wallet(Answer):
     label: str
     usdc_balance: Usdc
     policy: AttachedPolicy
+    budget_id: BudgetId | None
+    warnings: list[str]
     status: WalletStatus
     tags: list[str]
     created_at: Time

@@ -33,7 +33,7 @@ _FUNDING = (*_CHANGING, "invalid_amount", "org_insufficient_balance", "org_pause
     roles=OPERATORS,
     body=CreateWallet,
     answer=Wallet,
-    errors=("policy_not_found", "wallet_agent_id_conflict", "transaction_failed"),
+    errors=("policy_not_found", "budget_not_found", "wallet_agent_id_conflict", "transaction_failed"),
     changes=True,
 )
 async def create_wallet(call: Call, body: CreateWallet) -> Wallet:
@@ -64,15 +64,17 @@ async def get_wallet(call: Call) -> WalletDetail:
     roles=OPERATORS,
     body=UpdateWallet,
     answer=WalletDetail,
-    errors=(*_CHANGING, "policy_not_found", "wallet_frozen"),
+    errors=(*_CHANGING, "policy_not_found", "budget_not_found", "wallet_frozen"),
     changes=True,
     signable=True,
 )
 async def update_wallet(call: Call, body: UpdateWallet) -> WalletDetail:
     """Update a wallet.
 
-    Changes label, tags and policy. `status` freezes the wallet with `frozen` and unfreezes it with `active`. Lifting a
-    manual freeze needs an admin's key. A freeze overtakes payments that wait: none that has not been sent is sent.
+    Changes label, tags, policy and budget. An operator's key puts a wallet into its first budget; only an admin's moves
+    it to another one, or takes it out with `budgetId` null. `status` freezes the wallet with `frozen` and unfreezes it
+    with `active`. Lifting a manual freeze needs an admin's key. A freeze overtakes payments that wait: none that has
+    not been sent is sent.
     """
     return await wallets.update(call.service, call.principal, call.claim, call.path("wallet_id"), body)
 

@@ -8,6 +8,7 @@ from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
 from app.access.keyring import Principal
+from app.budgets import service as budgets
 from app.core.errors import (
     ApiError,
     BusinessError,
@@ -66,7 +67,12 @@ _CREATE = PlanType("create_wallet", on_failed=_forget_details)
 _UPDATE = PlanType("update_wallet", resent=False, waits_for=CHANGES_OF_STATE)
 PLAN_TYPES = (_CREATE, _UPDATE, FREEZE, UNFREEZE)
 #: Refusals of a change made from an outdated wallet.
-_OUTDATED = frozenset({"AlreadyFrozen", "NotFrozen", "WrongPolicy", "SequenceMismatch", "AuthorityRequired"})
+_OUTDATED = frozenset(
+    {
+        *("AlreadyFrozen", "NotFrozen", "WrongPolicy", "SequenceMismatch", "AuthorityRequired"),
+        *("WrongBudget", "BudgetRequired"),
+    }
+)
 
 
 async def find(service: Service, org: str, wallet_id: str) -> WalletRecord:
@@ -140,15 +146,27 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
         policy=Pubkey.from_string(policy.address),
         authority=None if authority is None else authority.address,
     )
+    instructions, attached = [creation], {"policy_id": policy.policy_id}
+    if body.budget_id is not None:
+        budget = await budgets.find(service, org, body.budget_id)
+        instructions.append(
+            service.instructions(org).set_wallet_budget(
+                signer=service.signers.operator_address,
+                vault=address,
+                new_budget=Pubkey.from_string(budget.address),
+                authority=None if authority is None else authority.address,
+            )
+        )
+        attached["budget_id"] = budget.budget_id
     plan = Plan(
         org=org,
         type=_CREATE,
-        instructions=[creation],
+        instructions=instructions,
         signers=[service.signers.operator],
         authority=authority,
         wallet_id=new.wallet_id,
         policy_id=policy.policy_id,
-        entry=principal.entry("wallet.create", new.wallet_id, policy_id=policy.policy_id),
+        entry=principal.entry("wallet.create", new.wallet_id, **attached),
         on_store=lambda conn, _attempt: insert_wallet_details(conn, new),
     )
     if await service.db.read(lambda conn: has_wallet(conn, org, new.wallet_id)):
@@ -192,10 +210,10 @@ async def update(
         await find_living(service, principal.org, wallet_id)
     if body.status == "frozen" or body.label is not None or body.tags is not None:
         refuse_needless(claim)
-    freezes = body.status == "frozen" and body.policy_id is None
+    freezes = body.status == "frozen" and body.policy_id is None and not body.moves
     if freezes:
         await freeze(service, principal, claim, wallet_id)
-    elif body.policy_id is not None or body.status is not None:
+    elif body.policy_id is not None or body.status is not None or body.moves:
         async with AsyncExitStack() as stack:
             if body.status == "frozen":
                 await stack.enter_async_context(braked(service, principal, claim, wallet_id))
@@ -249,7 +267,9 @@ def _set_details(conn: Connection, principal: Principal, wallet_id: str, body: U
 
 def _entry(principal: Principal, wallet_id: str, body: UpdateWallet) -> NewLogEntry:
     """Return the audit log's entry of a change on the chain; the brake records a freeze."""
-    attached = {} if body.policy_id is None else {"policy_id": body.policy_id}
+    attached: dict[str, str | None] = {} if body.policy_id is None else {"policy_id": body.policy_id}
+    if body.moves:
+        attached["budget_id"] = body.budget_id
     return principal.entry("wallet.unfreeze" if body.status == "active" else "wallet.update", wallet_id, **attached)
 
 
@@ -265,6 +285,15 @@ def _attached_policy(policy: WalletPolicy) -> AttachedPolicy:
     )
 
 
+def _warnings(found: WalletRecord) -> list[str]:
+    rules = found.policy.rules
+    lacking = {"maxPerDay": rules.max_per_day, "velocityCap": rules.velocity_cap}
+    names = [name for name, limit in lacking.items() if limit is None]
+    if found.budget is None or not names:
+        return []
+    return [f"This wallet can use up its budget alone: its policy has no {' and no '.join(names)}."]
+
+
 def _summary(found: WalletRecord) -> Wallet:
     """Return a wallet as lists show it."""
     return Wallet(
@@ -275,6 +304,8 @@ def _summary(found: WalletRecord) -> Wallet:
         label=found.label or "",
         usdc_balance=format_usdc(found.balance),
         policy=_attached_policy(found.policy),
+        budget_id=found.budget_id,
+        warnings=_warnings(found),
         status=cast(WalletStatus, found.status),
         tags=list(found.tags),
         created_at=iso_ms(found.created_at),

@@ -171,6 +171,12 @@ async def test_severities_and_payloads_are_those_of_the_catalogue(own_world: Ser
     await world.ok("PATCH", path, {"status": "frozen"})
     await world.ok("PATCH", path, {"status": "active"})
     await world.ok("PATCH", f"/v1/policies/{policy['policy_id']}", {"maxPerTx": "40"})
+    budget = (await world.ok("POST", "/v1/budgets", {"name": "Team"}))["budget_id"]
+    await world.ok("PATCH", f"/v1/budgets/{budget}", {"maxPerDay": "500"})
+    await world.ok("PATCH", f"/v1/budgets/{budget}", {"name": "Renamed"})
+    await world.ok("PATCH", path, {"budgetId": budget})
+    await world.ok("PATCH", path, {"budgetId": None})
+    await world.ok("DELETE", f"/v1/budgets/{budget}", {})
     escrow = await paying.lock(receiving)
     await receiving.ok("POST", of(escrow, "complete"), shows_output())
     late = await paying.lock(receiving, timeoutSeconds=60)

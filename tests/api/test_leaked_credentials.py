@@ -24,7 +24,7 @@ from app.access.keyring import KeyRing
 from app.chain.escrow_instructions import PROOF_KINDS, OpenEscrow, attestation
 from app.chain.rules import Rules
 from app.chain.transactions import sign
-from app.core.identifiers import new_policy_key, new_reference
+from app.core.identifiers import new_key, new_reference
 from app.core.paths import program_file
 from app.core.signers import Signer
 from app.server.application import operations
@@ -157,7 +157,7 @@ class _Thief:
                 reference=new_reference(),
                 expected_sequence=(await self.world.fields(self.world.org))["sequence"],
             ),
-            self.build.create_policy(payer=self.payer.pubkey(), authority=me, key=new_policy_key(), rules=Rules()),
+            self.build.create_policy(payer=self.payer.pubkey(), authority=me, key=new_key(), rules=Rules()),
             await self.world.org_update(me, operator_daily_limit=2**63),
             await self.world.org_update(me, operator=self.payer.pubkey()),
         ]

@@ -19,6 +19,8 @@ _WALLET = {
     "label",
     "usdc_balance",
     "policy",
+    "budget_id",
+    "warnings",
     "status",
     "tags",
     "created_at",

@@ -11,7 +11,7 @@ from solders.pubkey import Pubkey
 from app.core.identifiers import (
     PRESET_POLICY_IDS,
     is_id,
-    new_policy_key,
+    new_key,
     policy_id,
     policy_key,
     random_id,
@@ -78,4 +78,4 @@ def test_malformed_ids_are_recognised(text: str) -> None:
 def test_random_ids_are_well_formed_and_differ() -> None:
     assert is_id("tx_", random_id("tx_"))
     assert random_id("tx_") != random_id("tx_")
-    assert len(new_policy_key()) == 16
+    assert len(new_key()) == 16

@@ -13,17 +13,21 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from solders.keypair import Keypair
+from solders.pubkey import Pubkey
 from sqlalchemy import Connection, select
 
 from app.chain.addresses import domain_hash
-from app.chain.rules import Rules
+from app.chain.instructions import compute_unit_limit
+from app.chain.rules import BudgetLimits, Rules
 from app.core.actors import Actor
-from app.core.identifiers import EVENT_INNER_INDEX, policy_id, transaction_id, wallet_id
+from app.core.identifiers import EVENT_INNER_INDEX, budget_id, policy_id, transaction_id, wallet_id
 from app.projection.projector import Changes, Projector
 from app.projection.rollbacks import reset
 from app.store import Database, SqliteDatabase
 from app.store.approvals import approval, open_approval
 from app.store.attempts import Attempt, attempt, insert_attempt
+from app.store.budgets import budget
+from app.store.budgets import budgets as all_budgets
 from app.store.feed import FeedEvent, feed
 from app.store.organisations import Organisation, insert_organisation, reserve, reserve_balance
 from app.store.policies import (
@@ -35,7 +39,7 @@ from app.store.policies import (
     put_policy_details,
     record_policy_edit,
 )
-from app.store.read_tables import approvals, recipients, reserves, transactions, wallets
+from app.store.read_tables import approvals, budgets, recipients, reserves, transactions, wallets
 from app.store.recipients import put_domain, recipient, recipient_by_domain
 from app.store.transactions import TransactionFilter, transaction
 from app.store.transactions import transactions as list_transactions
@@ -53,6 +57,8 @@ from indexer import Indexer, StoredEvent
 from tests.support.chain import USDC, Stage
 
 NOW = int(time.time() * 1000)
+_BUDGET_KEYS = (b"first".ljust(16), b"second".ljust(16))
+_LIMITS = BudgetLimits(max_per_day=10 * USDC, max_per_month=2**64 - 1)
 
 
 @dataclass
@@ -116,7 +122,7 @@ def snapshot(db: Database) -> dict[str, list[Any]]:
     """Return all rows of the read models, in the order of their keys."""
 
     def read(connection: Connection) -> dict[str, list[Any]]:
-        tables = (wallets, reserves, transactions, recipients, approvals)
+        tables = (wallets, budgets, reserves, transactions, recipients, approvals)
         return {t.name: sorted(tuple(row) for row in connection.execute(select(t))) for t in tables}
 
     return db.read_now(read)
@@ -516,6 +522,69 @@ async def test_rebuilding_gives_the_same_read_models(line: Line) -> None:
     assert line.wallet(vault, NOW + 10**7).status == "policy_violation"
 
 
+async def share_budgets(stage: Stage, vault: Pubkey) -> tuple[Pubkey, Pubkey]:
+    """Make two budgets, change the first, move a vault through both and out, close the second and make it anew."""
+    build, authority, operator = stage.build, stage.authority.pubkey(), stage.operator.pubkey()
+    first, second = (stage.addresses.budget(stage.org, key) for key in _BUDGET_KEYS)
+    creations = [
+        build.create_budget(payer=stage.payer.pubkey(), authority=authority, key=key, limits=_LIMITS)
+        for key in _BUDGET_KEYS
+    ]
+    for creation in creations:
+        await stage.send(creation, signers=[stage.authority])
+    await stage.send(build.set_wallet_budget(signer=operator, vault=vault, new_budget=first), signers=[stage.operator])
+    version: int = (await stage.fields(first))["version"]
+    for instruction in (
+        build.update_budget(
+            authority=authority, budget=first, expected_version=version, limits=BudgetLimits(velocity_cap=3)
+        ),
+        build.set_wallet_budget(signer=authority, vault=vault, budget=first, new_budget=second),
+        build.set_wallet_budget(signer=authority, vault=vault, budget=second),
+        build.close_budget(authority=authority, budget=second, rent_receiver=stage.payer.pubkey()),
+        creations[1],
+        build.close_budget(authority=authority, budget=first, rent_receiver=stage.payer.pubkey()),
+    ):
+        # A creation like the first is another transaction only with another limit.
+        await stage.send(
+            compute_unit_limit(200_000 + secrets.randbelow(100_000)), instruction, signers=[stage.authority]
+        )
+    await stage.send(build.set_wallet_budget(signer=operator, vault=vault, new_budget=second), signers=[stage.operator])
+    return first, second
+
+
+async def test_budgets_and_their_wallets_follow_from_the_chain(line: Line) -> None:
+    vault = await line.stage.wallet("agent-1")
+    first, second = await share_budgets(line.stage, vault)
+    await line.seen()
+
+    def shown() -> list[Any]:
+        def read(conn: Connection) -> list[Any]:
+            ids = [budget_id(key) for key in _BUDGET_KEYS]
+            return [budget(conn, line.org, one) for one in ids] + [all_budgets(conn, line.org)]
+
+        return line.db.read_now(read)
+
+    closed, anew, listed = shown()
+    assert (closed.address, closed.closed, closed.limits, closed.wallet_count) == (
+        str(first),
+        True,
+        BudgetLimits(velocity_cap=3),
+        0,
+    )
+    assert (anew.address, anew.closed, anew.limits, anew.wallet_count) == (str(second), False, _LIMITS, 1)
+    assert listed == [anew]
+    assert line.wallet(vault).budget_id == anew.budget_id
+    kinds = [
+        *("budget.created", "budget.created", "wallet.budget_set", "budget.updated", "wallet.budget_set"),
+        *("wallet.budget_set", "budget.deleted", "budget.created", "budget.deleted", "wallet.budget_set"),
+    ]
+    events = line.db.read_now(lambda c: feed(c, line.org, limit=100)).data
+    assert [one.type for one in reversed(events) if "budget" in one.type] == kinds
+    before = shown(), snapshot(line.db), events
+    await line.projector.rebuild()
+    assert (shown(), snapshot(line.db), line.db.read_now(lambda c: feed(c, line.org, limit=100)).data) == before
+
+
 # Made-up rows
 
 
@@ -536,6 +605,7 @@ async def real_rows(line: Line) -> list[StoredEvent]:
         build.withdraw(operator=operator.pubkey(), vault=second, amount=None, reference=bytes(16)),
     ):
         await stage.send(instruction, signers=[operator])
+    await share_budgets(stage, second)
     await line.seen()
     # Each transaction gets a slot of its own, as if they had not been sent within one.
     rows = line.indexer.store.changes(0, 1000)

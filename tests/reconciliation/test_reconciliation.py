@@ -130,6 +130,7 @@ async def test_difference_that_is_gone_is_cleared_and_may_come_again(own_world: 
         ({"frozen": 1}, "frozen"),
         ({"archived": True}, "archived"),
         ({"policy": str(Pubkey.default())}, "policy"),
+        ({"budget": str(Keypair().pubkey())}, "budget"),
         ({"session_authority": str(Pubkey.default())}, "session_authority"),
         ({"sequence": 1000, "frozen": 1}, "frozen"),
     ],

@@ -1,0 +1,60 @@
+"""Versions of what several people may change at a time: the answer's `ETag`, and the request's `If-Match`."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import wraps
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from app.api.operation import Endpoint
+from app.core.errors import ConflictError, RequestError
+
+_NAME_DIGITS = 8
+
+
+def entity_tag(version: int, name: str, hosts: Sequence[str] | None = None) -> str:
+    """Return an entity tag: the version, and a digest of what it does not cover: name and, of a policy, hosts."""
+    details = "\n".join([name, *(() if hosts is None else ("", *hosts))])
+    return f"{version}-{hashlib.sha256(details.encode()).hexdigest()[:_NAME_DIGITS]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Precondition:
+    """The entity tags that the header If-Match accepts; None accepts any."""
+
+    tags: Sequence[str] | None
+
+    @classmethod
+    def of(cls, header: str | None) -> "Precondition":
+        """Parse the header: `*`, or quoted tags, each of which may be only the version. Raises ``invalid_request``."""
+        if header is None or header.strip() == "*":
+            return cls(None)
+        tags = [one.strip() for one in header.split(",")]
+        if not all(len(one) > 2 and one[0] == one[-1] == '"' and '"' not in one[1:-1] for one in tags):
+            raise RequestError("invalid_request", 'If-Match: must be the ETag of a response, such as "3-5d41402a".')
+        return cls([one[1:-1] for one in tags])
+
+    def check(self, version: int, name: str, hosts: Sequence[str] | None = None) -> None:
+        """Raise ``version_conflict`` unless the current version matches."""
+        accepted = {str(version), entity_tag(version, name, hosts)}
+        if self.tags is not None and accepted.isdisjoint(self.tags):
+            raise ConflictError("version_conflict", fields={"version": version})
+
+
+def tagged(endpoint: Endpoint) -> Endpoint:
+    """Add the `ETag` of the answer to the endpoint's response."""
+
+    @wraps(endpoint)
+    async def answer(request: Request) -> Response:
+        response = await endpoint(request)
+        shown = json.loads(bytes(response.body))
+        # A transaction that waits for a signature has no version yet.
+        if "version" in shown:
+            tag = entity_tag(shown["version"], shown["name"], shown.get("x402_hosts"))
+            response.headers["etag"] = f'"{tag}"'
+        return response
+
+    return answer

@@ -1,0 +1,1 @@
+"""Budgets: limits that wallets share, on top of each one's policy."""

@@ -1,0 +1,107 @@
+"""Budgets: limits that wallets share."""
+
+from starlette.routing import Route
+
+from app.access.auth import ADMINS, READERS
+from app.api.fields import EmptyBody
+from app.api.operation import Call, operation
+from app.api.versions import Precondition, tagged
+from app.budgets import changes
+from app.budgets import service as budgets
+from app.budgets.changes import BudgetChange
+from app.budgets.models import Budget, BudgetList, CreateBudget, UpdateBudget
+
+_WRITING = ("invalid_amount", "transaction_failed")
+_CHANGING = ("budget_not_found", "version_conflict", "transaction_failed")
+
+
+def _change(call: Call) -> BudgetChange:
+    precondition = Precondition.of(call.request.headers.get("if-match"))
+    return BudgetChange(call.service, call.principal, call.claim, call.path("budget_id"), precondition)
+
+
+@tagged
+@operation(
+    tag="budgets",
+    roles=ADMINS,
+    body=CreateBudget,
+    answer=Budget,
+    tagged=True,
+    errors=_WRITING,
+    changes=True,
+    signable=True,
+)
+async def create_budget(call: Call, body: CreateBudget) -> Budget:
+    """Create a budget.
+
+    An omitted limit is not set. Every payment and escrow of the wallets in it counts, on top of what each wallet's own
+    policy allows. The organisation's authority signs.
+    """
+    return await budgets.create(call.service, call.principal, call.claim, body)
+
+
+@operation(tag="budgets", roles=READERS, answer=BudgetList, errors=("chain_unavailable",))
+async def list_budgets(call: Call) -> BudgetList:
+    """List budgets, oldest first."""
+    return await budgets.list_all(call.service, call.principal)
+
+
+@tagged
+@operation(tag="budgets", roles=READERS, answer=Budget, tagged=True, errors=("budget_not_found", "chain_unavailable"))
+async def get_budget(call: Call) -> Budget:
+    """Get a budget.
+
+    Shows what its wallets have paid and what they may still pay. The header `ETag` identifies its version and name;
+    send it as `If-Match` with a change, so that the change does not undo somebody else's.
+    """
+    return await budgets.get(call.service, call.principal, call.path("budget_id"))
+
+
+@tagged
+@operation(
+    tag="budgets",
+    roles=ADMINS,
+    body=UpdateBudget,
+    answer=Budget,
+    tagged=True,
+    errors=("invalid_amount", *_CHANGING),
+    changes=True,
+    version=True,
+    signable=True,
+)
+async def update_budget(call: Call, body: UpdateBudget) -> Budget:
+    """Update a budget.
+
+    An absent field keeps its value, `null` clears a limit. What was spent stays. With `If-Match` the budget changes
+    only if it still has that `ETag`.
+    """
+    return await changes.update(_change(call), body)
+
+
+@tagged
+@operation(
+    tag="budgets",
+    roles=ADMINS,
+    body=EmptyBody,
+    answer=Budget,
+    tagged=True,
+    errors=("budget_in_use", *_CHANGING),
+    changes=True,
+    version=True,
+    signable=True,
+)
+async def delete_budget(call: Call, _body: EmptyBody) -> Budget:
+    """Delete a budget.
+
+    No wallet may be in it. Returns the budget as it was, without consumption and headroom.
+    """
+    return await changes.delete(_change(call))
+
+
+routes = [
+    Route("/v1/budgets", list_budgets, methods=["GET"]),
+    Route("/v1/budgets", create_budget, methods=["POST"]),
+    Route("/v1/budgets/{budget_id}", get_budget, methods=["GET"]),
+    Route("/v1/budgets/{budget_id}", update_budget, methods=["PATCH"]),
+    Route("/v1/budgets/{budget_id}", delete_budget, methods=["DELETE"]),
+]

@@ -1,0 +1,142 @@
+"""Budgets: creates them on the chain, and shows them with what their wallets have paid."""
+
+from collections.abc import Sequence
+
+from solders.pubkey import Pubkey
+from sqlalchemy import Connection
+
+from app.access.keyring import Principal
+from app.budgets.models import Budget, BudgetConsumption, BudgetHeadroom, BudgetList, CreateBudget, LimitFields
+from app.chain.consumption import Consumption
+from app.chain.records import RawAccount
+from app.chain.rules import BudgetLimits
+from app.core.errors import ApiError, NotFoundError
+from app.core.identifiers import budget_id, budget_key, new_key
+from app.core.money import format_usdc
+from app.core.timestamps import iso_ms
+from app.projection.differences import shown_limits
+from app.store.attempts import Attempt
+from app.store.budgets import BudgetDetails, BudgetRecord, budget, budgets, put_budget_details
+from app.submission.absence import absent
+from app.submission.changes import carry_out, resumed
+from app.submission.context import Service
+from app.submission.idempotency import Claim
+from app.submission.offline import authority_of
+from app.submission.plan import Plan, PlanType
+
+_CREATE = PlanType("create_budget")
+PLAN_TYPES = (_CREATE,)
+LIMITS = ("max_per_day", "max_per_month", "velocity_cap")
+"""The limits among the fields of a body."""
+_UNLIMITED = (
+    "can use this budget up alone: their policies lack `maxPerDay` or `velocityCap`. Refunds give no velocity back."
+)
+
+
+async def find(service: Service, org: str, identifier: str) -> BudgetRecord:
+    """Return a budget of the organisation. Raises ``budget_not_found``."""
+    found = await service.db.read(lambda conn: budget(conn, org, identifier))
+    if found is None or found.closed:
+        raise await _missing(service, org, identifier)
+    return found
+
+
+async def _missing(service: Service, org: str, identifier: str) -> ApiError:
+    """Return the error for a budget that the read models lack, which may be pending."""
+    unknown = NotFoundError("budget_not_found")
+    return await absent(service, org, _CREATE.name, lambda attempt: attempt.recipient == identifier, unknown)
+
+
+async def get(service: Service, principal: Principal, identifier: str) -> Budget:
+    """Return a budget as clients see it. Raises ``budget_not_found``."""
+    [shown] = await _with_consumption(service, [await find(service, principal.org, identifier)])
+    return shown
+
+
+async def list_all(service: Service, principal: Principal) -> BudgetList:
+    """Return all budgets of the organisation, oldest first."""
+    found = await service.db.read(lambda conn: budgets(conn, principal.org))
+    return BudgetList(data=await _with_consumption(service, found))
+
+
+async def create(service: Service, principal: Principal, claim: Claim, body: CreateBudget) -> Budget:
+    """Create a budget that no wallet is in yet."""
+    org = principal.org
+    identifier = (claim.attempt.recipient if claim.attempt else None) or budget_id(new_key())
+    if await resumed(service, claim) is not None:
+        return await get(service, principal, identifier)
+    authority = await authority_of(service, org, claim)
+    address = service.addresses.budget(Pubkey.from_string(org), budget_key(identifier))
+    creation = service.instructions(org).create_budget(
+        payer=service.signers.fee_payer_address,
+        authority=authority.address,
+        key=budget_key(identifier),
+        limits=with_changes(BudgetLimits(), body),
+    )
+    new = BudgetDetails(identifier, org, str(address), body.name, await service.clock.moment_ms())
+
+    def store(conn: Connection, _attempt: Attempt) -> None:
+        put_budget_details(conn, new)
+
+    plan = Plan(
+        org=org,
+        type=_CREATE,
+        instructions=[creation],
+        signers=[],
+        authority=authority,
+        recipient=identifier,
+        entry=principal.entry("budget.create", identifier),
+        on_store=store,
+    )
+    await carry_out(service, plan, claim)
+    return await get(service, principal, identifier)
+
+
+def with_changes(before: BudgetLimits, body: LimitFields) -> BudgetLimits:
+    """Return the limits after setting those in the body."""
+    given = {name: getattr(body, name) for name in LIMITS if name in body.model_fields_set}
+    return BudgetLimits(**(before.to_args() | given))
+
+
+async def _with_consumption(service: Service, found: Sequence[BudgetRecord]) -> list[Budget]:
+    accounts = await service.chain.accounts([Pubkey.from_string(one.address) for one in found])
+    return [shown(one, _consumption(service, account)) for one, account in zip(found, accounts, strict=True)]
+
+
+def _consumption(service: Service, account: RawAccount | None) -> Consumption | None:
+    # Closed a moment ago.
+    if account is None or not account.data:
+        return None
+    return Consumption.at(account.decode(service.codec).data["ledger"], service.clock.now())
+
+
+def shown(found: BudgetRecord, spent: Consumption | None = None) -> Budget:
+    """Return a budget as clients see it; a closed one has neither consumption nor headroom."""
+    return Budget(
+        budget_id=found.budget_id,
+        id=found.budget_id,
+        name=found.name,
+        **shown_limits(found.limits),
+        consumption=None if spent is None else _consumed(spent),
+        headroom=None if spent is None else _headroom(found.limits, spent),
+        wallet_count=found.wallet_count,
+        warnings=[f"{found.unlimited} of its wallets {_UNLIMITED}"] if found.unlimited else [],
+        version=found.version,
+        created_at=iso_ms(found.created_at),
+    )
+
+
+def _consumed(spent: Consumption) -> BudgetConsumption:
+    return BudgetConsumption(day=format_usdc(spent.day), month=format_usdc(spent.month), payments_in_hour=spent.hour)
+
+
+def _headroom(limits: BudgetLimits, spent: Consumption) -> BudgetHeadroom:
+    def left(limit: int | None, held: int) -> int | None:
+        return None if limit is None else max(0, limit - held)
+
+    day, month = left(limits.max_per_day, spent.day), left(limits.max_per_month, spent.month)
+    return BudgetHeadroom(
+        day=None if day is None else format_usdc(day),
+        month=None if month is None else format_usdc(month),
+        payments_in_hour=left(limits.velocity_cap, spent.hour),
+    )

@@ -1,0 +1,72 @@
+"""Events about budgets. Each carries a number of the organisation's sequence, by which the newest state wins."""
+
+from dataclasses import asdict
+
+from sqlalchemy import select, update
+
+from app.chain.rules import BudgetLimits
+from app.core.identifiers import budget_id
+from app.projection.batch import Batch, Values
+from app.projection.differences import shown_limits
+from app.store.read_tables import budgets
+from app.store.state_tables import budget_details
+from indexer import StoredEvent
+
+
+def created(batch: Batch, row: StoredEvent) -> None:
+    """Add the budget and report it. One that was closed may be created anew under its key."""
+    data, connection = row.data, batch.connection
+    key, limits = bytes.fromhex(data["key"]), BudgetLimits.from_event(data["limits"])
+    version = connection.scalar(select(budgets.c.version).where(budgets.c.address == data["budget"]))
+    if version is None or version < data["sequence"]:
+        mine = budget_details.c.address == data["budget"]
+        made = connection.scalar(select(budget_details.c.created_at).where(mine))
+        values = {
+            "address": data["budget"],
+            "budget_id": budget_id(key),
+            "org": row.org,
+            "key": key,
+            **asdict(limits),
+            "version": data["sequence"],
+            "closed": False,
+            "created_at": batch.moment(row) if made is None else made,
+        }
+        batch.put(budgets, values, keys=["address"])
+    identifier = budget_id(key)
+    _report(batch, row, "created", identifier, _limits(row, limits))
+    batch.adopt_orphans(row, data["budget"])
+
+
+def updated(batch: Batch, row: StoredEvent) -> None:
+    """Set the limits and report them."""
+    limits = BudgetLimits.from_event(row.data["limits"])
+    identifier = _change(batch, row, asdict(limits))
+    if identifier is not None:
+        _report(batch, row, "updated", identifier, _limits(row, limits))
+
+
+def closed(batch: Batch, row: StoredEvent) -> None:
+    """Mark the budget as closed and report it."""
+    identifier = _change(batch, row, {"closed": True})
+    if identifier is not None:
+        _report(batch, row, "deleted", identifier, {})
+
+
+def _change(batch: Batch, row: StoredEvent, values: Values) -> str | None:
+    """Set columns of the event's budget unless a later event has; return its id, or None if it is still to come."""
+    address, sequence = row.data["budget"], row.data["sequence"]
+    identifier = batch.budget_id(address)
+    if identifier is None:
+        batch.note_orphan(address)
+        return None
+    newer = update(budgets).where(budgets.c.address == address, budgets.c.version < sequence)
+    batch.connection.execute(newer.values(**values, version=sequence))
+    return identifier
+
+
+def _limits(row: StoredEvent, limits: BudgetLimits) -> Values:
+    return {"version": row.data["sequence"], **shown_limits(limits)}
+
+
+def _report(batch: Batch, row: StoredEvent, what: str, identifier: str, fields: Values) -> None:
+    batch.report(row, f"budget.{what}", f"Budget {identifier} {what}", {"budget_id": identifier, **fields})

@@ -1,0 +1,90 @@
+"""Budgets that wallets share: limits from the chain, names from the service."""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from sqlalchemy import Connection, Select, bindparam, func, or_, select
+
+from app.chain.rules import BudgetLimits
+from app.store.columns import upsert
+from app.store.read_tables import budgets as table
+from app.store.read_tables import policies, wallets
+from app.store.records import columns_of, fetch_all, fetch_one
+from app.store.state_tables import budget_details
+
+_LIMITS = tuple(field.name for field in fields(BudgetLimits))
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetRecord:
+    """A budget. Of its wallets, `unlimited` can use it up alone: their policies lack the limit of a day or an hour."""
+
+    budget_id: str
+    org: str
+    address: str
+    key: bytes
+    name: str
+    limits: BudgetLimits
+    version: int
+    wallet_count: int
+    unlimited: int
+    created_at: int
+    closed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetDetails:
+    """What the service alone knows of a budget."""
+
+    budget_id: str
+    org: str
+    address: str
+    name: str
+    created_at: int
+
+
+def put_budget_details(connection: Connection, details: BudgetDetails) -> None:
+    """Store a budget's details in the transaction that stores the attempt to create it; a repeat replaces them."""
+    upsert(connection, budget_details, columns_of(details), keys=["address"])
+
+
+def budget(connection: Connection, org: str, budget_id: str) -> BudgetRecord | None:
+    """Return the organisation's budget with this id, closed or not."""
+    return fetch_one(connection, _record, _BY_ID, {"org": org, "key": budget_id})
+
+
+def budgets(connection: Connection, org: str) -> list[BudgetRecord]:
+    """Return the organisation's open budgets, oldest first."""
+    return fetch_all(connection, _record, _OPEN, {"org": org})
+
+
+def _query() -> Select[Any]:
+    attached = (
+        select(func.count())
+        .select_from(wallets)
+        .where(wallets.c.org == table.c.org, wallets.c.budget == table.c.address, ~wallets.c.archived)
+    )
+    lax = attached.join(policies, policies.c.address == wallets.c.policy).where(
+        or_(policies.c.max_per_day.is_(None), policies.c.velocity_cap.is_(None))
+    )
+    return (
+        select(
+            table,
+            budget_details.c.name,
+            attached.scalar_subquery().label("wallet_count"),
+            lax.scalar_subquery().label("unlimited"),
+        )
+        .outerjoin(budget_details, budget_details.c.address == table.c.address)
+        .where(table.c.org == bindparam("org"))
+    )
+
+
+# Built once: building a statement takes longer than executing it.
+_BUDGETS = _query()
+_BY_ID = _BUDGETS.where(table.c.budget_id == bindparam("key"))
+_OPEN = _BUDGETS.where(~table.c.closed).order_by(table.c.created_at, table.c.budget_id)
+
+
+def _record(*, name: str | None, **values: Any) -> BudgetRecord:
+    limits = BudgetLimits(**{limit: values.pop(limit) for limit in _LIMITS})
+    return BudgetRecord(name=name or values["budget_id"], limits=limits, **values)
