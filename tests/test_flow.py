@@ -62,6 +62,15 @@ async def test_agent_pays_until_the_policy_stops_it(own_world: ServiceWorld) -> 
             assert await world.balance(shop) == 4_500_000
             assert await world.balance(wallet["chain_address"]) == 45_500_000
 
+            # And a budget stops it earlier than its own policy
+            budget = await post("/v1/budgets", {"name": "Team", "maxPerDay": "0.75"})
+            assert (await admin.patch(path, json={"budgetId": budget["budget_id"]})).status_code == 200
+            assert (await pay("0.50")).json()["status"] == "confirmed"
+            over_budget = error_of(await pay("0.50"), 402, "policy_violation")
+            assert over_budget["violation"]["rule"] == "budget_max_per_day"
+            left = (await admin.get(f"/v1/budgets/{budget['budget_id']}")).json()["headroom"]
+            assert left["day"] == "0.25"
+
             # And a freeze stops payments, even for the operator
             frozen = await admin.patch(path, json={"status": "frozen"})
             assert frozen.json()["status"] == "frozen"

@@ -133,6 +133,21 @@ async def _changes(office: Office) -> None:
     await office.ok("PATCH", place, {"status": "frozen"})
     shown = ("frozen: by hand → no", wallet["chain_address"])
     assert (await office.changed("unfreeze", "PATCH", place, {"status": "active"}, *shown))["status"] == "active"
+    await _changes_budget(office, wallet)
+
+
+async def _changes_budget(office: Office, wallet: Json) -> None:
+    limits: Json = {"name": "Team", "maxPerDay": "5", "velocityCap": 3}
+    shown: tuple[str, ...] = ("Create a budget", "max_per_day: 5.00", "max_per_month: none")
+    made = await office.changed("budget", "POST", "/v1/budgets", limits, *shown)
+    path, place = f"/v1/budgets/{made['budget_id']}", f"/v1/wallets/{wallet['wallet_id']}"
+    shown = ("max_per_day: 5.00 → 7.00", "velocity_cap: 3 (unchanged)")
+    assert (await office.changed("raise", "PATCH", path, {"maxPerDay": "7"}, *shown))["max_per_day"] == "7.00"
+    assert (await office.ok("PATCH", place, {"budgetId": made["budget_id"]}))["budget_id"] == made["budget_id"]
+    shown = ("Put a wallet into a budget, or take it out", wallet["chain_address"], "→ none")
+    assert (await office.changed("leave", "PATCH", place, {"budgetId": None}, *shown))["budget_id"] is None
+    shown = ("Delete a budget", "max_per_day: 7.00 → gone")
+    assert (await office.changed("delete", "DELETE", path, {}, *shown))["budget_id"] == made["budget_id"]
 
 
 async def _withdraws(office: Office) -> None:

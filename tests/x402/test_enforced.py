@@ -47,6 +47,20 @@ async def test_policy_refuses_what_costs_too_much(market: Market) -> None:
     assert await market.received() == before
 
 
+async def test_budget_of_the_wallet_is_charged_and_refuses(market: Market) -> None:
+    buyer, before = await market.buyer(), await market.received()
+    budget = await market.world.ok("POST", "/v1/budgets", {"name": "Readers", "maxPerDay": "0.015"})
+    path = f"/v1/wallets/{buyer.wallet['wallet_id']}"
+    await market.world.ok("PATCH", path, {"budgetId": budget["budget_id"]})
+    async with market.shop() as shop:
+        bought = await buyer.fetch(f"{shop}/weather")
+        refused = await buyer.post("fetch", url=f"{shop}/weather", maxAmount="1")
+
+    assert bought["payment"]["status"] == "confirmed"
+    assert error_of(refused, 402, "policy_violation")["violation"]["rule"] == "budget_max_per_day"
+    assert await market.received() - before == 10_000
+
+
 async def test_price_above_the_callers_limit_is_not_paid(market: Market) -> None:
     buyer, before = await market.buyer(), await market.received()
     async with market.shop() as shop:
