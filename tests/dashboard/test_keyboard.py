@@ -12,7 +12,7 @@ from tests.dashboard.browsing import Served, asking, forget_step_up
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 #: More presses of Tab than a person would put up with.
-_PATIENCE = 60
+_PATIENCE = 120
 #: What has the focus: its name, and whether it is seen: where it is, and with an outline.
 _FOCUSED = """() => {
   const one = document.activeElement;

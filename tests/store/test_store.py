@@ -426,6 +426,7 @@ def test_lists_use_the_indexes_of_their_filter_and_in_their_order(
     assert len([plan for plan in _plans(db, found) if "TEMP B-TREE" in plan]) == 0
 
 
+@ON_SQLITE
 def test_list_of_payments_for_resources_reads_hardly_more_than_a_page(db: Database) -> None:
     def crowd(connection: Connection, numbers: range) -> None:
         for n in numbers:

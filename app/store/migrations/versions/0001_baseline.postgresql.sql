@@ -18,6 +18,7 @@ CREATE TABLE wallets (
     vault VARCHAR COLLATE "C" NOT NULL,
     tokens VARCHAR COLLATE "C" NOT NULL,
     policy VARCHAR COLLATE "C" NOT NULL,
+    budget VARCHAR COLLATE "C",
     agent_hash VARCHAR COLLATE "C" NOT NULL,
     session_authority VARCHAR COLLATE "C",
     session_expires_at BIGINT NOT NULL,
@@ -27,6 +28,7 @@ CREATE TABLE wallets (
     balance_slot BIGINT NOT NULL,
     balance_sequence BIGINT NOT NULL,
     config_sequence BIGINT NOT NULL,
+    budget_sequence BIGINT DEFAULT '0' NOT NULL,
     frozen_sequence BIGINT NOT NULL,
     funded BOOLEAN NOT NULL,
     sequence BIGINT NOT NULL,
@@ -40,6 +42,7 @@ CREATE TABLE wallets (
 );
 CREATE INDEX wallets_newest ON wallets (org, created_at, wallet_id);
 CREATE INDEX wallets_by_policy ON wallets (org, policy);
+CREATE INDEX wallets_by_budget ON wallets (org, budget);
 
 CREATE TABLE policies (
     address VARCHAR COLLATE "C" NOT NULL,
@@ -62,6 +65,21 @@ CREATE TABLE policies (
     created_at BIGINT NOT NULL,
     PRIMARY KEY (address),
     UNIQUE (org, policy_id)
+);
+
+CREATE TABLE budgets (
+    address VARCHAR COLLATE "C" NOT NULL,
+    budget_id VARCHAR COLLATE "C" NOT NULL,
+    org VARCHAR COLLATE "C" NOT NULL,
+    key BYTEA NOT NULL,
+    max_per_day BIGINT,
+    max_per_month BIGINT,
+    velocity_cap BIGINT,
+    version BIGINT NOT NULL,
+    closed BOOLEAN NOT NULL,
+    created_at BIGINT NOT NULL,
+    PRIMARY KEY (address),
+    UNIQUE (org, budget_id)
 );
 
 CREATE TABLE policy_versions (
@@ -298,6 +316,16 @@ CREATE TABLE policy_details (
     x402_hosts JSON,
     PRIMARY KEY (address),
     UNIQUE (org, policy_id)
+);
+
+CREATE TABLE budget_details (
+    address VARCHAR COLLATE "C" NOT NULL,
+    budget_id VARCHAR COLLATE "C" NOT NULL,
+    org VARCHAR COLLATE "C" NOT NULL,
+    name VARCHAR COLLATE "C" NOT NULL,
+    created_at BIGINT NOT NULL,
+    PRIMARY KEY (address),
+    UNIQUE (org, budget_id)
 );
 
 CREATE TABLE policy_edits (
