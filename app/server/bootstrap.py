@@ -4,7 +4,7 @@ import base64
 import hashlib
 import hmac
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from urllib.parse import urlsplit, urlunsplit
 
@@ -17,9 +17,7 @@ from app.access.request_log import RequestLog
 from app.alerts.mailer import Mailer
 from app.alerts.watcher import Watcher
 from app.api.metrics import Metrics
-from app.approvals import service as approvals
 from app.audit.publisher import HeadPublisher
-from app.budgets import changes as budget_changes
 from app.chain.addresses import Addresses
 from app.chain.client import ChainClient
 from app.chain.clock import ChainClock
@@ -33,38 +31,28 @@ from app.core.role_keys import load_or_create
 from app.core.settings import Settings
 from app.core.signers import KeyFileError, Signers, read_secret, write_secret
 from app.dashboard.live import FeedHub
-from app.escrows import settlement
 from app.exports.exporter import Exporter
 from app.exports.links import DownloadLinks
 from app.keeper.enforcer import Enforcer
 from app.keeper.keeper import Keeper
 from app.localnet import Localnet
-from app.organisations import pausing, roles
-from app.organisations import service as organisations
-from app.payments import service as payments
 from app.people.openid import CompanySignIn
-from app.policies import changes as policy_changes
-from app.policies import service as policies
 from app.projection.projector import Projector
-from app.recipients import service as recipients
 from app.recipients.domains import DomainResolver
 from app.reconciliation.reconciliation import Reconciliation
 from app.server._data_folder import LOCALHOST, FolderChain, identify, remember, remembered
 from app.server._databases import open_database, serving_locks
 from app.server.housekeeping import Housekeeping
+from app.server.plan_types import PLAN_TYPES
 from app.store.database import Database
 from app.store.values import get_value, put_value
-from app.submission import offline
 from app.submission.brake import Brake
 from app.submission.context import Service
 from app.submission.idempotency import Idempotency
-from app.submission.plan import PlanType
 from app.submission.recovery import Recovery
 from app.submission.restoration import Restoration
 from app.submission.submitter import Submitter
 from app.transactions.service import shown
-from app.wallets import archiving, funding, sessions
-from app.wallets import service as wallets
 from app.webhooks.courier import Courier
 from app.webhooks.dispatcher import Dispatcher
 from app.webhooks.urls import UrlRules
@@ -76,28 +64,6 @@ from indexer import Indexer
 
 #: Name of the stored value that tells whether the secret is the database's.
 _SECRET_CHECK = "secret_check"  # noqa: S105 - a name
-
-#: All plan types, by the names under which attempts are stored.
-PLAN_TYPES: Mapping[str, PlanType] = {
-    one.name: one
-    for one in (
-        *organisations.PLAN_TYPES,
-        *pausing.PLAN_TYPES,
-        *roles.PLAN_TYPES,
-        *recipients.PLAN_TYPES,
-        *budget_changes.PLAN_TYPES,
-        *policies.PLAN_TYPES,
-        *policy_changes.PLAN_TYPES,
-        *wallets.PLAN_TYPES,
-        *archiving.PLAN_TYPES,
-        *funding.PLAN_TYPES,
-        *sessions.PLAN_TYPES,
-        *approvals.PLAN_TYPES,
-        *payments.PLAN_TYPES,
-        *settlement.PLAN_TYPES,
-        *offline.PLAN_TYPES,
-    )
-}
 
 
 def codec_of(settings: Settings) -> Codec:
