@@ -8,12 +8,12 @@ from sqlalchemy import Connection
 
 from app.access.keyring import Principal
 from app.core.errors import BusinessError
-from app.store.fleet import FleetFilter, FleetOrder, Totals, fleet, totals, wallets_by_ids
+from app.store.fleet import FleetOrder, Totals, totals, wallets_by_ids
 from app.store.topups import TopupRecord, topup_rules_of
 from app.store.wallets import WalletRecord
 from app.submission.context import Service
 from app.wallets import service as wallets
-from app.wallets.fleet import PAGE, FleetQuery
+from app.wallets.fleet import FleetQuery, page_of
 from app.wallets.models import FundWallets
 
 
@@ -44,19 +44,9 @@ class FundingOverview:
 async def show(service: Service, principal: Principal, query: FundingQuery) -> FundingOverview:
     """Return the organisation's wallets with their rules: three statements, and one for the sums."""
     now = service.clock.seen_ms()
-    narrowed = FleetFilter(query.q.strip(), query.status, query.tag)
 
     def read(conn: Connection) -> FundingOverview:
-        found, count = fleet(
-            conn,
-            principal.org,
-            now,
-            narrowed,
-            query.sort,
-            descending=query.dir == "desc",
-            limit=PAGE,
-            offset=(query.page - 1) * PAGE,
-        )
+        found, count = page_of(conn, principal.org, now, query)
         rules = topup_rules_of(conn, [one.wallet_id for one in found])
         rows = [FundedRow(one, rules.get(one.wallet_id)) for one in found]
         return FundingOverview(totals(conn, principal.org, now), rows, count)

@@ -49,22 +49,26 @@ class Fleet:
     count: int
 
 
+def page_of(conn: Connection, org: str, now: int, query: FleetQuery) -> tuple[list[WalletRecord], int]:
+    """Return the page of wallets that a query names, and how many wallets it finds in all."""
+    return fleet(
+        conn,
+        org,
+        now,
+        FleetFilter(query.q.strip(), query.status, query.tag),
+        query.sort,
+        descending=query.dir == "desc",
+        limit=PAGE,
+        offset=(query.page - 1) * PAGE,
+    )
+
+
 async def show(service: Service, principal: Principal, query: FleetQuery) -> Fleet:
     """Return the organisation's fleet, with four statements: ids, rows, what they spent, and the sums."""
     now = service.clock.seen_ms()
-    narrowed = FleetFilter(query.q.strip(), query.status, query.tag)
 
     def read(conn: Connection) -> Fleet:
-        found, count = fleet(
-            conn,
-            principal.org,
-            now,
-            narrowed,
-            query.sort,
-            descending=query.dir == "desc",
-            limit=PAGE,
-            offset=(query.page - 1) * PAGE,
-        )
+        found, count = page_of(conn, principal.org, now, query)
         sums = spent(conn, [one.wallet_id for one in found], now, month_began(now))
         rows = [FleetRow(one, sums.get(one.wallet_id, _NOTHING)) for one in found]
         return Fleet(totals(conn, principal.org, now), rows, count)
