@@ -130,14 +130,18 @@ class View:
 
     def query(self, model: type[Arguments]) -> Arguments:
         """Return the API's query of the page's address. Raises InvalidFormError."""
-        return validated(model, {name: value for name, value in self.request.query_params.items() if name != _DONE})
+        return validated(model, {name: value for name, value in self._asked().items() if name != _DONE})
 
     def listed(self, model: type[Arguments], **values: Any) -> Arguments:
         """Return the API's query of a list, from the place in it that the page's address names.
 
         Raises InvalidFormError.
         """
-        return validated(model, values | {"cursor": self.request.query_params.get("cursor")})
+        return validated(model, values | {"cursor": self._asked().get("cursor")})
+
+    def _asked(self) -> Mapping[str, str]:
+        """Return what the address asks to see; nothing for a change, whose outcome must not fail to be shown."""
+        return self.request.query_params if self.request.method == "GET" else {}
 
     def render(self, name: str, *, status: int = 200, **context: Any) -> Response:
         """Return a page from its template."""

@@ -28,7 +28,7 @@ async def show_all(view: View) -> Response:
     return view.render("webhooks.html", webhooks=found.data, events=sorted(EVENTS), every=ALL_EVENTS)
 
 
-@action(roles=OPERATORS, back=show_all)
+@action(roles=OPERATORS, back=show_all, step_up=True)
 async def create(view: View) -> Response:
     """Register a webhook, and show its secret this once."""
     body = view.body(CreateWebhook, events=view.chosen("events"))

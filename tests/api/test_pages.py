@@ -49,7 +49,9 @@ def _codes_in(node: ast.AST) -> list[str]:
     match node:
         case ast.Call(func=ast.Name(id=name), args=[ast.Constant(value=str(code)), *_]) if name.endswith(
             "Error"
-        ) and not name.startswith("Pydantic"):
+        ) and not name.startswith(
+            ("InvalidClaim", "Pydantic", "SignIn")
+        ):  # a claim, a type, a reason for the audit log
             return [code] if re.fullmatch(r"[a-z]+(_[a-z]+)+", code) else []
     return []
 
@@ -78,7 +80,7 @@ async def test_every_event_that_is_emitted_is_in_the_catalogue() -> None:
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Constant)
         and isinstance(node.value, str)
-        and re.fullmatch(rf"({subjects})\.[a-z_]+", node.value)
+        and re.fullmatch(rf"({subjects})\.(?!html)[a-z_]+", node.value)
     }
 
     # Actions of the audit log have names of the same form.

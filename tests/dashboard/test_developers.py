@@ -23,6 +23,18 @@ async def receiver() -> AsyncIterator[Receiver]:
         yield opened
 
 
+async def test_secret_is_shown_whatever_its_address_asks_for(world: ServiceWorld) -> None:
+    admin = Crafted(world, sign_in(world, "admin"))
+    made = await admin.post("/dashboard/developers/keys?cursor=garbage", {"role": "viewer", "name": "Shown"})
+    assert made.status_code == 200
+    assert "avk_" in made.text
+
+    fields = {"url": "https://example.com/shown", "events": "*"}
+    registered = await admin.post("/dashboard/developers/webhooks?cursor=garbage&status=zzz", fields)
+    assert registered.status_code == 200
+    assert "whsec_" in registered.text
+
+
 async def test_key_is_shown_once_rotated_and_revoked(site: Served) -> None:
     world = site.world
     async with site.visit("admin") as page:

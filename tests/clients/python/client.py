@@ -89,6 +89,7 @@ class VaultClient:
             "co_signer": none,
             "approval": none,
             "approval_rent_receiver": none,
+            "budget": none if vault.budget == Pubkey.default() else vault.budget,
             "event_authority": event_authority,
             "program": program_id,
         }

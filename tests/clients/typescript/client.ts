@@ -23,6 +23,7 @@ type PublicKey = web3.PublicKey;
 interface VaultAccount {
   org: PublicKey;
   policy: PublicKey;
+  budget: PublicKey;
   tokens: PublicKey;
   sessionAuthority: PublicKey;
   sequence: BN;
@@ -113,6 +114,7 @@ class VaultClient {
       coSigner: none,
       approval: none,
       approvalRentReceiver: none,
+      budget: vault.budget.equals(PublicKey.default) ? none : vault.budget,
       eventAuthority: address(programId, Buffer.from("__event_authority")),
       program: programId,
     };
