@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from app.api.fields import Body
 from app.api.repetition import admit_money, fingerprint
-from app.core.errors import ConflictError, RequestError
+from app.core.errors import ConflictError
 from app.core.identifiers import random_id
 from app.dashboard.formatting import usdc
 from app.dashboard.pages import View
@@ -72,11 +72,9 @@ async def once(
 ) -> Answered:
     """Carry out what was confirmed, under the key of the page that asked; a repetition gets the first answer.
 
-    Raises ``invalid_request`` without that key, and as ``Idempotency.run`` and ``admit_money``.
+    Raises as ``Idempotency.run`` and ``admit_money``.
     """
     service, by, key = view.service, view.principal, view.typed("idempotency_key")
-    if not key:
-        raise RequestError("invalid_request", "Confirm the amounts first: nothing was done.")
 
     async def run(claim: Claim) -> bytes:
         admit_money(service, claim, arguments)
@@ -84,7 +82,7 @@ async def once(
 
     # Apart from the keys of the API's clients.
     own = f"{by.key_id} {key}"
-    identity = fingerprint(by, own, view.request.method, view.request.url.path, arguments)
+    identity = fingerprint(by, own, view.request.method, view.request.url.path, arguments) if key else None
     content, _ = await service.part(Idempotency).run(identity, run)
     return answer.model_validate_json(content)
 
