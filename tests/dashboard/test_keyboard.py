@@ -194,7 +194,7 @@ async def test_feed_is_filtered_and_read_by_keyboard(site: Served, admin: Keyboa
     await admin.to("Feed")
     await admin.press("Enter")
     await admin.to("Type")
-    await admin.write("Wallet:")
+    await admin.write("Wallet: created")
     await admin.to("Show")
     await admin.press("Enter")
     await admin.page.wait_for_url("**type=wallet.created**")

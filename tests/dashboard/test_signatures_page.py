@@ -93,6 +93,7 @@ async def test_wallet_in_the_browser_signs(place: Served, hardened: Hardened) ->
     async with place.visit("admin", viewport={"width": 390, "height": 844}, color_scheme="dark") as page:
         await _wallets(page, hardened.authority)
         await _unfreeze(place, page, wallet)
+        await page.get_by_role("button", name="Sign with Test wallet").wait_for()
         assert await page.get_by_text("There is no wallet for Solana in this browser.").is_hidden()
         assert await page.get_by_role("button", name="Sign with Unable").count() == 0
         assert await findings(page) == []
