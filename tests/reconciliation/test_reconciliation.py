@@ -375,6 +375,7 @@ async def test_many_wallets_are_read_in_few_calls_without_locks(own_world: Servi
         for number in range(count)
     ]
     await world.service.db.write(lambda conn: conn.execute(insert(wallets), rows))
+    await world.catch_up()  # lest the projector still work for the wallet's creation
     sizes, locked, through = [], set(), world.line.through
 
     async def watch(body: bytes) -> bytes:
