@@ -377,11 +377,14 @@ async def test_many_wallets_are_read_in_few_calls_without_locks(own_world: Servi
     await world.service.db.write(lambda conn: conn.execute(insert(wallets), rows))
     await world.catch_up()  # lest the projector still work for the wallet's creation
     sizes, locked, through = [], set(), world.line.through
+    ours = {row["tokens"] for row in rows} | {row["vault"] for row in rows}
 
     async def watch(body: bytes) -> bytes:
         request = json.loads(body)
-        if isinstance(request, dict) and request["method"] == "getMultipleAccounts":
-            sizes.append(len(request["params"][0]))
+        asked = request["params"][0] if isinstance(request, dict) and request["params"] else ()
+        # The indexer compares balances of its own by the same method.
+        if isinstance(asked, list) and request["method"] == "getMultipleAccounts" and not ours.isdisjoint(asked):
+            sizes.append(len(asked))
             locked.add(world.service.projector._applying.locked() or len(world.service.locks._locks) > 0)
         return await through(body)
 

@@ -185,8 +185,8 @@ async def test_freeze_is_repeated_after_an_earlier_unfreeze_has_landed(own_world
 
 async def test_freeze_that_gave_up_on_an_unfreeze_is_repeated_by_itself(own_world: ServiceWorld) -> None:
     world = own_world
-    await world.restart(confirm_timeout=0.5)
     wallet, to = await world.wallet(), await world.payee()
+    await world.restart(confirm_timeout=0.5)
     await world.ok("PATCH", _path(wallet), {"status": "frozen"})
     raw: list[bytes] = []
     world.line.lose_requests = lambda method: method == "sendTransaction"
@@ -437,8 +437,8 @@ async def test_brakes_of_a_replaced_operator_hold_until_its_new_key(own_world: S
 async def test_unfinished_freeze_promises_no_more_than_is_stored(own_world: ServiceWorld, writable: bool) -> None:
     # Given a chain that takes the freeze and does not confirm it, as on a full disk
     world = own_world
-    await world.restart(confirm_timeout=0.5)
     wallet, to = await world.wallet(), await world.payee()
+    await world.restart(confirm_timeout=0.5)
     world.line.lose_requests = lambda method: method == "sendTransaction"
     writer: Any = sqlite_writer(world.service.db)
     writer.execute(f"PRAGMA query_only={'OFF' if writable else 'ON'}")

@@ -286,8 +286,8 @@ async def test_failure_that_the_transaction_does_not_show_is_no_outcome(
 @pytest.mark.parametrize("lies", [2, 10_000])
 async def test_false_failure_of_a_payment_is_never_answered(own_world: ServiceWorld, lies: int) -> None:
     world, key = own_world, {"Idempotency-Key": "believed"}
-    await world.restart(confirm_timeout=3.0 if lies == 2 else 0.5)
     wallet, to = await world.wallet(), await world.payee()
+    await world.restart(confirm_timeout=3.0 if lies == 2 else 0.5)
     told = 0
 
     def lie(method: str, result: Any) -> Any:

@@ -240,11 +240,11 @@ async def test_false_answers_are_503_in_every_request(
     own_world: ServiceWorld, seed: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world = own_world
-    await world.restart(confirm_timeout=0.5)
     paying, receiving = await agent(world), await agent(world, funds=None)
     recipients = [str(Pubkey.new_unique()) for _ in range(3)]
     made = await world.policy(maxPerTx="10", allowedRecipients=recipients)
     wallet, to = await world.wallet(), await world.payee()
+    await world.restart(confirm_timeout=0.5)
     path = f"/v1/wallets/{wallet['wallet_id']}"
     faults = Faults(seed)
     world.line.through = FaultyTransport(world.line.through, faults)

@@ -27,8 +27,8 @@ async def test_full_disk_is_503_and_the_request_goes_on_under_its_key(
     own_world: ServiceWorld, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world = own_world
-    await world.restart(confirm_timeout=0.3)
     wallet, to = await world.wallet(), await world.payee()
+    await world.restart(confirm_timeout=0.3)
     keyed: Any = {"headers": {"Idempotency-Key": "full"}, "body": {"memo": "x" * 200}}
     writer: Any = sqlite_writer(world.service.db)
 
