@@ -100,31 +100,30 @@ async def deleted(service: Service, org: str, identifier: str) -> Budget:
     return budgets.shown(found)
 
 
-async def _send_current(request: BudgetChange, send: Callable[[BudgetRecord], Awaitable[None]]) -> None:
-    """Send a change made from the current budget; make it anew when it is outdated."""
+async def _send_current(request: BudgetChange, send: Callable[[BudgetRecord], Awaitable[bool]]) -> None:
+    """Send a change made from the current budget; make it anew when it is outdated, which ``send`` may find, too."""
     for _ in range(_TRIES):
         await request.service.catch_up()
         before = await request.find()
         request.check(before)
         try:
-            await send(before)
+            if await send(before):
+                return
         except RefusedError as refused:
             if error_name(request.service.codec, refused) not in _OUTDATED:
                 raise business_error(request.service.codec, refused) from None
-        else:
-            return
     raise ConflictError("version_conflict", "The budget was changed at the same time. Repeat the request.")
 
 
-async def _limit(request: BudgetChange, before: BudgetRecord, body: UpdateBudget) -> None:
-    """Send a change of the limits, unless they are as wanted."""
+async def _limit(request: BudgetChange, before: BudgetRecord, body: UpdateBudget) -> bool:
+    """Send a change of the limits, unless they are as wanted; return whether they are, and stay so."""
     service, org = request.service, request.principal.org
     limits = budgets.with_changes(before.limits, body)
     if limits == before.limits:
         # An earlier change that lands after this answer would undo what the answer reports.
         mine = request.budget_id
         await wait_for_earlier(service, org, {_UPDATE.name}, where=lambda earlier: earlier.recipient == mine)
-        return
+        return (await request.find()).version == before.version
     authority = await authority_of(service, org, request.claim)
     instruction = service.instructions(org).update_budget(
         authority=authority.address,
@@ -135,9 +134,10 @@ async def _limit(request: BudgetChange, before: BudgetRecord, body: UpdateBudget
     given = sorted(body.model_fields_set.intersection(budgets.LIMITS))
     entry = request.principal.entry("budget.update", request.budget_id, fields=given)
     await _submit(request, _UPDATE, instruction, authority, entry)
+    return True
 
 
-async def _close(request: BudgetChange, before: BudgetRecord) -> None:
+async def _close(request: BudgetChange, before: BudgetRecord) -> bool:
     service, org = request.service, request.principal.org
     account = await service.chain.account(before.address)
     if account is None:
@@ -151,6 +151,7 @@ async def _close(request: BudgetChange, before: BudgetRecord) -> None:
     )
     entry = request.principal.entry("budget.delete", request.budget_id)
     await _submit(request, _CLOSE, instruction, authority, entry)
+    return True
 
 
 async def _submit(

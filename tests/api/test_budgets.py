@@ -10,6 +10,7 @@ from solders.pubkey import Pubkey
 
 from app.chain.rules import BudgetLimits
 from app.core.signers import read_key
+from app.store.attempts import attempt
 from app.store.budgets import budget as budget_record
 from tests.api.test_signed_transactions import Hardened
 from tests.support.escrows import A2A, agent, of, shows_output, terms
@@ -270,6 +271,25 @@ async def test_change_that_another_overtook_is_made_anew(world: ServiceWorld) ->
     changed = await world.ok("PATCH", _path(budget), {"maxPerMonth": "50"})
 
     assert (changed["max_per_day"], changed["max_per_month"], changed["velocity_cap"]) == (None, "50.00", 9)
+
+
+async def test_limit_that_lands_while_it_is_taken_back_is_taken_back(world: ServiceWorld) -> None:
+    budget, service = await _budget(world, maxPerDay="10"), world.service
+    world.line.lose_requests = lambda method: method == "sendTransaction"
+    lost = error_of(await world.call("PATCH", _path(budget), {"maxPerDay": "1000"}), 503, "chain_unavailable")["tx_id"]
+    world.line.mend()
+    earlier = service.db.read_now(lambda conn: attempt(conn, lost))
+    assert earlier is not None
+    signature = str(earlier.signature)
+
+    async def land() -> None:
+        world.line.hold = lambda _method: None
+        await service.submitter.resend(earlier)
+        assert await service.chain.confirm(signature, timeout=5)
+
+    world.line.hold = lambda method: land() if method == "getEpochInfo" else None
+    assert (await world.ok("PATCH", _path(budget), {"maxPerDay": "10"}))["max_per_day"] == "10.00"
+    assert (await world.ok("GET", _path(budget)))["version"] == budget["version"] + 2
 
 
 async def test_budget_made_past_the_service_is_honoured(world: ServiceWorld) -> None:
