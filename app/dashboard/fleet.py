@@ -7,7 +7,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from app.access.auth import ADMINS, OPERATORS, READERS
-from app.api.forms import InvalidFormError
 from app.core.errors import ApiError, RequestError
 from app.dashboard.pages import View, action, page
 from app.organisations import pausing
@@ -29,11 +28,7 @@ _COLUMNS = (
 @page(roles=READERS)
 async def show(view: View) -> Response:
     """Show the fleet. A query that is not understood is left out, with a message."""
-    try:
-        query = view.query(FleetQuery)
-    except InvalidFormError as error:
-        view.errors = {"": error.message}
-        query = FleetQuery()
+    query = view.understood(FleetQuery)
     found = await fleet.show(view.service, view.principal, query)
     return view.render("fleet.html", fleet=found, query=query, columns=_COLUMNS, address=addresses(view, query))
 

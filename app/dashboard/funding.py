@@ -43,11 +43,7 @@ _HERE = "Funding"
 @page(roles=READERS)
 async def show(view: View) -> Response:
     """Show the reserve, where it is filled, and all vaults with what they hold."""
-    try:
-        query = view.query(FundingQuery)
-    except InvalidFormError as error:
-        view.errors = {"": error.message}
-        query = FundingQuery()
+    query = view.understood(FundingQuery)
     deposit = await deposit_address(view.service, view.principal)
     return view.render(
         "funding.html",

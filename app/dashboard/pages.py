@@ -132,6 +132,14 @@ class View:
         """Return the API's query of the page's address. Raises InvalidFormError."""
         return validated(model, {name: value for name, value in self._asked().items() if name != _DONE})
 
+    def understood(self, model: type[Arguments]) -> Arguments:
+        """Return the API's query of the page's address; one that is not understood is left out, with a message."""
+        try:
+            return self.query(model)
+        except InvalidFormError as error:
+            self.errors = {"": error.message}
+            return model()
+
     def listed(self, model: type[Arguments], **values: Any) -> Arguments:
         """Return the API's query of a list, from the place in it that the page's address names.
 

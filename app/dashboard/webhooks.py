@@ -7,7 +7,6 @@ from starlette.routing import Route
 
 from app.access.auth import OPERATORS, READERS
 from app.api.fields import Page
-from app.api.forms import InvalidFormError
 from app.core.timestamps import parse_iso_ms
 from app.dashboard.pages import View, action, page
 from app.events.catalogue import EVENTS
@@ -46,11 +45,7 @@ async def _show(
     view: View, webhook_id: str, *, made: WebhookWithSecret | None = None, ping: Delivery | None = None
 ) -> Response:
     service, by = view.service, view.principal
-    try:
-        query = view.query(ListDeliveries)
-    except InvalidFormError as error:
-        view.errors = {"": error.message}
-        query = ListDeliveries()
+    query = view.understood(ListDeliveries)
     found = await webhooks.get(service, by, webhook_id)
     log = await deliveries.page(service, by, webhook_id, query)
     given = {} if query.status is None else {"status": query.status}

@@ -1,24 +1,16 @@
 """Runs random interleavings of vaults that share a budget, in the VM and as a script for the native crate."""
 
-import struct
 from dataclasses import dataclass, replace
-from itertools import count
 
 from hypothesis import strategies as st
-from solders.hash import Hash
-from solders.instruction import Instruction
-from solders.message import Message
 from solders.pubkey import Pubkey
-from solders.transaction import Transaction
-from solders.transaction_metadata import FailedTransactionMetadata
 
 from app.chain.escrow_instructions import OpenEscrow
-from app.chain.logs import LoggedViolation, policy_violation
-from app.chain.rules import RULE_ERRORS, RULES, BudgetLimits, Rules
+from app.chain.rules import RULES, BudgetLimits, Rules
 from tests.program.sequences.checker import Checker
-from tests.program.sequences.runner import Transcript
+from tests.program.sequences.runner import Transcript, judged, with_amount
 from tests.program.sequences.steps import EARLIEST, JUMPS, LATEST, MIN_STEPS, Jump, Payment
-from tests.support.vm import CODEC, PROGRAM_ID, Vm, error_name
+from tests.support.vm import Vm
 from tests.support.vm_escrows import creation, decision, dispute, next_escrow
 from tests.support.vm_tokens import SUPPLY
 from tests.support.vm_world import VmWorld
@@ -29,7 +21,6 @@ _BUDGET_RULES = {
 }
 _LEDGER = 8 * (3 + 99 + 63)
 """Bytes of a ledger, the last of a budget's account."""
-_references = count()
 
 
 @dataclass(frozen=True)
@@ -151,10 +142,10 @@ class BudgetRunner:
                     vault, before = vaults[step.vault], (vm.data(vaults[step.vault]), vm.data(budget))
                     escrow = next_escrow(world, vault, self.payee.owner) if step.locks else None
                     if escrow is None:
-                        instruction = _with_amount(payments[step.vault], step.amount)
+                        instruction = with_amount(payments[step.vault], step.amount)
                     else:
                         instruction = creation(world, vault, self.payee.owner, step.amount)
-                    violation = self._send(instruction)
+                    violation = judged(vm, instruction)
                     made = Payment(step.jump, step.amount, 0, co_signed=False)
                     bounds = Rules(**limits.to_args())
                     if violation is None:
@@ -189,23 +180,6 @@ class BudgetRunner:
 
     def _refund(self, locked: _Locked, returned: int) -> None:
         self.world.vm.succeed(decision(self.world, locked.escrow, locked.amount - returned))
-
-    def _send(self, instruction: Instruction) -> LoggedViolation | None:
-        """Send a payment or an escrow; return what refused it."""
-        vm = self.world.vm
-        message = Message.new_with_blockhash([instruction], vm.fee_payer, Hash.default())
-        result = vm.svm.send_transaction(Transaction.new_unsigned(message))
-        if not isinstance(result, FailedTransactionMetadata):
-            return None
-        violation = policy_violation(result.meta().logs(), CODEC)
-        assert violation is not None, result
-        assert error_name(result) == RULE_ERRORS[violation.rule]
-        return violation
-
-
-def _with_amount(payment: Instruction, amount: int) -> Instruction:
-    data = payment.data[:8] + struct.pack("<Q", amount) + next(_references).to_bytes(16, "little")
-    return Instruction(PROGRAM_ID, data, payment.accounts)
 
 
 def _last(budget: bytes) -> int:

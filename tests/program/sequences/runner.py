@@ -68,7 +68,7 @@ class PaymentRunner:
                     if way not in payments:
                         payments[way] = self._payment(vault, *way)
                     before = vm.data(vault)
-                    violation = self._pay(payments[way], step.amount)
+                    violation = judged(vm, with_amount(payments[way], step.amount))
                     if violation is None:
                         checker.accepted(rules[attached], step, clock)
                         verdicts.append("ok")
@@ -106,19 +106,23 @@ class PaymentRunner:
             vault, self.payees[payee], 1, policy=policy, co_signer=world.operator if co_signed else None
         )
 
-    def _pay(self, payment: Instruction, amount: int) -> LoggedViolation | None:
-        """Pay, with the amount and a new reference put into the instruction."""
-        data = payment.data[:8] + struct.pack("<Q", amount) + next(_references).to_bytes(_REFERENCE, "little")
-        instruction = Instruction(PROGRAM_ID, data, payment.accounts)
-        vm = self.world.vm
-        message = Message.new_with_blockhash([instruction], vm.fee_payer, Hash.default())
-        result = vm.svm.send_transaction(Transaction.new_unsigned(message))
-        if not isinstance(result, FailedTransactionMetadata):
-            return None
-        violation = policy_violation(result.meta().logs(), CODEC)
-        assert violation is not None, result
-        assert error_name(result) == RULE_ERRORS[violation.rule]
-        return violation
+
+def with_amount(payment: Instruction, amount: int) -> Instruction:
+    """Return a payment with the amount and a new reference put into it."""
+    data = payment.data[:8] + struct.pack("<Q", amount) + next(_references).to_bytes(_REFERENCE, "little")
+    return Instruction(PROGRAM_ID, data, payment.accounts)
+
+
+def judged(vm: Vm, instruction: Instruction) -> LoggedViolation | None:
+    """Send a payment or an escrow; return what refused it."""
+    message = Message.new_with_blockhash([instruction], vm.fee_payer, Hash.default())
+    result = vm.svm.send_transaction(Transaction.new_unsigned(message))
+    if not isinstance(result, FailedTransactionMetadata):
+        return None
+    violation = policy_violation(result.meta().logs(), CODEC)
+    assert violation is not None, result
+    assert error_name(result) == RULE_ERRORS[violation.rule]
+    return violation
 
 
 def _rules_line(rules: Rules) -> str:
