@@ -4,7 +4,6 @@ A change names the version from which it was made, and the program refuses it at
 nothing; the service makes it anew from the current limits.
 """
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from solders.instruction import Instruction
@@ -15,21 +14,21 @@ from app.access.keyring import Principal
 from app.api.versions import Precondition
 from app.budgets import service as budgets
 from app.budgets.models import Budget, UpdateBudget
-from app.core.errors import ConflictError, UnavailableError
+from app.core.errors import UnavailableError
 from app.core.identifiers import random_id
 from app.core.timestamps import iso_ms
 from app.projection.differences import shown_limits
 from app.store.audit import NewLogEntry, append
 from app.store.budgets import BudgetDetails, BudgetRecord, budget, put_budget_details
 from app.store.feed import append_event
-from app.submission.changes import resumed, submit
+from app.submission.changes import resumed
 from app.submission.context import Service
 from app.submission.idempotency import Claim
 from app.submission.locks import LockScope
 from app.submission.offline import authority_of, refuse_needless
 from app.submission.ordering import wait_for_earlier
-from app.submission.plan import Authority, Plan, PlanType, RefusedError
-from app.submission.refusals import business_error, error_name
+from app.submission.plan import Authority, Plan, PlanType
+from app.submission.revisions import OutdatedError, send_current, submit_current
 
 _UPDATE, _CLOSE = PlanType("update_budget"), PlanType("close_budget")
 PLAN_TYPES = (*budgets.PLAN_TYPES, _UPDATE, _CLOSE)
@@ -37,7 +36,6 @@ PLAN_TYPES = (*budgets.PLAN_TYPES, _UPDATE, _CLOSE)
 CLOSE = _CLOSE.name
 """Type of the attempts to close a budget."""
 _OUTDATED = frozenset({"VersionMismatch", "WrongRentReceiver"})
-_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +70,7 @@ async def update(request: BudgetChange, body: UpdateBudget) -> Budget:
         if not done:
             landed = await resumed(service, request.claim) is not None
             if not landed and body.model_fields_set.intersection(budgets.LIMITS):
-                await _send_current(request, lambda before: _limit(request, before, body))
+                await send_current(request, "budget", lambda before: _limit(request, before, body))
             elif not landed:
                 request.check(await request.find())
             if "name" in body.model_fields_set:
@@ -88,7 +86,7 @@ async def delete(request: BudgetChange) -> Budget:
     service, org = request.service, request.principal.org
     async with service.locks.hold(LockScope.POLICY, f"{org}/{request.budget_id}"):
         if await resumed(service, request.claim) is None:
-            await _send_current(request, lambda before: _close(request, before))
+            await send_current(request, "budget", lambda before: _close(request, before))
     return await deleted(service, org, request.budget_id)
 
 
@@ -100,30 +98,17 @@ async def deleted(service: Service, org: str, identifier: str) -> Budget:
     return budgets.shown(found)
 
 
-async def _send_current(request: BudgetChange, send: Callable[[BudgetRecord], Awaitable[bool]]) -> None:
-    """Send a change made from the current budget; make it anew when it is outdated, which ``send`` may find, too."""
-    for _ in range(_TRIES):
-        await request.service.catch_up()
-        before = await request.find()
-        request.check(before)
-        try:
-            if await send(before):
-                return
-        except RefusedError as refused:
-            if error_name(request.service.codec, refused) not in _OUTDATED:
-                raise business_error(request.service.codec, refused) from None
-    raise ConflictError("version_conflict", "The budget was changed at the same time. Repeat the request.")
-
-
-async def _limit(request: BudgetChange, before: BudgetRecord, body: UpdateBudget) -> bool:
-    """Send a change of the limits, unless they are as wanted; return whether they are, and stay so."""
+async def _limit(request: BudgetChange, before: BudgetRecord, body: UpdateBudget) -> None:
+    """Send a change of the limits, unless they are as wanted."""
     service, org = request.service, request.principal.org
     limits = budgets.with_changes(before.limits, body)
     if limits == before.limits:
         # An earlier change that lands after this answer would undo what the answer reports.
         mine = request.budget_id
         await wait_for_earlier(service, org, {_UPDATE.name}, where=lambda earlier: earlier.recipient == mine)
-        return (await request.find()).version == before.version
+        if (await request.find()).version != before.version:
+            raise OutdatedError
+        return
     authority = await authority_of(service, org, request.claim)
     instruction = service.instructions(org).update_budget(
         authority=authority.address,
@@ -134,10 +119,9 @@ async def _limit(request: BudgetChange, before: BudgetRecord, body: UpdateBudget
     given = sorted(body.model_fields_set.intersection(budgets.LIMITS))
     entry = request.principal.entry("budget.update", request.budget_id, fields=given)
     await _submit(request, _UPDATE, instruction, authority, entry)
-    return True
 
 
-async def _close(request: BudgetChange, before: BudgetRecord) -> bool:
+async def _close(request: BudgetChange, before: BudgetRecord) -> None:
     service, org = request.service, request.principal.org
     account = await service.chain.account(before.address)
     if account is None:
@@ -151,7 +135,6 @@ async def _close(request: BudgetChange, before: BudgetRecord) -> bool:
     )
     entry = request.principal.entry("budget.delete", request.budget_id)
     await _submit(request, _CLOSE, instruction, authority, entry)
-    return True
 
 
 async def _submit(
@@ -166,7 +149,7 @@ async def _submit(
         recipient=request.budget_id,
         entry=entry,
     )
-    await submit(request.service, plan, request.claim)
+    await submit_current(request.service, plan, request.claim, outdated=_OUTDATED)
 
 
 async def _rename(request: BudgetChange, name: str) -> None:

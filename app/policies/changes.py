@@ -4,7 +4,7 @@ A change names the policy's version from which it was made, and the program refu
 undoes nothing; the service makes it anew from the policy's current terms.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,7 +21,7 @@ from app.policies import service as policies
 from app.policies.allowlists import WRITE, Step, draft, is_written, steps, store_texts
 from app.policies.details import DETAILS, describe
 from app.policies.models import Policy, UpdatePolicy
-from app.policies.terms import Terms, apply_changes, concurrent_change, terms_of, with_recipients
+from app.policies.terms import Terms, apply_changes, terms_of, with_recipients
 from app.store.attempts import Attempt
 from app.store.audit import NewLogEntry
 from app.store.policies import (
@@ -35,9 +35,9 @@ from app.submission.changes import resumed
 from app.submission.context import Service
 from app.submission.idempotency import Claim
 from app.submission.locks import LockScope
-from app.submission.offline import authority_of, refuse_needless, sign_elsewhere
-from app.submission.plan import Authority, Hook, Outcome, Plan, PlanType, RefusedError, nothing
-from app.submission.refusals import business_error, error_name, require_confirmed
+from app.submission.offline import authority_of, refuse_needless
+from app.submission.plan import Authority, Hook, Plan, PlanType, nothing
+from app.submission.revisions import OutdatedError, send_current, submit_current
 
 _UPDATE, _CLOSE, _DISCARD = PlanType(UPDATE), PlanType("close_policy"), PlanType("close_allowlist")
 PLAN_TYPES = (WRITE, _UPDATE, _CLOSE, _DISCARD)
@@ -50,12 +50,7 @@ _OUTDATED = frozenset(
 )
 #: Steps that prepare a change.
 _PREPARING = (WRITE.name, _DISCARD.name)
-_TRIES = 3
 _OFF_CHAIN = frozenset({*DETAILS, "idempotency_key"})
-
-
-class _OutdatedError(Exception):
-    """The policy or its draft has changed since it was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +105,7 @@ async def update(request: ChangeRequest, body: UpdatePolicy) -> Policy:
 async def _change(request: ChangeRequest, body: UpdatePolicy) -> None:
     landed = await _resumed(request)
     if landed is None and body.model_fields_set - _OFF_CHAIN:
-        landed = await _send_current(request, lambda before: _update(request, before, body))
+        landed = await send_current(request, "policy", lambda before: _update(request, before, body))
     elif landed is None:
         request.check(await request.find())
     if body.model_fields_set.intersection(DETAILS):
@@ -126,7 +121,7 @@ async def delete(request: ChangeRequest) -> Policy:
         landed = await _resumed(request)
         if landed is None:
             await request.find_changeable()
-            landed = await _send_current(request, lambda before: _close(request, before))
+            landed = await send_current(request, "policy", lambda before: _close(request, before))
     org, identifier = request.principal.org, request.policy_id
     return await request.service.db.read(lambda conn: deleted_policy(conn, org, identifier, landed or ""))
 
@@ -146,19 +141,6 @@ async def _resumed(request: ChangeRequest) -> str | None:
     """
     outcome = await resumed(request.service, request.claim)
     return None if outcome is None or outcome.attempt.type in _PREPARING else outcome.attempt.signature
-
-
-async def _send_current(request: ChangeRequest, send: Callable[[PolicyRecord], Awaitable[str | None]]) -> str | None:
-    """Send a change made from the current policy and return its signature; make it anew when it is outdated."""
-    for _ in range(_TRIES):
-        await request.service.catch_up()
-        before = await request.find()
-        request.check(before)
-        try:
-            return await send(before)
-        except _OutdatedError:
-            continue
-    raise concurrent_change()
 
 
 async def _send(
@@ -181,18 +163,7 @@ async def _send(
         entry=entry,
         on_store=on_store,
     )
-    failure: RefusedError | Outcome
-    try:
-        await sign_elsewhere(service, plan, request.claim)
-        failure = await service.submitter.submit(plan, request.claim)
-        if failure.status != "failed":
-            require_confirmed(service.codec, failure)
-            return failure.attempt.signature
-    except RefusedError as refused:
-        failure = refused
-    if error_name(service.codec, failure) in _OUTDATED:
-        raise _OutdatedError
-    raise business_error(service.codec, failure)
+    return (await submit_current(service, plan, request.claim, outdated=_OUTDATED)).attempt.signature
 
 
 async def _update(request: ChangeRequest, before: PolicyRecord, body: UpdatePolicy) -> str | None:
@@ -208,7 +179,7 @@ async def _update(request: ChangeRequest, before: PolicyRecord, body: UpdatePoli
         # An earlier change that lands after this answer would undo what the answer reports.
         await _wait_for_earlier(request, {UPDATE})
         if (await request.find()).version != before.version:
-            raise _OutdatedError
+            raise OutdatedError
         return None
     entry = request.principal.entry(
         "policy.update", request.policy_id, fields=sorted(body.model_fields_set - _OFF_CHAIN)
@@ -228,7 +199,7 @@ async def _update(request: ChangeRequest, before: PolicyRecord, body: UpdatePoli
         todo = [Step([switch])]
     elif written is not None and written["sealed"]:
         await _discard(request, before, version, written)
-        raise _OutdatedError
+        raise OutdatedError
     else:
         build = service.instructions(before.org)
         todo = steps(service, build, authority, policy_address, version, list(new.entries), switch)
@@ -307,12 +278,12 @@ async def _account(service: Service, before: PolicyRecord) -> dict[str, Any]:
     """Return the policy's account if it is still in the version of the read models."""
     account = await _decoded(service, Pubkey.from_string(before.address))
     if account["version"] != before.version:
-        raise _OutdatedError
+        raise OutdatedError
     return account
 
 
 async def _decoded(service: Service, address: Pubkey) -> dict[str, Any]:
     account = await service.chain.account(address)
     if account is None:
-        raise _OutdatedError
+        raise OutdatedError
     return account.decode(service.codec).data

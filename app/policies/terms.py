@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from solders.pubkey import Pubkey
 
 from app.chain.rules import Rules, category_bits
-from app.core.errors import ConflictError
 from app.policies.models import RuleFields
 from app.recipients.service import allowlist_entry
 from app.store.policies import PolicyRecord, domains_of, put_allowlist
 from app.submission.context import Service
+from app.submission.revisions import concurrent_change
 
 _PLAIN = (
     *("max_per_tx", "max_per_day", "max_per_month", "velocity_cap", "require_co_sign", "expiry"),
@@ -35,7 +35,7 @@ async def terms_of(service: Service, policy: PolicyRecord) -> Terms:
         return Terms(policy.rules, {})
     account = await service.chain.account(Pubkey.from_string(policy.allowlist))
     if account is None:
-        raise concurrent_change()
+        raise concurrent_change("policy")
     entries: list[bytes] = account.decode(service.codec).data["entries"]
     known = await _entries(service, policy.org, policy.allowed_recipients)
     if not known:
@@ -67,11 +67,6 @@ async def apply_changes(service: Service, org: str, before: Terms, body: RuleFie
         entries = dict(sorted((await _entries(service, org, body.allowed_recipients)).items()))
         rules = replace(rules, restricted=bool(entries))
     return Terms(rules, entries)
-
-
-def concurrent_change() -> ConflictError:
-    """Return the error for a policy that others keep changing."""
-    return ConflictError("version_conflict", "The policy was changed at the same time. Repeat the request.")
 
 
 async def _entries(service: Service, org: str, texts: Sequence[str]) -> dict[bytes, str]:
