@@ -50,6 +50,14 @@ class Keyboard:
     async def write(self, text: str) -> None:
         await self.page.keyboard.type(text)
 
+    async def choose(self, value: str) -> None:
+        """Press the arrow until the list that has the focus shows this value."""
+        for _ in range(_PATIENCE):
+            await self.page.keyboard.press("ArrowDown")
+            if await self.page.evaluate("document.activeElement.value") == value:
+                return
+        raise AssertionError(f"the list has no {value}")
+
     async def reads(self, text: str) -> None:
         await self.page.get_by_text(text).first.wait_for()
 
@@ -193,8 +201,9 @@ async def test_feed_is_filtered_and_read_by_keyboard(site: Served, admin: Keyboa
     await site.world.wallet(label="In the feed", funds=None)
     await admin.to("Feed")
     await admin.press("Enter")
+    await admin.page.get_by_role("heading", name="Feed").wait_for()
     await admin.to("Type")
-    await admin.write("Wallet: created")
+    await admin.choose("wallet.created")
     await admin.to("Show")
     await admin.press("Enter")
     await admin.page.wait_for_url("**type=wallet.created**")
