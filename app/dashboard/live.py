@@ -29,7 +29,8 @@ _MAX_BEHIND = 100
 _BATCH = 500
 #: Seconds that streams may take to end when the service stops.
 _GRACE = 2.0
-Queue = asyncio.Queue[FeedEvent]
+#: Of events, after the position that the feed had reached when they began to be queued.
+Queue = asyncio.Queue[FeedEvent | int]
 
 
 class FeedHub:
@@ -39,11 +40,14 @@ class FeedHub:
         self._db = db
         self._listeners: dict[Queue, str] = {}
         self._reading: asyncio.Task[None] | None = None
+        self._position: int | None = None
 
     @contextmanager
     def listen(self, org: str) -> Iterator[Queue]:
-        """Queue the organisation's events from now on."""
+        """Queue the position of the feed, as soon as it is known, and the organisation's events after it."""
         queue = Queue(_MAX_BEHIND)
+        if self._position is not None:
+            queue.put_nowait(self._position)
         self._listeners[queue] = org
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read(), name="feed_hub")
@@ -57,17 +61,19 @@ class FeedHub:
         return len(self._listeners)
 
     async def _read(self) -> None:
-        position = None
         while self._listeners:
             try:
-                if position is None:
-                    position = await self._db.read(last_position)
-                for event in await self._db.read(lambda conn, after=position: feed_after(conn, after, _BATCH)):  # type: ignore[misc]
-                    position = event.position
+                if self._position is None:
+                    self._position = await self._db.read(last_position)
+                    for queue in self._listeners:
+                        queue.put_nowait(self._position)
+                for event in await self._db.read(lambda conn, after=self._position: feed_after(conn, after, _BATCH)):  # type: ignore[misc]
+                    self._position = event.position
                     self._tell(event)
             except UnavailableError as error:
                 _log.warning("feed_hub", error=str(error))
             await asyncio.sleep(INTERVAL)
+        self._position = None
 
     def _tell(self, event: FeedEvent) -> None:
         for queue, org in self._listeners.items():
@@ -97,16 +103,18 @@ async def _events(view: View, stopping: anyio.Event) -> AsyncIterator[dict[str, 
                 done, waiting = await asyncio.wait(waiting, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
                 if await service.db.read(lambda conn: recognise(conn, token, now_ms())) is None:
                     return
-                for event in (one.result() for one in done):
-                    if isinstance(event, FeedEvent):
-                        yield _told(event)
+                for told in (one.result() for one in done):
+                    if told is not None:
+                        yield _told(told)
                         waiting.add(asyncio.create_task(queue.get()))
         finally:
             for one in waiting:
                 one.cancel()
 
 
-def _told(event: FeedEvent) -> dict[str, Any]:
+def _told(event: FeedEvent | int) -> dict[str, Any]:
+    if isinstance(event, int):
+        return {"id": str(event), "data": json.dumps({"reached": event})}
     wallets = [one for one in (event.wallet_id, event.other_wallet_id) if one is not None]
     told = {"event_id": event.event_id, "event": event.type, "wallets": wallets}
     return {"id": str(event.position), "data": json.dumps(told)}

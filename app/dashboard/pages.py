@@ -41,6 +41,7 @@ from app.people.company import confirmations
 from app.people.openid import CompanySignIn
 from app.people.passkeys import Ceremony
 from app.people.sessions import SignedIn, csrf_token, digest, new_token, recognise
+from app.store.feed import last_position
 from app.submission.context import Service
 from app.submission.idempotency import Claim
 from app.submission.plan import AwaitingSignatureError
@@ -66,6 +67,8 @@ class View:
     token: str
     signed_in: SignedIn | None
     now: int
+    #: What the feed had reached before anything was read for the page: what comes later, the page may not show.
+    position: int = 0
     form: Fields = field(default_factory=list)
     errors: Mapping[str, str] = field(default_factory=dict)
     #: Whether the browser has a cookie of ours already.
@@ -285,8 +288,10 @@ async def _view(request: Request) -> View:
     site: Site = request.app.state.dashboard
     service: Service = request.app.state.service
     token, now = request.cookies.get(site.cookie), now_ms()
-    found = None if token is None else await service.db.read(lambda conn: recognise(conn, token, now))
-    return View(request, site, service, token or new_token(), found, now, known=token is not None)
+    if token is None:
+        return View(request, site, service, new_token(), None, now, known=False)
+    found, position = await service.db.read(lambda conn: (recognise(conn, token, now), last_position(conn)))
+    return View(request, site, service, token, found, now, position)
 
 
 def _check_source(view: View) -> None:

@@ -6,14 +6,17 @@ from collections.abc import Callable
 
 import httpx
 import pytest
-from playwright.async_api import Browser, Page
+from playwright.async_api import Browser, Page, expect
 
 from app.dashboard.live import FeedHub
+from app.store.feed import FeedEvent
 from tests.dashboard.browsing import Crafted, Served, findings, forget_step_up, log, overflow, sign_in
 from tests.support.http import PATIENCE, served
 from tests.support.service_world import ServiceWorld
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+_STATE = "Object.defineProperty(document, 'visibilityState', { get: () => 'STATE', configurable: true });"
 
 
 async def test_event_is_in_an_open_page_at_once(site: Served) -> None:
@@ -27,7 +30,7 @@ async def test_event_is_in_an_open_page_at_once(site: Served) -> None:
         assert stamp is not None
         assert stamp.endswith(" UTC")
         await page.get_by_text("Details").first.click()
-        assert '"event": "wallet.created"' in await page.locator("pre").first.inner_text()
+        await expect(page.locator("pre").first).to_contain_text('"event": "wallet.created"')
     async with site.visit("viewer", viewport={"width": 390, "height": 844}, color_scheme="dark") as page:
         await page.goto(f"{site.base}/feed")
         assert await findings(page) == []
@@ -55,10 +58,12 @@ async def test_feed_is_filtered_by_severity_type_and_vault(world: ServiceWorld) 
 async def test_hub_tells_only_the_organisations_own_pages(own_world: ServiceWorld) -> None:
     hub = FeedHub(own_world.service.db)
     with hub.listen(own_world.org) as mine, hub.listen("other") as theirs:
-        await asyncio.sleep(0)
-        await own_world.wallet(funds=None)
         async with asyncio.timeout(5):
-            assert (await mine.get()).type == "wallet.created"
+            assert await mine.get() == await theirs.get(), "both are told where they begin"
+            await own_world.wallet(funds=None)
+            told = await mine.get()
+        assert isinstance(told, FeedEvent)
+        assert told.type == "wallet.created"
         assert theirs.empty()
 
 
@@ -74,7 +79,8 @@ async def test_stream_ends_with_its_session(site: Served) -> None:
         await me.post("/dashboard/sign-out")
         await site.world.wallet(funds=None)
         async with asyncio.timeout(10):
-            assert [one async for one in answer.aiter_lines() if one.startswith("data")] == []
+            told = [one async for one in answer.aiter_lines() if one.startswith("data")]
+    assert [one for one in told if "reached" not in one] == []
     nobody = await Crafted(site.world).client.get("/dashboard/stream")
     assert nobody.status_code == 303
 
@@ -88,7 +94,7 @@ async def test_payment_above_the_threshold_is_approved_after_a_step_up(site: Ser
         assert (await world.pay(wallet, payee, amount, session=session, key=key)).status_code == 402
     async with site.visit("operator") as page:
         await page.goto(f"{site.base}/approvals")
-        assert await page.title() == "(2) Approvals · Agent Vault"
+        await expect(page).to_have_title("(2) Approvals · Agent Vault")
         assert await findings(page) == []
         row = page.get_by_role("row").filter(has_text="6.00")
         await row.get_by_role("button", name="Approve").click()
@@ -96,7 +102,7 @@ async def test_payment_above_the_threshold_is_approved_after_a_step_up(site: Ser
         row = page.get_by_role("row").filter(has_text="7.00")
         await row.get_by_role("button", name="Reject").click()
         await page.get_by_text("The payment was rejected.").wait_for()
-        assert await page.title() == "Approvals · Agent Vault"
+        await expect(page).to_have_title("Approvals · Agent Vault")
     assert (await world.pay(wallet, payee, "6", session=session, key=key)).status_code == 200
     assert log(world, "approval.approve")[0].actor.type == "person"
     assert site.violations == []
@@ -121,10 +127,20 @@ async def test_hidden_page_follows_nothing_and_is_up_to_date_when_it_is_back(sit
         await _show(page, "hidden")
         await _until(lambda: len(hub) == 0)
         await site.world.wallet(label="While hidden", funds=None)
-        assert await page.get_by_text("While hidden").count() == 0
+        await expect(page.get_by_text("While hidden")).to_have_count(0)
         await _show(page, "visible")
         await page.get_by_text("While hidden").first.wait_for()
     await _until(lambda: len(hub) == 0)
+
+
+async def test_page_opened_in_the_background_shows_what_came_since(site: Served) -> None:
+    async with site.visit("viewer") as page:
+        await page.add_init_script(_STATE.replace("STATE", "hidden"))
+        await page.goto(f"{site.base}/feed")
+        await site.world.wallet(label="Before it was seen", funds=None)
+        await expect(page.get_by_text("Before it was seen")).to_have_count(0)
+        await _show(page, "visible")
+        await page.get_by_text("Before it was seen").first.wait_for()
 
 
 async def test_open_page_goes_on_after_a_restart_of_the_service(own_world: ServiceWorld, browser: Browser) -> None:
@@ -155,8 +171,4 @@ async def _until(holds: Callable[[], bool]) -> None:
 
 async def _show(page: Page, state: str) -> None:
     """Hide a page or show it again, as switching tabs does."""
-    await page.evaluate(
-        "state => { Object.defineProperty(document, 'visibilityState', { get: () => state, configurable: true });"
-        " document.dispatchEvent(new Event('visibilitychange')); }",
-        state,
-    )
+    await page.evaluate(_STATE.replace("STATE", state) + "document.dispatchEvent(new Event('visibilitychange'));")

@@ -171,7 +171,9 @@ let timer = null;
 let refreshed = -LATER;
 
 function arrived(message) {
-  const { wallets } = message ? JSON.parse(message) : {};
+  const { wallets, reached } = JSON.parse(message);
+  // A connection begins by saying what the feed has reached: what came since the page was made, the page has missed.
+  if (reached <= Number(position)) return;
   for (const one of wallets ?? ["*"]) waiting.add(one);
   // The first event after a silence is shown soon, those of a burst together.
   timer ??= setTimeout(refresh, performance.now() - refreshed > LATER ? SOON : LATER);
@@ -195,24 +197,19 @@ function connect(stream, worker) {
   }
   const source = new EventSource(stream);
   source.onmessage = (event) => arrived(event.data);
-  source.onopen = () => arrived(null);
   return () => source.close();
 }
 
-const { stream, worker } = document.body.dataset;
+const { stream, worker, position } = document.body.dataset;
 if (stream && document.querySelector("[hx-trigger=live]")) {
   let disconnect = null;
-  let hidden = false;
   const follow = () => {
     const visible = document.visibilityState === "visible";
     if (visible && !disconnect) {
       disconnect = connect(stream, worker);
-      // What came while the page was hidden.
-      if (hidden) arrived(null);
     } else if (!visible && disconnect) {
       disconnect();
       disconnect = null;
-      hidden = true;
     }
   };
   document.addEventListener("visibilitychange", follow);

@@ -4,37 +4,35 @@
 const pages = new Set();
 const PAUSE = 2000; // milliseconds
 let source = null;
-let interrupted = false;
+let reached = null;
 
 function follow(stream) {
   if (pages.size && !source) {
     source = new EventSource(stream);
-    const tell = (message) => {
-      for (const page of pages) page.postMessage(message);
-    };
-    source.onmessage = (event) => tell(event.data);
-    // After an interruption, such as a restart of the service, pages have missed something.
-    source.onopen = () => {
-      if (interrupted) tell(null);
-      interrupted = false;
+    source.onmessage = (event) => {
+      reached = Number(event.lastEventId);
+      for (const page of pages) page.postMessage(event.data);
     };
     // Browsers try again by themselves, but some give up for good after a certain kind of failure.
     source.onerror = () => {
-      interrupted = true;
-      source.close();
-      source = null;
+      close();
       setTimeout(() => follow(stream), PAUSE);
     };
-  } else if (!pages.size && source) {
-    source.close();
-    source = null;
-  }
+  } else if (!pages.size && source) close();
+}
+
+function close() {
+  source.close();
+  source = null;
+  reached = null;
 }
 
 onconnect = ({ ports: [port] }) => {
   port.onmessage = ({ data }) => {
-    if (data.open) pages.add(port);
-    else pages.delete(port);
+    if (data.open) {
+      pages.add(port);
+      if (reached !== null) port.postMessage(JSON.stringify({ reached }));
+    } else pages.delete(port);
     follow(data.open);
   };
 };
