@@ -112,7 +112,8 @@ def statements() -> Iterator[list[str]]:
 
 
 async def findings(page: Page) -> list[str]:
-    """What axe finds serious or critical on a page."""
+    """What axe finds serious or critical on a page, once its style has arrived."""
+    await page.wait_for_load_state()
     result = await Axe().run(page)
     return [
         f"{one['id']}: {node['html']}"
@@ -123,7 +124,8 @@ async def findings(page: Page) -> list[str]:
 
 
 async def overflow(page: Page) -> int:
-    """By how many pixels a page is wider than its window."""
+    """By how many pixels a page is wider than its window, once its style has arrived."""
+    await page.wait_for_load_state()
     return int(await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
 
 

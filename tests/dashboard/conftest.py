@@ -4,7 +4,7 @@ import os
 from collections.abc import AsyncIterator
 
 import pytest_asyncio
-from playwright.async_api import Browser, async_playwright
+from playwright.async_api import Browser, async_playwright, expect
 
 from tests.dashboard.browsing import Served
 from tests.support.http import served
@@ -19,6 +19,7 @@ async def browser() -> AsyncIterator[Browser]:
     """A headless Chromium for the tests of a module."""
     if not os.path.exists(CHROMIUM):  # noqa: ASYNC240, PTH110 - once, before anything runs
         skip_or_fail(f"there is no {CHROMIUM}: install Debian's package chromium")
+    expect.set_options(timeout=10_000)
     async with async_playwright() as playwright:
         opened = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield opened

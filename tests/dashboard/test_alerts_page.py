@@ -1,6 +1,7 @@
 """The page of alert rules: of all vaults, and of one."""
 
 import pytest
+from playwright.async_api import expect
 
 from tests.dashboard.browsing import Crafted, Served, findings, log, overflow, refusals, sign_in
 from tests.support.service_world import ServiceWorld
@@ -19,10 +20,10 @@ async def test_rules_are_typed_refused_and_saved(site: Served) -> None:
         await low.fill("ops@example.com\nnobody")
         await page.get_by_role("button", name="Save").click()
         await page.locator("#balance_low_threshold[aria-invalid]").wait_for()
-        assert "e-mail address" in await page.locator("#balance_low_emails-says").inner_text()
-        assert "at least 1" in await page.locator("#inactivity_threshold-says").inner_text()
-        assert await page.get_by_label("Balance below").input_value() == "ten"
-        assert await low.input_value() == "ops@example.com\nnobody"
+        await expect(page.locator("#balance_low_emails-says")).to_contain_text("e-mail address")
+        await expect(page.locator("#inactivity_threshold-says")).to_contain_text("at least 1")
+        await expect(page.get_by_label("Balance below")).to_have_value("ten")
+        await expect(low).to_have_value("ops@example.com\nnobody")
         assert await findings(page) == []
 
         await page.get_by_label("Balance below").fill("10")
@@ -31,8 +32,8 @@ async def test_rules_are_typed_refused_and_saved(site: Served) -> None:
         await page.get_by_label("Send e-mails").uncheck()
         await page.get_by_role("button", name="Save").click()
         await page.get_by_text("The rules are saved.").wait_for()
-        assert await low.input_value() == "ops@example.com\ncfo@example.com"
-        assert not await page.get_by_label("Send e-mails").is_checked()
+        await expect(low).to_have_value("ops@example.com\ncfo@example.com")
+        await expect(page.get_by_label("Send e-mails")).not_to_be_checked()
     saved = await world.ok("GET", "/v1/alerts")
     assert saved["balance_low"]["threshold"] == "10.00"
     assert saved["balance_low"]["emails"] == ["ops@example.com", "cfo@example.com"]
@@ -52,7 +53,7 @@ async def test_vault_has_rules_of_its_own_or_those_of_all(site: Served) -> None:
         await page.get_by_role("heading", name="Alerts of Watched").wait_for()
         large = page.get_by_role("group", name="Large payment")
         await large.get_by_text("As for all vaults: amount from (USDC) 50.00").wait_for()
-        assert await large.get_by_label("E-mails to").is_hidden()
+        await expect(large.get_by_label("E-mails to")).to_be_hidden()
         await large.get_by_label("A rule of its own").check()
         await large.get_by_label("Amount from").fill("5")
         await large.get_by_label("E-mails to").fill("")

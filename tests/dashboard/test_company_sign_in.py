@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Page
+from playwright.async_api import Browser, Page, expect
 
 from app.access.keyring import system
 from app.access.recorder import Recorder
@@ -62,7 +62,7 @@ async def test_invited_person_signs_in_with_the_companys_account(company: Served
         await page.goto(_link(company, "viewer"))
         assert await findings(page) == []
         await _join(company, page, "grace", "viewer")
-        assert "Grace (viewer)" in await page.locator("header").inner_text()
+        await expect(page.locator("header")).to_contain_text("Grace (viewer)")
 
         await page.get_by_role("button", name="Sign out").click()
         await page.get_by_text("You are signed out.").wait_for()
@@ -73,7 +73,7 @@ async def test_invited_person_signs_in_with_the_companys_account(company: Served
         # The company still knows the browser, and asks nothing.
         await page.get_by_role("button", name="Continue with Acme").click()
         await page.get_by_role("heading", name="Fleet").wait_for()
-        assert "Grace (viewer)" in await page.locator("header").inner_text()
+        await expect(page.locator("header")).to_contain_text("Grace (viewer)")
         assert "code=" not in await page.evaluate("document.referrer + location.href")
     assert log(company.world, "person.sign_in")[0].details["way"] == "openid"
     assert company.violations == []
@@ -85,7 +85,7 @@ async def test_account_without_an_invitation_stays_outside(company: Served) -> N
         await page.get_by_role("button", name="Continue with Acme").click()
         await page.get_by_role("button", name="Cancel").click()
         await page.get_by_text("did not sign you in, or you cancelled it").wait_for()
-        assert not await page.get_by_role("button", name="Continue").is_visible()
+        await expect(page.get_by_role("button", name="Continue")).not_to_be_visible()
         await page.get_by_role("link", name="Back to the sign-in").click()
 
         await page.get_by_role("button", name="Continue with Acme").click()
@@ -114,7 +114,7 @@ async def test_step_up_signs_in_again_and_sends_the_form_again(company: Served) 
         await page.get_by_role("button", name="Invite").click()
         await page.get_by_role("heading", name="Confirm that it is you").wait_for()
         assert await findings(page) == []
-        assert await page.get_by_role("button", name="Confirm", exact=True).count() == 0
+        await expect(page.get_by_role("button", name="Confirm", exact=True)).to_have_count(0)
         await page.get_by_role("button", name="Confirm with Acme").click()
         # Although the company knows the browser, it asks again.
         await _at_the_company(page, "radia")
@@ -138,5 +138,5 @@ async def test_step_up_as_somebody_else_sends_nothing(company: Served) -> None:
         await page.get_by_text("That is not who is signed in.").wait_for()
         await page.get_by_role("link", name="Back to the fleet").click()
         await page.goto(f"{company.base}/people")
-        assert "Nobody" not in await page.locator("main").inner_text()
+        await expect(page.locator("main")).not_to_contain_text("Nobody")
     assert company.violations == []

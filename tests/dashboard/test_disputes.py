@@ -1,6 +1,7 @@
 """Disputes: the arbiter's queue, its clock, and decisions that show what they change."""
 
 import pytest
+from playwright.async_api import expect
 
 from tests.dashboard.browsing import LOOKS, Crafted, Served, findings, forget_step_up, log, overflow, refusals, sign_in
 from tests.support.escrows import OUTPUT, TASK, Agent, agent, of
@@ -25,11 +26,11 @@ async def test_dispute_is_decided_by_a_split_that_shows_both_sides(site: Served)
     for look in reversed(LOOKS):
         async with site.visit("admin", **look) as page:
             await page.goto(f"{site.base}/disputes")
-            assert await page.title() == "(1) Disputes · Agent Vault"
+            await expect(page).to_have_title("(1) Disputes · Agent Vault")
             assert await findings(page) == []
             assert await overflow(page) <= 0
             row = page.locator("tbody tr")
-            assert "23 h 5" in await row.inner_text()
+            await expect(row).to_contain_text("23 h 5")
             await row.get_by_role("link", name="<b>Summarise</b>").click()
             await page.get_by_role("heading", name="Escrow of 10.00 USDC").wait_for()
             text = await page.locator("main").inner_text()
@@ -52,7 +53,7 @@ async def test_dispute_is_decided_by_a_split_that_shows_both_sides(site: Served)
             if look == LOOKS[0]:
                 await page.get_by_role("button", name="Decide", exact=True).click()
                 await page.get_by_text("The dispute is decided").wait_for()
-                assert await page.title() == "Disputes · Agent Vault"
+                await expect(page).to_have_title("Disputes · Agent Vault")
                 await page.get_by_text("Nothing waits.").wait_for()
             else:
                 assert (await world.ok("GET", of(made)))["status"] == "disputed"

@@ -1,8 +1,10 @@
 """The fleet, in a browser and without."""
 
+import re
 import time
 
 import pytest
+from playwright.async_api import expect
 
 from tests.dashboard.browsing import Crafted, Served, findings, overflow, sign_in, statements
 from tests.dashboard.many import multiply
@@ -29,19 +31,19 @@ async def test_fleet_shows_what_every_agent_spends(site: Served) -> None:
         assert "12.50 of 100.00" in text
         assert "Policy violation" in text
         assert await findings(page) == []
-        assert await page.get_by_role("link", name="API reference").count() == 1
+        await expect(page.get_by_role("link", name="API reference")).to_have_count(1)
         await page.get_by_label("Search").fill("ad b")
         await page.get_by_role("button", name="Show").click()
-        assert "q=ad+b" in page.url
-        assert await page.get_by_role("link", name="Idle one").count() == 0
+        await expect(page).to_have_url(re.compile(re.escape("q=ad+b")))
+        await expect(page.get_by_role("link", name="Idle one")).to_have_count(0)
         await page.get_by_role("link", name="ads").click()
-        assert "tag=ads" in page.url
+        await expect(page).to_have_url(re.compile(re.escape("tag=ads")))
         await page.goto(site.base)
         await page.get_by_role("link", name="Spent").click()
         await page.get_by_role("columnheader", name="Spent").wait_for()
-        assert "sort=spent" in page.url
+        await expect(page).to_have_url(re.compile(re.escape("sort=spent")))
         first = page.locator("tbody tr").first
-        assert "Ad buyer" in await first.inner_text()
+        await expect(first).to_contain_text("Ad buyer")
     for options in ({"viewport": {"width": 390, "height": 844}}, {"color_scheme": "dark"}):
         async with site.visit("admin", **options) as page:
             await page.goto(site.base)

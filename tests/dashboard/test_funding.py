@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+from playwright.async_api import expect
 
 from app.organisations import deposits
 from app.store.wallets import WalletRecord
@@ -46,7 +47,7 @@ async def test_deposit_address_is_shown_with_its_code_and_its_mint(site: Served)
             await page.goto(site.base)
             await page.get_by_role("link", name="Funding").click()
             await page.get_by_role("heading", name="Funding").wait_for()
-            assert await page.get_by_label("Deposit address").input_value() == shown["reserve_address"]
+            await expect(page.get_by_label("Deposit address")).to_have_value(shown["reserve_address"])
             code = page.get_by_role("img", name=f"QR code of {shown['reserve_address']}")
             box = await code.bounding_box()
             assert box is not None
@@ -104,7 +105,7 @@ async def test_vaults_are_funded_together_once_the_amounts_are_confirmed(site: S
             hidden = "one => one.scrollWidth - one.clientWidth"
             assert await table.evaluate(hidden) <= 0, "an amount is out of sight"
             await page.get_by_role("button", name="Change").click()
-            assert await page.get_by_label("Add to Hungry 0").input_value() == "2.5"
+            await expect(page.get_by_label("Add to Hungry 0")).to_have_value("2.5")
             assert await _reserve(world) == before
             if look == LOOKS[0]:
                 await page.get_by_role("button", name="Review").click()
@@ -147,7 +148,8 @@ async def test_withdrawal_shows_what_is_left_and_needs_a_step_up(site: Served) -
         await page.get_by_role("link", name="Fund or withdraw").click()
         await page.get_by_label("Back to the reserve").fill("all")
         await page.get_by_role("button", name="Review the withdrawal").click()
-        assert "Rich\t100.00\t0.00" in await page.get_by_role("region", name="Before and after").inner_text()
+        table = page.get_by_role("region", name="Before and after")
+        await expect(table).to_contain_text("Rich\t100.00\t0.00", use_inner_text=True)
         await page.get_by_role("button", name="Withdraw", exact=True).click()
         await page.get_by_text("The money is back in the reserve.").wait_for()
     assert await _balance(world, wallet) == "0.00"
@@ -176,6 +178,7 @@ async def test_topup_rule_is_shown_before_and_after_it_is_saved(site: Served) ->
         await page.get_by_label("When the vault holds less than").fill("5")
         await page.get_by_label("The reserve adds").fill("20")
         await page.get_by_role("button", name="Review the rule").click()
+        await page.get_by_role("button", name="Save the rule").wait_for()
         text = await page.locator("main").inner_text()
         assert "Automatic top-up\toff\ton" in text
         assert "When the vault holds less than\t-\t5.00" in text
@@ -183,9 +186,9 @@ async def test_topup_rule_is_shown_before_and_after_it_is_saved(site: Served) ->
         assert "the reserve refills it at once" in text
         await page.get_by_role("button", name="Save the rule").click()
         await page.get_by_text("The rule for automatic top-ups was saved.").wait_for()
-        assert await page.get_by_label("The reserve adds").input_value() == "20.00"
+        await expect(page.get_by_label("The reserve adds")).to_have_value("20.00")
         await page.goto(f"{site.base}/funding?q=Thirsty")
-        assert "20.00 when below 5.00" in await page.get_by_role("row").nth(1).inner_text()
+        await expect(page.get_by_role("row").nth(1)).to_contain_text("20.00 when below 5.00")
     rule = await world.ok("GET", f"/v1/wallets/{wallet['wallet_id']}/auto-topup")
     assert (rule["enabled"], rule["trigger_below"], rule["topup_amount"]) == (True, "5.00", "20.00")
     assert log(world, "topup.set")[0].actor.type == "person"

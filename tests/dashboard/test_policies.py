@@ -5,6 +5,7 @@ from html import unescape
 from typing import Any
 
 import pytest
+from playwright.async_api import expect
 from solders.keypair import Keypair
 
 from app.access.recorder import Recorder
@@ -56,15 +57,15 @@ async def test_list_marks_presets_and_counts_vaults(site: Served) -> None:
             row = page.get_by_role("row").filter(has_text=CORPUS[0])
             shown = [await one.inner_text() for one in await row.locator("td").all()]
             assert shown == ["1", "5.00", "2,000.00", "no cap", "3", "any", str(made["version"])]
-            assert await page.locator("tr:has-text('Preset')").count() == 4
+            await expect(page.locator("tr:has-text('Preset')")).to_have_count(4)
             assert await page.get_by_role("link", name="New policy").count() == (role == "admin")
             assert await findings(page) == []
             assert await overflow(page) <= 0
             await row.get_by_role("link").click()
             await page.get_by_role("heading", name=CORPUS[0]).wait_for()
-            assert await page.get_by_role("link", name="Bound one").count() == 1
+            await expect(page.get_by_role("link", name="Bound one")).to_have_count(1)
             if role != "admin":
-                assert await page.locator("form:not(.who)").count() == 0
+                await expect(page.locator("form:not(.who)")).to_have_count(0)
                 assert "Each vault may spend at most 2,000.00 USDC in any 24 hours." in await page.content()
             await page.get_by_role("link", name="Bound one").click()
             await page.get_by_role("link", name=CORPUS[0]).wait_for()
@@ -75,7 +76,7 @@ async def test_each_field_says_what_it_means_as_it_is_typed(site: Served) -> Non
     async with site.visit("admin") as page:
         await page.goto(f"{site.base}/policies/new?from=pol_moderate")
         amount, says = page.get_by_label("Per payment"), page.locator("#max_per_tx-says")
-        assert await says.inner_text() == "A payment of more than 100.00 USDC is refused."
+        await expect(says).to_have_text("A payment of more than 100.00 USDC is refused.")
         for typed, said in (
             ("1,5", "an amount is a decimal string with at most 6 decimals, such as 12.50."),
             ("12.5", "A payment of more than 12.50 USDC is refused."),
@@ -141,14 +142,14 @@ async def test_change_shows_vaults_and_last_week_before_it_is_saved(site: Served
         assert await findings(page) == []
         assert await overflow(page) <= 0
         await page.get_by_role("button", name="Back to the form").click()
-        assert await page.get_by_label("Per payment").input_value() == "10"
+        await expect(page.get_by_label("Per payment")).to_have_value("10")
         await page.get_by_role("button", name="Review the change").click()
         # Looking at it changed nothing.
         assert (await world.ok("GET", f"/v1/policies/{policy['policy_id']}"))["version"] == policy["version"]
         await page.get_by_role("button", name="Save", exact=True).click()
         await page.get_by_text("The chain judges every payment by the new rules").wait_for()
-        assert "Ada" in await page.locator(".history li").first.inner_text()
-        assert await page.locator(".history del", has_text="50.00 USDC").count() == 1
+        await expect(page.locator(".history li").first).to_contain_text("Ada")
+        await expect(page.locator(".history del", has_text="50.00 USDC")).to_have_count(1)
         assert await findings(page) == []
     changed = await world.ok("GET", f"/v1/policies/{policy['policy_id']}")
     assert (changed["max_per_tx"], changed["max_per_day"]) == ("10.00", None)
@@ -187,7 +188,7 @@ async def test_two_people_who_edit_at_once_lose_nothing(site: Served) -> None:
         assert "Name Shared → Renamed" in meanwhile
         typed = {name: await slow.locator(f"#{name}").input_value() for name in ("name", "max_per_tx", "max_per_day")}
         assert typed == {"name": "Renamed", "max_per_tx": "33.00", "max_per_day": "150.00"}
-        assert await slow.get_by_label("Payments an hour").input_value() == "7"
+        await expect(slow.get_by_label("Payments an hour")).to_have_value("7")
         assert (await world.ok("GET", f"/v1/policies/{policy['policy_id']}")) == now
         assert await findings(slow) == []
 
@@ -204,10 +205,10 @@ async def test_preset_is_copied_and_the_copy_deleted(site: Served) -> None:
     world = site.world
     async with site.visit("admin", **_PHONE) as page:
         await page.goto(f"{site.base}/policies/pol_conservative")
-        assert "A preset cannot be changed." in await page.locator("main").inner_text()
-        assert await page.get_by_role("button", name="Review the change").count() == 0
+        await expect(page.locator("main")).to_contain_text("A preset cannot be changed.")
+        await expect(page.get_by_role("button", name="Review the change")).to_have_count(0)
         await page.get_by_role("link", name="Copy", exact=True).click()
-        assert await page.get_by_label("Name").input_value() == "Copy of Conservative"
+        await expect(page.get_by_label("Name")).to_have_value("Copy of Conservative")
         assert await findings(page) == []
         assert await overflow(page) <= 0
         await page.get_by_label("Per month").fill("333")

@@ -1,6 +1,7 @@
 """Recipients: addresses and domains are listed, and registered after a step-up."""
 
 import pytest
+from playwright.async_api import expect
 from solders.keypair import Keypair
 
 from tests.dashboard.browsing import LOOKS, Crafted, Served, findings, forget_step_up, log, overflow, refusals, sign_in
@@ -24,7 +25,7 @@ async def test_address_and_domain_are_registered_and_listed(site: Served) -> Non
             await page.get_by_role("button", name="Register").click()
             await page.get_by_text("The recipient is registered.").wait_for()
             await page.goto(f"{site.base}/recipients")
-        assert "Gambling" in await page.get_by_role("row").filter(has_text=shop).inner_text()
+        await expect(page.get_by_role("row").filter(has_text=shop)).to_contain_text("Gambling")
         text = await page.get_by_role("row").filter(has_text="store.example.com").inner_text()
         assert store in text
         assert "Marketplace" in text

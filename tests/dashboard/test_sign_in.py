@@ -1,6 +1,7 @@
 """Signing in: by the admin key, by passkey, by invitation."""
 
 import pytest
+from playwright.async_api import expect
 
 from app.access.keyring import system
 from app.core.timestamps import now_ms
@@ -17,8 +18,8 @@ async def test_admin_key_signs_in_until_there_is_a_person(site: Served) -> None:
         assert page.url == f"{site.base}/sign-in"
         await page.get_by_label("Admin key").fill("avk_test_wrong")
         await page.get_by_role("button", name="Sign in", exact=True).click()
-        assert "is unknown" in await page.locator("#admin_key-says").inner_text()
-        assert await page.get_by_label("Admin key").input_value() == ""
+        await expect(page.locator("#admin_key-says")).to_contain_text("is unknown")
+        await expect(page.get_by_label("Admin key")).to_have_value("")
         assert await findings(page) == []
 
         await page.get_by_label("Admin key").fill(world.keys["admin"])
@@ -32,7 +33,7 @@ async def test_admin_key_signs_in_until_there_is_a_person(site: Served) -> None:
         await page.get_by_label("Your name").fill("Grace")
         await page.get_by_role("button", name="Make a passkey").click()
         await page.get_by_role("heading", name="Fleet").wait_for()
-        assert "Grace" in await page.locator("header").inner_text()
+        await expect(page.locator("header")).to_contain_text("Grace")
 
         await page.get_by_role("button", name="Sign out").click()
         await page.get_by_role("button", name="Sign in with a passkey").click()
@@ -42,7 +43,7 @@ async def test_admin_key_signs_in_until_there_is_a_person(site: Served) -> None:
 
     async with site.visit() as other:
         await other.goto(f"{site.base}/sign-in")
-        assert await other.get_by_label("Admin key").count() == 0
+        await expect(other.get_by_label("Admin key")).to_have_count(0)
     assert site.violations == []
 
 
@@ -59,8 +60,8 @@ async def test_invited_person_joins_with_a_passkey_once(site: Served) -> None:
         await page.get_by_label("Your name").fill("Linus")
         await page.get_by_role("button", name="Join with a passkey").click()
         await page.get_by_role("heading", name="Fleet").wait_for()
-        assert "viewer" in await page.locator("header").inner_text()
-        assert await page.get_by_role("button", name="Pause all").count() == 0
+        await expect(page.locator("header")).to_contain_text("viewer")
+        await expect(page.get_by_role("button", name="Pause all")).to_have_count(0)
 
     async with site.visit() as thief:
         await thief.goto(link)
@@ -78,7 +79,7 @@ async def test_admin_invites_from_the_dashboard_after_a_step_up(site: Served) ->
         await page.get_by_label("Role").select_option("operator")
         await page.get_by_role("button", name="Invite").click()
         link = await page.get_by_label("Invitation link").input_value()
-        assert "Invitation for <b>Bob</b>" in await page.locator("main").inner_text()
+        await expect(page.locator("main")).to_contain_text("Invitation for <b>Bob</b>")
         assert link.startswith(f"{site.base}/join#")
         assert await overflow(page) <= 0
 

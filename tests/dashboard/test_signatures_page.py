@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from click.testing import CliRunner
-from playwright.async_api import Browser, Page
+from playwright.async_api import Browser, Page, expect
 from solders.keypair import Keypair
 
 from app.core.signers import read_key
@@ -64,7 +64,7 @@ async def test_change_is_downloaded_signed_and_uploaded(place: Served, tmp_path:
         await page.get_by_text("Nothing waits. This service runs without the authority's key").wait_for()
         await _unfreeze(place, page, wallet)
         await page.get_by_role("heading", name="Unfreeze wallet of Signed by file").wait_for()
-        assert await page.get_by_text("There is no wallet for Solana in this browser.").is_visible()
+        await expect(page.get_by_text("There is no wallet for Solana in this browser.")).to_be_visible()
         assert await findings(page) == []
         async with page.expect_download() as download:
             await page.get_by_role("link", name="Download").click()
@@ -94,8 +94,8 @@ async def test_wallet_in_the_browser_signs(place: Served, hardened: Hardened) ->
         await _wallets(page, hardened.authority)
         await _unfreeze(place, page, wallet)
         await page.get_by_role("button", name="Sign with Test wallet").wait_for()
-        assert await page.get_by_text("There is no wallet for Solana in this browser.").is_hidden()
-        assert await page.get_by_role("button", name="Sign with Unable").count() == 0
+        await expect(page.get_by_text("There is no wallet for Solana in this browser.")).to_be_hidden()
+        await expect(page.get_by_role("button", name="Sign with Unable")).to_have_count(0)
         assert await findings(page) == []
         assert await overflow(page) <= 0
 

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from playwright.async_api import Page
+from playwright.async_api import Page, expect
 
 from tests.dashboard.browsing import Served, asking, log
 
@@ -22,7 +22,7 @@ async def test_two_decisions_at_once_leave_one_that_both_see(site: Served) -> No
         for page in (one, other):
             await page.goto(f"{site.base}/approvals")
             await page.locator(f".badge.{decided['status']}").wait_for()
-            assert await page.get_by_role("button", name="Approve").count() == 0
+            await expect(page.get_by_role("button", name="Approve")).to_have_count(0)
     assert site.violations == []
 
 

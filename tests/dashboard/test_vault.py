@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from playwright.async_api import Page
+from playwright.async_api import Page, expect
 
 from app.dashboard.live import FeedHub
 from tests.dashboard.browsing import Crafted, Served, findings, forget_step_up, log, overflow, sign_in
@@ -30,7 +30,7 @@ async def test_vault_shows_limits_refusals_and_explorer_links(site: Served) -> N
             assert "Max per tx: 12.00 of 10.00" in text
             assert "clicks" in text
             assert "7.50 USDC spent, 1 refused" in text
-            assert await page.locator(".chart canvas").count() == 1
+            await expect(page.locator(".chart canvas")).to_have_count(1)
             link = page.get_by_role("link", name="explorer.solana.com").first
             assert paid["tx_signature"] in str(await link.get_attribute("href"))
             freeze = page.get_by_role("button", name="Freeze", exact=True)
@@ -50,10 +50,10 @@ async def test_freeze_is_one_click_and_another_browser_sees_it(site: Served) -> 
             await one.goto(f"{site.base}/vaults/{wallet['wallet_id']}")
         await page.get_by_role("button", name="Freeze", exact=True).click()
         await page.get_by_text("Frozen. The chain refuses its payments").wait_for()
-        assert await page.locator(".badge.frozen").inner_text() == "Frozen"
+        await expect(page.locator(".badge.frozen")).to_have_text("Frozen")
         refused = (await world.pay(wallet, payee, "1")).json()
         assert refused["error"]["code"] == "wallet_frozen"
-        assert await page.get_by_role("button", name="Unfreeze").count() == 0
+        await expect(page.get_by_role("button", name="Unfreeze")).to_have_count(0)
         await other.locator(".badge.frozen").wait_for()
 
         await other.get_by_role("button", name="Unfreeze").click()
