@@ -137,8 +137,7 @@ async def test_vault_is_searched_opened_frozen_and_unfrozen_by_keyboard(site: Se
 
 async def test_vaults_are_selected_and_frozen_by_keyboard(site: Served, admin: Keyboard) -> None:
     wallet = await site.world.wallet(label="Chosen")
-    async with admin.page.expect_navigation():
-        await admin.press("F5")
+    await admin.page.get_by_label("Select Chosen").wait_for()
     await admin.to("Select Chosen")
     await admin.press("Space")
     await admin.to("Freeze selected")

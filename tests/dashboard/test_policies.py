@@ -417,5 +417,7 @@ async def test_pages_of_policies_ask_the_database_little(world: ServiceWorld) ->
         await admin.client.get(path)
         with statements() as found:
             assert (await admin.client.get(path)).status_code == 200
-        asked = [one for one in found if one.startswith("SELECT") and "FROM browser_sessions" not in one]
+        # Each request also asks who it is from, and what the feed has reached.
+        each = ("FROM browser_sessions", "max(feed.position)")
+        asked = [one for one in found if one.startswith("SELECT") and not any(part in one for part in each)]
         assert len(asked) <= 3 * tables, asked
