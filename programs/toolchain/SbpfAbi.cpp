@@ -8,8 +8,8 @@
 //   * signed division                             -> unsigned division and a correction of the sign
 //
 // The rewrite of a signature depends on the function type alone, so that the definition, a direct call and
-// a call through a vtable always agree. What the pass does not know, the backend refuses with an error that
-// names the function.
+// a call through a vtable always agree. Before it changes anything, the pass looks for what it would translate
+// wrongly, and stops with an error that names the functions. What else it does not know, the backend refuses.
 
 #include "llvm/IR/IRBuilder.h"
 #include "llvm/IR/InstIterator.h"
@@ -17,6 +17,7 @@
 #include "llvm/IR/Module.h"
 #include "llvm/Passes/PassBuilder.h"
 #include "llvm/Plugins/PassPlugin.h"
+#include "llvm/Support/ErrorHandling.h"
 
 using namespace llvm;
 
@@ -34,13 +35,159 @@ struct Lowered {
   FunctionType *Type = nullptr;
 };
 
+// Registers that a value of this type takes.
+unsigned regs(Type *T, const DataLayout &DL) {
+  return T->isVoidTy() ? 0 : (unsigned)((DL.getTypeSizeInBits(T) + 63) / 64);
+}
+
+// Finds what the pass does not handle: what it would drop, or rewrite so that definition and call disagree.
+class Unhandled {
+  Module &M;
+  bool (*Changes)(FunctionType *, const DataLayout &);
+  SmallPtrSet<FunctionType *, 32> Reachable; // the types of functions whose address is taken
+  std::string Found;
+
+  void complain(const Function &F, const Twine &What) {
+    Found += ("\n  " + F.getName() + ": " + What).str();
+  }
+
+  // Attributes of arguments and results without which a program means the same, and `sret`, which becomes what it
+  // says. All others, those that LLVM does not have yet among them, change how a value is passed.
+  static bool isHint(Attribute A) {
+    if (A.isStringAttribute())
+      return true;
+    switch (A.getKindAsEnum()) {
+    case Attribute::Alignment:
+    case Attribute::AllocAlign:
+    case Attribute::AllocatedPointer:
+    case Attribute::Captures:
+    case Attribute::DeadOnReturn:
+    case Attribute::DeadOnUnwind:
+    case Attribute::Dereferenceable:
+    case Attribute::DereferenceableOrNull:
+    case Attribute::Initializes:
+    case Attribute::NoAlias:
+    case Attribute::NoExt:
+    case Attribute::NoFPClass:
+    case Attribute::NoFree:
+    case Attribute::NonNull:
+    case Attribute::NoUndef:
+    case Attribute::Range:
+    case Attribute::ReadNone:
+    case Attribute::ReadOnly:
+    case Attribute::Returned:
+    case Attribute::SExt:
+    case Attribute::StructRet:
+    case Attribute::Writable:
+    case Attribute::WriteOnly:
+    case Attribute::ZExt:
+      return true;
+    default:
+      return false;
+    }
+  }
+
+  void checkAttributes(const Function &F, const AttributeList &List, unsigned Arguments, const Twine &Where) {
+    for (unsigned I = 0; I < Arguments; ++I)
+      for (Attribute A : List.getParamAttrs(I))
+        if (!isHint(A))
+          complain(F, "the attribute " + A.getAsString() + " of an argument" + Where);
+    for (Attribute A : List.getRetAttrs())
+      if (!isHint(A))
+        complain(F, "the attribute " + A.getAsString() + " of the result" + Where);
+  }
+
+  static bool isKnown(CallingConv::ID Convention) {
+    return Convention == CallingConv::C || Convention == CallingConv::Fast || Convention == CallingConv::Cold;
+  }
+
+  void checkDeclaration(const Function &F) {
+    if (F.getName() != "abort" && !F.getName().starts_with("sol_"))
+      complain(F, "is declared outside of the program, and no syscall");
+    else if (F.isVarArg() || Changes(F.getFunctionType(), M.getDataLayout()))
+      complain(F, "a syscall takes five registers and returns one");
+  }
+
+  void checkFunction(const Function &F) {
+    checkAttributes(F, F.getAttributes(), F.arg_size(), "");
+    if (!isKnown(F.getCallingConv()))
+      complain(F, "its calling convention");
+    if (F.isDeclaration())
+      return checkDeclaration(F);
+    if (F.isVarArg())
+      complain(F, "a variable number of arguments");
+    if (F.hasPersonalityFn())
+      complain(F, "it unwinds");
+    for (auto A : {Attribute::Naked, Attribute::PresplitCoroutine})
+      if (F.hasFnAttribute(A))
+        complain(F, "the attribute " + Attribute::getNameFromAttrKind(A));
+    if (Changes(F.getFunctionType(), M.getDataLayout()) &&
+        (F.hasSection() || F.hasPrefixData() || F.hasPrologueData() || F.hasGC() ||
+         F.hasFnAttribute(Attribute::AllocSize)))
+      complain(F, "a section, data, a collector or arguments with a meaning of their own");
+  }
+
+  void checkCall(const Function &F, const CallBase &Call) {
+    if (!isa<CallInst>(Call))
+      return complain(F, Twine("the instruction ") + Call.getOpcodeName());
+    if (Call.isInlineAsm())
+      return;
+    if (auto *Intrinsic = dyn_cast<IntrinsicInst>(&Call)) {
+      if (isa<AnyMemIntrinsic>(Intrinsic) && !isa<MemIntrinsic>(Intrinsic))
+        complain(F, "calls " + Intrinsic->getCalledFunction()->getName());
+      return;
+    }
+    checkAttributes(F, Call.getAttributes(), Call.arg_size(), " of a call");
+    if (Call.isMustTailCall())
+      complain(F, "a call that must be in its caller's frame");
+    if (Call.hasOperandBundles())
+      complain(F, "operands apart from a call's arguments");
+    if (!isKnown(Call.getCallingConv()))
+      complain(F, "the calling convention of a call");
+    auto *Callee = dyn_cast<Function>(Call.getCalledOperand()->stripPointerCasts());
+    if (Callee && (Callee->getFunctionType() != Call.getFunctionType() ||
+                   Callee->getCallingConv() != Call.getCallingConv()))
+      complain(F, "calls " + Callee->getName() + " as another type than it has");
+    // Who is called is not known; but the rewrite of a type that no function has agrees with nobody's definition.
+    // (Where nothing is rewritten, the call is one that is never made, such as the drop of what is never boxed.)
+    FunctionType *Type = Call.getFunctionType();
+    if (!Callee && Changes(Type, M.getDataLayout()) && !Reachable.contains(Type))
+      complain(F, "calls a pointer as a type that no function in the program has");
+  }
+
+public:
+  Unhandled(Module &M, bool (*Changes)(FunctionType *, const DataLayout &)) : M(M), Changes(Changes) {
+    for (const Function &F : M)
+      if (F.hasAddressTaken())
+        Reachable.insert(F.getFunctionType());
+  }
+
+  // Ends the compiler with an error if there is anything.
+  void refuse() {
+    for (const Function &F : M) {
+      if (F.isIntrinsic())
+        continue;
+      checkFunction(F);
+      for (const Instruction &I : instructions(F))
+        if (auto *Call = dyn_cast<CallBase>(&I))
+          checkCall(F, *Call);
+    }
+    for (const GlobalAlias &A : M.aliases())
+      Found += ("\n  " + A.getName() + ": another name of a function or variable").str();
+    for (const GlobalIFunc &I : M.ifuncs())
+      Found += ("\n  " + I.getName() + ": a function that is chosen when it is loaded").str();
+    for (const GlobalVariable &V : M.globals())
+      if (V.isDeclaration())
+        Found += ("\n  " + V.getName() + ": a variable outside of the program").str();
+    if (!Found.empty())
+      report_fatal_error(Twine("SbpfAbi does not handle:") + Found, /*gen_crash_diag=*/false);
+  }
+};
+
 struct SbpfAbi : PassInfoMixin<SbpfAbi> {
   static bool isRequired() { return true; }
 
-  // Registers that a value of this type takes.
-  static unsigned regs(Type *T, const DataLayout &DL) {
-    return T->isVoidTy() ? 0 : (unsigned)((DL.getTypeSizeInBits(T) + 63) / 64);
-  }
+  static bool changes(FunctionType *FT, const DataLayout &DL) { return lower(FT, DL).Changed; }
 
   static Lowered lower(FunctionType *FT, const DataLayout &DL) {
     Lowered L;
@@ -340,6 +487,7 @@ struct SbpfAbi : PassInfoMixin<SbpfAbi> {
 
   PreservedAnalyses run(Module &M, ModuleAnalysisManager &) {
     const DataLayout &DL = M.getDataLayout();
+    Unhandled(M, changes).refuse();
     rewriteTraps(M);
     rewriteArithmetic(M);
     rewriteEqualityTests(M);
