@@ -1,28 +1,21 @@
-"""What a person confirms before money moves: every amount before and after. It is carried out once, however often sent.
+"""What a person confirms before money moves: every amount before and after.
 
 A form's first action checks what was typed and calls `ask`; the page that this shows sends the same fields, with an
-idempotency key, to the action that calls `once`.
+idempotency key, to the action that calls `once` (`app/dashboard/repetition.py`).
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
-from pydantic import BaseModel
 from starlette.responses import Response
 
-from app.api.fields import Body
-from app.api.repetition import admit_money, fingerprint
 from app.core.errors import ConflictError
-from app.core.identifiers import random_id
 from app.dashboard.formatting import usdc
-from app.dashboard.pages import View
-from app.submission.idempotency import Claim, Idempotency
+from app.dashboard.pages import FORM_KEY, View
 from app.submission.restoration import Restoration
 
-Answered = TypeVar("Answered", bound=BaseModel)
 #: Fields of the confirmation itself.
-_OWN = ("csrf", "idempotency_key", "after_restore")
+_OWN = ("csrf", FORM_KEY, "after_restore")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,30 +54,9 @@ def ask(view: View, question: Question) -> Response:
         "confirm.html",
         ask=question,
         typed=[(name, value) for name, value in view.form if name not in _OWN],
-        key=random_id("cnf_"),
         back=view.here,
         restored=question.moves and _restored(view),
     )
-
-
-async def once(
-    view: View, arguments: Body, answer: type[Answered], work: Callable[[Claim], Awaitable[Answered]]
-) -> Answered:
-    """Carry out what was confirmed, under the key of the page that asked; a repetition gets the first answer.
-
-    Raises as ``Idempotency.run`` and ``admit_money``.
-    """
-    service, by, key = view.service, view.principal, view.typed("idempotency_key")
-
-    async def run(claim: Claim) -> bytes:
-        admit_money(service, claim, arguments)
-        return (await work(claim)).model_dump_json().encode()
-
-    # Apart from the keys of the API's clients.
-    own = f"{by.key_id} {key}"
-    identity = fingerprint(by, own, view.request.method, view.request.url.path, arguments) if key else None
-    content, _ = await service.part(Idempotency).run(identity, run)
-    return answer.model_validate_json(content)
 
 
 def _restored(view: View) -> bool:

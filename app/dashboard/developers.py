@@ -7,6 +7,7 @@ from app.access.auth import ADMINS, READERS
 from app.api.forms import InvalidFormError
 from app.core.errors import ApiError
 from app.dashboard.pages import View, action, page
+from app.dashboard.repetition import once
 from app.keys import service as keys
 from app.keys.models import CreateKey, KeyPage, ListKeys, ListRequests, NewKey, RotateKey
 from app.store.wallets import labels
@@ -48,14 +49,28 @@ async def _show(view: View, made: NewKey | None = None, rotated: bool = False) -
 @action(roles=ADMINS, back=show, step_up=True)
 async def create(view: View) -> Response:
     """Create a key, and show it this once."""
-    return await _show(view, await keys.create(view.service, view.principal, view.claim(), view.body(CreateKey)))
+    body = view.body(CreateKey)
+    made = await once(
+        view,
+        body,
+        NewKey,
+        lambda claim: keys.create(view.service, view.principal, claim, body),
+        secret=True,
+    )
+    return await _show(view, made)
 
 
 @action(roles=ADMINS, back=show, step_up=True)
 async def rotate(view: View) -> Response:
     """Replace a key, and show the new one this once."""
-    body = view.body(RotateKey, overlap_seconds=view.number("overlap_seconds"))
-    made = await keys.rotate(view.service, view.principal, view.claim(), view.path("key_id"), body)
+    key_id, body = view.path("key_id"), view.body(RotateKey, overlap_seconds=view.number("overlap_seconds"))
+    made = await once(
+        view,
+        body,
+        NewKey,
+        lambda claim: keys.rotate(view.service, view.principal, claim, key_id, body),
+        secret=True,
+    )
     return await _show(view, made, rotated=True)
 
 

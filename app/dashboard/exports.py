@@ -8,6 +8,7 @@ from starlette.routing import Route
 from app.access.auth import READERS
 from app.core.timestamps import parse_iso_ms
 from app.dashboard.pages import View, action, page
+from app.dashboard.repetition import once
 from app.exports import service as exports
 from app.exports.models import CreateExport, Export, ListExports
 from app.store.wallets import labels
@@ -49,7 +50,8 @@ def _file(export: Export) -> str | None:
 @action(roles=READERS, back=show)
 async def create(view: View) -> str:
     """Ask for an export."""
-    await exports.create(view.service, view.principal, view.claim(), view.body(CreateExport))
+    body = view.body(CreateExport)
+    await once(view, body, Export, lambda claim: exports.create(view.service, view.principal, claim, body))
     return view.url("developers", "exports", done="export-asked")
 
 

@@ -33,6 +33,7 @@ from app.access.auth import ADMINS, authorise, client_address
 from app.access.keyring import Principal, Role
 from app.api.forms import Arguments, Fields, InvalidFormError, read_form, validated
 from app.core.errors import ApiError, AuthenticationError, UnavailableError
+from app.core.identifiers import random_id
 from app.core.timestamps import now_ms
 from app.dashboard.notices import NOTICES
 from app.dashboard.refusals import record
@@ -52,6 +53,8 @@ Shown = Callable[["View"], Awaitable[Response]]
 Done = Callable[["View"], Awaitable[Response | str]]
 
 _CSRF, _DONE = "csrf", "done"
+#: The hidden field of a form that takes effect once.
+FORM_KEY = "idempotency_key"
 #: The field of the button that leads from a confirmation back to what was typed.
 CHANGE = "change"
 _MAX_DIGITS = 9
@@ -106,6 +109,11 @@ class View:
         """The address of the request, as the browser sees it."""
         query = self.request.url.query
         return self.site.party.prefix + self.request.url.path + (f"?{query}" if query else "")
+
+    def form_key(self, path: str) -> str:
+        """Return the key of the form for this path: what was refused keeps its own, for it may have had an effect."""
+        refused = self.errors and self.here == path
+        return (self.typed(FORM_KEY) if refused else "") or random_id("frm_")
 
     def path(self, name: str) -> str:
         """Return a parameter of the path."""

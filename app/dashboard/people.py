@@ -6,9 +6,10 @@ from starlette.routing import Route
 from app.access.auth import ADMINS, READERS
 from app.core.errors import NotFoundError
 from app.dashboard.pages import View, action, page
+from app.dashboard.repetition import once
 from app.people import service as people
 from app.people import sessions
-from app.people.models import InvitePerson
+from app.people.models import InvitePerson, NewInvitation
 from app.store.people import open_invitations, people_of, sessions_of
 
 
@@ -35,9 +36,16 @@ async def _show(view: View, link: str | None = None, invited: str = "") -> Respo
 @action(roles=ADMINS, back=list_people, step_up=True)
 async def invite(view: View) -> Response:
     """Invite a person, and show the link this once."""
-    made = await people.invite_person(view.service, view.principal, view.body(InvitePerson), view.now)
+    body = view.body(InvitePerson)
+    made = await once(
+        view,
+        body,
+        NewInvitation,
+        lambda claim: people.invite_person(view.principal, claim, body, view.now),
+        secret=True,
+    )
     origin = view.site.origin(view.request)
-    return await _show(view, f"{origin}{view.url('join')}#{made.token}", made.invitation.name)
+    return await _show(view, f"{origin}{view.url('join')}#{made.token}", made.name)
 
 
 @action(roles=ADMINS, back=list_people, step_up=True)

@@ -31,6 +31,7 @@ from app.dashboard.policy_forms import (
     when,
 )
 from app.dashboard.policy_words import FieldChange, Reader, differences, facts, sentences
+from app.dashboard.repetition import once
 from app.policies import audit, changes
 from app.policies import service as policies
 from app.policies.changes import ChangeRequest
@@ -180,7 +181,12 @@ async def create(view: View) -> str:
     base = blank() if source is None else shown_by(await policies.get(view.service, view.principal, source))
     given = {name: wanted[name] for name in ("name", *changed(base, wanted))}
     body = CreatePolicy.model_validate(given) if source is None else ClonePolicy.model_validate(given)
-    made = await policies.create(view.service, view.principal, view.claim(), body, source)
+    made = await once(
+        view,
+        body,
+        Policy,
+        lambda claim: policies.create(view.service, view.principal, claim, body, source),
+    )
     return view.url("policies", made.policy_id, done="policy-created")
 
 

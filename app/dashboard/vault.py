@@ -10,6 +10,7 @@ from app.access.auth import ADMINS, OPERATORS, READERS
 from app.chain.errors import ChainUnavailable, RpcError
 from app.core.money import MICRO_PER_USDC
 from app.dashboard.pages import View, action, page
+from app.dashboard.repetition import once
 from app.escrows import service as escrows
 from app.escrows.models import ListEscrows
 from app.policies import service as policies
@@ -94,7 +95,13 @@ async def rotate(view: View) -> Response:
     """Rotate the session token, and show the new one this once."""
     wallet_id = view.path("wallet_id")
     body = view.body(RotateToken, ttl_seconds=view.number("ttl_seconds"))
-    made = await sessions.rotate(view.service, view.principal, view.claim(), wallet_id, body, None)
+    made = await once(
+        view,
+        body,
+        SessionToken,
+        lambda claim: sessions.rotate(view.service, view.principal, claim, wallet_id, body, None),
+        secret=True,
+    )
     return await _show(view, made)
 
 

@@ -6,9 +6,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from app.access.auth import OPERATORS, READERS
-from app.api.fields import Page
+from app.api.fields import EmptyBody, Page
 from app.core.timestamps import parse_iso_ms
 from app.dashboard.pages import View, action, page
+from app.dashboard.repetition import once
 from app.events.catalogue import EVENTS
 from app.store.webhooks import ALL_EVENTS
 from app.webhooks import deliveries
@@ -31,7 +32,13 @@ async def show_all(view: View) -> Response:
 async def create(view: View) -> Response:
     """Register a webhook, and show its secret this once."""
     body = view.body(CreateWebhook, events=view.chosen("events"))
-    made = await webhooks.create(view.service, view.principal, view.claim(), body)
+    made = await once(
+        view,
+        body,
+        WebhookWithSecret,
+        lambda claim: webhooks.create(view.service, view.principal, claim, body),
+        secret=True,
+    )
     return await _show(view, made.webhook_id, made=made)
 
 
@@ -91,8 +98,14 @@ async def enable(view: View) -> str:
 @action(roles=OPERATORS, back=show, step_up=True)
 async def rotate(view: View) -> Response:
     """Replace the signing secret, and show the new one this once."""
-    webhook_id = view.path("webhook_id")
-    made = await webhooks.rotate(view.service, view.principal, view.claim(), webhook_id)
+    webhook_id, body = view.path("webhook_id"), view.body(EmptyBody)
+    made = await once(
+        view,
+        body,
+        WebhookWithSecret,
+        lambda claim: webhooks.rotate(view.service, view.principal, claim, webhook_id),
+        secret=True,
+    )
     return await _show(view, webhook_id, made=made)
 
 

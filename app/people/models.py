@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from app.api.fields import Body, Name
+from app.api.fields import Answer, Body, IdempotencyKey, Name
 
 PersonRole = Literal["viewer", "operator", "admin"]
 #: A credential as the browser gives it, in JSON.
@@ -59,3 +59,11 @@ class InvitePerson(Body):
 
     name: Name
     role: PersonRole
+    idempotency_key: IdempotencyKey | None = None
+
+
+class NewInvitation(Answer):
+    """Who was invited, and the token of the link, which is shown only once."""
+
+    name: str
+    token: str

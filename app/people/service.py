@@ -8,7 +8,7 @@ from app.access.keyring import ROLES, KeyRing, Principal, Role
 from app.core.actors import Actor
 from app.core.errors import AuthenticationError, BusinessError, NotFoundError
 from app.core.identifiers import random_id
-from app.people.models import InvitePerson, JoinWithPasskey, PersonRole, RegisteredPasskey
+from app.people.models import InvitePerson, JoinWithPasskey, NewInvitation, PersonRole, RegisteredPasskey
 from app.people.passkeys import Ceremony
 from app.people.sessions import digest, new_token, person_actor
 from app.store.audit import append
@@ -19,12 +19,15 @@ from app.store.people import (
     insert_passkey,
     insert_person,
     invitation_by_digest,
+    invitation_created_under,
     people_of,
     person,
     remove_person,
+    renew_invitation,
     use_invitation,
 )
 from app.submission.context import Service
+from app.submission.idempotency import Claim
 
 #: Milliseconds for which an invitation can be used.
 INVITATION_LIFETIME = 72 * 3_600_000
@@ -86,18 +89,33 @@ def add_passkey(conn: Connection, by: Principal, ceremony: Ceremony, credential:
     append(conn, by.entry("person.add_passkey", by.actor.id))
 
 
-def invite(conn: Connection, by: Principal, name: str, role: PersonRole, now: int) -> Invited:
-    """Invite a person."""
-    token = new_token()
-    made = Invitation(random_id("inv_"), digest(token), by.org, name, role, now, now + INVITATION_LIFETIME)
+def invite(
+    conn: Connection, by: Principal, name: str, role: PersonRole, now: int, *, created_under: str | None = None
+) -> Invited:
+    """Invite a person; ``created_under`` is the idempotency key of the request."""
+    token, lasts = new_token(), now + INVITATION_LIFETIME
+    made = Invitation(random_id("inv_"), digest(token), by.org, name, role, now, lasts, created_under=created_under)
     insert_invitation(conn, made)
     append(conn, by.entry("person.invite", made.invitation_id, role=role))
     return Invited(made, token)
 
 
-async def invite_person(service: Service, principal: Principal, body: InvitePerson, now: int) -> Invited:
+async def invite_person(principal: Principal, claim: Claim, body: InvitePerson, now: int) -> NewInvitation:
     """Invite a person, in the name of an admin."""
-    return await service.db.write(lambda conn: invite(conn, principal, body.name, body.role, now))
+
+    def store(conn: Connection) -> Invited:
+        earlier = None
+        if claim.repeats and claim.key is not None:
+            earlier = invitation_created_under(conn, principal.org, claim.key)
+        if earlier is None:
+            return invite(conn, principal, body.name, body.role, now, created_under=claim.key)
+        # A crash left the request unanswered: nobody saw the link, and its token is not stored.
+        renewed = Invited(earlier, new_token())
+        renew_invitation(conn, earlier.invitation_id, digest(renewed.token))
+        return renewed
+
+    made = await claim.store(store)
+    return NewInvitation(name=made.invitation.name, token=made.token)
 
 
 def invitation_of(conn: Connection, token_digest: str, now: int) -> Invitation:

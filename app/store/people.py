@@ -76,6 +76,7 @@ class Invitation:
     created_at: int
     expires_at: int
     used_at: int | None = None
+    created_under: str | None = None
 
 
 def insert_person(connection: Connection, person: Person) -> None:
@@ -201,6 +202,18 @@ def insert_invitation(connection: Connection, invitation: Invitation) -> None:
 def invitation_by_digest(connection: Connection, digest: str) -> Invitation | None:
     """Return an invitation, also one that was used or expired."""
     return fetch_one(connection, Invitation, select(invitations).where(invitations.c.digest == digest))
+
+
+def invitation_created_under(connection: Connection, org: str, key: str) -> Invitation | None:
+    """Return the newest invitation that was requested under this idempotency key."""
+    query = select(invitations).where(invitations.c.org == org, invitations.c.created_under == key)
+    return fetch_one(connection, Invitation, query.order_by(invitations.c.created_at.desc()).limit(1))
+
+
+def renew_invitation(connection: Connection, invitation_id: str, digest: str) -> None:
+    """Give an invitation another token; the old one is not valid any more."""
+    mine = update(invitations).where(invitations.c.invitation_id == invitation_id)
+    connection.execute(mine.values(digest=digest))
 
 
 def open_invitations(connection: Connection, org: str, now: int) -> list[Invitation]:

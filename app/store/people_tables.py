@@ -91,4 +91,6 @@ invitations = Table(
     Column("created_at", BigInteger, nullable=False),
     Column("expires_at", BigInteger, nullable=False),
     Column("used_at", BigInteger),
+    # Idempotency key of the request: a repeat after a crash renews the invitation that it made.
+    Column("created_under", String),
 )

@@ -722,6 +722,7 @@ CREATE TABLE invitations (
     created_at BIGINT NOT NULL,
     expires_at BIGINT NOT NULL,
     used_at BIGINT,
+    created_under VARCHAR COLLATE "C",
     PRIMARY KEY (invitation_id),
     UNIQUE (digest)
 );

@@ -726,6 +726,7 @@ CREATE TABLE invitations (
     created_at BIGINT NOT NULL,
     expires_at BIGINT NOT NULL,
     used_at BIGINT,
+    created_under VARCHAR,
     PRIMARY KEY (invitation_id),
     UNIQUE (digest)
 );

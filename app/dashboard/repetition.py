@@ -1,0 +1,58 @@
+"""Forms that take effect once, however often they are sent: by a double click, a reload, or again after a failure.
+
+Such a form has a hidden idempotency key (`forms.repeatable` in the templates), and its action calls `once`.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from pydantic import BaseModel
+
+from app.access.sealing import AnswerSeal
+from app.api.fields import Body
+from app.api.repetition import admit_money, fingerprint
+from app.core.errors import ConflictError
+from app.dashboard.pages import FORM_KEY, View
+from app.people.sessions import digest
+from app.submission.idempotency import Claim, Idempotency
+
+Answered = TypeVar("Answered", bound=BaseModel)
+_OTHER_VALUES = (
+    "This form was sent before with other values, and what it asked for may have been done. Look whether it was; then "
+    "open the page again for a new form."
+)
+
+
+async def once(
+    view: View,
+    arguments: Body,
+    answer: type[Answered],
+    work: Callable[[Claim], Awaitable[Answered]],
+    *,
+    secret: bool = False,
+) -> Answered:
+    """Carry out what a form asks for, under the key of the page that showed it; a repetition gets the first answer.
+
+    A ``secret`` answer is stored sealed under the browser's session token, of which the service keeps only a digest.
+    Raises as ``Idempotency.run`` and ``admit_money``.
+    """
+    service, by, key = view.service, view.principal, view.typed(FORM_KEY)
+    seal = AnswerSeal(view.token, digest(view.token)) if secret else None
+
+    async def run(claim: Claim) -> bytes:
+        claim.sign_offline = view.sign_offline
+        admit_money(service, claim, arguments)
+        return (await work(claim)).model_dump_json().encode()
+
+    identity = None
+    if key:
+        # Apart from the keys of the API's clients.
+        own, owner = f"{by.key_id} {key}", None if seal is None else seal.owner
+        identity = fingerprint(by, own, view.request.method, view.request.url.path, arguments, owner)
+    try:
+        content, _ = await service.part(Idempotency).run(identity, run, seal=seal)
+    except ConflictError as error:
+        if error.code != "idempotency_conflict":
+            raise
+        raise ConflictError(error.code, _OTHER_VALUES) from None
+    return answer.model_validate_json(content)
