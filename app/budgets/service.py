@@ -59,6 +59,12 @@ async def list_all(service: Service, principal: Principal) -> BudgetList:
     return BudgetList(data=await _with_consumption(service, found))
 
 
+async def names(service: Service, principal: Principal) -> list[tuple[str, str]]:
+    """Return id and name of all budgets of the organisation, oldest first."""
+    found = await service.db.read(lambda conn: budgets(conn, principal.org))
+    return [(one.budget_id, one.name) for one in found]
+
+
 async def create(service: Service, principal: Principal, claim: Claim, body: CreateBudget) -> Budget:
     """Create a budget that no wallet is in yet."""
     org = principal.org

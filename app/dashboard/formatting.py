@@ -68,4 +68,4 @@ def host(url: str) -> str:
     return urlsplit(url).hostname or url
 
 
-FILTERS = {"host": host, "usdc": usdc, "moment": moment, "short": short, "span": span, "words": words}
+FILTERS = {"host": host, "usdc": usdc, "moment": moment, "short": short, "span": span, "words": words, "zip": zip}

@@ -38,6 +38,7 @@ from app.core.timestamps import now_ms
 from app.dashboard.notices import NOTICES
 from app.dashboard.refusals import record
 from app.dashboard.site import HEADERS, ROOT, Site, template
+from app.dashboard.words import said
 from app.people.company import confirmations
 from app.people.openid import CompanySignIn
 from app.people.passkeys import Ceremony
@@ -272,10 +273,11 @@ def messages_of(error: ApiError, view: View) -> Mapping[str, str]:
     fields = {spelling: name for name, _ in view.form for spelling in (name, to_camel(name))}
     if isinstance(error, InvalidFormError):
         return {fields.get(name, ""): text for name, text in error.messages.items()}
-    place, colon, rest = error.message.partition(": ")
+    message = said(error)
+    place, colon, rest = message.partition(": ")
     name, _, entry = place.partition(".")
     if not colon or name not in fields:
-        return {"": error.message}
+        return {"": message}
     return {fields[name]: f"Entry {int(entry) + 1}: {rest}" if entry.isdecimal() else rest}
 
 

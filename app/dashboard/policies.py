@@ -13,7 +13,7 @@ from app.api.versions import Precondition
 from app.chain.errors import ChainUnavailable, RpcError
 from app.chain.rules import CATEGORIES
 from app.core.actors import Actor
-from app.core.errors import ApiError, ConflictError, RequestError, UnavailableError
+from app.core.errors import ApiError, RequestError, UnavailableError
 from app.core.identifiers import PRESET_POLICY_IDS
 from app.dashboard.actors import names_of
 from app.dashboard.pages import View, action, page
@@ -32,6 +32,7 @@ from app.dashboard.policy_forms import (
 )
 from app.dashboard.policy_words import FieldChange, Reader, differences, facts, sentences
 from app.dashboard.repetition import once
+from app.dashboard.words import changed_meanwhile
 from app.policies import audit, changes
 from app.policies import service as policies
 from app.policies.changes import ChangeRequest
@@ -205,11 +206,7 @@ async def _wanted(view: View, found: Policy) -> dict[str, tuple[Any, Any]]:
     """Return what the form changes, from old to new. Raises ``version_conflict`` if it showed another version."""
     wanted = changed(shown_by(found), await meant(view))
     if view.typed("expected_version") != tag_of(found):
-        raise ConflictError(
-            "version_conflict",
-            f"Somebody changed the policy while you edited it: it is version {found.version} now. What you typed is "
-            "kept; look at what was changed, and save again.",
-        )
+        raise changed_meanwhile("policy", found.version)
     return wanted
 
 

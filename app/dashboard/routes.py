@@ -5,6 +5,7 @@ from starlette.routing import Route
 from app.dashboard import (
     alerts,
     approvals,
+    budgets,
     company,
     developers,
     disputes,
@@ -30,6 +31,7 @@ routes: list[Route] = [
     *live.routes,
     *approvals.routes,
     *policies.routes,
+    *budgets.routes,
     *funding.routes,
     *recipients.routes,
     *disputes.routes,

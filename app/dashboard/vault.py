@@ -7,8 +7,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from app.access.auth import ADMINS, OPERATORS, READERS
+from app.budgets import service as budgets
 from app.chain.errors import ChainUnavailable, RpcError
 from app.core.money import MICRO_PER_USDC
+from app.dashboard.budget_forms import bars
+from app.dashboard.budgets import look, move
 from app.dashboard.pages import View, action, page
 from app.dashboard.repetition import once
 from app.escrows import service as escrows
@@ -36,6 +39,7 @@ async def _show(view: View, token: SessionToken | None = None) -> Response:
     found = await wallets.find(service, by.org, wallet_id)
     days = await fleet.month_of(service, wallet_id)
     listed = view.listed(ListWalletTransactions, limit=_SHOWN)
+    shared = None if found.budget_id is None else await look(view, found.budget_id)
     return view.render(
         "vault.html",
         wallet=found,
@@ -46,6 +50,9 @@ async def _show(view: View, token: SessionToken | None = None) -> Response:
         transactions=await transactions.page(service, by, listed, wallet_id, None),
         escrows=await escrows.page(service, by, ListEscrows(wallet_id=wallet_id, limit=10)),
         policies=(await policies.list_all(service, by)).data if by.role == "admin" else [],
+        budget=shared,
+        bars=[] if shared is None else bars(shared),
+        budgets=await budgets.names(service, by) if by.role == "admin" else [],
         session_live=found.session_authority is not None and found.session_expires_at > service.clock.now(),
         token=token,
     )
@@ -79,6 +86,13 @@ async def unfreeze(view: View) -> str:
 async def attach(view: View) -> str:
     """Put the vault under another policy."""
     return await _update(view, view.body(UpdateWallet), "policy")
+
+
+@action(roles=ADMINS, back=show, step_up=True)
+async def share(view: View) -> str:
+    """Put the vault into another budget, or into none."""
+    wallet_id = view.path("wallet_id")
+    return view.url("vaults", wallet_id, done=await move(view, wallet_id))
 
 
 async def _update(view: View, body: UpdateWallet, notice: str) -> str:
@@ -118,6 +132,7 @@ routes = [
     Route("/dashboard/vaults/{wallet_id}/freeze", freeze, methods=["POST"]),
     Route("/dashboard/vaults/{wallet_id}/unfreeze", unfreeze, methods=["POST"]),
     Route("/dashboard/vaults/{wallet_id}/policy", attach, methods=["POST"]),
+    Route("/dashboard/vaults/{wallet_id}/budget", share, methods=["POST"]),
     Route("/dashboard/vaults/{wallet_id}/session", rotate, methods=["POST"]),
     Route("/dashboard/vaults/{wallet_id}/session/revoke", revoke, methods=["POST"]),
 ]

@@ -1,5 +1,6 @@
 """Budgets that wallets share: limits from the chain, names from the service."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -56,6 +57,14 @@ def budget(connection: Connection, org: str, budget_id: str) -> BudgetRecord | N
 def budgets(connection: Connection, org: str) -> list[BudgetRecord]:
     """Return the organisation's open budgets, oldest first."""
     return fetch_all(connection, _record, _OPEN, {"org": org})
+
+
+def wallets_in(connection: Connection, org: str, address: str, limit: int) -> Sequence[str]:
+    """Return the ids of wallets in a budget of the organisation, at most ``limit``, the last used first."""
+    mine = (wallets.c.org == org, wallets.c.budget == address, ~wallets.c.archived)
+    newest = func.coalesce(wallets.c.last_transaction_at, wallets.c.created_at).desc()
+    query = select(wallets.c.wallet_id).where(*mine).order_by(newest, wallets.c.wallet_id)
+    return connection.scalars(query.limit(limit)).all()
 
 
 def _query() -> Select[Any]:

@@ -48,6 +48,9 @@ async def furnish(world: ServiceWorld, texts: Sequence[str]) -> Places:
         world.pay(main.wallet, payee, f"60.{number:02}", body={"memo": text}, session=main.session, key=main.key)
         for number, text in enumerate(texts[:9], start=10)
     )
+    budget = await world.ok("POST", "/v1/budgets", {"name": "Team", "maxPerDay": "1000"})
+    await world.ok("PATCH", f"/v1/wallets/{wallet_id}", {"budgetId": budget["budget_id"]})
+    await _all(world.ok("POST", "/v1/budgets", {"name": text}) for text in texts)
     await _all(world.ok("POST", "/v1/keys", {"role": "viewer", "name": text}) for text in texts)
     await _all(_refused_or_taken(world, *one) for text in texts for one in _picky(text, wallet_id, payee))
     webhooks = await _webhooks(world, texts)
@@ -58,6 +61,7 @@ async def furnish(world: ServiceWorld, texts: Sequence[str]) -> Places:
         "escrow_id": dispute[0],
         "webhook_id": webhooks[0],
         "policy_id": policy["policy_id"],
+        "budget_id": budget["budget_id"],
     }
 
 

@@ -43,6 +43,8 @@ PAGES = (
     ListedPage("policies", "/policies", "Policies"),
     ListedPage("policy-new", "/policies/new", "New policy", names=False),
     ListedPage("policy", "/policies/{policy_id}", "Ads", names=False),
+    ListedPage("budgets", "/budgets", "Budgets"),
+    ListedPage("budget", "/budgets/{budget_id}", "Team", names=False),
     ListedPage("alerts", "/alerts", "Alerts", names=False),
     ListedPage("vault-alerts", "/vaults/{wallet_id}/alerts", "Alerts of Ad buyer", names=False),
     ListedPage("developers", "/developers", "Developers"),

@@ -47,6 +47,12 @@ _SELLERS = (
     ("flights.example.net", "marketplace", "Booking {}"),
     ("compute.example.io", "subscription", "Invoice {}"),
 )
+#: Name, limits, and whose agents are in it, by policy.
+_BUDGETS = (
+    ("Marketing team", {"maxPerDay": "700", "maxPerMonth": "9000", "velocityCap": 60}, 0),
+    ("Research", {"maxPerMonth": "4000"}, 1),
+    ("Platform", {"maxPerDay": "900", "velocityCap": 30}, 3),
+)
 _PEOPLE: tuple[tuple[str, Role], ...] = (
     ("Grace Hopper", "operator"),
     ("Katherine Johnson", "viewer"),
@@ -72,6 +78,12 @@ async def _history(world: ServiceWorld) -> Places:
         )
         for label, policy, tags, funds, _ in _AGENTS
     ]
+    budgets = [await world.ok("POST", "/v1/budgets", {"name": name, **limits}) for name, limits, _ in _BUDGETS]
+    for budget, made in zip(budgets, _BUDGETS, strict=True):
+        for agent, wallet in zip(_AGENTS, agents, strict=True):
+            if agent[1] == made[2]:
+                body = {"budgetId": budget["budget_id"]}
+                await world.ok("PATCH", f"/v1/wallets/{wallet['wallet_id']}", body)
     for day in range(_DAYS):
         for (_, policy, _, _, most), wallet in zip(_AGENTS, agents, strict=True):
             for _ in range(choice.choice((0, 1, 1, 2)) if day % 7 < 5 else choice.choice((0, 0, 1))):
@@ -84,7 +96,7 @@ async def _history(world: ServiceWorld) -> Places:
     places = await _today(world, agents, sellers)
     _write_people(world)
     await world.catch_up()
-    return places
+    return places | {"budget_id": budgets[0]["budget_id"]}
 
 
 async def _seller(world: ServiceWorld, domain: str, category: str) -> str:

@@ -138,6 +138,9 @@ for (const one of document.querySelectorAll("[data-once]")) {
   window.addEventListener("pagehide", () => one.remove());
 }
 
+// On a phone, the menu is moved sideways: to where one is.
+document.querySelector(".top nav [aria-current]")?.scrollIntoView({ inline: "center", block: "nearest" });
+
 // Small conveniences
 
 document.addEventListener("click", async (event) => {

@@ -1,0 +1,254 @@
+"""Budgets: what the vaults in each may spend together and have spent, who is in it, and the forms that change that."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+from starlette.responses import Response
+from starlette.routing import Route
+
+from app.access.auth import ADMINS, READERS
+from app.api.forms import validated
+from app.api.versions import Precondition
+from app.audit import service as audit
+from app.audit.models import ListAuditLog
+from app.budgets import changes
+from app.budgets import service as budgets
+from app.budgets.changes import BudgetChange
+from app.budgets.models import Budget, UpdateBudget
+from app.chain.errors import ChainUnavailable, RpcError
+from app.core.errors import BusinessError, RequestError
+from app.dashboard.actors import names_of
+from app.dashboard.budget_forms import (
+    bars,
+    check,
+    fields_of,
+    new,
+    sentences,
+    shown_by,
+    tag_of,
+    take_over,
+    typed_differences,
+    wanted,
+)
+from app.dashboard.confirmation import Question, Shift, ask
+from app.dashboard.formatting import Words
+from app.dashboard.pages import View, action, page
+from app.dashboard.policy_words import LABELS
+from app.dashboard.repetition import once
+from app.dashboard.words import changed_meanwhile
+from app.store.budgets import wallets_in
+from app.store.wallets import WalletRecord, labels
+from app.submission.idempotency import Claim
+from app.wallets import fleet
+from app.wallets import service as wallets
+from app.wallets.fleet import FleetQuery
+from app.wallets.models import UpdateWallet
+
+#: Changes and vaults on a page.
+_SHOWN, _VAULTS = 20, 30
+_SAID = {"budget.create": "Created", "budget.update": "Changed", "budget.delete": "Deleted"}
+_HERE = "Budgets"
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """An entry of the audit log as a page shows it."""
+
+    timestamp: str
+    who: Words
+    what: str
+
+
+@page(roles=READERS)
+async def show_all(view: View) -> Response:
+    """Show all budgets with what is left of them."""
+    found = (await budgets.list_all(view.service, view.principal)).data
+    return view.render(
+        "budgets.html",
+        budgets=[(one, bars(one)) for one in found],
+        says=sentences(check(view)[0]),
+        offline=view.service.signers.authority is None,
+    )
+
+
+@page(roles=READERS)
+async def show(view: View) -> Response:
+    """Show a budget; whoever may change it can do so here."""
+    found = await look(view, view.path("budget_id"))
+    editable = view.principal.role in ADMINS
+    typed = "was_name" in dict(view.form)
+    since = take_over(view, found) if typed else []
+    if not typed:
+        # What was typed into the other form of the page stays.
+        view.form = [*view.form, *fields_of(shown_by(found), found)]
+    record = await budgets.find(view.service, view.principal.org, found.budget_id)
+    return view.render(
+        "budget.html",
+        budget=found,
+        bars=bars(found),
+        tag=tag_of(found),
+        unlimited=record.unlimited,
+        editable=editable,
+        says=sentences(check(view)[0]),
+        since=since,
+        vaults=await _vaults(view, record.address),
+        history=await _history(view, found.budget_id) if editable else [],
+        offline=view.service.signers.authority is None,
+    )
+
+
+async def look(view: View, budget_id: str) -> Budget:
+    """Return a budget, while the chain does not answer without what was spent. Raises ``budget_not_found``."""
+    try:
+        return await budgets.get(view.service, view.principal, budget_id)
+    except (ChainUnavailable, RpcError):
+        return budgets.shown(await budgets.find(view.service, view.principal.org, budget_id))
+
+
+@action(roles=ADMINS)
+async def check_form(view: View) -> Response:
+    """Say what each limit means as typed, or what is wrong with it; for the page that is open."""
+    shown, wrong = check(view)
+    said = dict.fromkeys(("name", *budgets.LIMITS), "") | sentences(shown)
+    return view.render("policy_says.html", says=said, wrong=wrong)
+
+
+@action(roles=ADMINS, back=show_all, step_up=True)
+async def create(view: View) -> str:
+    """Create a budget."""
+    body = new(view)
+    made = await once(
+        view,
+        body,
+        Budget,
+        lambda claim: budgets.create(view.service, view.principal, claim, body),
+    )
+    return view.url("budgets", made.budget_id, done="budget-created")
+
+
+@action(roles=ADMINS, back=show)
+async def review(view: View) -> Response:
+    """Show what saving would change, before it is saved."""
+    found = await look(view, view.path("budget_id"))
+    _wanted(view)
+    if view.typed("expected_version") != tag_of(found):
+        raise changed_meanwhile("budget", found.version)
+    shifts = [Shift(one.label, str(one.before), str(one.after)) for one in typed_differences(view)]
+    text = "No vault is in it, so no agent notices."
+    if found.wallet_count:
+        vaults = "1 vault is" if found.wallet_count == 1 else f"{found.wallet_count:,} vaults are"
+        text = f"{vaults} in it, and bound at once. What was spent stays counted."
+    path = view.url("budgets", found.budget_id)
+    return ask(view, Question(f"Change {found.name}", text, shifts, "Save", path, _HERE, moves=False))
+
+
+@action(roles=ADMINS, back=show, step_up=True)
+async def save(view: View) -> str:
+    """Change the budget as its form says, unless somebody else has changed it."""
+    body = _wanted(view)
+    await once(view, body, Budget, lambda claim: changes.update(_change(view, claim), body))
+    return view.url("budgets", view.path("budget_id"), done="budget-saved")
+
+
+@action(roles=ADMINS, back=show, step_up=True)
+async def delete(view: View) -> str:
+    """Delete a budget that no vault is in."""
+    await changes.delete(_change(view, view.claim()))
+    return view.url("budgets", done="budget-deleted")
+
+
+@action(roles=ADMINS, back=show, step_up=True)
+async def add(view: View) -> str:
+    """Put a vault into the budget that is in no other."""
+    found, budget_id = await _named(view), view.path("budget_id")
+    if found.budget_id not in (None, budget_id):
+        raise BusinessError("invalid_request", "vault: It is in another budget. Move it on its own page.")
+    await _put(view, found.wallet_id, budget_id)
+    return view.url("budgets", budget_id, done="budget-joined")
+
+
+@action(roles=ADMINS, back=show, step_up=True)
+async def take_out(view: View) -> str:
+    """Take a vault out of the budget, unless it has left it already."""
+    found = await wallets.find(view.service, view.principal.org, view.path("wallet_id"))
+    if found.budget_id == view.path("budget_id"):
+        await _put(view, found.wallet_id, None)
+    return view.url("budgets", view.path("budget_id"), done="budget-left")
+
+
+async def move(view: View, wallet_id: str) -> str:
+    """Put a vault into the budget that its page names, or out of its own; return the notice about that."""
+    chosen = view.typed("budget_id")
+    await _put(view, wallet_id, validated(UpdateWallet, {"budget_id": chosen}).budget_id if chosen else None)
+    return "budget-joined" if chosen else "budget-left"
+
+
+async def _put(view: View, wallet_id: str, budget_id: str | None) -> None:
+    await wallets.update(view.service, view.principal, view.claim(), wallet_id, UpdateWallet(budget_id=budget_id))
+
+
+async def _named(view: View) -> WalletRecord:
+    """Return the vault that was typed: its id, address, agent id or label, or enough of one. Raises RequestError."""
+    text = view.typed("vault").strip()
+    if not text:
+        raise RequestError("invalid_request", "vault: is required.")
+    org, now, query = view.principal.org, view.service.clock.seen_ms(), validated(FleetQuery, {"q": text})
+    found, count = await view.service.db.read(lambda conn: fleet.page_of(conn, org, now, query), in_thread=True)
+    exact = [one for one in found if text in (one.label, one.agent_id)]
+    matching = exact if len(exact) == 1 else found
+    if len(matching) != 1:
+        says = f"{count:,} vaults match: type the id of one." if count else "No vault has this name or id."
+        raise RequestError("invalid_request", f"vault: {says}")
+    return matching[0]
+
+
+def _wanted(view: View) -> UpdateBudget:
+    """Return what the form changes. Raises InvalidFormError, and ``invalid_request`` if it changes nothing."""
+    given = wanted(view)
+    if not given:
+        raise RequestError("invalid_request", "Nothing was changed.")
+    return UpdateBudget.model_validate(given)
+
+
+def _change(view: View, claim: Claim) -> BudgetChange:
+    expected = Precondition([view.typed("expected_version")])
+    return BudgetChange(view.service, view.principal, claim, view.path("budget_id"), expected)
+
+
+async def _vaults(view: View, address: str) -> list[tuple[str, str]]:
+    """Return id and label of vaults in the budget at this address, the last used first."""
+    org = view.principal.org
+
+    def read(conn: Connection) -> list[tuple[str, str]]:
+        ids = wallets_in(conn, org, address, _VAULTS)
+        named = labels(conn, ids)
+        return [(one, named.get(one) or one) for one in ids]
+
+    return await view.service.db.read(read)
+
+
+async def _history(view: View, budget_id: str) -> list[_Entry]:
+    """Return who changed the budget, newest first."""
+    query = ListAuditLog(object=budget_id, limit=_SHOWN)
+    found = [one for one in (await audit.page(view.service, view.principal, query)).data if one.action in _SAID]
+    names = await names_of(view.service, view.principal.org, {one.actor for one in found})
+    return [_Entry(one.timestamp, names[one.actor], _said(one.action, one.details.get("fields", ()))) for one in found]
+
+
+def _said(action_name: str, fields: list[str]) -> str:
+    of = ", ".join(LABELS.get(one, one).lower() for one in fields)
+    return f"{_SAID[action_name]}: {of}" if of else _SAID[action_name]
+
+
+_ONE = "/dashboard/budgets/{budget_id}"
+routes = [
+    Route("/dashboard/budgets", show_all, methods=["GET"]),
+    Route("/dashboard/budgets", create, methods=["POST"]),
+    Route("/dashboard/budgets/check", check_form, methods=["POST"]),
+    Route(_ONE, show, methods=["GET"]),
+    Route(_ONE, save, methods=["POST"]),
+    Route(f"{_ONE}/review", review, methods=["POST"]),
+    Route(f"{_ONE}/delete", delete, methods=["POST"]),
+    Route(f"{_ONE}/vaults", add, methods=["POST"]),
+    Route(f"{_ONE}/vaults/{{wallet_id}}/take-out", take_out, methods=["POST"]),
+]
