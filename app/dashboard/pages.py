@@ -26,6 +26,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from pydantic.alias_generators import to_camel
+from sqlalchemy import Connection
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
@@ -36,6 +37,7 @@ from app.core.errors import ApiError, AuthenticationError, UnavailableError
 from app.core.identifiers import random_id
 from app.core.timestamps import now_ms
 from app.dashboard.notices import NOTICES
+from app.dashboard.progress import progress
 from app.dashboard.refusals import record
 from app.dashboard.site import HEADERS, ROOT, Site, template
 from app.dashboard.words import said
@@ -43,7 +45,6 @@ from app.people.company import confirmations
 from app.people.openid import CompanySignIn
 from app.people.passkeys import Ceremony
 from app.people.sessions import SignedIn, csrf_token, digest, new_token, recognise
-from app.store.feed import last_position
 from app.submission.context import Service
 from app.submission.idempotency import Claim
 from app.submission.plan import AwaitingSignatureError
@@ -71,8 +72,8 @@ class View:
     token: str
     signed_in: SignedIn | None
     now: int
-    #: What the feed had reached before anything was read for the page: what comes later, the page may not show.
-    position: int = 0
+    #: How far things had come before anything was read for the page: what comes later, the page may not show.
+    progress: int = 0
     form: Fields = field(default_factory=list)
     errors: Mapping[str, str] = field(default_factory=dict)
     #: Whether the browser has a cookie of ours already.
@@ -300,8 +301,13 @@ async def _view(request: Request) -> View:
     token, now = request.cookies.get(site.cookie), now_ms()
     if token is None:
         return View(request, site, service, new_token(), None, now, known=False)
-    found, position = await service.db.read(lambda conn: (recognise(conn, token, now), last_position(conn)))
-    return View(request, site, service, token, found, now, position)
+    found, reached = await service.db.read(lambda conn: _recognised(conn, token, now))
+    return View(request, site, service, token, found, now, reached)
+
+
+def _recognised(conn: Connection, token: str, now: int) -> tuple[SignedIn | None, int]:
+    found = recognise(conn, token, now)
+    return found, 0 if found is None else progress(conn, found.session.org)
 
 
 def _check_source(view: View) -> None:

@@ -249,6 +249,8 @@ async def running(
             db, submitter, clock, interval=settings.recovery_interval, grace=2 * settings.confirm_timeout
         )
         restoration = Restoration(db, catch_up)
+        hub = FeedHub(db)
+        projector.subscribe(hub.changed)
         parts: list[object] = [
             Metrics(),
             keys,
@@ -262,7 +264,7 @@ async def running(
             domains,
             company,
             restoration,
-            FeedHub(db),
+            hub,
             Idempotency(db, wait=settings.idempotency_wait),
             DownloadLinks(settings, _derive(secret, b"download links")),
         ]

@@ -6,7 +6,7 @@ changed, removed or put in between without changing the hash of the newest entry
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Any
@@ -239,6 +239,12 @@ def delete_entries(connection: Connection, log: str, before: int, *, most: int) 
     return deleted
 
 
+def log_lengths(connection: Connection, logs: Collection[str]) -> dict[str, int]:
+    """Return the number of the newest entry of each of these logs."""
+    rows = connection.execute(_LENGTHS, {"logs": list(logs)})
+    return {row.log: row.number for row in rows}
+
+
 def due_heads(connection: Connection, before: int) -> list[LogHead]:
     """Return the heads of the logs whose head was last sent before a time."""
     return fetch_all(connection, LogHead, select(heads).where(heads.c.published_at <= before))
@@ -253,6 +259,7 @@ def mark_published(connection: Connection, head: LogHead, now: int) -> bool:
 #: Entries that a verification reads at a time.
 _BATCH = 1_000
 _ROWS = raw_rows(table)
+_LENGTHS = select(heads.c.log, heads.c.number).where(heads.c.log.in_(bindparam("logs", expanding=True)))
 _HEAD = select(heads).where(heads.c.log == bindparam("log"))
 _LOCKED = _HEAD.with_for_update()
 _MOVE = update(heads).where(heads.c.log == bindparam("of_log"))

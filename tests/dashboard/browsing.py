@@ -111,6 +111,12 @@ def statements() -> Iterator[list[str]]:
         event.remove(Engine, "before_cursor_execute", note)
 
 
+def asked_for_the_page(found: list[str]) -> list[str]:
+    """The queries without those of each request: who it is from, and how far things have come."""
+    each = ("FROM browser_sessions", "max(feed.position)", "FROM audit_heads")
+    return [one for one in found if one.startswith("SELECT") and not any(part in one for part in each)]
+
+
 async def findings(page: Page) -> list[str]:
     """What axe finds serious or critical on a page, once its style has arrived."""
     await page.wait_for_load_state()

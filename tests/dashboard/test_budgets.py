@@ -11,6 +11,7 @@ from tests.dashboard.browsing import (
     LOOKS,
     Crafted,
     Served,
+    asked_for_the_page,
     findings,
     forget_step_up,
     log,
@@ -315,5 +316,5 @@ async def test_pages_of_budgets_ask_the_database_little(world: ServiceWorld) -> 
         await admin.client.get(path)
         with statements() as found:
             assert (await admin.client.get(path)).status_code == 200
-        asked = [one for one in found if one.startswith("SELECT") and "FROM browser_sessions" not in one]
+        asked = asked_for_the_page(found)
         assert len(asked) <= 3 * tables, asked

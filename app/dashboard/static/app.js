@@ -175,8 +175,8 @@ let refreshed = -LATER;
 
 function arrived(message) {
   const { wallets, reached } = JSON.parse(message);
-  // A connection begins by saying what the feed has reached: what came since the page was made, the page has missed.
-  if (reached <= Number(position)) return;
+  // A connection begins by saying how far things have come: what came since the page was made, the page has missed.
+  if (!wallets && reached <= Number(progress)) return;
   for (const one of wallets ?? ["*"]) waiting.add(one);
   // The first event after a silence is shown soon, those of a burst together.
   timer ??= setTimeout(refresh, performance.now() - refreshed > LATER ? SOON : LATER);
@@ -203,7 +203,7 @@ function connect(stream, worker) {
   return () => source.close();
 }
 
-const { stream, worker, position } = document.body.dataset;
+const { stream, worker, progress } = document.body.dataset;
 if (stream && document.querySelector("[hx-trigger=live]")) {
   let disconnect = null;
   const follow = () => {

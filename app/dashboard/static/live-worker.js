@@ -10,7 +10,7 @@ function follow(stream) {
   if (pages.size && !source) {
     source = new EventSource(stream);
     source.onmessage = (event) => {
-      reached = Number(event.lastEventId);
+      reached = JSON.parse(event.data).reached;
       for (const page of pages) page.postMessage(event.data);
     };
     // Browsers try again by themselves, but some give up for good after a certain kind of failure.
