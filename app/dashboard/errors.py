@@ -7,6 +7,7 @@ from app.core.errors import ApiError
 from app.dashboard.pages import visitor
 from app.dashboard.refusals import record
 from app.dashboard.site import HEADERS, Site, template
+from app.dashboard.words import said
 
 
 async def error_page(request: Request, error: ApiError, docs: str) -> Response:
@@ -16,10 +17,13 @@ async def error_page(request: Request, error: ApiError, docs: str) -> Response:
     record(request, error, signed_in)
     headers, request_id = {**HEADERS, **error.headers}, request.state.request_id
     if request.headers.get("accept") == "application/json":
-        return JSONResponse(error.envelope(docs=docs, request_id=request_id), error.status, headers=headers)
+        envelope = error.envelope(docs=docs, request_id=request_id)
+        envelope["error"]["message"] = said(error)
+        return JSONResponse(envelope, error.status, headers=headers)
     text = template(
         "error.html",
         error=error,
+        message=said(error),
         docs=docs,
         request_id=request_id,
         base=site.base,

@@ -27,6 +27,7 @@ NOTICES: Mapping[str, str] = {
     "policy-deleted": "The policy was deleted. Its audit log stays.",
     "policy-saved": "Saved. The chain judges every payment by the new rules from now on.",
     "registered": "The recipient is registered.",
+    "registered-instead": "The recipient is registered. What it replaces is not registered any more.",
     "rejected": "The payment was rejected.",
     "removed": "The person was removed, and signed out everywhere.",
     "resent": "The delivery is sent again.",

@@ -3,15 +3,20 @@
 from starlette.responses import Response
 from starlette.routing import Route
 
-from app.access.auth import OPERATORS, READERS
+from app.access.auth import ADMINS, OPERATORS, READERS
 from app.api.forms import InvalidFormError
 from app.chain.rules import CATEGORIES
+from app.core.errors import NotFoundError
 from app.core.timestamps import parse_iso_ms
+from app.dashboard.confirmation import Question, Shift, ask
 from app.dashboard.formatting import span
 from app.dashboard.pages import View, action, page
 from app.recipients import service as recipients
-from app.recipients.models import ListRecipients, PutRecipient
+from app.recipients.domains import normalise
+from app.recipients.models import ListRecipients, PutRecipient, RegisteredRecipient
 from app.store.paging import InvalidCursorError
+
+_HERE = "Recipients"
 
 
 @page(roles=READERS)
@@ -28,12 +33,40 @@ async def show(view: View) -> Response:
 
 
 @action(roles=OPERATORS, back=show, step_up=True)
-async def register(view: View) -> str:
-    """Register an address or a domain."""
+async def register(view: View) -> Response | str:
+    """Register an address or a domain; what would replace a domain or its address is asked first."""
     name = view.typed("recipient").strip()
-    body = view.body(PutRecipient, recipient=None, address=view.typed("address").strip())
+    body = view.body(PutRecipient, recipient=None, replaces=None, address=view.typed("address").strip())
+    # Others may change nothing, which the use case says.
+    shifts = await _replaced(view, name, body.address) if view.principal.role in ADMINS else []
+    replaces = " ".join(one.before for one in shifts)
+    if replaces != view.typed("replaces"):
+        view.form = [*((field, text) for field, text in view.form if field != "replaces"), ("replaces", replaces)]
+        text = "Something else is registered there, which this replaces. Agents cannot pay by the name that goes."
+        place = view.url("recipients")
+        return ask(view, Question("Replace a registration", text, shifts, "Replace", place, _HERE, moves=False))
     await recipients.put(view.service, view.principal, view.claim(), name, body)
-    return view.url("recipients", done="registered")
+    return view.url("recipients", done="registered-instead" if shifts else "registered")
+
+
+async def _replaced(view: View, name: str, address: str | None) -> list[Shift]:
+    """Return the domain that an address loses to a new one, and the address that a domain leaves."""
+    domain = normalise(name)
+    if not address or domain is None:
+        return []
+    shifts, at_address, of_domain = [], await _registered(view, address), await _registered(view, domain)
+    if at_address is not None and at_address.domain not in (None, domain):
+        shifts.append(Shift(f"Name of {address}", str(at_address.domain), domain))
+    if of_domain is not None and of_domain.address != address:
+        shifts.append(Shift(f"Address of {domain}", of_domain.address, address))
+    return shifts
+
+
+async def _registered(view: View, name: str) -> RegisteredRecipient | None:
+    try:
+        return await recipients.get(view.service, view.principal, name)
+    except NotFoundError:
+        return None
 
 
 routes = [

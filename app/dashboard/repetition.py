@@ -11,16 +11,11 @@ from pydantic import BaseModel
 from app.access.sealing import AnswerSeal
 from app.api.fields import Body
 from app.api.repetition import admit_money, fingerprint
-from app.core.errors import ConflictError
 from app.dashboard.pages import FORM_KEY, View
 from app.people.sessions import digest
 from app.submission.idempotency import Claim, Idempotency
 
 Answered = TypeVar("Answered", bound=BaseModel)
-_OTHER_VALUES = (
-    "This form was sent before with other values, and what it asked for may have been done. Look whether it was; then "
-    "open the page again for a new form."
-)
 
 
 async def once(
@@ -49,10 +44,5 @@ async def once(
         # Apart from the keys of the API's clients.
         own, owner = f"{by.key_id} {key}", None if seal is None else seal.owner
         identity = fingerprint(by, own, view.request.method, view.request.url.path, arguments, owner)
-    try:
-        content, _ = await service.part(Idempotency).run(identity, run, seal=seal)
-    except ConflictError as error:
-        if error.code != "idempotency_conflict":
-            raise
-        raise ConflictError(error.code, _OTHER_VALUES) from None
+    content, _ = await service.part(Idempotency).run(identity, run, seal=seal)
     return answer.model_validate_json(content)

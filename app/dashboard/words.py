@@ -5,16 +5,27 @@ from collections.abc import Mapping
 from app.core.errors import CATALOGUE, ApiError, ConflictError
 
 _KEPT = "What you typed is kept; look at what was changed, and save again."
-_FOR_PEOPLE: Mapping[str, str] = {
+FOR_PEOPLE: Mapping[str, str] = {
+    "authentication_failed": "That is unknown, was revoked, or is not valid any more. Sign in again.",
     "budget_in_use": "Vaults are still in the budget. Take them out first.",
+    "host_not_allowed": "The page was asked for at another address than the service's own, or another site sent it.",
+    "idempotency_conflict": "This form was sent before with other values, and what it asked for may have been done. "
+    "Look whether it was; then open the page again for a new form.",
+    "idempotency_in_progress": "The same is being done already, or its outcome is not known yet. Look in a moment.",
+    "insufficient_permissions": "Your role does not allow this.",
+    "rate_limited": "You asked for too much in a short time. Wait a moment, then try again.",
+    "restore_catching_up": "The service was restored from a backup and is still reading from the chain what happened "
+    "after it. No money moves until it has. Try again in a minute.",
     "version_conflict": f"Somebody changed it while you edited it. {_KEPT}",
 }
+"""What pages say instead of the general message of an error."""
+_OF_A_KEY = "The API key made too many requests."
 
 
 def said(error: ApiError) -> str:
     """Return an error's message; for people, where it is the general one of its code."""
-    general = error.message == CATALOGUE[error.code].meaning
-    return _FOR_PEOPLE.get(error.code, error.message) if general else error.message
+    general = error.message in {CATALOGUE[error.code].meaning, _OF_A_KEY}
+    return FOR_PEOPLE.get(error.code, error.message) if general else error.message
 
 
 def changed_meanwhile(what: str, version: int) -> ConflictError:

@@ -32,7 +32,7 @@ async def set_paused(service: Service, principal: Principal, claim: Claim, *, pa
     elif principal.role == "admin":
         await _unpause(service, principal, claim)
     else:
-        raise AuthenticationError("insufficient_permissions", "Ending a pause needs an admin's key.")
+        raise AuthenticationError("insufficient_permissions", "Ending a pause needs an admin.")
 
 
 async def _pause(service: Service, principal: Principal, claim: Claim) -> None:

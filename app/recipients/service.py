@@ -147,7 +147,7 @@ async def _plan(
         return None
     changes = existing or moved
     if changes and principal.role != "admin":
-        raise AuthenticationError("insufficient_permissions", "Changing a registration needs an admin's key.")
+        raise AuthenticationError("insufficient_permissions", "Changing a registration needs an admin.")
     authority = await authority_of(service, org, claim) if changes else None
     registrations = [(address, category, domain or (existing.domain if existing else None))]
     if moved is not None:

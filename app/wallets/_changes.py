@@ -27,7 +27,7 @@ async def attaching_authority(service: Service, principal: Principal, claim: Cla
     if state is None or not state.authority_attaches:
         return None
     if principal.role != "admin":
-        raise AuthenticationError("insufficient_permissions", "Attaching a policy or a budget needs an admin's key.")
+        raise AuthenticationError("insufficient_permissions", "Attaching a policy or a budget needs an admin.")
     return await authority_of(service, principal.org, claim)
 
 
@@ -42,7 +42,7 @@ async def _move(
     if before.budget is None:
         authority = await attaching_authority(service, principal, claim)
     elif principal.role != "admin":
-        raise AuthenticationError("insufficient_permissions", "Taking a wallet out of its budget needs an admin's key.")
+        raise AuthenticationError("insufficient_permissions", "Taking a wallet out of its budget needs an admin.")
     else:
         authority = await authority_of(service, principal.org, claim)
     address = None if authority is None else authority.address
@@ -87,7 +87,7 @@ async def changes(
         signer = operator
         if before.frozen == MANUAL:
             if principal.role != "admin":
-                raise AuthenticationError("insufficient_permissions", "Lifting a freeze needs an admin's key.")
+                raise AuthenticationError("insufficient_permissions", "Lifting a freeze needs an admin.")
             authority = await authority_of(service, principal.org, claim)
             signer = authority.address
         # The vault counts each change, so one that comes before in the transaction as well.
