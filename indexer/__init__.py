@@ -4,6 +4,6 @@ That database can be rebuilt from the chain at any time.
 """
 
 from indexer.follower import Indexer
-from indexer.store import EventStore, StoredEvent
+from indexer.store import Events, EventStore, StoredEvent
 
-__all__ = ["EventStore", "Indexer", "StoredEvent"]
+__all__ = ["EventStore", "Events", "Indexer", "StoredEvent"]

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from sqlite_utils import Database
+from typing import TYPE_CHECKING, Any
 
 from idl.codec import Event
 from indexer.records import TokenMove
+
+if TYPE_CHECKING:
+    from indexer.store import Statements
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Deposit:
 class TokenAccounts:
     """The followed accounts. Call the writing methods within a database transaction."""
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: "Statements") -> None:
         self._db = db
 
     def get(self, address: str) -> FollowedAccount | None:
@@ -57,25 +58,23 @@ class TokenAccounts:
 
     def suspects(self) -> list[str]:
         """Return the accounts whose history must be read: they moved in a transaction that is not stored yet."""
-        return [row[0] for row in self._db.conn.execute("SELECT address FROM token_accounts WHERE suspect")]
+        return [row[0] for row in self._db.execute("SELECT address FROM token_accounts WHERE suspect = 1")]
 
     def mark_suspect(self, address: str) -> None:
         """Mark an account as one whose history must be read."""
-        self._db.conn.execute("UPDATE token_accounts SET suspect = 1 WHERE address = ?", [address])
+        self._db.execute("UPDATE token_accounts SET suspect = 1 WHERE address = ?", [address])
 
     def mark_all_suspect(self) -> None:
         """Forget all balances and mark every account, after transactions were rolled back."""
-        self._db.conn.execute("UPDATE token_accounts SET suspect = 1, balance = NULL, slot = 0")
+        self._db.execute("UPDATE token_accounts SET suspect = 1, balance = NULL, slot = 0")
 
     def clear_suspect(self, address: str) -> None:
         """Note that an account's history has been read."""
-        self._db.conn.execute("UPDATE token_accounts SET suspect = 0 WHERE address = ?", [address])
+        self._db.execute("UPDATE token_accounts SET suspect = 0 WHERE address = ?", [address])
 
     def set_balance(self, address: str, balance: int, slot: int) -> None:
         """Note an account's balance as of a slot."""
-        self._db.conn.execute(
-            "UPDATE token_accounts SET balance = ?, slot = ? WHERE address = ?", [balance, slot, address]
-        )
+        self._db.execute("UPDATE token_accounts SET balance = ?, slot = ? WHERE address = ?", [balance, slot, address])
 
     def follow(self, moves: Sequence[TokenMove], events: Sequence[Event], slot: int) -> list[Deposit]:
         """Record one transaction's new accounts and balances; return the deposits that its events do not explain."""
@@ -105,14 +104,15 @@ class TokenAccounts:
 
     def _insert(self, address: Any, org: Any, vault: Any) -> None:
         # A new account counts as empty, so that whatever it holds before its first move shows as a gap.
-        self._db.conn.execute(
-            "INSERT OR IGNORE INTO token_accounts (address, org, vault, balance, slot) VALUES (?, ?, ?, 0, 0)",
+        self._db.execute(
+            "INSERT INTO token_accounts (address, org, vault, balance, slot) VALUES (?, ?, ?, 0, 0)"
+            " ON CONFLICT DO NOTHING",
             [str(address), str(org), None if vault is None else str(vault)],
         )
 
     def _select(self, condition: str, *params: object) -> list[FollowedAccount]:
         query = f"SELECT address, org, vault, balance, slot, suspect FROM token_accounts WHERE {condition}"  # noqa: S608 - ours
-        return [FollowedAccount(*row) for row in self._db.conn.execute(query, params)]
+        return [FollowedAccount(*row) for row in self._db.execute(query, params)]
 
     def _explained(self, events: Sequence[Event]) -> dict[str, int]:
         """Return by how much the program's own events changed each reserve and vault."""
@@ -142,5 +142,5 @@ class TokenAccounts:
         return self._address("SELECT address FROM token_accounts WHERE org = ? AND vault IS NULL", data["org"])
 
     def _address(self, query: str, owner: Any) -> str | None:
-        row = self._db.conn.execute(query, [str(owner)]).fetchone()
+        row = self._db.execute(query, [str(owner)]).fetchone()
         return None if row is None else str(row[0])

@@ -15,7 +15,7 @@ from indexer.accounts import FollowedAccount
 from indexer.decode import decode_transaction
 from indexer.reconcile import Reconciler
 from indexer.records import ChainTransaction, Hole, Position
-from indexer.store import EventStore, StoredEvent
+from indexer.store import Events, EventStore, EventTables, StoredEvent
 from indexer.wakeup import listen
 
 logger = logging.getLogger(__name__)
@@ -44,22 +44,26 @@ class Indexer:
         *,
         transport: Transport,
         codec: Codec,
-        db_path: str | Path,
+        db_path: str | Path | None = None,
+        events: Events | None = None,
         poll_interval: float = 0.25,
         check_interval: float = 2.0,
         ws_url: str | None = None,
         orgs: Collection[str] | None = None,
     ) -> None:
-        """`transport` carries JSON-RPC to the node; `orgs` limits the events to those of these organisations.
+        """`transport` carries JSON-RPC to the node; the events go to the file `db_path`, or else to `events`.
+
+        In a file, `orgs` limits them to those of these organisations.
 
         The indexer polls the history every `poll_interval` seconds, and compares what it stored with the chain every
         `check_interval` seconds. With `ws_url`, log notifications save the wait for the next poll.
         """
-        self.store = EventStore(db_path, orgs=orgs)
+        assert (db_path is None) != (events is None)
+        self._events = events or EventStore(db_path or "", orgs=orgs)
         self._codec = codec
         self._program = str(codec.program_id)
         self._chain = ChainClient(transport, program_id=codec.program_id)
-        self._reconciler = Reconciler(self._chain, self.store, codec, self._ingest)
+        self._reconciler = Reconciler(self._chain, self._events, codec, self._ingest)
         self._poll_interval = poll_interval
         self._check_interval = check_interval
         self._ws_url = ws_url
@@ -69,6 +73,12 @@ class Indexer:
         self._woken = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._failing_since: float | None = None
+
+    @property
+    def store(self) -> EventStore:
+        """The events in a file, for the thread of the loop."""
+        assert isinstance(self._events, EventStore)
+        return self._events
 
     @property
     def failing_for(self) -> float:
@@ -87,23 +97,35 @@ class Indexer:
 
     async def changes(self, after: int, limit: int) -> list[StoredEvent]:
         """Return at most `limit` rows with an id above `after`, in order."""
-        return self.store.changes(after, limit)
+        return await self._events.read(lambda store: store.changes(after, limit))
 
     async def slot_of(self, signature: str) -> int | None:
         """Return the slot of a stored transaction."""
-        return self.store.slot_of(signature)
+        return await self._events.read(lambda store: store.slot_of(signature))
 
     async def unknown(self, signatures: Sequence[str]) -> list[str]:
         """Return the signatures that are not stored, in their order."""
-        return self.store.unknown(signatures)
+        return await self._events.read(lambda store: store.unknown(signatures))
 
     async def followed(self, after: str, limit: int) -> list[FollowedAccount]:
         """Return at most `limit` token accounts of reserves and vaults with an address above `after`, in order."""
-        return self.store.accounts.after(after, limit)
+        return await self._events.read(lambda store: store.accounts.after(after, limit))
+
+    async def holes(self) -> list[Hole]:
+        """Return the parts of the history that no node has given, oldest first."""
+        return await self._events.read(lambda store: store.holes())
+
+    async def newest_block_time(self) -> int | None:
+        """Return the Unix second of the newest block with a stored transaction."""
+        return await self._events.read(lambda store: store.newest_block_time())
 
     async def positions(self, accounts: Sequence[tuple[str, str]]) -> list[Position]:
         """Return how far each vault or organisation, given with a token account, is stored."""
-        return [Position(self._balance(tokens), self.store.sequence_of(stream)) for stream, tokens in accounts]
+
+        def find(store: EventTables) -> list[Position]:
+            return [Position(_balance(store, tokens), store.sequence_of(stream)) for stream, tokens in accounts]
+
+        return await self._events.read(find)
 
     async def start(self) -> None:
         """Start following in the background."""
@@ -112,13 +134,17 @@ class Indexer:
             jobs.append(listen(self._ws_url, self._program, self.wake))
         self._tasks = [asyncio.create_task(job) for job in jobs]
 
-    async def stop(self) -> None:
-        """Stop following and close the database."""
+    async def pause(self) -> None:
+        """Stop following until the next start; what is stored can still be read, and looked for on request."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
-        self.store.close()
+
+    async def stop(self) -> None:
+        """Stop following and close the database."""
+        await self.pause()
+        self._events.close()
 
     async def catch_up(self, *, seen: int | None = None) -> int:
         """Store everything in the program's history that is not stored yet; return how many rows were added.
@@ -129,15 +155,15 @@ class Indexer:
         added = 0
         for start in range(0, len(history), _CHUNK):
             chunk = history[start : start + _CHUNK]
-            wanted = self.store.unknown([one.signature for one in chunk if not one.failed])
+            wanted = await self.unknown([one.signature for one in chunk if not one.failed])
             transactions, missing = await self._fetch(wanted)
             if missing:
                 # The history lists what the node cannot serve yet, and the cursor must not pass it.
-                added += self._store(transactions)
+                added += await self._store(transactions)
                 if seen is not None:
                     raise HistoryNotAvailable("the node, or another at its address, does not serve all that it lists")
                 return added
-            added += self._store(transactions, cursor=(PROGRAM_CURSOR, chunk[-1].signature))
+            added += await self._store(transactions, cursor=(PROGRAM_CURSOR, chunk[-1].signature))
         return added
 
     async def _history(self, seen: int) -> list[HistoryEntry]:
@@ -145,13 +171,17 @@ class Indexer:
 
         A node that has forgotten the cursor's transaction refuses to list what came after it, or lists all that it has.
         """
-        cursor = self.store.cursor(PROGRAM_CURSOR)
+
+        def position(store: EventTables) -> tuple[str | None, int | None]:
+            cursor = store.cursor(PROGRAM_CURSOR)
+            return cursor, None if cursor is None else store.slot_of(cursor)
+
+        cursor, slot = await self._events.read(position)
         refusal = None
         try:
             history = await self._chain.history(self._program, cursor, seen=seen)
         except RpcError as error:
             history, refusal = [], error
-        slot = None if cursor is None else self.store.slot_of(cursor)
         if cursor is None or slot is None:
             if refusal is not None:
                 raise refusal
@@ -164,11 +194,11 @@ class Indexer:
         if refusal is not None:
             history = await self._chain.history(self._program, None, seen=seen)
         signatures = [one.signature for one in history if not one.failed]
-        if history and len(self.store.unknown(signatures)) == len(signatures):
+        if history and len(await self.unknown(signatures)) == len(signatures):
             # It may be empty: nothing says whether the program did anything in between.
             hole = Hole(cursor, slot, history[0].slot)
             logger.warning("the node lacks the history between the slots %d and %d", hole.after_slot, hole.before_slot)
-            self.store.note_hole(hole)
+            await self._events.write(lambda store: store.note_hole(hole))
         return history
 
     async def holds_all(self, account: str, slot: int) -> bool:
@@ -182,22 +212,18 @@ class Indexer:
             await self.catch_up(seen=slot)
         except RpcError:
             return False
-        return self.store.holds(account, count)
+        return await self._events.read(lambda store: store.holds(account, count))
 
     async def check(self, *, late: bool = True) -> None:
         """Compare the store with the chain once."""
         await self._reconciler.finalize()
-        self._announce()
+        await self._announce()
         if late:
             await self._reconciler.catch_late()
             await self._reconciler.fill_holes()
             await self._reconciler.fill_gaps()
         await self._reconciler.check_balances()
-        self._announce()
-
-    def _balance(self, tokens: str) -> int | None:
-        account = self.store.accounts.get(tokens)
-        return None if account is None or account.suspect else account.balance
+        await self._announce()
 
     async def _follow(self) -> None:
         loop = asyncio.get_running_loop()
@@ -217,7 +243,7 @@ class Indexer:
                     await self.catch_up()
                     self._failing_since = None
                 # Other processes may have stored what this one looked for.
-                self._announce()
+                await self._announce()
             except asyncio.CancelledError:
                 raise
             except Exception as error:  # noqa: BLE001 - the node may be down; the next round tries again
@@ -242,11 +268,11 @@ class Indexer:
     async def _take_hints(self) -> None:
         hints, self._hints = self._hints, {}
         try:
-            transactions, missing = await self._fetch(self.store.unknown(list(hints)))
+            transactions, missing = await self._fetch(await self.unknown(list(hints)))
         except Exception:
             self._hints = {**hints, **self._hints}
             raise
-        self._store(transactions)
+        await self._store(transactions)
         again = {one: hints[one] + 1 for one in missing if hints[one] < _TRIES}
         if again:
             self._hints = {**again, **self._hints}
@@ -256,7 +282,7 @@ class Indexer:
         added = 0
         for start in range(0, len(signatures), _CHUNK):
             transactions, _ = await self._fetch(signatures[start : start + _CHUNK])
-            added += self._store(transactions)
+            added += await self._store(transactions)
         return added
 
     async def _fetch(self, signatures: Sequence[str]) -> tuple[list[ChainTransaction], list[str]]:
@@ -269,18 +295,23 @@ class Indexer:
             raise ChainUnavailable("the node answered with another transaction")
         return transactions, missing
 
-    def _store(self, transactions: Sequence[ChainTransaction], cursor: tuple[str, str] | None = None) -> int:
-        added = self.store.record(transactions, cursor=cursor)
-        self._announce()
+    async def _store(self, transactions: Sequence[ChainTransaction], cursor: tuple[str, str] | None = None) -> int:
+        added = await self._events.write(lambda store: store.record(transactions, cursor=cursor))
+        await self._announce()
         return added
 
-    def _announce(self) -> None:
+    async def _announce(self) -> None:
         """Call the subscribers if there are rows that they have not heard of.
 
         What this process added does not tell: another may store a transaction while this one fetches it.
         """
-        newest = self.store.newest_row()
+        newest = await self._events.read(lambda store: store.newest_row())
         if newest != self._announced:
             self._announced = newest
             for callback in self._subscribers:
                 callback()
+
+
+def _balance(store: EventTables, tokens: str) -> int | None:
+    account = store.accounts.get(tokens)
+    return None if account is None or account.suspect else account.balance

@@ -11,7 +11,7 @@ from app.chain.errors import ChainUnavailable, RpcError
 from app.chain.records import SignatureStatus
 from idl.codec import Codec
 from indexer.accounts import FollowedAccount
-from indexer.store import EventStore
+from indexer.store import Events, EventTables
 
 logger = logging.getLogger(__name__)
 
@@ -39,9 +39,9 @@ class _Missing:
 class Reconciler:
     """Compares the store with the chain, a bounded part at a time."""
 
-    def __init__(self, chain: ChainClient, store: EventStore, codec: Codec, ingest: Ingest) -> None:
+    def __init__(self, chain: ChainClient, store: Events, codec: Codec, ingest: Ingest) -> None:
         self._chain = chain
-        self._store = store
+        self._events = store
         self._codec = codec
         self._program = str(codec.program_id)
         self._ingest = ingest
@@ -55,32 +55,44 @@ class Reconciler:
         """Mark final transactions, and remove those that were rolled back; return how many were removed."""
         slot = await self._chain.slot("finalized")
         removed = 0
-        while signatures := self._store.unfinalized(slot, STATUS_BATCH - 1, self._undecided):
-            witness = self._store.last_finalized(self._store.slot_of(signatures[0]) or 0)
-            asked = [*([witness] if witness else []), *signatures]
+        while stored := await self._events.read(lambda store: self._unfinalized(store, slot)):
+            witness, signatures = stored
+            asked = [*witness, *signatures]
             seen = await self._chain.statuses(asked, search_history=True)
             final, gone, keeps_history = [], [], False
             for one, status in zip(asked, seen.found, strict=True):
                 keeps_history = keeps_history or status is not None
                 if status is not None and status.commitment != "finalized":
                     self._missing.pop(one, None)
-                elif status is not None and status.slot == self._store.slot_of(one):
+                elif status is not None and status.slot == (witness | signatures)[one]:
                     self._missing.pop(one, None)
                     final.append(one)
                 # There may be several nodes behind one address. That a node does not know a transaction counts only if
                 # it has seen these slots and still knows an older transaction.
                 elif keeps_history and seen.slot >= slot and await self._is_gone(one, status, slot):
                     gone.append(one)
-            self._store.finalize(final)
+            await self._events.write(lambda store: store.finalize(final))  # noqa: B023 - awaited at once
             if gone:
-                self._store.revert(gone)
+                await self._events.write(lambda store: store.revert(gone))  # noqa: B023 - as above
                 removed += len(gone)
-            left = len(set(signatures) - {*final, *gone})
+            left = len(signatures.keys() - {*final, *gone})
             self._undecided += left
             if left == len(signatures):
                 return removed  # the next check continues after them
         self._undecided = 0
         return removed
+
+    def _unfinalized(self, store: EventTables, slot: int) -> tuple[dict[str, int], dict[str, int]] | None:
+        """Return the next transactions that are not final, and an older one that is: the older one first.
+
+        Each is a dictionary of slots by signatures; None if all are final.
+        """
+        signatures = store.unfinalized(slot, STATUS_BATCH - 1, self._undecided)
+        if not signatures:
+            return None
+        slots = {one: store.slot_of(one) or 0 for one in signatures}
+        witness = store.last_finalized(slots[signatures[0]])
+        return ({} if witness is None else {witness: store.slot_of(witness) or 0}), slots
 
     async def _is_gone(self, signature: str, status: SignatureStatus | None, slot: int) -> bool:
         """Return whether a transaction was rolled back, of which the node says that it did not land where it is stored.
@@ -91,7 +103,7 @@ class Reconciler:
         """
         if not self._is_missing_long(signature, slot):
             return False
-        stored = self._store.slot_of(signature)
+        stored = await self._events.read(lambda store: store.slot_of(signature))
         assert stored is not None
         try:
             if await self._is_in_chain(signature, stored, slot):
@@ -132,9 +144,9 @@ class Reconciler:
 
     async def _is_counted(self, signature: str, slot: int) -> bool:
         """Return whether an account that a transaction changed counts as many events as are stored of it."""
-        for stream in self._store.streams_of(signature):
+        for stream in await self._events.read(lambda store: store.streams_of(signature)):
             at, count = await self.count(stream, slot, "finalized")
-            if count >= self._store.count_up_to(stream, at):
+            if count >= await self._events.read(lambda store: store.count_up_to(stream, at)):  # noqa: B023 - at once
                 return True
         return False
 
@@ -151,19 +163,19 @@ class Reconciler:
 
     async def catch_late(self) -> int:
         """Store what entered the program's history behind the cursor, in slots that are not final yet."""
-        return await self._read(self._program, self._store.last_finalized())
+        return await self._read(self._program, await self._events.read(lambda store: store.last_finalized()))
 
     async def fill_holes(self) -> int:
         """Read the holes of the history from a node that has them; return how many are closed."""
         closed = 0
-        for hole in self._store.holes():
+        for hole in await self._events.read(lambda store: store.holes()):
             if not await self.knows(hole.after):
                 continue
             history = await self._chain.history(self._program, hole.after)
             wanted = [one.signature for one in history if not one.failed and one.slot <= hole.before_slot]
             await self._ingest_unknown(wanted)
-            if not self._store.unknown(wanted):
-                self._store.close_hole(hole)
+            if not await self._unknown(wanted):
+                await self._events.write(lambda store: store.close_hole(hole))  # noqa: B023 - awaited at once
                 logger.info("the history after slot %d is complete again", hole.after_slot)
                 closed += 1
         return closed
@@ -177,24 +189,23 @@ class Reconciler:
 
         An event may be missing for a moment, because transactions are stored as they are confirmed.
         """
-        gaps = set(self._store.streams_with_gaps())
+        gaps = set(await self._events.read(lambda store: store.streams_with_gaps()))
         lasting, self._gaps = gaps & self._gaps, gaps
         return sum([await self._read(stream, None) for stream in sorted(lasting)])
 
     async def check_balances(self) -> int:
         """Compare balances with the chain's, and replace those of suspect accounts; return how many were replaced."""
-        accounts = self._store.accounts
-        reserves = accounts.reserves()
+        reserves = await self._events.read(lambda store: store.accounts.reserves())
         for start in range(0, len(reserves), ACCOUNT_BATCH):
             await self._compare(reserves[start : start + ACCOUNT_BATCH])
         for _ in range(_ROUND):
-            batch = accounts.after(self._compared, ACCOUNT_BATCH)
+            batch = await self._events.read(lambda store: store.accounts.after(self._compared, ACCOUNT_BATCH))
             await self._compare(batch)
             self._compared = batch[-1].address if len(batch) == ACCOUNT_BATCH else ""
             if not self._compared:
                 break
         observed = 0
-        for address in accounts.suspects():
+        for address in await self._events.read(lambda store: store.accounts.suspects()):
             with contextlib.suppress(RpcError):  # a node that is behind for one account must not delay the others
                 observed += await self._observe(address)
         return observed
@@ -203,31 +214,53 @@ class Reconciler:
         if not accounts:
             return
         seen = await self._chain.balances([one.address for one in accounts])
-        for one, amount in zip(accounts, seen.amounts, strict=True):
-            current = self._store.accounts.get(one.address)
-            if current is not None and current.slot <= seen.slot and current.balance != (amount or 0):
-                self._store.mark_suspect(one.address)
+        found = {one.address: amount or 0 for one, amount in zip(accounts, seen.amounts, strict=True)}
+
+        def differ(store: EventTables) -> list[str]:
+            current = (store.accounts.get(address) for address in found)
+            return [
+                one.address
+                for one in current
+                if one is not None and one.slot <= seen.slot and one.balance != found[one.address]
+            ]
+
+        if await self._events.read(differ):
+
+            def mark(store: EventTables) -> None:
+                # What was stored meanwhile may explain it.
+                for address in differ(store):
+                    store.mark_suspect(address)
+
+            await self._events.write(mark)
 
     async def _observe(self, address: str) -> bool:
         """Read an account's balance, store what its history has, then the balance; return whether that was stored."""
         name = _ACCOUNT_PREFIX + address
         seen = await self._chain.balances([address])
-        history = await self._chain.history(address, self._store.cursor(name), seen=seen.slot)
+        cursor = await self._events.read(lambda store: store.cursor(name))
+        history = await self._chain.history(address, cursor, seen=seen.slot)
         successful = [one.signature for one in history if not one.failed]
         await self._ingest_unknown(successful)
-        if self._store.unknown(successful):
+        if await self._unknown(successful):
             return False  # the node lists what it, or another at its address, does not serve yet
+
         # With the whole history stored the balance is right, in whatever order the parts were stored.
-        observed = self._store.observe(address, seen.amounts[0] or 0, seen.slot)
-        self._store.record((), cursor=(name, history[-1].signature) if history else None)
-        if observed:
-            self._store.clear_suspect(address)
-        return observed
+        def store_it(store: EventTables) -> bool:
+            observed = store.observe(address, seen.amounts[0] or 0, seen.slot)
+            store.record((), cursor=(name, history[-1].signature) if history else None)
+            if observed:
+                store.clear_suspect(address)
+            return observed
+
+        return await self._events.write(store_it)
 
     async def _read(self, address: str, until: str | None) -> int:
         history = await self._chain.history(address, until)
         return await self._ingest_unknown([one.signature for one in history if not one.failed])
 
     async def _ingest_unknown(self, signatures: Sequence[str]) -> int:
-        unknown = self._store.unknown(signatures)
+        unknown = await self._unknown(signatures)
         return await self._ingest(unknown) if unknown else 0
+
+    async def _unknown(self, signatures: Sequence[str]) -> list[str]:
+        return await self._events.read(lambda store: store.unknown(signatures))

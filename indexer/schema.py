@@ -1,10 +1,11 @@
 """The tables of the indexer's database."""
 
+import re
 import time
 
 from sqlite_utils import Database
 
-VERSION = 1
+VERSION = 2
 """The schema's version. A database of another version is emptied: all of it can be read from the chain again."""
 
 TABLES = {
@@ -21,12 +22,12 @@ TABLES = {
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         signature TEXT NOT NULL,
         instruction INTEGER NOT NULL,
-        inner INTEGER NOT NULL,
+        "inner" INTEGER NOT NULL,
         slot INTEGER NOT NULL,
         name TEXT NOT NULL,
         org TEXT,
         data TEXT NOT NULL,
-        UNIQUE (signature, instruction, inner)""",
+        UNIQUE (signature, instruction, "inner")""",
     # Vaults and organisations number their events from 1: if `last` differs from `count`, one is missing.
     "streams": """
         stream TEXT PRIMARY KEY,
@@ -50,12 +51,30 @@ TABLES = {
         suspect INTEGER NOT NULL DEFAULT 0""",
 }
 INDEXES = (
-    "CREATE INDEX IF NOT EXISTS transactions_to_finalize ON transactions (slot) WHERE finalized = 0",
+    "CREATE INDEX IF NOT EXISTS transactions_to_finalize ON transactions (slot, signature) WHERE finalized = 0",
     "CREATE INDEX IF NOT EXISTS transactions_final ON transactions (slot) WHERE finalized = 1",
     "CREATE INDEX IF NOT EXISTS token_accounts_by_vault ON token_accounts (vault)",
     "CREATE INDEX IF NOT EXISTS token_accounts_by_org ON token_accounts (org)",
-    "CREATE INDEX IF NOT EXISTS token_accounts_suspect ON token_accounts (address) WHERE suspect",
+    "CREATE INDEX IF NOT EXISTS token_accounts_suspect ON token_accounts (address) WHERE suspect = 1",
 )
+PREFIX = "chain_"
+"""What the names of the tables, and of their indexes, begin with among the service's own on PostgreSQL."""
+
+
+def postgres_ddl() -> list[str]:
+    """Return the statements that create the tables on PostgreSQL."""
+    changes = {
+        r"INTEGER PRIMARY KEY AUTOINCREMENT": "BIGSERIAL PRIMARY KEY",
+        r"\bINTEGER\b": "BIGINT",
+        r"\bTEXT\b": 'TEXT COLLATE "C"',
+    }
+    tables = []
+    for name, columns in TABLES.items():
+        for found, instead in changes.items():
+            columns = re.sub(found, instead, columns)  # noqa: PLW2901
+        tables.append(f"CREATE TABLE {PREFIX}{name} ({columns}\n)")
+    indexes = [re.sub(r"IF NOT EXISTS (\w+) ON (\w+)", rf"{PREFIX}\1 ON {PREFIX}\2", one) for one in INDEXES]
+    return tables + indexes
 
 
 def prepare(db: Database) -> None:

@@ -2,10 +2,11 @@
 
 import json
 import sqlite3
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from solders.pubkey import Pubkey
 from sqlite_utils import Database
@@ -23,6 +24,7 @@ BALANCE_OBSERVED = "BalanceObserved"
 REVERTED = "TransactionReverted"
 """A row's name: the transaction was rolled back before it was final. `events` has the subjects of its deleted rows."""
 
+T = TypeVar("T")
 _CHUNK = 500
 _LAST_SLOT = 2**63 - 1
 """The largest integer that the database takes."""
@@ -49,27 +51,34 @@ class StoredEvent:
     data: dict[str, Any]
 
 
-class EventStore:
-    """Reads and writes the database, from one thread."""
+class Statements(Protocol):
+    """Runs statements in the SQL that SQLite and PostgreSQL share, with `?` for values."""
 
-    def __init__(self, path: str | Path, *, orgs: Collection[str] | None = None) -> None:
-        """Open or create the file. With `orgs`, events of other organisations are not stored."""
-        # Without an isolation level no statement opens a transaction by itself, which nobody would commit.
-        self._db = Database(sqlite3.connect(path, isolation_level=None))
-        prepare(self._db)
+    def execute(self, statement: str, values: Sequence[Any] = (), /) -> Any:
+        """Run a statement; returns its cursor."""
+
+    def executemany(self, statement: str, rows: Sequence[Sequence[Any]], /) -> Any:
+        """Run a statement once for each row."""
+
+    def atomic(self) -> AbstractContextManager[object]:
+        """Return the context of one transaction: all that is written in it is kept together, or none of it."""
+
+
+class EventTables:
+    """Reads and writes the tables, from one thread."""
+
+    def __init__(self, statements: Statements, *, orgs: Collection[str] | None = None) -> None:
+        """With `orgs`, events of other organisations are not stored."""
+        self._db = statements
         self._orgs = None if orgs is None else frozenset(orgs)
-        self.accounts = TokenAccounts(self._db)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._db.close()
+        self.accounts = TokenAccounts(statements)
 
     # Reading
 
     def changes(self, after: int, limit: int) -> list[StoredEvent]:
         """Return at most `limit` rows with an id above `after`, in order."""
-        rows = self._db.conn.execute(
-            "SELECT e.id, e.signature, e.instruction, e.inner, e.slot, coalesce(t.block_time, 0),"
+        rows = self._db.execute(
+            'SELECT e.id, e.signature, e.instruction, e."inner", e.slot, coalesce(t.block_time, 0),'
             " coalesce(t.fee_payer, ''), coalesce(t.message_hash, ''), e.name, e.org, e.data"
             " FROM events e LEFT JOIN transactions t ON t.signature = e.signature"
             " WHERE e.id > ? ORDER BY e.id LIMIT ?",
@@ -79,11 +88,11 @@ class EventStore:
 
     def newest_row(self) -> int:
         """Return the id of the row that was stored last; 0 if there is none."""
-        return int(self._db.conn.execute("SELECT coalesce(max(id), 0) FROM events").fetchone()[0])
+        return int(self._db.execute("SELECT coalesce(max(id), 0) FROM events").fetchone()[0])
 
     def cursor(self, name: str) -> str | None:
         """Return the signature up to which the history `name` is stored without a hole."""
-        row = self._db.conn.execute("SELECT signature FROM cursors WHERE name = ?", [name]).fetchone()
+        row = self._db.execute("SELECT signature FROM cursors WHERE name = ?", [name]).fetchone()
         return None if row is None else str(row[0])
 
     def unknown(self, signatures: Sequence[str]) -> list[str]:
@@ -92,22 +101,22 @@ class EventStore:
         for start in range(0, len(signatures), _CHUNK):
             chunk = signatures[start : start + _CHUNK]
             marks = ",".join("?" * len(chunk))
-            found = self._db.conn.execute(f"SELECT signature FROM transactions WHERE signature IN ({marks})", chunk)  # noqa: S608 - only question marks
+            found = self._db.execute(f"SELECT signature FROM transactions WHERE signature IN ({marks})", chunk)  # noqa: S608 - only question marks
             known.update(row[0] for row in found)
         return [one for one in signatures if one not in known]
 
     def unfinalized(self, up_to_slot: int, limit: int, skip: int = 0) -> list[str]:
         """Return signatures not marked as final up to a slot, oldest first, without the first `skip`."""
-        rows = self._db.conn.execute(
+        rows = self._db.execute(
             "SELECT signature FROM transactions WHERE finalized = 0 AND slot <= ?"
-            " ORDER BY slot, rowid LIMIT ? OFFSET ?",
+            " ORDER BY slot, signature LIMIT ? OFFSET ?",
             [up_to_slot, limit, skip],
         )
         return [row[0] for row in rows]
 
     def last_finalized(self, up_to_slot: int = _LAST_SLOT) -> str | None:
         """Return the newest signature, in no later slot than this, that is marked as final."""
-        row = self._db.conn.execute(
+        row = self._db.execute(
             "SELECT signature FROM transactions WHERE finalized = 1 AND slot <= ? ORDER BY slot DESC LIMIT 1",
             [up_to_slot],
         ).fetchone()
@@ -116,63 +125,62 @@ class EventStore:
     def newest_block_time(self) -> int | None:
         """Return the Unix second of the newest block with a stored transaction."""
         # A query for each of the two partial indexes.
-        rows = self._db.conn.execute(
+        rows = self._db.execute(
             "SELECT max(block_time) FROM ("
-            "SELECT * FROM (SELECT block_time FROM transactions WHERE finalized = 0 ORDER BY slot DESC LIMIT 1) "
+            "SELECT * FROM (SELECT block_time FROM transactions WHERE finalized = 0 ORDER BY slot DESC LIMIT 1) AS a "
             "UNION ALL "
-            "SELECT * FROM (SELECT block_time FROM transactions WHERE finalized = 1 ORDER BY slot DESC LIMIT 1))"
+            "SELECT * FROM (SELECT block_time FROM transactions WHERE finalized = 1 ORDER BY slot DESC LIMIT 1) AS b"
+            ") AS newest"
         ).fetchone()
         return None if rows[0] is None else int(rows[0])
 
     def slot_of(self, signature: str) -> int | None:
         """Return the slot of a stored transaction."""
-        row = self._db.conn.execute("SELECT slot FROM transactions WHERE signature = ?", [signature]).fetchone()
+        row = self._db.execute("SELECT slot FROM transactions WHERE signature = ?", [signature]).fetchone()
         return None if row is None else int(row[0])
 
     def streams_with_gaps(self) -> list[str]:
         """Return the vaults and organisations that miss an event: their sequence numbers have a hole."""
-        return [row[0] for row in self._db.conn.execute("SELECT stream FROM streams WHERE last <> count")]
+        return [row[0] for row in self._db.execute("SELECT stream FROM streams WHERE last <> count")]
 
     def streams_of(self, signature: str) -> set[str]:
         """Return the vaults and organisations whose events a transaction has."""
-        found = self._db.conn.execute(
+        found = self._db.execute(
             "SELECT data FROM events WHERE signature = ? AND instruction <> ?", [signature, NOT_AN_EVENT]
         )
         return {stream for (data,) in found for stream in _streams(json.loads(data))}
 
     def count_up_to(self, stream: str, slot: int) -> int:
         """Return how many events of a vault or organisation are stored up to a slot."""
-        count = self._db.conn.execute("SELECT count FROM streams WHERE stream = ?", [stream]).fetchone()
-        later = self._db.conn.execute(
-            "SELECT data FROM events WHERE slot > ? AND instruction <> ?", [slot, NOT_AN_EVENT]
-        )
+        count = self._db.execute("SELECT count FROM streams WHERE stream = ?", [stream]).fetchone()
+        later = self._db.execute("SELECT data FROM events WHERE slot > ? AND instruction <> ?", [slot, NOT_AN_EVENT])
         return (count[0] if count else 0) - sum(stream in _streams(json.loads(data)) for (data,) in later)
 
     def holds(self, stream: str, sequence: int) -> bool:
         """Return whether all events of a vault or organisation up to this sequence number are stored."""
-        row = self._db.conn.execute("SELECT last, count FROM streams WHERE stream = ?", [stream]).fetchone()
+        row = self._db.execute("SELECT last, count FROM streams WHERE stream = ?", [stream]).fetchone()
         last, count = row or (0, 0)
         return bool(last == count and last >= sequence)
 
     def sequence_of(self, stream: str) -> int | None:
         """Return the number of a vault's or organisation's last event, `None` if one before it is missing."""
-        row = self._db.conn.execute("SELECT last, count FROM streams WHERE stream = ?", [stream]).fetchone()
+        row = self._db.execute("SELECT last, count FROM streams WHERE stream = ?", [stream]).fetchone()
         last, count = row or (0, 0)
         return int(last) if last == count else None
 
     def holes(self) -> list[Hole]:
         """Return the parts of the history that no node has given, oldest first."""
-        rows = self._db.conn.execute("SELECT after, after_slot, before_slot FROM holes ORDER BY after_slot")
+        rows = self._db.execute("SELECT after, after_slot, before_slot FROM holes ORDER BY after_slot")
         return [Hole(*row) for row in rows]
 
     def count_events(self) -> int:
         """Return the number of stored events of the program."""
-        row = self._db.conn.execute("SELECT count(*) FROM events WHERE instruction <> ?", [NOT_AN_EVENT]).fetchone()
+        row = self._db.execute("SELECT count(*) FROM events WHERE instruction <> ?", [NOT_AN_EVENT]).fetchone()
         return int(row[0])
 
     def count_rows(self) -> int:
         """Return the number of stored rows: events of the program, and the other facts."""
-        return int(self._db.conn.execute("SELECT count(*) FROM events").fetchone()[0])
+        return int(self._db.execute("SELECT count(*) FROM events").fetchone()[0])
 
     # Writing
 
@@ -184,26 +192,30 @@ class EventStore:
         with self._db.atomic():
             added = sum(self._add(transaction) for transaction in transactions)
             if cursor is not None:
-                self._db.conn.execute("INSERT OR REPLACE INTO cursors (name, signature) VALUES (?, ?)", cursor)
+                self._db.execute(
+                    "INSERT INTO cursors (name, signature) VALUES (?, ?)"
+                    " ON CONFLICT (name) DO UPDATE SET signature = excluded.signature",
+                    cursor,
+                )
         return added
 
     def note_hole(self, hole: Hole) -> None:
         """Remember a part of the history that the node does not have."""
         with self._db.atomic():
-            self._db.conn.execute(
-                "INSERT OR IGNORE INTO holes (after, after_slot, before_slot) VALUES (?, ?, ?)",
+            self._db.execute(
+                "INSERT INTO holes (after, after_slot, before_slot) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
                 [hole.after, hole.after_slot, hole.before_slot],
             )
 
     def close_hole(self, hole: Hole) -> None:
         """Note that a hole's transactions are stored."""
         with self._db.atomic():
-            self._db.conn.execute("DELETE FROM holes WHERE after = ?", [hole.after])
+            self._db.execute("DELETE FROM holes WHERE after = ?", [hole.after])
 
     def finalize(self, signatures: Sequence[str]) -> None:
         """Mark transactions as final."""
         with self._db.atomic():
-            self._db.conn.executemany(
+            self._db.executemany(
                 "UPDATE transactions SET finalized = 1 WHERE signature = ?", [(one,) for one in signatures]
             )
 
@@ -218,11 +230,11 @@ class EventStore:
                 if slot is None:
                     continue
                 found = "SELECT name, org, data FROM events WHERE signature = ? ORDER BY id"
-                gone = [_subject(*row) for row in self._db.conn.execute(found, [signature])]
-                self._db.conn.execute("DELETE FROM events WHERE signature = ?", [signature])
-                self._db.conn.execute("DELETE FROM transactions WHERE signature = ?", [signature])
+                gone = [_subject(*row) for row in self._db.execute(found, [signature])]
+                self._db.execute("DELETE FROM events WHERE signature = ?", [signature])
+                self._db.execute("DELETE FROM transactions WHERE signature = ?", [signature])
                 self._insert((signature, NOT_AN_EVENT, NOT_AN_EVENT), slot, REVERTED, None, {"events": gone})
-            self._db.conn.execute("DELETE FROM cursors")
+            self._db.execute("DELETE FROM cursors")
             self._recount()
             self.accounts.mark_all_suspect()
 
@@ -254,9 +266,9 @@ class EventStore:
 
     def _add(self, transaction: ChainTransaction) -> int:
         events = [one for one in transaction.events if self._follows(one.event.data)]
-        new = self._db.conn.execute(
-            "INSERT OR IGNORE INTO transactions (signature, slot, block_time, fee_payer, message_hash)"
-            " VALUES (?, ?, ?, ?, ?)",
+        new = self._db.execute(
+            "INSERT INTO transactions (signature, slot, block_time, fee_payer, message_hash)"
+            " VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
             (
                 transaction.signature,
                 transaction.slot,
@@ -284,26 +296,72 @@ class EventStore:
         return len(events) + len(deposits)
 
     def _count(self, data: dict[str, Any]) -> None:
-        self._db.conn.executemany(
-            "INSERT INTO streams (stream, last, count) VALUES (?, ?, 1)"
-            " ON CONFLICT (stream) DO UPDATE SET last = max(last, excluded.last), count = count + 1",
+        self._db.executemany(
+            "INSERT INTO streams AS known (stream, last, count) VALUES (?, ?, 1) ON CONFLICT (stream) DO UPDATE SET"
+            " last = CASE WHEN known.last < excluded.last THEN excluded.last ELSE known.last END,"
+            " count = known.count + 1",
             list(_streams(data).items()),
         )
 
     def _recount(self) -> None:
-        self._db.conn.execute("DELETE FROM streams")
-        for (data,) in self._db.conn.execute("SELECT data FROM events WHERE instruction <> ?", [NOT_AN_EVENT]):
+        self._db.execute("DELETE FROM streams")
+        for (data,) in self._db.execute("SELECT data FROM events WHERE instruction <> ?", [NOT_AN_EVENT]):
             self._count(json.loads(data))
 
     def _insert(self, key: tuple[str, int, int], slot: int, name: str, org: str | None, data: dict[str, Any]) -> None:
-        self._db.conn.execute(
-            "INSERT OR REPLACE INTO events (signature, instruction, inner, slot, name, org, data)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (*key, slot, name, org, json.dumps(data, default=_plain, separators=(",", ":"))),
+        insert = (
+            'INSERT INTO events (signature, instruction, "inner", slot, name, org, data)'
+            " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
         )
+        row = (*key, slot, name, org, json.dumps(data, default=_plain, separators=(",", ":")))
+        if self._db.execute(insert, row).rowcount == 0:
+            # As a new row, with an id that no reader has passed.
+            self._db.execute('DELETE FROM events WHERE signature = ? AND instruction = ? AND "inner" = ?', key)
+            self._db.execute(insert, row)
 
     def _follows(self, data: dict[str, Any]) -> bool:
         return self._orgs is None or str(data["org"]) in self._orgs
+
+
+class Events(Protocol):
+    """Where the tables are: each piece of work is one transaction."""
+
+    async def read(self, work: Callable[[EventTables], T]) -> T:
+        """Run work that only reads, and return its result."""
+
+    async def write(self, work: Callable[[EventTables], T]) -> T:
+        """Run work that writes, and return its result once it is stored."""
+
+    def close(self) -> None:
+        """Close what was opened for the tables."""
+
+
+class EventStore(EventTables):
+    """The tables in a file, as the indexer's own database; see `Events`."""
+
+    def __init__(self, path: str | Path, *, orgs: Collection[str] | None = None) -> None:
+        """Open or create the file. With `orgs`, events of other organisations are not stored."""
+        # Without an isolation level no statement opens a transaction by itself, which nobody would commit.
+        self._file = Database(sqlite3.connect(path, isolation_level=None))
+        prepare(self._file)
+        super().__init__(_Connection(self._file), orgs=orgs)
+
+    async def read(self, work: Callable[[EventTables], T]) -> T:
+        """Run `work` in the event loop, where it takes microseconds."""
+        return work(self)
+
+    write = read
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class _Connection:
+    def __init__(self, file: Database) -> None:
+        self.execute = file.conn.execute
+        self.executemany = file.conn.executemany
+        self.atomic = file.atomic
 
 
 def _streams(data: dict[str, Any]) -> dict[str, int]:

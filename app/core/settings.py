@@ -26,8 +26,8 @@ class Settings(BaseSettings):
     """Address of a database on PostgreSQL 15 or newer for the service's state and its read models, such as
     `postgresql://vault@db.example.com:5432/vault`; by default they are in a file in the data folder. `agent-vault db
     upgrade` gives it the schema. One process serves on it: a second node is refused. What the address leaves out is
-    taken from the variables of libpq, such as `PGPASSWORD` and `PGSSLMODE`. The stored events of the chain, the keys
-    and the exports stay in the data folder."""
+    taken from the variables of libpq, such as `PGPASSWORD` and `PGSSLMODE`. The stored events of the chain are there,
+    too; the keys and the exports stay in the data folder."""
     database_prepare_threshold: int = Field(default=5, ge=0)
     """After how many executions of a statement on a connection PostgreSQL keeps it prepared; 0 for never."""
     host: str = "127.0.0.1"

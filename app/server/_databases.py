@@ -11,6 +11,8 @@ from app.core.paths import ConfigurationError, Paths
 from app.core.settings import Settings
 from app.store import Database, SqliteDatabase
 from app.store.postgres_database import PostgresDatabase
+from indexer import Events, EventStore
+from indexer.postgres import PostgresEvents
 
 _log = structlog.get_logger(__name__)
 
@@ -28,6 +30,11 @@ def open_database(settings: Settings) -> Database:
         return SqliteDatabase(Paths(settings.data_dir).database)
     url = settings.database_url.get_secret_value()
     return PostgresDatabase(url, prepare_threshold=settings.database_prepare_threshold)
+
+
+def open_events(settings: Settings, db: Database) -> Events:
+    """Open the stored events of the chain: with the rest on a server, or in a file of their own."""
+    return PostgresEvents(db) if isinstance(db, PostgresDatabase) else EventStore(Paths(settings.data_dir).events)
 
 
 def may_have_data(settings: Settings) -> bool:

@@ -41,7 +41,7 @@ from app.projection.projector import Projector
 from app.recipients.domains import DomainResolver
 from app.reconciliation.reconciliation import Reconciliation
 from app.server._data_folder import LOCALHOST, FolderChain, identify, remember, remembered
-from app.server._databases import open_database, serving_locks
+from app.server._databases import open_database, open_events, serving_locks
 from app.server.housekeeping import Housekeeping
 from app.server.plan_types import PLAN_TYPES
 from app.store.database import Database
@@ -188,9 +188,12 @@ async def running(
             url = settings.rpc_url or f"http://{LOCALHOST}:{settings.localnet_port}"
             await db.write(lambda conn: remember(conn, FolderChain(identity, url)))
         indexer = Indexer(
-            transport=transport, codec=codec, db_path=paths.events, ws_url=None if localnet else _ws_url(settings)
+            transport=transport,
+            codec=codec,
+            events=open_events(settings, db),
+            ws_url=None if localnet else _ws_url(settings),
         )
-        stored = indexer.store.newest_block_time()
+        stored = await indexer.newest_block_time()
         clock = ChainClock(ChainClient(transport, program_id=codec.program_id), stored=stored)
         with suppress(ChainUnavailable, RpcError):  # its first round says so
             await clock.read()

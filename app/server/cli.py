@@ -38,7 +38,7 @@ from app.server._command_options import (
 )
 from app.server._data_folder import beside_service, node_name, remembered, with_folder
 from app.server._database_commands import database
-from app.server._databases import may_have_data
+from app.server._databases import may_have_data, open_events
 from app.server._faucet_command import faucet
 from app.server._mcp_command import mcp
 from app.server._org_commands import orgs
@@ -54,7 +54,7 @@ from app.store.keys import api_key_by_id, api_keys
 from app.store.wallets import has_wallet
 from app.verifier.history import IncompleteError
 from app.verifier.verify import VerificationReport, verify
-from indexer import EventStore, StoredEvent
+from indexer import StoredEvent
 
 _live = click.option("--live", is_flag=True, help="Prefix avk_live_ instead of avk_test_; always so on mainnet.")
 _host = click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
@@ -169,11 +169,11 @@ def rebuild(data_dir: Path | None) -> None:
             if (lock := file_lock.take(path)) is None:
                 raise click.ClickException(f"a service or keeper runs on {paths.root}; stop it first")
             stack.enter_context(lock)
-        db, events = stack.enter_context(closing(open_state(settings)[0])), EventStore(paths.events)
-        stack.callback(events.close)
+        db = stack.enter_context(closing(open_state(settings)[0]))
+        events = stack.enter_context(closing(open_events(settings, db)))
 
         async def changes(after: int, limit: int) -> list[StoredEvent]:
-            return events.changes(after, limit)
+            return await events.read(lambda store: store.changes(after, limit))
 
         asyncio.run(Projector(db, changes).rebuild())
     click.echo("Rebuilt.")

@@ -85,8 +85,7 @@ class Health:
             failing.append("indexer")
         if failing:
             _log.warning("not_ready", reasons=failing, lag=lag)
-        holes = tuple((hole.after_slot, hole.before_slot) for hole in indexer.store.holes())
-        return HealthReport(tuple(failing), lag, holes, lost)
+        return HealthReport(tuple(failing), lag, await self._holes(), lost)
 
     async def _lag(self) -> float:
         service = self._service
@@ -98,7 +97,17 @@ class Health:
         except (ChainUnavailable, RpcError, TimeoutError):
             return math.nan
         slots = {one.signature: one.slot for one in newest if not one.failed}
-        return max((slot - slots[one] for one in await service.indexer.unknown(list(slots))), default=0)
+        try:
+            unknown = await service.indexer.unknown(list(slots))
+        except WRITE_ERRORS:
+            return math.inf  # nothing is indexed now
+        return max((slot - slots[one] for one in unknown), default=0)
+
+    async def _holes(self) -> tuple[tuple[int, int], ...]:
+        try:
+            return tuple((hole.after_slot, hole.before_slot) for hole in await self._service.indexer.holes())
+        except WRITE_ERRORS:
+            return ()  # the database is said to fail
 
     async def _lost(self) -> tuple[LostRole, ...]:
         try:

@@ -3,11 +3,15 @@
 import contextlib
 import sqlite3
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from solders.pubkey import Pubkey
 
+from app.store.postgres_database import PostgresDatabase
+from indexer.postgres import tables
 from indexer.store import BALANCE_OBSERVED, DEPOSIT, REVERTED, EventStore
 from tests.support.indexer import (
     ORG,
@@ -21,9 +25,29 @@ from tests.support.indexer import (
     vault_event,
 )
 
+ON_A_FILE = pytest.mark.parametrize("store", ["file"], indirect=True)
+"""For a test that looks into the file."""
 
-@pytest.fixture(name="store")
-def _store(tmp_path: Path) -> Iterator[EventStore]:
+
+class OnServer:
+    """The tables on PostgreSQL, each call in a transaction of its own."""
+
+    def __init__(self, db: PostgresDatabase, *names: str) -> None:
+        self._db = db
+        self._names = names
+
+    def __getattr__(self, name: str) -> "OnServer":
+        return OnServer(self._db, *self._names, name)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self._db.write_now(lambda conn: attrgetter(".".join(self._names))(tables(conn))(*arguments, **named))
+
+
+@pytest.fixture(name="store", params=["file", "server"])
+def _store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EventStore]:
+    if request.param == "server":
+        yield OnServer(request.getfixturevalue("postgres_db"))  # type: ignore[misc]
+        return
     store = EventStore(tmp_path / "chain.db")
     yield store
     store.close()
@@ -172,11 +196,12 @@ def test_finality_is_marked_and_only_final_slots_are_asked_about(store: EventSto
     assert store.last_finalized() == "signature-2"
 
 
+@ON_A_FILE
 def test_final_and_unfinal_transactions_are_found_by_an_index(store: EventStore, tmp_path: Path) -> None:
     store.record([transaction(slot, org_created()) for slot in range(1, 4)])
     store.finalize(["signature-1", "signature-2"])
     asked: list[str] = []
-    store._db.conn.set_trace_callback(asked.append)
+    store._file.conn.set_trace_callback(asked.append)
 
     assert store.last_finalized() == "signature-2"
     assert store.last_finalized(1) == "signature-1"
@@ -207,7 +232,7 @@ def test_unknown_signatures_keep_their_order(store: EventStore) -> None:
 def test_file_of_another_version_is_emptied(tmp_path: Path) -> None:
     store = EventStore(tmp_path / "chain.db")
     store.record([transaction(1, org_created())], cursor=("program", "signature-1"))
-    store._db.conn.execute("PRAGMA user_version = 99")
+    store._file.conn.execute("PRAGMA user_version = 99")
     store.close()
     again = EventStore(tmp_path / "chain.db")
     assert names(again) == []
@@ -225,6 +250,7 @@ WRITES: dict[str, Callable[[EventStore], object]] = {
 }
 
 
+@ON_A_FILE
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 def test_write_is_on_disk_and_its_lock_free_when_it_returns(
     store: EventStore, tmp_path: Path, write: Callable[[EventStore], object]

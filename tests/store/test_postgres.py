@@ -27,6 +27,7 @@ from app.store.postgres_database import PostgresDatabase
 from app.store.read_tables import approvals, wallets
 from app.store.state_tables import setting_values
 from app.store.values import get_value, put_value
+from indexer.schema import postgres_ddl
 from tests.support.postgres import Cluster
 
 CONNECTIONS = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'agent-vault'"
@@ -318,7 +319,9 @@ def test_upgraded_database_has_the_schema_of_the_tables(cluster: Cluster, postgr
         import_module(module.name)
     engine = engine_of(cluster.url(cluster.database()))
     metadata.create_all(engine)
-    with engine.connect() as connection:
+    with engine.begin() as connection:
+        for statement in postgres_ddl():
+            connection.exec_driver_sql(statement)
         created = _shape(connection)
     engine.dispose()
 

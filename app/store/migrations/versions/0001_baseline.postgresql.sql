@@ -748,3 +748,55 @@ CREATE TABLE schema_versions (
     oldest_code VARCHAR COLLATE "C" NOT NULL,
     PRIMARY KEY (revision)
 );
+
+CREATE TABLE chain_transactions (
+    signature TEXT COLLATE "C" PRIMARY KEY,
+    slot BIGINT NOT NULL,
+    block_time BIGINT NOT NULL,
+    fee_payer TEXT COLLATE "C" NOT NULL,
+    message_hash TEXT COLLATE "C" NOT NULL,
+    finalized BIGINT NOT NULL DEFAULT 0
+);
+
+CREATE TABLE chain_events (
+    id BIGSERIAL PRIMARY KEY,
+    signature TEXT COLLATE "C" NOT NULL,
+    instruction BIGINT NOT NULL,
+    "inner" BIGINT NOT NULL,
+    slot BIGINT NOT NULL,
+    name TEXT COLLATE "C" NOT NULL,
+    org TEXT COLLATE "C",
+    data TEXT COLLATE "C" NOT NULL,
+    UNIQUE (signature, instruction, "inner")
+);
+
+CREATE TABLE chain_streams (
+    stream TEXT COLLATE "C" PRIMARY KEY,
+    last BIGINT NOT NULL,
+    count BIGINT NOT NULL
+);
+
+CREATE TABLE chain_cursors (
+    name TEXT COLLATE "C" PRIMARY KEY,
+    signature TEXT COLLATE "C" NOT NULL
+);
+
+CREATE TABLE chain_holes (
+    after TEXT COLLATE "C" PRIMARY KEY,
+    after_slot BIGINT NOT NULL,
+    before_slot BIGINT NOT NULL
+);
+
+CREATE TABLE chain_token_accounts (
+    address TEXT COLLATE "C" PRIMARY KEY,
+    org TEXT COLLATE "C" NOT NULL,
+    vault TEXT COLLATE "C",
+    balance BIGINT,
+    slot BIGINT NOT NULL,
+    suspect BIGINT NOT NULL DEFAULT 0
+);
+CREATE INDEX chain_transactions_to_finalize ON chain_transactions (slot, signature) WHERE finalized = 0;
+CREATE INDEX chain_transactions_final ON chain_transactions (slot) WHERE finalized = 1;
+CREATE INDEX chain_token_accounts_by_vault ON chain_token_accounts (vault);
+CREATE INDEX chain_token_accounts_by_org ON chain_token_accounts (org);
+CREATE INDEX chain_token_accounts_suspect ON chain_token_accounts (address) WHERE suspect = 1;
