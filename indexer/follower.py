@@ -91,6 +91,8 @@ class Indexer:
 
     def wake(self, signature: str | None = None) -> None:
         """Look for new events now; a confirmed `signature` is stored without a search of the history."""
+        if not self._tasks:
+            return  # another process follows
         if signature is not None:
             self._hints.setdefault(signature, 0)
         self._woken.set()
@@ -106,6 +108,10 @@ class Indexer:
     async def unknown(self, signatures: Sequence[str]) -> list[str]:
         """Return the signatures that are not stored, in their order."""
         return await self._events.read(lambda store: store.unknown(signatures))
+
+    async def last_rows(self, message_hashes: Sequence[str]) -> list[tuple[str, str, int]]:
+        """Return message hash, organisation and newest row of each stored transaction with one of these messages."""
+        return await self._events.read(lambda store: store.last_rows(message_hashes))
 
     async def followed(self, after: str, limit: int) -> list[FollowedAccount]:
         """Return at most `limit` token accounts of reserves and vaults with an address above `after`, in order."""
@@ -134,16 +140,12 @@ class Indexer:
             jobs.append(listen(self._ws_url, self._program, self.wake))
         self._tasks = [asyncio.create_task(job) for job in jobs]
 
-    async def pause(self) -> None:
-        """Stop following until the next start; what is stored can still be read, and looked for on request."""
+    async def stop(self) -> None:
+        """Stop following and close the file; tables on a server can still be used."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
-
-    async def stop(self) -> None:
-        """Stop following and close the database."""
-        await self.pause()
         self._events.close()
 
     async def catch_up(self, *, seen: int | None = None) -> int:

@@ -57,6 +57,8 @@ INDEXES = (
     "CREATE INDEX IF NOT EXISTS token_accounts_by_org ON token_accounts (org)",
     "CREATE INDEX IF NOT EXISTS token_accounts_suspect ON token_accounts (address) WHERE suspect = 1",
 )
+POSTGRES_INDEXES = ("CREATE INDEX IF NOT EXISTS transactions_by_message ON transactions (message_hash)",)
+"""Indexes for what only several nodes look for."""
 PREFIX = "chain_"
 """What the names of the tables, and of their indexes, begin with among the service's own on PostgreSQL."""
 
@@ -73,7 +75,8 @@ def postgres_ddl() -> list[str]:
         for found, instead in changes.items():
             columns = re.sub(found, instead, columns)  # noqa: PLW2901
         tables.append(f"CREATE TABLE {PREFIX}{name} ({columns}\n)")
-    indexes = [re.sub(r"IF NOT EXISTS (\w+) ON (\w+)", rf"{PREFIX}\1 ON {PREFIX}\2", one) for one in INDEXES]
+    all_indexes = (*INDEXES, *POSTGRES_INDEXES)
+    indexes = [re.sub(r"IF NOT EXISTS (\w+) ON (\w+)", rf"{PREFIX}\1 ON {PREFIX}\2", one) for one in all_indexes]
     return tables + indexes
 
 

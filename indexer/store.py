@@ -105,6 +105,16 @@ class EventTables:
             known.update(row[0] for row in found)
         return [one for one in signatures if one not in known]
 
+    def last_rows(self, message_hashes: Sequence[str]) -> list[tuple[str, str, int]]:
+        """Return message hash, organisation and newest row of each stored transaction with one of these messages."""
+        marks = ",".join("?" * len(message_hashes))
+        rows = self._db.execute(
+            "SELECT t.message_hash, e.org, max(e.id) FROM transactions t JOIN events e ON e.signature = t.signature"  # noqa: S608 - only question marks
+            f" WHERE t.message_hash IN ({marks}) GROUP BY t.message_hash, e.org",
+            list(message_hashes),
+        )
+        return [(str(message), str(org), int(last)) for message, org, last in rows]
+
     def unfinalized(self, up_to_slot: int, limit: int, skip: int = 0) -> list[str]:
         """Return signatures not marked as final up to a slot, oldest first, without the first `skip`."""
         rows = self._db.execute(

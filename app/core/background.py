@@ -4,13 +4,23 @@ import asyncio
 import contextlib
 from abc import ABC, abstractmethod
 from contextlib import AsyncExitStack
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import structlog
 
 from app.core.errors import UnavailableError, is_storage_error
 
 _log = structlog.get_logger(__name__)
+
+
+class Startable(Protocol):
+    """What is started and stopped with the service, perhaps several times."""
+
+    async def start(self) -> None:
+        """Start."""
+
+    async def stop(self) -> None:
+        """Stop, and wait for the end."""
 
 
 class Background(ABC):
@@ -76,7 +86,7 @@ class Periodic(Background):
                     await self._woken.wait()
 
 
-async def start_all(stack: AsyncExitStack, *tasks: Background) -> None:
+async def start_all(stack: AsyncExitStack, *tasks: Startable) -> None:
     """Start the tasks in this order; the stack stops them in reverse."""
     for task in tasks:
         await task.start()

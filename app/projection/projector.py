@@ -35,6 +35,9 @@ logger = structlog.get_logger(__name__)
 Changes = Callable[[int, int], Awaitable[Sequence[StoredEvent]]]
 """`changes(after, limit)` returns at most `limit` rows with an id above `after`, in order."""
 
+LastRows = Callable[[Sequence[str]], Awaitable[Sequence[tuple[str, str, int]]]]
+"""Returns the last row of each organisation in the transactions with these message hashes, if they are stored."""
+
 Watcher = Callable[[set[str]], Awaitable[None]]
 """Receives the addresses of the changed vaults once all stored rows are applied; must not raise."""
 
@@ -60,9 +63,11 @@ class Projector(Background):
 
     name = "projector"
 
-    def __init__(self, db: Database, changes: Changes) -> None:
+    def __init__(self, db: Database, changes: Changes, last_rows: LastRows | None = None) -> None:
+        """Take rows from `changes`; `last_rows` is for `look`."""
         self._db = db
         self._changes = changes
+        self._last_rows = last_rows
         self._stored = asyncio.Event()
         self._applying = asyncio.Lock()
         self._notified: int | None = None
@@ -100,6 +105,18 @@ class Projector(Background):
         if message_hash in self._applied:
             return True
         return await self._waiting.wait(message_hash, timeout) is True
+
+    async def look(self) -> set[str]:
+        """Notify waiters of what other processes have applied; returns the message hashes that are still waited for."""
+        names = list(self._waiting)
+        if names and self._last_rows is not None:
+            rows = await self._last_rows(names)
+            cursors = await self._db.read(_cursors)
+            ours = [row for row in rows if row[1] in cursors]
+            missing = {name for name, org, last in ours if last > cursors[org]}
+            for name in {name for name, _, _ in ours} - missing:
+                self._waiting.notify(name, True)
+        return set(self._waiting)
 
     async def catch_up(self) -> int:
         """Apply all stored rows; returns the number of rows read."""

@@ -20,5 +20,5 @@ async def running_sidecar(settings: Settings) -> AsyncIterator[Service]:
     if lock is None:
         raise ConfigurationError(f"the read models in {settings.data_dir} are being rebuilt; try again later")
     with lock:
-        async with running(settings) as service:
+        async with running(settings, beside=True) as service:
             yield service

@@ -14,10 +14,8 @@ from solders.pubkey import Pubkey
 from app.access.keyring import KeyRing
 from app.access.recorder import Recorder
 from app.access.request_log import RequestLog
-from app.alerts.mailer import Mailer
 from app.alerts.watcher import Watcher
 from app.api.metrics import Metrics
-from app.audit.publisher import HeadPublisher
 from app.chain.addresses import Addresses
 from app.chain.client import ChainClient
 from app.chain.clock import ChainClock
@@ -33,16 +31,13 @@ from app.core.signers import KeyFileError, Signers, read_secret, write_secret
 from app.dashboard.live import FeedHub
 from app.exports.exporter import Exporter
 from app.exports.links import DownloadLinks
-from app.keeper.enforcer import Enforcer
-from app.keeper.keeper import Keeper
 from app.localnet import Localnet
 from app.people.openid import CompanySignIn
 from app.projection.projector import Projector
 from app.recipients.domains import DomainResolver
-from app.reconciliation.reconciliation import Reconciliation
 from app.server._data_folder import LOCALHOST, FolderChain, identify, remember, remembered
 from app.server._databases import open_database, open_events, serving_locks
-from app.server.housekeeping import Housekeeping
+from app.server._works import works_of
 from app.server.plan_types import PLAN_TYPES
 from app.store.database import Database
 from app.store.values import get_value, put_value
@@ -54,11 +49,9 @@ from app.submission.restoration import Restoration
 from app.submission.submitter import Submitter
 from app.transactions.service import shown
 from app.webhooks.courier import Courier
-from app.webhooks.dispatcher import Dispatcher
 from app.webhooks.urls import UrlRules
 from app.x402.fetching import Fetcher
 from app.x402.guard import RequestGuard
-from app.x402.watch import PayloadWatch
 from idl.codec import Codec, load
 from indexer import Indexer
 
@@ -158,20 +151,26 @@ def _ws_url(settings: Settings) -> str | None:
 
 @asynccontextmanager
 async def running(
-    settings: Settings, localnet: Localnet | None = None, *, transport: Transport | None = None, serves: bool = False
+    settings: Settings,
+    localnet: Localnet | None = None,
+    *,
+    transport: Transport | None = None,
+    serves: bool = False,
+    beside: bool = False,
 ) -> AsyncIterator[Service]:
     """Run a service with its indexer, projector, recovery and keeper until the context ends.
 
     The chain is ``localnet``, reached without a socket, or else at ``settings.rpc_url``; ``transport`` replaces the
-    way to either. With ``serves``, a second service on a PostgreSQL database is refused. A new data folder is bound to
-    the chain. Raises ConfigurationError, also if the folder belongs to another chain, and KeyFileError.
+    way to either. With ``serves``, a second service on a PostgreSQL database is refused; ``beside`` is for a process
+    next to a service. A new data folder is bound to the chain. Raises ConfigurationError, also if the folder belongs to
+    another chain, and KeyFileError.
     """
     paths = prepare(settings)
     async with AsyncExitStack() as stack:
         signers = open_signers(paths, settings)
         db, secret = open_state(settings)
         stack.callback(db.close)
-        works = serving_locks(db) if serves else []
+        serving = serving_locks(db) if serves else []
         codec = codec_of(settings)
         if transport is None:
             if localnet is not None:
@@ -197,7 +196,7 @@ async def running(
         clock = ChainClock(ChainClient(transport, program_id=codec.program_id), stored=stored)
         with suppress(ChainUnavailable, RpcError):  # its first round says so
             await clock.read()
-        projector = Projector(db, indexer.changes)
+        projector = Projector(db, indexer.changes, indexer.last_rows)
         indexer.subscribe(projector.notify)
         recorder = Recorder(db)
         requests = RequestLog(db, kept=settings.request_log_size)
@@ -271,17 +270,8 @@ async def running(
             Idempotency(db, wait=settings.idempotency_wait),
             DownloadLinks(settings, _derive(secret, b"download links")),
         ]
-        heads = HeadPublisher(db, days=settings.audit_retention_days)
-        works += [clock, recorder, requests, heads, projector, recovery]
-        works.append(PayloadWatch(db, clock, interval=settings.recovery_interval, patience=2 * settings.x402_timeout))
-        if restoration.pending:
-            works.append(restoration)
-        if settings.exports:
-            works.append(exporter)
         if settings.alerts:
-            watcher = Watcher(db, projector, settings, chain_clock=clock.seen_ms)
-            parts.append(watcher)
-            works.append(watcher)
+            parts.append(Watcher(db, projector, settings, chain_clock=clock.seen_ms))
         service = Service(
             settings=settings,
             db=db,
@@ -297,26 +287,5 @@ async def running(
             brake=brake,
             parts={type(part): part for part in parts},
         )
-        await indexer.start()
-        stack.push_async_callback(indexer.stop)
-        if settings.alerts and settings.smtp_host:
-            works.append(Mailer(db, settings))
-        if settings.webhooks:
-            works.append(Dispatcher(db, courier, interval=settings.webhook_interval, at_once=settings.webhooks_at_once))
-        works.append(
-            Housekeeping(
-                db,
-                keys,
-                interval=settings.housekeeping_interval,
-                days=settings.event_retention_days,
-                requests=settings.request_log_size,
-                chain_clock=clock.seen_ms,
-            )
-        )
-        works.append(Enforcer(service))
-        if settings.reconciliation:
-            works.append(Reconciliation(service, interval=settings.reconciliation_interval))
-        if settings.keeper:
-            works.append(Keeper(service, interval=settings.keeper_interval))
-        await start_all(stack, *works)
+        await start_all(stack, *serving, *works_of(service, beside=beside))
         yield service

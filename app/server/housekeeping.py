@@ -14,6 +14,25 @@ _BATCH = 500
 _DAY_MS = 86_400_000
 
 
+class KeyUse(Periodic):
+    """Stores the last use of the keys that came to this node, for one whose housekeeping another does."""
+
+    name = "key_use"
+
+    def __init__(self, keys: KeyRing, *, interval: float) -> None:
+        super().__init__(interval)
+        self._keys = keys
+
+    async def stop(self) -> None:
+        """Stop, and store what is left."""
+        await super().stop()
+        await self._keys.note_use()
+
+    async def tick(self) -> None:
+        """Store what was used since the last round."""
+        await self._keys.note_use()
+
+
 class Housekeeping(Periodic):
     """Does a round every ``interval`` seconds, and stores the keys' use when it stops.
 

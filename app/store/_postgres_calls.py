@@ -1,18 +1,23 @@
 """Calls of a PostgreSQL server: their end when it hangs, and what their errors mean."""
 
+import asyncio
 import contextlib
+import contextvars
 import os
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from app.core.errors import StorageUnavailableError, is_storage_error
+from app.store.database import Work
 
 PATIENCE = 20.0
 """Seconds after which a short piece of work is given up: its connection is closed under it."""
@@ -28,6 +33,26 @@ STATUS = text(
     "SELECT CAST(pg_postmaster_start_time() AS text) AS server, pg_xact_status(CAST(:transaction AS xid8)) AS status"
 )
 """Asks what became of a transaction, and since when the server runs."""
+
+
+@dataclass(slots=True)
+class QueuedWork:
+    """Work that waits for a transaction, to be run in the context of its caller, whose request the logs name."""
+
+    work: Work[Any]
+    future: asyncio.Future[Any]
+    context: contextvars.Context
+
+    def run(self, connection: Connection) -> Any:
+        """Run the work."""
+        return self.context.run(self.work, connection)
+
+
+@dataclass(slots=True)
+class FailedWork:
+    """What work raised instead of a result."""
+
+    error: BaseException
 
 
 class TimedCall:

@@ -3,16 +3,18 @@
 import asyncio
 import contextlib
 import contextvars
+import os
+import secrets
+import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
@@ -21,6 +23,8 @@ from app.store._postgres_calls import (
     BEGIN,
     PATIENCE,
     STATUS,
+    FailedWork,
+    QueuedWork,
     TimedCall,
     close_for_good,
     give_back,
@@ -30,6 +34,7 @@ from app.store._postgres_calls import (
 )
 from app.store._postgres_engine import READERS, SCANNERS, database_name, engine_of
 from app.store.database import Database, Step, T, Work
+from app.store.leases import fenced
 from app.store.migrations import require_current
 
 _WRITER_LOCK = 0x4156_0001
@@ -45,18 +50,6 @@ _BROKEN_FOR = 1.0
 """Seconds after a failed connection in which requests are answered with 503 instead of waiting for another try."""
 
 
-@dataclass(slots=True)
-class _QueuedWork:
-    work: Work[Any]
-    future: asyncio.Future[Any]
-    context: contextvars.Context
-
-
-@dataclass(slots=True)
-class _Failure:
-    error: BaseException
-
-
 class PostgresDatabase(Database):
     """The service's database on a PostgreSQL server.
 
@@ -67,16 +60,20 @@ class PostgresDatabase(Database):
     def __init__(self, url: str, *, prepare_threshold: int = 5) -> None:
         """Connect. Raises ConfigurationError if it is not a database that this version can serve on."""
         self.name = database_name(url)
+        #: The id of this process among those on the database.
+        self.node = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
         self._engine = engine_of(url, prepare_threshold=prepare_threshold)
         self._readers = self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         self._writers = self._engine.execution_options(isolation_level="READ COMMITTED")
+        self._single = self._engine.execution_options(isolation_level="AUTOCOMMIT")
         # Held by the thread that writes.
         self._lock = threading.Lock()
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="write")
         self._long = ThreadPoolExecutor(1, thread_name_prefix="long-write")
         self._reading = ThreadPoolExecutor(READERS, thread_name_prefix="read")
         self._scanning = ThreadPoolExecutor(SCANNERS, thread_name_prefix="scan")
-        self._jobs: list[_QueuedWork] = []
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix="beside")
+        self._jobs: list[QueuedWork] = []
         self._flusher: asyncio.Task[None] | None = None
         self._broken_until = 0.0
         self._closed = False
@@ -89,7 +86,7 @@ class PostgresDatabase(Database):
 
     async def write(self, work: Work[T]) -> T:
         """Run `work` in the writer's thread, and commit it with that of others."""
-        job = _QueuedWork(work, asyncio.get_running_loop().create_future(), contextvars.copy_context())
+        job = QueuedWork(fenced(work), asyncio.get_running_loop().create_future(), contextvars.copy_context())
         self._jobs.append(job)
         if self._flusher is None or self._flusher.done():
             self._flusher = asyncio.create_task(self._flush())
@@ -98,8 +95,8 @@ class PostgresDatabase(Database):
 
     def write_now(self, work: Work[T]) -> T:
         """Run `work` in a transaction of its own, blocking this thread until it is committed."""
-        (outcome,) = self._write(TimedCall(limited=False), [partial(_run, work)])
-        if isinstance(outcome, _Failure):
+        (outcome,) = self._write(TimedCall(limited=False), [fenced(work)])
+        if isinstance(outcome, FailedWork):
             raise outcome.error
         result: T = outcome
         return result
@@ -107,7 +104,7 @@ class PostgresDatabase(Database):
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Step]:
         """Hold the writer for work of many steps."""
-        loop, held = asyncio.get_running_loop(), contextlib.ExitStack()
+        loop, held, check = asyncio.get_running_loop(), contextlib.ExitStack(), fenced(lambda _connection: None)
 
         def begin() -> tuple[Connection, Any]:
             with contextlib.ExitStack() as stack:
@@ -115,6 +112,7 @@ class PostgresDatabase(Database):
                 stack.callback(self._lock.release)
                 connection, receipt = self._begin(TimedCall(limited=False), limit=0)
                 stack.callback(give_back, connection)
+                check(connection)
                 held.push(stack.pop_all())
                 return connection, receipt
 
@@ -129,16 +127,21 @@ class PostgresDatabase(Database):
     async def read(self, work: Work[T], *, in_thread: bool = False) -> T:
         """Run `work` in a thread; with `in_thread` in one of those that may be busy for long."""
         executor, call = (self._scanning, TimedCall(limited=False)) if in_thread else (self._reading, TimedCall())
-        return await self._watched(executor, call, lambda: self._read(call, work))
+        return await self._watched(executor, call, lambda: self._read(call, work, self._readers))
+
+    async def beside(self, work: Work[T]) -> T:
+        """Run a single statement that waits for no other writer, and is repeated if its connection was lost."""
+        call = TimedCall()
+        return await self._watched(self._beside, call, lambda: self._read(call, work, self._single))
 
     def read_now(self, work: Work[T]) -> T:
         """Run `work` on a snapshot of the database, blocking this thread."""
-        return self._read(TimedCall(limited=False), work)
+        return self._read(TimedCall(limited=False), work, self._readers)
 
     def close(self) -> None:
         """Close all connections; uncommitted work is lost. Waits for running reads."""
         self._closed = True
-        for one in (self._reading, self._scanning):
+        for one in (self._reading, self._scanning, self._beside):
             one.shutdown(cancel_futures=True)
         self._writing.shutdown(wait=True)
         self._long.shutdown(wait=True)
@@ -176,7 +179,7 @@ class PostgresDatabase(Database):
         return self._take_serving(call)
 
     def _take_serving(self, call: TimedCall) -> bool:
-        connection = self._connect(self._engine.execution_options(isolation_level="AUTOCOMMIT"))
+        connection = self._connect(self._single)
         try:
             with call.using(connection):
                 if connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": _SERVING_LOCK}):
@@ -208,7 +211,7 @@ class PostgresDatabase(Database):
                 raise
             raise raised from error
 
-    def _connect(self, engine: Any) -> Connection:
+    def _connect(self, engine: Engine) -> Connection:
         try:
             connection: Connection = engine.connect()
         except (DBAPIError, PoolTimeoutError) as error:
@@ -217,9 +220,9 @@ class PostgresDatabase(Database):
             raise
         return connection
 
-    def _read(self, call: TimedCall, work: Work[T]) -> T:
+    def _read(self, call: TimedCall, work: Work[T], engine: Engine) -> T:
         def attempt() -> T:
-            connection = self._connect(self._readers)
+            connection = self._connect(engine)
             try:
                 with call.using(connection):
                     return work(connection)
@@ -263,17 +266,16 @@ class PostgresDatabase(Database):
         while self._jobs:
             batch, self._jobs = [one for one in self._jobs if not one.future.cancelled()], []
             call, outcomes = TimedCall(), list[Any]()
-            # Each in the context of its caller, whose request the logs name.
-            runs: list[Callable[[Connection], Any]] = [partial(_run_in, one) for one in batch]
+            runs: list[Callable[[Connection], Any]] = [one.run for one in batch]
             try:
                 if runs:
                     outcomes = await self._watched(self._writing, call, partial(self._write, call, runs))
             except BaseException as error:  # noqa: BLE001 - whatever it is, nobody may wait for ever
-                outcomes = [_Failure(error)] * len(batch)
+                outcomes = [FailedWork(error)] * len(batch)
             for job, outcome in zip(batch, outcomes, strict=True):
                 if job.future.done():
                     continue
-                if isinstance(outcome, _Failure):
+                if isinstance(outcome, FailedWork):
                     job.future.set_exception(outcome.error)
                 else:
                     job.future.set_result(outcome)
@@ -283,7 +285,7 @@ class PostgresDatabase(Database):
         try:
             return self._checked(partial(self._write_all, call, runs))
         except StorageUnavailableError as error:
-            return [_Failure(error)] * len(runs)
+            return [FailedWork(error)] * len(runs)
 
     def _write_all(self, call: TimedCall, runs: Sequence[Callable[[Connection], Any]]) -> list[Any]:
         with self._lock:
@@ -291,7 +293,7 @@ class PostgresDatabase(Database):
             try:
                 with call.using(connection):
                     outcomes = [self._one(connection, run, alone=len(runs) == 1) for run in runs]
-                    if not all(isinstance(one, _Failure) for one in outcomes):
+                    if not all(isinstance(one, FailedWork) for one in outcomes):
                         self._commit(connection, receipt)
             finally:
                 give_back(connection)
@@ -309,7 +311,7 @@ class PostgresDatabase(Database):
                 raise
             if not alone:
                 execute("ROLLBACK TO SAVEPOINT job")
-            outcome = _Failure(raised_by(error) if isinstance(error, SQLAlchemyError) else error)
+            outcome = FailedWork(raised_by(error) if isinstance(error, SQLAlchemyError) else error)
         if not alone:
             execute("RELEASE SAVEPOINT job")
         return outcome
@@ -338,11 +340,3 @@ class PostgresDatabase(Database):
                     break
             time.sleep(_PAUSE)
         raise StorageDoubtError
-
-
-def _run_in(job: _QueuedWork, connection: Connection) -> Any:
-    return job.context.run(job.work, connection)
-
-
-def _run(work: Work[T], connection: Connection) -> T:
-    return work(connection)

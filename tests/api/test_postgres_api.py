@@ -35,6 +35,13 @@ def _own_cluster(cluster: Cluster) -> Iterator[Cluster]:
     cluster.restart()
 
 
+async def _recovered(world: ServiceWorld) -> None:
+    """Wait until the service has noticed that the server is back."""
+    async with asyncio.timeout(20):
+        while (await world.call("GET", "/v1/wallets")).status_code == 503:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+
+
 async def test_payment_is_made_once_and_listed(world: ServiceWorld) -> None:
     wallet, payee = await world.wallet(), await world.payee()
     first = await world.pay(wallet, payee, "1.50", headers={"Idempotency-Key": "lunch"})
@@ -111,6 +118,7 @@ async def test_restart_of_the_server_is_503_and_then_over(world: ServiceWorld, o
 
 
 async def test_payment_whose_commit_is_in_doubt_is_made_once(world: ServiceWorld, own_cluster: Cluster) -> None:
+    await _recovered(world)
     wallet, payee = await world.wallet(), await world.payee()
     headers = {"Idempotency-Key": "doubt"}
     db = world.service.db
@@ -142,6 +150,7 @@ async def test_payment_whose_commit_is_in_doubt_is_made_once(world: ServiceWorld
 
 
 async def test_restart_of_the_service_finds_what_was(world: ServiceWorld) -> None:
+    await _recovered(world)
     before = await world.ok("GET", "/v1/transactions?limit=100")
     await world.restart()
     assert isinstance(world.service.db, PostgresDatabase)

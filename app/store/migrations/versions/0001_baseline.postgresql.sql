@@ -728,6 +728,14 @@ CREATE TABLE invitations (
 );
 CREATE INDEX ix_invitations_org ON invitations (org);
 
+CREATE TABLE leases (
+    name VARCHAR COLLATE "C" NOT NULL,
+    holder VARCHAR COLLATE "C" NOT NULL,
+    fencing BIGINT NOT NULL,
+    expires_at BIGINT NOT NULL,
+    PRIMARY KEY (name)
+);
+
 CREATE TABLE request_log (
     request_id VARCHAR COLLATE "C" NOT NULL,
     org VARCHAR COLLATE "C" NOT NULL,
@@ -800,3 +808,4 @@ CREATE INDEX chain_transactions_final ON chain_transactions (slot) WHERE finaliz
 CREATE INDEX chain_token_accounts_by_vault ON chain_token_accounts (vault);
 CREATE INDEX chain_token_accounts_by_org ON chain_token_accounts (org);
 CREATE INDEX chain_token_accounts_suspect ON chain_token_accounts (address) WHERE suspect = 1;
+CREATE INDEX chain_transactions_by_message ON chain_transactions (message_hash);

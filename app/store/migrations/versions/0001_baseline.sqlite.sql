@@ -732,6 +732,14 @@ CREATE TABLE invitations (
 );
 CREATE INDEX ix_invitations_org ON invitations (org);
 
+CREATE TABLE leases (
+    name VARCHAR NOT NULL,
+    holder VARCHAR NOT NULL,
+    fencing BIGINT NOT NULL,
+    expires_at BIGINT NOT NULL,
+    PRIMARY KEY (name)
+);
+
 CREATE TABLE request_log (
     request_id VARCHAR NOT NULL,
     org VARCHAR NOT NULL,

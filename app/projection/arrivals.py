@@ -1,0 +1,40 @@
+"""Notifies those who wait for rows here of what another node has applied."""
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import ClassVar
+
+from app.chain.errors import ChainUnavailable, RpcError
+from app.core.background import Periodic
+from app.projection.projector import Projector
+
+_INTERVAL = 0.25
+"""Seconds between two looks while somebody waits."""
+_ALONE_AFTER = 1.0
+"""Seconds after which the waiting node brings the events into the read models itself: perhaps no other does."""
+
+
+class Arrivals(Periodic):
+    """Looks for the rows that requests of this process wait for, when a node says that it applied some, and regularly.
+
+    What one node says is a hint: it may be lost, or the node that applies rows may be dead.
+    """
+
+    name = "arrivals"
+    outages: ClassVar[tuple[type[Exception], ...]] = (ChainUnavailable, RpcError)
+
+    def __init__(self, projector: Projector, catch_up: Callable[[], Awaitable[object]]) -> None:
+        """`catch_up` brings everything on the chain into the read models."""
+        super().__init__(_INTERVAL)
+        self._projector = projector
+        self._catch_up = catch_up
+        self._since: dict[str, float] = {}
+
+    async def tick(self) -> None:
+        """Look once for what is waited for."""
+        waiting = await self._projector.look()
+        now = time.monotonic()
+        self._since = {name: self._since.get(name, now) for name in waiting}
+        if any(since <= now - _ALONE_AFTER for since in self._since.values()):
+            self._since = dict.fromkeys(waiting, now)
+            await self._catch_up()

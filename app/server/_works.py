@@ -1,0 +1,93 @@
+"""What a process does besides answering requests, and what of it only one node may do."""
+
+from collections.abc import Sequence
+
+from app.access.keyring import KeyRing
+from app.access.recorder import Recorder
+from app.access.request_log import RequestLog
+from app.alerts.mailer import Mailer
+from app.alerts.watcher import Watcher
+from app.audit.publisher import HeadPublisher
+from app.core.background import Startable
+from app.exports.exporter import Exporter
+from app.keeper.enforcer import Enforcer
+from app.keeper.keeper import Keeper
+from app.projection.arrivals import Arrivals
+from app.reconciliation.reconciliation import Reconciliation
+from app.server.housekeeping import Housekeeping, KeyUse
+from app.server.node import ServingNode
+from app.store.postgres_database import PostgresDatabase
+from app.submission.context import Service
+from app.submission.recovery import Recovery
+from app.submission.restoration import Restoration
+from app.webhooks.courier import Courier
+from app.webhooks.dispatcher import Dispatcher
+from app.x402.watch import PayloadWatch
+
+INDEXER, WORKER = "indexer", "worker"
+"""Names of the leases."""
+
+
+def works_of(service: Service, *, beside: bool = False) -> Sequence[Startable]:
+    """Return what the process runs, in the order in which it is started; `beside`: it runs next to a service.
+
+    On SQLite the lock of the data folder lets one process serve, so it does everything. On PostgreSQL a node does what
+    must be single only while it holds the lease for it. A process next to a service never does: it has some parts only.
+    """
+    db, settings = service.db, service.settings
+    first: list[Startable] = [service.clock, service.part(Recorder), service.part(RequestLog)]
+    last: list[Startable] = [Enforcer(service)]
+    if service.part(Restoration).pending:
+        last.append(service.part(Restoration))
+    single = {INDEXER: _following(service), WORKER: _single(service)}
+    if not isinstance(db, PostgresDatabase):
+        return [*first, *single[INDEXER], *single[WORKER], *last, *_claimed(service)]
+    first += [Arrivals(service.projector, service.catch_up)]
+    last += [KeyUse(service.part(KeyRing), interval=settings.housekeeping_interval)]
+    if beside:
+        return [*first, *last, *([Keeper(service, interval=settings.keeper_interval)] if settings.keeper else [])]
+    return [*first, ServingNode(db, single), *last, *_claimed(service)]
+
+
+def _following(service: Service) -> list[Startable]:
+    """Return what follows the chain, and what compares with it or watches while the read models are at rest."""
+    found: list[Startable] = [service.indexer, service.projector]
+    if service.settings.alerts:
+        found.append(service.part(Watcher))
+    if service.settings.reconciliation:
+        found.append(Reconciliation(service, interval=service.settings.reconciliation_interval))
+    return found
+
+
+def _single(service: Service) -> list[Startable]:
+    db, settings, clock = service.db, service.settings, service.clock
+    found: list[Startable] = [
+        HeadPublisher(db, days=settings.audit_retention_days),
+        service.part(Recovery),
+        PayloadWatch(db, clock, interval=settings.recovery_interval, patience=2 * settings.x402_timeout),
+        Housekeeping(
+            db,
+            service.part(KeyRing),
+            interval=settings.housekeeping_interval,
+            days=settings.event_retention_days,
+            requests=settings.request_log_size,
+            chain_clock=clock.seen_ms,
+        ),
+    ]
+    if settings.keeper:
+        found.append(Keeper(service, interval=settings.keeper_interval))
+    return found
+
+
+def _claimed(service: Service) -> list[Startable]:
+    """Return what several nodes do at the same time, each with what it claims."""
+    db, settings = service.db, service.settings
+    found: list[Startable] = []
+    if settings.exports:
+        found.append(service.part(Exporter))
+    if settings.alerts and settings.smtp_host:
+        found.append(Mailer(db, settings))
+    if settings.webhooks:
+        courier = service.part(Courier)
+        found.append(Dispatcher(db, courier, interval=settings.webhook_interval, at_once=settings.webhooks_at_once))
+    return found

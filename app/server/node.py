@@ -1,0 +1,130 @@
+"""A node among others on one database: it shows that it lives, and does the works whose lease it gets."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+
+import structlog
+
+from app.core.background import Periodic, Startable
+from app.store import leases
+from app.store.database import WRITE_ERRORS
+from app.store.leases import NODE, Lease, fenced_by
+from app.store.postgres_database import PostgresDatabase
+
+_log = structlog.get_logger(__name__)
+
+_INTERVAL = 1.0
+"""Seconds between two renewals, and between two looks for a lease that nobody holds."""
+_PATIENCE = 2.0
+"""Seconds that the database may take for either."""
+
+
+class ServingNode(Periodic):
+    """Holds the leases of this process, and runs the works of each only while it is held.
+
+    ``works`` has the works by the name of their lease, in the order in which they are started. Their writes are fenced:
+    the database refuses them once another node has the lease, whatever this process believes. A lease that could not be
+    renewed ends by this process's clock, too.
+    """
+
+    name = "node"
+
+    def __init__(
+        self,
+        db: PostgresDatabase,
+        works: Mapping[str, Sequence[Startable]],
+        *,
+        lifetime: int = leases.LIFETIME,
+        interval: float = _INTERVAL,
+    ) -> None:
+        """Leases last ``lifetime`` milliseconds."""
+        super().__init__(interval)
+        self._db = db
+        self._works = works
+        self._lifetime = lifetime
+        self._running: dict[Lease, list[Startable]] = {}
+        self._renewed = 0.0
+
+    @property
+    def holds(self) -> set[str]:
+        """The names of the leases whose works run here."""
+        return {lease.name for lease in self._running}
+
+    async def start(self) -> None:
+        """Start what no other node does, then go on in the background."""
+        try:
+            await self.tick()
+        except WRITE_ERRORS as error:
+            _log.warning("leases_wait_for_storage", error=str(error))
+        await super().start()
+
+    async def stop(self) -> None:
+        """Stop all works and free their leases, so that another node need not wait for their end."""
+        await super().stop()
+        await self._drop(set(self._running))
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                await self._db.write(lambda conn: leases.release(conn, self._db.node))
+        except (*WRITE_ERRORS, TimeoutError) as error:
+            _log.warning("leases_not_released", error=str(error))
+
+    async def tick(self) -> None:
+        """Renew what is held, drop what is lost, take what is free."""
+        try:
+            await self._renew()
+        except (*WRITE_ERRORS, TimeoutError):
+            if time.monotonic() - self._renewed > self._lifetime / 1000:
+                await self._drop(set(self._running))
+            raise
+        await self._take()
+
+    async def _renew(self) -> None:
+        began = time.monotonic()
+        async with asyncio.timeout(_PATIENCE):
+            mine = await self._db.beside(lambda conn: leases.renew(conn, self._db.node, lifetime=self._lifetime))
+        self._renewed = began
+        await self._drop(self._running.keys() - mine)
+        for lease in mine - self._running.keys():
+            # Taken, but its answer was lost, or its works could not be started.
+            if lease.name in self._works:
+                await self._begin(lease)
+
+    async def _take(self) -> None:
+        names = [NODE + self._db.node, *(name for name in self._works if name not in self.holds)]
+        async with asyncio.timeout(_PATIENCE):
+            held = await self._db.beside(lambda conn: leases.held(conn, names))
+        for name in names:
+            if name in held:
+                continue
+            lease = await self._db.write(
+                lambda conn, name=name: leases.take(conn, name, self._db.node, lifetime=self._lifetime)  # type: ignore[misc]
+            )
+            if lease is not None and name in self._works:
+                await self._begin(lease)
+
+    async def _begin(self, lease: Lease) -> None:
+        _log.info("lease_taken", lease=lease.name, fencing=lease.fencing)
+        started: list[Startable] = []
+        with fenced_by(lease):
+            try:
+                for work in self._works[lease.name]:
+                    await work.start()
+                    started.append(work)
+            except BaseException:
+                await _stop(started)
+                raise
+        self._running[lease] = started
+
+    async def _drop(self, lost: set[Lease]) -> None:
+        for lease in lost:
+            _log.warning("lease_ended", lease=lease.name, fencing=lease.fencing)
+            await _stop(self._running.pop(lease))
+
+
+async def _stop(works: Sequence[Startable]) -> None:
+    for work in reversed(works):
+        try:
+            await work.stop()
+        except WRITE_ERRORS as error:
+            _log.warning("work_not_stopped_cleanly", work=type(work).__name__, error=str(error))

@@ -1,0 +1,153 @@
+"""Leases: who does what only one node may do, for how long, and under which number its writes are accepted.
+
+Times are Unix milliseconds of the database's clock, so that the clocks of the nodes need not agree.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TypeVar
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    String,
+    Table,
+    bindparam,
+    cast,
+    delete,
+    extract,
+    func,
+    select,
+    update,
+)
+from sqlalchemy.dialects.postgresql import insert
+
+from app.core.errors import StorageUnavailableError
+from app.store.columns import metadata
+
+T = TypeVar("T")
+
+LIFETIME = 6_000
+"""Milliseconds for which a lease is held after it was taken or renewed."""
+NODE = "node/"
+"""What the name of a lease begins with that a node holds on itself for as long as it lives."""
+
+table = Table(
+    "leases",
+    metadata,
+    Column("name", String, primary_key=True, comment="a work that one node does, or a living node"),
+    Column("holder", String, nullable=False, comment="the node's id"),
+    Column("fencing", BigInteger, nullable=False, comment="a higher one for each holder"),
+    Column("expires_at", BigInteger, nullable=False, comment="by the database's clock"),
+)
+
+_NOW = cast(extract("epoch", func.clock_timestamp()) * 1000, BigInteger)
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A lease as its holder knows it."""
+
+    name: str
+    holder: str
+    fencing: int
+
+
+class LeaseLostError(StorageUnavailableError):
+    """Another node has taken the lease under which something was to be written; nothing was."""
+
+
+_held: ContextVar[Lease | None] = ContextVar("lease", default=None)
+
+
+@contextmanager
+def fenced_by(lease: Lease) -> Iterator[None]:
+    """Have every write in this context, and in the tasks that it starts, refused once the lease is another's."""
+    token = _held.set(lease)
+    try:
+        yield
+    finally:
+        _held.reset(token)
+
+
+def fenced(work: Callable[[Connection], T]) -> Callable[[Connection], T]:
+    """Return work that first checks the lease of this context, if there is one, in the same transaction.
+
+    A lease changes hands only in a transaction like those that write, which follow one another: what is checked here
+    is still so at the commit.
+    """
+    lease = _held.get()
+    if lease is None:
+        return work
+
+    def checked(connection: Connection) -> T:
+        _require(connection, lease)
+        return work(connection)
+
+    return checked
+
+
+def _require(connection: Connection, lease: Lease) -> None:
+    if connection.scalar(_HELD, {"of": lease.name, "by": lease.holder, "number": lease.fencing}) is None:
+        raise LeaseLostError
+
+
+def take(connection: Connection, name: str, holder: str, *, lifetime: int = LIFETIME) -> Lease | None:
+    """Take a lease that is free; None if it is held. Call it in a transaction that follows all other writes."""
+    number = connection.scalar(_TAKE, {"of": name, "by": holder, "for": lifetime})
+    return None if number is None else Lease(name, holder, number)
+
+
+def renew(connection: Connection, holder: str, *, lifetime: int = LIFETIME) -> set[Lease]:
+    """Renew all leases of a node and return them."""
+    return {Lease(*row) for row in connection.execute(_RENEW, {"by": holder, "for": lifetime})}
+
+
+def held(connection: Connection, names: Sequence[str]) -> set[str]:
+    """Return those of the names that a node holds a lease of."""
+    return set(connection.scalars(_ALIVE.where(table.c.name.in_(names))))
+
+
+def release(connection: Connection, holder: str) -> None:
+    """Free all leases of a node; the numbers go on from where they are."""
+    connection.execute(delete(table).where(table.c.name == NODE + holder))
+    connection.execute(update(table).where(table.c.holder == holder).values(expires_at=0))
+
+
+def living_nodes(connection: Connection) -> int:
+    """Return how many nodes live."""
+    return len(connection.scalars(_ALIVE.where(table.c.name.startswith(NODE))).all())
+
+
+def forget_dead_nodes(connection: Connection, *, after: int) -> int:
+    """Delete the leases of nodes that have been dead for so many milliseconds; returns their number."""
+    dead = table.c.name.startswith(NODE) & (table.c.expires_at < _NOW - after)
+    return connection.execute(delete(table).where(dead)).rowcount
+
+
+_ALIVE = select(table.c.name).where(table.c.expires_at > _NOW)
+_HELD = select(table.c.name).where(
+    table.c.name == bindparam("of"), table.c.holder == bindparam("by"), table.c.fencing == bindparam("number")
+)
+_NEW = insert(table).values(
+    name=bindparam("of"), holder=bindparam("by"), fencing=1, expires_at=_NOW + bindparam("for", type_=BigInteger)
+)
+_TAKE = _NEW.on_conflict_do_update(
+    index_elements=["name"],
+    set_={
+        "holder": _NEW.excluded.holder,
+        "fencing": table.c.fencing + 1,
+        "expires_at": _NEW.excluded.expires_at,
+    },
+    where=table.c.expires_at <= _NOW,
+).returning(table.c.fencing)
+# Also one that has run out and that nobody has taken.
+_RENEW = (
+    update(table)
+    .where(table.c.holder == bindparam("by"), table.c.expires_at > 0)
+    .values(expires_at=_NOW + bindparam("for", type_=BigInteger))
+    .returning(table.c.name, table.c.holder, table.c.fencing)
+)
