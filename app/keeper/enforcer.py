@@ -13,7 +13,10 @@ from app.wallets import freezing
 
 
 class Enforcer(Periodic):
-    """Looks at the brakes that are engaged without a request, at the start and every `interval` seconds."""
+    """Looks at the brakes that are engaged without a request, at the start and every `interval` seconds.
+
+    Those of a dead node go to the first that finds them.
+    """
 
     name = "enforcer"
     outages: ClassVar[tuple[type[Exception], ...]] = (ApiError, ChainUnavailable, RpcError)
@@ -24,6 +27,8 @@ class Enforcer(Periodic):
 
     async def tick(self) -> int:
         """Look once at each and return how many there were; raises the first error after all were looked at."""
+        if self._service.db.node:
+            await self._service.brake.adopt()
         holds = self._service.brake.unattended()
         failure: Exception | None = None
         for hold in holds:

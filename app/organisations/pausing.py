@@ -49,7 +49,7 @@ async def _unpause(service: Service, principal: Principal, claim: Claim) -> None
         if await resumed(service, claim) is not None:
             return
         await wait_for_earlier(service, org, _UNPAUSE.waits_for)
-        service.brake.check(_UNPAUSE, org, None, attested=False)
+        await service.brake.check_everywhere(_UNPAUSE, org, None)
         state = await _state(service, org)
         if state is None or state["paused"]:
             change = service.instructions(org).update_org(

@@ -45,7 +45,8 @@ def works_of(service: Service, *, beside: bool = False) -> Sequence[Startable]:
     first += [Arrivals(service.projector, service.catch_up)]
     last += [KeyUse(service.part(KeyRing), interval=settings.housekeeping_interval)]
     if beside:
-        return [*first, *last, *([Keeper(service, interval=settings.keeper_interval)] if settings.keeper else [])]
+        keeper = [Keeper(service, interval=settings.keeper_interval)] if settings.keeper else []
+        return [*first, ServingNode(db, {}), *last, *keeper]
     return [*first, ServingNode(db, single), *last, *_claimed(service)]
 
 

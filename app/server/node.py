@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 import structlog
+from sqlalchemy import Connection
 
 from app.core.background import Periodic, Startable
 from app.store import leases
@@ -18,6 +19,8 @@ _INTERVAL = 1.0
 """Seconds between two renewals, and between two looks for a lease that nobody holds."""
 _PATIENCE = 2.0
 """Seconds that the database may take for either."""
+_FORGOTTEN = 3_600_000
+"""Milliseconds after its end for which a node's lease on itself is kept."""
 
 
 class ServingNode(Periodic):
@@ -97,11 +100,14 @@ class ServingNode(Periodic):
         for name in names:
             if name in held:
                 continue
-            lease = await self._db.write(
-                lambda conn, name=name: leases.take(conn, name, self._db.node, lifetime=self._lifetime)  # type: ignore[misc]
-            )
+            lease = await self._db.write(lambda conn, name=name: self._take_one(conn, name))  # type: ignore[misc]
             if lease is not None and name in self._works:
                 await self._begin(lease)
+
+    def _take_one(self, conn: Connection, name: str) -> Lease | None:
+        if name not in self._works:
+            leases.forget_dead_nodes(conn, after=_FORGOTTEN)
+        return leases.take(conn, name, self._db.node, lifetime=self._lifetime)
 
     async def _begin(self, lease: Lease) -> None:
         _log.info("lease_taken", lease=lease.name, fencing=lease.fencing)

@@ -128,9 +128,9 @@ def stop_attempts(
     connection.execute(query.values(stopped_by=kind))
 
 
-def is_stopped(connection: Connection, tx_id: str) -> bool:
-    """Whether a brake overtook an attempt."""
-    return connection.execute(_STOPPED, {"key": tx_id}).scalar_one_or_none() is not None
+def stopped_by(connection: Connection, tx_id: str) -> str | None:
+    """Return the kind of the brake that overtook an attempt; None if none did."""
+    return connection.scalar(_STOPPED, {"key": tx_id})
 
 
 def record_outcome(

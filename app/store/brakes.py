@@ -7,6 +7,7 @@ from sqlalchemy import Connection, bindparam, delete, select
 
 from app.core.actors import Actor
 from app.store.columns import upsert
+from app.store.leases import lives
 from app.store.records import columns_of, fetch_all
 from app.store.state_tables import brakes as table
 
@@ -18,23 +19,31 @@ _KINDS = select(table.c.scope, table.c.kind).where(table.c.scope.in_((bindparam(
 
 @dataclass(frozen=True, slots=True)
 class BrakeRow:
-    """A brake. `scope` is a wallet's id or, for the whole organisation, its address; `actor` who asked."""
+    """A brake. `scope` is a wallet's id or, for the whole organisation, its address; `actor` asked for it on `node`."""
 
     scope: str
     kind: BrakeKind
     org: str
     actor: Actor
     since: int
+    node: str = ""
 
 
 def put_brake(connection: Connection, brake: BrakeRow) -> None:
-    """Store a brake, or replace the one of its scope and kind."""
-    upsert(connection, table, columns_of(brake), keys=["scope", "kind"])
+    """Store a brake, or replace the one of its scope, kind and node."""
+    upsert(connection, table, columns_of(brake), keys=["scope", "kind", "node"])
 
 
-def delete_brake(connection: Connection, scope: str, kind: BrakeKind) -> None:
-    """Delete a brake."""
-    connection.execute(delete(table).where(table.c.scope == scope, table.c.kind == kind))
+def delete_brake(connection: Connection, brake: BrakeRow) -> None:
+    """Delete a brake of its node; those of others stay."""
+    mine = (table.c.scope == brake.scope, table.c.kind == brake.kind, table.c.node == brake.node)
+    connection.execute(delete(table).where(*mine))
+
+
+def orphaned_brakes(connection: Connection, node: str) -> list[BrakeRow]:
+    """Return the brakes of nodes that are dead, oldest first; `node` is the one that asks."""
+    query = select(table).where(table.c.node != node, ~lives(table.c.node)).order_by(table.c.since)
+    return fetch_all(connection, BrakeRow, query)
 
 
 def all_brakes(connection: Connection) -> list[BrakeRow]:

@@ -34,6 +34,8 @@ class Database(ABC):
 
     name: str
     """What people know it by; without a password."""
+    node: str = ""
+    """The id of this process among those that serve on it at the same time; empty if only one can."""
 
     @abstractmethod
     async def write(self, work: Work[T]) -> T:

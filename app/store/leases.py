@@ -12,12 +12,14 @@ from typing import TypeVar
 from sqlalchemy import (
     BigInteger,
     Column,
+    ColumnElement,
     Connection,
     String,
     Table,
     bindparam,
     cast,
     delete,
+    exists,
     extract,
     func,
     select,
@@ -120,6 +122,11 @@ def release(connection: Connection, holder: str) -> None:
 def living_nodes(connection: Connection) -> int:
     """Return how many nodes live."""
     return len(connection.scalars(_ALIVE.where(table.c.name.startswith(NODE))).all())
+
+
+def lives(node: ColumnElement[str]) -> ColumnElement[bool]:
+    """Return the condition that the node with this id lives."""
+    return exists().where(table.c.name == NODE + node, table.c.expires_at > _NOW)
 
 
 def forget_dead_nodes(connection: Connection, *, after: int) -> int:

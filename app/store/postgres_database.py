@@ -60,7 +60,6 @@ class PostgresDatabase(Database):
     def __init__(self, url: str, *, prepare_threshold: int = 5) -> None:
         """Connect. Raises ConfigurationError if it is not a database that this version can serve on."""
         self.name = database_name(url)
-        #: The id of this process among those on the database.
         self.node = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
         self._engine = engine_of(url, prepare_threshold=prepare_threshold)
         self._readers = self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)

@@ -170,6 +170,7 @@ brakes = Table(
     metadata,
     Column("scope", String, primary_key=True, comment="a wallet's id, or the address of an Org account"),
     Column("kind", String, primary_key=True, comment="freeze, pause or session"),
+    Column("node", String, primary_key=True, comment="whose request it is; empty on SQLite"),
     Column("org", String, nullable=False),
     Column("actor", ActorText, nullable=False, comment="who asked for it"),
     Column("since", BigInteger, nullable=False),

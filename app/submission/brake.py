@@ -8,7 +8,8 @@ have been sent is not sent again.
 
 import asyncio
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import get_args
 
 import structlog
 from sqlalchemy import Connection
@@ -17,10 +18,10 @@ from app.access.keyring import Principal
 from app.access.recorder import Recorder
 from app.core.errors import ApiError, AuthenticationError, BusinessError, UnavailableError
 from app.core.timestamps import now_ms
-from app.store.attempts import stop_attempts
+from app.store.attempts import Attempt, stop_attempts, stopped_by
 from app.store.audit import NewLogEntry, append
 from app.store.audit_actions import Action
-from app.store.brakes import BrakeKind, BrakeRow, all_brakes, brakes_on, delete_brake, put_brake
+from app.store.brakes import BrakeKind, BrakeRow, all_brakes, brakes_on, delete_brake, orphaned_brakes, put_brake
 from app.store.database import WRITE_ERRORS, Database
 from app.submission.plan import PlanType
 
@@ -34,6 +35,8 @@ STOPPED: dict[str, tuple[type[ApiError], str]] = {
 }
 #: What the audit log calls the request for a brake; a session's is recorded with the rotation that it serves.
 _ASKED: Mapping[str, Action] = {"freeze": "wallet.freeze", "pause": "organization.pause"}
+#: Seconds in which a brake's row must be stored before the chain is asked all the same.
+SHOWN = 1.0
 _LATER = "A freeze or pause was asked for and is not finished. Repeat the request once it is."
 
 
@@ -77,16 +80,36 @@ class Brake:
 
     async def load(self) -> None:
         """Engage what an earlier process left engaged; a session's brake ended with the rotation that it served."""
+        if self._db.node:
+            await self.adopt()
+            return
 
         def take(conn: Connection) -> list[BrakeRow]:
             rows = all_brakes(conn)
             for row in rows:
                 if row.kind == "session":
-                    delete_brake(conn, row.scope, row.kind)
+                    delete_brake(conn, row)
             return [row for row in rows if row.kind != "session"]
 
         for row in await self._db.write(take):
             self._holds[row.scope, row.kind] = Hold(row, stored=True)
+
+    async def adopt(self) -> None:
+        """Take over the brakes of dead nodes, as ``load`` does after a restart; others may do so at the same time."""
+        node = self._db.node
+
+        def take(conn: Connection) -> list[BrakeRow]:
+            rows = orphaned_brakes(conn, node)
+            for row in rows:
+                delete_brake(conn, row)
+            mine = [replace(row, node=node) for row in rows if row.kind != "session"]
+            for row in mine:
+                put_brake(conn, row)
+            return mine
+
+        if await self._db.read(lambda conn: orphaned_brakes(conn, node)):
+            for row in await self._db.write(take):
+                self._holds.setdefault((row.scope, row.kind), Hold(row, stored=True))
 
     def engage(self, by: Principal, wallet_id: str | None, kind: BrakeKind) -> Hold:
         """Engage a brake for a request, at once; the row is written meanwhile, and memory holds if it cannot be."""
@@ -94,13 +117,18 @@ class Brake:
         scope = wallet_id or org
         hold = self._holds.get((scope, kind))
         if hold is None:
-            hold = self._holds[scope, kind] = Hold(BrakeRow(scope, kind, org, by.actor, now_ms()))
+            hold = self._holds[scope, kind] = Hold(BrakeRow(scope, kind, org, by.actor, now_ms(), self._db.node))
         hold.requests += 1
         entry = None if kind == "session" else by.entry(_ASKED[kind], scope)
         task = asyncio.create_task(self._write(hold, entry), name=f"brake_{kind}")
         hold.writing.add(task)
         task.add_done_callback(hold.writing.discard)
         return hold
+
+    async def show(self, hold: Hold) -> None:
+        """Let other nodes see a brake before the chain is looked at; without a database, they cannot store anything."""
+        if self._db.node:
+            await hold.is_stored(SHOWN)
 
     def is_engaged(self, scope: str, kind: BrakeKind) -> bool:
         """Whether such a brake on a wallet or an organisation is engaged in this process."""
@@ -123,7 +151,7 @@ class Brake:
 
         def remove(conn: Connection) -> None:
             self._stop(conn, hold)
-            delete_brake(conn, row.scope, row.kind)
+            delete_brake(conn, row)
 
         try:
             await self._db.write(remove)
@@ -146,6 +174,22 @@ class Brake:
         found = self.stops(kind, org, wallet_id, attested=attested)
         if found is not None:
             raise stopped_error(kind, found)
+
+    async def check_everywhere(self, kind: PlanType, org: str, wallet_id: str | None) -> None:
+        """Raise as ``check`` does, also for brakes that other nodes have engaged."""
+        if self._db.node:
+            await self._db.read(lambda conn: self.check_rows(conn, kind, org, wallet_id, attested=False))
+        self.check(kind, org, wallet_id, attested=False)
+
+    async def overtook(self, kind: PlanType, attempt: Attempt) -> BrakeKind | None:
+        """Return the kind of the brake that stops a stored attempt, asked right before it is sent."""
+        row = None
+        if self._db.node and (kind.braked or kind.lifts is not None):
+            # Whoever engages one marks, in the same transaction, what is stored by then.
+            row = await self._db.read(lambda conn: stopped_by(conn, attempt.tx_id))
+        attested = attempt.attestation_hash is not None
+        found = self.stops(kind, attempt.org, attempt.wallet_id, attested=attested)
+        return found or next((one for one in get_args(BrakeKind) if one == row), None)
 
     def check_rows(self, conn: Connection, kind: PlanType, org: str, wallet_id: str | None, *, attested: bool) -> None:
         """Raise as ``check`` does, also for the rows: another process may have engaged it."""

@@ -12,7 +12,7 @@ from app.chain.errors import ChainUnavailable, RpcError
 from app.core.errors import ApiError, BusinessError, UnavailableError
 from app.store.attempts import Attempt, pending_changes
 from app.store.database import WRITE_ERRORS
-from app.submission.brake import Hold
+from app.submission.brake import SHOWN, Hold
 from app.submission.context import Service
 from app.submission.idempotency import Claim
 from app.submission.plan import Plan, PlanType, RefusedError
@@ -22,8 +22,6 @@ _log = structlog.get_logger(__name__)
 
 #: Seconds between two looks at what is in the way.
 _PAUSE = 0.1
-#: Seconds that an answer waits to learn whether the brake's row is stored.
-_STORING = 1.0
 _NO_SIGNATURE = "The token with the key does not sign it."
 _SENT = "It was sent to the chain and is not confirmed yet."
 _UNDOING = "An earlier change that would undo it may still take effect."
@@ -108,6 +106,7 @@ async def enforce_again(service: Service, hold: Hold, how: Enforcement) -> None:
 
 
 async def _until_in_force(service: Service, hold: Hold, how: Enforcement, claim: Claim) -> None:
+    await service.brake.show(hold)
     deadline, last = time.monotonic() + service.settings.confirm_timeout, False
     while (obstacle := await _step(service, hold, how, claim)) is not None:
         if last:
@@ -126,7 +125,7 @@ async def _unfinished(
     fields: Mapping[str, Any] | None = None,
 ) -> UnavailableError:
     """Return the answer for a brake that stays engaged; it promises no more than a killed process would keep."""
-    rest = _STORED if await hold.is_stored(_STORING) else _IN_MEMORY
+    rest = _STORED if await hold.is_stored(SHOWN) else _IN_MEMORY
     return UnavailableError(
         code, f"{reason} {rest.format(how.name)}", fields=dict(fields or {}), headers={"Retry-After": "1"}
     )

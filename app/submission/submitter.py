@@ -19,7 +19,7 @@ from app.chain.transactions import sign_for, sign_with_any
 from app.core.errors import UnavailableError
 from app.core.signers import Signer
 from app.projection.projector import Projector
-from app.store.attempts import Attempt, insert_attempt, is_stopped
+from app.store.attempts import Attempt, insert_attempt, stopped_by
 from app.store.attempts import attempt as attempt_of
 from app.store.audit import append
 from app.store.database import DUPLICATE_ERRORS, WRITE_ERRORS, Database
@@ -84,7 +84,7 @@ class Submitter(Outcomes):
         self._brake.check(plan.type, plan.org, plan.wallet_id, attested=plan.attested)
         attempt = await self._prepare(plan)
         await self._store(plan, attempt, claim)
-        stopped = self._brake.stops(plan.type, plan.org, plan.wallet_id, attested=plan.attested)
+        stopped = await self._brake.overtook(plan.type, attempt)
         if stopped is not None:
             claim.resolve(lasts=False)
             await self.fail(attempt, STOPPED[stopped][1])
@@ -204,7 +204,7 @@ class Submitter(Outcomes):
         """Send the stored bytes of a pending attempt again, unless a brake overtook it."""
         if attempt.signature is None:
             return Outcome(attempt, "pending", sendable=False)
-        if await self._db.read(lambda conn: is_stopped(conn, attempt.tx_id)):
+        if await self._db.read(lambda conn: stopped_by(conn, attempt.tx_id)):
             return Outcome(attempt, "pending")
         # Last: a brake may be engaged while the row is read.
         kind, attested = self.type_of(attempt), attempt.attestation_hash is not None

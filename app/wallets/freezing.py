@@ -46,6 +46,7 @@ async def braked(service: Service, principal: Principal, claim: Claim, wallet_id
     hold = service.brake.engage(principal, wallet_id, "freeze")
     over = False
     try:
+        await service.brake.show(hold)
         yield
         over = True
     except UnavailableError:

@@ -235,7 +235,7 @@ async def _update(service: Service, principal: Principal, claim: Claim, wallet_i
     await wait_for_earlier(service, principal.org, kind.waits_for, wallet_id=wallet_id)
     for again in (True, False):
         # A freeze that has not reached the chain yet is not lifted by finding nothing to lift.
-        service.brake.check(kind, principal.org, wallet_id, attested=False)
+        await service.brake.check_everywhere(kind, principal.org, wallet_id)
         await service.catch_up()
         before = await find_living(service, principal.org, wallet_id)
         instructions, authority = await changes(service, principal, claim, before, body)

@@ -42,6 +42,7 @@ async def rotate(  # noqa: PLR0917
     # What the present session signs may be the reason for the rotation.
     hold = service.brake.engage(principal, wallet_id, "session")
     try:
+        await service.brake.show(hold)
         return await _rotate(service, principal, claim, wallet_id, body, token)
     finally:
         await service.brake.release(hold)

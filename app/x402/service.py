@@ -95,8 +95,7 @@ async def fetch(
         asked = request_of(service, body)
     payload, outcome = paid
     resource = None
-    attested = outcome.attempt.attestation_hash is not None
-    stopped = service.brake.stops(PAY, principal.org, body.wallet_id, attested=attested)
+    stopped = await service.brake.overtook(PAY, outcome.attempt)
     if outcome.status == "pending" and stopped is None:
         resource = await _deliver(service, principal, asked, payload)
         await _note(service, principal, asked, resource, payload.tx_id)

@@ -175,6 +175,18 @@ class ServiceWorld:
             await service.projector.catch_up()
             yield service, line
 
+    @asynccontextmanager
+    async def node(self) -> AsyncIterator["ServiceWorld"]:
+        """Another node on the same database on PostgreSQL, with the same keys and a line of its own to the chain."""
+        other = ServiceWorld(self.settings.data_dir)
+        other.settings, other.localnet, other.clock = self.settings, self.localnet, self.clock
+        other.org, other.keys, other._numbers = self.org, self.keys, self._numbers
+        await other.start()
+        try:
+            yield other
+        finally:
+            await other.stop()
+
     # Setting up
 
     async def organisation(self, org_id: str) -> str:

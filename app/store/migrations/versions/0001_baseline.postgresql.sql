@@ -404,10 +404,11 @@ CREATE TABLE unsigned_transactions (
 CREATE TABLE brakes (
     scope VARCHAR COLLATE "C" NOT NULL,
     kind VARCHAR COLLATE "C" NOT NULL,
+    node VARCHAR COLLATE "C" NOT NULL,
     org VARCHAR COLLATE "C" NOT NULL,
     actor VARCHAR COLLATE "C" NOT NULL,
     since BIGINT NOT NULL,
-    PRIMARY KEY (scope, kind)
+    PRIMARY KEY (scope, kind, node)
 );
 
 CREATE TABLE idempotency (

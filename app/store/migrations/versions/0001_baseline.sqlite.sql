@@ -407,10 +407,11 @@ CREATE TABLE unsigned_transactions (
 CREATE TABLE brakes (
     scope VARCHAR NOT NULL,
     kind VARCHAR NOT NULL,
+    node VARCHAR NOT NULL,
     org VARCHAR NOT NULL,
     actor VARCHAR NOT NULL,
     since BIGINT NOT NULL,
-    PRIMARY KEY (scope, kind)
+    PRIMARY KEY (scope, kind, node)
 );
 
 CREATE TABLE idempotency (
