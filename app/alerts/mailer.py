@@ -14,7 +14,9 @@ import structlog
 from app.core.background import Periodic
 from app.core.settings import Settings
 from app.core.timestamps import now_ms
-from app.store.alert_mails import Mail, due_mails, purge, record_failure, record_sent
+from app.store.alert_mails import Mail, claim_mails, due_mails, mails_of, purge, record_failure, record_sent
+from app.store.alert_mails import table as mails_table
+from app.store.claims import release
 from app.store.database import Database
 
 _log = structlog.get_logger(__name__)
@@ -33,7 +35,8 @@ class Mailer(Periodic):
 
     Each e-mail goes to one address, so that a wrong one does not delay others. What was being sent when the process
     died is sent again, because its outcome is unknown; mail clients recognise it by the same Message-ID. A living
-    process remembers outcomes that are not stored yet, so that it sends nothing twice.
+    process remembers outcomes that are not stored yet, so that it sends nothing twice. Of several nodes, each sends the
+    e-mails that it claims.
     """
 
     name = "alert_mails"
@@ -75,7 +78,7 @@ class Mailer(Periodic):
 
     async def _send_due(self) -> None:
         now = self._clock()
-        while not self._stopping and (mails := await self._db.read(lambda conn: due_mails(conn, now, _AT_ONCE))):
+        while not self._stopping and (mails := await self._due(now)):
             # All must end before an error is raised: the next tick would send again what is still being sent.
             ended = await asyncio.gather(*(self._attempt(mail) for mail in mails), return_exceptions=True)
             for error in ended:
@@ -86,6 +89,13 @@ class Mailer(Periodic):
             self._purge_at = now + _PURGE_INTERVAL
             if await self._db.write(lambda conn: purge(conn, now, limit=_PURGE_BATCH)):
                 self._purge_at = now
+
+    async def _due(self, now: int) -> list[Mail]:
+        node = self._db.node
+        if not node:
+            return await self._db.read(lambda conn: due_mails(conn, now, _AT_ONCE))
+        claimed = await self._db.beside(lambda conn: claim_mails(conn, now, _AT_ONCE, node))
+        return await self._db.read(lambda conn: mails_of(conn, claimed)) if claimed else []
 
     async def _attempt(self, mail: Mail) -> None:
         """Send an e-mail, unless only its outcome is missing, and store the outcome."""
@@ -99,6 +109,8 @@ class Mailer(Periodic):
         else:
             _log.warning("alert_mail_failed", event_id=mail.event_id, error=error)
         del self._outcomes[mail.mail_id]
+        if self._db.node:
+            await self._db.beside(lambda conn: release(conn, mails_table.name, mail.mail_id, self._db.node))
 
     async def _send(self, mail: Mail) -> str | None:
         """Send an e-mail once; returns the error, or None if the server accepted it."""

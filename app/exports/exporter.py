@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import secrets
 import threading
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -15,9 +17,22 @@ from app.core import file_lock
 from app.core.background import Periodic
 from app.core.identifiers import EVENT_PREFIX, derived_id
 from app.core.timestamps import iso_ms, now_ms
-from app.exports.files import PART, Show, write
+from app.exports.files import PART, Show, private, write
+from app.store.claims import holds, release
 from app.store.database import Database
-from app.store.exports import ExportRecord, expire, finish, over, with_status
+from app.store.exports import (
+    ExportRecord,
+    chunk,
+    claim_export,
+    expire,
+    exports,
+    finish,
+    over,
+    put_chunk,
+    with_files,
+    with_status,
+)
+from app.store.exports import export as stored_export
 from app.store.feed import append_event
 
 _log = structlog.get_logger(__name__)
@@ -26,6 +41,8 @@ LOCK = "lock"
 """File that the writing process holds locked."""
 _INTERVAL = 5.0
 """Seconds between two looks for expired exports and for requests that another process took."""
+CHUNK = 256 * 1024
+"""Bytes of a file that are stored in one transaction, so that payments do not wait long."""
 _BATCH = 100
 """Exports removed in one transaction, so that payments do not wait long."""
 
@@ -34,7 +51,8 @@ class Exporter(Periodic):
     """Writes exports one at a time, oldest first, each from a snapshot of the database.
 
     An export is `processing` until its file is complete; after a crash or a stop it is written again. Only one process
-    writes in a data folder. When it ends, another takes over.
+    writes in a data folder. When it ends, another takes over. Of several nodes, each writes the exports that it claims,
+    and stores the files' content in the database, from which every node serves them.
     """
 
     name = "exports"
@@ -86,12 +104,73 @@ class Exporter(Periodic):
             if not self._has_lock():
                 return 0
             await self._remove()
+            if self._db.node:
+                return await self._write_claimed()
             ready = 0
             for export in await self._db.read(lambda conn: with_status(conn, "processing")):
                 # Taken before catching up: the file then has everything that had landed by this time.
                 began = now_ms()
                 ready += await self._write(export, began, await self._catch_up())
             return ready
+
+    async def fetch(self, export: ExportRecord) -> Path | None:
+        """Return the path of an export's file, None if there is none; brings it here if another node wrote it."""
+        path = self.path(export)
+        if await asyncio.to_thread(path.is_file):
+            return path
+        if not self._db.node or export.status != "ready":
+            return None
+        await self.sweep()
+        part = path.with_name(f"{path.name}.{secrets.token_hex(4)}{PART}")
+        try:
+            with private(part) as file:
+                number = 0
+                while data := await self._db.read(lambda conn: chunk(conn, export.export_id, number)):  # noqa: B023
+                    await asyncio.to_thread(file.buffer.write, data)
+                    number += 1
+            if number == 0:
+                return None
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+        return path
+
+    async def sweep(self) -> None:
+        """Remove the files here whose exports another node removed."""
+        await asyncio.to_thread(self._folder.mkdir, mode=0o700, parents=True, exist_ok=True)
+        files = {one.stem: one for one in self._folder.glob("exp_*") if one.suffix != PART}
+        kept = await self._db.read(lambda conn: with_files(conn, list(files))) if files else set()
+        await asyncio.to_thread(_unlink, [file for name, file in files.items() if name not in kept])
+
+    async def _write_claimed(self) -> int:
+        """Write what no other node writes, and store it for all."""
+        node, ready = self._db.node, 0
+        await self.sweep()
+        while (claimed := await self._db.beside(lambda conn: claim_export(conn, node))) is not None:
+            found = await self._db.read(lambda conn: stored_export(conn, claimed))
+            if found is not None:
+                began = now_ms()
+                ready += await self._write(found, began, await self._catch_up())
+            await self._db.beside(lambda conn: release(conn, exports.name, claimed, node))
+        return ready
+
+    async def _share(self, export: ExportRecord, path: Path) -> bool:
+        """Store a file's content for the other nodes; false if one of them took over the export."""
+        node, key = self._db.node, export.export_id
+
+        def put(conn: Connection, number: int, data: bytes) -> bool:
+            if not holds(conn, exports.name, key, node):
+                return False
+            put_chunk(conn, key, number, data)
+            return True
+
+        with path.open("rb") as file:
+            number = 0
+            while data := await asyncio.to_thread(file.read, CHUNK):
+                if not await self._db.write(partial(put, number=number, data=data)):
+                    return False
+                number += 1
+        return True
 
     async def _remove(self) -> None:
         """Remove expired exports, the file first: after a crash no file is left without its export."""
@@ -129,6 +208,8 @@ class Exporter(Periodic):
                 _unlink([path.with_name(path.name + PART)])
             reason = "The file could not be written." if isinstance(error, OSError) else "The service failed."
             await self._db.write(lambda conn: finish(conn, export.export_id, "failed", now_ms(), reason=reason))
+            return False
+        if self._db.node and not await self._share(export, path):
             return False
         now = now_ms()
         expires_at = now + self._lifetime_ms

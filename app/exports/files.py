@@ -60,7 +60,7 @@ def write(  # noqa: PLR0917
         rows=rows,
     )
     part = path.with_name(path.name + PART)
-    with _private(part) as handle:
+    with private(part) as handle:
         write_rows = _csv if export.format == "csv" else _json
         write_rows(handle, scope, _rows(connection, export, slot, show, stop))
         handle.flush()
@@ -106,6 +106,6 @@ def _json(handle: TextIO, scope: Scope, rows: Iterator[Row]) -> None:
     handle.write("\n]}\n")
 
 
-def _private(path: Path) -> TextIO:
+def private(path: Path) -> TextIO:
     """Open a new or emptied file that only its owner may read."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8", newline="")

@@ -101,7 +101,7 @@ async def find_file(service: Service, export_id: str, expires: str, signature: s
     if not service.part(DownloadLinks).is_valid(export_id, expires, signature):
         raise AuthenticationError("download_link_invalid")
     found = await service.db.read(lambda conn: export(conn, export_id))
-    if found is None or not (path := service.part(Exporter).path(found)).is_file():
+    if found is None or (path := await service.part(Exporter).fetch(found)) is None:
         raise NotFoundError("export_not_found")
     return path
 

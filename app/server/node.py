@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 
 from app.core.background import Periodic, Startable
 from app.store import leases
+from app.store.claims import forget_dead_claims
 from app.store.database import WRITE_ERRORS
 from app.store.leases import NODE, Lease, fenced_by
 from app.store.postgres_database import PostgresDatabase
@@ -107,6 +108,7 @@ class ServingNode(Periodic):
     def _take_one(self, conn: Connection, name: str) -> Lease | None:
         if name not in self._works:
             leases.forget_dead_nodes(conn, after=_FORGOTTEN)
+            forget_dead_claims(conn)
         return leases.take(conn, name, self._db.node, lifetime=self._lifetime)
 
     async def _begin(self, lease: Lease) -> None:

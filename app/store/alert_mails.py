@@ -24,6 +24,7 @@ from sqlalchemy import (
 )
 
 from app.store.alert_kinds import AlertType
+from app.store.claims import claim
 from app.store.columns import metadata, upsert_all
 from app.store.deliveries import LIFETIME, MAX_ATTEMPTS, retry_at
 from app.store.feed import FeedEvent, last_position
@@ -103,6 +104,17 @@ def count_since(connection: Connection, org: str, kind: AlertType, recipient: st
 def due_mails(connection: Connection, now: int, limit: int) -> list[Mail]:
     """Return at most `limit` e-mails that are due, the longest due first."""
     return fetch_all(connection, Mail, _DUE, {"now": now, "most": limit})
+
+
+def claim_mails(connection: Connection, now: int, limit: int, node: str) -> list[str]:
+    """Claim at most `limit` e-mails that are due and that no other node sends, and return their ids."""
+    due = _DUE.with_only_columns(table.c.mail_id).params(now=now, most=limit)
+    return claim(connection, table.c.mail_id, due, node)
+
+
+def mails_of(connection: Connection, mail_ids: Collection[str]) -> list[Mail]:
+    """Return the pending e-mails with these ids."""
+    return fetch_all(connection, Mail, select(table).where(table.c.mail_id.in_(mail_ids), table.c.status == "pending"))
 
 
 def record_sent(connection: Connection, mail: Mail, now: int) -> None:

@@ -46,6 +46,13 @@ class Database(ABC):
         that is a `StorageDoubtError` if the work may have been committed all the same.
         """
 
+    async def beside(self, work: Work[T]) -> T:
+        """Run a single statement that needs no order with other writes, and so waits for none where that is possible.
+
+        It may be run twice if its connection is lost.
+        """
+        return await self.write(work)
+
     @abstractmethod
     def write_now(self, work: Work[T]) -> T:
         """Run `work` in a transaction of its own, blocking this thread until it is committed."""

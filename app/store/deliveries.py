@@ -32,6 +32,7 @@ from sqlalchemy import (
 from app.core.identifiers import derived_id
 from app.core.pages import RecordPage
 from app.store import webhooks
+from app.store.claims import claim
 from app.store.columns import metadata, upsert_all
 from app.store.feed import FeedEvent, feed_after, last_position
 from app.store.paging import fetch_page, listing
@@ -183,6 +184,11 @@ def backlog(connection: Connection, now: int) -> Backlog:
 def due_webhooks(connection: Connection, now: int) -> list[str]:
     """Return the ids of the enabled webhooks with a delivery due."""
     return list(connection.scalars(_DUE, {"now": now}))
+
+
+def claim_webhooks(connection: Connection, now: int, node: str) -> list[str]:
+    """Claim the enabled webhooks with a delivery due that no other node sends to, and return their ids."""
+    return claim(connection, webhooks.table.c.webhook_id, _DUE.params(now=now), node)
 
 
 def next_delivery(connection: Connection, webhook_id: str, now: int) -> DeliveryRecord | None:

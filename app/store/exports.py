@@ -1,6 +1,6 @@
 """Exports: requests and their outcomes. The files are in the data folder."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,6 +10,7 @@ from sqlalchemy import (
     Connection,
     Index,
     Integer,
+    LargeBinary,
     String,
     Table,
     bindparam,
@@ -22,7 +23,8 @@ from sqlalchemy import (
 )
 
 from app.core.pages import RecordPage
-from app.store.columns import metadata
+from app.store.claims import claim
+from app.store.columns import metadata, upsert
 from app.store.paging import fetch_page, listing
 from app.store.read_tables import transactions
 from app.store.records import columns_of, fetch_all, fetch_one
@@ -54,6 +56,13 @@ exports = Table(
     Index("exports_by_end", "status", "expires_at"),
     Index("exports_by_org", "org", "status"),
     Index("exports_by_time", "org", "created_at", "export_id"),
+)
+chunks = Table(
+    "export_chunks",
+    metadata,
+    Column("export_id", String, primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("data", LargeBinary, nullable=False, comment="a part of the file, for the nodes that did not write it"),
 )
 
 
@@ -151,8 +160,36 @@ def over(connection: Connection, now: int, *, most: int) -> list[ExportRecord]:
     return fetch_all(connection, ExportRecord, query.limit(most))
 
 
+def claim_export(connection: Connection, node: str) -> str | None:
+    """Claim the oldest export that is to be written and that no other node writes, and return its id."""
+    due = select(exports.c.export_id).where(exports.c.status == "processing")
+    due = due.order_by(exports.c.created_at, exports.c.export_id).limit(1)
+    return next(iter(claim(connection, exports.c.export_id, due, node)), None)
+
+
+def with_files(connection: Connection, export_ids: Collection[str]) -> set[str]:
+    """Return those of the exports that have a file, or are to have one."""
+    live = exports.c.status.in_(("processing", "ready"))
+    return set(connection.scalars(select(exports.c.export_id).where(exports.c.export_id.in_(export_ids), live)))
+
+
+def put_chunk(connection: Connection, export_id: str, number: int, data: bytes) -> None:
+    """Store a part of an export's file, or replace it; the first part replaces all that was stored before."""
+    if number == 0:
+        connection.execute(delete(chunks).where(chunks.c.export_id == export_id))
+    upsert(connection, chunks, {"export_id": export_id, "number": number, "data": data}, keys=["export_id", "number"])
+
+
+def chunk(connection: Connection, export_id: str, number: int) -> bytes | None:
+    """Return a part of an export's file; None after its end."""
+    query = select(chunks.c.data).where(chunks.c.export_id == export_id, chunks.c.number == number)
+    data: bytes | None = connection.scalar(query)
+    return data
+
+
 def expire(connection: Connection, export_ids: Sequence[str]) -> None:
-    """Mark exports as expired."""
+    """Mark exports as expired, and delete what is stored of their files."""
+    connection.execute(delete(chunks).where(chunks.c.export_id.in_(export_ids)))
     connection.execute(update(exports).where(exports.c.export_id.in_(export_ids)).values(status="expired"))
 
 

@@ -1,17 +1,27 @@
 """Queues new events of the feed and sends the deliveries that are due."""
 
 import asyncio
+import contextlib
 
 import structlog
 from sqlalchemy import Connection
 
 from app.core.background import Periodic
 from app.core.errors import UnavailableError
-from app.store.database import Database
-from app.store.deliveries import DeliveryRecord, due_webhooks, has_new_events, next_delivery, queue_new_events
+from app.store.claims import holds, release
+from app.store.database import WRITE_ERRORS, Database
+from app.store.deliveries import (
+    DeliveryRecord,
+    claim_webhooks,
+    due_webhooks,
+    has_new_events,
+    next_delivery,
+    queue_new_events,
+)
 from app.store.delivery_attempts import DeliveryAttemptRecord, record_attempt
 from app.store.delivery_retention import purge
 from app.store.webhooks import mark_degraded, webhook_to_serve
+from app.store.webhooks import table as webhooks
 from app.webhooks.courier import Courier, body_of
 
 _log = structlog.get_logger(__name__)
@@ -32,7 +42,8 @@ class Dispatcher(Periodic):
     Each webhook is sent one delivery at a time, and at most `at_once` webhooks are sent to at the same time; the others
     wait in line, again after each delivery. All state is in the database, except outcomes that it failed to store: they
     are stored before their webhook is sent anything else. What was being sent when the process died is sent again,
-    because its outcome is unknown; so receivers get every event at least once.
+    because its outcome is unknown; so receivers get every event at least once. Of several nodes, each sends to the
+    webhooks that it claims.
     """
 
     name = "webhooks"
@@ -59,7 +70,7 @@ class Dispatcher(Periodic):
             now = self._clock()
             await self._db.write(lambda conn: queue_new_events(conn, body_of, now, limit=_BATCH))  # noqa: B023 - awaited at once
         now = self._clock()
-        for webhook_id in await self._db.read(lambda conn: due_webhooks(conn, now)):
+        for webhook_id in await self._due(now):
             if webhook_id not in self._serving:
                 self._serving[webhook_id] = asyncio.create_task(self._serve(webhook_id))
         if now >= self._purge_at:
@@ -67,6 +78,13 @@ class Dispatcher(Periodic):
             self._purge_at = now + _PURGE_INTERVAL
             if await self._db.write(lambda conn: purge(conn, now, limit=_PURGE_BATCH)):
                 self._purge_at = now
+
+    async def _due(self, now: int) -> list[str]:
+        node = self._db.node
+        if not node:
+            return await self._db.read(lambda conn: due_webhooks(conn, now))
+        # A webhook is one node's at a time, which keeps the order of what it is sent.
+        return await self._db.beside(lambda conn: claim_webhooks(conn, now, node))
 
     async def idle(self) -> None:
         """Wait until nothing is being sent."""
@@ -84,7 +102,14 @@ class Dispatcher(Periodic):
             _log.exception("webhook_failed", webhook_id=webhook_id)
             await asyncio.sleep(_RETRY_PAUSE)
         finally:
+            await self._release(webhook_id)
             del self._serving[webhook_id]
+
+    async def _release(self, webhook_id: str) -> None:
+        if self._db.node:
+            # What is not released can be claimed again here, and elsewhere once this node is dead.
+            with contextlib.suppress(*WRITE_ERRORS):
+                await self._db.beside(lambda conn: release(conn, webhooks.name, webhook_id, self._db.node))
 
     async def _send_next(self, webhook_id: str) -> bool:
         """Make the next attempt and store its outcome; false if none is due."""
@@ -98,14 +123,18 @@ class Dispatcher(Periodic):
             if delivery is None or webhook is None:
                 return False
             attempt, delivered = await self._courier.attempt(webhook, delivery)
-        await self._store(delivery, attempt, delivered=delivered)
-        return True
+        return await self._store(delivery, attempt, delivered=delivered)
 
-    async def _store(self, delivery: DeliveryRecord, attempt: DeliveryAttemptRecord, *, delivered: bool) -> None:
-        """Store an outcome, trying until it succeeds: otherwise the delivery would be sent again."""
-        now = self._clock()
+    async def _store(self, delivery: DeliveryRecord, attempt: DeliveryAttemptRecord, *, delivered: bool) -> bool:
+        """Store an outcome, trying until it succeeds: otherwise the delivery would be sent again.
 
-        def record(conn: Connection) -> bool:
+        Returns false, without storing it, if another node took this one for dead and goes on with the webhook.
+        """
+        now, node = self._clock(), self._db.node
+
+        def record(conn: Connection) -> bool | None:
+            if node and not holds(conn, webhooks.name, delivery.webhook_id, node):
+                return None
             last = record_attempt(conn, delivery, attempt, delivered=delivered, now=now)
             return last and mark_degraded(conn, delivery.webhook_id, now)
 
@@ -118,7 +147,8 @@ class Dispatcher(Periodic):
             except Exception:  # noqa: BLE001 - any error may pass
                 _log.exception("webhook_outcome_not_stored", webhook_id=delivery.webhook_id)
             if self._stopping:
-                return
+                return False
             await asyncio.sleep(_RETRY_PAUSE)
         if degraded:
             _log.warning("webhook_degraded", webhook_id=delivery.webhook_id, event_id=delivery.event_id)
+        return degraded is not None

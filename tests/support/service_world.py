@@ -177,9 +177,12 @@ class ServiceWorld:
 
     @asynccontextmanager
     async def node(self) -> AsyncIterator["ServiceWorld"]:
-        """Another node on the same database on PostgreSQL, with the same keys and a line of its own to the chain."""
-        other = ServiceWorld(self.settings.data_dir)
-        other.settings, other.localnet, other.clock = self.settings, self.localnet, self.clock
+        """Another node on the same database on PostgreSQL, with the same keys, and a folder and a line of its own."""
+        folder = self.settings.data_dir / "node"
+        shutil.copytree(self.settings.data_dir / "keys", folder / "keys")
+        other = ServiceWorld(folder)
+        other.settings = self.settings.model_copy(update={"data_dir": folder})
+        other.localnet, other.clock = self.localnet, self.clock
         other.org, other.keys, other._numbers = self.org, self.keys, self._numbers
         await other.start()
         try:

@@ -729,6 +729,20 @@ CREATE TABLE invitations (
 );
 CREATE INDEX ix_invitations_org ON invitations (org);
 
+CREATE TABLE claims (
+    kind VARCHAR COLLATE "C" NOT NULL,
+    id VARCHAR COLLATE "C" NOT NULL,
+    node VARCHAR COLLATE "C" NOT NULL,
+    PRIMARY KEY (kind, id)
+);
+
+CREATE TABLE export_chunks (
+    export_id VARCHAR COLLATE "C" NOT NULL,
+    number INTEGER NOT NULL,
+    data BYTEA NOT NULL,
+    PRIMARY KEY (export_id, number)
+);
+
 CREATE TABLE leases (
     name VARCHAR COLLATE "C" NOT NULL,
     holder VARCHAR COLLATE "C" NOT NULL,

@@ -733,6 +733,20 @@ CREATE TABLE invitations (
 );
 CREATE INDEX ix_invitations_org ON invitations (org);
 
+CREATE TABLE claims (
+    kind VARCHAR NOT NULL,
+    id VARCHAR NOT NULL,
+    node VARCHAR NOT NULL,
+    PRIMARY KEY (kind, id)
+);
+
+CREATE TABLE export_chunks (
+    export_id VARCHAR NOT NULL,
+    number INTEGER NOT NULL,
+    data BLOB NOT NULL,
+    PRIMARY KEY (export_id, number)
+);
+
 CREATE TABLE leases (
     name VARCHAR NOT NULL,
     holder VARCHAR NOT NULL,
