@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 import structlog
+from xdist.remote import Producer
 
 from app.store import Database, SqliteDatabase
 from app.store.postgres_database import PostgresDatabase
 from tests.program.adversaries.ways import CALLS
 from tests.support import postgres
 from tests.support.needs import skip_or_fail
+from tests.support.scheduling import TOOLCHAIN, FileScheduling
 from tests.support.service_world import ServiceWorld
 from tests.validator import node, stages, windows
 from tests.validator.service import ValidatorWorld
@@ -36,11 +38,18 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.timeout = 0
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run the validator's tests last; without `--full`, only those that are marked `smoke=True`.
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FileScheduling:
+    config.option.loadscopereorder = False
+    return FileScheduling(config, log)
 
-    A running validator keeps a core busy, so it must not run beside the other tests.
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Run the toolchain's tests first and the validator's last; without `--full`, only those marked `smoke=True`.
+
+    One of the former takes minutes, during which other processes take the rest. A running validator keeps a core busy,
+    so it must not run beside the other tests.
     """
+    items.sort(key=lambda item: not item.nodeid.startswith(TOOLCHAIN))
     marked = [(item, item.get_closest_marker("validator")) for item in items]
     full = config.getoption("--full")
     last: list[pytest.Item] = []

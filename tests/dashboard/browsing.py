@@ -20,6 +20,7 @@ from app.core.timestamps import now_ms
 from app.people.sessions import open_session, person_actor
 from app.store.audit import LogEntry, LogFilter, log_entries
 from app.store.people import Person, insert_person
+from tests.support.http import PATIENCE
 from tests.support.service_world import ServiceWorld
 
 _COOKIE = "agent-vault-session"
@@ -81,7 +82,7 @@ class Served:
                 "automaticPresenceSimulation": True,
             }
             await device.send("WebAuthn.addVirtualAuthenticator", {"options": authenticator})
-            page.set_default_timeout(10_000)
+            page.set_default_timeout(1_000 * PATIENCE)
             yield page
         finally:
             await context.close()

@@ -7,7 +7,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, async_playwright, expect
 
 from tests.dashboard.browsing import Served
-from tests.support.http import served
+from tests.support.http import PATIENCE, served
 from tests.support.needs import skip_or_fail
 from tests.support.service_world import ServiceWorld
 
@@ -19,7 +19,7 @@ async def browser() -> AsyncIterator[Browser]:
     """A headless Chromium for the tests of a module."""
     if not os.path.exists(CHROMIUM):  # noqa: ASYNC240, PTH110 - once, before anything runs
         skip_or_fail(f"there is no {CHROMIUM}: install Debian's package chromium")
-    expect.set_options(timeout=10_000)
+    expect.set_options(timeout=1_000 * PATIENCE)
     async with async_playwright() as playwright:
         opened = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield opened

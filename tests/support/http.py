@@ -17,7 +17,7 @@ from app.server._data_folder import LOCALHOST
 from app.server.application import create_app
 from tests.support.service_world import ServiceWorld
 
-PATIENCE = 10.0
+PATIENCE = 30.0
 """Seconds to wait for something that should happen at once."""
 
 

@@ -12,7 +12,7 @@ from tests.support.service_world import Json, ServiceWorld
 from tests.support.sqlite import sqlite_readers
 
 HOUR = 3600.0
-PATIENCE = 10.0
+PATIENCE = 30.0
 
 
 def path_of(wallet: Json, rest: str = "") -> str:

@@ -32,6 +32,7 @@ from app.webhooks import dispatcher
 from app.webhooks._signing import ROTATION_OVERLAP, new_secret, signature_headers
 from app.webhooks.dispatcher import Dispatcher
 from tests.support.alerts import Scene
+from tests.support.http import PATIENCE
 from tests.support.webhooks import (
     MINUTE,
     Behaviour,
@@ -299,14 +300,14 @@ async def test_failing_event_does_not_delay_those_after_it(post: Post) -> None:
     assert list(post.statuses(made).values()) == ["pending", "delivered", "delivered"]
 
 
-async def test_slow_receiver_delays_no_other_and_gets_one_request_at_a_time(post: Post) -> None:
-    slow = Slow()
+async def test_slow_receiver_delays_no_other_and_gets_one_request_at_a_time(tmp_path: Path) -> None:
+    post, slow = Post(tmp_path, timeout=60), Slow()
     async with Receiver(slow) as first, Receiver() as second:
         post.register(first.url)
         post.register(second.url)
         ids = post.happen(20)
         draining = asyncio.create_task(post.drain())
-        async with asyncio.timeout(4):
+        async with asyncio.timeout(PATIENCE):
             while len(second.received) < len(ids):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert first.events == ids[:1]
@@ -315,6 +316,7 @@ async def test_slow_receiver_delays_no_other_and_gets_one_request_at_a_time(post
 
     assert first.events == second.events == ids
     assert first.most_open == second.most_open == 1
+    post.close()
 
 
 async def test_limited_number_of_receivers_is_sent_to_at_once(tmp_path: Path) -> None:
@@ -693,7 +695,7 @@ async def test_killed_dispatcher_loses_nothing_and_sends_at_least_once(tmp_path:
             env={**os.environ, "PYTHONPATH": str(_ROOT)},
             stderr=subprocess.PIPE,
         )
-        _, errors = await asyncio.wait_for(process.communicate(), 30)
+        _, errors = await asyncio.wait_for(process.communicate(), 2 * PATIENCE)
         assert process.returncode == -signal.SIGKILL, errors.decode()
         sent_before = list(receiver.received)
 
