@@ -197,7 +197,7 @@ async def _named(view: View) -> WalletRecord:
     exact = [one for one in found if text in (one.label, one.agent_id)]
     matching = exact if len(exact) == 1 else found
     if len(matching) != 1:
-        says = f"{count:,} vaults match: type the id of one." if count else "No vault has this name or id."
+        says = f"{count:,} vaults match: type the id of one." if found else "No vault has this name or id."
         raise RequestError("invalid_request", f"vault: {says}")
     return matching[0]
 

@@ -49,7 +49,8 @@ async def show(service: Service, principal: Principal, query: FundingQuery) -> F
         found, count = page_of(conn, principal.org, now, query)
         rules = topup_rules_of(conn, [one.wallet_id for one in found])
         rows = [FundedRow(one, rules.get(one.wallet_id)) for one in found]
-        return FundingOverview(totals(conn, principal.org, now), rows, count)
+        of_all = totals(conn, principal.org, now)
+        return FundingOverview(of_all, rows, of_all.wallets if count is None else count)
 
     return await service.db.read(read, in_thread=True)
 

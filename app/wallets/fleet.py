@@ -49,8 +49,8 @@ class Fleet:
     count: int
 
 
-def page_of(conn: Connection, org: str, now: int, query: FleetQuery) -> tuple[list[WalletRecord], int]:
-    """Return the page of wallets that a query names, and how many wallets it finds in all."""
+def page_of(conn: Connection, org: str, now: int, query: FleetQuery) -> tuple[list[WalletRecord], int | None]:
+    """Return the page of wallets that a query names, and how many it finds in all; None if all of the totals."""
     return fleet(
         conn,
         org,
@@ -71,7 +71,8 @@ async def show(service: Service, principal: Principal, query: FleetQuery) -> Fle
         found, count = page_of(conn, principal.org, now, query)
         sums = spent(conn, [one.wallet_id for one in found], now, month_began(now))
         rows = [FleetRow(one, sums.get(one.wallet_id, _NOTHING)) for one in found]
-        return Fleet(totals(conn, principal.org, now), rows, count)
+        of_all = totals(conn, principal.org, now)
+        return Fleet(of_all, rows, of_all.wallets if count is None else count)
 
     return await service.db.read(read, in_thread=True)
 
