@@ -1,0 +1,81 @@
+//! A ledger that forgets nothing.
+
+use crate::calendar::month_end;
+use agent_vault_policy::{Ledger, Place, UnixTime};
+use std::collections::BTreeMap;
+
+/// What was charged, by quarter of an hour, minute and month of the charge.
+#[derive(Clone, Default)]
+pub struct Book {
+    quarters: BTreeMap<i64, u128>,
+    minutes: BTreeMap<i64, u128>,
+    months: BTreeMap<i64, u128>,
+    last: i64,
+}
+
+/// Where a charge stands.
+#[derive(Clone, Copy)]
+pub struct Entry {
+    quarter: i64,
+    month: i64,
+}
+
+impl Book {
+    /// The time that counts.
+    pub fn time(&self, clock: i64) -> i64 {
+        clock.max(self.last)
+    }
+
+    /// Charged in the quarter of `now` and the 96 before it: 24 hours and the quarter that has begun.
+    pub fn day(&self, now: i64) -> u128 {
+        self.quarters.range(now / 900 - 96..).map(|(_, amount)| amount).sum()
+    }
+
+    /// Payments in the minute of `now` and the 60 before it.
+    pub fn hour(&self, now: i64) -> u128 {
+        self.minutes.range(now / 60 - 60..).map(|(_, count)| count).sum()
+    }
+
+    /// Charged in the month of `now`.
+    pub fn month(&self, now: i64) -> u128 {
+        self.months.get(&month_end(now)).copied().unwrap_or(0)
+    }
+
+    /// Adds `count` payments of together `amount`; `None` where 64 bits do not hold them.
+    pub fn charge(&mut self, now: i64, amount: u64, count: u64) -> Option<Entry> {
+        let mut next = self.clone();
+        *next.quarters.entry(now / 900).or_default() += u128::from(amount);
+        *next.minutes.entry(now / 60).or_default() += u128::from(count);
+        *next.months.entry(month_end(now)).or_default() += u128::from(amount);
+        next.last = now;
+        let largest = next.day(now).max(next.hour(now)).max(next.month(now));
+        (largest <= u64::MAX.into()).then(|| {
+            *self = next;
+            Entry { quarter: now / 900, month: month_end(now) }
+        })
+    }
+
+    /// Takes back what a charge did not use.
+    pub fn credit(&mut self, entry: Entry, returned: u64) {
+        for (kept, key) in [(&mut self.quarters, entry.quarter), (&mut self.months, entry.month)] {
+            let amount = kept.get_mut(&key).expect("it was charged");
+            *amount = amount.saturating_sub(returned.into());
+        }
+    }
+
+    /// Asserts that the ledger says the same at `now`.
+    pub fn assert_is(&self, ledger: &Ledger, now: i64) {
+        let at = UnixTime(now);
+        assert_eq!(ledger.day.total_at(at).map(u128::from), Ok(self.day(now)));
+        assert_eq!(ledger.hour.total_at(at).map(u128::from), Ok(self.hour(now)));
+        assert_eq!(u128::from(ledger.month.spent_at(at).0), self.month(now));
+        assert_eq!(ledger.last, UnixTime(self.last));
+    }
+}
+
+/// A charge in the ledger and in the book.
+#[derive(Clone, Copy)]
+pub struct Charged {
+    pub place: Place,
+    pub entry: Entry,
+}

@@ -1,0 +1,38 @@
+//! The calendar: months counted one by one.
+
+use agent_vault_policy::{Ledger, UnixTime, Usdc};
+
+const DAY: i64 = 86_400;
+/// Seconds of 400 years, after which the calendar repeats.
+const ERA: i64 = 146_097 * DAY;
+
+fn is_leap(year: i64) -> bool {
+    year % 4 == 0 && (year % 100 != 0 || year % 400 == 0)
+}
+
+/// The first second of the month after that of `time`, which is not before 1970.
+pub fn month_end(time: i64) -> i64 {
+    let mut end = time / ERA * ERA;
+    let mut year = 1970;
+    loop {
+        let february = if is_leap(year) { 29 } else { 28 };
+        for days in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31] {
+            end = end.saturating_add(days * DAY);
+            if time < end || end == i64::MAX {
+                return end;
+            }
+        }
+        year += 1;
+    }
+}
+
+#[test]
+fn months_end_where_counting_them_says() {
+    bolero::check!().with_type::<i64>().cloned().with_iterations(super::inputs(20)).for_each(|time| {
+        let mut ledger = Ledger::default();
+        ledger.count_outstanding(UnixTime(time), Usdc(1), 1).unwrap();
+        let expected = month_end(time.max(0));
+        // The last month of 64 bits has no end: its last second is taken for it.
+        assert_eq!(ledger.month.ends_at, UnixTime(expected));
+    });
+}
