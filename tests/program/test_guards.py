@@ -12,7 +12,8 @@ from tests.program.adversaries.attacks import attacks
 from tests.program.adversaries.stage import AttackStage
 from tests.program.adversaries.ways import CALLS, Way
 from tests.support import nothing
-from tests.support.vm import CODEC, PROGRAM, PROGRAM_ID, Receipt, Vm
+from tests.support.twins import own_lines
+from tests.support.vm import CODEC, PROGRAM, PROGRAM_ID, Vm
 from tests.support.vm_tokens import USDC
 from tests.support.vm_world import VmWorld
 
@@ -53,21 +54,6 @@ def test_program_at_another_address_than_its_own_does_nothing(world: VmWorld) ->
     world.vm.refuse("IncorrectProgramId", Instruction(elsewhere, payment.data, payment.accounts))
 
 
-def said(result: Receipt) -> list[str]:
-    """Return what the program itself logged: lines between the runtime's own about it and those it calls."""
-    frames: list[str] = []
-    lines = []
-    for line in result.logs:
-        words = line.split(" ")
-        if words[0] == "Program" and words[2:3] == ["invoke"]:
-            frames.append(words[1])
-        elif words[0] == "Program" and words[1] == frames[-1:][0] and words[2] in {"success", "failed:"}:
-            frames.pop()
-        elif frames and frames[-1] == str(PROGRAM_ID) and words[1] in {"log:", "data:"}:
-            lines.append(line)
-    return lines
-
-
 @WAYS
 def test_nothing_of_the_callers_is_logged_but_refusals_of_rules(stage: AttackStage, way: Way) -> None:
     """What is left are texts of the framework, which stand in the program as they are."""
@@ -76,7 +62,7 @@ def test_nothing_of_the_callers_is_logged_but_refusals_of_rules(stage: AttackSta
     step = max(1, len(calls) // ATTACKS_LOGGED)
     for call in calls[::step]:
         result = stage.vm.simulate(*call.instructions)
-        for line in said(result):
+        for line in own_lines(result.logs):
             _, kind, content = line.split(" ", 2)
             if kind == "log:":
                 assert content.encode() in program

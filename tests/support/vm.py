@@ -2,10 +2,11 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
 from solders.account import Account
 from solders.hash import Hash
@@ -104,6 +105,9 @@ class Receipt:
 class Vm:
     """The VM. It signs transactions with the keys it created, and pays for them from its own account."""
 
+    watcher: ClassVar[Callable[["Vm", Message], None] | None] = None
+    """Sees every transaction before it runs; see `tests/support/twins.py`."""
+
     def __init__(self, *, checks_signatures: bool = True) -> None:
         self.svm = LiteSVM()
         if not checks_signatures:
@@ -186,6 +190,11 @@ class Vm:
         signers = [self._keys[key] for key in message.account_keys[: message.header.num_required_signatures]]
         return Transaction(signers, message, message.recent_blockhash)
 
+    def watch(self, message: Message) -> None:
+        """Show a transaction that is about to run to whoever watches."""
+        if Vm.watcher is not None:
+            Vm.watcher(self, message)
+
     def send(self, *instructions: Instruction) -> Receipt:
         """Send a transaction with a new blockhash; it may succeed or fail."""
         self.renew_blockhash()
@@ -195,12 +204,14 @@ class Vm:
         """Send a signed transaction."""
         accounts = transaction.message.account_keys
         self._known.update(accounts)
+        self.watch(transaction.message)
         return receipt(self.svm.send_transaction(transaction), accounts)
 
     def simulate(self, *instructions: Instruction) -> Receipt:
         """Run a transaction and discard its effects."""
         self.renew_blockhash()
         transaction = self.transaction(*instructions)
+        self.watch(transaction.message)
         return receipt(self.svm.simulate_transaction(transaction), transaction.message.account_keys)
 
     def succeed(self, *instructions: Instruction) -> Receipt:

@@ -116,6 +116,7 @@ def with_amount(payment: Instruction, amount: int) -> Instruction:
 def judged(vm: Vm, instruction: Instruction) -> LoggedViolation | None:
     """Send a payment or an escrow; return what refused it."""
     message = Message.new_with_blockhash([instruction], vm.fee_payer, Hash.default())
+    vm.watch(message)
     result = vm.svm.send_transaction(Transaction.new_unsigned(message))
     if not isinstance(result, FailedTransactionMetadata):
         return None

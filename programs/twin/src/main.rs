@@ -1,0 +1,89 @@
+//! Runs the native build of the program on what the virtual machine's program would be given.
+//!
+//! `twin PROGRAM.so`, then requests on standard input: see [`wire`]. Each runs in a child process of its own, with the
+//! virtual machine's addresses for input and heap, so that what it breaks ends with it. The program's syscalls are
+//! functions of this executable; other programs are called by whoever sent the request, which answers what they did.
+
+mod memory;
+mod syscalls;
+mod wire;
+
+use std::{
+    env,
+    ffi::{CStr, CString},
+    mem, process, ptr,
+};
+
+type Entrypoint = unsafe extern "C" fn(*mut u8, *const u8) -> u64;
+
+/// Seconds of processor time that a run may take. The virtual machine counts units instead.
+const MAX_SECONDS: libc::rlim_t = 10;
+
+fn main() {
+    let program = env::args().nth(1).unwrap_or_else(|| fail("usage: twin PROGRAM.so"));
+    let entrypoint = load(&program);
+    while let Some(request) = wire::request() {
+        // SAFETY: this process has one thread.
+        match unsafe { libc::fork() } {
+            0 => run(entrypoint, &request),
+            child if child > 0 => wait(child),
+            _ => fail("no child process could be made"),
+        }
+    }
+}
+
+fn fail(message: &str) -> ! {
+    eprintln!("twin: {message}");
+    process::exit(1)
+}
+
+fn load(program: &str) -> Entrypoint {
+    let path = CString::new(program).unwrap_or_else(|_| fail("the path has a zero byte"));
+    // SAFETY: the program's file has nothing that runs when it is loaded, and its entrypoint has this type.
+    unsafe {
+        let library = libc::dlopen(path.as_ptr(), libc::RTLD_NOW);
+        if library.is_null() {
+            fail(&CStr::from_ptr(libc::dlerror()).to_string_lossy());
+        }
+        let entrypoint = libc::dlsym(library, c"entrypoint".as_ptr());
+        if entrypoint.is_null() {
+            fail("the program has no entrypoint");
+        }
+        mem::transmute::<*mut libc::c_void, Entrypoint>(entrypoint)
+    }
+}
+
+fn run(entrypoint: Entrypoint, request: &wire::Request) -> ! {
+    limit(libc::RLIMIT_CPU, MAX_SECONDS);
+    limit(libc::RLIMIT_CORE, 0);
+    memory::map_heap();
+    let input = memory::map_input(&request.input);
+    syscalls::set(&request.sysvars);
+    let data = if request.passes_data { input.wrapping_add(request.data_at) } else { ptr::null_mut() };
+    // SAFETY: the input is the virtual machine's serialization.
+    let result = unsafe { entrypoint(input, data) };
+    wire::finish(result, &request.input, memory::input(request.input.len()));
+    process::exit(0)
+}
+
+fn limit(resource: libc::__rlimit_resource_t, most: libc::rlim_t) {
+    let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+    // SAFETY: the pointer is to a value of the right type.
+    if unsafe { libc::setrlimit(resource, &limit) } != 0 {
+        fail("a limit could not be set");
+    }
+}
+
+/// Waits for a run, and says so where it did not come to its end: an abort, or memory that is not the program's.
+fn wait(child: libc::pid_t) {
+    let mut status = 0;
+    // SAFETY: the pointer is to a value of the right type.
+    if unsafe { libc::waitpid(child, &mut status, 0) } != child {
+        fail("the run was lost");
+    }
+    if libc::WIFSIGNALED(status) {
+        wire::crashed(libc::WTERMSIG(status));
+    } else if libc::WEXITSTATUS(status) != 0 {
+        process::exit(1);
+    }
+}
