@@ -171,15 +171,24 @@ document.addEventListener("keydown", (event) => {
 const waiting = new Set();
 const [SOON, LATER] = [50, 500]; // milliseconds
 let timer = null;
+let patient = false;
 let refreshed = -LATER;
 
 function arrived(message) {
-  const { wallets, reached } = JSON.parse(message);
+  const { event, wallets, reached } = JSON.parse(message);
   // A connection begins by saying how far things have come: what came since the page was made, the page has missed.
   if (!wallets && reached <= Number(progress)) return;
+  const hint = wallets && !event;
   for (const one of wallets ?? ["*"]) waiting.add(one);
-  // The first event after a silence is shown soon, those of a burst together.
-  timer ??= setTimeout(refresh, performance.now() - refreshed > LATER ? SOON : LATER);
+  if (timer && patient && !hint) {
+    clearTimeout(timer);
+    timer = null;
+  }
+  if (timer) return;
+  // A hint without an event waits for the event that may follow. The first event after a silence is shown soon, those
+  // of a burst together.
+  patient = hint;
+  timer = setTimeout(refresh, patient ? LATER : Math.max(SOON, refreshed + LATER - performance.now()));
 }
 
 function refresh() {
