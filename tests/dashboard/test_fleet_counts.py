@@ -21,3 +21,12 @@ async def test_page_without_a_filter_reads_no_vault_only_to_count(world: Service
             text = (await viewer.client.get(f"{path}{query}")).text
         assert f"of {count}</span>" in text
         assert len([one for one in found if "OVER" in one]) == bool(query)
+
+
+async def test_both_pages_say_the_same_of_a_reserve_that_lasts_long(own_world: ServiceWorld) -> None:
+    viewer = Crafted(own_world, sign_in(own_world, "viewer"))
+    for spends, says in ((False, "nothing spent in 7 days"), (True, "more than 10 years at the pace of 7 days")):
+        if spends:
+            await own_world.pay(await own_world.wallet(), await own_world.payee(), "1.25")
+        for path in ("/dashboard", "/dashboard/funding"):
+            assert says in (await viewer.client.get(path)).text, path
