@@ -143,12 +143,13 @@ class KeyRing:
         cached = self._cache.get(digest)
         if cached is None or self._timer() >= cached[0]:
             self._cache.pop(digest, None)
-            changes = self._changes
+            changes, until = self._changes, self._timer() + self._cache_seconds
             found = await self._db.read(lambda conn: api_key_by_digest(conn, digest)) if well_formed(key) else None
             if found is None or not hmac.compare_digest(found.digest, digest):
                 return None
             principal = Principal(Actor("key", found.key_id), found.org, _role(found), found.wallet_id)
-            cached = (self._timer() + self._cache_seconds, found, principal)
+            # From before the reading: what another node revoked after it must not be kept for longer.
+            cached = (until, found, principal)
             # A key that was revoked while it was read must not come back.
             if changes == self._changes:
                 self._cache[digest] = cached

@@ -10,9 +10,10 @@ class ConfigurationError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """Where things lie in the data folder."""
+    """Where things lie in the data folder. ``keys_dir`` is the folder of the keys if it is elsewhere."""
 
     root: Path
+    keys_dir: Path | None = None
 
     @property
     def database(self) -> Path:
@@ -47,12 +48,12 @@ class Paths:
     @property
     def keys(self) -> Path:
         """The signing keys."""
-        return self.root / "keys"
+        return self.keys_dir or self.root / "keys"
 
     @property
     def secret(self) -> Path:
         """The secret under which API keys are recognised and webhook secrets encrypted."""
-        return self.root / "keys" / "service-secret"
+        return self.keys / "service-secret"
 
     @property
     def admin_key(self) -> Path:

@@ -11,6 +11,10 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from app.core.email_address import parse_address
 from app.core.hosts import AllowedHosts, is_loopback
 from app.core.money import parse_usdc
+from app.core.paths import Paths
+
+#: What a node may do; see `Settings.roles`.
+ROLES = ("api", "indexer", "worker")
 
 
 class Settings(BaseSettings):
@@ -22,12 +26,20 @@ class Settings(BaseSettings):
 
     data_dir: Path = Path("data")
     """Folder of the databases and keys; created when missing, readable by its owner only."""
+    keys_dir: Path | None = None
+    """Folder of the signing keys and the service's secret, if they are not in `keys` in the data folder. The service
+    only reads it, so several nodes can share it. It is a copy of the folder `keys` that the first node made."""
+    roles: str = "api,indexer,worker"
+    """What this node does, separated by commas: `api` serves the API and the dashboard; `indexer` follows the chain,
+    keeps the read models and raises alerts; `worker` runs the keeper and the housekeeping, sends webhooks and e-mails,
+    and writes exports. Several nodes may have a role: what must be single, one of them does, and another goes on within
+    ten seconds of its death. Each role needs a living node. On SQLite one process has all roles."""
     database_url: SecretStr | None = None
     """Address of a database on PostgreSQL 15 or newer for the service's state and its read models, such as
     `postgresql://vault@db.example.com:5432/vault`; by default they are in a file in the data folder. `agent-vault db
-    upgrade` gives it the schema. One process serves on it: a second node is refused. What the address leaves out is
+    upgrade` gives it the schema. Several nodes may serve on it, all with `rpc_url`. What the address leaves out is
     taken from the variables of libpq, such as `PGPASSWORD` and `PGSSLMODE`. The stored events of the chain are there,
-    too; the keys and the exports stay in the data folder."""
+    too; the keys stay in files."""
     database_prepare_threshold: int = Field(default=5, ge=0)
     """After how many executions of a statement on a connection PostgreSQL keeps it prepared; 0 for never."""
     host: str = "127.0.0.1"
@@ -89,8 +101,8 @@ class Settings(BaseSettings):
     x402_at_once: int = Field(default=16, gt=0)
     """Requests to paid resources that an organisation may have running at the same time."""
     keeper: bool = True
-    """Whether this node runs the keeper: refunds, freezes of expired policies, top-ups. One node is enough, several may
-    run it."""
+    """Whether this node runs the keeper, if it has the role `worker`: refunds, freezes of expired policies, top-ups. Of
+    several nodes, one does at a time."""
     keeper_interval: float = Field(default=1.0, gt=0)
     """Pause between two rounds of the keeper."""
     max_waiting_payments: int = Field(default=64, ge=1)
@@ -98,7 +110,8 @@ class Settings(BaseSettings):
     token_accounts_per_day: int = 20
     """Token accounts of recipients that the service pays for, per wallet and 24 hours."""
     exports: bool = True
-    """Whether this node writes the files of exports. Of the nodes on one data folder, one does at a time."""
+    """Whether this node writes the files of exports, if it has the role `worker`. Of the nodes on one data folder, one
+    does at a time; all serve the files."""
     export_lifetime: int = Field(default=86_400, gt=0)
     """How long the file of an export is kept."""
     export_link_lifetime: int = Field(default=900, gt=0)
@@ -137,17 +150,18 @@ class Settings(BaseSettings):
     metrics_interval: float = Field(default=15.0, gt=0)
     """Pause between two readings of what `/metrics` shows of the chain and the database."""
     reconciliation: bool = True
-    """Whether this node compares reserves, wallets and open escrows with the chain."""
+    """Whether this node compares reserves, wallets and open escrows with the chain, if it has the role `indexer`."""
     reconciliation_interval: float = Field(default=300.0, gt=0)
     """Pause between two such comparisons."""
     webhooks: bool = True
-    """Whether this node sends events to webhooks. Only one node may: several would send every event several times."""
+    """Whether this node sends events to webhooks, if it has the role `worker`."""
     webhook_interval: float = Field(default=0.2, gt=0)
     """Pause between two rounds of webhook deliveries."""
     webhooks_at_once: int = Field(default=64, gt=0)
     """Webhooks that are called at the same time."""
     alerts: bool = True
-    """Whether this node raises alerts and sends their e-mails. Only one node may: several would raise them twice."""
+    """Whether this node raises alerts, if it has the role `indexer`, and sends their e-mails, if it has the role
+    `worker`."""
     alert_interval: float = Field(default=1.0, gt=0)
     """Pause between two rounds of alerts and of their e-mails."""
     alert_emails_per_hour: int = Field(default=100, ge=0)
@@ -212,6 +226,14 @@ class Settings(BaseSettings):
             raise ValueError("oidc_issuer needs oidc_client_id and either oidc_client_secret or its file")
         return self
 
+    @field_validator("roles")
+    @classmethod
+    def _are_roles(cls, roles: str) -> str:
+        given = [one.strip() for one in roles.split(",")]
+        if unknown := sorted(set(given) - set(ROLES)):
+            raise ValueError(f"{unknown[0] or 'nothing'} is none of {', '.join(ROLES)}")
+        return roles
+
     @field_validator("trusted_proxies")
     @classmethod
     def _are_addresses(cls, proxies: str) -> str:
@@ -253,6 +275,14 @@ class Settings(BaseSettings):
     def _is_an_amount(cls, amount: str) -> str:
         parse_usdc(amount, allow_zero=True)
         return amount
+
+    def has_role(self, role: str) -> bool:
+        """Whether this node has a role."""
+        return role in [one.strip() for one in self.roles.split(",")]
+
+    def paths(self) -> Paths:
+        """Return where things lie on the disk."""
+        return Paths(self.data_dir, self.keys_dir)
 
     def api_hosts(self) -> AllowedHosts:
         """Return the hosts that requests to the API may name."""

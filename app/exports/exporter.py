@@ -67,10 +67,12 @@ class Exporter(Periodic):
         lifetime: int,
         show: Show,
         catch_up: Callable[[], Awaitable[int]],
+        writes: bool = True,
     ) -> None:
         """Files are kept for `lifetime` seconds; `show` returns the fields of a transaction as the API does.
 
         `catch_up` projects the chain's events into the read models and returns the slot that it has reached.
+        Without `writes` it only serves the files that others wrote.
         """
         super().__init__(_INTERVAL)
         self._db = db
@@ -79,6 +81,7 @@ class Exporter(Periodic):
         self._folder = folder
         self._program_id = program_id
         self._catch_up = catch_up
+        self._writes = writes
         self._ticking = asyncio.Lock()
         self._stop = threading.Event()
         self._lock: IO[str] | None = None
@@ -100,6 +103,9 @@ class Exporter(Periodic):
 
     async def tick(self) -> int:
         """Remove expired files and write all requested exports; returns how many became ready."""
+        if not self._writes:
+            await self.sweep()
+            return 0
         async with self._ticking:
             if not self._has_lock():
                 return 0

@@ -45,7 +45,7 @@ def backup(file: Path, data_dir: Path | None, passphrase_file: Path | None, *, w
     """Write the data folder to a new FILE, also while the service runs; without its keys unless asked for."""
     settings = settings_of(data_dir=data_dir)
     require_file(settings, "this command")
-    paths = Paths(settings.data_dir)
+    paths = settings.paths()
     if not paths.database.is_file():
         raise ConfigurationError(f"there is no service's data in {paths.root}; name its folder with --data-dir")
     if file.exists():
@@ -83,7 +83,7 @@ def restore(file: Path | None, data_dir: Path | None, passphrase_file: Path | No
     """Restore FILE into a new or empty data folder."""
     settings = settings_of(data_dir=data_dir)
     require_file(settings, "this command")
-    paths = Paths(settings.data_dir)
+    paths = settings.paths()
     if file is None:
         _declare_checked(paths, gap_checked=gap_checked)
         return

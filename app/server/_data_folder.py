@@ -14,10 +14,10 @@ from app.chain.addresses import TOKEN_PROGRAM
 from app.chain.client import ChainClient
 from app.chain.errors import ChainUnavailable, RpcError
 from app.chain.identity import USDC_MINTS, ChainIdentity, SameChain, WrongChainError, chain_name, cluster_of
-from app.core.paths import ConfigurationError, Paths
+from app.core.paths import ConfigurationError
 from app.core.settings import Settings
 from app.localnet.genesis import USDC_DECIMALS, USDC_MINT
-from app.server._databases import may_have_data, open_database
+from app.server._databases import data_name, may_have_data, open_database
 from app.store.values import get_value, put_value
 
 _log = structlog.get_logger(__name__)
@@ -72,14 +72,20 @@ def with_folder(settings: Settings) -> Settings:
 
     Raises ConfigurationError if it would run the embedded chain in the folder of another chain.
     """
-    paths = Paths(settings.data_dir)
+    paths = settings.paths()
     known = folder_chain(settings)
     if known is None:
         return settings
     if settings.rpc_url is None and not paths.localnet.exists():
+        belongs = f"{data_name(settings)} belongs to {chain_name(known.identity.genesis_hash)}"
+        if settings.database_url is not None:
+            raise ConfigurationError(
+                f"{belongs}, which is not in {paths.root}: several nodes share one chain, so name its node with "
+                "--rpc-url"
+            )
         raise ConfigurationError(
-            f"the data folder {paths.root} belongs to {chain_name(known.identity.genesis_hash)}, so the embedded chain "
-            "cannot run in it: name that chain's node with --rpc-url, or another folder with --data-dir"
+            f"{belongs}, so the embedded chain cannot run in it: name that chain's node with --rpc-url, or another "
+            "folder with --data-dir"
         )
     changes = {"program_id": settings.program_id or known.identity.program_id}
     if settings.rpc_url is not None:
@@ -130,7 +136,7 @@ async def identify(
     except WrongChainError as error:
         assert known is not None
         raise ConfigurationError(
-            f"the data folder {settings.data_dir} belongs to {chain_name(known.identity.genesis_hash)}, but {place}: "
+            f"{data_name(settings)} belongs to {chain_name(known.identity.genesis_hash)}, but {place}: "
             f"{error}; name a node of the folder's chain with --rpc-url, or another folder with --data-dir"
         ) from None
     except (ChainUnavailable, RpcError) as error:
@@ -178,7 +184,7 @@ def _refuse_other(settings: Settings, found: ChainIdentity, known: FolderChain |
     ):
         if ours != theirs:
             raise ConfigurationError(
-                f"the data folder {settings.data_dir} belongs to the {what} {ours}, not to {theirs}; leave out "
+                f"{data_name(settings)} belongs to the {what} {ours}, not to {theirs}; leave out "
                 f"{remedy}, or name another folder with --data-dir"
             )
 

@@ -24,7 +24,7 @@ from app.chain.identity import SameChain, WrongChainError, chain_name
 from app.chain.transactions import sign
 from app.chain.transport import HttpTransport
 from app.core.money import InvalidAmountError, format_usdc, parse_usdc
-from app.core.paths import ConfigurationError, Paths
+from app.core.paths import ConfigurationError
 from app.core.settings import Settings
 from app.localnet import genesis
 from app.localnet.genesis import USDC_MINT
@@ -71,7 +71,7 @@ def faucet_usdc(address: Pubkey, amount: int, **given: Any) -> None:
 
 async def _mint(settings: Settings, address: Pubkey, amount: int) -> tuple[Pubkey, str]:
     """Mint with the faucet's key, and return the token account and the transaction's signature."""
-    paths = Paths(settings.data_dir)
+    paths = settings.paths()
     place = node_name(settings)
     if not paths.localnet.exists():
         raise ConfigurationError(f"{paths.root} has no embedded chain; name its folder with --data-dir")

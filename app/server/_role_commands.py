@@ -11,7 +11,7 @@ from solders.system_program import TransferParams, transfer
 
 from app.api.signing import awaiting_signature
 from app.core.money import InvalidAmountError, parse_usdc
-from app.core.paths import ConfigurationError, Paths
+from app.core.paths import ConfigurationError
 from app.core.settings import Settings
 from app.core.signers import file_of, install_next, next_key, read_key, write_secret
 from app.organisations import roles as organisation_roles
@@ -237,7 +237,7 @@ def rotate(role: str, key_file: Path | None, offline_file: Path | None, **given:
     if not asyncio.run(run()):
         click.echo(f"Then repeat `agent-vault roles rotate {role}`, which puts the new key in place.")
         return
-    install_next(Paths(settings.data_dir).keys, role)
+    install_next(settings.paths().keys, role)
     click.echo(f"The {role} has a new key.")
     click.echo(_RESTART)
     if role == "operator":
@@ -249,7 +249,7 @@ async def _give_role(service: Service, settings: Settings, role: str, signing: _
 
     Raises ConfigurationError if the chain names neither of the two: the new key would be nobody's.
     """
-    folder = Paths(settings.data_dir).keys
+    folder = settings.paths().keys
     new = next_key(folder, role).pubkey()
     signer = service.signers.operator if role == "operator" else service.signers.arbiter
     every = await service.db.read(all_organisations)
@@ -282,7 +282,7 @@ async def _give_role(service: Service, settings: Settings, role: str, signing: _
 
 async def _fill(service: Service, settings: Settings) -> None:
     """Move the fee payer's SOL to the folder's next fee payer, except what old transactions may need."""
-    new = next_key(Paths(settings.data_dir).keys, "fee-payer").pubkey()
+    new = next_key(settings.paths().keys, "fee-payer").pubkey()
     old = service.signers.fee_payer
     accounts = await service.chain.accounts([old.pubkey(), new])
     has, arrived = (0 if account is None else account.lamports for account in accounts)

@@ -25,7 +25,7 @@ from app.webhooks.dispatcher import Dispatcher
 from app.x402.watch import PayloadWatch
 
 INDEXER, WORKER = "indexer", "worker"
-"""Names of the leases."""
+"""Names of the leases, which are those of the roles."""
 
 
 def works_of(service: Service, *, beside: bool = False) -> Sequence[Startable]:
@@ -40,14 +40,18 @@ def works_of(service: Service, *, beside: bool = False) -> Sequence[Startable]:
     if service.part(Restoration).pending:
         last.append(service.part(Restoration))
     single = {INDEXER: _following(service), WORKER: _single(service)}
+    exporter = [service.part(Exporter)] if settings.exports else []
     if not isinstance(db, PostgresDatabase):
-        return [*first, *single[INDEXER], *single[WORKER], *last, *_claimed(service)]
+        return [*first, *single[INDEXER], *single[WORKER], *last, *exporter, *_claimed(service)]
     first += [Arrivals(service.projector, service.catch_up)]
     last += [KeyUse(service.part(KeyRing), interval=settings.housekeeping_interval)]
     if beside:
         keeper = [Keeper(service, interval=settings.keeper_interval)] if settings.keeper else []
         return [*first, ServingNode(db, {}), *last, *keeper]
-    return [*first, ServingNode(db, single), *last, *_claimed(service)]
+    node = ServingNode(db, {role: works for role, works in single.items() if settings.has_role(role)})
+    claimed = _claimed(service) if settings.has_role(WORKER) else []
+    # It also removes the files of expired exports that the node has served.
+    return [*first, node, *last, service.part(Exporter), *claimed]
 
 
 def _following(service: Service) -> list[Startable]:
@@ -84,8 +88,6 @@ def _claimed(service: Service) -> list[Startable]:
     """Return what several nodes do at the same time, each with what it claims."""
     db, settings = service.db, service.settings
     found: list[Startable] = []
-    if settings.exports:
-        found.append(service.part(Exporter))
     if settings.alerts and settings.smtp_host:
         found.append(Mailer(db, settings))
     if settings.webhooks:

@@ -249,7 +249,8 @@ def create_app(settings: Settings, service: Service) -> Starlette:
     middleware = [Middleware(RequestIds, hosts=settings.api_hosts())]
     if proxies:
         middleware.append(Middleware(cast(Any, ProxyHeadersMiddleware), trusted_hosts=proxies))
-    app = Starlette(routes=routes, middleware=middleware, exception_handlers=dict(ERROR_HANDLERS))
+    served = routes if settings.has_role("api") else monitoring.routes
+    app = Starlette(routes=served, middleware=middleware, exception_handlers=dict(ERROR_HANDLERS))
     # A redirection would lead to whatever host the request names.
     app.router.redirect_slashes = False
     app.state.service = service

@@ -5,7 +5,7 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from urllib.parse import urlsplit, urlunsplit
 
 from cryptography.fernet import Fernet
@@ -36,8 +36,8 @@ from app.people.openid import CompanySignIn
 from app.projection.projector import Projector
 from app.recipients.domains import DomainResolver
 from app.server._data_folder import LOCALHOST, FolderChain, identify, remember, remembered
-from app.server._databases import open_database, open_events, serving_locks
-from app.server._works import works_of
+from app.server._databases import data_name, open_database, open_events
+from app.server._works import WORKER, works_of
 from app.server.plan_types import PLAN_TYPES
 from app.store.database import Database
 from app.store.values import get_value, put_value
@@ -75,7 +75,7 @@ def codec_of(settings: Settings) -> Codec:
 def open_localnet(settings: Settings) -> Localnet:
     """Return the embedded chain with the program; its state is in the data folder."""
     program = codec_of(settings).program_id
-    return Localnet.open(Paths(settings.data_dir).localnet, {program: program_file()})
+    return Localnet.open(settings.paths().localnet, {program: program_file()})
 
 
 def prepare(settings: Settings) -> Paths:
@@ -89,15 +89,15 @@ def prepare(settings: Settings) -> Paths:
             settings.data_dir.chmod(0o700)
     except PermissionError:
         raise ConfigurationError(f"{settings.data_dir} is open to others and belongs to another user") from None
-    return Paths(settings.data_dir)
+    return settings.paths()
 
 
 def open_signers(paths: Paths, settings: Settings) -> Signers:
     """Return the signing keys; creates them and the service's secret in a new data folder. Raises KeyFileError."""
     first = not paths.secret.exists()
-    if first and paths.database.exists():
+    if first and (settings.keys_dir is not None or _has_secret(settings)):
         # With a new secret and new keys, no API key and no organisation would work.
-        raise _missing_secret(paths)
+        raise _missing_secret(settings)
     signers = load_or_create(paths.keys, settings, create=first)
     if first:
         # Written last: as long as it is missing, the keys may be incomplete.
@@ -107,9 +107,9 @@ def open_signers(paths: Paths, settings: Settings) -> Signers:
 
 def open_state(settings: Settings) -> tuple[Database, bytes]:
     """Return the database and the service's secret. Raises KeyFileError if they do not belong together."""
-    paths = Paths(settings.data_dir)
+    paths = settings.paths()
     if not paths.secret.exists():
-        raise _missing_secret(paths)
+        raise _missing_secret(settings)
     secret = bytes.fromhex(read_secret(paths.secret))
     db = open_database(settings)
     check = _derive(secret, b"check").hex()
@@ -119,12 +119,29 @@ def open_state(settings: Settings) -> tuple[Database, bytes]:
     elif known != check:
         # With another secret no API key would be recognised, and nothing sealed could be opened.
         db.close()
-        raise KeyFileError(f"{paths.secret} is not that of this data: put back the right folder {paths.keys}")
+        raise KeyFileError(f"{paths.secret} is not that of {data_name(settings)}: {_remedy(settings)}")
     return db, secret
 
 
-def _missing_secret(paths: Paths) -> KeyFileError:
-    return KeyFileError(f"{paths.secret} is missing: put back the folder {paths.keys} of this data")
+def _has_secret(settings: Settings) -> bool:
+    """Whether there is data that belongs to a secret already."""
+    if settings.database_url is None:
+        return settings.paths().database.exists()
+    with closing(open_database(settings)) as db:
+        return db.read_now(lambda conn: get_value(conn, _SECRET_CHECK)) is not None
+
+
+def _missing_secret(settings: Settings) -> KeyFileError:
+    what = f"{settings.paths().secret} is missing, the secret of {data_name(settings)}"
+    return KeyFileError(f"{what}: {_remedy(settings)}")
+
+
+def _remedy(settings: Settings) -> str:
+    """Return what to do about missing or wrong keys."""
+    folder = settings.paths().keys
+    if settings.database_url is None:
+        return f"put back the folder {folder} of this data"
+    return f"give this node a copy of the folder keys of the first node, at {folder} or named by AGENT_VAULT_KEYS_DIR"
 
 
 def key_ring(db: Database, secret: bytes, *, cache_seconds: float = 0.0) -> KeyRing:
@@ -155,22 +172,19 @@ async def running(
     localnet: Localnet | None = None,
     *,
     transport: Transport | None = None,
-    serves: bool = False,
     beside: bool = False,
 ) -> AsyncIterator[Service]:
     """Run a service with its indexer, projector, recovery and keeper until the context ends.
 
     The chain is ``localnet``, reached without a socket, or else at ``settings.rpc_url``; ``transport`` replaces the
-    way to either. With ``serves``, a second service on a PostgreSQL database is refused; ``beside`` is for a process
-    next to a service. A new data folder is bound to the chain. Raises ConfigurationError, also if the folder belongs to
-    another chain, and KeyFileError.
+    way to either. ``beside`` is for a process next to a service. A new data folder is bound to the chain. Raises
+    ConfigurationError, also if the folder belongs to another chain, and KeyFileError.
     """
     paths = prepare(settings)
     async with AsyncExitStack() as stack:
         signers = open_signers(paths, settings)
         db, secret = open_state(settings)
         stack.callback(db.close)
-        serving = serving_locks(db) if serves else []
         codec = codec_of(settings)
         if transport is None:
             if localnet is not None:
@@ -246,6 +260,7 @@ async def running(
             lifetime=settings.export_lifetime,
             show=lambda row: shown(settings, identity.cluster, row).model_dump(exclude={"x402"}),
             catch_up=catch_up,
+            writes=settings.exports and settings.has_role(WORKER),
         )
         recovery = Recovery(
             db, submitter, clock, interval=settings.recovery_interval, grace=2 * settings.confirm_timeout
@@ -287,5 +302,5 @@ async def running(
             brake=brake,
             parts={type(part): part for part in parts},
         )
-        await start_all(stack, *serving, *works_of(service, beside=beside))
+        await start_all(stack, *works_of(service, beside=beside))
         yield service

@@ -16,7 +16,7 @@ from app.chain.errors import ChainUnavailable, RpcError
 from app.chain.transport import HttpTransport
 from app.core import file_lock, logs
 from app.core.errors import ApiError, NotFoundError
-from app.core.paths import ConfigurationError, Paths
+from app.core.paths import ConfigurationError
 from app.core.signers import KeyFileError
 from app.core.timestamps import iso_ms, now_ms
 from app.exports.exporter import LOCK
@@ -51,6 +51,7 @@ from app.server.serve import serve as serve_forever
 from app.server.serve import serve_chain
 from app.store.database import Database
 from app.store.keys import api_key_by_id, api_keys
+from app.store.leases import living_nodes
 from app.store.wallets import has_wallet
 from app.verifier.history import IncompleteError
 from app.verifier.verify import VerificationReport, verify
@@ -105,6 +106,7 @@ def main(log_level: str) -> None:
 )
 @click.option("--rpc-url", help="JSON-RPC address of a cluster to use instead of the embedded chain.")
 @usdc_mint
+@click.option("--roles", help="What this node does, on PostgreSQL.  [default: api,indexer,worker]")
 def serve(**given: Any) -> None:
     """Serve the API, with an embedded chain unless --rpc-url names another."""
     asyncio.run(serve_forever(with_folder(settings_of(**given)), click.echo))
@@ -159,7 +161,7 @@ def keeper(**given: Any) -> None:
 def rebuild(data_dir: Path | None) -> None:
     """Rebuild the read models from the stored events of the chain, while the service is stopped."""
     settings = settings_of(data_dir=data_dir)
-    paths = Paths(settings.data_dir)
+    paths = settings.paths()
     if not may_have_data(settings):
         raise click.ClickException(f"there is no service's data in {paths.root}")
     paths.exports.mkdir(mode=0o700, exist_ok=True)
@@ -170,6 +172,8 @@ def rebuild(data_dir: Path | None) -> None:
                 raise click.ClickException(f"a service or keeper runs on {paths.root}; stop it first")
             stack.enter_context(lock)
         db = stack.enter_context(closing(open_state(settings)[0]))
+        if db.node and (nodes := db.read_now(living_nodes)):
+            raise click.ClickException(f"{nodes} nodes serve on the {db.name}; stop them first")
         events = stack.enter_context(closing(open_events(settings, db)))
 
         async def changes(after: int, limit: int) -> list[StoredEvent]:

@@ -66,7 +66,9 @@ class ServingNode(Periodic):
     async def stop(self) -> None:
         """Stop all works and free their leases, so that another node need not wait for their end."""
         await super().stop()
-        await self._drop(set(self._running))
+        for works in self._running.values():
+            await _stop(works)
+        self._running = {}
         try:
             async with asyncio.timeout(_PATIENCE):
                 await self._db.write(lambda conn: leases.release(conn, self._db.node))

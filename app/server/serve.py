@@ -21,6 +21,7 @@ from app.localnet import Localnet
 from app.organisations.roles import lost_roles
 from app.people.relying_party import dashboard_url, relying_party
 from app.server._data_folder import LOCALHOST, FolderChain, remember
+from app.server._databases import require_roles
 from app.server.application import create_app
 from app.server.bootstrap import open_localnet, prepare, running
 from app.server.gauges import Gauges
@@ -55,9 +56,11 @@ async def serve(settings: Settings, say: Callable[[str], None]) -> None:
 
     Raises ConfigurationError, KeyFileError and DataDirInUseError.
     """
+    require_roles(settings)
     relying_party(settings)
     paths = prepare(settings)
-    lock = file_lock.take(paths.serving)
+    # The embedded chain, and a database in the folder, are for one process.
+    lock = file_lock.take(paths.serving, shared=settings.rpc_url is not None and settings.database_url is not None)
     if lock is None:
         raise ConfigurationError(
             f"a service runs on {paths.root} already; stop it first, or name another folder with --data-dir"
@@ -71,7 +74,7 @@ async def serve(settings: Settings, say: Callable[[str], None]) -> None:
         if settings.rpc_url is None:
             localnet = await stack.enter_async_context(open_localnet(settings))
             await serve_chain(stack, localnet, settings, LOCALHOST, "--localnet-port")
-        service = await stack.enter_async_context(running(settings, localnet, serves=True))
+        service = await stack.enter_async_context(running(settings, localnet))
         # Commands that are given no address find the node here.
         url = settings.rpc_url or f"http://{LOCALHOST}:{settings.localnet_port}"
         await service.db.write(lambda conn: remember(conn, FolderChain(service.identity, url)))
@@ -161,6 +164,8 @@ def _cannot_listen(host: str, port: int, error: OSError) -> ConfigurationError:
 
 def _banner(settings: Settings, paths: Paths, tour: Quickstart | None) -> str:
     base = settings.base_url()
+    if not settings.has_role("api"):
+        return f"Agent Vault works as {settings.roles}  (monitoring: {base}/readyz)"
     lines = [f"Agent Vault serves on {base}  (documentation: {base}/docs)", f"Dashboard: {dashboard_url(settings)}"]
     if settings.rpc_url is None:
         port = settings.localnet_port

@@ -16,7 +16,7 @@ READERS = 8
 SCANNERS = 4
 """Connections for reads that may take long, such as exports."""
 _OTHERS = 4
-"""The writer's, that of long writes, the one that holds the lock of the process that serves, and one for commands."""
+"""The writer's, that of long writes, the one for what waits for no writer, and one for commands."""
 _SPARE = 4
 _POOL_PATIENCE = 5.0
 _CONNECTION = {

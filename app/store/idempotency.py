@@ -6,6 +6,7 @@ from typing import Any, Literal
 from sqlalchemy import Connection, bindparam, delete, select, update
 
 from app.store.columns import upsert
+from app.store.leases import lives
 from app.store.prepared import execute
 from app.store.records import columns_of, fetch_one
 from app.store.state_tables import idempotency as table
@@ -25,7 +26,8 @@ _UPDATE = update(table).where(table.c.org == bindparam("of_org"), table.c.key ==
 class IdempotencyRecord:
     """The request that holds a key. `body_hash` is of the parsed body, so that formatting does not matter.
 
-    `sealed_for` is the digest of the API key under which a secret answer is sealed.
+    `sealed_for` is the digest of the API key under which a secret answer is sealed. `node` is the one of several on
+    which it runs.
     """
 
     org: str
@@ -40,6 +42,7 @@ class IdempotencyRecord:
     response: str | None = None
     tx_id: str | None = None
     sealed_for: str | None = None
+    node: str | None = None
 
 
 def claim(connection: Connection, record: IdempotencyRecord) -> IdempotencyRecord | None:
@@ -67,6 +70,30 @@ def find(connection: Connection, org: str, key: str, now: int) -> IdempotencyRec
 def attach_transaction(connection: Connection, org: str, key: str, tx_id: str) -> None:
     """Link a request to its attempt, in the transaction that stores the attempt."""
     _update(connection, org, key, tx_id=tx_id)
+
+
+def take_over(connection: Connection, org: str, key: str, node: str) -> IdempotencyRecord | None:
+    """Let a repeated request run on a node and return the record; None as long as the first runs on another.
+
+    A dead node runs nothing, and one that has left the request does not either.
+    """
+    free = table.c.node.is_(None) | (table.c.node == node) | ~lives(table.c.node)
+    mine = (table.c.org == org, table.c.key == key, table.c.state == "running", free)
+    if connection.execute(update(table).where(*mine).values(node=node)).rowcount == 0:
+        return None
+    return fetch_one(connection, IdempotencyRecord, _BY_KEY, {"org": org, "key": key})
+
+
+def runs_on(connection: Connection, org: str, key: str, node: str) -> bool:
+    """Return whether a request still runs on a node."""
+    held = fetch_one(connection, IdempotencyRecord, _BY_KEY, {"org": org, "key": key})
+    return held is not None and held.state == "running" and held.node == node
+
+
+def leave(connection: Connection, org: str, key: str, node: str) -> None:
+    """Record that a request without a final answer does not run on a node any more."""
+    mine = (table.c.org == org, table.c.key == key, table.c.state == "running", table.c.node == node)
+    connection.execute(update(table).where(*mine).values(node=None))
 
 
 def finish(  # noqa: PLR0917

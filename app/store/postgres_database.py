@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
@@ -26,7 +26,6 @@ from app.store._postgres_calls import (
     FailedWork,
     QueuedWork,
     TimedCall,
-    close_for_good,
     give_back,
     in_ms,
     passes,
@@ -39,8 +38,6 @@ from app.store.migrations import require_current
 
 _WRITER_LOCK = 0x4156_0001
 """The advisory lock that every writing transaction takes, in any process, so that they follow one another."""
-_SERVING_LOCK = 0x4156_0002
-"""The advisory lock of the process that serves."""
 _LOCK_PATIENCE = 10.0
 """Seconds to wait while another process writes."""
 _DOUBT = 5.0
@@ -76,7 +73,6 @@ class PostgresDatabase(Database):
         self._flusher: asyncio.Task[None] | None = None
         self._broken_until = 0.0
         self._closed = False
-        self._serving: Connection | None = None
         try:
             require_current(self._engine, self.name)
         except BaseException:
@@ -144,50 +140,7 @@ class PostgresDatabase(Database):
             one.shutdown(cancel_futures=True)
         self._writing.shutdown(wait=True)
         self._long.shutdown(wait=True)
-        if self._serving is not None:
-            close_for_good(self._serving)
         self._engine.dispose()
-
-    def serve(self) -> bool:
-        """Hold the lock of the process that serves, anew after its connection was lost; false if another one has it.
-
-        The lock belongs to a connection of its own. Raises ``storage_unavailable``.
-        """
-        return self._checked(partial(self._serve, TimedCall(limited=False)))
-
-    async def keep_serving(self) -> bool:
-        """Run ``serve`` without blocking the event loop."""
-        call = TimedCall()
-        return await self._watched(self._reading, call, lambda: self._checked(partial(self._serve, call)))
-
-    def _serve(self, call: TimedCall) -> bool:
-        if self._serving is not None:
-            try:
-                with call.using(self._serving):
-                    self._serving.execute(text("SELECT 1"))
-            except (SQLAlchemyError, OSError):
-                close_for_good(self._serving)
-                self._serving = None
-            else:
-                return True
-        try:
-            return self._take_serving(call)
-        except DBAPIError as error:
-            if not error.connection_invalidated:
-                raise
-        return self._take_serving(call)
-
-    def _take_serving(self, call: TimedCall) -> bool:
-        connection = self._connect(self._single)
-        try:
-            with call.using(connection):
-                if connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": _SERVING_LOCK}):
-                    self._serving = connection
-                    return True
-        finally:
-            if self._serving is not connection:
-                give_back(connection)
-        return False
 
     async def _watched(self, executor: ThreadPoolExecutor, call: TimedCall, work: Callable[[], T]) -> T:
         """Run work in a thread, and end it if it takes too long."""

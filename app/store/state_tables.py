@@ -189,6 +189,7 @@ idempotency = Table(
     Column("response", String),
     Column("tx_id", String),
     Column("sealed_for", String, comment="HMAC of the API key under which a secret answer is sealed"),
+    Column("node", String, comment="on which the request runs; null if on none, and on SQLite"),
     Column("created_at", BigInteger, nullable=False),
     Column("expires_at", BigInteger, nullable=False, index=True),
 )

@@ -1,7 +1,8 @@
 """Idempotency keys: a repeated request gets the first answer and has no second effect.
 
 A key is claimed in the same database transaction as the request's first lasting effect, so that no crash
-can separate the two. Within the process, duplicates wait for the first request.
+can separate the two. Within the process, duplicates wait for the first request; on another node, for its end or the
+death of its node.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ import hmac
 import json
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection
@@ -19,12 +20,24 @@ from app.access.sealing import AnswerSeal
 from app.core.errors import ConflictError, StorageDoubtError
 from app.core.timestamps import now_ms
 from app.store.attempts import Attempt, attempt
-from app.store.database import Database
-from app.store.idempotency import LIFETIME, IdempotencyRecord, attach_transaction, find, finish, release
+from app.store.database import WRITE_ERRORS, Database
+from app.store.idempotency import (
+    LIFETIME,
+    IdempotencyRecord,
+    attach_transaction,
+    find,
+    finish,
+    leave,
+    release,
+    runs_on,
+    take_over,
+)
 from app.store.idempotency import claim as claim_key
 from app.store.records import columns_of
 
 T = TypeVar("T")
+_PAUSE = 0.1
+"""Seconds between two looks whether another node has ended the first request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +117,20 @@ class Claim:
         return self._fingerprint.record
 
     @property
+    def scope(self) -> tuple[str, str]:
+        """The organisation and the key."""
+        assert self._fingerprint is not None
+        return self._fingerprint.org, self._fingerprint.key
+
+    @property
     def effective(self) -> bool:
         """Whether the request has a lasting effect, or may have one."""
         return self._effective
+
+    @property
+    def held(self) -> bool:
+        """Whether the key was claimed."""
+        return self._claimed
 
     @property
     def releasable(self) -> bool:
@@ -158,14 +182,18 @@ class Claim:
     def _hold(self, conn: Connection, tx_id: str | None) -> None:
         if self._fingerprint is None:
             return
-        fingerprint, now = self._fingerprint, now_ms()
+        fingerprint, now, node = self._fingerprint, now_ms(), self._db.node
         if self._claimed:
+            if node and not runs_on(conn, fingerprint.org, fingerprint.key, node):
+                # This node was taken for dead, and another one goes on with the request.
+                raise ConflictError("idempotency_in_progress")
             if tx_id is not None:
                 attach_transaction(conn, fingerprint.org, fingerprint.key, tx_id)
             return
         record = IdempotencyRecord(
             **columns_of(fingerprint), state="running", tx_id=tx_id, created_at=now, expires_at=now + LIFETIME
         )
+        record = replace(record, node=node or None)
         if claim_key(conn, record) is not None:
             raise ConflictError("idempotency_in_progress")
 
@@ -183,6 +211,7 @@ class Idempotency:
         self._db = db
         self._wait = wait
         self._running: dict[tuple[str, str], _Running] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
 
     async def run(
         self,
@@ -203,7 +232,7 @@ class Idempotency:
         await self._wait_for_first(scope, fingerprint)
         running = self._running[scope] = _Running(fingerprint, asyncio.Event())
         try:
-            found = await self._db.read(lambda conn: find(conn, *scope, now_ms()))
+            found = await self._found(scope, fingerprint)
             if found is None:
                 return await self._work(Claim(self._db, fingerprint), work, seal), False
             _same(fingerprint, found)
@@ -226,14 +255,53 @@ class Idempotency:
             except TimeoutError:
                 raise ConflictError("idempotency_in_progress", headers={"Retry-After": "1"}) from None
 
+    async def _found(self, scope: tuple[str, str], fingerprint: Fingerprint) -> IdempotencyRecord | None:
+        """Return the record of an earlier run, once no other node runs the request.
+
+        Raises ``idempotency_in_progress`` if that takes too long.
+        """
+        deadline, node = time.monotonic() + self._wait, self._db.node
+        while True:
+            found = await self._db.read(lambda conn: find(conn, *scope, now_ms()))
+            if found is None or not node or found.state == "done":
+                return found
+            _same(fingerprint, found)
+            taken = await self._db.write(lambda conn: take_over(conn, *scope, node))
+            if taken is not None:
+                return taken
+            if time.monotonic() >= deadline:
+                raise ConflictError("idempotency_in_progress", headers={"Retry-After": "1"})
+            await asyncio.sleep(_PAUSE)
+
+    async def _leave(self, scope: tuple[str, str]) -> None:
+        """Let the request go on elsewhere when it is repeated; retries in the background if that cannot be stored."""
+        node = self._db.node
+        if not node:
+            return
+        try:
+            await self._db.write(lambda conn: leave(conn, *scope, node))
+        except WRITE_ERRORS:
+            task = asyncio.create_task(self._leave_later(scope), name="idempotency_leave")
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
+
+    async def _leave_later(self, scope: tuple[str, str]) -> None:
+        await asyncio.sleep(1.0)
+        if scope not in self._running:
+            await self._leave(scope)
+
     async def _work(self, claim: Claim, work: Callable[[Claim], Awaitable[bytes]], seal: AnswerSeal | None) -> bytes:
         try:
             body = await work(claim)
         except BaseException:
             if claim.releasable:
                 await claim.release()
+            elif claim.held:
+                await self._leave(claim.scope)
             raise
-        if not claim.open_ended:
+        if claim.open_ended:
+            await self._leave(claim.scope)
+        else:
             await claim.finish(body.decode() if seal is None else seal.seal(body, claim.record))
         return body
 

@@ -1,10 +1,8 @@
 """A service and its chain in processes of their own, with faults between them."""
 
-import asyncio
 import contextlib
 import json
 import re
-import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -19,7 +17,7 @@ from app.localnet.genesis import USDC_MINT
 from idl.codec import load
 from tests.support.fault_proxy import fault_proxy
 from tests.support.faults import Faults
-from tests.support.processes import COMMAND_LINE, free_ports, running
+from tests.support.processes import command, free_ports, running
 
 _LAMPORTS = 1_000 * 10**9
 #: Runs a command with slots of another length, in milliseconds: blockhashes then expire sooner.
@@ -91,16 +89,6 @@ class Deployment:
         return self._log.read_text() if self._log.exists() else ""
 
 
-async def _command(*arguments: str) -> str:
-    """Run a command and return what it prints."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", COMMAND_LINE, *arguments), stdout=asyncio.subprocess.PIPE
-    )
-    printed, _ = await process.communicate()
-    assert process.returncode == 0, arguments
-    return printed.decode()
-
-
 @contextlib.asynccontextmanager
 async def deployed(folder: Path, faults: Faults, *, slot_ms: int) -> AsyncIterator[Deployment]:
     """Run chain, proxy and service, with an organisation that has a million USDC; slots last `slot_ms` milliseconds."""
@@ -111,12 +99,12 @@ async def deployed(folder: Path, faults: Faults, *, slot_ms: int) -> AsyncIterat
         options = (str(slot_ms), "localnet", *localnet, "--port", str(node))
         await stack.enter_async_context(running(_WITH_SLOTS, *options, until=b"USDC mint"))
         await stack.enter_async_context(fault_proxy(faults, proxy, node))
-        made = await _command("orgs", "create", "fleet", *service, "--rpc-url", chain_url)
+        made = await command("orgs", "create", "fleet", *service, "--rpc-url", chain_url)
         reserve = re.search(rf"mint {USDC_MINT}\) into its reserve: (\w+)", made)
         key = re.search(r"Admin API key, shown only once: (\w+)", made)
         assert reserve is not None
         assert key is not None
-        await _command("faucet", "usdc", reserve[1], "1000000", *localnet, "--rpc-url", chain_url)
+        await command("faucet", "usdc", reserve[1], "1000000", *localnet, "--rpc-url", chain_url)
         payer = Keypair.from_bytes(bytes(json.loads((folder / "service/keys/fee-payer.json").read_text())))
         transport = HttpTransport(chain_url)
         chain = ChainClient(transport, program_id=load().program_id)

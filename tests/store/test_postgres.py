@@ -16,7 +16,6 @@ from sqlalchemy import Connection, event, func, inspect, select, text
 import app.store
 from app.core.errors import StorageDoubtError, StorageUnavailableError
 from app.core.paths import ConfigurationError
-from app.server._databases import ServingLock
 from app.store import migrations
 from app.store._postgres_engine import database_name, engine_of
 from app.store.approval_requests import NewRequest, add_request, approval_requests_of
@@ -268,31 +267,6 @@ async def test_lock_that_another_session_keeps_is_storage_unavailable(
                 await postgres_db.write(put("second"))
     assert await postgres_db.write(put("third")) == "x"
     assert values(postgres_db) == {"first", "third"}
-
-
-# One node
-
-
-async def test_second_node_is_refused_and_the_lock_survives_its_connection(
-    cluster: Cluster, postgres_url: str, postgres_db: PostgresDatabase
-) -> None:
-    ended: list[bool] = []
-    lock = ServingLock(postgres_db, end=lambda: ended.append(True))
-    with closing(PostgresDatabase(postgres_url)) as other:
-        with pytest.raises(ConfigurationError, match="another node serves"):
-            ServingLock(other)
-        cluster.execute(CONNECTIONS)
-        await lock.tick()
-        with pytest.raises(ConfigurationError, match="several nodes are not supported"):
-            ServingLock(other)
-        assert not ended
-
-        cluster.execute(CONNECTIONS)
-        ServingLock(other)
-        await lock.tick()
-        assert ended
-    with closing(PostgresDatabase(postgres_url)) as third:
-        ServingLock(third)
 
 
 # The schema

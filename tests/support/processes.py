@@ -61,6 +61,18 @@ async def running(
         await process.communicate()
 
 
+async def command(*arguments: str, **environment: str) -> str:
+    """Run a command and return what it prints."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", COMMAND_LINE, *arguments),
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(_ROOT), **environment},
+    )
+    said, _ = await process.communicate()
+    assert process.returncode == 0, arguments
+    return said.decode()
+
+
 @dataclass(frozen=True)
 class Serve:
     """A running `agent-vault serve`, and a client with its admin key."""

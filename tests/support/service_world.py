@@ -176,12 +176,12 @@ class ServiceWorld:
             yield service, line
 
     @asynccontextmanager
-    async def node(self) -> AsyncIterator["ServiceWorld"]:
+    async def node(self, **settings: Any) -> AsyncIterator["ServiceWorld"]:
         """Another node on the same database on PostgreSQL, with the same keys, and a folder and a line of its own."""
-        folder = self.settings.data_dir / "node"
+        folder = self.settings.data_dir / f"node-{next(self._numbers)}"
         shutil.copytree(self.settings.data_dir / "keys", folder / "keys")
         other = ServiceWorld(folder)
-        other.settings = self.settings.model_copy(update={"data_dir": folder})
+        other.settings = self.settings.model_copy(update={"data_dir": folder, **settings})
         other.localnet, other.clock = self.localnet, self.clock
         other.org, other.keys, other._numbers = self.org, self.keys, self._numbers
         await other.start()

@@ -422,6 +422,7 @@ CREATE TABLE idempotency (
     response VARCHAR COLLATE "C",
     tx_id VARCHAR COLLATE "C",
     sealed_for VARCHAR COLLATE "C",
+    node VARCHAR COLLATE "C",
     created_at BIGINT NOT NULL,
     expires_at BIGINT NOT NULL,
     PRIMARY KEY (org, key)

@@ -425,6 +425,7 @@ CREATE TABLE idempotency (
     response VARCHAR,
     tx_id VARCHAR,
     sealed_for VARCHAR,
+    node VARCHAR,
     created_at BIGINT NOT NULL,
     expires_at BIGINT NOT NULL,
     PRIMARY KEY (org, "key")
