@@ -40,6 +40,10 @@ class Settings(BaseSettings):
     upgrade` gives it the schema. Several nodes may serve on it, all with `rpc_url`. What the address leaves out is
     taken from the variables of libpq, such as `PGPASSWORD` and `PGSSLMODE`. The stored events of the chain are there,
     too; the keys stay in files."""
+    database_listen_url: SecretStr | None = None
+    """Address at which a node hears from the others that something is new; by default `database_url`. Name the server
+    itself here if that leads to a pool of transactions, such as PgBouncer's, which passes no signals on. Without
+    signals, what one node waits for from another takes up to a second longer."""
     database_prepare_threshold: int = Field(default=5, ge=0)
     """After how many executions of a statement on a connection PostgreSQL keeps it prepared; 0 for never."""
     host: str = "127.0.0.1"

@@ -29,9 +29,12 @@ class Arrivals(Periodic):
         self._projector = projector
         self._catch_up = catch_up
         self._since: dict[str, float] = {}
+        projector.wanted = self.wake
 
     async def tick(self) -> None:
         """Look once for what is waited for."""
+        if self._projector.applies:
+            return  # It notifies by itself.
         waiting = await self._projector.look()
         now = time.monotonic()
         self._since = {name: self._since.get(name, now) for name in waiting}

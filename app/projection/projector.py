@@ -27,6 +27,7 @@ from app.projection.rollbacks import (
 from app.store.columns import upsert_all
 from app.store.database import Database, Step
 from app.store.read_tables import projection
+from app.store.signals import ROWS, signal
 from app.store.state_tables import organisations
 from indexer import StoredEvent
 
@@ -75,6 +76,13 @@ class Projector(Background):
         self._applied: OrderedDict[str, None] = OrderedDict()
         self._waiting: Waiters[bool] = Waiters()
         self._watchers: list[Watcher] = []
+        #: Called when somebody begins to wait for rows that this process does not apply by itself.
+        self.wanted: Callable[[], None] = lambda: None
+
+    @property
+    def applies(self) -> bool:
+        """Whether this process applies rows by itself."""
+        return self._task is not None
 
     def subscribe(self, watcher: Watcher) -> None:
         """Call `watcher` after every change, before the next one is applied; a rebuild is no change."""
@@ -104,6 +112,9 @@ class Projector(Background):
         """Wait until a transaction's events are in the read models; false if they are not in time."""
         if message_hash in self._applied:
             return True
+        if not self.applies:
+            # Another node may have applied them already.
+            asyncio.get_running_loop().call_soon(self.wanted)
         return await self._waiting.wait(message_hash, timeout) is True
 
     async def look(self) -> set[str]:
@@ -273,6 +284,7 @@ def _apply(connection: Connection, rows: Sequence[StoredEvent], cursors: Mapping
     moved = {org: 0 if org in batch.again else max(position, last) for org, position in cursors.items()}
     positions = [{"name": CURSOR + org, "position": position} for org, position in moved.items()]
     upsert_all(connection, projection, positions, keys=["name"])
+    signal(connection, ROWS)
     for org in changed_orgs(reverted):
         reset(connection, org)
     return not batch.again and not reverted

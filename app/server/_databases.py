@@ -3,7 +3,7 @@
 from app.core.paths import ConfigurationError
 from app.core.settings import ROLES, Settings
 from app.store import Database, SqliteDatabase
-from app.store._postgres_engine import database_name
+from app.store._postgres_engine import database_name, require_address
 from app.store.postgres_database import PostgresDatabase
 from indexer import Events, EventStore
 from indexer.postgres import PostgresEvents
@@ -17,6 +17,8 @@ def open_database(settings: Settings) -> Database:
     if settings.database_url is None:
         return SqliteDatabase(settings.paths().database)
     url = settings.database_url.get_secret_value()
+    if settings.database_listen_url is not None:
+        require_address(settings.database_listen_url.get_secret_value(), "AGENT_VAULT_DATABASE_LISTEN_URL")
     return PostgresDatabase(url, prepare_threshold=settings.database_prepare_threshold)
 
 

@@ -1,6 +1,6 @@
 """What a process does besides answering requests, and what of it only one node may do."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from app.access.keyring import KeyRing
 from app.access.recorder import Recorder
@@ -15,8 +15,10 @@ from app.keeper.keeper import Keeper
 from app.projection.arrivals import Arrivals
 from app.reconciliation.reconciliation import Reconciliation
 from app.server.housekeeping import Housekeeping, KeyUse
+from app.server.listener import Listener
 from app.server.node import ServingNode
 from app.store.postgres_database import PostgresDatabase
+from app.store.signals import EXPORTS, KEYS, ROWS, RULES
 from app.submission.context import Service
 from app.submission.recovery import Recovery
 from app.submission.restoration import Restoration
@@ -43,7 +45,8 @@ def works_of(service: Service, *, beside: bool = False) -> Sequence[Startable]:
     exporter = [service.part(Exporter)] if settings.exports else []
     if not isinstance(db, PostgresDatabase):
         return [*first, *single[INDEXER], *single[WORKER], *last, *exporter, *_claimed(service)]
-    first += [Arrivals(service.projector, service.catch_up)]
+    arrivals = Arrivals(service.projector, service.catch_up)
+    first += [arrivals, _listener(service, arrivals)]
     last += [KeyUse(service.part(KeyRing), interval=settings.housekeeping_interval)]
     if beside:
         keeper = [Keeper(service, interval=settings.keeper_interval)] if settings.keeper else []
@@ -52,6 +55,20 @@ def works_of(service: Service, *, beside: bool = False) -> Sequence[Startable]:
     claimed = _claimed(service) if settings.has_role(WORKER) else []
     # It also removes the files of expired exports that the node has served.
     return [*first, node, *last, service.part(Exporter), *claimed]
+
+
+def _listener(service: Service, arrivals: Arrivals) -> Listener:
+    settings = service.settings
+    handlers: dict[str, Callable[[], object]] = {
+        ROWS: arrivals.wake,
+        KEYS: service.part(KeyRing).forget,
+        EXPORTS: service.part(Exporter).wake,
+    }
+    if settings.alerts:
+        handlers[RULES] = service.part(Watcher).rules_changed
+    address = settings.database_listen_url or settings.database_url
+    assert address is not None
+    return Listener(address.get_secret_value(), handlers)
 
 
 def _following(service: Service) -> list[Startable]:

@@ -1,5 +1,7 @@
 """How to reach a PostgreSQL server: its address, the pool of connections, and what it must be able to do."""
 
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from decimal import Decimal
 from typing import Any
 
@@ -30,13 +32,13 @@ _CONNECTION = {
 }
 
 
-def _parsed(url: str) -> URL:
+def _parsed(url: str, setting: str = SETTING) -> URL:
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
-        raise ConfigurationError(f"{SETTING} is no address such as postgresql://user@host:5432/database") from None
+        raise ConfigurationError(f"{setting} is no address such as postgresql://user@host:5432/database") from None
     if parsed.drivername not in {"postgresql", "postgres"}:
-        raise ConfigurationError(f"{SETTING} must begin with postgresql://")
+        raise ConfigurationError(f"{setting} must begin with postgresql://")
     return parsed.set(drivername="postgresql+psycopg")
 
 
@@ -92,3 +94,32 @@ def engine_of(url: str, *, prepare_threshold: int = 5) -> Engine:
         connection.adapters.register_dumper(str, _Text)
 
     return engine
+
+
+def require_address(url: str, setting: str) -> None:
+    """Raise ConfigurationError if this is no address of a database; ``setting`` is what to call it."""
+    _parsed(url, setting)
+
+
+@asynccontextmanager
+async def listening(url: str, channel: str) -> AsyncIterator[AsyncIterator[str]]:
+    """Listen to a channel, without blocking the event loop; yields the texts. Raises OSError if it cannot be heard."""
+    import psycopg  # noqa: PLC0415 - optional
+
+    address = _parsed(url).set(drivername="postgresql").render_as_string(hide_password=False)
+    options: Any = {**_CONNECTION, "application_name": "agent-vault-listener"}
+    try:
+        async with await psycopg.AsyncConnection.connect(address, autocommit=True, **options) as connection:
+            await connection.execute(f"LISTEN {channel}")
+
+            # It keeps the connection locked until it is closed.
+            async with aclosing(connection.notifies()) as found:
+
+                async def texts() -> AsyncIterator[str]:
+                    async for one in found:
+                        yield one.payload
+
+                yield texts()
+    except psycopg.Error as error:
+        # Without the address, which may hold a password.
+        raise OSError(str(error).splitlines()[0] if str(error) else type(error).__name__) from None

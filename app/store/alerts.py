@@ -34,6 +34,7 @@ from app.store.alert_kinds import BALANCE_LOW, HOUR, INACTIVITY, VELOCITY_SPIKE,
 from app.store.columns import metadata, upsert_all
 from app.store.read_tables import transactions, wallets
 from app.store.records import columns_of, fetch_all
+from app.store.signals import RULES, signal
 
 MAX_THRESHOLD = 2**63 - 1
 """The largest threshold that its column holds."""
@@ -95,6 +96,7 @@ def put_rules(connection: Connection, scope: str, new: Sequence[AlertRule]) -> N
     """Replace all rules of a scope."""
     connection.execute(delete(rules).where(rules.c.scope == scope))
     upsert_all(connection, rules, [columns_of(rule) for rule in new], keys=["scope", "type"])
+    signal(connection, RULES)
 
 
 def rules_of(connection: Connection, scopes: Collection[str]) -> dict[tuple[str, AlertType], AlertRule]:

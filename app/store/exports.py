@@ -28,6 +28,7 @@ from app.store.columns import metadata, upsert
 from app.store.paging import fetch_page, listing
 from app.store.read_tables import transactions
 from app.store.records import columns_of, fetch_all, fetch_one
+from app.store.signals import EXPORTS, signal
 
 KEPT_MS = 90 * 86_400_000
 """Milliseconds after its request for which the record of an export without a file is kept."""
@@ -102,6 +103,7 @@ class Live:
 def insert_export(connection: Connection, export: ExportRecord) -> None:
     """Store a new export."""
     connection.execute(insert(exports).values(columns_of(export)))
+    signal(connection, EXPORTS)
 
 
 def export(connection: Connection, export_id: str) -> ExportRecord | None:

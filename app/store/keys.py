@@ -9,6 +9,7 @@ from app.core.pages import RecordPage
 from app.store.columns import metadata, upsert
 from app.store.paging import fetch_page, listing
 from app.store.records import columns_of, fetch_all, fetch_one
+from app.store.signals import KEYS, signal
 from app.store.state_tables import api_keys as table
 
 # Lets a request that is repeated after a crash find the key that it made and nobody received.
@@ -103,6 +104,7 @@ def revoke_api_key(connection: Connection, org: str, key_id: str, until: int) ->
     """Revoke a key as of `until`; false if the organisation has no such key that would work longer."""
     longer = or_(table.c.revoked_at.is_(None), table.c.revoked_at > until)
     query = update(table).where(table.c.org == org, table.c.key_id == key_id, longer)
+    signal(connection, KEYS)
     return connection.execute(query.values(revoked_at=until)).rowcount == 1
 
 

@@ -1,0 +1,47 @@
+"""Listens to what other nodes signal."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from app.core.background import Background
+from app.store._postgres_engine import listening
+from app.store.signals import CHANNEL
+
+_log = structlog.get_logger(__name__)
+
+_PAUSE = 1.0
+"""Seconds until a lost connection is opened again."""
+
+
+class Listener(Background):
+    """Calls a handler for each signal, and all of them after the connection was lost: some may have been missed.
+
+    It needs a connection of its own that leads to the server itself: a pool of transactions passes no signals on. While
+    there is none, everything takes a little longer and works all the same.
+    """
+
+    name = "listener"
+
+    def __init__(self, url: str, handlers: Mapping[str, Callable[[], object]]) -> None:
+        """Listen at `url`; `handlers` are called in the event loop."""
+        self._url = url
+        self._handlers = handlers
+
+    async def _run(self) -> None:
+        warned = False
+        while True:
+            try:
+                async with listening(self._url, CHANNEL) as signals:
+                    warned = False
+                    for handler in self._handlers.values():
+                        handler()
+                    async for what in signals:
+                        if what in self._handlers:
+                            self._handlers[what]()
+            except OSError as error:
+                if not warned:
+                    _log.warning("signals_not_heard", error=str(error))
+                warned = True
+            await asyncio.sleep(_PAUSE)

@@ -1,0 +1,86 @@
+"""Nodes tell each other what is new; it is a hint, and nothing depends on it."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from pydantic import SecretStr
+
+from app.core.paths import ConfigurationError
+from app.store._postgres_engine import listening
+from app.store.signals import CHANNEL
+from tests.support.postgres import Cluster
+from tests.support.service_world import ServiceWorld
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+_LISTENERS = "FROM pg_stat_activity WHERE application_name = 'agent-vault-listener' AND starts_with(query, 'LISTEN')"
+
+
+def _url(node: ServiceWorld) -> str:
+    assert node.settings.database_url is not None
+    return node.settings.database_url.get_secret_value()
+
+
+@pytest_asyncio.fixture(loop_scope="module", name="api")
+async def _api(first: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ServiceWorld]:
+    """A node that only serves the API, and looks for rows only when it is told."""
+    monkeypatch.setattr("app.projection.arrivals._INTERVAL", 3600.0)
+    async with first.node(roles="api") as opened:
+        await _listeners(first, opened)
+        yield opened
+
+
+async def _listeners(*nodes: ServiceWorld) -> None:
+    """Wait until these nodes listen."""
+    async with asyncio.timeout(20):
+        while await nodes[0].service.db.read(  # noqa: ASYNC110 - asks the database
+            lambda conn: conn.exec_driver_sql(f"SELECT count(*) {_LISTENERS}").scalar()
+        ) != len(nodes):
+            await asyncio.sleep(0.05)
+
+
+async def test_node_is_woken_when_the_row_of_its_payment_is_there(first: ServiceWorld, api: ServiceWorld) -> None:
+    wallet, payee = await first.wallet(), await first.payee()
+    for _ in range(5):
+        assert (await api.pay(wallet, payee, "1")).json()["status"] == "confirmed"
+
+
+async def test_lost_connection_is_opened_again(cluster: Cluster, first: ServiceWorld, api: ServiceWorld) -> None:
+    wallet, payee = await first.wallet(), await first.payee()
+    await asyncio.to_thread(cluster.execute, f"SELECT pg_terminate_backend(pid) {_LISTENERS}")
+    await _listeners(first, api)
+    assert (await api.pay(wallet, payee, "1")).json()["status"] == "confirmed"
+
+
+async def test_payment_without_signals_is_found_by_looking(first: ServiceWorld) -> None:
+    nowhere = "postgresql://nobody@/nowhere?host=/nonexistent"
+    async with first.node(roles="api", database_listen_url=SecretStr(nowhere)) as deaf:
+        wallet, payee = await first.wallet(), await first.payee()
+        began = time.monotonic()
+        assert (await deaf.pay(wallet, payee, "1")).json()["status"] == "confirmed"
+        assert time.monotonic() - began < first.settings.confirm_timeout
+
+
+async def test_signals_name_what_is_new(first: ServiceWorld) -> None:
+    wallet, payee = await first.wallet(), await first.payee()
+    await first.catch_up()
+    async with listening(_url(first), CHANNEL) as signals:
+        made = await first.ok("POST", "/v1/keys", {"role": "viewer", "name": "short"})
+        await first.ok("DELETE", f"/v1/keys/{made['key_id']}")
+        await first.pay(wallet, payee, "1")
+        await first.ok("POST", "/v1/transactions/export", {"format": "csv"})
+        heard: list[str] = []
+        async with asyncio.timeout(10):
+            while "exports" not in heard:
+                heard.append(await anext(signals))
+    assert [one for one in heard if one != "rows"] == ["keys", "exports"]
+    assert "rows" in heard
+
+
+async def test_wrong_address_for_signals_is_named(first: ServiceWorld) -> None:
+    with pytest.raises(ConfigurationError, match="AGENT_VAULT_DATABASE_LISTEN_URL must begin with postgresql://"):
+        async with first.node(database_listen_url=SecretStr("mysql://x/y")):
+            pass
