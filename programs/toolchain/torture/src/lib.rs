@@ -8,15 +8,27 @@ mod borsh;
 mod bytes;
 mod calls;
 mod collections;
+mod deep;
 #[cfg(target_os = "solana")]
 mod entrypoint;
+mod returns;
 mod signed;
+mod widths;
 
 type Section = fn(&Input) -> Vec<u64>;
 
 /// In the order of the first input byte.
-const SECTIONS: [Section; 6] =
-    [arithmetic::run, signed::run, calls::run, collections::run, bytes::run, borsh::run];
+const SECTIONS: [Section; 9] = [
+    arithmetic::run,
+    signed::run,
+    calls::run,
+    collections::run,
+    bytes::run,
+    borsh::run,
+    widths::run,
+    returns::run,
+    deep::run,
+];
 
 /// Return data holds 1024 bytes, that is 128 numbers.
 const MAX_RESULTS: usize = 128;
