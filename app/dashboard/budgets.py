@@ -32,16 +32,15 @@ from app.dashboard.budget_forms import (
 )
 from app.dashboard.confirmation import Question, Shift, ask
 from app.dashboard.formatting import Words
+from app.dashboard.naming import vault_named
 from app.dashboard.pages import View, action, page
 from app.dashboard.policy_words import LABELS
 from app.dashboard.repetition import once
 from app.dashboard.words import changed_meanwhile
 from app.store.budgets import wallets_in
-from app.store.wallets import WalletRecord, labels
+from app.store.wallets import labels
 from app.submission.idempotency import Claim
-from app.wallets import fleet
 from app.wallets import service as wallets
-from app.wallets.fleet import FleetQuery
 from app.wallets.models import UpdateWallet
 
 #: Changes and vaults on a page.
@@ -160,7 +159,7 @@ async def delete(view: View) -> str:
 @action(roles=ADMINS, back=show, step_up=True)
 async def add(view: View) -> str:
     """Put a vault into the budget that is in no other."""
-    found, budget_id = await _named(view), view.path("budget_id")
+    found, budget_id = await vault_named(view, "vault"), view.path("budget_id")
     if found.budget_id not in (None, budget_id):
         raise BusinessError("invalid_request", "vault: It is in another budget. Move it on its own page.")
     await _put(view, found.wallet_id, budget_id)
@@ -185,21 +184,6 @@ async def move(view: View, wallet_id: str) -> str:
 
 async def _put(view: View, wallet_id: str, budget_id: str | None) -> None:
     await wallets.update(view.service, view.principal, view.claim(), wallet_id, UpdateWallet(budget_id=budget_id))
-
-
-async def _named(view: View) -> WalletRecord:
-    """Return the vault that was typed: its id, address, agent id or label, or enough of one. Raises RequestError."""
-    text = view.typed("vault").strip()
-    if not text:
-        raise RequestError("invalid_request", "vault: is required.")
-    org, now, query = view.principal.org, view.service.clock.seen_ms(), validated(FleetQuery, {"q": text})
-    found, count = await view.service.db.read(lambda conn: fleet.page_of(conn, org, now, query), in_thread=True)
-    exact = [one for one in found if text in (one.label, one.agent_id)]
-    matching = exact if len(exact) == 1 else found
-    if len(matching) != 1:
-        says = f"{count:,} vaults match: type the id of one." if found else "No vault has this name or id."
-        raise RequestError("invalid_request", f"vault: {says}")
-    return matching[0]
 
 
 def _wanted(view: View) -> UpdateBudget:

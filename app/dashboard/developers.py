@@ -5,7 +5,8 @@ from starlette.routing import Route
 
 from app.access.auth import ADMINS, READERS
 from app.api.forms import InvalidFormError
-from app.core.errors import ApiError
+from app.core.errors import ApiError, RequestError
+from app.dashboard.naming import vault_named
 from app.dashboard.pages import View, action, page
 from app.dashboard.repetition import once
 from app.keys import service as keys
@@ -49,7 +50,11 @@ async def _show(view: View, made: NewKey | None = None, rotated: bool = False) -
 @action(roles=ADMINS, back=show, step_up=True)
 async def create(view: View) -> Response:
     """Create a key, and show it this once."""
-    body = view.body(CreateKey)
+    agents = view.typed("role") == "agent"
+    if not agents and view.typed("wallet_id").strip():
+        raise RequestError("invalid_request", "wallet_id: Only an agent's key takes a vault. Leave it empty.")
+    wallet_id = (await vault_named(view, "wallet_id")).wallet_id if agents else None
+    body = view.body(CreateKey, wallet_id=wallet_id)
     made = await once(
         view,
         body,

@@ -44,7 +44,7 @@ async def test_key_is_shown_once_rotated_and_revoked(site: Served) -> None:
         await page.get_by_label("Name").fill("Back <b>office</b>")
         await page.get_by_label("Role").select_option("agent")
         await page.get_by_role("button", name="Create").click()
-        await page.get_by_text("needs walletId").wait_for()
+        await page.locator("#wallet_id-says").get_by_text("is required.").wait_for()
         await expect(page.get_by_label("Name")).to_have_value("Back <b>office</b>")
 
         await page.get_by_label("Role").select_option("operator")

@@ -78,3 +78,19 @@ async def test_replacement_that_was_not_shown_is_asked_again(world: ServiceWorld
     refused = await operator.post("/dashboard/recipients", {**fields, "replaces": ""})
     assert (refused.status_code, "Changing a registration needs an admin." in refused.text) == (403, True)
     assert (await _registered(world, shop) or {})["domain"] == "shown.example.com"
+
+
+async def test_key_of_an_agent_names_its_vault_as_people_do(world: ServiceWorld) -> None:
+    wallet = await world.wallet(label="Key holder", funds=None)
+    admin, path = Crafted(world, sign_in(world, "admin")), "/dashboard/developers/keys"
+    for role, typed, message in (
+        ("agent", "", "is required."),
+        ("agent", "nobody at all", "No vault has this name or id."),
+        ("viewer", "Key holder", "Only an agent&#39;s key takes a vault."),
+    ):
+        refused = await admin.post(path, {"name": "Mine", "role": role, "wallet_id": typed})
+        assert refused.status_code == 400
+        assert f'<p class="says wrong" id="wallet_id-says">{message}' in refused.text
+    assert (await admin.post(path, {"name": "Mine", "role": "agent", "wallet_id": "Key holder"})).status_code == 200
+    keys = (await world.ok("GET", "/v1/keys?limit=1"))["data"]
+    assert (keys[0]["role"], keys[0]["wallet_id"]) == ("agent", wallet["wallet_id"])
