@@ -202,7 +202,7 @@ async def _approval(service: Service, found: ApprovalRequest) -> Instruction:
         recipient=Pubkey.from_string(found.recipient_address),
         amount=found.amount,
         expires_at=await _chain_time(service) + LIFETIME // 1000,
-        for_escrow=found.for_escrow,
+        kind="Escrow" if found.for_escrow else "Payment",
     )
 
 

@@ -99,6 +99,21 @@ class Addresses:
         """Return the address of an escrow's token account, derived from the escrow's address with a seed."""
         return Pubkey.create_with_seed(escrow, "escrow_tokens", self.token_program)
 
+    def allowance(self, vault: Pubkey, counter: int) -> Pubkey:
+        """Return the address of the vault's allowance number `counter`, counted from zero."""
+        return self.allowance_with_bump(vault, counter)[0]
+
+    def allowance_with_bump(self, vault: Pubkey, counter: int) -> tuple[Pubkey, int]:
+        """Return an allowance's address and the bump of its derivation."""
+        return _find(self.program_id, b"allowance", bytes(vault), counter.to_bytes(8, "little"))
+
+    def allowance_tokens(self, allowance: Pubkey) -> Pubkey:
+        """Return the address of an allowance's token account, derived from the allowance's address with a seed.
+
+        Its owner is the vault.
+        """
+        return Pubkey.create_with_seed(allowance, "allowance_tokens", self.token_program)
+
     def token_account(self, owner: Pubkey) -> Pubkey:
         """Return the owner's associated token account for the mint."""
         return _derive(ASSOCIATED_TOKEN_PROGRAM, bytes(owner), bytes(self.token_program), bytes(self.mint))

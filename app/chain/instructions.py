@@ -7,6 +7,7 @@ from solders.instruction import AccountMeta, Instruction
 from solders.pubkey import Pubkey
 
 from app.chain.addresses import ASSOCIATED_TOKEN_PROGRAM, SYSTEM_PROGRAM, agent_hash, domain_digest, org_hash
+from app.chain.allowance_instructions import AllowanceInstructions
 from app.chain.budget_instructions import BudgetInstructions
 from app.chain.escrow_instructions import EscrowInstructions
 from app.chain.payment_instructions import PaymentInstructions
@@ -36,7 +37,9 @@ _ORG_CHANGES = (
 _CREATE_IDEMPOTENT = b"\x01"
 
 
-class Instructions(PolicyInstructions, BudgetInstructions, PaymentInstructions, EscrowInstructions):
+class Instructions(
+    PolicyInstructions, BudgetInstructions, PaymentInstructions, EscrowInstructions, AllowanceInstructions
+):
     """Builds the instructions for one organisation. Amounts are micro-USDC, times Unix seconds.
 
     Every method raises `idl.codec.CodecError` for a value that does not fit its field.

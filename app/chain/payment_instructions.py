@@ -1,9 +1,14 @@
 """Builds the instructions of payments and their approvals."""
 
+from typing import Literal
+
 from solders.instruction import Instruction
 from solders.pubkey import Pubkey
 
 from app.chain.builder import Builder
+
+SpendingKind = Literal["Payment", "Escrow", "Allowance"]
+"""What an approval is for; the index of each is its code in accounts and events."""
 
 
 class PaymentInstructions(Builder):
@@ -20,9 +25,9 @@ class PaymentInstructions(Builder):
         recipient: Pubkey,
         amount: int,
         expires_at: int,
-        for_escrow: bool = False,
+        kind: SpendingKind = "Payment",
     ) -> Instruction:
-        """Store the co-signature for one payment, or one escrow, of exactly this amount to this recipient."""
+        """Store the co-signature for one payment, escrow or allowance of exactly this amount to this recipient."""
         return self._build(
             "approve_payment",
             {
@@ -30,7 +35,7 @@ class PaymentInstructions(Builder):
                 "recipient": recipient,
                 "amount": amount,
                 "expires_at": expires_at,
-                "for_escrow": for_escrow,
+                "kind": kind,
             },
             payer=payer,
             operator=operator,

@@ -76,7 +76,8 @@ class Rules:
 
     Money is in micro-USDC, `velocity_cap` in payments per hour, `expiry` in Unix seconds. `blocked_categories` is a bit
     set over the category codes. `restricted` means that only the entries of the policy's allowlist may be paid.
-    `max_open_escrows` bounds what no rule judges: how many escrows a vault may have open.
+    Two bound what no rule judges: `max_open_escrows` how many escrows a vault may have open, `allow_allowances` whether
+    it may hand money to a delegate.
     """
 
     max_per_tx: int | None = None
@@ -88,6 +89,7 @@ class Rules:
     blocked_categories: int = 0
     restricted: bool = False
     max_open_escrows: int | None = None
+    allow_allowances: bool = False
 
     def to_args(self) -> dict[str, Any]:
         """Return the rules as an instruction's argument."""
@@ -103,6 +105,7 @@ class Rules:
             blocked_categories=fields["blocked_categories"],
             restricted=bool(flags >> len(_FLAGS) & 1),
             max_open_escrows=fields["max_open_escrows"] if flags >> (len(_FLAGS) + 1) & 1 else None,
+            allow_allowances=bool(flags >> (len(_FLAGS) + 2) & 1),
         )
 
     @classmethod

@@ -12,6 +12,7 @@ from app.store.state_tables import wallet_details
 from indexer import StoredEvent
 
 _FROZEN_BY_EXPIRY = 2
+_FOR_ESCROW = 1
 
 
 def created(batch: Batch, row: StoredEvent) -> None:
@@ -112,7 +113,7 @@ def approved(batch: Batch, row: StoredEvent) -> None:
     data = row.data
     values = {name: data[name] for name in ("vault", "recipient", "amount", "policy_version", "expires_at", "payer")}
     values |= {"address": data["approval"], "org": row.org, "state": "open"}
-    values["for_escrow"] = bool(data["for_escrow"])
+    values["for_escrow"] = data["kind"] == _FOR_ESCROW
     batch.put(approvals, values, keys=["address"], replace=False)
     change(batch, row, None, {})
 

@@ -87,6 +87,7 @@ policies = Table(
     Column("blocked_categories", BigInteger, nullable=False, comment="bit set over the category codes"),
     Column("restricted", Boolean, nullable=False),
     Column("max_open_escrows", BigInteger),
+    Column("allow_allowances", Boolean, nullable=False),
     Column("allowlist", String),
     Column("version", U64, nullable=False),
     Column("immutable", Boolean, nullable=False),

@@ -34,7 +34,7 @@ def test_approval_is_stored_and_reported(world: VmWorld) -> None:
     expected = {"vault": vault, "recipient": payee.owner, "reference": REFERENCE, "amount": AMOUNT}
     expected |= {"policy": world.fields(vault)["policy"], "policy_version": 6}
     expected |= {"payer": world.payer, "expires_at": START + 60}
-    expected["for_escrow"] = 0
+    expected["kind"] = 0
     stored = world.fields(approval)
     assert stored == {**expected, "operator": world.operator, "bump": stored["bump"], "reserved": bytes(6)}
     expected |= {"org": world.org, "approval": approval, "sequence": 3, "reserved": bytes(7)}

@@ -55,7 +55,7 @@ def test_escrow_is_charged_to_the_budget_and_remembers_where(world: VmWorld) -> 
     budget, payee = world.budget(max_per_day=AMOUNT), world.payee()
     vault = world.member(budget)
     escrow = lock(world, vault, payee.owner)
-    fields, created = world.fields(escrow.address), world.fields(budget)["created_version"]
+    fields, created = world.fields(escrow.address)["charged"], world.fields(budget)["created_version"]
     assert (fields["budget"], fields["budget_created_version"]) == (budget, created)
     assert fields["budget_slot"] == START // SLOT
     assert fields["budget_month"] == world.fields(budget)["ledger"]["month_ends_at"]
@@ -64,7 +64,7 @@ def test_escrow_is_charged_to_the_budget_and_remembers_where(world: VmWorld) -> 
 
 
 def test_escrow_of_a_vault_without_a_budget_names_none(world: VmWorld) -> None:
-    fields = world.fields(lock(world, world.wallet(), world.payee().owner).address)
+    fields = world.fields(lock(world, world.wallet(), world.payee().owner).address)["charged"]
     assert (fields["budget"], fields["budget_created_version"]) == (NONE, 0)
     assert (fields["budget_slot"], fields["budget_month"]) == (0, 0)
 
@@ -162,8 +162,8 @@ def test_vault_and_budget_are_credited_at_their_own_places(world: VmWorld) -> No
     world.vm.now = START
     world.vm.succeed(world.joining(vault, budget))
     escrow = disputed(world, vault, payee.owner)
-    fields = world.fields(escrow.address)
-    assert (fields["charged_slot"], fields["budget_slot"]) == (START // SLOT + 4, START // SLOT)
+    fields = world.fields(escrow.address)["charged"]
+    assert (fields["slot"], fields["budget_slot"]) == (START // SLOT + 4, START // SLOT)
     # When it is refunded, then both lose just that charge
     world.vm.succeed(decision(world, escrow, 0))
     assert spent(world, budget)[0] == 0

@@ -27,7 +27,7 @@ from tests.support.vm_world import Payee, VmWorld
 SLOT, RING = 900, 97
 FEBRUARY = 1_801_440_000
 """date -u -d 2027-02-01 +%s"""
-LEDGER = 8 + 6 * 32 + 3 * 8 + 8 + 32
+LEDGER = 8 + 6 * 32 + 3 * 8 + 8 + 32 + 8
 DAY_TOTAL, DAY_SLOTS = LEDGER + 4 * 8, LEDGER + 5 * 8
 """Offsets in a vault's account."""
 
@@ -212,7 +212,7 @@ def test_last_payments_slot_is_charged_when_the_clock_steps_back(world: VmWorld)
     world.vm.succeed(world.payment(vault, payee, 1))
     world.vm.now = START - 2 * DAY
     escrow = lock(world, vault, payee.owner)
-    assert world.fields(escrow.address)["charged_slot"] == START // SLOT
+    assert world.fields(escrow.address)["charged"]["slot"] == START // SLOT
     world.vm.succeed(dispute(world, escrow))
     world.vm.succeed(decision(world, escrow, 0))
     assert ledger(world, vault)["day"]["slots"][START // SLOT % RING] == 1

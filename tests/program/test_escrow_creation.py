@@ -113,7 +113,7 @@ def test_co_signed_escrow_passes_the_threshold(world: VmWorld) -> None:
 def test_approved_escrow_passes_once_and_closes_the_approval(world: VmWorld) -> None:
     vault, receiver, other = world.wallet(Rules(require_co_sign=USDC)), worker(world), worker(world)
     before = world.vm.lamports(world.payer)
-    approval = world.approval(vault, Payee(receiver.vault, receiver.tokens), AMOUNT, for_escrow=True)
+    approval = world.approval(vault, Payee(receiver.vault, receiver.tokens), AMOUNT, kind="Escrow")
     for wrong in (
         creation(world, vault, other.vault, approval=approval),
         creation(world, vault, receiver.vault, AMOUNT + 1, approval=approval),
@@ -135,7 +135,7 @@ def test_approvals_of_payments_and_escrows_are_not_interchangeable(world: VmWorl
     vault, receiver = world.wallet(Rules(require_co_sign=USDC)), worker(world)
     payee = Payee(receiver.vault, receiver.tokens)
     to_pay = world.approval(vault, payee, AMOUNT)
-    to_lock = world.approval(vault, payee, AMOUNT, for_escrow=True)
+    to_lock = world.approval(vault, payee, AMOUNT, kind="Escrow")
     world.vm.refuse("WrongApproval", creation(world, vault, receiver.vault, approval=to_pay))
     world.vm.refuse("WrongApproval", world.payment(vault, payee, AMOUNT, approval=to_lock))
     world.vm.succeed(creation(world, vault, receiver.vault, approval=to_lock))
@@ -296,7 +296,7 @@ def test_creation_uses_the_ledgers_time_when_the_clock_steps_back(world: VmWorld
     world.vm.succeed(world.payment(vault, world.payee()))
     world.vm.now = START - 10**6
     stored = world.fields(lock(world, vault, receiver.vault).address)
-    assert (stored["created_at"], stored["deadline"], stored["charged_slot"]) == (START, START + HOUR, START // 900)
+    assert (stored["created_at"], stored["deadline"], stored["charged"]["slot"]) == (START, START + HOUR, START // 900)
 
 
 def test_refused_creation_rolls_back_its_whole_transaction(world: VmWorld) -> None:

@@ -122,12 +122,14 @@ def test_creation_moves_the_amount_and_reports_everything(world: VmWorld) -> Non
         "outcome": 0,
         "receiver_owed": 0,
         "vault_owed": 0,
-        "charged_slot": START // 900,
-        "charged_month": FEBRUARY,
-        "budget": NONE,
-        "budget_created_version": 0,
-        "budget_slot": 0,
-        "budget_month": 0,
+        "charged": {
+            "budget": NONE,
+            "budget_created_version": 0,
+            "budget_slot": 0,
+            "budget_month": 0,
+            "slot": START // 900,
+            "month": FEBRUARY,
+        },
         "bump": stored["bump"],
     }
     assert result.event == Event(

@@ -275,6 +275,7 @@ def test_every_account_type_of_the_program_is_in_the_idl() -> None:
         "Approval",
         "Recipient",
         "Escrow",
+        "Allowance",
     }
 
 

@@ -1,6 +1,7 @@
 """Creating, changing and closing policies."""
 
 from functools import partial
+from typing import Any
 
 import pytest
 from solders.pubkey import Pubkey
@@ -20,6 +21,7 @@ FULL = Rules(
     expiry=6,
     blocked_categories=7,
     restricted=True,
+    allow_allowances=True,
 )
 SINGLE = [
     Rules(max_per_tx=0),
@@ -30,6 +32,7 @@ SINGLE = [
     Rules(expiry=0),
     Rules(blocked_categories=1 << 19),
     Rules(restricted=True),
+    Rules(allow_allowances=True),
 ]
 MAXIMAL = Rules(
     max_per_tx=2**64 - 1,
@@ -46,13 +49,16 @@ FLAGS = ("max_per_tx", "max_per_day", "max_per_month", "velocity_cap", "require_
 def stored(world: VmWorld, policy: Pubkey) -> Rules:
     """Return the rules that a policy's account holds."""
     fields = world.fields(policy)
-    values = {name: fields[name] if fields["flags"] >> bit & 1 else None for bit, name in enumerate(FLAGS)}
+    values: dict[str, Any] = {
+        name: fields[name] if fields["flags"] >> bit & 1 else None for bit, name in enumerate(FLAGS)
+    }
     assert all(fields[name] == 0 for name, value in values.items() if value is None)
     return Rules(
         **values,
         blocked_categories=fields["blocked_categories"],
         restricted=bool(fields["flags"] >> 6 & 1),
         max_open_escrows=fields["max_open_escrows"] if fields["flags"] >> 7 & 1 else None,
+        allow_allowances=bool(fields["flags"] >> 8 & 1),
     )
 
 

@@ -10,6 +10,7 @@ from solders.pubkey import Pubkey
 
 from app.chain.addresses import TOKEN_PROGRAM, Addresses
 from app.chain.instructions import UNLIMITED, Instructions, Session
+from app.chain.payment_instructions import SpendingKind
 from app.chain.rules import BudgetLimits, Rules
 from tests.support.vm import CODEC, LAMPORTS, PROGRAM_ID, START, Receipt, Vm
 from tests.support.vm_tokens import USDC, mint_data, place_token_account, token_balance
@@ -250,11 +251,11 @@ class VmWorld:
         *,
         expires_in: int = 3_600,
         reference: bytes | None = None,
-        for_escrow: bool = False,
+        kind: SpendingKind = "Payment",
     ) -> Pubkey:
-        """Approve a payment or an escrow as the operator, and return the approval's address."""
+        """Approve a payment, an escrow or an allowance as the operator, and return the approval's address."""
         reference = reference or secrets.token_bytes(16)
-        approve = self.approving(vault, payee.owner, amount, self.vm.now + expires_in, reference, for_escrow)
+        approve = self.approving(vault, payee.owner, amount, self.vm.now + expires_in, reference, kind)
         self.vm.succeed(approve)
         return self.addresses.approval(vault, reference)
 
@@ -265,9 +266,9 @@ class VmWorld:
         amount: int,
         expires_at: int,
         reference: bytes,
-        for_escrow: bool = False,
+        kind: SpendingKind = "Payment",
     ) -> Instruction:
-        """Return the instruction that approves a payment or an escrow."""
+        """Return the instruction that approves a payment, an escrow or an allowance."""
         return self.build.approve_payment(
             payer=self.payer,
             operator=self.operator,
@@ -277,7 +278,7 @@ class VmWorld:
             recipient=recipient,
             amount=amount,
             expires_at=expires_at,
-            for_escrow=for_escrow,
+            kind=kind,
         )
 
     def payment(self, vault: Pubkey, payee: Payee, amount: int = USDC, **options: Any) -> Instruction:

@@ -175,6 +175,20 @@ pub enum VaultError {
     WrongBudget,
     #[msg("Vaults are still attached to the budget.")]
     BudgetInUse,
+    #[msg("The policy permits no allowances.")]
+    AllowancesNotAllowed,
+    #[msg("The vault has as many outstanding allowances as it may.")]
+    TooManyAllowances,
+    #[msg("The vault still has outstanding allowances.")]
+    OpenAllowances,
+    #[msg("The delegate is no address, an account of this program, or a key that has a role.")]
+    UnusableDelegate,
+    #[msg("An allowance ends after now, within 180 seconds, and not after its session or policy.")]
+    InvalidAllowanceTime,
+    #[msg("The account is not an allowance of the vault.")]
+    WrongAllowance,
+    #[msg("The allowance is not yet for anyone to settle.")]
+    AllowanceNotExpired,
 }
 
 impl From<EscrowRefusal> for VaultError {

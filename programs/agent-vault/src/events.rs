@@ -447,7 +447,7 @@ pub struct RecipientRegistered {
     pub reserved: [u8; 6],
 }
 
-/// The operator approved a payment before it is made.
+/// The operator approved a payment, an escrow or an allowance before it is made.
 #[event(bytemuck)]
 pub struct PaymentApproved {
     pub org: Address,
@@ -462,12 +462,12 @@ pub struct PaymentApproved {
     pub policy_version: u64,
     pub expires_at: i64,
     pub reference: [u8; 16],
-    /// One when it is for an escrow, zero for a payment.
-    pub for_escrow: u8,
+    /// 0: a payment; 1: an escrow; 2: an allowance.
+    pub kind: u8,
     pub reserved: [u8; 7],
 }
 
-/// An approval was withdrawn, or cleared away after its time. A used one is named in [`PaymentExecuted`].
+/// An approval was withdrawn, or cleared away after its time. A used one is named in the event of what it was for.
 #[event(bytemuck)]
 pub struct ApprovalClosed {
     pub org: Address,
@@ -630,6 +630,73 @@ pub struct EscrowCollected {
     pub reserved: [u8; 6],
 }
 
+/// A vault set money aside for a delegate to pay out.
+#[event(bytemuck)]
+pub struct AllowanceGranted {
+    pub org: Address,
+    pub vault: Address,
+    pub policy: Address,
+    pub allowance: Address,
+    /// Owner of `destination`.
+    pub recipient: Address,
+    /// The token account that is to be paid.
+    pub destination: Address,
+    pub delegate: Address,
+    /// The allowance's token account.
+    pub tokens: Address,
+    pub signer: Address,
+    /// The approval used; all zero: none.
+    pub approval: Address,
+    /// Paid the rent, gets it back.
+    pub payer: Address,
+    pub reference: [u8; 16],
+    pub sequence: u64,
+    pub counter: u64,
+    pub amount: u64,
+    /// The vault's balance afterwards.
+    pub balance: u64,
+    /// The time that the rules were judged at.
+    pub timestamp: i64,
+    /// Unix time from which anyone settles it.
+    pub expires_at: i64,
+    pub policy_version: u64,
+    /// One when the operator had approved.
+    pub co_signed: u8,
+    /// One when the session authority signed, zero when the operator alone did.
+    pub by_session: u8,
+    pub reserved: [u8; 6],
+}
+
+/// An allowance was settled: `amount - spent` went back into the windows of the vault and of its budget.
+#[event(bytemuck)]
+pub struct AllowanceSettled {
+    pub org: Address,
+    pub vault: Address,
+    pub allowance: Address,
+    /// Owner of `destination` when it was granted.
+    pub recipient: Address,
+    /// The token account that was to be paid.
+    pub destination: Address,
+    pub delegate: Address,
+    /// All zero: nobody signed.
+    pub signer: Address,
+    /// The allowance's, as in [`AllowanceGranted`].
+    pub reference: [u8; 16],
+    pub sequence: u64,
+    pub amount: u64,
+    /// What the delegate transferred, by the token program's count; see `delegate_missing`.
+    pub spent: u64,
+    /// What came back into the vault, with what strangers had sent.
+    pub swept: u64,
+    /// The vault's balance afterwards.
+    pub vault_balance: u64,
+    pub timestamp: i64,
+    /// One when the token account no longer had the granted delegate, so that all counts as spent: because it was, or because
+    /// the delegate burnt it or gave itself up.
+    pub delegate_missing: u8,
+    pub reserved: [u8; 7],
+}
+
 /// A payment was refused by a rule. Logged by the refused instruction; see `agent_vault_policy::Violation` for units.
 #[event(bytemuck)]
 pub struct PolicyViolation {
@@ -661,6 +728,7 @@ mod tests {
             blocked_categories: 7,
             restricted: odd,
             max_open_escrows: some(8).map(|number| u32::try_from(number).unwrap()),
+            allow_allowances: odd,
         }
     }
 

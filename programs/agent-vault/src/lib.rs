@@ -21,7 +21,7 @@ pub mod state;
 pub mod token;
 
 use instructions::*;
-use state::{AllowlistDigest, BudgetLimits, PolicyRules, Session};
+use state::{AllowlistDigest, BudgetLimits, PolicyRules, Session, SpendingKind};
 
 declare_id!("AgentVau1tPo1icyGuardedSpending111111111111");
 
@@ -198,17 +198,17 @@ pub mod agent_vault {
         register_recipient::handler(ctx, address, domain_digest, category)
     }
 
-    /// Approves one payment, or with `for_escrow` one escrow, of exactly this recipient and amount before it is made.
+    /// Approves one payment, escrow or allowance of exactly this recipient and amount before it is made.
     pub fn approve_payment(
         ctx: &mut Context<ApprovePayment>,
         reference: [u8; 16],
         recipient: Address,
         amount: u64,
         expires_at: i64,
-        for_escrow: bool,
+        kind: SpendingKind,
         _end: End,
     ) -> Result<()> {
-        approve_payment::handler(ctx, reference, recipient, amount, expires_at, for_escrow)
+        approve_payment::handler(ctx, reference, recipient, amount, expires_at, kind)
     }
 
     /// Withdraws an approval that was not used. Anyone clears away one whose time has passed.
@@ -276,6 +276,26 @@ pub mod agent_vault {
     /// Pays the shares of a split escrow that stayed in it because their side could not be paid. By anyone.
     pub fn collect_escrow(ctx: &mut Context<SettleEscrow>, _end: End) -> Result<()> {
         collect_escrow::handler(ctx)
+    }
+
+    /// Sets money of a vault aside for a delegate to pay out with a plain transfer, if the vault's policy allows allowances and a
+    /// payment of it to the owner of `destination`. The operator signs every one. `bump` is that of the allowance's address.
+    pub fn grant_allowance(
+        ctx: &mut Context<GrantAllowance>,
+        amount: u64,
+        reference: [u8; 16],
+        expires_at: i64,
+        bump: u8,
+        _end: End,
+    ) -> Result<()> {
+        grant_allowance::handler(ctx, amount, reference, expires_at, bump)
+    }
+
+    /// Takes back what the delegate of an allowance has not paid out, and closes it. By operator, session authority or
+    /// authority at any time; by anyone when its time has passed, while the vault is frozen or the organisation paused, and
+    /// when the vault's policy is another one or has changed.
+    pub fn settle_allowance(ctx: &mut Context<SettleAllowance>, _end: End) -> Result<()> {
+        settle_allowance::handler(ctx)
     }
 
     /// Returns the verdict of every rule on a payment, counting `outstanding_count` payments of together

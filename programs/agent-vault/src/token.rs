@@ -17,7 +17,9 @@ mod layout {
     pub const OWNER: usize = 32;
     pub const AMOUNT: usize = 64;
     pub const DELEGATE_TAG: usize = 72;
+    pub const DELEGATE: usize = 76;
     pub const STATE: usize = 108;
+    pub const DELEGATED_AMOUNT: usize = 121;
     pub const CLOSE_AUTHORITY_TAG: usize = 129;
     pub const LENGTH: usize = 165;
     /// A multisig is told apart by its length, and no account with extensions has it: its bytes are those of addresses that
@@ -86,6 +88,32 @@ pub fn can_be_paid(account: &AccountView, token_program: &Address, owner: &Addre
     Ok(state == Some(INITIALIZED) && address_eq(&found.owner, owner))
 }
 
+/// Owner of a token account that can be paid in `mint`: it is initialized and not frozen.
+///
+/// # Errors
+/// [`VaultError::NotATokenAccount`], [`VaultError::WrongMint`], [`VaultError::UnusableTokenAccount`].
+pub fn payable_owner(account: &AccountView, token_program: &Address, mint: &Address) -> Result<Address> {
+    let owner = read(account, token_program)?.owner;
+    let right = account.try_borrow()?.get(layout::MINT..layout::OWNER) == Some(mint.as_ref());
+    require!(right, VaultError::WrongMint);
+    require!(can_be_paid(account, token_program, &owner)?, VaultError::UnusableTokenAccount);
+    Ok(owner)
+}
+
+/// What `delegate` may still transfer out of a token account that the program made; `None` when it is not its delegate.
+///
+/// # Errors
+/// [`VaultError::NotATokenAccount`].
+pub fn delegated(account: &AccountView, token_program: &Address, delegate: &Address) -> Result<Option<u64>> {
+    const SOME: [u8; 4] = [1, 0, 0, 0];
+    require!(account.owned_by(token_program), VaultError::NotATokenAccount);
+    let data = account.try_borrow()?;
+    let base = data.first_chunk::<{ layout::LENGTH }>().ok_or(VaultError::NotATokenAccount)?;
+    let is_set = bytes_at(base, layout::DELEGATE_TAG) == SOME
+        && bytes_at(base, layout::DELEGATE) == delegate.to_bytes();
+    Ok(is_set.then(|| u64::from_le_bytes(bytes_at(base, layout::DELEGATED_AMOUNT))))
+}
+
 /// The balance of a token account at an address that the program has stored: what it made there, or found fit.
 ///
 /// # Errors
@@ -148,6 +176,41 @@ pub fn transfer(transfer: Transfer, seeds: &[&[u8]; 4]) {
     unsafe { invoke(token_program, &data, &metas, &[from, mint, to, owner], seeds) }
 }
 
+/// Accounts, amount and signer of an approval of a delegate.
+pub struct Approve<'a> {
+    /// The organisation's token program.
+    pub token_program: &'a Address,
+    /// Token account of which the delegate may transfer.
+    pub tokens: &'a AccountView,
+    /// The mint.
+    pub mint: &'a AccountView,
+    /// May transfer, by its signature alone.
+    pub delegate: &'a AccountView,
+    /// Owner of `tokens`: a program-derived address.
+    pub owner: &'a AccountView,
+    /// Micro-USDC.
+    pub amount: u64,
+    /// Decimals of the mint.
+    pub decimals: u8,
+}
+
+/// Lets a delegate transfer tokens. Only out of a token account made for it: a vault's own never has a delegate.
+pub fn approve(approve: &Approve, seeds: &[&[u8]; 4]) {
+    const APPROVE_CHECKED: u8 = 13;
+    let Approve { token_program, tokens, mint, delegate, owner, amount, decimals } = *approve;
+    let mut data = [APPROVE_CHECKED; 10];
+    data[1..9].copy_from_slice(&amount.to_le_bytes());
+    data[9] = decimals;
+    let metas = [
+        InstructionAccount::writable(tokens.address()),
+        InstructionAccount::readonly(mint.address()),
+        InstructionAccount::readonly(delegate.address()),
+        InstructionAccount::readonly_signer(owner.address()),
+    ];
+    // SAFETY: see `transfer`.
+    unsafe { invoke(token_program, &data, &metas, &[tokens, mint, delegate, owner], seeds) }
+}
+
 /// Bytes of a token account without extensions; the mints that [`accepted_mint`] accepts ask for none.
 pub const ACCOUNT_SPACE: usize = layout::LENGTH;
 
@@ -167,21 +230,22 @@ pub fn initialize<'a>(
     unsafe { invoke(token_program, &data, &metas, &[account, mint], &[]) }
 }
 
-/// Closes an empty token account; its rent goes to its owner.
+/// Closes an empty token account; its rent goes to `destination`.
 pub fn close<'a>(
     token_program: &'a Address,
     account: &'a AccountView,
+    destination: &'a AccountView,
     owner: &'a AccountView,
     seeds: &[&[u8]; 4],
 ) {
     const CLOSE_ACCOUNT: u8 = 9;
     let metas = [
         InstructionAccount::writable(account.address()),
-        InstructionAccount::writable(owner.address()),
+        InstructionAccount::writable(destination.address()),
         InstructionAccount::readonly_signer(owner.address()),
     ];
-    // SAFETY: see `transfer`; of the owner only the lamports are written.
-    unsafe { invoke(token_program, &[CLOSE_ACCOUNT], &metas, &[account, owner, owner], seeds) }
+    // SAFETY: see `transfer`; of the destination only the lamports are written.
+    unsafe { invoke(token_program, &[CLOSE_ACCOUNT], &metas, &[account, destination, owner], seeds) }
 }
 
 /// Decimals of a mint that vaults may hold.

@@ -49,7 +49,7 @@ class Party(VmWorld):
         vm.succeed(self.joining(self.vault, self.team))
         self._make_escrows()
         self.pending_approval = self.approval(self.vault, self.merchant, APPROVED)
-        self.escrow_approval = self.approval(self.vault, self.merchant, APPROVED, for_escrow=True)
+        self.escrow_approval = self.approval(self.vault, self.merchant, APPROVED, kind="Escrow")
         self.overdue_approval = self.approval(self.vault, self.merchant, APPROVED, expires_in=1)
         self.unused = self.policy(GUARDED)
         self.list_payer = vm.key(10**9)

@@ -58,6 +58,7 @@ CREATE TABLE policies (
     blocked_categories BIGINT NOT NULL,
     restricted BOOLEAN NOT NULL,
     max_open_escrows BIGINT,
+    allow_allowances BOOLEAN NOT NULL,
     allowlist VARCHAR,
     version BIGINT NOT NULL,
     immutable BOOLEAN NOT NULL,

@@ -1,11 +1,13 @@
-//! The operator approves a payment, or an escrow, before it is made.
+//! The operator approves a payment, an escrow or an allowance before it is made.
 #![allow(unused_variables)] // the framework's macro binds the #[instruction] arguments twice and uses them once
 
 use crate::{
     errors::VaultError,
     events::{emit_event, with_event_accounts, PaymentApproved},
     instructions::clock,
-    state::{same_address, seeds, Approval, Org, Outlined, Policy, Vault, MAX_APPROVAL_SECONDS},
+    state::{
+        same_address, seeds, Approval, Org, Outlined, Policy, SpendingKind, Vault, MAX_APPROVAL_SECONDS,
+    },
 };
 use anchor_lang::prelude::*;
 
@@ -46,7 +48,7 @@ pub fn handler(
     recipient: Address,
     amount: u64,
     expires_at: i64,
-    for_escrow: bool,
+    kind: SpendingKind,
 ) -> Result<()> {
     require!(amount > 0, VaultError::ZeroAmount);
     // The vault's time, by which a payment will judge whether the approval still counts.
@@ -68,7 +70,7 @@ pub fn handler(
     approval.policy_version = a.policy.version;
     approval.expires_at = expires_at;
     approval.bump = bump;
-    approval.for_escrow = u8::from(for_escrow);
+    approval.kind = kind as u8;
     let event = PaymentApproved {
         org: a.vault.org,
         vault: approval.vault,
@@ -81,7 +83,7 @@ pub fn handler(
         policy_version: approval.policy_version,
         expires_at,
         reference,
-        for_escrow: approval.for_escrow,
+        kind: approval.kind,
         reserved: [0; 7],
     };
     emit_event!(ctx, event);

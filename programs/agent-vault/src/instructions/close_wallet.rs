@@ -21,7 +21,8 @@ with_event_accounts! {
         #[account(mut,
             constraint = same_address(&vault.org, org.address()) @ VaultError::WrongOrg,
             constraint = same_address(&vault.policy, policy.address()) @ VaultError::WrongPolicy,
-            constraint = vault.open_escrows == 0 @ VaultError::OpenEscrows)]
+            constraint = vault.open_escrows == 0 @ VaultError::OpenEscrows,
+            constraint = vault.open_allowances == 0 @ VaultError::OpenAllowances)]
         pub vault: Outlined<Account<Vault>>,
         /// The policy attached.
         #[account(mut)]
@@ -44,7 +45,7 @@ with_event_accounts! {
 /// what that needs.
 ///
 /// # Errors
-/// [`VaultError::WalletNotEmpty`], [`VaultError::OpenEscrows`], [`VaultError::BudgetRequired`].
+/// [`VaultError::WalletNotEmpty`], [`VaultError::OpenEscrows`], [`VaultError::OpenAllowances`], [`VaultError::BudgetRequired`].
 pub fn handler(ctx: &mut Context<CloseWallet>) -> Result<()> {
     let CloseWallet { org, vault, policy, budget, vault_tokens, rent_receiver, .. } = &mut ctx.accounts;
     let balance = token::balance(vault_tokens.account(), &org.token_program)?;

@@ -1,18 +1,20 @@
 //! Locks money of a vault for a task.
 #![allow(unused_variables)] // the framework's macro binds the #[instruction] arguments twice and uses them once
 
-use super::spending::{judge, Spending};
+use super::{
+    set_aside::{set_aside, SetAside},
+    spending::{judge, use_approval, Spending},
+};
 use crate::{
     errors::VaultError,
     events::{emit_event, with_event_accounts, EscrowCreated},
     state::{
-        create_seeded, frozen, is_archived, live_or_archived, proof, same_address, seeds, AllowlistAccount,
-        Approval, Budget, Escrow, Org, Outlined, Policy, Seeded, Unloaded, Vault, NONE,
+        frozen, is_archived, live_or_archived, proof, same_address, seeds, AllowlistAccount, Approval,
+        Budget, Charged, Escrow, Org, Outlined, Policy, SpendingKind, Unloaded, Vault,
     },
-    token::{self, Transfer},
-    ID,
+    token, ID,
 };
-use agent_vault_policy::{escrow, Place};
+use agent_vault_policy::escrow;
 use anchor_lang::{find_and_verify_program_address, prelude::*, IdlType};
 use anchor_spl::associated_token;
 
@@ -113,7 +115,7 @@ pub fn handler(ctx: &mut Context<CreateEscrow>, terms: &EscrowTerms, bump: u8) -
         address: vault.address(),
         recipient: receiver,
         amount: terms.amount,
-        escrow: true,
+        kind: SpendingKind::Escrow,
         allowlist: a.allowlist.as_ref(),
         about: a.recipient.as_ref(),
         co_signer: a.co_signer.is_some(),
@@ -129,12 +131,7 @@ pub fn handler(ctx: &mut Context<CreateEscrow>, terms: &EscrowTerms, bump: u8) -
     let balance = token::balance(a.vault_tokens.account(), token_program)?;
     let balance = balance.checked_sub(terms.amount).ok_or(VaultError::InsufficientBalance)?;
 
-    a.vault.ledger.as_policy_mut().charge(&allowed.charges.vault).map_err(|_| VaultError::Overflow)?;
-    let place = a.vault.ledger.as_policy().place();
-    let budget_place = match (&mut a.budget, &allowed.charges.budget) {
-        (Some(budget), Some(charge)) => budget.charge(charge)?,
-        _ => Place::default(),
-    };
+    let charged = Charged::record(&mut a.vault, a.budget.as_deref_mut(), &allowed.charges)?;
     let counter = a.vault.escrow_counter;
     a.vault.escrow_counter = counter.checked_add(1).ok_or(VaultError::Overflow)?;
     a.vault.open_escrows = a.vault.open_escrows.saturating_add(1);
@@ -144,35 +141,20 @@ pub fn handler(ctx: &mut Context<CreateEscrow>, terms: &EscrowTerms, bump: u8) -
     let bump_seed = [bump];
     let seeds: [&[u8]; 4] = [seeds::ESCROW, vault.address().as_ref(), &index, &bump_seed];
     let mut escrow = Outlined::<Account<Escrow>>::create_at(a.payer.account(), a.escrow.account(), &seeds)?;
-    create_seeded(&Seeded {
-        payer: a.payer.account(),
-        account: a.escrow_tokens.account(),
-        base: escrow.account(),
-        base_seeds: &seeds,
+    set_aside(&SetAside {
+        payer: &a.payer,
+        holder: escrow.account(),
+        holder_seeds: &seeds,
         seed: seeds::ESCROW_TOKENS,
-        space: token::ACCOUNT_SPACE,
-        owner: token_program,
+        tokens: &a.escrow_tokens,
+        owner: a.escrow.address(),
+        org: &a.org,
+        mint: &a.mint,
+        vault: &a.vault,
+        vault_tokens: &a.vault_tokens,
+        amount: terms.amount,
     })?;
-    token::initialize(token_program, a.escrow_tokens.account(), a.mint.account(), a.escrow.address());
-    let vault_bump = [a.vault.bump];
-    token::transfer(
-        Transfer {
-            token_program,
-            from: a.vault_tokens.account(),
-            mint: a.mint.account(),
-            to: a.escrow_tokens.account(),
-            owner: a.vault.account(),
-            amount: terms.amount,
-            decimals: a.org.decimals,
-        },
-        &a.vault.signer_seeds(&vault_bump),
-    );
-
-    let mut approval_used = NONE;
-    if let (Some(approval), Some(receiver)) = (&mut a.approval, &a.approval_rent_receiver) {
-        approval_used = *approval.address();
-        approval.close(*receiver.account())?;
-    }
+    let approval_used = use_approval(&mut a.approval, a.approval_rent_receiver.as_ref())?;
 
     escrow.org = *org;
     escrow.vault = *vault.address();
@@ -189,12 +171,7 @@ pub fn handler(ctx: &mut Context<CreateEscrow>, terms: &EscrowTerms, bump: u8) -
     escrow.amount = terms.amount;
     escrow.created_at = now.0;
     escrow.deadline = deadline.0;
-    escrow.charged_slot = place.day_slot;
-    escrow.charged_month = place.month_ends_at.0;
-    escrow.budget = a.vault.budget;
-    escrow.budget_created_version = a.budget.as_deref().map_or(0, |budget| budget.created_version);
-    escrow.budget_slot = budget_place.day_slot;
-    escrow.budget_month = budget_place.month_ends_at.0;
+    escrow.charged = charged;
     escrow.proof_kinds = terms.proof_kinds;
     escrow.has_output_commitment = u8::from(terms.output_commitment.is_some());
     escrow.receiver_is_vault = u8::from(receiver_is_vault);

@@ -1,10 +1,10 @@
 //! Pays from a vault, if its policy allows it.
 
-use super::spending::{judge, Allowed, Spending};
+use super::spending::{judge, use_approval, Allowed, Spending};
 use crate::{
     errors::VaultError,
     events::{emit_event, with_event_accounts, PaymentExecuted},
-    state::{AllowlistAccount, Approval, Budget, Org, Outlined, Policy, Unloaded, Vault, NONE},
+    state::{AllowlistAccount, Approval, Budget, Org, Outlined, Policy, SpendingKind, Unloaded, Vault},
     token::{self, Transfer},
 };
 use anchor_lang::{address_eq, prelude::*};
@@ -75,7 +75,7 @@ pub fn handler(ctx: &mut Context<ExecutePayment>, amount: u64, reference: [u8; 1
         address: a.vault.address(),
         recipient: &recipient,
         amount,
-        escrow: false,
+        kind: SpendingKind::Payment,
         allowlist: a.allowlist.as_ref(),
         about: a.recipient.as_ref(),
         co_signer: a.co_signer.is_some(),
@@ -105,11 +105,7 @@ pub fn handler(ctx: &mut Context<ExecutePayment>, amount: u64, reference: [u8; 1
         &a.vault.signer_seeds(&bump),
     );
 
-    let mut approval_used = NONE;
-    if let (Some(approval), Some(receiver)) = (&mut a.approval, &a.approval_rent_receiver) {
-        approval_used = *approval.address();
-        approval.close(*receiver.account())?;
-    }
+    let approval_used = use_approval(&mut a.approval, a.approval_rent_receiver.as_ref())?;
 
     let a = &ctx.accounts;
     let event = PaymentExecuted {

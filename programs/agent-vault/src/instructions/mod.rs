@@ -18,11 +18,13 @@ pub mod dispute_escrow;
 pub mod execute_payment;
 pub mod freeze_wallet;
 pub mod fund_wallet;
+pub mod grant_allowance;
 pub mod initialize_org;
 pub mod refund_escrow;
 pub mod register_recipient;
 pub mod resolve_dispute;
 pub mod set_wallet_budget;
+pub mod settle_allowance;
 pub mod update_budget;
 pub mod update_org;
 pub mod update_policy;
@@ -36,6 +38,7 @@ mod attestation;
 mod end;
 mod parties;
 mod recipient_standing;
+mod set_aside;
 mod settle_escrow;
 mod spending;
 
@@ -45,8 +48,9 @@ pub use {
     accept_authority::*, approve_payment::*, check_payment::*, close_allowlist::*, close_approval::*,
     close_budget::*, close_policy::*, close_wallet::*, create_budget::*, create_escrow::*, create_policy::*,
     create_wallet::*, dispute_escrow::*, execute_payment::*, freeze_wallet::*, fund_wallet::*,
-    initialize_org::*, register_recipient::*, set_wallet_budget::*, settle_escrow::*, update_budget::*,
-    update_org::*, update_policy::*, update_wallet::*, withdraw::*, withdraw_reserve::*, write_allowlist::*,
+    grant_allowance::*, initialize_org::*, register_recipient::*, set_wallet_budget::*, settle_allowance::*,
+    settle_escrow::*, update_budget::*, update_org::*, update_policy::*, update_wallet::*, withdraw::*,
+    withdraw_reserve::*, write_allowlist::*,
 };
 
 pub use end::End;

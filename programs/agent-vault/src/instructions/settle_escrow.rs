@@ -1,12 +1,12 @@
 //! What the ways to settle an escrow share: the accounts, and the settling.
 
+use super::set_aside::rent_destination;
 use crate::{
     errors::VaultError,
     events::{with_event_accounts, EscrowSettled},
     instructions::clock,
-    state::{same_address, Budget, Escrow, Org, Outlined, Unloaded, Vault, NONE},
+    state::{same_address, Budget, Escrow, Org, Outlined, Unloaded, Vault},
     token::{self, Association, Transfer},
-    ID,
 };
 use agent_vault_policy::{
     escrow::{Outcome, Settlement},
@@ -43,7 +43,7 @@ with_event_accounts! {
         #[account(mut, constraint = same_address(&escrow.tokens, escrow_tokens.address()) @ VaultError::WrongTokenAccount)]
         pub escrow_tokens: UncheckedAccount,
         /// Paid the rent, gets it back. Not required to be writable here, because the runtime passes a program read-only and
-        /// a payer that became one stops no settlement: see [`close_if_paid`].
+        /// a payer that became one stops no settlement: see [`rent_destination`].
         #[cfg_attr(feature = "idl-build", account(mut))]
         #[account(constraint = same_address(&escrow.payer, rent_receiver.address()) @ VaultError::WrongRentReceiver)]
         pub rent_receiver: UncheckedAccount,
@@ -60,7 +60,7 @@ with_event_accounts! {
         /// The instructions sysvar, where a signature is the proof.
         pub instructions: Option<UncheckedAccount>,
         /// The budget that the escrow was charged to, whether or not it still exists and whatever the vault's is now. Its address
-        /// is checked in [`credit_budget`]; collecting does not need it.
+        /// is checked in [`crate::state::Charged::credit`]; collecting does not need it.
         #[account(mut)]
         pub budget: Option<Unloaded<Budget>>,
     }
@@ -83,7 +83,7 @@ impl SettleEscrow {
 /// escrow, which anyone has paid out later.
 ///
 /// # Errors
-/// Those of [`credit_budget`]; [`VaultError::ReceiverRequired`], [`VaultError::WrongReceiver`] and
+/// Those of [`crate::state::Charged::credit`]; [`VaultError::ReceiverRequired`], [`VaultError::WrongReceiver`] and
 /// [`VaultError::WrongTokenAccount`] when something is released and the receiver's token account is not there or not its own.
 #[inline(never)]
 pub fn settle(a: &mut SettleEscrow, settlement: &Settlement, now: UnixTime) -> Result<EscrowSettled> {
@@ -96,9 +96,8 @@ pub fn settle(a: &mut SettleEscrow, settlement: &Settlement, now: UnixTime) -> R
         make_receiver_tokens(a)?;
     }
     pay_sides(a, outcome == Outcome::Split)?;
-    let place = a.escrow.place();
-    a.vault.ledger.as_policy_mut().credit(place, Usdc(refunded));
-    credit_budget(a, Usdc(refunded))?;
+    let charged = a.escrow.charged;
+    charged.credit(&mut a.vault, a.budget.as_ref(), Usdc(refunded))?;
 
     let receiver_paid = released > 0 && a.escrow.receiver_owed == 0;
     let event = EscrowSettled {
@@ -124,29 +123,6 @@ pub fn settle(a: &mut SettleEscrow, settlement: &Settlement, now: UnixTime) -> R
     };
     close_if_paid(a)?;
     Ok(event)
-}
-
-/// Gives back to the budget what was charged to it and not released. One that was closed since, even if created anew, has
-/// another ledger, to which nothing was charged.
-///
-/// # Errors
-/// [`VaultError::BudgetRequired`], [`VaultError::WrongBudget`].
-fn credit_budget(a: &SettleEscrow, returned: Usdc) -> Result<()> {
-    let charged = &a.escrow.budget;
-    let Some(budget) = &a.budget else {
-        require!(same_address(charged, &NONE), VaultError::BudgetRequired);
-        return Ok(());
-    };
-    require!(same_address(charged, budget.address()), VaultError::WrongBudget);
-    if !budget.owned_by(&ID) {
-        return Ok(());
-    }
-    // SAFETY: the dispatcher has refused a second mutable reference to the account.
-    let mut budget = unsafe { Outlined::<Account<Budget>>::load_mut(**budget) }?;
-    if budget.created_version == a.escrow.budget_created_version {
-        budget.ledger.as_policy_mut().credit(a.escrow.budget_place(), returned);
-    }
-    Ok(())
 }
 
 /// The balance of the receiver's token account, when it was paid.
@@ -234,23 +210,17 @@ fn can_pay_vault(a: &SettleEscrow, leaves: bool) -> Result<bool> {
 /// Closes the escrow's accounts once neither side is owed anything.
 ///
 /// # Errors
-/// `ConstraintMut` when the account that paid the rent was passed read-only: it is paid unless it became a program, which
-/// can take no lamports; the vault takes them then, and they leave it with [`crate::state::sweep`].
+/// Those of [`rent_destination`].
 pub fn close_if_paid(a: &mut SettleEscrow) -> Result<()> {
     if a.escrow.receiver_owed != 0 || a.escrow.vault_owed != 0 {
         return Ok(());
     }
     a.vault.open_escrows = a.vault.open_escrows.checked_sub(1).ok_or(VaultError::Overflow)?;
     let end = a.escrow.seed_end();
-    token::close(
-        &a.org.token_program,
-        a.escrow_tokens.account(),
-        a.escrow.account(),
-        &a.escrow.signer_seeds(&end),
-    );
-    let payer = a.rent_receiver.account();
-    let destination = if payer.executable() { *a.vault.account() } else { *payer };
-    require!(destination.is_writable(), ErrorCode::ConstraintMut);
+    let escrow = a.escrow.account();
+    let seeds = a.escrow.signer_seeds(&end);
+    token::close(&a.org.token_program, a.escrow_tokens.account(), escrow, escrow, &seeds);
+    let destination = rent_destination(&a.rent_receiver, a.vault.account())?;
     a.escrow.close(destination)
 }
 

@@ -1,11 +1,11 @@
-//! Who may spend from a vault, and what its policy says: the same for a payment and for an escrow.
+//! Who may spend from a vault, and what its policy says: the same for a payment, an escrow and an allowance.
 
 use super::recipient_standing::recipient_standing;
 use crate::{
     errors::VaultError,
     events::PolicyViolation,
     instructions::clock,
-    state::{AllowlistAccount, Approval, Budget, Org, Policy, Unloaded, Vault},
+    state::{AllowlistAccount, Approval, Budget, Org, Outlined, Policy, SpendingKind, Unloaded, Vault, NONE},
 };
 use agent_vault_policy::{authorize, Charges, Payment, Refusal, Rule, Standing, UnixTime, Usdc};
 use anchor_lang::{address_eq, prelude::*};
@@ -29,13 +29,13 @@ pub struct Spending<'a> {
     pub recipient: &'a Address,
     /// Micro-USDC.
     pub amount: u64,
-    /// It is locked in an escrow, not paid.
-    pub escrow: bool,
+    /// What becomes of it.
+    pub kind: SpendingKind,
     /// The policy's allowlist.
     pub allowlist: Option<&'a Unloaded<AllowlistAccount>>,
     /// The recipient's Recipient account.
     pub about: Option<&'a UncheckedAccount>,
-    /// The operator signs, too.
+    /// The operator co-signs.
     pub co_signer: bool,
     /// The operator's approval in place of its signature.
     pub approval: Option<&'a Approval>,
@@ -77,7 +77,7 @@ pub fn judge(spending: &Spending) -> Result<Allowed> {
             require!(address_eq(&approval.payer, receiver.address()), VaultError::WrongRentReceiver);
             let fits = address_eq(&approval.recipient, recipient)
                 && approval.amount == amount
-                && approval.for_escrow == u8::from(spending.escrow);
+                && approval.kind == spending.kind as u8;
             require!(fits, VaultError::WrongApproval);
             let current = address_eq(&approval.operator, &org.operator)
                 && address_eq(&approval.policy, &vault.policy)
@@ -99,6 +99,24 @@ pub fn judge(spending: &Spending) -> Result<Allowed> {
         Ok(charges) => Ok(Allowed { charges, by_session, co_signed }),
         Err(refusal) => Err(refuse(spending, refusal)),
     }
+}
+
+/// Closes the approval that stood for the operator's signature, if there is one, and returns its address: none (all zero)
+/// otherwise. [`judge`] has seen that the rent goes to who paid it.
+///
+/// # Errors
+/// `ArithmeticOverflow` when the lamports do not fit.
+#[inline(always)]
+pub fn use_approval(
+    approval: &mut Option<Outlined<Account<Approval>>>,
+    rent_receiver: Option<&UncheckedAccount>,
+) -> Result<Address> {
+    let (Some(approval), Some(receiver)) = (approval, rent_receiver) else {
+        return Ok(NONE);
+    };
+    let address = *approval.address();
+    approval.close(*receiver.account())?;
+    Ok(address)
 }
 
 /// Logs which rule refuses, and returns its error. A pause or freeze is no rule of the policy and logs nothing.

@@ -1,7 +1,7 @@
 //! Money that waits for the completion of a task.
 
-use super::seeds;
-use agent_vault_policy::{escrow as policy, Place, UnixTime, Usdc};
+use super::{seeds, Charged};
+use agent_vault_policy::{escrow as policy, UnixTime, Usdc};
 use anchor_lang::prelude::*;
 
 /// Most escrows that a vault may have open.
@@ -45,8 +45,6 @@ pub struct Escrow {
     pub verifier: Address,
     /// Decides a dispute: the organisation's arbiter when the escrow was made.
     pub arbiter: Address,
-    /// The budget of the vault when it was made; none (all zero): it had none.
-    pub budget: Address,
     /// Raised the dispute; all zero: nobody.
     pub disputed_by: Address,
     /// SHA-256 of the task's description.
@@ -67,16 +65,8 @@ pub struct Escrow {
     pub disputed_at: i64,
     /// Of a decided escrow, the receiver's share in micro-USDC.
     pub released: u64,
-    /// Absolute number of the 15-minute slot of the vault's ledger that it was charged to.
-    pub charged_slot: u64,
-    /// End of the calendar month that it was charged to.
-    pub charged_month: i64,
-    /// The budget's `created_version`, which names the ledger that it was charged to.
-    pub budget_created_version: u64,
-    /// Absolute number of the slot of the budget's ledger that it was charged to.
-    pub budget_slot: u64,
-    /// End of the calendar month of the budget's ledger that it was charged to.
-    pub budget_month: i64,
+    /// Where the vault's ledger and its budget's hold the charge.
+    pub charged: Charged,
     /// Accepted kinds of proof: see [`proof`].
     pub proof_kinds: u8,
     /// One when `output_commitment` counts.
@@ -105,16 +95,6 @@ impl Escrow {
             disputed_at: (self.disputed_at != 0).then_some(UnixTime(self.disputed_at)),
             decided: self.outcome != 0,
         }
-    }
-
-    /// Where the vault's ledger holds its charge.
-    pub fn place(&self) -> Place {
-        Place { day_slot: self.charged_slot, month_ends_at: UnixTime(self.charged_month) }
-    }
-
-    /// Where the budget's ledger holds its charge.
-    pub fn budget_place(&self) -> Place {
-        Place { day_slot: self.budget_slot, month_ends_at: UnixTime(self.budget_month) }
     }
 
     /// The seeds that sign for this escrow's tokens. `end` is counter and bump: see [`Escrow::seed_end`].

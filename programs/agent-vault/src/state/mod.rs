@@ -2,9 +2,11 @@
 //!
 //! All are zero-copy: fields are ordered so that there is no padding, flags are bytes, and reserved bytes are zero.
 
+pub mod allowance;
 pub mod allowlist;
 pub mod approval;
 pub mod budget;
+pub mod charged;
 pub mod escrow;
 pub mod ledger;
 pub mod org;
@@ -16,9 +18,11 @@ pub mod seeds;
 pub mod unloaded;
 pub mod vault;
 
+pub use allowance::*;
 pub use allowlist::*;
 pub use approval::*;
 pub use budget::*;
+pub use charged::*;
 pub use escrow::*;
 pub use ledger::*;
 pub use org::*;

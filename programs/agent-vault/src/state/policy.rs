@@ -71,6 +71,8 @@ pub struct PolicyRules {
     pub restricted: bool,
     /// Most escrows that a vault may have open; `None`: [`super::MAX_OPEN_ESCROWS`], which no policy goes beyond.
     pub max_open_escrows: Option<u32>,
+    /// Vaults may grant allowances.
+    pub allow_allowances: bool,
 }
 
 impl PolicyRules {
@@ -85,6 +87,7 @@ impl PolicyRules {
         blocked_categories: 0,
         restricted: false,
         max_open_escrows: None,
+        allow_allowances: false,
     };
 
     /// Appends the fields in Borsh, in their order.
@@ -98,6 +101,7 @@ impl PolicyRules {
         out.extend_from_slice(&self.blocked_categories.to_le_bytes());
         out.push(u8::from(self.restricted));
         write_option(out, self.max_open_escrows.map(u64::from), 4);
+        out.push(u8::from(self.allow_allowances));
     }
 }
 
@@ -128,6 +132,8 @@ pub mod flag {
     pub const RESTRICTED: u32 = 64;
     /// `max_open_escrows` is set.
     pub const MAX_OPEN_ESCROWS: u32 = 128;
+    /// Vaults may grant allowances.
+    pub const ALLOW_ALLOWANCES: u32 = 256;
 }
 
 impl Policy {
@@ -152,6 +158,11 @@ impl Policy {
         self.flags & flag::RESTRICTED != 0
     }
 
+    /// Vaults may grant allowances.
+    pub fn allows_allowances(&self) -> bool {
+        self.flags & flag::ALLOW_ALLOWANCES != 0
+    }
+
     /// The rules as events carry them.
     pub fn values(&self) -> PolicyRules {
         PolicyRules {
@@ -164,6 +175,7 @@ impl Policy {
             blocked_categories: self.blocked_categories,
             restricted: self.is_restricted(),
             max_open_escrows: self.value(flag::MAX_OPEN_ESCROWS, self.max_open_escrows),
+            allow_allowances: self.allows_allowances(),
         }
     }
 
@@ -190,6 +202,9 @@ impl Policy {
         self.max_open_escrows = self.take(flag::MAX_OPEN_ESCROWS, rules.max_open_escrows);
         if rules.restricted {
             self.flags |= flag::RESTRICTED;
+        }
+        if rules.allow_allowances {
+            self.flags |= flag::ALLOW_ALLOWANCES;
         }
         Ok(())
     }

@@ -46,8 +46,10 @@ macro_rules! vault_account {
             pub frozen: u8,
             /// Bump of this address.
             pub bump: u8,
+            /// Allowances not settled yet.
+            pub open_allowances: u8,
             /// Zero.
-            pub reserved: [u8; 2],
+            pub reserved: [u8; 1],
             $($(#[$field_docs])* pub $field: $type,)*
         }
     };
@@ -58,6 +60,8 @@ vault_account! {
     Vault {
         /// The budget that it shares; none (all zero): only its policy bounds it.
         budget: Address,
+        /// Number of the next allowance; never reused.
+        allowance_counter: u64,
         /// What was spent, and when.
         ledger: Ledger
     }
@@ -71,8 +75,10 @@ vault_account! {
 /// Bytes of an archived vault's account.
 pub const ARCHIVED_SPACE: usize = 8 + size_of::<ArchivedVault>();
 
-const _: () =
-    assert!(size_of::<Vault>() == size_of::<ArchivedVault>() + size_of::<Address>() + size_of::<Ledger>());
+const _: () = assert!(
+    size_of::<Vault>()
+        == size_of::<ArchivedVault>() + size_of::<Address>() + size_of::<u64>() + size_of::<Ledger>()
+);
 
 impl Vault {
     /// It pays nothing while frozen.
@@ -160,7 +166,7 @@ pub fn is_archived(account: &AccountView) -> Result<bool> {
 }
 
 /// Pays what a vault's account holds above its rent exemption to `receiver`, who paid the rent: strangers' lamports, and the
-/// rent of escrows whose payer could take none. A receiver that became a program can take none either; then it stays.
+/// rent of escrows and allowances whose payer could take none. A receiver that became a program can take none either; then it stays.
 ///
 /// # Errors
 /// [`VaultError::Overflow`] when the lamports do not fit.

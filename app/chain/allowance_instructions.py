@@ -1,0 +1,93 @@
+"""Builds the instructions of allowances."""
+
+from dataclasses import dataclass
+
+from solders.instruction import Instruction
+from solders.pubkey import Pubkey
+
+from app.chain.builder import Builder
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAllowance:
+    """An allowance's address and vault; `payer` gets the rent of its accounts.
+
+    `budget` is the one that it was charged to, if its vault had one then; the vault's may be another now.
+    """
+
+    address: Pubkey
+    vault: Pubkey
+    payer: Pubkey
+    budget: Pubkey | None = None
+
+
+class AllowanceInstructions(Builder):
+    """Builds the instructions that grant and settle allowances. Amounts are micro-USDC, times Unix seconds."""
+
+    def grant_allowance(
+        self,
+        *,
+        payer: Pubkey,
+        signer: Pubkey,
+        operator: Pubkey,
+        policy: Pubkey,
+        vault: Pubkey,
+        destination: Pubkey,
+        delegate: Pubkey,
+        counter: int,
+        amount: int,
+        reference: bytes,
+        expires_at: int,
+        allowlist: Pubkey | None = None,
+        recipient: Pubkey | None = None,
+        approval: Pubkey | None = None,
+        approval_rent_receiver: Pubkey | None = None,
+        budget: Pubkey | None = None,
+    ) -> Instruction:
+        """Set money aside that `delegate` can transfer; `counter` is the vault's `allowance_counter`.
+
+        The policy judges it as a payment into the existing token account `destination`, but nothing binds the delegate
+        to that: whoever has its key decides. The optional accounts are those of such a payment.
+        """
+        allowance, bump = self._addresses.allowance_with_bump(vault, counter)
+        return self._build(
+            "grant_allowance",
+            {"amount": amount, "reference": reference, "expires_at": expires_at, "bump": bump},
+            payer=payer,
+            signer=signer,
+            operator=operator,
+            policy=policy,
+            vault=vault,
+            vault_tokens=self._addresses.token_account(vault),
+            destination=destination,
+            delegate=delegate,
+            allowance=allowance,
+            allowance_tokens=self._addresses.allowance_tokens(allowance),
+            **self._token_accounts(),
+            allowlist=allowlist,
+            recipient=recipient,
+            approval=approval,
+            approval_rent_receiver=approval_rent_receiver,
+            budget=budget,
+        )
+
+    def settle_allowance(
+        self, allowance: OpenAllowance, *, signer: Pubkey | None = None, policy: Pubkey | None = None
+    ) -> Instruction:
+        """Take back what the delegate has not transferred, and end its power.
+
+        Without a `signer` once anyone may; `policy` is the vault's, needed where a change of it is why.
+        """
+        return self._build(
+            "settle_allowance",
+            {},
+            signer=signer,
+            vault=allowance.vault,
+            vault_tokens=self._addresses.token_account(allowance.vault),
+            policy=policy,
+            allowance=allowance.address,
+            allowance_tokens=self._addresses.allowance_tokens(allowance.address),
+            rent_receiver=allowance.payer,
+            **self._token_accounts(),
+            budget=allowance.budget,
+        )

@@ -1,0 +1,132 @@
+//! Takes back what a delegate has not paid out.
+
+use super::set_aside::rent_destination;
+use crate::{
+    errors::VaultError,
+    events::{emit_event, with_event_accounts, AllowanceSettled},
+    instructions::clock,
+    state::{same_address, Allowance, Budget, Org, Outlined, Policy, Unloaded, Vault, NONE},
+    token::{self, Transfer},
+};
+use agent_vault_policy::{UnixTime, Usdc};
+use anchor_lang::prelude::*;
+
+with_event_accounts! {
+    /// Accounts of `settle_allowance`.
+    #[derive(Accounts)]
+    pub struct SettleAllowance {
+        /// The operator, the vault's live session authority or the authority; nobody where anyone may.
+        pub signer: Option<Signer>,
+        /// The organisation.
+        pub org: Outlined<Account<Org>>,
+        /// The vault.
+        #[account(mut, constraint = same_address(&vault.org, org.address()) @ VaultError::WrongOrg)]
+        pub vault: Outlined<Account<Vault>>,
+        /// Its token account.
+        #[account(mut, constraint = same_address(&vault.tokens, vault_tokens.address()) @ VaultError::WrongTokenAccount)]
+        pub vault_tokens: UncheckedAccount,
+        /// The policy attached, where it is a change of it that lets anyone settle.
+        #[account(constraint = same_address(&vault.policy, policy.address()) @ VaultError::WrongPolicy)]
+        pub policy: Option<Outlined<Account<Policy>>>,
+        /// The allowance.
+        #[account(mut, constraint = same_address(&allowance.vault, vault.address()) @ VaultError::WrongAllowance)]
+        pub allowance: Outlined<Account<Allowance>>,
+        /// Its token account.
+        #[account(mut, constraint = same_address(&allowance.tokens, allowance_tokens.address()) @ VaultError::WrongTokenAccount)]
+        pub allowance_tokens: UncheckedAccount,
+        /// Paid the rent, gets it back. Not required to be writable here: see [`rent_destination`].
+        #[cfg_attr(feature = "idl-build", account(mut))]
+        #[account(constraint = same_address(&allowance.payer, rent_receiver.address()) @ VaultError::WrongRentReceiver)]
+        pub rent_receiver: UncheckedAccount,
+        /// The organisation's mint.
+        #[account(address = org.mint @ VaultError::WrongMint)]
+        pub mint: UncheckedAccount,
+        /// The organisation's token program.
+        #[account(address = org.token_program @ VaultError::WrongTokenProgram)]
+        pub token_program: UncheckedAccount,
+        /// The budget that the allowance was charged to, whether or not it still exists and whatever the vault's is now. Its
+        /// address is checked in [`crate::state::Charged::credit`].
+        #[account(mut)]
+        pub budget: Option<Unloaded<Budget>>,
+    }
+}
+
+/// See [`crate::agent_vault::settle_allowance`].
+///
+/// # Errors
+/// [`VaultError::AllowanceNotExpired`], [`VaultError::SessionExpired`] and those of [`crate::state::Charged::credit`]; the
+/// token program's while the issuer has frozen a token account: then the allowance stays recorded until a thaw.
+pub fn handler(ctx: &mut Context<SettleAllowance>) -> Result<()> {
+    let a = &mut ctx.accounts;
+    let now = a.vault.ledger.as_policy().time(clock()?);
+    check_settler(a, now)?;
+    let token_program = &a.org.token_program;
+    let delegated = token::delegated(a.allowance_tokens.account(), token_program, &a.allowance.delegate)?;
+    let spent = a.allowance.spent(delegated);
+    let returned = a.allowance.amount.saturating_sub(spent);
+    let charged = a.allowance.charged;
+    charged.credit(&mut a.vault, a.budget.as_ref(), Usdc(returned))?;
+    a.vault.open_allowances = a.vault.open_allowances.checked_sub(1).ok_or(VaultError::Overflow)?;
+
+    let swept = token::balance(a.allowance_tokens.account(), token_program)?;
+    let bump = [a.vault.bump];
+    let seeds = a.vault.signer_seeds(&bump);
+    if swept > 0 {
+        token::transfer(
+            Transfer {
+                token_program,
+                from: a.allowance_tokens.account(),
+                mint: a.mint.account(),
+                to: a.vault_tokens.account(),
+                owner: a.vault.account(),
+                amount: swept,
+                decimals: a.org.decimals,
+            },
+            &seeds,
+        );
+    }
+    let (allowance, vault) = (a.allowance.account(), a.vault.account());
+    token::close(token_program, a.allowance_tokens.account(), allowance, vault, &seeds);
+
+    let event = AllowanceSettled {
+        org: a.allowance.org,
+        vault: a.allowance.vault,
+        allowance: *a.allowance.address(),
+        recipient: a.allowance.recipient,
+        destination: a.allowance.destination,
+        delegate: a.allowance.delegate,
+        signer: a.signer.as_ref().map_or(NONE, |signer| *signer.address()),
+        reference: a.allowance.reference,
+        sequence: a.vault.next_sequence()?,
+        amount: a.allowance.amount,
+        spent,
+        swept,
+        vault_balance: token::balance(a.vault_tokens.account(), token_program)?,
+        timestamp: now.0,
+        delegate_missing: u8::from(delegated.is_none()),
+        reserved: [0; 7],
+    };
+    let destination = rent_destination(&a.rent_receiver, a.vault.account())?;
+    a.allowance.close(destination)?;
+    emit_event!(ctx, event);
+    Ok(())
+}
+
+/// Checks that the caller may settle: who has a say in the vault at any time, anyone once the grant's time or ground is gone.
+///
+/// # Errors
+/// [`VaultError::AllowanceNotExpired`]; [`VaultError::SessionExpired`] when the session authority's time has passed.
+fn check_settler(a: &SettleAllowance, now: UnixTime) -> Result<()> {
+    let other_policy = !same_address(&a.vault.policy, &a.allowance.policy)
+        || a.policy.as_ref().is_some_and(|policy| policy.version != a.allowance.policy_version);
+    if now >= UnixTime(a.allowance.expires_at) || a.vault.is_frozen() || a.org.is_paused() || other_policy {
+        return Ok(());
+    }
+    if let Some(signer) = &a.signer {
+        let signer = signer.address();
+        if a.org.is_operator(signer) || a.org.is_authority(signer) || a.vault.is_session(signer, now)? {
+            return Ok(());
+        }
+    }
+    Err(VaultError::AllowanceNotExpired.into())
+}
