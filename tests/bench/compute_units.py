@@ -14,6 +14,7 @@ from solders.keypair import Keypair
 
 from app.chain.addresses import TOKEN_PROGRAM
 from app.chain.rules import Rules
+from tests.bench.allowance_units import allowance_units
 from tests.bench.escrow_units import escrow_units
 from tests.bench.story import NEVER, PROGRAM, USDC, Runtime, Story
 from tests.bench.tables import table
@@ -85,6 +86,7 @@ def measure(runtime: Runtime) -> tuple[int, dict[str, int], dict[str, int]]:
     free = story.wallet("no budget", plain)
     payments["no rule, worst of those gaps"] = story.worst_gap(free, plain)
     story.units |= escrow_units(story, every, ten)
+    story.units |= allowance_units(story, every, ten)
     story.rest(vault, policy)
     return transfer, story.units, payments
 

@@ -67,6 +67,14 @@ AGAIN = {
     "resolve_dispute release": "AccountDataTooSmall",
     "resolve_dispute refund": "AccountDataTooSmall",
     "resolve_dispute split": "AccountDataTooSmall",
+    "grant_allowance session": "InvalidSeeds",
+    "grant_allowance operator": "InvalidSeeds",
+    "grant_allowance approved": "AccountDataTooSmall",
+    "settle_allowance operator": "AccountDataTooSmall",
+    "settle_allowance session": "AccountDataTooSmall",
+    "settle_allowance authority": "AccountDataTooSmall",
+    "settle_allowance due": "AccountDataTooSmall",
+    "settle_allowance outdated": "AccountDataTooSmall",
 }
 """The error of the same instruction signed again with another blockhash."""
 REPEATABLE = {

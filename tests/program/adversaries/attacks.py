@@ -23,6 +23,10 @@ HARMLESS = {
     ("close_approval overdue", "signer", "the other organisation's"): "anyone may",
     ("set_wallet_budget other", "new_budget", "left out"): "the authority may leave the vault without a budget",
     ("withdraw archived", "rent_receiver", "left out"): "the operator need not sweep lamports",
+    ("delegate", "the other organisation's"): "the operator, who signs, chooses the delegate",
+    ("delegate", "the victim's"): "the operator, who signs, chooses the delegate",
+    ("grant_allowance operator", "signer", "does not sign"): "the same key signs as the operator",
+    ("grant_allowance operator", "operator", "does not sign"): "the same key signs as the signer",
     ("withdraw_reserve", "destination", "the other organisation's"): "the authority chooses where the money goes",
     ("withdraw_reserve", "destination", "another owner's tokens"): "the authority chooses where the money goes",
     ("withdraw_reserve", "destination", "another account of the owner"): "the authority chooses where the money goes",
@@ -33,7 +37,9 @@ HARMLESS = {
 }
 """Changes that are not attacks, and why. A test shows that each is accepted."""
 
-TOKEN_ACCOUNTS = {"vault_tokens", "reserve_tokens", "destination", "escrow_tokens", "receiver_tokens"}
+TOKEN_ACCOUNTS = {
+    *("vault_tokens", "reserve_tokens", "destination", "escrow_tokens", "receiver_tokens", "allowance_tokens"),
+}
 PROGRAMS = {SYSTEM_PROGRAM, TOKEN_PROGRAM, TOKEN_2022_PROGRAM, ASSOCIATED_TOKEN_PROGRAM, PROGRAM_ID}
 
 

@@ -4,9 +4,11 @@ from solders.instruction import AccountMeta, Instruction
 from solders.pubkey import Pubkey
 
 from app.chain.addresses import TOKEN_PROGRAM, domain_hash
+from app.chain.allowance_instructions import OpenAllowance
 from app.chain.escrow_instructions import OpenEscrow
 from app.chain.rules import Rules, category_bits
 from tests.support.vm import Vm
+from tests.support.vm_allowances import ALLOWING, LONGEST, grant
 from tests.support.vm_escrows import THIRTY_DAYS, Worker, decision, dispute, lock, worker
 from tests.support.vm_tokens import USDC, mint_data, place_token_account
 from tests.support.vm_world import OPEN, Payee, VmWorld
@@ -20,6 +22,7 @@ GUARDED = Rules(
     expiry=2_000_000_000,
     blocked_categories=category_bits(["gambling"]),
     restricted=True,
+    allow_allowances=True,
 )
 _CLOSE, _FREEZE, _THAW = 9, 10, 11
 """Instructions of the token program."""
@@ -48,8 +51,10 @@ class Party(VmWorld):
         self.team, self.unused_budget = self.budget(max_per_day=1_000 * USDC, velocity_cap=100), self.budget()
         vm.succeed(self.joining(self.vault, self.team))
         self._make_escrows()
+        self._grant_allowances()
         self.pending_approval = self.approval(self.vault, self.merchant, APPROVED)
         self.escrow_approval = self.approval(self.vault, self.merchant, APPROVED, kind="Escrow")
+        self.allowance_approval = self.approval(self.vault, self.merchant, APPROVED, kind="Allowance")
         self.overdue_approval = self.approval(self.vault, self.merchant, APPROVED, expires_in=1)
         self.unused = self.policy(GUARDED)
         self.list_payer = vm.key(10**9)
@@ -109,6 +114,20 @@ class Party(VmWorld):
         self._token_call(_THAW, self.tokens_of(self.late), self.mint, self.vm.fee_payer)
         self._token_call(_CLOSE, self.tokens_of(self.late), self.payer, self.late)
         self.newcomers, self.newcomers_argued = (self._escrow(self.newcomer, argued=one) for one in (False, True))
+
+    def _grant_allowances(self) -> None:
+        """Grant an allowance of each kind."""
+        self.delegate = self.vm.key()
+        self.outstanding = self._allowance(self.vault, LONGEST)
+        self.overdue = self._allowance(self.vault, 1)
+        policy = self.policy(ALLOWING)
+        self.budgetless = self.wallet(policy)
+        self.outdated = self._allowance(self.budgetless, LONGEST)
+        self.update_policy(policy, ALLOWING)
+
+    def _allowance(self, vault: Pubkey, seconds: int) -> OpenAllowance:
+        options = {"payer": self.rent_payer, "expires_in": seconds}
+        return grant(self, vault, self.merchant, self.delegate, USDC, **options)
 
     def _escrow(self, receiver: Pubkey, *, argued: bool = False, timeout: int = THIRTY_DAYS) -> OpenEscrow:
         escrow = lock(self, self.vault, receiver, USDC, payer=self.rent_payer, timeout=timeout)
