@@ -392,6 +392,18 @@ def test_freeze_depends_on_no_allowance(world: VmWorld) -> None:
     assert [event.name for event in result.events] == ["WalletFrozen", *["AllowanceSettled"] * MOST]
 
 
+def test_delegate_can_pay_another_than_was_judged(world: VmWorld) -> None:
+    # Given a policy that allows one recipient
+    payee, other, delegate = world.payee(), world.payee(), world.vm.key()
+    vault = world.wallet(world.policy(allowing(restricted=True), [bytes(payee.owner)]))
+    world.vm.refuse("RecipientNotAllowed", granting(world, vault, other, delegate))
+    allowance = grant(world, vault, payee, delegate)
+    # Then the token program still lets the delegate choose, which is why the operator signs every grant
+    world.vm.succeed(delegates_transfer(world, allowance, delegate, other.tokens))
+    event = world.vm.succeed(settling(world, allowance)).event.data
+    assert (event["destination"], event["spent"], world.balance(other.tokens)) == (payee.tokens, AMOUNT, AMOUNT)
+
+
 def test_vault_with_outstanding_allowances_is_not_archived(world: VmWorld) -> None:
     vault, payee, delegate = world.wallet(ALLOWING, AMOUNT), world.payee(), world.vm.key()
     allowance = grant(world, vault, payee, delegate)

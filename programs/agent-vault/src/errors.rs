@@ -181,7 +181,7 @@ pub enum VaultError {
     TooManyAllowances,
     #[msg("The vault still has outstanding allowances.")]
     OpenAllowances,
-    #[msg("The delegate is no address, an account of this program, or a key that has a role.")]
+    #[msg("The delegate is address zero, an account of this program, or a key that has a role.")]
     UnusableDelegate,
     #[msg("An allowance ends after now, within 180 seconds, and not after its session or policy.")]
     InvalidAllowanceTime,

@@ -1,4 +1,4 @@
-"""Predicts the results of payments and escrows, remembering every payment and what was really released."""
+"""Predicts the results of payments, escrows and allowances, remembering every one and what was really paid of it."""
 
 from dataclasses import dataclass, field
 
@@ -21,7 +21,7 @@ from tests.support.vm_escrows import (
 
 @dataclass
 class Spent:
-    """Money that left a vault at some time, less what an escrow returned."""
+    """Money that left a vault at some time, less what an escrow or an allowance returned."""
 
     time: int
     amount: int
@@ -35,6 +35,7 @@ class Account:
     balance: int
     spent: list[Spent] = field(default_factory=list)
     escrows: int = 0
+    allowances: int = 0
 
     def time(self, clock: int) -> int:
         """Return the time that counts: the clock, but never before the last payment."""
@@ -134,6 +135,26 @@ class Locked:
         if self.disputed_at is not None:
             return "EscrowDisputed"
         return "EscrowExpired" if self.vault.time(clock) >= self.deadline else None
+
+
+@dataclass
+class Granted:
+    """An allowance. `left` is what the delegate may still transfer."""
+
+    vault: Account
+    amount: int
+    expires_at: int
+    spent: Spent
+    left: int
+
+    def settle(self, clock: int, *, signed: bool) -> str | None:
+        """Return the error that a settlement must end with, if any."""
+        return "AllowanceNotExpired" if not signed and self.vault.time(clock) < self.expires_at else None
+
+    def settled(self, gift: int) -> None:
+        """Return what was not spent, and the gift, which does not count towards budgets."""
+        self.spent.amount = self.amount - self.left
+        self.vault.balance += self.left + gift
 
 
 def _within(value: int, limit: int | None) -> bool:

@@ -1,12 +1,14 @@
-"""Runs sequences of escrows in the VM: all share one organisation, and each gets two new vaults."""
+"""Runs sequences of escrows and allowances in the VM: all share one organisation, and each gets two new vaults."""
 
 from collections import Counter
 from dataclasses import dataclass
 
-from solders.instruction import AccountMeta, Instruction
+from solders.instruction import Instruction
+from solders.pubkey import Pubkey
 
+from app.chain.allowance_instructions import OpenAllowance
 from app.chain.escrow_instructions import OpenEscrow
-from tests.program.escrow_sequences.model import Account, Locked
+from tests.program.escrow_sequences.model import Account, Granted, Locked
 from tests.program.escrow_sequences.steps import (
     FORGED,
     OUTSIDER,
@@ -15,17 +17,21 @@ from tests.program.escrow_sequences.steps import (
     Clock,
     Complete,
     Create,
+    Delegated,
     Dispute,
     Donate,
     EscrowSequence,
     Fund,
+    Grant,
     Move,
     Pay,
+    Reclaim,
     Refund,
     Resolve,
     Ripening,
 )
 from tests.program.sequences.steps import EARLIEST, next_month
+from tests.support import vm_allowances
 from tests.support.vm import Receipt, Vm
 from tests.support.vm_escrows import (
     OUTPUT_HASH,
@@ -40,7 +46,7 @@ from tests.support.vm_escrows import (
     next_escrow,
     worker,
 )
-from tests.support.vm_tokens import DECIMALS, place_token_account
+from tests.support.vm_tokens import place_token_account
 from tests.support.vm_world import Payee, VmWorld
 
 FUNDS = 1_500
@@ -61,6 +67,16 @@ class Open:
     receiver: int
 
 
+@dataclass
+class Outstanding:
+    """An allowance in the VM, and in the model."""
+
+    at: OpenAllowance
+    model: Granted
+    vault: int
+    receiver: int
+
+
 class EscrowRunner:
     """The organisation. Signatures of proofs are checked, those of transactions are not."""
 
@@ -68,11 +84,11 @@ class EscrowRunner:
         self.world = VmWorld(Vm(checks_signatures=False))
         self.world.vm.now = EARLIEST
         self.policies = [self.world.policy() for _ in range(VAULTS)]
-        self.outsider = self.world.vm.key()
+        self.outsider, self.delegate = self.world.vm.key(), self.world.vm.key()
         self.payee = self.world.payee(self.outsider)
         self.donor = place_token_account(self.world.vm, self.world.mint, self.world.stranger, GIFTS)
         self.moves: Counter[str] = Counter()
-        """How often each instruction of the escrow was tried, and how escrows ended."""
+        """How often each instruction of escrows and allowances was tried, and how escrows ended."""
 
     def run(self, sequence: EscrowSequence) -> None:
         """Run a sequence along with the model. Raises `AssertionError` when they differ or a promise is broken."""
@@ -91,6 +107,7 @@ class Course:
         self.accounts = [Account(rules, FUNDS) for rules in sequence.rules]
         self.open: list[Open] = []
         self.settled: list[Open] = []
+        self.outstanding: list[Outstanding] = []
         self.owners = [*(one.vault for one in self.vaults), runner.outsider]
         self.money = self.total()
 
@@ -121,6 +138,11 @@ class Course:
             case Fund():
                 self.vm.succeed(self.world.funding(self.vaults[move.vault].vault, move.amount))
                 self.accounts[move.vault].balance += move.amount
+            case Grant():
+                self.grant(move)
+            case Delegated() | Reclaim():
+                if self.outstanding:
+                    self.use(self.outstanding[-1 - move.pick % len(self.outstanding)], move)
             case Again():
                 if self.settled:
                     self.again(self.settled[move.pick % len(self.settled)])
@@ -157,6 +179,61 @@ class Course:
             locked = Locked(account, move.amount, spent.time + move.timeout, spent)
             self.open.append(Open(escrow, locked, move.vault, receiver))
 
+    def grant(self, move: Grant) -> None:
+        """Grant an allowance."""
+        world, vault, account = self.world, self.vaults[move.vault], self.accounts[move.vault]
+        receiver = OUTSIDER if move.receiver == move.vault else move.receiver
+        owner, expires_at = self.owners[receiver], account.time(self.clock) + move.seconds
+        payee, delegate = Payee(owner, world.tokens_of(owner)), self.runner.delegate
+        allowance = vm_allowances.next_allowance(world, vault.vault)
+        options = {"signer": vault.key, "expires_at": expires_at}
+        self.runner.moves["grant"] += 1
+        result = self.vm.send(vm_allowances.granting(world, vault.vault, payee, delegate, move.amount, **options))
+        if self.count_outstanding(move.vault) == vm_allowances.MOST:
+            assert result.error == "TooManyAllowances"
+            return
+        if result.violation is not None:
+            account.refused(move.amount, self.clock, result.violation)
+            return
+        expected = "InsufficientBalance" if move.amount > account.balance else None
+        assert result.error == expected
+        if expected:
+            return
+        account.allowances += 1
+        granted = Granted(account, move.amount, expires_at, account.spend(move.amount, self.clock), move.amount)
+        self.outstanding.append(Outstanding(allowance, granted, move.vault, receiver))
+
+    def use(self, allowance: Outstanding, move: Delegated | Reclaim) -> None:
+        """Transfer as the delegate, or settle, and compare the result with the model's."""
+        world, model, delegate = self.world, allowance.model, self.runner.delegate
+        tokens = vm_allowances.tokens_of(world, allowance.at)
+        if isinstance(move, Delegated):
+            amount = model.left * move.percent // 100
+            destination = world.tokens_of(self.owners[allowance.receiver])
+            transfer = vm_allowances.transfer(world, tokens, destination, delegate, amount)
+            # Whether or not its time has passed
+            if model.left:
+                self.tried("delegated", transfer, None)
+                model.left -= amount
+                self.receive(allowance.receiver, amount)
+            return
+        expected = model.settle(self.clock, signed=move.signed)
+        signer = world.operator if move.signed else None
+        gift = self.gift(tokens, move.gift)
+        result = self.tried("settle", vm_allowances.settling(world, allowance.at, signer=signer), expected, gift)
+        if expected is not None:
+            return
+        model.settled(move.gift)
+        data, left = result.event.data, model.left
+        assert (data["spent"], data["swept"]) == (model.amount - left, left + move.gift)
+        assert (data["vault_balance"], data["delegate_missing"]) == (model.vault.balance, int(left == 0))
+        assert vm_allowances.is_gone(world, allowance.at)
+        self.outstanding.remove(allowance)
+
+    def count_outstanding(self, vault: int) -> int:
+        """Return how many allowances a vault has outstanding."""
+        return sum(one.vault == vault for one in self.outstanding)
+
     def count_open(self, vault: int) -> int:
         """Return how many escrows a vault has open."""
         return sum(one.vault == vault for one in self.open)
@@ -166,7 +243,7 @@ class Course:
         world, model = self.world, escrow.model
         match move:
             case Donate(_, amount):
-                self.vm.succeed(self.gift(escrow.at, amount))
+                self.vm.succeed(self.gift(world.addresses.escrow_tokens(escrow.at.address), amount))
                 model.gift += amount
             case Dispute():
                 expected = model.dispute(self.clock)
@@ -235,17 +312,9 @@ class Course:
         ):
             self.tried("again", instruction, GONE)
 
-    def gift(self, escrow: OpenEscrow, amount: int) -> Instruction:
-        """Return a stranger's transfer into an escrow."""
-        world = self.world
-        data = bytes([12]) + amount.to_bytes(8, "little") + bytes([DECIMALS])
-        metas = [
-            AccountMeta(self.runner.donor, is_signer=False, is_writable=True),
-            AccountMeta(world.mint, is_signer=False, is_writable=False),
-            AccountMeta(world.addresses.escrow_tokens(escrow.address), is_signer=False, is_writable=True),
-            AccountMeta(world.stranger, is_signer=True, is_writable=False),
-        ]
-        return Instruction(world.token_program, data, metas)
+    def gift(self, tokens: Pubkey, amount: int) -> Instruction:
+        """Return a stranger's transfer into the token account of an escrow or an allowance."""
+        return vm_allowances.transfer(self.world, self.runner.donor, tokens, self.world.stranger, amount)
 
     def receive(self, receiver: int, amount: int) -> None:
         """Record that a receiver was paid."""
@@ -256,8 +325,9 @@ class Course:
         """Return the money in all token accounts."""
         world = self.world
         owners = [*self.owners, world.org]
-        escrows = [world.addresses.escrow_tokens(one.at.address) for one in self.open]
-        return sum(map(world.balance, [*map(world.tokens_of, owners), *escrows, self.runner.donor]))
+        apart = [world.addresses.escrow_tokens(one.at.address) for one in self.open]
+        apart += [vm_allowances.tokens_of(world, one.at) for one in self.outstanding]
+        return sum(map(world.balance, [*map(world.tokens_of, owners), *apart, self.runner.donor]))
 
     def check(self) -> None:
         """Compare balances, accounts, counters and ledgers with the model."""
@@ -273,6 +343,8 @@ class Course:
             assert self.world.balance(vault.tokens) == account.balance
             assert fields["escrow_counter"] == account.escrows
             assert fields["open_escrows"] == self.count_open(number)
+            assert fields["allowance_counter"] == account.allowances
+            assert fields["open_allowances"] == self.count_outstanding(number)
             if account.spent:
                 check_ledger(fields["ledger"], account)
 

@@ -1,4 +1,4 @@
-"""Defines random sequences of escrows and draws them."""
+"""Defines random sequences of escrows and allowances, and draws them."""
 
 from dataclasses import dataclass
 
@@ -97,7 +97,34 @@ class Donate:
     amount: int
 
 
-Move = Pay | Create | Complete | Dispute | Resolve | Refund | Again | Fund | Donate
+@dataclass(frozen=True)
+class Grant:
+    """A vault sets money aside for a delegate to pay the other one, or the outsider."""
+
+    vault: int
+    receiver: int
+    amount: int
+    seconds: int
+
+
+@dataclass(frozen=True)
+class Delegated:
+    """The delegate of an allowance transfers this percentage of what it still may."""
+
+    pick: int
+    percent: int
+
+
+@dataclass(frozen=True)
+class Reclaim:
+    """An allowance is settled after a stranger's gift: by the operator, or signed by nobody."""
+
+    pick: int
+    signed: bool
+    gift: int
+
+
+Move = Pay | Create | Complete | Dispute | Resolve | Refund | Again | Fund | Donate | Grant | Delegated | Reclaim
 Clock = Jump | Ripening
 
 
@@ -112,6 +139,7 @@ class EscrowSequence:
 
 TIMEOUTS = (MINUTE, MINUTE + 1, SLOT, HOUR, DAY, DAY, THIRTY_DAYS, THIRTY_DAYS)
 PERCENTS = (0, 1, 50, 99, 100, 100, 0, 101)
+SECONDS = (1, MINUTE, 3 * MINUTE)
 _clocks: st.SearchStrategy[Clock] = st.sampled_from(
     [*[Jump(0)] * 40, *JUMPS, *(Ripening(pick, nudge) for pick in range(4) for nudge in (*NUDGES, *NUDGES))]
 )
@@ -125,6 +153,9 @@ _KINDS = [
     Again,
     Fund,
     Donate,
+    *[Grant] * 6,
+    *[Delegated] * 4,
+    *[Reclaim] * 4,
 ]
 """How often each is drawn."""
 _PICKS = (0, 0, 0, 0, 1, 1, 2, 3, 7)
@@ -143,6 +174,12 @@ def _moves(draw: st.DrawFn) -> Move:
         return Complete(pick, draw(st.integers(0, FORGED)))
     if kind is Resolve:
         return Resolve(pick, draw(st.sampled_from(PERCENTS)))
+    if kind is Grant:
+        return Grant(vault, receiver, amount, draw(st.sampled_from(SECONDS)))
+    if kind is Delegated:
+        return Delegated(pick, draw(st.sampled_from(PERCENTS[:6])))
+    if kind is Reclaim:
+        return Reclaim(pick, draw(st.booleans()), draw(st.sampled_from((0, 0, amount))))
     if kind is Fund:
         return Fund(vault, amount)
     if kind is Donate:
@@ -156,6 +193,7 @@ _rules = st.builds(
     max_per_day=st.none() | st.integers(100, 400) | st.integers(0, 1_000),
     max_per_month=st.none() | st.integers(200, 2_000),
     velocity_cap=st.none() | st.none() | st.integers(1, 6),
+    allow_allowances=st.just(True),
 )
 
 

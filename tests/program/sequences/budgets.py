@@ -5,12 +5,15 @@ from dataclasses import dataclass, replace
 from hypothesis import strategies as st
 from solders.pubkey import Pubkey
 
+from app.chain.allowance_instructions import OpenAllowance
 from app.chain.escrow_instructions import OpenEscrow
+from app.chain.payment_instructions import SpendingKind
 from app.chain.rules import RULES, BudgetLimits, Rules
 from tests.program.sequences.checker import Checker
 from tests.program.sequences.runner import Transcript, judged, with_amount
 from tests.program.sequences.steps import EARLIEST, JUMPS, LATEST, MIN_STEPS, Jump, Payment
 from tests.support.vm import Vm
+from tests.support.vm_allowances import LONGEST, MOST, delegates_transfer, granting, next_allowance, settling
 from tests.support.vm_escrows import creation, decision, dispute, next_escrow
 from tests.support.vm_tokens import SUPPLY
 from tests.support.vm_world import VmWorld
@@ -25,19 +28,19 @@ _LEDGER = 8 * (3 + 99 + 63)
 
 @dataclass(frozen=True)
 class Spend:
-    """A payment of a vault after a step of the clock, or an escrow of it."""
+    """A payment of a vault after a step of the clock, or an escrow or an allowance of it."""
 
     vault: int
     jump: Jump
     amount: int
-    locks: bool
+    kind: SpendingKind
 
 
 @dataclass(frozen=True)
 class Refund:
-    """The arbiter's decision on the open escrow of this number, giving back this share of it, in percent."""
+    """The end of the open escrow or allowance of this number, giving back this share of it, in percent."""
 
-    escrow: int
+    number: int
     share: int
 
 
@@ -58,6 +61,7 @@ class BudgetSequence:
     steps: list[Spend | Refund | Limit]
 
 
+_KINDS: list[SpendingKind] = ["Payment", "Payment", "Payment", "Escrow", "Allowance"]
 _limits = st.builds(
     BudgetLimits,
     max_per_day=st.none() | st.integers(0, 1_000) | st.integers(100, 400),
@@ -69,7 +73,7 @@ _spend = st.builds(
     st.integers(0, VAULTS - 1),
     st.sampled_from(JUMPS),
     st.integers(1, 250),
-    st.sampled_from([False, False, False, True]),
+    st.sampled_from(_KINDS),
 )
 _step: st.SearchStrategy[Spend | Refund | Limit] = st.integers(0, 9).flatmap(
     lambda kind: (
@@ -87,15 +91,15 @@ def budget_sequences(draw: st.DrawFn, most: int) -> BudgetSequence:
     """Draw a sequence of 20 to `most` steps."""
     number = draw(st.integers(MIN_STEPS, most))
     steps = draw(st.lists(_step, min_size=number, max_size=number))
-    rules = Rules(max_per_day=draw(st.none() | st.integers(100, 600)))
+    rules = Rules(max_per_day=draw(st.none() | st.integers(100, 600)), allow_allowances=True)
     return BudgetSequence(draw(st.integers(EARLIEST, LATEST)), rules, draw(_limits), steps)
 
 
 @dataclass
 class _Locked:
-    """An open escrow: its account, and which of the budget's payments made it."""
+    """An open escrow or allowance: its account, and which of the budget's payments made it."""
 
-    escrow: OpenEscrow
+    account: OpenEscrow | OpenAllowance
     vault: int
     number: int
     own: int
@@ -108,7 +112,7 @@ class BudgetRunner:
     def __init__(self) -> None:
         self.world = VmWorld(Vm(checks_signatures=False))
         self.world.vm.now = EARLIEST
-        self.payee = self.world.payee()
+        self.payee, self.delegate = self.world.payee(), self.world.vm.key()
         self.policy = self.world.policy()
 
     def run(self, sequence: BudgetSequence) -> Transcript:
@@ -119,7 +123,7 @@ class BudgetRunner:
         budget = world.budget(**{name: value for name, value in limits.to_args().items() if value is not None})
         vaults = [self._vault(budget) for _ in range(VAULTS)]
         payments = [world.payment(vault, self.payee, 1) for vault in vaults]
-        own, shared, open_escrows = [Checker() for _ in vaults], Checker(), list[_Locked]()
+        own, shared, pending = [Checker() for _ in vaults], Checker(), list[_Locked]()
         clock, verdicts = sequence.start, list[str]()
         script = [f"rules - {_text(sequence.rules.max_per_day)} - - - - 0 0", _limits_line(limits)]
         for step in sequence.steps:
@@ -127,8 +131,8 @@ class BudgetRunner:
                 case Limit(limits):
                     self._limit(budget, limits)
                     script.append(_limits_line(limits))
-                case Refund() if open_escrows:
-                    locked = open_escrows.pop(step.escrow % len(open_escrows))
+                case Refund() if pending:
+                    locked = pending.pop(step.number % len(pending))
                     returned = locked.amount * step.share // 100
                     self._refund(locked, returned)
                     for checker, number in ((shared, locked.number), (own[locked.vault], locked.own)):
@@ -140,20 +144,24 @@ class BudgetRunner:
                     vm.now = clock
                     script += [f"vault {step.vault}", f"pay {clock} {step.amount} 1 0 0"]
                     vault, before = vaults[step.vault], (vm.data(vaults[step.vault]), vm.data(budget))
-                    escrow = next_escrow(world, vault, self.payee.owner) if step.locks else None
-                    if escrow is None:
+                    account = self._next(step, vault, pending)
+                    if account is None:
                         instruction = with_amount(payments[step.vault], step.amount)
-                    else:
+                    elif isinstance(account, OpenEscrow):
                         instruction = creation(world, vault, self.payee.owner, step.amount)
+                    else:
+                        end = max(clock, own[step.vault].paid[-1][0] if own[step.vault].paid else 0) + LONGEST
+                        instruction = granting(world, vault, self.payee, self.delegate, step.amount, expires_at=end)
                     violation = judged(vm, instruction)
                     made = Payment(step.jump, step.amount, 0, co_signed=False)
                     bounds = Rules(**limits.to_args())
                     if violation is None:
-                        if escrow is not None:
-                            # A dispute stops the deadline, so that the arbiter can refund it at any time.
-                            vm.succeed(dispute(world, escrow, world.operator))
+                        if account is not None:
+                            if isinstance(account, OpenEscrow):
+                                # A dispute stops the deadline, so that the arbiter can refund it at any time.
+                                vm.succeed(dispute(world, account, world.operator))
                             numbers = (len(shared.paid), len(own[step.vault].paid))
-                            open_escrows.append(_Locked(escrow, step.vault, *numbers, step.amount))
+                            pending.append(_Locked(account, step.vault, *numbers, step.amount))
                         own[step.vault].accepted(sequence.rules, made, clock)
                         shared.accepted(bounds, made, clock)
                         assert _last(vm.data(budget)) == shared.paid[-1][0]
@@ -178,8 +186,21 @@ class BudgetRunner:
         given = {name: value for name, value in limits.to_args().items() if value is not None}
         self.world.vm.succeed(self.world.budget_update(budget, **given))
 
+    def _next(self, step: Spend, vault: Pubkey, pending: list[_Locked]) -> OpenEscrow | OpenAllowance | None:
+        """Return the account that a step will make, if any: it pays instead where there are allowances enough."""
+        if step.kind == "Escrow":
+            return next_escrow(self.world, vault, self.payee.owner)
+        outstanding = sum(isinstance(one.account, OpenAllowance) and one.vault == step.vault for one in pending)
+        return next_allowance(self.world, vault) if step.kind == "Allowance" and outstanding < MOST else None
+
     def _refund(self, locked: _Locked, returned: int) -> None:
-        self.world.vm.succeed(decision(self.world, locked.escrow, locked.amount - returned))
+        world, account, kept = self.world, locked.account, locked.amount - returned
+        if isinstance(account, OpenEscrow):
+            world.vm.succeed(decision(world, account, kept))
+            return
+        if kept:
+            world.vm.succeed(delegates_transfer(world, account, self.delegate, self.payee.tokens, kept))
+        world.vm.succeed(settling(world, account))
 
 
 def _last(budget: bytes) -> int:

@@ -10,7 +10,7 @@ use crate::{
     events::{emit_event, with_event_accounts, EscrowCreated},
     state::{
         frozen, is_archived, live_or_archived, proof, same_address, seeds, AllowlistAccount, Approval,
-        Budget, Charged, Escrow, Org, Outlined, Policy, SpendingKind, Unloaded, Vault,
+        Budget, Charged, Escrow, Org, Outlined, Policy, SpendingKind, Unloaded, Vault, NONE,
     },
     token, ID,
 };
@@ -154,7 +154,8 @@ pub fn handler(ctx: &mut Context<CreateEscrow>, terms: &EscrowTerms, bump: u8) -
         vault_tokens: &a.vault_tokens,
         amount: terms.amount,
     })?;
-    let approval_used = use_approval(&mut a.approval, a.approval_rent_receiver.as_ref())?;
+    let mut approval_used = NONE;
+    use_approval(&mut a.approval, &a.approval_rent_receiver, &mut approval_used)?;
 
     escrow.org = *org;
     escrow.vault = *vault.address();

@@ -4,7 +4,7 @@ use super::spending::{judge, use_approval, Allowed, Spending};
 use crate::{
     errors::VaultError,
     events::{emit_event, with_event_accounts, PaymentExecuted},
-    state::{AllowlistAccount, Approval, Budget, Org, Outlined, Policy, SpendingKind, Unloaded, Vault},
+    state::{AllowlistAccount, Approval, Budget, Org, Outlined, Policy, SpendingKind, Unloaded, Vault, NONE},
     token::{self, Transfer},
 };
 use anchor_lang::{address_eq, prelude::*};
@@ -105,7 +105,8 @@ pub fn handler(ctx: &mut Context<ExecutePayment>, amount: u64, reference: [u8; 1
         &a.vault.signer_seeds(&bump),
     );
 
-    let approval_used = use_approval(&mut a.approval, a.approval_rent_receiver.as_ref())?;
+    let mut approval_used = NONE;
+    use_approval(&mut a.approval, &a.approval_rent_receiver, &mut approval_used)?;
 
     let a = &ctx.accounts;
     let event = PaymentExecuted {

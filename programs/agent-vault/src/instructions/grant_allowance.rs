@@ -108,7 +108,7 @@ pub fn handler(
         kind: SpendingKind::Allowance,
         allowlist: a.allowlist.as_ref(),
         about: a.recipient.as_ref(),
-        // The operator signs every grant, and who signs everything has looked at nothing: that takes an approval.
+        // The operator signs every grant, so its signature says nothing about this amount.
         co_signer: false,
         approval: a.approval.as_deref(),
         approval_rent_receiver: a.approval_rent_receiver.as_ref(),
@@ -161,7 +161,8 @@ pub fn handler(
         },
         &a.vault.signer_seeds(&vault_bump),
     );
-    let approval_used = use_approval(&mut a.approval, a.approval_rent_receiver.as_ref())?;
+    let mut approval_used = NONE;
+    use_approval(&mut a.approval, &a.approval_rent_receiver, &mut approval_used)?;
 
     allowance.org = *a.org.address();
     allowance.vault = *vault.address();

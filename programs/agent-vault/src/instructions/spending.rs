@@ -5,7 +5,7 @@ use crate::{
     errors::VaultError,
     events::PolicyViolation,
     instructions::clock,
-    state::{AllowlistAccount, Approval, Budget, Org, Outlined, Policy, SpendingKind, Unloaded, Vault, NONE},
+    state::{AllowlistAccount, Approval, Budget, Org, Outlined, Policy, SpendingKind, Unloaded, Vault},
 };
 use agent_vault_policy::{authorize, Charges, Payment, Refusal, Rule, Standing, UnixTime, Usdc};
 use anchor_lang::{address_eq, prelude::*};
@@ -101,22 +101,22 @@ pub fn judge(spending: &Spending) -> Result<Allowed> {
     }
 }
 
-/// Closes the approval that stood for the operator's signature, if there is one, and returns its address: none (all zero)
-/// otherwise. [`judge`] has seen that the rent goes to who paid it.
+/// Closes the approval that stood for the operator's signature, if there is one, and sets `used` to its address. [`judge`]
+/// has seen that the rent goes to who paid it.
 ///
 /// # Errors
 /// `ArithmeticOverflow` when the lamports do not fit.
 #[inline(always)]
 pub fn use_approval(
     approval: &mut Option<Outlined<Account<Approval>>>,
-    rent_receiver: Option<&UncheckedAccount>,
-) -> Result<Address> {
-    let (Some(approval), Some(receiver)) = (approval, rent_receiver) else {
-        return Ok(NONE);
-    };
-    let address = *approval.address();
-    approval.close(*receiver.account())?;
-    Ok(address)
+    rent_receiver: &Option<UncheckedAccount>,
+    used: &mut Address,
+) -> Result<()> {
+    if let (Some(approval), Some(receiver)) = (approval, rent_receiver) {
+        *used = *approval.address();
+        approval.close(*receiver.account())?;
+    }
+    Ok(())
 }
 
 /// Logs which rule refuses, and returns its error. A pause or freeze is no rule of the policy and logs nothing.
