@@ -22,6 +22,8 @@ MODULES: dict[str, dict[str, str]] = {
         # That runtime requires the program among the accounts of an instruction that makes it call itself.
         "test_harmless_change_is_accepted": OTHERWISE,
     },
+    "test_allowances": {},
+    "test_allowance_settlement": {},
     "test_allowlists": {},
     "test_approvals": {
         "test_approval_is_valid_until_it_expires": CLOCK,
