@@ -17,5 +17,5 @@ async def with_budget(service: Service, escrow: OpenEscrow) -> OpenEscrow:
     # Anybody may send lamports to the address of a settled one.
     if account is None or not account.data:
         return escrow
-    budget: Pubkey = account.decode(service.codec).data["budget"]
+    budget: Pubkey = account.decode(service.codec).data["charged"]["budget"]
     return escrow if budget == Pubkey.default() else replace(escrow, budget=budget)

@@ -279,3 +279,10 @@ def test_entries_are_shown_only_if_they_are_those_signed_for(stage: Stage, lied:
     shown = stage.sign(stage.raw(write, change)).output
     assert ("1 unknown entries with the SHA-256" in shown) == lied
     assert (f"hash): {mine}" in shown) == (not lied)
+
+
+def test_permission_of_allowances_is_shown(stage: Stage) -> None:
+    change = _BUILD.update_policy(
+        authority=stage.address, policy=Pubkey.new_unique(), expected_version=1, rules=Rules(allow_allowances=True)
+    )
+    assert "allow_allowances: unknown → True" in stage.sign(stage.raw(change)).output

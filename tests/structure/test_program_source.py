@@ -72,6 +72,13 @@ def test_the_only_transfer_of_tokens_is_in_the_token_module() -> None:
     assert [_MOVING[int(value)] for _, value in in_tokens if int(value) in _MOVING] == []
 
 
+def test_only_a_grant_approves_a_delegate() -> None:
+    code = _code()
+    assert re.findall(r"const (APPROVE\w*): u8 = (\d+);", code[_TOKEN]) == [("APPROVE_CHECKED", "13")]
+    callers = [name for name, text in code.items() if re.search(r"\btoken::approve\(", text)]
+    assert callers == ["instructions/grant_allowance.rs"]
+
+
 def test_the_program_logs_nothing_but_refusals_of_rules() -> None:
     code = _code()
     logging = re.compile(r"\bmsg!|\blog!|\bsol_log|\bdbg!|println!|\bemit!|\bpanic!\(")

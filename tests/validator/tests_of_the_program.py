@@ -22,8 +22,22 @@ MODULES: dict[str, dict[str, str]] = {
         # That runtime requires the program among the accounts of an instruction that makes it call itself.
         "test_harmless_change_is_accepted": OTHERWISE,
     },
-    "test_allowances": {},
-    "test_allowance_settlement": {},
+    "test_allowances": {
+        "test_each_rule_refuses_a_grant_as_it_does_a_payment[PolicyExpired]": EXACT,
+        "test_destination_is_a_token_account_that_can_be_paid": PLACED,
+        "test_allowance_ends_with_the_session_and_the_policy_at_the_latest": CLOCK,
+        "test_time_is_the_vaults_when_the_clock_steps_back": CLOCK,
+        "test_lamports_sent_ahead_do_not_stop_a_grant": POOR,
+    },
+    "test_allowance_settlement": {
+        "test_missing_delegate_counts_as_all_spent_and_stops_nothing": PLACED,
+        "test_session_settles_until_its_own_end": CLOCK,
+        "test_anyone_settles_from_its_end_on": CLOCK,
+        "test_end_is_judged_at_the_vaults_time": CLOCK,
+        "test_credit_goes_to_the_slot_that_was_charged": CLOCK,
+        "test_payer_that_belongs_to_a_program_gets_its_rent": PLACED,
+        "test_rent_stays_in_the_vault_if_the_payer_is_a_program": PLACED,
+    },
     "test_allowlists": {},
     "test_approvals": {
         "test_approval_is_valid_until_it_expires": CLOCK,
@@ -191,6 +205,7 @@ MODULES: dict[str, dict[str, str]] = {
 SMOKE = {
     "test_approvals": {"test_approved_payment_passes_once_and_closes_the_approval"},
     "test_escrow_proofs": {"test_signature_is_proof_whoever_submits_it[1]"},
+    "test_allowance_settlement": {"test_what_is_left_comes_back_and_leaves_the_windows[2000000-token_program0]"},
     "test_escrow_settlement": {"test_both_token_programs_work[by_completion-token_program1]"},
     "test_organisations": {"test_operator_pauses_and_the_authority_resumes"},
     "test_payments": {"test_payment_moves_the_amount_and_reports_everything[True]"},
