@@ -163,6 +163,7 @@ VALUES: Mapping[str, Any] = {
     "label": "Shopping agent",
     "limit": 20,
     "log": "6sfaqKosKfqQuVk3A6hD8Muh2cqqFfSNpc4vHrVJoEHT",
+    "allow_allowances": True,
     "max_open_escrows": 8,
     "memo": "Order 1024",
     "message": "The wallet's policy refuses the payment.",

@@ -18,6 +18,7 @@ from app.core.identifiers import PRESET_POLICY_IDS
 from app.dashboard.actors import names_of
 from app.dashboard.pages import View, action, page
 from app.dashboard.policy_forms import (
+    FLAG_CHOICES,
     HOST_CHOICES,
     before_changes,
     blank,
@@ -230,7 +231,7 @@ async def _take_over(view: View, found: Policy) -> list[_Change]:
 def _form(view: View) -> dict[str, Any]:
     """Return what the template of the form needs."""
     offline = view.service.signers.authority is None
-    return {"categories": CATEGORIES, "host_choices": HOST_CHOICES, "offline": offline}
+    return {"categories": CATEGORIES, "host_choices": HOST_CHOICES, "flag_choices": FLAG_CHOICES, "offline": offline}
 
 
 async def _says(view: View) -> Mapping[str, Any]:

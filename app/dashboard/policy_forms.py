@@ -18,6 +18,9 @@ from app.projection.differences import shown as shown_rules
 from app.store.policies import AuditRecord
 
 _NUMBERS = ("velocity_cap", "max_open_escrows")
+#: A flag of a policy: what the form sends for no and for yes.
+FLAG_CHOICES = (("", "No"), ("yes", "Yes"))
+_FLAG, _YES = "allow_allowances", "yes"
 _TEXTS = ("name", *MONEY, "expiry")
 #: Which hosts: those of the network's default, any, or those that are listed.
 HOST_CHOICES = (("default", "The default"), ("any", "Any host"), ("only", "Only the hosts below"))
@@ -54,6 +57,7 @@ def fields_of(shown: Shown, **hidden: str) -> Fields:
     fields = [(name, value.removesuffix("Z") if name == "expiry" else value) for name, value in fields]
     fields.append(("allowed_recipients", "\n".join(shown["allowed_recipients"])))
     fields += [("blocked_categories", one) for one in shown["blocked_categories"]]
+    fields.append((_FLAG, _YES if shown[_FLAG] else ""))
     hosts = shown["x402_hosts"]
     choice = "default" if hosts is None else "any" if hosts == [ANY_HOST] else "only"
     fields += [("x402_choice", choice), ("x402_hosts", "\n".join(hosts or []) if choice == "only" else "")]
@@ -118,6 +122,7 @@ def _values(view: View) -> dict[str, Any]:
     """Return what was typed as the API's body has it."""
     values: dict[str, Any] = {name: view.typed(name).strip() for name in _TEXTS}
     values |= {name: _number(view.typed(name).strip()) for name in _NUMBERS}
+    values[_FLAG] = view.typed(_FLAG) == _YES
     values["allowed_recipients"] = _lines(view.typed("allowed_recipients"))
     values["blocked_categories"] = view.chosen("blocked_categories")
     choice = view.typed("x402_choice", "default")

@@ -23,6 +23,7 @@ LABELS: Mapping[str, str] = {
     "require_co_sign": "Approval above",
     "expiry": "Ends",
     "max_open_escrows": "Open escrows",
+    "allow_allowances": "Allowances",
     "x402_hosts": "Paid requests",
 }
 """What pages call the fields of a policy."""
@@ -105,6 +106,8 @@ def worth(name: str, value: Any) -> Words:
     """Return a field's value for a table."""
     if value is None or (value == [] and name != "x402_hosts"):
         return _UNSET.get(name, "no cap")
+    if isinstance(value, bool):
+        return "allowed" if value else "not allowed"
     if name in MONEY:
         return f"{usdc(value)} USDC"
     if name == "expiry":
@@ -183,6 +186,15 @@ def _escrows(value: int | None, _: Reader) -> Words:
     return f"Each vault may have at most {count} escrows open at a time." if count else "No escrow may be opened."
 
 
+def _allowances(value: bool, _: Reader) -> Words:
+    if not value:
+        return "No vault may hand money to a delegate."
+    return (
+        "A vault may set money aside for a delegate, who pays by a plain transfer. Every rule judges it beforehand, "
+        "but only who holds the delegate's key decides where the money goes."
+    )
+
+
 def _hosts(value: list[str] | None, reader: Reader) -> Words:
     if value is None:
         return f"The default of this network: paid requests may go to {'any host' if reader.any_host else 'no host'}."
@@ -206,6 +218,7 @@ _SAYS: Mapping[str, Callable[[Any, Reader], Words]] = {
     "require_co_sign": _approval,
     "expiry": _end,
     "max_open_escrows": _escrows,
+    "allow_allowances": _allowances,
     "x402_hosts": _hosts,
 }
 

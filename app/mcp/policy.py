@@ -22,6 +22,8 @@ def _sentences(policy: Json) -> Iterator[str]:
         yield f"In any hour, at most {policy['velocity_cap']} payments are made."
     if policy["max_open_escrows"] is not None:
         yield f"At most {policy['max_open_escrows']} escrows are open at a time."
+    if policy["allow_allowances"]:
+        yield "Allowances may be granted: a delegate then pays by a plain transfer."
     if policy["allowed_recipients"]:
         yield f"Only these are paid: {', '.join(policy['allowed_recipients'])}."
     if policy["blocked_categories"]:

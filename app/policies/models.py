@@ -43,6 +43,7 @@ class RuleFields(PartialBody):
     require_co_sign: Limit | None = None
     expiry: Timestamp | None = None
     max_open_escrows: Annotated[int, Field(ge=0, le=MAX_OPEN_ESCROWS)] | None = None
+    allow_allowances: bool = False
 
 
 class CreatePolicy(RuleFields):
@@ -88,6 +89,7 @@ class Policy(Answer):
     require_co_sign: Usdc | None
     expiry: Time | None
     max_open_escrows: int | None
+    allow_allowances: bool
     x402_hosts: list[str] | None
     wallet_count: int
     version: int
@@ -107,8 +109,8 @@ class Change(Answer):
 
     model_config = ConfigDict(frozen=True, serialize_by_alias=True)
 
-    before: str | int | list[str] | None = Field(alias="from")
-    after: str | int | list[str] | None = Field(alias="to")
+    before: str | bool | int | list[str] | None = Field(alias="from")
+    after: str | bool | int | list[str] | None = Field(alias="to")
 
 
 class AuditEntry(Answer):

@@ -14,7 +14,7 @@ from app.submission.revisions import concurrent_change
 
 _PLAIN = (
     *("max_per_tx", "max_per_day", "max_per_month", "velocity_cap", "require_co_sign", "expiry"),
-    "max_open_escrows",
+    *("max_open_escrows", "allow_allowances"),
 )
 
 

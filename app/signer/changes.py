@@ -99,7 +99,6 @@ def _shown(rules: Rules) -> dict[str, str]:
     """Return every rule but the allowlist in words."""
     found = shown(rules, ())
     del found["allowed_recipients"]
-    found["allow_allowances"] = rules.allow_allowances
     found["recipients"] = "only those of its allowlist" if rules.restricted else "any"
     return {
         name: ", ".join(value) or "none" if isinstance(value, list) else _value(value) for name, value in found.items()

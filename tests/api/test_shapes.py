@@ -35,6 +35,7 @@ _POLICY = {
     "max_per_month",
     "velocity_cap",
     "max_open_escrows",
+    "allow_allowances",
     "allowed_recipients",
     "blocked_categories",
     "require_co_sign",

@@ -52,8 +52,11 @@ async def _form(who: Crafted, path: str) -> Json:
             fields.setdefault(name[1], []).append(unescape(value[1]) if value else "")
     for name, value in re.findall(r'<textarea[^>]* name="(\w+)"[^>]*>\n(.*?)</textarea>', page, re.DOTALL):
         fields[name] = unescape(value)
-    chosen = re.search(r'<option value="(\w+)" selected>', page)
-    return {**fields, "x402_choice": chosen[1] if chosen else "default"}
+    for name, options in re.findall(r'<select[^>]* name="(\w+)"[^>]*>(.*?)</select>', page, re.DOTALL):
+        [first, *_] = re.findall(r'<option value="(\w*)"', options)
+        chosen = re.search(r'<option value="(\w*)" selected>', options)
+        fields[name] = chosen[1] if chosen else first
+    return fields
 
 
 async def test_list_marks_presets_and_counts_vaults(site: Served) -> None:
@@ -245,6 +248,7 @@ async def test_every_rule_goes_through_the_form_and_back(world: ServiceWorld) ->
         "require_co_sign": "1",
         "expiry": "2040-02-03T04:05:06",
         "max_open_escrows": "0",
+        "allow_allowances": "yes",
         "allowed_recipients": f"shop.example.com\r\n{Keypair().pubkey()}",
         "blocked_categories": ["gambling", "nft"],
         "x402_choice": "only",
@@ -256,6 +260,7 @@ async def test_every_rule_goes_through_the_form_and_back(world: ServiceWorld) ->
     made = await world.ok("GET", f"/v1/policies/{answer.headers['location'].rpartition('/')[2].partition('?')[0]}")
     assert made["expiry"] == "2040-02-03T04:05:06Z"
     assert (made["velocity_cap"], made["max_open_escrows"], made["x402_hosts"]) == (12, 0, ["api.example.com"])
+    assert made["allow_allowances"] is True
     assert (made["max_per_month"], made["blocked_categories"]) == ("300.000001", ["gambling", "nft"])
     assert len(made["allowed_recipients"]) == 2
     # The form as it is shown changes nothing.
@@ -268,6 +273,7 @@ async def test_every_rule_goes_through_the_form_and_back(world: ServiceWorld) ->
     bare = await world.ok("GET", f"/v1/policies/{made['policy_id']}")
     assert {bare[name] for name in ("max_per_tx", "velocity_cap", "expiry", "max_open_escrows", "x402_hosts")} == {None}
     assert (bare["name"], bare["allowed_recipients"], bare["blocked_categories"]) == ("None", [], [])
+    assert bare["allow_allowances"] is False
 
 
 async def test_every_field_of_a_policy_has_its_words(world: ServiceWorld) -> None:
