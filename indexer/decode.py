@@ -10,7 +10,8 @@ from idl.codec import Codec
 from idl.transactions import RawTransaction, accounts, events, message_hash, signed
 from indexer.records import ChainTransaction, TokenMove
 
-_MALFORMED = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError)
+MALFORMED = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError)
+"""What reading a malformed answer raises."""
 
 
 def decode_transaction(raw: RawTransaction, codec: Codec) -> ChainTransaction | None:
@@ -20,7 +21,7 @@ def decode_transaction(raw: RawTransaction, codec: Codec) -> ChainTransaction | 
     """
     try:
         return _decode(raw, codec)
-    except _MALFORMED as error:
+    except MALFORMED as error:
         raise ChainUnavailable("the node's transaction is malformed") from error
 
 

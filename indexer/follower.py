@@ -12,6 +12,7 @@ from app.chain.records import HistoryEntry
 from app.chain.transport import Transport
 from idl.codec import Codec
 from indexer.accounts import FollowedAccount
+from indexer.allowances import AllowanceReader
 from indexer.decode import decode_transaction
 from indexer.reconcile import Reconciler
 from indexer.records import ChainTransaction, Hole, Position
@@ -64,6 +65,7 @@ class Indexer:
         self._program = str(codec.program_id)
         self._chain = ChainClient(transport, program_id=codec.program_id)
         self._reconciler = Reconciler(self._chain, self._events, codec, self._ingest)
+        self._allowances = AllowanceReader(self._chain, self._events, codec)
         self._poll_interval = poll_interval
         self._check_interval = check_interval
         self._ws_url = ws_url
@@ -225,6 +227,7 @@ class Indexer:
             await self._reconciler.fill_holes()
             await self._reconciler.fill_gaps()
         await self._reconciler.check_balances()
+        await self._allowances.read()
         await self._announce()
 
     async def _follow(self) -> None:

@@ -17,7 +17,8 @@ TABLES = {
         message_hash TEXT NOT NULL,
         finalized INTEGER NOT NULL DEFAULT 0""",
     # `id` is the order of storing, so readers use it as their cursor. A row whose `instruction` is -1 is not an event
-    # of the program but a deposit, an observed balance, or a transaction that was rolled back.
+    # of the program but a deposit, an observed balance, what left a settled allowance, or a transaction that was rolled
+    # back.
     "events": """
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         signature TEXT NOT NULL,
@@ -49,6 +50,16 @@ TABLES = {
         balance INTEGER,
         slot INTEGER NOT NULL,
         suspect INTEGER NOT NULL DEFAULT 0""",
+    "allowances": """
+        address TEXT PRIMARY KEY,
+        tokens TEXT NOT NULL,
+        granted TEXT NOT NULL""",
+    # Places of the settlements of allowances whose token accounts were not read yet.
+    "unread_allowances": """
+        signature TEXT NOT NULL,
+        instruction INTEGER NOT NULL,
+        "inner" INTEGER NOT NULL,
+        PRIMARY KEY (signature, instruction, "inner")""",
 }
 INDEXES = (
     "CREATE INDEX IF NOT EXISTS transactions_to_finalize ON transactions (slot, signature) WHERE finalized = 0",

@@ -14,6 +14,7 @@ from sqlite_utils import Database
 from indexer.accounts import TokenAccounts
 from indexer.records import ChainTransaction, Hole
 from indexer.schema import prepare
+from indexer.unread import UnreadAllowance, UnreadAllowances
 
 NOT_AN_EVENT = -1
 """As `instruction`: the row is not an event of the program."""
@@ -21,11 +22,15 @@ DEPOSIT = "Deposit"
 """A row's name: tokens arrived in a followed account by a transfer that the program did not make."""
 BALANCE_OBSERVED = "BalanceObserved"
 """A row's name: a followed account's balance was read from the chain, because the events gave another."""
+ALLOWANCE_READ = "AllowanceRead"
+"""A row's name: the transfers of a settled allowance's delegate were read from the chain."""
 REVERTED = "TransactionReverted"
 """A row's name: the transaction was rolled back before it was final. `events` has the subjects of its deleted rows."""
 
 T = TypeVar("T")
 _CHUNK = 500
+_INDEXES = 256
+"""Accounts that a transaction can name at most; deposits are numbered by the account's index."""
 _LAST_SLOT = 2**63 - 1
 """The largest integer that the database takes."""
 
@@ -72,6 +77,7 @@ class EventTables:
         self._db = statements
         self._orgs = None if orgs is None else frozenset(orgs)
         self.accounts = TokenAccounts(statements)
+        self.unread = UnreadAllowances(statements)
 
     # Reading
 
@@ -243,6 +249,7 @@ class EventTables:
                 gone = [_subject(*row) for row in self._db.execute(found, [signature])]
                 self._db.execute("DELETE FROM events WHERE signature = ?", [signature])
                 self._db.execute("DELETE FROM transactions WHERE signature = ?", [signature])
+                self.unread.forget(signature)
                 self._insert((signature, NOT_AN_EVENT, NOT_AN_EVENT), slot, REVERTED, None, {"events": gone})
             self._db.execute("DELETE FROM cursors")
             self._recount()
@@ -263,6 +270,14 @@ class EventTables:
             # There is no transaction to name, so the account takes its place.
             self._insert((account, NOT_AN_EVENT, slot), slot, BALANCE_OBSERVED, found.org, data)
             return True
+
+    def record_reading(self, one: UnreadAllowance, summary: dict[str, Any]) -> None:
+        """Store what was read about a settled allowance, unless its settlement was rolled back meanwhile."""
+        with self._db.atomic():
+            if self.unread.remove(one):
+                # The row is no event of the program, and its place must be that of no deposit.
+                key = (one.signature, NOT_AN_EVENT, _INDEXES * (one.instruction + 1) + one.inner)
+                self._insert(key, one.slot, ALLOWANCE_READ, one.org, summary)
 
     def mark_suspect(self, account: str) -> None:
         """Mark a followed account that moved in a transaction that is not stored."""
@@ -293,6 +308,7 @@ class EventTables:
             key = (transaction.signature, one.instruction, one.inner)
             self._insert(key, transaction.slot, one.event.name, str(one.event.data["org"]), one.event.data)
             self._count(one.event.data)
+            self.unread.note(key, one.event)
         deposits = self.accounts.follow(transaction.moves, [one.event for one in events], transaction.slot)
         for deposit in deposits:
             key = (transaction.signature, NOT_AN_EVENT, deposit.index)

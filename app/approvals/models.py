@@ -4,6 +4,7 @@ from typing import Literal
 
 from app.api.fields import Answer, ApprovalId, Identifier, ListAnswer, Page, PolicyId, Time, Usdc, WalletId
 from app.core.actors import Actor
+from app.core.transaction_types import Purpose
 
 ApprovalStatus = Literal["pending", "approved", "rejected", "used", "expired"]
 
@@ -16,7 +17,7 @@ class ListApprovals(Page):
 
 
 class Approval(Answer):
-    """The approval of one payment, or of one escrow, as its `type` says.
+    """The approval of one payment, escrow or allowance, as its `type` says.
 
     While it is pending, `expires_at` ends the time to decide; afterwards, the time to pay. `chain_address` is its
     address on the chain once it is approved; `decided_by` is who decided.
@@ -24,7 +25,7 @@ class Approval(Answer):
 
     approval_id: ApprovalId
     id: ApprovalId
-    type: Literal["payment", "escrow"]
+    type: Purpose
     wallet_id: WalletId
     recipient: str
     recipient_address: str

@@ -1,7 +1,7 @@
-"""Approvals: an agent's payment or escrow above its policy's threshold needs the operator's consent beforehand.
+"""Approvals: an agent's expense above its policy's threshold needs the operator's consent beforehand.
 
-The refusal of such a payment creates the request. Once an operator has approved it, the approval is on the chain, where
-the same payment, sent again, uses it up.
+The refusal of a payment, escrow or allowance creates the request. Once an operator has approved it, the approval is on
+the chain, where the same request, sent again, uses it up.
 """
 
 from collections.abc import Collection
@@ -15,12 +15,14 @@ from sqlalchemy import Connection
 from app.access.keyring import Principal
 from app.api.fields import optional
 from app.approvals.models import Approval, ApprovalPage, ApprovalStatus, ListApprovals
+from app.chain.payment_instructions import SpendingKind
 from app.core.errors import BusinessError, ConflictError, NotFoundError
 from app.core.identifiers import approval_id as id_of_approval
 from app.core.identifiers import approval_reference, new_reference
 from app.core.money import format_usdc
 from app.core.pages import RecordPage
 from app.core.timestamps import iso_ms
+from app.core.transaction_types import Purpose
 from app.recipients.service import Payee
 from app.store.approval_requests import (
     LIFETIME,
@@ -53,12 +55,12 @@ PLAN_TYPES = (_APPROVE, _CLOSE)
 
 @dataclass(slots=True)
 class Expense:
-    """Money that is to leave a wallet as a payment, or into an escrow. ``amount`` is in micro-USDC."""
+    """Money that is to leave a wallet as a payment, into an escrow or an allowance. ``amount`` is in micro-USDC."""
 
     wallet: WalletRecord
     payee: Payee
     amount: int
-    for_escrow: bool = False
+    purpose: Purpose = "payment"
 
 
 async def request(service: Service, refused: Expense, *, unusable: Collection[str] = ()) -> str:
@@ -77,7 +79,7 @@ async def request(service: Service, refused: Expense, *, unusable: Collection[st
         recipient=refused.payee.name,
         recipient_address=str(refused.payee.owner),
         amount=refused.amount,
-        for_escrow=refused.for_escrow,
+        purpose=refused.purpose,
         policy=policy.address,
         policy_id=policy.policy_id,
         policy_version=policy.version,
@@ -92,9 +94,9 @@ async def find_usable(service: Service, expense: Expense, *, unusable: Collectio
     Whether it really is usable, only a simulation tells; see `is_unusable`.
     """
     org, vault, payee = expense.wallet.org, expense.wallet.vault, str(expense.payee.owner)
-    amount, for_escrow, now = expense.amount, expense.for_escrow, service.clock.now()
+    amount, purpose, now = expense.amount, expense.purpose, service.clock.now()
     return await service.db.read(
-        lambda conn: open_approval(conn, org, vault, payee, amount, for_escrow, now, unusable=unusable)
+        lambda conn: open_approval(conn, org, vault, payee, amount, purpose, now, unusable=unusable)
     )
 
 
@@ -202,7 +204,7 @@ async def _approval(service: Service, found: ApprovalRequest) -> Instruction:
         recipient=Pubkey.from_string(found.recipient_address),
         amount=found.amount,
         expires_at=await _chain_time(service) + LIFETIME // 1000,
-        kind="Escrow" if found.for_escrow else "Payment",
+        kind=cast(SpendingKind, found.purpose.capitalize()),
     )
 
 
@@ -262,7 +264,7 @@ def _shown(found: ApprovalRequest) -> Approval:
     return Approval(
         approval_id=found.approval_id,
         id=found.approval_id,
-        type="escrow" if found.for_escrow else "payment",
+        type=found.purpose,
         wallet_id=found.wallet_id,
         recipient=found.recipient,
         recipient_address=found.recipient_address,

@@ -18,6 +18,7 @@ BUDGET_PREFIX = "bud_"
 TRANSACTION_PREFIX = "tx_"
 EVENT_PREFIX = "evt_"
 ESCROW_PREFIX = "escrow_"
+ALLOWANCE_PREFIX = "alw_"
 APPROVAL_PREFIX = "apr_"
 
 PRESET_POLICY_IDS = ("pol_conservative", "pol_moderate", "pol_permissive", "pol_locked")
@@ -31,6 +32,8 @@ initialisation, and the money moves.
 
 The index differs if somebody has sent lamports to one of the addresses.
 """
+ALLOWANCE_EVENT_INNER_INDEX = 6
+"""The same for the grant of an allowance, of which the delegate is named as well."""
 
 _PRESET_KEYS = {name.encode().ljust(SIZE, b"\0"): name for name in PRESET_POLICY_IDS}
 _PRESET_IDS = {name: key for key, name in _PRESET_KEYS.items()}
@@ -76,6 +79,11 @@ def approval_reference(identifier: str) -> bytes:
 def escrow_id(address: Pubkey | str) -> str:
     """Return the id of the escrow at this address."""
     return _encode(ESCROW_PREFIX, _bytes_of(address)[:SIZE])
+
+
+def allowance_id(address: Pubkey | str) -> str:
+    """Return the id of the allowance at this address."""
+    return _encode(ALLOWANCE_PREFIX, _bytes_of(address)[:SIZE])
 
 
 def transaction_id(message_hash: str, instruction: int, inner: int, row_type: str) -> str:

@@ -1,6 +1,6 @@
 """The types and statuses of the rows in the list of transactions."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal, get_args
 
 TransactionStatus = Literal["pending", "confirmed", "blocked", "failed"]
@@ -23,5 +23,15 @@ SPENT = (PAYMENT, ESCROW_LOCK)
 """Types of confirmed rows that policies judged."""
 REFUSED = (PAYMENT, A2A_SEND)
 """Types of blocked rows; a refused escrow is an `a2a_send`."""
-ROW_TYPES = (PAYMENT, FUNDING, WITHDRAWAL, ESCROW_LOCK, A2A_SEND)
-"""Types of attempts that the list shows; others, such as a freeze, move no money."""
+GRANT: Final = "grant_allowance"
+"""The type of an attempt, not of a row."""
+ROW_OF: Mapping[str, TransactionType] = {
+    **{one: one for one in (PAYMENT, FUNDING, WITHDRAWAL, ESCROW_LOCK, A2A_SEND)},
+    # Policies judge and charge the grant of an allowance as the payment that its delegate may make.
+    GRANT: PAYMENT,
+}
+"""The type of row by the type of the attempt; others, such as a freeze, move no money and are not listed."""
+
+Purpose = Literal["payment", "escrow", "allowance"]
+PURPOSES: Sequence[Purpose] = get_args(Purpose)
+"""What an approval is for, by the program's code."""

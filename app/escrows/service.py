@@ -111,7 +111,7 @@ async def _lock(  # noqa: PLR0917
         paying,
         await _payee(service, paying, body.to_wallet),
         body.amount,
-        for_escrow=True,
+        purpose="escrow",
         kind=LOCK,
         service=service,
         principal=principal,

@@ -27,6 +27,7 @@ class EventKind:
 
 _SENT = ("wallet_id", "tx_id", "tx_signature", "amount")
 _ESCROW = ("escrow_id", "from_wallet", "to_wallet", "tx_signature", "on_chain_slot")
+_ALLOWANCE = ("allowance_id", "wallet_id", "amount", "tx_signature", "on_chain_slot")
 _LIMITS = ("max_per_day", "max_per_month", "velocity_cap")
 _COMPARED = ("subject", "address", "on_chain_slot")
 _COMPARED_DIFFERENT = (*_COMPARED, "differences")
@@ -125,6 +126,22 @@ _KINDS = (
         "escrow.dispute_withdrawn",
         "The dispute of an escrow was withdrawn. Its deadline runs on from here.",
         (*_ESCROW, "amount", "expires_at"),
+    ),
+    EventKind(
+        "allowance.granted",
+        "A wallet's money was set aside for a delegate, who can transfer it until the allowance is settled.",
+        (*_ALLOWANCE, "recipient", "destination", "delegate", "reference", "expires_at", "tx_id"),
+    ),
+    EventKind(
+        "allowance.settled",
+        "An allowance ended: of its `amount` the delegate has `spent`, and `returned` is back in the wallet.",
+        (*_ALLOWANCE, "reference", "spent", "returned"),
+    ),
+    EventKind(
+        "allowance.discrepancy",
+        "What left an allowance is not what was granted: `seen` left by transfers (`transfers` has their signatures), "
+        "the program says `spent`, and `arrived` reached the destination. Treat the delegate's key as stolen.",
+        (*_ALLOWANCE, "spent", "seen", "arrived", "signed_by_delegate", "transfers"),
     ),
     EventKind(
         "org.deposit_confirmed",

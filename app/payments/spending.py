@@ -1,6 +1,6 @@
 """Sends money out of a wallet, as a payment or into an escrow, in the form that the wallet's policy asks for."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from app.approvals import service as approvals
 from app.approvals.service import Expense
 from app.core.errors import ApiError, AuthenticationError, BusinessError, PolicyViolationError
 from app.core.identifiers import EVENT_INNER_INDEX, new_reference, random_id
-from app.core.transaction_types import A2A_SEND
+from app.core.transaction_types import A2A_SEND, Purpose
 from app.payments._events import append_blocked
 from app.payments.token_accounts import must_open
 from app.policies import service as policies
@@ -45,6 +45,8 @@ _NO_SESSION = (
     "Repeat it with the wallet's token in the header Session-Token: the operator then co-signs. "
     "`POST /v1/wallets/{wallet_id}/rotate-token` issues a token."
 )
+#: The field of a request that names who is paid.
+_RECIPIENT_FIELDS: Mapping[Purpose, str] = {"payment": "to", "escrow": "toWallet", "allowance": "destination"}
 #: Errors that mean the read models lag behind the chain; `InvalidSeeds`: the next escrow has another address.
 _STALE = frozenset(
     {
@@ -206,7 +208,7 @@ async def _open_account(spending: Spending, refusal: _Refusal) -> bool:
     One that exists may have been opened since the simulation, by another payment to the same payee.
     """
     explained = refusal.rule is not None or is_known(refusal.name) or refusal.rejects_session(spending)
-    if spending.for_escrow or spending.handed_out or spending.sought_account or explained:
+    if spending.purpose != "payment" or spending.handed_out or spending.sought_account or explained:
         return False
     spending.sought_account = True
     spending.opens_account = await must_open(spending.service, spending.wallet.wallet_id, spending.payee.owner)
@@ -265,7 +267,7 @@ async def _error(spending: Spending, refusal: _Refusal) -> ApiError:
         tokens = service.addresses.token_account(spending.payee.owner)
         if await service.chain.token_balance(tokens) is None:
             raise invalid_recipient("payTo", "The recipient has no USDC account, and none can be opened beside this.")
-    return business_error(service.codec, refusal.error, recipient="toWallet" if spending.for_escrow else "to")
+    return business_error(service.codec, refusal.error, recipient=_RECIPIENT_FIELDS[spending.purpose])
 
 
 async def _caught_up(service: Service, wallet: WalletRecord) -> WalletRecord:
@@ -298,7 +300,7 @@ async def _block(spending: Spending, refusal: _Refusal) -> ApiError:
         tx_id=random_id("tx_"),
         org=wallet.org,
         wallet_id=wallet.wallet_id,
-        type=A2A_SEND if spending.for_escrow else spending.kind.name,
+        type=A2A_SEND if spending.purpose == "escrow" else spending.kind.name,
         status="blocked",
         recipient=spending.payee.name,
         recipient_address=str(spending.payee.owner),

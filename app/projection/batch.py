@@ -11,10 +11,20 @@ from sqlalchemy import Connection, Row, Select, Table, bindparam, delete, select
 
 from app.core.identifiers import event_id, transaction_id
 from app.core.timestamps import iso_ms
-from app.core.transaction_types import ESCROW_LOCK, FUNDING, PAYMENT, WITHDRAWAL
+from app.core.transaction_types import ESCROW_LOCK, FUNDING, GRANT, PAYMENT, ROW_OF, WITHDRAWAL
 from app.store.columns import upsert, upsert_all
 from app.store.feed import feed_row
-from app.store.read_tables import budgets, escrows, feed, policies, projection, reserves, transactions, wallets
+from app.store.read_tables import (
+    allowances,
+    budgets,
+    escrows,
+    feed,
+    policies,
+    projection,
+    reserves,
+    transactions,
+    wallets,
+)
 from app.store.state_tables import attempts
 from indexer import StoredEvent
 
@@ -25,8 +35,9 @@ ATTEMPT_TYPES: Mapping[str, Collection[str]] = {
     "WalletFunded": (FUNDING,),
     "WalletWithdrawn": (WITHDRAWAL,),
     "EscrowCreated": (ESCROW_LOCK,),
+    "AllowanceGranted": (GRANT,),
 }
-"""The types of attempts that an event confirms. An attempt's type is also that of the event's first or only row."""
+"""The types of attempts that an event confirms. `ROW_OF` has the type of the event's first or only row."""
 _VAULTS = ("vault", "receiver")
 """Fields of events that may hold a vault's address."""
 _ORPHAN = "orphan:"
@@ -86,7 +97,7 @@ class Model:
 
 
 class Batch:
-    """The wallets, reserves, escrows and attempts that a batch of rows is about, and what it adds."""
+    """The wallets, reserves, escrows, allowances and attempts that a batch of rows is about, and what it adds."""
 
     def __init__(
         self, connection: Connection, rows: Sequence[StoredEvent], *, only: Collection[str] | None = None
@@ -99,6 +110,9 @@ class Batch:
         self.reserves = Model(connection, reserves, "org", orgs, None if only is None else ())
         self.escrows = Model(
             connection, escrows, "address", {row.data["escrow"] for row in rows if "escrow" in row.data}
+        )
+        self.allowances = Model(
+            connection, allowances, "address", {row.data["allowance"] for row in rows if "allowance" in row.data}
         )
         self.again: set[str] = set()
         """Organisations whose rows must be applied again from the first one."""
@@ -116,7 +130,7 @@ class Batch:
         attempt = self._attempts.get(row.message_hash)
         if attempt is None or attempt.type not in ATTEMPT_TYPES.get(row.name, ()):
             return None
-        is_it = attempt.tx_id == transaction_of(row, attempt.type) or (
+        is_it = attempt.tx_id == transaction_of(row, ROW_OF[attempt.type]) or (
             attempt.reference is not None and attempt.reference.hex() == row.data["reference"]
         )
         return attempt if is_it else None
@@ -200,7 +214,7 @@ class Batch:
 
     def flush(self) -> None:
         """Write what changed."""
-        for model in (self.wallets, self.reserves, self.escrows):
+        for model in (self.wallets, self.reserves, self.escrows, self.allowances):
             model.flush()
         upsert_all(self.connection, transactions, list(self._transactions.values()), keys=["tx_id"])
         upsert_all(self.connection, feed, list(self._feed.values()), keys=["event_id"], replace=False)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from app.projection import budgets, escrows, organisations, policies, transfers, wallets
+from app.projection import allowances, budgets, escrows, organisations, policies, transfers, wallets
 from app.projection.batch import Batch
 from indexer import StoredEvent
 
@@ -44,6 +44,9 @@ HANDLERS: dict[str, Handler] = {
     "DisputeWithdrawn": escrows.dispute_withdrawn,
     "EscrowSettled": escrows.settled,
     "EscrowCollected": escrows.collected,
+    "AllowanceGranted": allowances.granted,
+    "AllowanceSettled": allowances.settled,
+    "AllowanceRead": allowances.read,
     "Deposit": deposited,
     "BalanceObserved": transfers.observed,
 }

@@ -2,15 +2,17 @@
 
 from collections.abc import Collection, Sequence
 
-from sqlalchemy import ColumnElement, Connection, delete, insert, select, true, update
+from sqlalchemy import ColumnElement, Connection, case, delete, insert, select, true, update
 
 from app.core.identifiers import wallet_id
-from app.core.transaction_types import ROW_TYPES
+from app.core.transaction_types import ROW_OF
 from app.projection.batch import vaults_in
+from app.store.allowances import reset_allowances
 from app.store.attempts import SHARED_COLUMNS
 from app.store.columns import upsert
 from app.store.escrows import reset_escrows
 from app.store.read_tables import (
+    allowances,
     approvals,
     budgets,
     escrows,
@@ -35,10 +37,11 @@ _READ_MODELS = (approvals, budgets, policies, recipients, reserves, transactions
 _OF_VAULTS = frozenset(
     {
         *("PaymentExecuted", "PaymentApproved", "ApprovalClosed", "EscrowCreated", "EscrowDisputed", "EscrowSettled"),
+        *("AllowanceGranted", "AllowanceSettled", "AllowanceRead"),
         *("WalletFrozen", "WalletUnfrozen", "WalletUpdated", "WalletClosed", "WalletBudgetSet"),
     }
 )
-"""Events that change nothing but their vaults, with their transactions, approvals and escrows."""
+"""Events that change nothing but their vaults, with their transactions, approvals, escrows and allowances."""
 
 
 def changed_orgs(reports: Sequence[StoredEvent]) -> set[str]:
@@ -82,6 +85,7 @@ def reset(connection: Connection, org: str | None = None) -> None:
     for table in _READ_MODELS:
         connection.execute(delete(table).where(true() if org is None else table.c.org == org))
     reset_escrows(connection, true() if org is None else escrows.c.org == org)
+    reset_allowances(connection, true() if org is None else allowances.c.org == org)
     again = projection.c.name != _ROLLBACKS if org is None else projection.c.name == CURSOR + org
     connection.execute(delete(projection).where(again))
     _keep_attempts(connection, true() if org is None else attempts.c.org == org)
@@ -96,11 +100,13 @@ def forget(connection: Connection, reports: Sequence[StoredEvent], vaults: Colle
     ids = [wallet_id(vault) for vault in vaults]
     connection.execute(delete(transactions).where(transactions.c.wallet_id.in_(ids)))
     reset_escrows(connection, escrows.c.vault.in_(vaults))
+    reset_allowances(connection, allowances.c.vault.in_(vaults))
     _keep_attempts(connection, attempts.c.wallet_id.in_(ids))
 
 
 def _keep_attempts(connection: Connection, mine: ColumnElement[bool]) -> None:
-    kept = select(*(attempts.c[name] for name in SHARED_COLUMNS), attempts.c.created_at).where(
-        attempts.c.type.in_(ROW_TYPES), attempts.c.wallet_id.is_not(None), mine
+    columns = {name: attempts.c[name] for name in SHARED_COLUMNS} | {"type": case(ROW_OF, value=attempts.c.type)}
+    kept = select(*columns.values(), attempts.c.created_at).where(
+        attempts.c.type.in_(ROW_OF), attempts.c.wallet_id.is_not(None), mine
     )
     connection.execute(insert(transactions).from_select([*SHARED_COLUMNS, "timestamp"], kept))

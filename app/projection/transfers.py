@@ -7,7 +7,7 @@ from sqlalchemy import Row
 from app.core.identifiers import wallet_id
 from app.core.money import format_usdc
 from app.core.timestamps import iso_ms
-from app.core.transaction_types import FUNDING, PAYMENT, WITHDRAWAL
+from app.core.transaction_types import FUNDING, PAYMENT, ROW_OF, WITHDRAWAL
 from app.projection.batch import Batch, Values, address_or_none, transaction_of
 from app.projection.organisations import set_reserve
 from app.projection.wallets import change, spend_approval
@@ -100,7 +100,7 @@ def confirm(batch: Batch, row: StoredEvent, row_type: str, known: Values) -> Val
     attempt = batch.attempt(row)
     if attempt is not None:
         values |= _remembered(attempt)
-        if attempt.type == row_type:
+        if ROW_OF[attempt.type] == row_type:
             # Keep the id that was given out, even if it was derived from another place of the event.
             values |= {name: getattr(attempt, name) for name in ("tx_id", "instruction_index", "inner_index")}
             batch.confirm_attempt(attempt.tx_id, row)

@@ -5,6 +5,7 @@ from typing import Any
 from sqlalchemy import select, update
 
 from app.core.identifiers import wallet_id
+from app.core.transaction_types import PURPOSES
 from app.projection.batch import Batch, Values, address_or_none
 from app.store.attempts import last_blocked
 from app.store.read_tables import approvals
@@ -12,7 +13,6 @@ from app.store.state_tables import wallet_details
 from indexer import StoredEvent
 
 _FROZEN_BY_EXPIRY = 2
-_FOR_ESCROW = 1
 
 
 def created(batch: Batch, row: StoredEvent) -> None:
@@ -43,6 +43,7 @@ def created(batch: Batch, row: StoredEvent) -> None:
             "funded": False,
             "sequence": data["sequence"],
             "escrow_counter": 0,
+            "allowance_counter": 0,
             "created_at": moment,
             "updated_at": moment,
             "last_transaction_at": None,
@@ -113,7 +114,7 @@ def approved(batch: Batch, row: StoredEvent) -> None:
     data = row.data
     values = {name: data[name] for name in ("vault", "recipient", "amount", "policy_version", "expires_at", "payer")}
     values |= {"address": data["approval"], "org": row.org, "state": "open"}
-    values["for_escrow"] = data["kind"] == _FOR_ESCROW
+    values["purpose"] = PURPOSES[data["kind"]]
     batch.put(approvals, values, keys=["address"], replace=False)
     change(batch, row, None, {})
 

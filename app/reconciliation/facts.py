@@ -20,6 +20,7 @@ BALANCE = "usdc_balance"
 COVERED = "covered"
 """Whether an escrow's token account holds at least its amount; outsiders may have sent it more."""
 _Facts = dict[str, Fact]
+_COUNTS = ("open_escrows", "open_allowances")
 _ROLES = ("authority", "operator", "arbiter", "verifier")
 
 
@@ -70,7 +71,7 @@ def on_the_chain(subject: Subject, found: Mapping[str, RawAccount | None], codec
                 data = account.data
                 facts |= {"frozen": bool(data["frozen"]), "policy": str(data["policy"])}
                 facts |= {name: address_or_none(str(data[name])) for name in ("budget", "session_authority")}
-                facts |= {"open_escrows": int(data["open_escrows"])}
+                facts |= {name: int(data[name]) for name in _COUNTS}
         case "escrow":
             facts = {"open": account is not None}
             if account is not None:
@@ -99,7 +100,7 @@ def in_the_read_models(model: Model | None) -> Facts:
             if not model.archived:
                 facts |= {"frozen": bool(model.frozen), "policy": model.policy}
                 facts |= {"budget": model.budget, "session_authority": model.session_authority}
-                facts |= {"open_escrows": model.open_escrows}
+                facts |= {name: getattr(model, name) for name in _COUNTS}
             return facts
         case EscrowModel():
             if model.status not in OPEN and not model.owes:

@@ -22,7 +22,6 @@ from sqlalchemy import (
     bindparam,
     case,
     delete,
-    false,
     func,
     insert,
     literal,
@@ -33,6 +32,7 @@ from sqlalchemy import (
 
 from app.core.actors import Actor
 from app.core.pages import RecordPage
+from app.core.transaction_types import Purpose
 from app.store.columns import U64, ActorText, metadata
 from app.store.paging import Listing, fetch_page, listing, unindexed
 from app.store.read_tables import approvals
@@ -59,7 +59,7 @@ approval_requests = Table(
     Column("recipient", String, nullable=False, comment="as the client gave it"),
     Column("recipient_address", String, nullable=False),
     Column("amount", U64, nullable=False),
-    Column("for_escrow", Boolean, nullable=False, server_default=false(), comment="an escrow, not a payment"),
+    Column("purpose", String, nullable=False, server_default="payment", comment="payment, escrow or allowance"),
     Column("policy", String, nullable=False, comment="address of the policy that refused"),
     Column("policy_id", String, nullable=False),
     Column("policy_version", U64, nullable=False),
@@ -81,7 +81,7 @@ table = approval_requests
 
 @dataclass(frozen=True, slots=True)
 class NewRequest:
-    """A request to approve exactly this payment or escrow; `amount` is in micro-USDC."""
+    """A request to approve exactly this payment, escrow or allowance; `amount` is in micro-USDC."""
 
     approval_id: str
     org: str
@@ -90,7 +90,7 @@ class NewRequest:
     recipient: str
     recipient_address: str
     amount: int
-    for_escrow: bool
+    purpose: Purpose
     policy: str
     policy_id: str
     policy_version: int
@@ -122,7 +122,7 @@ def add_request(connection: Connection, new: NewRequest, *, unusable: Collection
         table.c.wallet_id == new.wallet_id,
         table.c.recipient_address == new.recipient_address,
         table.c.amount == new.amount,
-        table.c.for_escrow == new.for_escrow,
+        table.c.purpose == new.purpose,
         table.c.policy == new.policy,
         table.c.policy_version == new.policy_version,
         table.c.address.not_in(unusable),

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, and_, or_, select
 
+from app.core.transaction_types import Purpose
 from app.store.approval_requests import approval_requests as requests
 from app.store.read_tables import approvals as table
 from app.store.read_tables import policies, wallets
@@ -13,7 +14,7 @@ from app.store.records import fetch_one
 
 @dataclass(frozen=True, slots=True)
 class OnChainApproval:
-    """An approval of one payment or escrow of exactly `amount` (micro-USDC) from `vault` to `recipient`.
+    """An approval of one payment, escrow or allowance of exactly `amount` (micro-USDC) from `vault` to `recipient`.
 
     `expires_at` is a Unix second.
     """
@@ -23,7 +24,7 @@ class OnChainApproval:
     vault: str
     recipient: str
     amount: int
-    for_escrow: bool
+    purpose: Purpose
     policy_version: int
     expires_at: int
     payer: str
@@ -36,12 +37,12 @@ def open_approval(  # noqa: PLR0917
     vault: str,
     recipient: str,
     amount: int,
-    for_escrow: bool,
+    purpose: Purpose,
     now: int,
     *,
     unusable: Collection[str] = (),
 ) -> OnChainApproval | None:
-    """Return the unused approval for this payment or escrow at the Unix second `now` that expires first.
+    """Return the unused approval for this payment, escrow or allowance at the Unix second `now` that expires first.
 
     It must have been given under the vault's current policy and version. For an approval that was not requested here,
     only the version is known; `unusable` are the addresses of those that were found not to work.
@@ -57,7 +58,7 @@ def open_approval(  # noqa: PLR0917
             table.c.vault == vault,
             table.c.recipient == recipient,
             table.c.amount == amount,
-            table.c.for_escrow == for_escrow,
+            table.c.purpose == purpose,
             table.c.policy_version == policies.c.version,
             or_(requests.c.policy.is_(None), asked),
             table.c.state == "open",

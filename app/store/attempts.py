@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from app.core.actors import Actor
-from app.core.transaction_types import ROW_TYPES, TransactionStatus
+from app.core.transaction_types import ROW_OF, TransactionStatus
 from app.store.columns import upsert
 from app.store.prepared import execute
 from app.store.read_tables import transactions, wallets
@@ -75,9 +75,11 @@ class Attempt:
 def insert_attempt(connection: Connection, attempt: Attempt) -> None:
     """Store an attempt: a pending one before it is sent, or a blocked one."""
     execute(connection, _INSERT, columns_of(attempt))
-    if attempt.type not in ROW_TYPES or attempt.wallet_id is None:
+    row_type = ROW_OF.get(attempt.type)
+    if row_type is None or attempt.wallet_id is None:
         return
-    row = {name: getattr(attempt, name) for name in SHARED_COLUMNS} | {"timestamp": attempt.created_at}
+    row = {name: getattr(attempt, name) for name in SHARED_COLUMNS}
+    row |= {"type": row_type, "timestamp": attempt.created_at}
     upsert(connection, transactions, row, keys=["tx_id"])
     if attempt.status == "blocked":
         blocked = update(wallets).where(wallets.c.wallet_id == attempt.wallet_id)

@@ -21,7 +21,7 @@ SEVERITIES = {
             *("transaction.pending", "transaction.completed", "wallet.created", "wallet.funded", "wallet.unfrozen"),
             *("budget.created", "budget.updated", "budget.deleted", "wallet.budget_set"),
             *("policy.updated", "escrow.created", "escrow.completed", "escrow.released", "escrow.refunded"),
-            "escrow.dispute_withdrawn",
+            *("escrow.dispute_withdrawn", "allowance.granted", "allowance.settled"),
             *("org.deposit_confirmed", "export.ready", "reconciliation.cleared", "audit.head"),
         ),
         "info",
@@ -36,6 +36,7 @@ SEVERITIES = {
     "x402.paid_without_resource": "warning",
     "wallet.frozen": "critical",
     "reconciliation.difference": "critical",
+    "allowance.discrepancy": "critical",
 }
 """Severity of each type of event, apart from `EXCEPTIONS`; lists would miss an event with any other."""
 EXCEPTIONS = {"escrow.refunded": "critical"}

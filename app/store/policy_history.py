@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, and_, or_, select
+from sqlalchemy import Connection, and_, func, or_, select
 
 from app.core.transaction_types import REFUSED, SPENT
-from app.store.read_tables import escrows
+from app.store.read_tables import allowances, escrows
 from app.store.read_tables import transactions as table
 from app.store.records import fetch_all
 
@@ -16,7 +16,8 @@ class PastPayment:
     """A wallet's payment or escrow, confirmed or blocked by its policy at the time.
 
     `amount` is micro-USDC, `timestamp` Unix milliseconds. `attestation_hash` is set if the session key signed.
-    `violation` is what refused it. `settled_at` (Unix seconds) and `released` are an escrow's outcome.
+    `violation` is what refused it. `settled_at` (Unix seconds) and `released` are the outcome of an escrow or
+    an allowance.
     """
 
     tx_id: str
@@ -45,8 +46,13 @@ def past_payments(
     refused = and_(table.c.status == "blocked", table.c.type.in_(REFUSED), table.c.timestamp >= judged_from)
     columns = [table.c[name] for name in PastPayment.__dataclass_fields__ if name not in {"settled_at", "released"}]
     query = (
-        select(*columns, escrows.c.settled_at, escrows.c.released)
+        select(
+            *columns,
+            func.coalesce(escrows.c.settled_at, allowances.c.settled_at).label("settled_at"),
+            func.coalesce(escrows.c.released, allowances.c.spent).label("released"),
+        )
         .outerjoin(escrows, escrows.c.tx_id == table.c.tx_id)
+        .outerjoin(allowances, allowances.c.tx_id == table.c.tx_id)
         .where(table.c.wallet_id == wallet_id, table.c.timestamp >= charged_from, or_(spent, refused))
         .order_by(table.c.timestamp, table.c.tx_id)
         .limit(limit)

@@ -20,9 +20,10 @@ from sqlalchemy import (
     select,
 )
 
+from app.store.allowances import OUTSTANDING
 from app.store.columns import metadata, upsert
 from app.store.escrows import OPEN
-from app.store.read_tables import escrows, reserves, wallets
+from app.store.read_tables import allowances, escrows, reserves, wallets
 from app.store.records import columns_of, fetch_all
 from app.store.state_tables import organisations
 
@@ -81,6 +82,7 @@ class WalletModel:
     balance_slot: int
     sequence: int
     open_escrows: int
+    open_allowances: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +122,16 @@ _OPEN_OF = (
     .scalar_subquery()
     .label("open_escrows")
 )
-_WALLET = [wallets.c[name] for name in WalletModel.__dataclass_fields__ if name != "open_escrows"]
+_OUTSTANDING_OF = (
+    select(func.count())
+    .where(allowances.c.wallet_id == wallets.c.wallet_id, allowances.c.status == OUTSTANDING)
+    .scalar_subquery()
+    .label("open_allowances")
+)
+_WALLET = [wallets.c[name] for name in WalletModel.__dataclass_fields__ if not name.startswith("open_")]
 _KEYS: BindParameter[Any] = bindparam("keys", expanding=True)
 _RESERVES = select(*_RESERVE).where(reserves.c.org.in_(_KEYS))
-_WALLETS = select(*_WALLET, _OPEN_OF).where(wallets.c.vault.in_(_KEYS))
+_WALLETS = select(*_WALLET, _OPEN_OF, _OUTSTANDING_OF).where(wallets.c.vault.in_(_KEYS))
 _ESCROWS = select(*_ESCROW).where(escrows.c.address.in_(_KEYS))
 _OF_THIS_SERVICE = select(organisations.c.org)
 _VAULTS = select(wallets.c.org, wallets.c.vault, wallets.c.tokens).where(wallets.c.org.in_(_OF_THIS_SERVICE))

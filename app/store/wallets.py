@@ -93,6 +93,7 @@ class WalletRecord:
     session_expires_at: int
     sequence: int
     escrow_counter: int
+    allowance_counter: int
     created_at: int
     updated_at: int
     last_transaction_at: int | None

@@ -14,6 +14,7 @@ from app.chain.records import SimulationResult
 from app.core.actors import Actor
 from app.core.identifiers import EVENT_INNER_INDEX, transaction_id
 from app.core.signers import Signer
+from app.core.transaction_types import ROW_OF
 from app.store.attempts import Attempt
 from app.store.audit import NewLogEntry
 from app.store.brakes import BrakeKind
@@ -104,7 +105,7 @@ def attempt_at(plan: Plan, raw: bytes, *, status: str, created_at: int, added: i
     """
     message, instruction = message_hash(raw), plan.event_instruction + added
     return Attempt(
-        tx_id=transaction_id(message, instruction, plan.event_inner, plan.type.name),
+        tx_id=transaction_id(message, instruction, plan.event_inner, ROW_OF.get(plan.type.name, plan.type.name)),
         org=plan.org,
         wallet_id=plan.wallet_id,
         type=plan.type.name,

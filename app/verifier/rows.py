@@ -5,7 +5,14 @@ from dataclasses import dataclass
 
 from solders.pubkey import Pubkey
 
-from app.core.identifiers import ESCROW_EVENT_INNER_INDEX, EVENT_INNER_INDEX, policy_key, transaction_id, wallet_id
+from app.core.identifiers import (
+    ALLOWANCE_EVENT_INNER_INDEX,
+    ESCROW_EVENT_INNER_INDEX,
+    EVENT_INNER_INDEX,
+    policy_key,
+    transaction_id,
+    wallet_id,
+)
 from app.core.money import format_usdc
 from app.core.timestamps import iso, parse_iso_ms
 from app.exports.layout import VIOLATION_FIELDS
@@ -16,10 +23,11 @@ from idl.transactions import ChainEvent
 TOLERANCE = 300
 """Most seconds between a row's `timestamp`, the time of its request, and the time of its block."""
 _EXPECTED_INNER = {
-    "payment": EVENT_INNER_INDEX,
-    "funding": EVENT_INNER_INDEX,
-    "withdrawal": EVENT_INNER_INDEX,
-    "escrow_lock": ESCROW_EVENT_INNER_INDEX,
+    ("PaymentExecuted", "payment"): EVENT_INNER_INDEX,
+    ("WalletFunded", "funding"): EVENT_INNER_INDEX,
+    ("WalletWithdrawn", "withdrawal"): EVENT_INNER_INDEX,
+    ("EscrowCreated", "escrow_lock"): ESCROW_EVENT_INNER_INDEX,
+    ("AllowanceGranted", "payment"): ALLOWANCE_EVENT_INNER_INDEX,
 }
 """Inner index from which the service derives an id before it sends; the event may end up in another place."""
 _UNJUDGED = ("funding", "withdrawal")
@@ -61,8 +69,10 @@ def rows_of(landed: Landed) -> Iterator[ExpectedRow]:
     for place in landed.events:
         data = place.event.data
         match place.event.name:
-            case "PaymentExecuted":
+            case "PaymentExecuted" | "AllowanceGranted":
                 yield _row(landed, place, "payment", data["vault"], data["recipient"], data["amount"])
+            case "AllowanceSettled" if data["swept"]:
+                yield _row(landed, place, "escrow_refund", data["vault"], data["vault"], data["swept"])
             case "WalletFunded":
                 yield _row(landed, place, "funding", data["vault"], data["vault"], data["amount"])
             case "WalletWithdrawn":
@@ -89,7 +99,7 @@ def _row(  # noqa: PLR0917
     if type_ == "withdrawal":
         # A row shows the reserve as the organisation's token account.
         names |= {account for account, owner in landed.owners.items() if owner == str(recipient)}
-    inners = (place.inner, _EXPECTED_INNER.get(type_, place.inner))
+    inners = (place.inner, _EXPECTED_INNER.get((place.event.name, type_), place.inner))
     return ExpectedRow(
         ids={transaction_id(landed.message_hash, place.instruction, inner, type_): inner for inner in inners},
         org=str(data["org"]),

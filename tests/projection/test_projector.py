@@ -378,16 +378,14 @@ async def test_recipients_and_approvals_follow_from_the_chain(line: Line) -> Non
     assert nameless is not None
     assert (nameless.domain, nameless.domain_hash, nameless.category) == (None, None, 1)
 
-    def waiting(amount: int = USDC, at: int = now, *, for_escrow: bool = False) -> Any:
-        return line.db.read_now(
-            lambda c: open_approval(c, line.org, str(vault), str(stage.payee), amount, for_escrow, at)
-        )
+    def waiting(amount: int = USDC, at: int = now, *, purpose: Any = "payment") -> Any:
+        return line.db.read_now(lambda c: open_approval(c, line.org, str(vault), str(stage.payee), amount, purpose, at))
 
     address = stage.addresses.approval(vault, reference)
     assert waiting().address == str(address)
     assert waiting().payer == str(payer)
     assert waiting(amount=2) is None
-    assert waiting(for_escrow=True) is None
+    assert waiting(purpose="escrow") is None
     assert waiting(at=now + 600) is None
     close = build.close_approval(signer=operator, vault=vault, approval=address, rent_receiver=payer)
     await stage.send(close, signers=[stage.operator])

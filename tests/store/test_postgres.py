@@ -440,7 +440,7 @@ def test_approval_for_ever_is_shown(postgres_db: PostgresDatabase) -> None:
         "vault": "Vault",
         "recipient": "Shop",
         "amount": 1,
-        "for_escrow": False,
+        "purpose": "payment",
         "policy_version": 1,
         "expires_at": 2**63 - 1,
         "payer": "Payer",

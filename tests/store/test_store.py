@@ -576,7 +576,7 @@ def test_search_for_a_passing_status_is_limited_to_its_time(
 @ON_SQLITE
 def test_storing_an_approval_request_scans_no_earlier_ones(db: Database) -> None:
     values: dict[str, Any] = dict.fromkeys((field.name for field in fields(NewRequest)), "1")
-    new = NewRequest(**{**values, "amount": 1, "policy_version": 1, "created_at": 1, "for_escrow": False})
+    new = NewRequest(**{**values, "amount": 1, "policy_version": 1, "created_at": 1, "purpose": "payment"})
 
     plans: list[str] = []
     db.write_now(lambda conn: plans.extend(_explained(conn, lambda: add_request(conn, new))))

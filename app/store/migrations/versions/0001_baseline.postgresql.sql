@@ -33,6 +33,7 @@ CREATE TABLE wallets (
     funded BOOLEAN NOT NULL,
     sequence BIGINT NOT NULL,
     escrow_counter BIGINT DEFAULT '0' NOT NULL,
+    allowance_counter BIGINT DEFAULT '0' NOT NULL,
     created_at BIGINT NOT NULL,
     updated_at BIGINT NOT NULL,
     last_transaction_at BIGINT,
@@ -172,7 +173,7 @@ CREATE TABLE approvals (
     vault VARCHAR COLLATE "C" NOT NULL,
     recipient VARCHAR COLLATE "C" NOT NULL,
     amount BIGINT NOT NULL,
-    for_escrow BOOLEAN DEFAULT false NOT NULL,
+    purpose VARCHAR COLLATE "C" DEFAULT 'payment' NOT NULL,
     policy_version BIGINT NOT NULL,
     expires_at BIGINT NOT NULL,
     payer VARCHAR COLLATE "C" NOT NULL,
@@ -228,6 +229,40 @@ CREATE INDEX escrows_by_wallet_status ON escrows (wallet_id, status, created_at,
 CREATE INDEX escrows_by_receiver_status ON escrows (to_wallet, status, created_at, escrow_id);
 CREATE INDEX escrows_by_transaction ON escrows (tx_id);
 CREATE INDEX escrows_due ON escrows (due_at);
+
+CREATE TABLE allowances (
+    allowance_id VARCHAR COLLATE "C" NOT NULL,
+    org VARCHAR COLLATE "C" NOT NULL,
+    address VARCHAR COLLATE "C" NOT NULL,
+    wallet_id VARCHAR COLLATE "C" NOT NULL,
+    vault VARCHAR COLLATE "C" NOT NULL,
+    policy VARCHAR COLLATE "C" NOT NULL,
+    recipient VARCHAR COLLATE "C" NOT NULL,
+    destination VARCHAR COLLATE "C" NOT NULL,
+    delegate VARCHAR COLLATE "C" NOT NULL,
+    tokens VARCHAR COLLATE "C" NOT NULL,
+    payer VARCHAR COLLATE "C" NOT NULL,
+    reference VARCHAR COLLATE "C" NOT NULL,
+    amount BIGINT NOT NULL,
+    counter BIGINT NOT NULL,
+    status VARCHAR COLLATE "C" NOT NULL,
+    expires_at BIGINT NOT NULL,
+    due_at BIGINT,
+    created_at BIGINT NOT NULL,
+    tx_id VARCHAR COLLATE "C",
+    signature VARCHAR COLLATE "C",
+    spent BIGINT,
+    returned BIGINT,
+    settled_at BIGINT,
+    settlement_signature VARCHAR COLLATE "C",
+    transfers JSON,
+    PRIMARY KEY (allowance_id),
+    UNIQUE (address)
+);
+CREATE INDEX allowances_by_wallet ON allowances (wallet_id, created_at, allowance_id);
+CREATE INDEX allowances_by_wallet_status ON allowances (wallet_id, status, created_at, allowance_id);
+CREATE INDEX allowances_by_transaction ON allowances (tx_id);
+CREATE INDEX allowances_due ON allowances (due_at);
 
 CREATE TABLE webhooks (
     webhook_id VARCHAR COLLATE "C" NOT NULL,
@@ -493,7 +528,7 @@ CREATE TABLE approval_requests (
     recipient VARCHAR COLLATE "C" NOT NULL,
     recipient_address VARCHAR COLLATE "C" NOT NULL,
     amount BIGINT NOT NULL,
-    for_escrow BOOLEAN DEFAULT false NOT NULL,
+    purpose VARCHAR COLLATE "C" DEFAULT 'payment' NOT NULL,
     policy VARCHAR COLLATE "C" NOT NULL,
     policy_id VARCHAR COLLATE "C" NOT NULL,
     policy_version BIGINT NOT NULL,
@@ -819,6 +854,19 @@ CREATE TABLE chain_token_accounts (
     balance BIGINT,
     slot BIGINT NOT NULL,
     suspect BIGINT NOT NULL DEFAULT 0
+);
+
+CREATE TABLE chain_allowances (
+    address TEXT COLLATE "C" PRIMARY KEY,
+    tokens TEXT COLLATE "C" NOT NULL,
+    granted TEXT COLLATE "C" NOT NULL
+);
+
+CREATE TABLE chain_unread_allowances (
+    signature TEXT COLLATE "C" NOT NULL,
+    instruction BIGINT NOT NULL,
+    "inner" BIGINT NOT NULL,
+    PRIMARY KEY (signature, instruction, "inner")
 );
 CREATE INDEX chain_transactions_to_finalize ON chain_transactions (slot, signature) WHERE finalized = 0;
 CREATE INDEX chain_transactions_final ON chain_transactions (slot) WHERE finalized = 1;

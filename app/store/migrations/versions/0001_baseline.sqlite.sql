@@ -33,6 +33,7 @@ CREATE TABLE wallets (
     funded BOOLEAN NOT NULL,
     sequence BIGINT NOT NULL,
     escrow_counter BIGINT DEFAULT '0' NOT NULL,
+    allowance_counter BIGINT DEFAULT '0' NOT NULL,
     created_at BIGINT NOT NULL,
     updated_at BIGINT NOT NULL,
     last_transaction_at BIGINT,
@@ -175,7 +176,7 @@ CREATE TABLE approvals (
     vault VARCHAR NOT NULL,
     recipient VARCHAR NOT NULL,
     amount BIGINT NOT NULL,
-    for_escrow BOOLEAN DEFAULT 0 NOT NULL,
+    purpose VARCHAR DEFAULT 'payment' NOT NULL,
     policy_version BIGINT NOT NULL,
     expires_at BIGINT NOT NULL,
     payer VARCHAR NOT NULL,
@@ -231,6 +232,40 @@ CREATE INDEX escrows_by_wallet_status ON escrows (wallet_id, status, created_at,
 CREATE INDEX escrows_by_receiver_status ON escrows (to_wallet, status, created_at, escrow_id);
 CREATE INDEX escrows_by_transaction ON escrows (tx_id);
 CREATE INDEX escrows_due ON escrows (due_at);
+
+CREATE TABLE allowances (
+    allowance_id VARCHAR NOT NULL,
+    org VARCHAR NOT NULL,
+    address VARCHAR NOT NULL,
+    wallet_id VARCHAR NOT NULL,
+    vault VARCHAR NOT NULL,
+    policy VARCHAR NOT NULL,
+    recipient VARCHAR NOT NULL,
+    destination VARCHAR NOT NULL,
+    delegate VARCHAR NOT NULL,
+    tokens VARCHAR NOT NULL,
+    payer VARCHAR NOT NULL,
+    reference VARCHAR NOT NULL,
+    amount BIGINT NOT NULL,
+    counter BIGINT NOT NULL,
+    status VARCHAR NOT NULL,
+    expires_at BIGINT NOT NULL,
+    due_at BIGINT,
+    created_at BIGINT NOT NULL,
+    tx_id VARCHAR,
+    signature VARCHAR,
+    spent BIGINT,
+    returned BIGINT,
+    settled_at BIGINT,
+    settlement_signature VARCHAR,
+    transfers JSON,
+    PRIMARY KEY (allowance_id),
+    UNIQUE (address)
+);
+CREATE INDEX allowances_by_wallet ON allowances (wallet_id, created_at, allowance_id);
+CREATE INDEX allowances_by_wallet_status ON allowances (wallet_id, status, created_at, allowance_id);
+CREATE INDEX allowances_by_transaction ON allowances (tx_id);
+CREATE INDEX allowances_due ON allowances (due_at);
 
 CREATE TABLE webhooks (
     webhook_id VARCHAR NOT NULL,
@@ -496,7 +531,7 @@ CREATE TABLE approval_requests (
     recipient VARCHAR NOT NULL,
     recipient_address VARCHAR NOT NULL,
     amount BIGINT NOT NULL,
-    for_escrow BOOLEAN DEFAULT 0 NOT NULL,
+    purpose VARCHAR DEFAULT 'payment' NOT NULL,
     policy VARCHAR NOT NULL,
     policy_id VARCHAR NOT NULL,
     policy_version BIGINT NOT NULL,

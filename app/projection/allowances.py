@@ -1,0 +1,120 @@
+"""Events about allowances, and what the indexer has read about their spending."""
+
+from app.core.identifiers import allowance_id, wallet_id
+from app.core.money import format_usdc
+from app.core.timestamps import iso
+from app.core.transaction_types import ESCROW_REFUND, PAYMENT
+from app.projection.batch import Batch, Values
+from app.projection.transfers import confirm, set_balance, spent, use_approval
+from app.store.allowances import OF_SETTLEMENT, OUTSTANDING, PENDING, SETTLED
+from indexer import StoredEvent
+
+
+def granted(batch: Batch, row: StoredEvent) -> None:
+    """Add the allowance, and the payment as which the policy judged and charged it."""
+    data = row.data
+    use_approval(batch, row)
+    paid = confirm(batch, row, PAYMENT, spent(row, data["recipient"]))
+    set_balance(batch, row, data["balance"], paid["timestamp"])
+    wallet = batch.wallets.get(data["vault"])
+    if wallet is not None:
+        counter = max(wallet["allowance_counter"], data["counter"] + 1)
+        batch.wallets.change(data["vault"], {"allowance_counter": counter})
+    values = _terms(row) | {"tx_id": paid["tx_id"], "created_at": paid["timestamp"]}
+    before = batch.allowances.get(data["allowance"])
+    if before is None or before["status"] == PENDING:
+        values |= {**dict.fromkeys(OF_SETTLEMENT), "status": OUTSTANDING, "due_at": data["expires_at"]}
+    batch.allowances.change(data["allowance"], values)
+    fields = {name: data[name] for name in ("recipient", "destination", "delegate", "reference")}
+    fields |= {"expires_at": iso(data["expires_at"]), "tx_id": paid["tx_id"]}
+    amount = format_usdc(data["amount"])
+    _report(batch, row, "allowance.granted", f"{amount} USDC set aside for {data['recipient']}", fields)
+    batch.adopt_orphans(row, data["allowance"])
+
+
+def settled(batch: Batch, row: StoredEvent) -> None:
+    """Mark the allowance as settled, and add what came back."""
+    data = row.data
+    known = _known(batch, row)
+    moment = batch.moment(row)
+    if known is not None:
+        # Shown as later than the grant unless it is in the same transaction.
+        moment = max(moment, known["created_at"] + (row.signature != known["signature"]))
+    if data["swept"]:
+        back = {"recipient_address": data["vault"], "amount": data["swept"], "timestamp": moment}
+        confirm(batch, row, ESCROW_REFUND, back)
+    set_balance(batch, row, data["vault_balance"], moment)
+    if known is None:
+        return
+    values = {
+        "status": SETTLED,
+        "due_at": None,
+        "spent": data["spent"],
+        "returned": data["swept"],
+        "settled_at": data["timestamp"],
+        "settlement_signature": row.signature,
+    }
+    batch.allowances.change(data["allowance"], values)
+    fields = {
+        "reference": data["reference"],
+        "spent": format_usdc(data["spent"]),
+        "returned": format_usdc(data["swept"]),
+    }
+    summary = f"Allowance {known['allowance_id']} settled: {fields['spent']} USDC spent"
+    _report(batch, row, "allowance.settled", summary, fields, moment)
+
+
+def read(batch: Batch, row: StoredEvent) -> None:
+    """Note the delegate's transfers, and report it if they are not what was granted and spent."""
+    data = row.data
+    known = _known(batch, row)
+    if known is None:
+        return
+    batch.allowances.change(data["allowance"], {"transfers": data["transfers"]})
+    if data["seen"] == data["spent"] == data["arrived"] and data["signed_by_delegate"]:
+        return
+    fields = {name: format_usdc(data[name]) for name in ("spent", "seen", "arrived")}
+    fields |= {"signed_by_delegate": data["signed_by_delegate"], "transfers": data["transfers"]}
+    summary = (
+        f"Allowance {known['allowance_id']}: {fields['spent']} USDC spent, {fields['seen']} seen to leave, "
+        f"{fields['arrived']} arrived at the destination"
+    )
+    _report(batch, row, "allowance.discrepancy", summary, fields)
+
+
+def _terms(row: StoredEvent) -> Values:
+    """Return the terms with which an allowance was granted."""
+    data = row.data
+    names = ("vault", "policy", "recipient", "destination", "delegate", "tokens", "payer", "reference", "amount")
+    return {
+        **{name: data[name] for name in (*names, "counter", "expires_at")},
+        "allowance_id": allowance_id(data["allowance"]),
+        "org": row.org,
+        "address": data["allowance"],
+        "wallet_id": wallet_id(data["vault"]),
+        "signature": row.signature,
+    }
+
+
+def _known(batch: Batch, row: StoredEvent) -> Values | None:
+    """Return the event's allowance, or `None` if its grant is still to come."""
+    known = batch.allowances.get(row.data["allowance"])
+    if known is None or known["status"] == PENDING:
+        batch.note_orphan(row.data["allowance"])
+        return None
+    return known
+
+
+def _report(  # noqa: PLR0917
+    batch: Batch, row: StoredEvent, name: str, summary: str, fields: Values, moment: int | None = None
+) -> None:
+    known = batch.allowances.get(row.data["allowance"])
+    assert known is not None
+    shared = {
+        "allowance_id": known["allowance_id"],
+        "wallet_id": known["wallet_id"],
+        "amount": format_usdc(known["amount"]),
+        "tx_signature": row.signature,
+        "on_chain_slot": row.slot,
+    }
+    batch.report(row, name, summary, {**shared, **fields}, moment=moment, wallet_id=known["wallet_id"])

@@ -1,0 +1,121 @@
+"""Allowances: money that a vault has set aside for a delegate."""
+
+from dataclasses import dataclass
+from functools import cache
+
+from sqlalchemy import BigInteger, ColumnElement, Connection, bindparam, delete, or_, select, update
+
+from app.core.pages import RecordPage
+from app.store.columns import upsert
+from app.store.paging import Listing, fetch_page, listing, unindexed
+from app.store.read_tables import allowances as table
+from app.store.records import columns_of, fetch_all, fetch_one
+from app.store.state_tables import attempts
+
+PENDING, OUTSTANDING, SETTLED = "pending", "outstanding", "settled"
+"""Statuses. `pending`: sent, but not seen on the chain; `outstanding`: the delegate can pay."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllowanceRecord:
+    """An allowance. Amounts are micro-USDC, times Unix seconds, `created_at` milliseconds; `reference` is hex.
+
+    The money stays the vault's, in the token account `tokens`; `delegate` may transfer it, and is to pay
+    `destination`, whose owner is `recipient`. What follows `signature` is null until it is settled; `transfers` are the
+    signatures of what the delegate sent, null until they were read.
+    """
+
+    allowance_id: str
+    org: str
+    address: str
+    wallet_id: str
+    vault: str
+    policy: str
+    recipient: str
+    destination: str
+    delegate: str
+    tokens: str
+    payer: str
+    reference: str
+    amount: int
+    counter: int
+    status: str
+    expires_at: int
+    created_at: int
+    due_at: int | None = None
+    tx_id: str | None = None
+    signature: str | None = None
+    spent: int | None = None
+    returned: int | None = None
+    settled_at: int | None = None
+    settlement_signature: str | None = None
+    transfers: list[str] | None = None
+
+
+def allowance(connection: Connection, org: str, allowance_id: str) -> AllowanceRecord | None:
+    """Return the organisation's allowance with this id."""
+    return fetch_one(connection, AllowanceRecord, _BY_ID, {"org": org, "key": allowance_id})
+
+
+def allowance_of_transaction(connection: Connection, org: str, tx_id: str) -> AllowanceRecord | None:
+    """Return the allowance that this transaction granted or will grant."""
+    return fetch_one(connection, AllowanceRecord, _BY_TRANSACTION, {"org": org, "key": tx_id})
+
+
+def allowances(
+    connection: Connection,
+    org: str,
+    wallet_id: str,
+    *,
+    status: str | None = None,
+    limit: int = 20,
+    cursor: str | None = None,
+) -> RecordPage[AllowanceRecord]:
+    """Return a wallet's allowances, newest first. Raises `InvalidCursorError`."""
+    parameters = {"org": org, "wallet_id": wallet_id, "status": status}
+    chosen = _listing(with_status=status is not None)
+    return fetch_page(connection, AllowanceRecord, chosen, parameters, limit=limit, cursor=cursor)
+
+
+def due_allowances(connection: Connection, now: int) -> list[AllowanceRecord]:
+    """Return all organisations' allowances to settle at the Unix second `now`, the longest due first."""
+    return fetch_all(connection, AllowanceRecord, _DUE, {"now": now})
+
+
+def insert_pending_allowance(connection: Connection, new: AllowanceRecord) -> None:
+    """Add an allowance in the transaction that stores the attempt to grant it, unless the chain already has it."""
+    connection.execute(delete(table).where(table.c.allowance_id == new.allowance_id, table.c.status == PENDING))
+    upsert(connection, table, columns_of(new), keys=["allowance_id"], replace=False)
+
+
+def delete_pending_allowance(connection: Connection, tx_id: str) -> None:
+    """Delete an allowance whose grant failed."""
+    connection.execute(delete(table).where(table.c.tx_id == tx_id, table.c.status == PENDING))
+
+
+def reset_allowances(connection: Connection, mine: ColumnElement[bool]) -> None:
+    """Delete what the chain says about the allowances `mine`; those whose grant is pending stay as pending."""
+    pending = select(attempts.c.tx_id).where(attempts.c.status == PENDING)
+    connection.execute(delete(table).where(mine, or_(table.c.tx_id.is_(None), table.c.tx_id.not_in(pending))))
+    connection.execute(update(table).where(mine).values(status=PENDING, due_at=None, **dict.fromkeys(OF_SETTLEMENT)))
+
+
+OF_SETTLEMENT = ("spent", "returned", "settled_at", "settlement_signature", "transfers")
+"""Columns that are null until the allowance is settled."""
+# Built once: building a statement takes longer than executing it.
+_ALLOWANCES = select(table).where(table.c.org == bindparam("org"))
+_BY_ID = _ALLOWANCES.where(table.c.allowance_id == bindparam("key"))
+_BY_TRANSACTION = _ALLOWANCES.where(table.c.tx_id == bindparam("key"))
+_DUE = (
+    select(table)
+    .where(table.c.due_at <= bindparam("now", type_=BigInteger))
+    .order_by(table.c.due_at, table.c.allowance_id)
+)
+
+
+@cache
+def _listing(*, with_status: bool) -> Listing:
+    query = select(table).where(unindexed(table.c.org) == bindparam("org"), table.c.wallet_id == bindparam("wallet_id"))
+    if with_status:
+        query = query.where(table.c.status == bindparam("status"))
+    return listing(query, time=table.c.created_at, key=table.c.allowance_id)

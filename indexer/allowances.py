@@ -1,0 +1,105 @@
+"""Reads what delegates did with allowances, which no event of the program tells.
+
+A delegate's transfer need not name the program, so the program's history lacks it. Once an allowance is settled, the
+history of its token account is complete, and each transaction in it tells by the balances before and after what left
+that account and what arrived at the destination: instructions tell less, for they can be in a batch of the token
+program or behind another program.
+"""
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from app.chain.client import ChainClient
+from app.chain.errors import ChainUnavailable, RpcError
+from idl.codec import Codec
+from idl.transactions import RawTransaction, signed
+from indexer.decode import MALFORMED, decode_transaction
+from indexer.records import ChainTransaction
+from indexer.store import Events
+from indexer.unread import UnreadAllowance
+
+
+@dataclass(frozen=True, slots=True)
+class _Outflow:
+    """What one transaction took out of an allowance, and how much of it arrived."""
+
+    signature: str
+    left: int
+    arrived: int
+    signed: bool
+
+
+class AllowanceReader:
+    """Reads the token accounts of settled allowances, each once."""
+
+    def __init__(self, chain: ChainClient, events: Events, codec: Codec) -> None:
+        self._chain = chain
+        self._events = events
+        self._codec = codec
+
+    async def read(self) -> int:
+        """Read what is not read yet and store a row about each; return how many were read.
+
+        What the node does not serve, or only in part, is left for the next time.
+        """
+        read = 0
+        for one in await self._events.read(lambda store: store.unread.all()):
+            with contextlib.suppress(RpcError):  # a node that is behind for one must not delay the others
+                outflows = await self._outflows(one)
+                if outflows is not None:
+                    summary = _summary(outflows, one.settlement)
+                    await self._events.write(lambda store: store.record_reading(one, summary))  # noqa: B023 - at once
+                    read += 1
+        return read
+
+    async def _outflows(self, one: UnreadAllowance) -> list[_Outflow] | None:
+        history = await self._chain.history(one.tokens, None)
+        signatures = [entry.signature for entry in history if not entry.failed]
+        # It created the account, and closed it: without both the history is not whole.
+        if not {one.granted, one.signature} <= set(signatures):
+            return None
+        raw = await self._chain.transactions(signatures)
+        if None in raw:
+            return None
+        outflows = [self._outflow(found, one) for found in raw if found is not None]
+        return [found for found in outflows if found.left > 0]
+
+    def _outflow(self, raw: RawTransaction, one: UnreadAllowance) -> _Outflow:
+        transaction = decode_transaction(raw, self._codec)
+        if transaction is None:
+            raise ChainUnavailable("the node lists a failed transaction as successful")
+        try:
+            message = signed(raw).message
+            signers = message.account_keys[: message.header.num_required_signatures]
+        except MALFORMED as error:
+            raise ChainUnavailable("the node's transaction is malformed") from error
+        granted = _sum(transaction, "AllowanceGranted", "amount", one)
+        swept = _sum(transaction, "AllowanceSettled", "swept", one)
+        left = granted - swept - _gained(transaction, one.tokens)
+        arrived = min(left, max(0, _gained(transaction, str(one.settlement["destination"]))))
+        by_delegate = one.settlement["delegate"] in map(str, signers)
+        return _Outflow(transaction.signature, left, arrived, by_delegate)
+
+
+def _sum(transaction: ChainTransaction, name: str, field: str, one: UnreadAllowance) -> int:
+    """Return what the program moved into or out of the allowance in a transaction."""
+    events = (place.event for place in transaction.events if place.event.name == name)
+    return sum(int(event.data[field]) for event in events if str(event.data["allowance"]) == one.allowance)
+
+
+def _gained(transaction: ChainTransaction, account: str) -> int:
+    return sum(move.after - move.before for move in transaction.moves if move.account == account)
+
+
+def _summary(outflows: Sequence[_Outflow], settlement: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "vault": settlement["vault"],
+        "allowance": settlement["allowance"],
+        "spent": settlement["spent"],
+        "seen": sum(one.left for one in outflows),
+        "arrived": sum(one.arrived for one in outflows),
+        "signed_by_delegate": all(one.signed for one in outflows),
+        "transfers": [one.signature for one in outflows],
+    }

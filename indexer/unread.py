@@ -1,0 +1,83 @@
+"""Settled allowances whose token accounts were not read yet."""
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from idl.codec import Event
+
+if TYPE_CHECKING:
+    from indexer.store import Statements
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadAllowance:
+    """A settled allowance: the place of its settlement and the data of that event.
+
+    `tokens` is its token account, `granted` the signature of its grant.
+    """
+
+    signature: str
+    instruction: int
+    inner: int
+    slot: int
+    org: str
+    settlement: dict[str, Any]
+    tokens: str
+    granted: str
+
+    @property
+    def allowance(self) -> str:
+        """Its address."""
+        return str(self.settlement["allowance"])
+
+
+class UnreadAllowances:
+    """The tables of them. Call the writing methods within a database transaction."""
+
+    def __init__(self, db: "Statements") -> None:
+        self._db = db
+
+    def all(self) -> list[UnreadAllowance]:
+        """Return those whose grants are stored, in the order in which their settlements were stored."""
+        rows = self._db.execute(
+            'SELECT e.signature, e.instruction, e."inner", e.slot, e.org, e.data FROM unread_allowances u'
+            ' JOIN events e ON e.signature = u.signature AND e.instruction = u.instruction AND e."inner" = u."inner"'
+            " ORDER BY e.id"
+        ).fetchall()
+        found = []
+        for signature, instruction, inner, slot, org, data in rows:
+            settlement = json.loads(data)
+            accounts = self._db.execute(
+                "SELECT tokens, granted FROM allowances WHERE address = ?", [settlement["allowance"]]
+            )
+            for tokens, granted in accounts:
+                one = UnreadAllowance(signature, instruction, inner, slot, org, settlement, tokens, granted)
+                found.append(one)
+        return found
+
+    def note(self, place: tuple[str, int, int], event: Event) -> None:
+        """Remember from a grant where the tokens are, and from a settlement that they are to be read."""
+        data = event.data
+        if event.name == "AllowanceGranted":
+            # After a rollback it may be granted at the same address by another transaction.
+            values = (str(data["allowance"]), str(data["tokens"]), place[0])
+            self._db.execute(
+                "INSERT INTO allowances (address, tokens, granted) VALUES (?, ?, ?)"
+                " ON CONFLICT (address) DO UPDATE SET tokens = excluded.tokens, granted = excluded.granted",
+                values,
+            )
+        elif event.name == "AllowanceSettled":
+            self._db.execute(
+                'INSERT INTO unread_allowances (signature, instruction, "inner") VALUES (?, ?, ?) ON CONFLICT DO NOTHING',
+                place,
+            )
+
+    def remove(self, one: UnreadAllowance) -> bool:
+        """Note that one was read; false if its settlement was rolled back meanwhile."""
+        mine = 'DELETE FROM unread_allowances WHERE signature = ? AND instruction = ? AND "inner" = ?'
+        return self._db.execute(mine, (one.signature, one.instruction, one.inner)).rowcount > 0
+
+    def forget(self, signature: str) -> None:
+        """Drop the settlements of a transaction that was rolled back."""
+        self._db.execute("DELETE FROM unread_allowances WHERE signature = ?", [signature])
