@@ -36,10 +36,7 @@ def settled(batch: Batch, row: StoredEvent) -> None:
     """Mark the allowance as settled, and add what came back."""
     data = row.data
     known = _known(batch, row)
-    moment = batch.moment(row)
-    if known is not None:
-        # Shown as later than the grant unless it is in the same transaction.
-        moment = max(moment, known["created_at"] + (row.signature != known["signature"]))
+    moment = _moment(batch, row, known)
     if data["swept"]:
         back = {"recipient_address": data["vault"], "amount": data["swept"], "timestamp": moment}
         confirm(batch, row, ESCROW_REFUND, back)
@@ -79,7 +76,7 @@ def read(batch: Batch, row: StoredEvent) -> None:
         f"Allowance {known['allowance_id']}: {fields['spent']} USDC spent, {fields['seen']} seen to leave, "
         f"{fields['arrived']} arrived at the destination"
     )
-    _report(batch, row, "allowance.discrepancy", summary, fields)
+    _report(batch, row, "allowance.discrepancy", summary, fields, _moment(batch, row, known))
 
 
 def _terms(row: StoredEvent) -> Values:
@@ -103,6 +100,12 @@ def _known(batch: Batch, row: StoredEvent) -> Values | None:
         batch.note_orphan(row.data["allowance"])
         return None
     return known
+
+
+def _moment(batch: Batch, row: StoredEvent, known: Values | None) -> int:
+    """Return the time of an event, shown as later than the grant unless it is in the same transaction."""
+    moment = batch.moment(row)
+    return moment if known is None else max(moment, known["created_at"] + (row.signature != known["signature"]))
 
 
 def _report(  # noqa: PLR0917

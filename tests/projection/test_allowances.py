@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
 from app.chain.allowance_instructions import OpenAllowance
