@@ -69,14 +69,15 @@ class UnreadAllowances:
             )
         elif event.name == "AllowanceSettled":
             self._db.execute(
-                'INSERT INTO unread_allowances (signature, instruction, "inner") VALUES (?, ?, ?) ON CONFLICT DO NOTHING',
+                'INSERT INTO unread_allowances (signature, instruction, "inner") VALUES (?, ?, ?)'
+                " ON CONFLICT DO NOTHING",
                 place,
             )
 
     def remove(self, one: UnreadAllowance) -> bool:
         """Note that one was read; false if its settlement was rolled back meanwhile."""
         mine = 'DELETE FROM unread_allowances WHERE signature = ? AND instruction = ? AND "inner" = ?'
-        return self._db.execute(mine, (one.signature, one.instruction, one.inner)).rowcount > 0
+        return bool(self._db.execute(mine, (one.signature, one.instruction, one.inner)).rowcount)
 
     def forget(self, signature: str) -> None:
         """Drop the settlements of a transaction that was rolled back."""

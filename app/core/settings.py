@@ -113,6 +113,8 @@ class Settings(BaseSettings):
     """Payments and escrow creations of one wallet that may wait to be sent; more are answered with 429."""
     token_accounts_per_day: int = 20
     """Token accounts of recipients that the service pays for, per wallet and 24 hours."""
+    allowances_per_day: int = Field(default=1000, ge=0)
+    """Allowances that a wallet may be granted in 24 hours: the fee payer pays two transactions for each."""
     exports: bool = True
     """Whether this node writes the files of exports, if it has the role `worker`. Of the nodes on one data folder, one
     does at a time; all serve the files."""

@@ -11,6 +11,7 @@ GUIDES: Mapping[str, str] = {
     "authentication": "Authentication",
     "dashboard": "Dashboard",
     "escrow": "Escrow",
+    "allowances": "Allowances",
     "approvals": "Approvals",
     "alerts": "Alerts",
     "webhooks": "Webhooks",
@@ -37,7 +38,10 @@ _SECTIONS: Mapping[str, Mapping[str, str]] = {
     },
     "Build": {
         f"/docs/guides/{name}": GUIDES[name]
-        for name in ("escrow", "approvals", "alerts", "webhooks", "exports", "audit", "mcp", "x402", "direct-use")
+        for name in (
+            *("escrow", "allowances", "approvals", "alerts", "webhooks", "exports", "audit"),
+            *("mcp", "x402", "direct-use"),
+        )
     },
     "Look up": {
         "/docs/api": "API reference",

@@ -45,6 +45,12 @@ _NO_SESSION = (
     "Repeat it with the wallet's token in the header Session-Token: the operator then co-signs. "
     "`POST /v1/wallets/{wallet_id}/rotate-token` issues a token."
 )
+_NO_SESSION_TO_APPROVE = (
+    "Above this amount the wallet's session must sign as well, and an operator must approve the allowance. Repeat the "
+    "request with the wallet's token in the header Session-Token: that requests the approval."
+)
+#: The program's errors for a destination that cannot be paid.
+_UNUSABLE_DESTINATIONS = frozenset({"WrongMint", "NotATokenAccount", "UnusableTokenAccount"})
 #: The field of a request that names who is paid.
 _RECIPIENT_FIELDS: Mapping[Purpose, str] = {"payment": "to", "escrow": "toWallet", "allowance": "destination"}
 #: Errors that mean the read models lag behind the chain; `InvalidSeeds`: the next escrow has another address.
@@ -131,11 +137,12 @@ class Spending(Expense):
         """Return the plan of the transaction that spends; with a ``fee_payer``, that one sends it."""
         operator = self.service.signers.operator
         first = self.session or operator
+        beside = self.session is not None and (self.co_signed or self.purpose == "allowance")
         return Plan(
             org=self.wallet.org,
             type=self.kind,
             instructions=instructions,
-            signers=[first, operator] if self.co_signed else [first],
+            signers=[first, operator] if beside else [first],
             event_instruction=event_instruction,
             event_inner=event_inner,
             wallet_id=self.wallet.wallet_id,
@@ -195,7 +202,8 @@ async def _ask_operator(spending: Spending, refusal: _Refusal) -> bool:
     """Add the operator's co-signature or, for an agent, the operator's approval if there is one."""
     if refusal.rule != _CO_SIGN or spending.session is None or spending.policy_triggered:
         return False
-    if spending.principal.role == "agent" or spending.handed_out:
+    # The operator signs every allowance, so that is no consent to one above the threshold.
+    if spending.principal.role == "agent" or spending.handed_out or spending.purpose == "allowance":
         spending.approval = await approvals.find_usable(spending.service, spending, unusable=spending.unusable)
     else:
         spending.co_signed = True
@@ -261,6 +269,8 @@ async def _error(spending: Spending, refusal: _Refusal) -> ApiError:
         return AuthenticationError("session_token_invalid")
     if refusal.name == "WalletFrozen" and await _has_expired(service, spending.wallet):
         return BusinessError("wallet_frozen", EXPIRED)
+    if spending.purpose == "allowance" and refusal.name in _UNUSABLE_DESTINATIONS:
+        raise invalid_recipient("destination", "The token account is frozen, or not one for USDC.")
     if spending.handed_out and is_unpaid(refusal.error):
         return BusinessError("x402_resource_unavailable", "The resource's facilitator has no SOL to settle a payment.")
     if spending.handed_out and not is_known(refusal.name):
@@ -295,7 +305,7 @@ async def _block(spending: Spending, refusal: _Refusal) -> ApiError:
     if found["rule"] == _CO_SIGN and spending.session is not None:
         approval_id = await approvals.request(service, spending, unusable=spending.unusable)
     elif found["rule"] == _CO_SIGN:
-        remedy = _NO_SESSION
+        remedy = _NO_SESSION if spending.purpose != "allowance" else _NO_SESSION_TO_APPROVE
     blocked = Attempt(
         tx_id=random_id("tx_"),
         org=wallet.org,

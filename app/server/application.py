@@ -19,6 +19,7 @@ from app.access.rate_limit import RateLimits
 from app.access.recorder import Recorder
 from app.access.request_log import RequestLog
 from app.alerts import routes as alerts
+from app.allowances import routes as allowances
 from app.api.metrics import Metrics
 from app.api.openapi import document
 from app.approvals import routes as approvals
@@ -60,6 +61,7 @@ _log = structlog.get_logger(__name__)
 operations: list[Route] = [
     # Before the payments: `/v1/payments/a2a` is not a payment's id.
     *escrows.routes,
+    *allowances.routes,
     *payments.routes,
     *x402.routes,
     *approvals.routes,

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from app.allowances import service as allowances
 from app.approvals import service as approvals
 from app.budgets import changes as budget_changes
 from app.escrows import settlement
@@ -33,6 +34,7 @@ PLAN_TYPES: Mapping[str, PlanType] = {
         *approvals.PLAN_TYPES,
         *payments.PLAN_TYPES,
         *settlement.PLAN_TYPES,
+        *allowances.PLAN_TYPES,
         *offline.PLAN_TYPES,
     )
 }

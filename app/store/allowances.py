@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import cache
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, bindparam, delete, or_, select, update
+from sqlalchemy import BigInteger, ColumnElement, Connection, bindparam, delete, func, or_, select, update
 
 from app.core.pages import RecordPage
 from app.store.columns import upsert
@@ -75,6 +75,12 @@ def allowances(
     parameters = {"org": org, "wallet_id": wallet_id, "status": status}
     chosen = _listing(with_status=status is not None)
     return fetch_page(connection, AllowanceRecord, chosen, parameters, limit=limit, cursor=cursor)
+
+
+def count_granted(connection: Connection, wallet_id: str, since: int) -> int:
+    """Return how many allowances a wallet was granted since a time in Unix milliseconds."""
+    mine = (table.c.wallet_id == wallet_id, table.c.created_at >= since)
+    return connection.scalar(select(func.count()).where(*mine)) or 0
 
 
 def due_allowances(connection: Connection, now: int) -> list[AllowanceRecord]:

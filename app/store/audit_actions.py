@@ -6,6 +6,7 @@ from typing import Literal
 Action = Literal[
     "access.refused",
     "alerts.set",
+    "allowance.grant",
     "approval.approve",
     "approval.reject",
     "audit.checkpoint",
@@ -64,7 +65,8 @@ ACTIONS: Mapping[Action, str] = {
     "access.refused": "A request lacked the permission, or a page refused it. `details` has `operation` and `count`, "
     "for a sign-in by OpenID Connect also the `reason`; in the log of the service if nobody knows whose it was.",
     "alerts.set": "The alert rules of the organisation or of a wallet were replaced.",
-    "approval.approve": "A payment or escrow above the co-sign threshold was approved.",
+    "allowance.grant": "Money was set aside for a delegate. `details` has the `amount` and the `delegate`.",
+    "approval.approve": "A payment, escrow or allowance above the co-sign threshold was approved.",
     "approval.reject": "An approval was refused or withdrawn.",
     "audit.checkpoint": "Old entries were deleted. `details` has `number` and `hash` of the last one.",
     "authentication.failed": "Requests of a minute had no valid API key. Only in the log of the service.",

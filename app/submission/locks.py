@@ -33,6 +33,8 @@ class LockScope(IntEnum):
     WALLET_SESSION = auto()
     #: The creation of a wallet's escrows, whose addresses follow from their number.
     WALLET_ESCROWS = auto()
+    #: The granting of a wallet's allowances, likewise.
+    WALLET_ALLOWANCES = auto()
     #: The simulation and sending of a wallet's transactions.
     WALLET_SENDING = auto()
     #: The choice of a nonce account for a transaction that is signed elsewhere.

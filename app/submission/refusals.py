@@ -61,6 +61,11 @@ _ERRORS: Mapping[str, tuple[type[ApiError], str]] = {
     "InvalidProof": (BusinessError, "invalid_proof"),
     "ProofKindNotAccepted": (BusinessError, "invalid_proof"),
     "UnexpectedOutput": (BusinessError, "invalid_proof"),
+    "AllowancesNotAllowed": (BusinessError, "allowances_not_allowed"),
+    "TooManyAllowances": (BusinessError, "too_many_allowances"),
+    "OpenAllowances": (BusinessError, "wallet_not_empty"),
+    "UnusableDelegate": (RequestError, "invalid_request"),
+    "InvalidAllowanceTime": (RequestError, "invalid_request"),
     "EscrowDecided": (BusinessError, "escrow_already_settled"),
 }
 
@@ -86,6 +91,10 @@ _MESSAGES: Mapping[str, str] = {
     "WrongVault": "The address is an account of the program, but not a vault.",
     "BudgetRequired": _BUDGET_CHANGED,
     "WrongBudget": _BUDGET_CHANGED,
+    "OpenAllowances": "The wallet has outstanding allowances. Settle them first.",
+    "UnusableDelegate": "delegate: must be the address of a key that has no role in the organisation or the wallet.",
+    "InvalidAllowanceTime": "expiresIn: the session or the policy ends too soon, or the grant took too long.",
+    "TooManyAllowances": "The wallet has four outstanding allowances, which is the most.",
     "EscrowDisputed": "The escrow is disputed and waits for the arbiter's decision.",
     "EscrowAmountExceeded": "The escrow holds less than the amount to release.",
 }

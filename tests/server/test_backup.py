@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from solders.keypair import Keypair
 
 from app.access.keyring import KeyRing
 from app.core.settings import Settings
@@ -148,7 +149,8 @@ async def test_restored_copy_goes_on_and_repeats_no_payment(own_world: ServiceWo
 
 async def test_every_movement_of_money_asks_after_a_restore(own_world: ServiceWorld, tmp_path: Path) -> None:
     world = own_world
-    wallet, other, to = await world.wallet(), await world.wallet(), await world.payee()
+    policy = (await world.policy(allowAllowances=True))["policy_id"]
+    wallet, other, to = await world.wallet(policy), await world.wallet(), await world.payee()
     await _restore(world, await _back_up(world, tmp_path / "out"))
     path, amount = f"/v1/wallets/{wallet['wallet_id']}", {"amount": "1", "currency": "USDC"}
     escrow = {
@@ -164,6 +166,7 @@ async def test_every_movement_of_money_asks_after_a_restore(own_world: ServiceWo
         f"{path}/withdraw": amount,
         "/v1/wallets/fund-batch": {"allocations": [{"walletId": wallet["wallet_id"], "amount": "1"}]},
         "/v1/payments/a2a": escrow,
+        f"{path}/allowances": {"destination": to, "delegate": str(Keypair().pubkey()), "amount": "1"},
     }
     for place, body in requests.items():
         for headers in ({}, {"Idempotency-Key": place}):

@@ -433,7 +433,7 @@ def test_sums_are_whole_numbers(postgres_db: PostgresDatabase) -> None:
 
 
 def test_approval_for_ever_is_shown(postgres_db: PostgresDatabase) -> None:
-    new = NewRequest("app_1", "org", "wal_1", "Address", "shop", "Shop", 1, False, "Policy", "pol_1", 1, 1000)
+    new = NewRequest("app_1", "org", "wal_1", "Address", "shop", "Shop", 1, "payment", "Policy", "pol_1", 1, 1000)
     on_chain = {
         "address": "Address",
         "org": "org",

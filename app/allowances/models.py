@@ -1,0 +1,82 @@
+"""Allowances as requests and answers."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from app.api.fields import (
+    Address,
+    AllowanceId,
+    Amount,
+    Answer,
+    IdempotencyKey,
+    ListAnswer,
+    Page,
+    RecipientText,
+    Time,
+    TransactionId,
+    Usdc,
+    WalletId,
+)
+from app.api.money_body import MoneyBody
+
+#: Limits of the time that a delegate has, in seconds; the longest is the program's.
+MIN_SECONDS, MAX_SECONDS, DEFAULT_SECONDS = 5, 180, 60
+
+AllowanceStatus = Literal["pending", "outstanding", "settled"]
+#: The 16 bytes that a grant carries and its events repeat.
+Reference = Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F]{32}$")]
+
+
+class GrantAllowance(MoneyBody):
+    """Body of an allowance. `destination` is a token account, or the owner of one; it must exist.
+
+    `delegate` is the address whose key is to sign the transfer. Nothing binds it to the destination.
+    """
+
+    amount: Amount
+    destination: RecipientText
+    delegate: RecipientText
+    expires_in: Annotated[int, Field(ge=MIN_SECONDS, le=MAX_SECONDS)] = DEFAULT_SECONDS
+    reference: Reference | None = None
+    idempotency_key: IdempotencyKey | None = None
+
+
+class ListAllowances(Page):
+    """Query of a wallet's allowances."""
+
+    status: AllowanceStatus | None = None
+
+
+class Allowance(Answer):
+    """An allowance. Until it is settled, the delegate can transfer its money.
+
+    `spent_amount` and `returned_amount` are null until then; `transfers` has the signatures of the delegate's
+    transfers, null until they were read from the chain.
+    """
+
+    allowance_id: AllowanceId
+    id: AllowanceId
+    wallet_id: WalletId
+    amount: Usdc
+    currency: str
+    status: AllowanceStatus
+    recipient: Address
+    destination: Address
+    delegate: Address
+    reference: str
+    chain_address: Address
+    token_account: Address
+    expires_at: Time
+    created_at: Time
+    tx_id: TransactionId | None
+    tx_signature: str | None
+    spent_amount: Usdc | None
+    returned_amount: Usdc | None
+    settled_at: Time | None
+    settlement_signature: str | None
+    transfers: list[str] | None
+
+
+class AllowancePage(ListAnswer[Allowance]):
+    """One page of allowances, newest first."""

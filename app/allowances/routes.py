@@ -1,0 +1,89 @@
+"""Allowances: granted, read and settled."""
+
+from starlette.routing import Route
+
+from app.access.auth import OPERATORS, PAYERS, READERS_AND_AGENT
+from app.allowances import service as allowances
+from app.allowances.models import Allowance, AllowancePage, GrantAllowance, ListAllowances
+from app.api.fields import EmptyBody
+from app.api.operation import Call, operation
+
+
+@operation(
+    tag="allowances",
+    roles=OPERATORS,
+    body=GrantAllowance,
+    answer=Allowance,
+    errors=(
+        "invalid_amount",
+        "invalid_recipient",
+        "wallet_not_found",
+        "policy_violation",
+        "wallet_frozen",
+        "wallet_archived",
+        "wallet_insufficient_balance",
+        "allowances_not_allowed",
+        "too_many_allowances",
+        "org_paused",
+        "transaction_failed",
+    ),
+    changes=True,
+    session=True,
+)
+async def grant_allowance(call: Call, body: GrantAllowance) -> Allowance:
+    """Grant an allowance.
+
+    For recipients that take only a plain transfer. Sets money of the wallet aside, from which the delegate can transfer
+    until the allowance is settled. The wallet's policy must permit allowances, and judges and charges this one as a
+    payment to the owner of the destination. But the token program binds no delegate to a destination: whoever has the
+    delegate's key can send the money anywhere, so only operators and admins name one. The operator's key always signs;
+    with a session token, the session's signs as well. Answers once the money is set aside, or with the status `pending`
+    when that takes too long.
+    """
+    return await allowances.grant(
+        call.service,
+        call.principal,
+        call.claim,
+        call.path("wallet_id"),
+        body,
+        call.session_token,
+        gone=call.request.is_disconnected,
+    )
+
+
+@operation(
+    tag="allowances",
+    roles=PAYERS,
+    body=EmptyBody,
+    answer=Allowance,
+    errors=("wallet_not_found", "allowance_not_found", "transaction_failed"),
+    changes=True,
+)
+async def settle_allowance(call: Call, _body: EmptyBody) -> Allowance:
+    """Settle an allowance.
+
+    Ends the delegate's power and takes back what it has not transferred. Settle as soon as the delegate has paid, or
+    never will; the service settles at `expires_at` by itself. One that is settled stays as it is.
+    """
+    return await allowances.settle(
+        call.service, call.principal, call.claim, call.path("wallet_id"), call.path("allowance_id")
+    )
+
+
+@operation(
+    tag="allowances",
+    roles=READERS_AND_AGENT,
+    query=ListAllowances,
+    answer=AllowancePage,
+    errors=("wallet_not_found",),
+)
+async def list_allowances(call: Call, query: ListAllowances) -> AllowancePage:
+    """List a wallet's allowances, newest first."""
+    return await allowances.page(call.service, call.principal, call.path("wallet_id"), query)
+
+
+routes = [
+    Route("/v1/wallets/{wallet_id}/allowances", grant_allowance, methods=["POST"]),
+    Route("/v1/wallets/{wallet_id}/allowances", list_allowances, methods=["GET"]),
+    Route("/v1/wallets/{wallet_id}/allowances/{allowance_id}/settle", settle_allowance, methods=["POST"]),
+]

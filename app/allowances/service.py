@@ -1,0 +1,305 @@
+"""Allowances: granted by operators, settled and shown. The keeper settles what nobody else does."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+from typing import cast
+
+from solders.pubkey import Pubkey
+from sqlalchemy import Connection
+
+from app.access.auth import authorise_wallet, session_key
+from app.access.keyring import Principal
+from app.allowances.models import Allowance, AllowancePage, AllowanceStatus, GrantAllowance, ListAllowances
+from app.api.fields import optional
+from app.chain.allowance_instructions import OpenAllowance
+from app.core.errors import BusinessError, NotFoundError, RequestError, UnavailableError
+from app.core.identifiers import ALLOWANCE_EVENT_INNER_INDEX, allowance_id, new_reference
+from app.core.money import format_usdc
+from app.core.timestamps import iso, iso_ms
+from app.core.transaction_types import GRANT as GRANT_NAME
+from app.payments.spending import Spending, landed_error, spend
+from app.recipients.service import Payee, parse_address
+from app.store.allowances import (
+    OUTSTANDING,
+    PENDING,
+    AllowanceRecord,
+    allowance,
+    allowance_of_transaction,
+    allowances,
+    count_granted,
+    delete_pending_allowance,
+    insert_pending_allowance,
+)
+from app.store.attempts import Attempt
+from app.store.wallets import WalletRecord
+from app.submission.changes import resumed, submit
+from app.submission.charged import with_budget
+from app.submission.context import Service
+from app.submission.idempotency import Claim
+from app.submission.locks import LockScope
+from app.submission.ordering import wait_for_earlier
+from app.submission.plan import Outcome, Plan, PlanType, RefusedError
+from app.submission.refusals import business_error, invalid_recipient
+from app.wallets import service as wallets
+
+GRANT = PlanType(
+    GRANT_NAME,
+    projected=True,
+    braked=True,
+    # The next allowance would be made at the same address.
+    waits_for=frozenset({GRANT_NAME}),
+    on_failed=lambda conn, attempt: delete_pending_allowance(conn, attempt.tx_id),
+)
+SETTLE = PlanType("settle_allowance")
+PLAN_TYPES = (GRANT, SETTLE)
+
+_DAY_MS = 24 * 3600 * 1000
+#: Bytes of a token account, which begins with its mint and its owner.
+_TOKEN_ACCOUNT_SIZE, _MINT, _OWNER = 165, slice(0, 32), slice(32, 64)
+
+
+async def grant(  # noqa: PLR0917
+    service: Service,
+    principal: Principal,
+    claim: Claim,
+    wallet_id: str,
+    body: GrantAllowance,
+    token: str | None,
+    *,
+    gone: Callable[[], Awaitable[bool]],
+) -> Allowance:
+    """Set money aside for a delegate and answer once it is, or as `pending` when that takes too long.
+
+    Raises ``policy_violation`` when the policy refuses: nothing was sent, and the refusal is on record.
+    """
+    # First what an earlier run sent: nothing about the wallet can refuse an allowance that is under way.
+    outcome = await service.submitter.resume(claim)
+    if outcome is None:
+        # One at a time: an allowance's address follows from the number that the wallet has granted.
+        most = service.settings.max_waiting_payments
+        async with service.locks.hold(LockScope.WALLET_ALLOWANCES, wallet_id, most_waiting=most):
+            outcome = await _grant(service, principal, claim, wallet_id, body, token, gone)
+    if outcome.status == "failed":
+        raise await landed_error(service, await wallets.find(service, principal.org, wallet_id), outcome)
+    tx_id = outcome.attempt.tx_id
+    made = await service.db.read(lambda conn: allowance_of_transaction(conn, principal.org, tx_id))
+    if made is None:
+        raise UnavailableError("chain_unavailable", fields={"tx_id": tx_id})
+    return shown(made)
+
+
+async def _grant(  # noqa: PLR0917
+    service: Service,
+    principal: Principal,
+    claim: Claim,
+    wallet_id: str,
+    body: GrantAllowance,
+    token: str | None,
+    gone: Callable[[], Awaitable[bool]],
+) -> Outcome:
+    session = session_key(principal, token, await wallets.find(service, principal.org, wallet_id), service.clock)
+    service.brake.check(GRANT, principal.org, wallet_id, attested=session is not None)
+    await wait_for_earlier(service, principal.org, GRANT.waits_for, wallet_id=wallet_id)
+    paying = await wallets.find_living(service, principal.org, wallet_id)
+    # Again, because the session may have been rotated meanwhile, and then the old key cannot sign for the wallet.
+    session = session_key(principal, token, paying, service.clock)
+    await _require_room(service, wallet_id)
+    delegate = _delegate(service, paying, body.delegate)
+    destination, owner = await _destination(service, body.destination)
+    if str(destination) == paying.tokens:
+        raise invalid_recipient("destination", "A wallet cannot pay itself.")
+    expires_at = (await service.chain.clock()).unix_timestamp + body.expires_in
+    if session is not None:
+        expires_at = min(expires_at, paying.session_expires_at)
+    spending = Spending(
+        paying,
+        Payee(owner, str(owner)),
+        body.amount,
+        purpose="allowance",
+        kind=GRANT,
+        service=service,
+        principal=principal,
+        memo=None,
+        session=session,
+        gone=gone,
+        reference=new_reference() if body.reference is None else bytes.fromhex(body.reference),
+    )
+    return await spend(spending, claim, partial(_plan, destination, delegate, expires_at))
+
+
+async def _require_room(service: Service, wallet_id: str) -> None:
+    """Refuse a grant above the day's number. Raises ``too_many_allowances``."""
+    most, since = service.settings.allowances_per_day, await service.clock.moment_ms() - _DAY_MS
+    if await service.db.read(lambda conn: count_granted(conn, wallet_id, since)) >= most:
+        raise BusinessError(
+            "too_many_allowances", f"The wallet was granted {most} allowances in 24 hours, which is the limit."
+        )
+
+
+def _delegate(service: Service, paying: WalletRecord, text: str) -> Pubkey:
+    """Return the delegate's address. Raises ``invalid_request``; the program refuses more."""
+    delegate = parse_address(text)
+    if delegate is None:
+        raise RequestError("invalid_request", "delegate: must be a chain address.")
+    # The instruction names these for what they are, and no account twice.
+    named = (paying.vault, paying.tokens, paying.policy.address, paying.budget, str(service.signers.fee_payer_address))
+    if text in named:
+        raise RequestError("invalid_request", "delegate: must be the address of a key of its own.")
+    return delegate
+
+
+async def _destination(service: Service, text: str) -> tuple[Pubkey, Pubkey]:
+    """Return the token account to pay and its owner. Raises ``invalid_recipient``."""
+    given = parse_address(text)
+    if given is None:
+        raise invalid_recipient("destination", "It must be the address of a USDC account or of its owner.")
+    addresses = service.addresses
+    for tokens, account in zip(
+        (given, addresses.token_account(given)),
+        await service.chain.accounts([given, addresses.token_account(given)]),
+        strict=True,
+    ):
+        data = b"" if account is None or account.owner != addresses.token_program else account.data
+        if len(data) >= _TOKEN_ACCOUNT_SIZE and data[_MINT] == bytes(addresses.mint):
+            return tokens, Pubkey.from_bytes(data[_OWNER])
+    raise invalid_recipient("destination", "There is no USDC account at the address, and none of it.")
+
+
+def _plan(destination: Pubkey, delegate: Pubkey, expires_at: int, spending: Spending) -> Plan:
+    service, paying, signers = spending.service, spending.wallet, spending.service.signers
+    vault, payer = Pubkey.from_string(paying.vault), signers.fee_payer_address
+    address = service.addresses.allowance(vault, paying.allowance_counter)
+    ends_at = min(expires_at, paying.policy.rules.expiry or expires_at)
+    arguments = spending.arguments()
+    # The operator signs in its own place, which is no co-signature.
+    del arguments["co_signer"]
+    instruction = service.instructions(paying.org).grant_allowance(
+        payer=payer,
+        operator=signers.operator_address,
+        destination=destination,
+        delegate=delegate,
+        counter=paying.allowance_counter,
+        expires_at=ends_at,
+        **arguments,
+    )
+
+    def store(conn: Connection, attempt: Attempt) -> None:
+        pending = AllowanceRecord(
+            allowance_id=allowance_id(address),
+            org=paying.org,
+            address=str(address),
+            wallet_id=paying.wallet_id,
+            vault=paying.vault,
+            policy=paying.policy.address,
+            recipient=str(spending.payee.owner),
+            destination=str(destination),
+            delegate=str(delegate),
+            tokens=str(service.addresses.allowance_tokens(address)),
+            payer=str(payer),
+            reference=spending.reference.hex(),
+            amount=spending.amount,
+            counter=paying.allowance_counter,
+            status=PENDING,
+            expires_at=ends_at,
+            created_at=attempt.created_at,
+            tx_id=attempt.tx_id,
+            signature=attempt.signature,
+        )
+        insert_pending_allowance(conn, pending)
+
+    entry = spending.principal.entry(
+        "allowance.grant", allowance_id(address), amount=format_usdc(spending.amount), delegate=str(delegate)
+    )
+    return replace(spending.plan([instruction], store, event_inner=ALLOWANCE_EVENT_INNER_INDEX), entry=entry)
+
+
+async def settle(service: Service, principal: Principal, claim: Claim, wallet_id: str, identifier: str) -> Allowance:
+    """End an allowance by the operator's key; one that is settled stays as it is."""
+    if await resumed(service, claim) is None:
+        found = await find(service, principal, wallet_id, identifier)
+        if found.status == PENDING:
+            await service.catch_up()
+            found = await find(service, principal, wallet_id, identifier)
+        if found.status == PENDING:
+            message = "The allowance is not confirmed yet."
+            raise UnavailableError("chain_unavailable", message, headers={"Retry-After": "1"})
+        if found.status == OUTSTANDING:
+            await _settle(service, principal, claim, found)
+    return shown(await find(service, principal, wallet_id, identifier))
+
+
+async def _settle(service: Service, principal: Principal, claim: Claim, found: AllowanceRecord) -> None:
+    operator = service.signers.operator
+    accounts = await with_budget(service, accounts_of(found))
+    settlement = service.instructions(found.org).settle_allowance(accounts, signer=service.signers.operator_address)
+    plan = Plan(
+        org=found.org,
+        type=SETTLE,
+        instructions=[settlement],
+        signers=[operator],
+        wallet_id=found.wallet_id,
+        recipient=found.allowance_id,
+        amount=found.amount,
+    )
+    try:
+        await submit(service, plan, claim)
+    except RefusedError as refused:
+        # A settled allowance's account is gone, which the program cannot tell from one that never existed.
+        await service.catch_up()
+        if (await find(service, principal, found.wallet_id, found.allowance_id)).status == OUTSTANDING:
+            raise business_error(service.codec, refused) from None
+
+
+def accounts_of(found: AllowanceRecord) -> OpenAllowance:
+    """Return the accounts with which an allowance is settled, without the budget."""
+    return OpenAllowance(*(Pubkey.from_string(one) for one in (found.address, found.vault, found.payer)))
+
+
+async def find(service: Service, principal: Principal, wallet_id: str, identifier: str) -> AllowanceRecord:
+    """Return a wallet's allowance. Raises ``allowance_not_found``, and refuses an agent of another wallet."""
+    authorise_wallet(principal, wallet_id)
+    found = await service.db.read(lambda conn: allowance(conn, principal.org, identifier))
+    if found is None or found.wallet_id != wallet_id:
+        raise NotFoundError("allowance_not_found")
+    return found
+
+
+async def page(service: Service, principal: Principal, wallet_id: str, query: ListAllowances) -> AllowancePage:
+    """Return one page of a wallet's allowances, newest first. Raises ``wallet_not_found``."""
+    authorise_wallet(principal, wallet_id)
+    await wallets.require(service, principal.org, wallet_id)
+    found = await service.db.read(
+        lambda conn: allowances(
+            conn, principal.org, wallet_id, status=query.status, limit=query.limit, cursor=query.cursor
+        )
+    )
+    return AllowancePage.of(found, shown)
+
+
+def shown(found: AllowanceRecord) -> Allowance:
+    """Return an allowance as the API shows it."""
+    return Allowance(
+        allowance_id=found.allowance_id,
+        id=found.allowance_id,
+        wallet_id=found.wallet_id,
+        amount=format_usdc(found.amount),
+        currency="USDC",
+        status=cast(AllowanceStatus, found.status),
+        recipient=found.recipient,
+        destination=found.destination,
+        delegate=found.delegate,
+        reference=found.reference,
+        chain_address=found.address,
+        token_account=found.tokens,
+        expires_at=iso(found.expires_at),
+        created_at=iso_ms(found.created_at),
+        tx_id=found.tx_id,
+        tx_signature=found.signature,
+        spent_amount=optional(format_usdc, found.spent),
+        returned_amount=optional(format_usdc, found.returned),
+        # The chain's clock counts whole seconds; nothing happens before the allowance was requested.
+        settled_at=None if found.settled_at is None else iso_ms(max(found.settled_at * 1000, found.created_at)),
+        settlement_signature=found.settlement_signature,
+        transfers=found.transfers,
+    )
