@@ -1,6 +1,6 @@
 """Allowances: granted by operators, settled and shown. The keeper settles what nobody else does."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import cast
@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from app.access.auth import authorise_wallet, session_key
 from app.access.keyring import Principal
+from app.allowances._events import append_overdue
 from app.allowances.models import Allowance, AllowancePage, AllowanceStatus, GrantAllowance, ListAllowances
 from app.api.fields import optional
 from app.chain.allowance_instructions import OpenAllowance
@@ -53,6 +54,8 @@ GRANT = PlanType(
 )
 SETTLE = PlanType("settle_allowance")
 PLAN_TYPES = (GRANT, SETTLE)
+OVERDUE_AFTER = 60
+"""Seconds after its end in which an allowance must be settled."""
 
 _DAY_MS = 24 * 3600 * 1000
 #: Bytes of a token account, which begins with its mint and its owner.
@@ -275,6 +278,17 @@ async def page(service: Service, principal: Principal, wallet_id: str, query: Li
         )
     )
     return AllowancePage.of(found, shown)
+
+
+async def report_overdue(service: Service, found: Sequence[AllowanceRecord]) -> None:
+    """Report allowances that nobody has settled a minute after their end; each is reported once."""
+    now = service.clock.seen_ms()
+
+    def record(conn: Connection) -> None:
+        for one in found:
+            append_overdue(conn, one, now)
+
+    await service.db.write(record)
 
 
 def shown(found: AllowanceRecord) -> Allowance:

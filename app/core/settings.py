@@ -105,8 +105,8 @@ class Settings(BaseSettings):
     x402_at_once: int = Field(default=16, gt=0)
     """Requests to paid resources that an organisation may have running at the same time."""
     keeper: bool = True
-    """Whether this node runs the keeper, if it has the role `worker`: refunds, freezes of expired policies, top-ups. Of
-    several nodes, one does at a time."""
+    """Whether this node runs the keeper, if it has the role `worker`: refunds, settlements of allowances, freezes of
+    expired policies, top-ups. Of several nodes, one does at a time."""
     keeper_interval: float = Field(default=1.0, gt=0)
     """Pause between two rounds of the keeper."""
     max_waiting_payments: int = Field(default=64, ge=1)

@@ -144,6 +144,12 @@ _KINDS = (
         (*_ALLOWANCE, "spent", "seen", "arrived", "signed_by_delegate", "transfers"),
     ),
     EventKind(
+        "allowance.overdue",
+        "An allowance is still outstanding a minute after its end, so its delegate can still pay. Sent once; the "
+        "service goes on trying to settle it, and so may anybody else.",
+        ("allowance_id", "wallet_id", "amount", "delegate", "expires_at"),
+    ),
+    EventKind(
         "org.deposit_confirmed",
         "USDC arrived in the organisation's reserve.",
         ("amount", "org_balance", "tx_signature", "on_chain_slot"),

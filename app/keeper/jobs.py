@@ -1,4 +1,4 @@
-"""Transactions that are due without a request: freezes after expiry, top-ups, refunds of escrows.
+"""Transactions that are due without a request: freezes, top-ups, refunds of escrows, settlements of allowances.
 
 Sending one twice does no harm: the program refuses what is already done.
 """
@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from solders.instruction import Instruction
 from solders.pubkey import Pubkey
 
+from app.allowances.service import accounts_of
 from app.chain.escrow_instructions import OpenEscrow
 from app.core.identifiers import new_reference
 from app.core.signers import Signer
+from app.store.allowances import AllowanceRecord
 from app.store.escrows import SETTLED, DueEscrow
 from app.store.expiries import ExpiredWallet
 from app.store.topups import LowWallet
@@ -75,6 +77,16 @@ def topup(service: Service, wallet: LowWallet) -> Job:
         )
 
     return Job(("topup", wallet.vault, wallet.sequence), build, [service.signers.operator])
+
+
+def settle(service: Service, allowance: AllowanceRecord) -> Job:
+    """Settle an allowance that has ended, or whose vault was stopped. The operator signs, who may at any time."""
+
+    async def build() -> Instruction:
+        accounts = await with_budget(service, accounts_of(allowance))
+        return service.instructions(allowance.org).settle_allowance(accounts, signer=service.signers.operator_address)
+
+    return Job(("settle", allowance.address), build, [service.signers.operator])
 
 
 def refund(service: Service, escrow: DueEscrow) -> Job:

@@ -15,6 +15,7 @@ import structlog
 from solders.instruction import Instruction
 from sqlalchemy import Connection
 
+from app.allowances.service import OVERDUE_AFTER, report_overdue
 from app.api.metrics import Metrics
 from app.chain.errors import BlockhashNotFound, ChainUnavailable, RpcError
 from app.chain.records import custom_error
@@ -23,7 +24,8 @@ from app.core.background import Periodic
 from app.core.errors import UnavailableError
 from app.core.signers import Signer
 from app.keeper._backoff import Backoff
-from app.keeper.jobs import Job, freeze, refund, topup
+from app.keeper.jobs import Job, freeze, refund, settle, topup
+from app.store.allowances import AllowanceRecord, due_allowances
 from app.store.escrows import due as due_escrows
 from app.store.expiries import expired_wallets
 from app.store.topups import LowWallet, low_wallets
@@ -60,12 +62,13 @@ class Keeper(Periodic):
         self._clock = clock or service.clock.now
         self._backoff = Backoff(timer)
         self._short: frozenset[str] = frozenset()
+        self._overdue: frozenset[str] = frozenset()
 
     async def tick(self) -> int:
         """Do the due jobs once and return how many transactions the chain accepted.
 
-        Takes one query for each kind of job, and one call to the chain for each due job, two for a top-up. When the
-        chain does not answer, raises ChainUnavailable and leaves the rest for the next look.
+        Takes one query for each kind of job, and one call to the chain for each due job, two for one that reads first.
+        When the chain does not answer, raises ChainUnavailable and leaves the rest for the next look.
         """
         due = await self._due()
         self._backoff.keep_only({job.key for job in due})
@@ -82,14 +85,22 @@ class Keeper(Periodic):
     async def _due(self) -> list[Job]:
         now = int(self._clock())
 
-        def find(conn: Connection) -> tuple[list[LowWallet], list[Job]]:
+        def find(conn: Connection) -> tuple[list[LowWallet], list[AllowanceRecord], list[Job]]:
             freezes = [freeze(self._service, wallet) for wallet in expired_wallets(conn, now)]
             refunds = [refund(self._service, escrow) for escrow in due_escrows(conn, now)]
-            return low_wallets(conn), [*freezes, *refunds]
+            return low_wallets(conn), due_allowances(conn, now), [*freezes, *refunds]
 
-        low, others = await self._service.db.read(find, in_thread=True)
-        # Top-ups first: a payment may be waiting for one.
-        return [*(topup(self._service, wallet) for wallet in self._payable(low)), *others]
+        low, ended, others = await self._service.db.read(find, in_thread=True)
+        await self._report([one for one in ended if one.expires_at + OVERDUE_AFTER < now])
+        settlements = [settle(self._service, one) for one in ended]
+        # Settlements first: until then somebody else can pay. Then top-ups: a payment may be waiting for one.
+        return [*settlements, *(topup(self._service, wallet) for wallet in self._payable(low)), *others]
+
+    async def _report(self, overdue: Sequence[AllowanceRecord]) -> None:
+        """Report allowances that could not be settled in time."""
+        before, self._overdue = self._overdue, frozenset(one.address for one in overdue)
+        if new := [one for one in overdue if one.address not in before]:
+            await report_overdue(self._service, new)
 
     def _payable(self, low: Sequence[LowWallet]) -> list[LowWallet]:
         """Return the wallets that the reserve can fill; logs the others once each."""

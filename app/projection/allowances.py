@@ -85,6 +85,7 @@ def _terms(row: StoredEvent) -> Values:
     names = ("vault", "policy", "recipient", "destination", "delegate", "tokens", "payer", "reference", "amount")
     return {
         **{name: data[name] for name in (*names, "counter", "expires_at")},
+        "sequence": data["sequence"],
         "allowance_id": allowance_id(data["allowance"]),
         "org": row.org,
         "address": data["allowance"],

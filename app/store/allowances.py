@@ -9,6 +9,7 @@ from app.core.pages import RecordPage
 from app.store.columns import upsert
 from app.store.paging import Listing, fetch_page, listing, unindexed
 from app.store.read_tables import allowances as table
+from app.store.read_tables import reserves, wallets
 from app.store.records import columns_of, fetch_all, fetch_one
 from app.store.state_tables import attempts
 
@@ -43,6 +44,7 @@ class AllowanceRecord:
     expires_at: int
     created_at: int
     due_at: int | None = None
+    sequence: int | None = None
     tx_id: str | None = None
     signature: str | None = None
     spent: int | None = None
@@ -84,7 +86,11 @@ def count_granted(connection: Connection, wallet_id: str, since: int) -> int:
 
 
 def due_allowances(connection: Connection, now: int) -> list[AllowanceRecord]:
-    """Return all organisations' allowances to settle at the Unix second `now`, the longest due first."""
+    """Return all organisations' allowances to settle at the Unix second `now`, the longest due first.
+
+    They have expired, or lost the ground that they were granted on: the vault was frozen, the organisation paused, or
+    the vault's session or policy changed since.
+    """
     return fetch_all(connection, AllowanceRecord, _DUE, {"now": now})
 
 
@@ -114,7 +120,18 @@ _BY_ID = _ALLOWANCES.where(table.c.allowance_id == bindparam("key"))
 _BY_TRANSACTION = _ALLOWANCES.where(table.c.tx_id == bindparam("key"))
 _DUE = (
     select(table)
-    .where(table.c.due_at <= bindparam("now", type_=BigInteger))
+    .join(wallets, wallets.c.wallet_id == table.c.wallet_id)
+    .join(reserves, reserves.c.org == table.c.org)
+    .where(
+        # Those outstanding are few, and an index has them.
+        table.c.due_at.is_not(None),
+        or_(
+            table.c.due_at <= bindparam("now", type_=BigInteger),
+            wallets.c.frozen != 0,
+            reserves.c.paused,
+            wallets.c.config_sequence > table.c.sequence,
+        ),
+    )
     .order_by(table.c.due_at, table.c.allowance_id)
 )
 

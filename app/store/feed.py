@@ -37,6 +37,7 @@ SEVERITIES = {
     "wallet.frozen": "critical",
     "reconciliation.difference": "critical",
     "allowance.discrepancy": "critical",
+    "allowance.overdue": "critical",
 }
 """Severity of each type of event, apart from `EXCEPTIONS`; lists would miss an event with any other."""
 EXCEPTIONS = {"escrow.refunded": "critical"}

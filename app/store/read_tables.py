@@ -309,6 +309,7 @@ allowances = Table(
     Column("reference", String, nullable=False),
     Column("amount", U64, nullable=False),
     Column("counter", U64, nullable=False),
+    Column("sequence", U64, comment="of the vault's event that granted it; null while pending"),
     Column("status", String, nullable=False, comment="pending, outstanding or settled"),
     Column("expires_at", BigInteger, nullable=False, comment="Unix seconds"),
     Column("due_at", BigInteger, comment="when to settle it; null while pending and once settled"),

@@ -245,6 +245,7 @@ CREATE TABLE allowances (
     reference VARCHAR COLLATE "C" NOT NULL,
     amount BIGINT NOT NULL,
     counter BIGINT NOT NULL,
+    sequence BIGINT,
     status VARCHAR COLLATE "C" NOT NULL,
     expires_at BIGINT NOT NULL,
     due_at BIGINT,

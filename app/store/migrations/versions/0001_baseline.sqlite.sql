@@ -248,6 +248,7 @@ CREATE TABLE allowances (
     reference VARCHAR NOT NULL,
     amount BIGINT NOT NULL,
     counter BIGINT NOT NULL,
+    sequence BIGINT,
     status VARCHAR NOT NULL,
     expires_at BIGINT NOT NULL,
     due_at BIGINT,
