@@ -268,3 +268,15 @@ async def test_frozen_wallet_and_paused_organisation_grant_nothing(world: Servic
     error_of(response, 422, "wallet_frozen")
     await world.ok("PATCH", f"/v1/wallets/{paying.id}", {"status": "active"})
     await _settled(paying, await _granted(paying, "1"))
+
+
+async def test_preview_knows_what_came_back(world: ServiceWorld) -> None:
+    policy = await world.policy(allowAllowances=True)
+    paying = await agent(world, policy["policy_id"])
+    await _settled(paying, await _granted(paying, "5"))
+    assert (await world.pay(paying.wallet, await world.payee(), "5")).status_code == 200
+
+    # Both together exceed the limit, unless the first gives back what was not spent.
+    preview = await world.ok("POST", f"/v1/policies/{policy['policy_id']}/preview", {"maxPerDay": "6"})
+
+    assert (preview["payments"], preview["newly_blocked"]) == (2, 0)

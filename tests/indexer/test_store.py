@@ -12,7 +12,7 @@ from solders.pubkey import Pubkey
 
 from app.store.postgres_database import PostgresDatabase
 from indexer.postgres import tables
-from indexer.store import BALANCE_OBSERVED, DEPOSIT, REVERTED, EventStore
+from indexer.store import ALLOWANCE_READ, BALANCE_OBSERVED, DEPOSIT, REVERTED, EventStore
 from tests.support.indexer import (
     ORG,
     RESERVE,
@@ -284,3 +284,32 @@ def test_rows_stored_again_after_a_crash_have_higher_ids(tmp_path: Path) -> None
     # Then a reader who remembers the last id sees them as new
     assert [row.signature for row in store.changes(lost.id, 10)] == ["signature-1"]
     store.close()
+
+
+def test_settled_allowance_is_read_once_and_not_after_its_rollback(store: EventStore) -> None:
+    named = {"allowance": "allowance", "destination": "destination", "delegate": "delegate"}
+    settled = [vault_event("AllowanceSettled", number, **named, spent=5) for number in (2, 3)]
+    store.record([transaction(2, settled[0])])
+    # Where the tokens are, only the grant tells.
+    assert store.unread.all() == []
+    store.record([transaction(1, vault_event("AllowanceGranted", 1, **named, tokens="tokens"))])
+    [one] = store.unread.all()
+    assert (one.signature, one.granted, one.tokens, one.settlement["spent"]) == (
+        "signature-2",
+        "signature-1",
+        "tokens",
+        5,
+    )
+
+    store.record_reading(one, {"vault": str(VAULT), "seen": 5})
+    store.record_reading(one, {"vault": str(VAULT), "seen": 4})
+
+    assert store.unread.all() == []
+    [row] = [row for row in store.changes(0, 100) if row.name == ALLOWANCE_READ]
+    assert (row.signature, row.data["seen"], row.org) == ("signature-2", 5, str(ORG))
+    store.record([transaction(3, settled[1])])
+    [late] = store.unread.all()
+    store.revert(["signature-2", "signature-3"])
+    store.record_reading(late, {"vault": str(VAULT), "seen": 5})
+    assert store.unread.all() == []
+    assert ALLOWANCE_READ not in names(store)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from click.testing import CliRunner, Result
+from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
 from app.chain.errors import RpcError
@@ -543,3 +544,23 @@ async def test_command_exits_with_1_on_a_difference_and_2_when_undecided(story: 
     assert "OFF-CHAIN tx_" in honest.output
     assert f"organisation  {story.world.org}" in honest.output
     assert "amount is 1.00?[2J in the export, 45.00 on the chain" in false.output
+
+
+async def test_allowances_are_verified_as_payments_and_what_came_back(own_world: ServiceWorld, tmp_path: Path) -> None:
+    world = own_world
+    await world.later(1)
+    policy = await world.policy(allowAllowances=True)
+    payer, to = await agent(world, policy["policy_id"]), await world.payee()
+    path = f"/v1/wallets/{payer.id}/allowances"
+    body = {"amount": "3", "destination": to, "delegate": str(Keypair().pubkey())}
+    made = await world.ok("POST", path, body, headers={"Session-Token": payer.session})
+    await world.ok("POST", f"{path}/{made['allowance_id']}/settle", {})
+    await world.later(1)
+
+    file = await export(world, tmp_path / "all.json", format="json")
+    rows = json.loads(file.read_text())["transactions"]
+    report = await verify(file, AsgiTransport(world.localnet.rpc_app))
+
+    assert report.problems == report.unsure == []
+    assert {"payment", "escrow_refund"} <= {row["type"] for row in rows}
+    assert report.verified == len(rows)
