@@ -1,6 +1,6 @@
 """Rate limits: requests by key, and failed authentications by client address.
 
-They apply to one process and are not stored.
+They are not stored. Of several nodes, each grants its share of a limit.
 """
 
 import ipaddress
@@ -31,8 +31,11 @@ class MovingWindow:
     def __len__(self) -> int:
         return len(self._times)
 
-    def hit(self, name: str) -> tuple[bool, int, int]:
-        """Return whether the name may pass, how often it still may, and in how many seconds one more time."""
+    def hit(self, name: str, limit: int) -> tuple[bool, int, int]:
+        """Return whether the name may pass, how often it still may, and in how many seconds one more time.
+
+        ``limit`` is this node's share of the limit.
+        """
         now = self._clock()
         times = self._times.setdefault(name, deque())
         self._times.move_to_end(name)
@@ -40,16 +43,30 @@ class MovingWindow:
             self._times.popitem(last=False)
         while times and times[0] <= now - self.seconds:
             times.popleft()
-        passes = len(times) < self.limit
+        passes = len(times) < limit
         if passes:
             times.append(now)
-        return passes, self.limit - len(times), max(1, math.ceil(times[0] + self.seconds - now))
+        return passes, max(0, limit - len(times)), max(1, math.ceil(times[0] + self.seconds - now))
+
+
+class Peers:
+    """How many living nodes share the requests, this one included."""
+
+    def __init__(self) -> None:
+        self.count = 1
+
+    def share(self, limit: int) -> int:
+        """Return this node's share of a limit."""
+        return max(1, limit // max(1, self.count))
 
 
 class RateLimits:
     """Counts requests and refuses those beyond a limit; a limit of 0 in the settings switches it off."""
 
-    def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, settings: Settings, peers: Peers | None = None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._peers = peers or Peers()
         self._requests = self._failures = None
         if settings.rate_limit:
             # One window sets both the burst and the average rate.
@@ -63,9 +80,10 @@ class RateLimits:
         window = self._requests
         if window is None:
             return {}
-        passes, remaining, wait = window.hit(key_id)
+        limit = self._peers.share(window.limit)
+        passes, remaining, wait = window.hit(key_id, limit)
         headers = {
-            "RateLimit-Policy": f'"default";q={window.limit};w={window.seconds}',
+            "RateLimit-Policy": f'"default";q={limit};w={window.seconds}',
             "RateLimit": f'"default";r={remaining};t={wait}',
         }
         if not passes:
@@ -76,7 +94,7 @@ class RateLimits:
         """Count a failed authentication of a client's address. Raises ``rate_limited``."""
         if self._failures is None:
             return
-        passes, _, wait = self._failures.hit(network_of(client))
+        passes, _, wait = self._failures.hit(network_of(client), self._peers.share(self._failures.limit))
         if not passes:
             raise _rate_limited("Too many requests without a valid API key came from this address.", wait, {})
 

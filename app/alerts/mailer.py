@@ -91,9 +91,9 @@ class Mailer(Periodic):
                 self._purge_at = now
 
     async def _due(self, now: int) -> list[Mail]:
-        node = self._db.node
-        if not node:
-            return await self._db.read(lambda conn: due_mails(conn, now, _AT_ONCE))
+        node, due = self._db.node, await self._db.read(lambda conn: due_mails(conn, now, _AT_ONCE))
+        if not node or not due:
+            return due
         claimed = await self._db.beside(lambda conn: claim_mails(conn, now, _AT_ONCE, node))
         return await self._db.read(lambda conn: mails_of(conn, claimed)) if claimed else []
 

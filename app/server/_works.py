@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from app.access.keyring import KeyRing
+from app.access.rate_limit import Peers
 from app.access.recorder import Recorder
 from app.access.request_log import RequestLog
 from app.alerts.mailer import Mailer
@@ -51,7 +52,8 @@ def works_of(service: Service, *, beside: bool = False) -> Sequence[Startable]:
     if beside:
         keeper = [Keeper(service, interval=settings.keeper_interval)] if settings.keeper else []
         return [*first, ServingNode(db, {}), *last, *keeper]
-    node = ServingNode(db, {role: works for role, works in single.items() if settings.has_role(role)})
+    peers = service.part(Peers) if settings.has_role("api") else None
+    node = ServingNode(db, {role: works for role, works in single.items() if settings.has_role(role)}, peers=peers)
     claimed = _claimed(service) if settings.has_role(WORKER) else []
     # It also removes the files of expired exports that the node has served.
     return [*first, node, *last, service.part(Exporter), *claimed]

@@ -15,7 +15,7 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from app.access.rate_limit import RateLimits
+from app.access.rate_limit import Peers, RateLimits
 from app.access.recorder import Recorder
 from app.access.request_log import RequestLog
 from app.alerts import routes as alerts
@@ -260,7 +260,7 @@ def create_app(settings: Settings, service: Service) -> Starlette:
     app.state.base_url = settings.base_url()
     app.state.dashboard = Site.of(settings)
     app.state.metrics = service.part(Metrics)
-    app.state.rate_limits = RateLimits(settings)
+    app.state.rate_limits = RateLimits(settings, service.part(Peers))
     app.state.recorder = service.part(Recorder)
     app.state.requests = service.part(RequestLog)
     app.state.openapi = document(operations, settings.base_url(), meanings())

@@ -12,6 +12,7 @@ from cryptography.fernet import Fernet
 from solders.pubkey import Pubkey
 
 from app.access.keyring import KeyRing
+from app.access.rate_limit import Peers
 from app.access.recorder import Recorder
 from app.access.request_log import RequestLog
 from app.alerts.watcher import Watcher
@@ -270,6 +271,7 @@ async def running(
         projector.subscribe(hub.changed)
         parts: list[object] = [
             Metrics(),
+            Peers(),
             keys,
             recorder,
             requests,

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 import structlog
 from sqlalchemy import Connection
 
+from app.access.rate_limit import Peers
 from app.core.background import Periodic, Startable
 from app.store import leases
 from app.store.claims import forget_dead_claims
 from app.store.database import WRITE_ERRORS
-from app.store.leases import NODE, Lease, fenced_by
+from app.store.leases import API, NODE, Lease, fenced_by
 from app.store.postgres_database import PostgresDatabase
 
 _log = structlog.get_logger(__name__)
@@ -39,13 +40,15 @@ class ServingNode(Periodic):
         db: PostgresDatabase,
         works: Mapping[str, Sequence[Startable]],
         *,
+        peers: Peers | None = None,
         lifetime: int = leases.LIFETIME,
         interval: float = _INTERVAL,
     ) -> None:
-        """Leases last ``lifetime`` milliseconds."""
+        """Leases last ``lifetime`` milliseconds. ``peers`` of a node that answers requests are kept up to date."""
         super().__init__(interval)
         self._db = db
         self._works = works
+        self._peers = peers
         self._lifetime = lifetime
         self._running: dict[Lease, list[Startable]] = {}
         self._renewed = 0.0
@@ -97,7 +100,8 @@ class ServingNode(Periodic):
                 await self._begin(lease)
 
     async def _take(self) -> None:
-        names = [NODE + self._db.node, *(name for name in self._works if name not in self.holds)]
+        own = [NODE + self._db.node, *([] if self._peers is None else [API + self._db.node])]
+        names = [*own, *(name for name in self._works if name not in self.holds)]
         async with asyncio.timeout(_PATIENCE):
             held = await self._db.beside(lambda conn: leases.held(conn, names))
         for name in names:
@@ -106,6 +110,9 @@ class ServingNode(Periodic):
             lease = await self._db.write(lambda conn, name=name: self._take_one(conn, name))  # type: ignore[misc]
             if lease is not None and name in self._works:
                 await self._begin(lease)
+
+        if self._peers is not None:
+            self._peers.count = await self._db.beside(lambda conn: leases.living_nodes(conn, API))
 
     def _take_one(self, conn: Connection, name: str) -> Lease | None:
         if name not in self._works:

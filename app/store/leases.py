@@ -37,6 +37,9 @@ LIFETIME = 6_000
 NODE = "node/"
 """What the name of a lease begins with that a node holds on itself for as long as it lives."""
 
+API = "api/"
+"""Likewise, of a node that answers requests."""
+
 table = Table(
     "leases",
     metadata,
@@ -115,13 +118,13 @@ def held(connection: Connection, names: Sequence[str]) -> set[str]:
 
 def release(connection: Connection, holder: str) -> None:
     """Free all leases of a node; the numbers go on from where they are."""
-    connection.execute(delete(table).where(table.c.name == NODE + holder))
+    connection.execute(delete(table).where(table.c.name.in_((NODE + holder, API + holder))))
     connection.execute(update(table).where(table.c.holder == holder).values(expires_at=0))
 
 
-def living_nodes(connection: Connection) -> int:
-    """Return how many nodes live."""
-    return len(connection.scalars(_ALIVE.where(table.c.name.startswith(NODE))).all())
+def living_nodes(connection: Connection, kind: str = NODE) -> int:
+    """Return how many nodes live, or how many of a kind."""
+    return len(connection.scalars(_ALIVE.where(table.c.name.startswith(kind))).all())
 
 
 def lives(node: ColumnElement[str]) -> ColumnElement[bool]:
@@ -131,7 +134,7 @@ def lives(node: ColumnElement[str]) -> ColumnElement[bool]:
 
 def forget_dead_nodes(connection: Connection, *, after: int) -> int:
     """Delete the leases of nodes that have been dead for so many milliseconds; returns their number."""
-    dead = table.c.name.startswith(NODE) & (table.c.expires_at < _NOW - after)
+    dead = (table.c.name.startswith(NODE) | table.c.name.startswith(API)) & (table.c.expires_at < _NOW - after)
     return connection.execute(delete(table).where(dead)).rowcount
 
 

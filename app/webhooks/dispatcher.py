@@ -80,9 +80,9 @@ class Dispatcher(Periodic):
                 self._purge_at = now
 
     async def _due(self, now: int) -> list[str]:
-        node = self._db.node
-        if not node:
-            return await self._db.read(lambda conn: due_webhooks(conn, now))
+        node, due = self._db.node, await self._db.read(lambda conn: due_webhooks(conn, now))
+        if not node or not set(due) - self._serving.keys():
+            return due
         # A webhook is one node's at a time, which keeps the order of what it is sent.
         return await self._db.beside(lambda conn: claim_webhooks(conn, now, node))
 

@@ -171,7 +171,7 @@ async def test_limits_can_be_switched_off() -> None:
 async def test_memory_is_bounded() -> None:
     window = MovingWindow(5, 60, clock=_Clock(), max_names=100)
     for number in range(1_000):
-        assert window.hit(f"address-{number}") == (True, 4, 60)
+        assert window.hit(f"address-{number}", window.limit) == (True, 4, 60)
 
     assert len(window) == 100
 

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from sqlalchemy import select
 
 from app.access.keyring import KeyRing
+from app.access.rate_limit import Peers
 from app.server.cli import main
 from app.store import Database
 from app.store.keys import api_keys, revoke_api_key
@@ -53,6 +54,23 @@ async def test_node_without_the_api_answers_probes_only(first: ServiceWorld) -> 
         assert (await works.call("GET", "/readyz")).status_code == 200
         error_of(await works.call("GET", "/v1/wallets"), 404, "not_found")
         assert (await works.client.get("/dashboard")).status_code == 404
+
+
+async def test_each_node_grants_its_share_of_the_rate_limit(first: ServiceWorld) -> None:
+    async with first.node(rate_limit=10, rate_limit_burst=20) as limited:
+        peers = limited.service.part(Peers)
+        async with asyncio.timeout(10):
+            while peers.count != 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        answers = [await limited.call("GET", "/v1/events?limit=1") for _ in range(11)]
+        assert [one.status_code for one in answers] == [200] * 10 + [429]
+        assert answers[0].headers["ratelimit-policy"] == '"default";q=10;w=2'
+        async with first.node(roles="indexer"):
+            await first.stop()
+            async with asyncio.timeout(10):
+                while peers.count != 1:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+        await first.start()
 
 
 async def test_key_that_was_revoked_on_one_node_ends_on_all_within_a_second(
