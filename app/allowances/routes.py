@@ -58,6 +58,7 @@ async def grant_allowance(call: Call, body: GrantAllowance) -> Allowance:
     answer=Allowance,
     errors=("wallet_not_found", "allowance_not_found", "transaction_failed"),
     changes=True,
+    session=True,
 )
 async def settle_allowance(call: Call, _body: EmptyBody) -> Allowance:
     """Settle an allowance.
@@ -66,7 +67,12 @@ async def settle_allowance(call: Call, _body: EmptyBody) -> Allowance:
     never will; the service settles at `expires_at` by itself. One that is settled stays as it is.
     """
     return await allowances.settle(
-        call.service, call.principal, call.claim, call.path("wallet_id"), call.path("allowance_id")
+        call.service,
+        call.principal,
+        call.claim,
+        call.path("wallet_id"),
+        call.path("allowance_id"),
+        call.session_token,
     )
 
 

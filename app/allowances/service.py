@@ -217,8 +217,12 @@ def _plan(destination: Pubkey, delegate: Pubkey, expires_at: int, spending: Spen
     return replace(spending.plan([instruction], store, event_inner=ALLOWANCE_EVENT_INNER_INDEX), entry=entry)
 
 
-async def settle(service: Service, principal: Principal, claim: Claim, wallet_id: str, identifier: str) -> Allowance:
-    """End an allowance by the operator's key; one that is settled stays as it is."""
+async def settle(  # noqa: PLR0917
+    service: Service, principal: Principal, claim: Claim, wallet_id: str, identifier: str, token: str | None
+) -> Allowance:
+    """End an allowance by the operator's key; one that is settled stays as it is. An agent needs its session token."""
+    authorise_wallet(principal, wallet_id)
+    session_key(principal, token, await wallets.find(service, principal.org, wallet_id), service.clock)
     if await resumed(service, claim) is None:
         found = await find(service, principal, wallet_id, identifier)
         if found.status == PENDING:

@@ -103,7 +103,10 @@ async def test_delegate_pays_and_everything_agrees_with_the_chain(world: Service
         "confirmed",
         one.purse.owner,
     )
-    assert (await _settled(payer, one, key=payer.key))["spent_amount"] == "3.00"
+    # The agent may settle with its session, and not by its key alone.
+    path = f"{_path(payer)}/{one.id}/settle"
+    assert (await payer.ok("POST", path, {}))["spent_amount"] == "3.00"
+    error_of(await world.call("POST", path, {}, key=payer.key), 401, "session_token_invalid")
 
 
 async def test_session_key_alone_cannot_grant(world: ServiceWorld, payer: Agent) -> None:
