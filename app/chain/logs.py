@@ -46,6 +46,12 @@ class LoggedViolation:
         return RULES[self.rule]
 
 
+def is_refused_by(logs: Sequence[str], codec: Codec) -> bool:
+    """Whether logs end with the failure of this program as an instruction of the transaction itself."""
+    match = _FAILED.fullmatch(logs[-1]) if logs else None
+    return match is not None and match[1] == str(codec.program_id)
+
+
 def policy_violation(logs: Sequence[str], codec: Codec) -> LoggedViolation | None:
     """Return the violation that the program itself logged when it refused a payment.
 

@@ -2,14 +2,13 @@
 
 from typing import Any
 
-from solders.pubkey import Pubkey
-
 from app.access.keyring import Principal
 from app.core.errors import AuthenticationError, NotFoundError
+from app.store.organisations import reserve
 from app.submission.brake import Hold
 from app.submission.changes import carry_out, resumed
 from app.submission.context import Service
-from app.submission.enforcement import BrakeRefusedError, Enforcement, enforce
+from app.submission.enforcement import BrakeRefusedError, Enforcement, enforce, outdated_error, state_of
 from app.submission.idempotency import Claim
 from app.submission.locks import LockScope
 from app.submission.offline import authority_of, refuse_needless
@@ -83,6 +82,12 @@ def enforcement(service: Service, hold: Hold) -> Enforcement:
 
 
 async def _state(service: Service, org: str) -> dict[str, Any] | None:
-    """Return the organisation's account on the chain; None if it is not there."""
-    account = await service.chain.account(Pubkey.from_string(org))
-    return None if account is None else service.codec.decode_account(account.data).data
+    """Return the organisation's account on the chain; None if it never was there.
+
+    Raises ``chain_unavailable`` if the node shows less of it than was seen.
+    """
+    known = await service.db.read(lambda conn: reserve(conn, org))
+    state = await state_of(service, org, "Org", sequence=0 if known is None else known.sequence)
+    if state is None and known is not None:
+        raise outdated_error()
+    return state

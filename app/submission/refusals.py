@@ -76,6 +76,7 @@ EXPIRED = (
 )
 
 _BUDGET_CHANGED = "The wallet's budget was changed at the same time. Repeat the request; nothing was moved."
+_NO_REASON = "The chain's node refuses the transaction for a reason that is not the program's. Nothing was sent."
 _NO_ROLE = (
     "The key that the service signs with no longer has its role in the organisation. Start the service again with the "
     "new key."
@@ -136,7 +137,7 @@ def business_error(
     """Return the API's error for a transaction that the program refused.
 
     ``instead`` maps codes to better ones of the operation; ``recipient`` is the request's field that names the
-    recipient. Without a refusal by the program, the error is `internal_error`, or `transaction_failed` if the
+    recipient. Without a refusal by the program, the error is `chain_unavailable`, or `transaction_failed` if the
     transaction landed.
     """
     simulation = failure.simulation if isinstance(failure, RefusedError) else None
@@ -161,7 +162,8 @@ def business_error(
         return BusinessError("transaction_failed", "Another program refused the transaction. Nothing was moved.")
     if simulation is not None:
         _log.error("simulation_failed", err=str(simulation.err), program_error=name, logs=simulation.logs[-20:])
-        return ApiError("internal_error")
+        # An error of the program that nothing explains is a fault of ours. Any other may be the node's.
+        return UnavailableError("chain_unavailable", _NO_REASON) if name is None else ApiError("internal_error")
     return BusinessError("transaction_failed")
 
 

@@ -7,10 +7,11 @@ from solders.pubkey import Pubkey
 
 from app.access.keyring import Principal
 from app.core.errors import ApiError, BusinessError, NotFoundError, UnavailableError
-from app.store.wallets import vault_of
+from app.store.wallets import WalletRecord, vault_of
+from app.store.wallets import wallet as wallet_of
 from app.submission.brake import Hold
 from app.submission.context import Service
-from app.submission.enforcement import BrakeRefusedError, Enforcement, enforce
+from app.submission.enforcement import BrakeRefusedError, Enforcement, enforce, outdated_error, state_of
 from app.submission.idempotency import Claim
 from app.submission.plan import Plan, PlanType
 
@@ -80,15 +81,24 @@ def enforcement(service: Service, hold: Hold) -> Enforcement:
 
 async def _missing(service: Service, org: str, wallet_id: str) -> Plan | None:
     address = await service.db.read(lambda conn: vault_of(conn, wallet_id))
-    account = None if address is None else await service.chain.account(address)
-    if address is None or account is None:
+    if address is None:
         raise BrakeRefusedError(NotFoundError("wallet_not_found"))
-    state = service.codec.decode_account(account.data)
-    if state.name != "Vault":
-        raise BrakeRefusedError(BusinessError("wallet_archived"))
-    if state.data["frozen"] == MANUAL:
+    known = await _known(service, org, wallet_id)
+    state = await state_of(service, address, "Vault", sequence=0 if known is None else known.sequence)
+    if state is None:
+        # That it is gone is believed from its last event alone: a node that lags or lies must not end a freeze.
+        await service.catch_up()
+        known = await _known(service, org, wallet_id)
+        raise BrakeRefusedError(BusinessError("wallet_archived")) if known and known.archived else outdated_error()
+    if state["frozen"] == MANUAL:
         return None
-    signer, vault, policy = service.signers.operator_address, Pubkey.from_string(address), state.data["policy"]
+    signer, vault, policy = service.signers.operator_address, Pubkey.from_string(address), state["policy"]
     instruction = service.instructions(org).freeze_wallet(signer=signer, vault=vault, policy=policy, action="Freeze")
     signers = [service.signers.operator]
     return Plan(org=org, type=FREEZE, instructions=[instruction], signers=signers, wallet_id=wallet_id)
+
+
+async def _known(service: Service, org: str, wallet_id: str) -> WalletRecord | None:
+    """Return what the events say of the wallet; None before its creation is seen."""
+    now = service.clock.seen_ms() // 1000
+    return await service.db.read(lambda conn: wallet_of(conn, org, wallet_id, now))

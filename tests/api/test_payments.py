@@ -282,7 +282,9 @@ async def test_explained_refusal_needs_no_further_requests(world: ServiceWorld) 
     [
         ({"InstructionError": [0, {"Custom": 17}]}, "transaction_failed"),
         ("InsufficientFundsForFee", "chain_unavailable"),
-        ({"InstructionError": [0, "ProgramFailedToComplete"]}, "internal_error"),
+        ({"InstructionError": [0, "ProgramFailedToComplete"]}, "chain_unavailable"),
+        ("AlreadyProcessed", "chain_unavailable"),
+        ({"InstructionError": [0, {"Custom": 6_999}]}, "transaction_failed"),
     ],
 )
 async def test_refusals_of_other_programs_and_of_the_chain_have_a_code(

@@ -474,3 +474,81 @@ async def test_brake_engaged_while_an_attempt_is_read_stops_its_resend(
 
     assert outcome.status == "pending"
     assert world.line.methods.count("sendTransaction") == sent
+
+
+def _blind(method: str, result: Any) -> Any:
+    """A node that shows no account."""
+    return {**result, "value": [None] * len(result["value"])} if method == "getMultipleAccounts" else result
+
+
+def _garbled(method: str, result: Any) -> Any:
+    """A node that shows accounts of somebody else without content."""
+    if method != "getMultipleAccounts":
+        return result
+    empty = {"lamports": 1, "data": ["", "base64"], "owner": "1" * 32, "executable": False, "rentEpoch": 0}
+    return {**result, "value": [empty] * len(result["value"])}
+
+
+def _refusing(err: object) -> Callable[[str, Any], Any]:
+    """A node that refuses everything, and shows no program that did."""
+
+    def alter(method: str, result: Any) -> Any:
+        return {**result, "value": {**result["value"], "err": err, "logs": []}} if "simulate" in method else result
+
+    return alter
+
+
+_LIES = {
+    "blind": _blind,
+    "garbled": _garbled,
+    "custom": _refusing({"InstructionError": [0, {"Custom": 1}]}),
+    "named": _refusing({"InstructionError": [0, {"Custom": 6_001}]}),
+    "unknown": _refusing("Foo"),
+}
+
+
+@pytest.mark.parametrize("lie", _LIES)
+async def test_brakes_outlast_a_node_that_lies(own_world: ServiceWorld, lie: str) -> None:
+    world = own_world
+    wallet, to = await world.wallet(), await world.payee()
+    other = await world.wallet()
+    world.line.alter = _LIES[lie]
+    error_of(await world.call("PATCH", _path(wallet), {"status": "frozen"}), 503, "chain_unavailable")
+    error_of(await world.call("POST", "/v1/organization/pause", {"paused": True}), 503, "chain_unavailable")
+    # The service goes on with both by itself, and gives neither up.
+    await asyncio.sleep(0)
+    asked = len(world.line.methods)
+    await _until(lambda: len(world.line.methods) > asked + 4)
+    assert {row.kind for row in world.service.db.read_now(all_brakes)} == {"freeze", "pause"}
+    world.line.mend()
+
+    await _until(lambda: not world.service.db.read_now(all_brakes))
+    assert await _frozen(world, wallet) == 1
+    assert (await world.ok("GET", "/v1/organization"))["paused"] is True
+    error_of(await world.pay(other, to, "1"), 422, "org_paused")
+
+
+async def test_brakes_are_not_in_force_because_an_old_state_says_so(own_world: ServiceWorld) -> None:
+    world = own_world
+    wallet, to = await world.wallet(), await world.payee()
+    await world.ok("PATCH", _path(wallet), {"status": "frozen"})
+    await world.ok("POST", "/v1/organization/pause", {"paused": True})
+    kept = [await _raw(world, one) for one in (wallet["chain_address"], world.org)]
+    await world.ok("POST", "/v1/organization/pause", {"paused": False})
+    await world.ok("PATCH", _path(wallet), {"status": "active"})
+
+    for old, call in zip(kept, (("PATCH", _path(wallet), {"status": "frozen"}), _PAUSE), strict=True):
+        world.line.alter = lambda method, result, old=old: old if method == "getMultipleAccounts" else result
+        error_of(await world.call(*call), 503, "chain_unavailable")
+        world.line.mend()
+    await _until(lambda: not world.service.db.read_now(all_brakes))
+    assert await _frozen(world, wallet) == 1
+    error_of(await world.pay(wallet, to, "1"), 422, "org_paused")
+
+
+_PAUSE = ("POST", "/v1/organization/pause", {"paused": True})
+
+
+async def _raw(world: ServiceWorld, address: str) -> Json:
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "getMultipleAccounts", "params": [[address], {"encoding": "base64"}]}
+    return dict(json.loads(await world.line(json.dumps(asked).encode()))["result"])
