@@ -16,7 +16,7 @@ from app.store.postgres_database import PostgresDatabase
 from tests.program.adversaries.ways import CALLS
 from tests.support import postgres
 from tests.support.needs import skip_or_fail
-from tests.support.scheduling import TOOLCHAIN, FileScheduling
+from tests.support.scheduling import TOOLCHAIN, VALIDATOR, FileScheduling
 from tests.support.service_world import ServiceWorld
 from tests.validator import node, stages, windows
 from tests.validator.service import ValidatorWorld
@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     One of the former takes minutes, during which other processes take the rest. A running validator keeps a core busy,
     so it must not run beside the other tests.
     """
-    items.sort(key=lambda item: not item.nodeid.startswith(TOOLCHAIN))
+    items.sort(key=lambda item: item.nodeid.startswith(VALIDATOR) - item.nodeid.startswith(TOOLCHAIN))
     marked = [(item, item.get_closest_marker("validator")) for item in items]
     full = config.getoption("--full")
     last: list[pytest.Item] = []
