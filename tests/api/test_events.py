@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from solders.keypair import Keypair
 
 from app.access.keyring import KeyRing
 from app.audit.publisher import HeadPublisher
@@ -162,12 +163,16 @@ async def test_bad_filter_is_refused(world: ServiceWorld, query: str) -> None:
 async def test_severities_and_payloads_are_those_of_the_catalogue(own_world: ServiceWorld) -> None:
     world = own_world
     # Given one of every event except alerts, which need rules
-    policy = await world.policy(maxPerTx="50", expiry=datetime.fromtimestamp(time.time() + 9_000, UTC).isoformat())
+    ends = datetime.fromtimestamp(time.time() + 9_000, UTC).isoformat()
+    policy = await world.policy(maxPerTx="50", expiry=ends, allowAllowances=True)
     paying, receiving = await agent(world, policy["policy_id"]), await agent(world)
     wallet, to = paying.wallet, await world.payee()
     path = f"/v1/wallets/{wallet['wallet_id']}"
     await world.pay(wallet, to, "1")
     await world.pay(wallet, to, "60")
+    granted = {"amount": "1", "destination": to, "delegate": str(Keypair().pubkey())}
+    allowance = (await world.ok("POST", f"{path}/allowances", granted))["allowance_id"]
+    await world.ok("POST", f"{path}/allowances/{allowance}/settle", {})
     await world.ok("PATCH", path, {"status": "frozen"})
     await world.ok("PATCH", path, {"status": "active"})
     await world.ok("PATCH", f"/v1/policies/{policy['policy_id']}", {"maxPerTx": "40"})
@@ -198,6 +203,7 @@ async def test_severities_and_payloads_are_those_of_the_catalogue(own_world: Ser
     events = await _events(world)
     alerts = {"balance.low", "alert.inactivity", "alert.velocity_spike", "alert.large_transaction"}
     alerts |= {"reconciliation.difference", "reconciliation.cleared", "x402.paid_without_resource"}
+    alerts |= {"allowance.discrepancy", "allowance.overdue"}
     assert {one["event"] for one in events} == set(EVENTS) - {"ping"} - alerts
     common = {"event_id", "event", "severity", "summary", "timestamp"}
     for one in events:

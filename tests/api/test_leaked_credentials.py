@@ -208,6 +208,7 @@ async def test_api_key_of_an_agent_is_worth_reads_of_its_vault(world: ServiceWor
     payment = {"to": to, "amount": "1", "currency": "USDC"}
     proof, path = {"proofType": "output_hash", "proof": _HASH}, f"/v1/payments/a2a/{locked['escrow_id']}"
     terms = {"fromWallet": one.id, "toWallet": other.id, "taskDescription": "Work", "amount": "1", "currency": "USDC"}
+    allowances = f"/v1/wallets/{one.id}/allowances"
     paid = {"walletId": one.id, "url": "http://127.0.0.1:9/", "maxAmount": "1"}
     bodies: dict[tuple[str, str], tuple[str, Json]] = {
         ("POST", "/v1/payments"): ("/v1/payments", {"walletId": one.id, **payment}),
@@ -219,6 +220,7 @@ async def test_api_key_of_an_agent_is_worth_reads_of_its_vault(world: ServiceWor
         ("POST", "/v1/payments/a2a/{escrow_id}/complete"): (f"{path}/complete", proof),
         ("POST", "/v1/payments/a2a/{escrow_id}/dispute"): (f"{path}/dispute", {"reason": "Late"}),
         ("POST", "/v1/payments/a2a/{escrow_id}/dispute/withdraw"): (f"{path}/dispute/withdraw", {}),
+        ("POST", "/v1/wallets/{wallet_id}/allowances/{allowance_id}/settle"): (f"{allowances}/alw_none/settle", {}),
     }
     assert left == {*bodies, _EXPORT}
 
