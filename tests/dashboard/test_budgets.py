@@ -11,13 +11,11 @@ from tests.dashboard.browsing import (
     LOOKS,
     Crafted,
     Served,
-    asked_for_the_page,
     findings,
     forget_step_up,
     log,
     refusals,
     sign_in,
-    statements,
 )
 from tests.dashboard.corpus import CORPUS
 from tests.support.service_world import Json, ServiceWorld, error_of
@@ -313,8 +311,5 @@ async def test_pages_of_budgets_ask_the_database_little(world: ServiceWorld) -> 
     admin = Crafted(world, sign_in(world, "admin"))
     # The second has three tables: the limits, the vaults, and the changes with the names of who made them.
     for path, tables in (("/dashboard/budgets", 1), (_path(budget), 3)):
-        await admin.client.get(path)
-        with statements() as found:
-            assert (await admin.client.get(path)).status_code == 200
-        asked = asked_for_the_page(found)
+        asked = await admin.queries(path)
         assert len(asked) <= 3 * tables, asked

@@ -516,7 +516,6 @@ async def test_brakes_outlast_a_node_that_lies(own_world: ServiceWorld, lie: str
     error_of(await world.call("PATCH", _path(wallet), {"status": "frozen"}), 503, "chain_unavailable")
     error_of(await world.call("POST", "/v1/organization/pause", {"paused": True}), 503, "chain_unavailable")
     # The service goes on with both by itself, and gives neither up.
-    await asyncio.sleep(0)
     asked = len(world.line.methods)
     await _until(lambda: len(world.line.methods) > asked + 4)
     assert {row.kind for row in world.service.db.read_now(all_brakes)} == {"freeze", "pause"}
