@@ -1,25 +1,34 @@
-"""Changes each boundary of the policy crate by one and checks that its native tests notice.
+"""Changes each boundary of the policy crate by one, and takes away each guard of the entrypoint; a test must notice.
 
 `python tests/mutation.py` works on a copy, prints a table, and exits with 1 if a change goes unnoticed. It needs cargo
-and takes some minutes.
+and, for the entrypoint, Debian's compilers (`programs/toolchain`) and the tests' Python packages. The policy crate's
+native tests take some minutes. For the entrypoint each change is a build of the program, half a minute, on which the
+tests in `GUARD_TESTS` run; `--only src/` judges these alone.
 """
 
 import argparse
+import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-PROGRAMS = Path(__file__).parents[1] / "programs"
+ROOT = Path(__file__).parents[1]
+PROGRAMS = ROOT / "programs"
 POLICY = PROGRAMS / "agent-vault" / "policy"
 TIMEOUT = 300
 """Seconds after which a change counts as noticed because the tests hang."""
 
 WINDOW, TYPES, VERDICT, ESCROW = "window.rs", "types.rs", "verdict.rs", "escrow.rs"
 BUDGET, LIB = "budget.rs", "lib.rs"
+ENTRYPOINT, EVENTS = "src/entrypoint.rs", "src/events.rs"
+EXECUTE_PAYMENT = "src/instructions/execute_payment.rs"
+GUARD_TESTS = [f"tests/program/test_{name}.py" for name in ("instruction_data", "guards", "payments")]
 
 
 @dataclass(frozen=True)
@@ -71,6 +80,11 @@ MUTANTS = [
         "(self.slots.len() as u64 - 1).saturating_sub(leaving)",
         "(self.slots.len() as u64 + 1).saturating_sub(leaving)",
     ),
+    *_each(WINDOW, "if staying == 0", "if staying == 1"),
+    Mutant(WINDOW, "if staying == 0", "if false", equivalent="the sum of no slot is nothing, only dearer"),
+    *_each(WINDOW, "return Ok(0);", "return Ok(1);"),
+    *_each(WINDOW, "if newer.is_empty()", "if !newer.is_empty()", "if true"),
+    Mutant(WINDOW, "if newer.is_empty()", "if false", equivalent="the sum of no slot is nothing, only dearer"),
     *_each(WINDOW, "if staying < leaving", "if staying > leaving"),
     Mutant(
         WINDOW,
@@ -104,6 +118,15 @@ MUTANTS = [
         "let leaving = slot.saturating_sub(self.newest).min(SLOTS as u64 - 1);",
         "let leaving = slot.saturating_sub(self.newest);",
     ),
+    *_each(WINDOW, "if leaving == SLOTS as u64", "if leaving != SLOTS as u64"),
+    Mutant(
+        WINDOW,
+        "if leaving == SLOTS as u64",
+        "if false",
+        equivalent="both halves together are the whole ring, only dearer",
+    ),
+    *_each(WINDOW, "if !newer.is_empty()", "if newer.is_empty()"),
+    Mutant(WINDOW, "if !newer.is_empty()", "if true", equivalent="filling no slot changes nothing, only dearer"),
     *_each(WINDOW, "        self.newest = slot;", "        self.newest = slot + 1;", "        self.newest = slot - 1;"),
     *_each(
         WINDOW,
@@ -233,9 +256,11 @@ MUTANTS = [
     *_rule("blocked_categories", "bit != 0 &&", "bit == 0 &&", "bit != 0 ||"),
     *_rule("blocked_categories", "blocked_categories & bit == 0", "blocked_categories & bit != 0"),
     *_rule("allowed_recipients", "payment.listed, 0", "!payment.listed, 0"),
-    *_rule("allowed_recipients", "            candidate < wanted\n", "candidate > wanted\n", "true\n", "false\n"),
-    *_rule("allowed_recipients", "first < wanted[0]", "first > wanted[0]"),
-    *_rule("allowed_recipients", "return true;", "return false;"),
+    *_rule("allowed_recipients", "rest.len() > 1", "rest.len() > 2"),
+    *_rule("allowed_recipients", "words(candidate) > wanted", "words(candidate) >= wanted", "true", "false"),
+    *_rule("allowed_recipients", "first > wanted[0]", "first < wanted[0]"),
+    *_rule("allowed_recipients", "{ below } else { from }", "{ from } else { below }"),
+    *_rule("allowed_recipients", "words(candidate) == wanted)", "words(candidate) != wanted)"),
     *_rule("allowed_recipients", "words(previous) < words(next)", "words(previous) <= words(next)"),
     *_rule("paused", "!standing.paused", "standing.paused"),
     *_rule("frozen", "!standing.frozen", "standing.frozen"),
@@ -273,42 +298,135 @@ MUTANTS = [
 ]
 
 
-class Bench:
-    """A copy of the policy crate in its own workspace."""
+_SENT_BY_ITSELF = "nobody but the program can sign for the event authority, and it sends whole events"
 
-    def __init__(self, folder: Path) -> None:
-        self.crate = folder / "policy"
-        shutil.copytree(POLICY, self.crate)
-        manifest = (PROGRAMS / "Cargo.toml").read_text(encoding="utf-8")
-        members = 'members = ["agent-vault", "agent-vault/policy"]'
-        assert members in manifest
-        (folder / "Cargo.toml").write_text(manifest.replace(members, 'members = ["policy"]'), encoding="utf-8")
+GUARDS = [
+    # No account but this program twice
+    *_each(ENTRYPOINT, "(!named.repeats && is_payment(data))", "(is_payment(data))"),
+    *_each(ENTRYPOINT, "self.repeats = true;", "self.repeats = false;"),
+    *_each(ENTRYPOINT, "if earlier != self.own {", "if earlier == self.own {"),
+    Mutant(
+        ENTRYPOINT,
+        "self.own = earlier;",
+        "",
+        equivalent="each repetition of this program is looked at, which is only dearer",
+    ),
+    # Exactly the data of a payment, to this program
+    *_each(ENTRYPOINT, "\n        && *data.sub(LENGTH).cast::<u64>() == PAYMENT_LENGTH", ""),
+    *_each(ENTRYPOINT, "cast::<u64>() == PAYMENT_LENGTH", "cast::<u64>() >= PAYMENT_LENGTH"),
+    Mutant(
+        ENTRYPOINT,
+        "cast::<u64>() == PAYMENT_LENGTH",
+        "cast::<u64>() <= PAYMENT_LENGTH",
+        equivalent="behind shorter data the program's address is at another place, so it is not found",
+    ),
+    *_each(ENTRYPOINT, "\n        && address_eq(&*data.add(PAYMENT_LENGTH as usize).cast(), &ID)", ""),
+    *_each(ENTRYPOINT, "    data.cast::<u64>().read_unaligned() == PAYMENT\n        && ", "    "),
+    # All accounts
+    *_each(ENTRYPOINT, "if !data.is_null() || count < NAMED as u64 {", "if !data.is_null() {"),
+    *_each(ENTRYPOINT, "if count < NAMED as u64 || data", "if data"),
+    *_each(ENTRYPOINT, "if count < NAMED as u64 || data", "if count < NAMED as u64 - 1 || data"),
+    Mutant(
+        ENTRYPOINT,
+        " || data.cast::<u64>().read_unaligned() != PAYMENT {",
+        " {",
+        equivalent="the framework answers what is not a payment, which is only dearer",
+    ),
+    # Where accounts and data are
+    *_each(ENTRYPOINT, "count.wrapping_sub(NAMED as u64)", "count", "count.wrapping_sub(NAMED as u64 - 1)"),
+    *_each(ENTRYPOINT, "end.add(end.align_offset(8)).add(RENT_EPOCH)", "end.add(RENT_EPOCH)"),
+    # Who signs
+    *_each(EXECUTE_PAYMENT, "pub signer: Signer,", "pub signer: UncheckedAccount,"),
+    *_each(EXECUTE_PAYMENT, "pub co_signer: Option<Signer>,", "pub co_signer: Option<UncheckedAccount>,"),
+    # Events
+    *_each(EVENTS, "\n        && *input.add(IS_SIGNER) != 0", ""),
+    *_each(
+        EVENTS,
+        "\n        && anchor_lang::address_eq(&*input.add(ADDRESS).cast(), &Address::new_from_array(AUTHORITY.0))",
+        "",
+    ),
+    Mutant(EVENTS, "length >= 8\n        && *data", "*data", equivalent=_SENT_BY_ITSELF),
+    Mutant(EVENTS, "\n        && *data.cast::<u64>() == EVENT_IX_TAG", "", equivalent=_SENT_BY_ITSELF),
+    Mutant(
+        EVENTS,
+        "\n        && *input.cast::<u64>() > 0",
+        "",
+        equivalent="without accounts, data are where the address would be, and they begin with the tag",
+    ),
+]
+"""Changes of the program itself, outside of the policy crate."""
 
-    def passes(self) -> bool:
-        """Run the crate's tests. Raises `RuntimeError` if they do not compile."""
-        if self._cargo("--no-run").returncode:
-            raise RuntimeError("the change does not compile")
-        try:
-            return self._cargo().returncode == 0
-        except subprocess.TimeoutExpired:
-            return False
 
-    def judge(self, mutant: Mutant) -> bool:
-        """Apply a change, run the tests and revert it. Tell whether the tests noticed."""
-        path = self.crate / "src" / mutant.file
+class Bench(ABC):
+    """A copy of a crate whose changes are judged by tests."""
+
+    crate: Path
+
+    @abstractmethod
+    def killer(self) -> str | None:
+        """Return what notices that the crate is not as it should be. Raises `RuntimeError` if it does not compile."""
+
+    def judge(self, mutant: Mutant) -> str | None:
+        """Apply a change, run the tests and revert it. Return what noticed."""
+        path = self.crate / mutant.file
         text = path.read_text(encoding="utf-8")
         parts = text.split(mutant.old)
         assert len(parts) > mutant.nth + 1, f"{mutant.file} does not contain {mutant.old!r}"
         before, after = mutant.old.join(parts[: mutant.nth + 1]), mutant.old.join(parts[mutant.nth + 1 :])
         path.write_text(before + mutant.new + after, encoding="utf-8")
         try:
-            return not self.passes()
+            return self.killer()
         finally:
             path.write_text(text, encoding="utf-8")
+
+
+class PolicyBench(Bench):
+    """The policy crate in its own workspace, and its native tests."""
+
+    def __init__(self, folder: Path) -> None:
+        crate = folder / "policy"
+        shutil.copytree(POLICY, crate)
+        self.crate = crate / "src"
+        manifest = (PROGRAMS / "Cargo.toml").read_text(encoding="utf-8")
+        members = 'members = ["agent-vault", "agent-vault/policy"]'
+        assert members in manifest
+        (folder / "Cargo.toml").write_text(manifest.replace(members, 'members = ["policy"]'), encoding="utf-8")
+
+    def killer(self) -> str | None:
+        if self._cargo("--no-run").returncode:
+            raise RuntimeError("the change does not compile")
+        try:
+            return "its tests" if self._cargo().returncode else None
+        except subprocess.TimeoutExpired:
+            return "its tests, which hang"
 
     def _cargo(self, *options: str) -> subprocess.CompletedProcess[bytes]:
         command = ["cargo", "test", "--quiet", "--lib", *options]
         return subprocess.run(command, cwd=self.crate, capture_output=True, timeout=TIMEOUT, check=False)
+
+
+class ProgramBench(Bench):
+    """The whole program, built for the VM, and tests that run it there."""
+
+    def __init__(self, folder: Path) -> None:
+        self._workspace = folder / "programs"
+        shutil.copytree(PROGRAMS, self._workspace, ignore=shutil.ignore_patterns("target", "*.so"))
+        self.crate = self._workspace / "agent-vault"
+
+    def killer(self) -> str | None:
+        program = self._workspace / "agent_vault.so"
+        build = [self._workspace / "toolchain" / "build-sbf", self.crate, program]
+        if subprocess.run(build, capture_output=True, check=False).returncode:
+            raise RuntimeError("the change does not compile")
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", *GUARD_TESTS]
+        environment = {**os.environ, "AGENT_VAULT_SO": str(program), "PYTHONPATH": str(ROOT)}
+        run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        if run.returncode == 0:
+            return None
+        failed = re.search(r"^(?:FAILED|ERROR) .*?::(\w+)", run.stdout, re.MULTILINE)
+        if failed is None:
+            raise RuntimeError(f"the tests did not run: {run.stdout}{run.stderr}")
+        return failed[1]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -316,22 +434,32 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="judge only changes in files whose name contains this")
     only = parser.parse_args(arguments).only
-    chosen = [mutant for mutant in MUTANTS if only in mutant.file]
-    wrong = 0
-    with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(Path(folder))
-        if not bench.passes():
-            print("the tests fail even without a change")
-            return 1
-        for mutant in chosen:
-            killed = bench.judge(mutant)
-            expected = not mutant.equivalent
-            verdict = "killed" if killed else f"equivalent: {mutant.equivalent}" if mutant.equivalent else "SURVIVED"
-            wrong += killed != expected
-            print(f"{mutant.file:<28} {_short(mutant.old)} -> {_short(mutant.new)}: {verdict}", flush=True)
-    equivalent = sum(bool(mutant.equivalent) for mutant in chosen)
-    print(f"{len(chosen)} changes, {equivalent} of them equivalent, {wrong} not as expected")
+    wrong = count = equivalent = 0
+    for make, mutants in ((PolicyBench, MUTANTS), (ProgramBench, GUARDS)):
+        chosen = [mutant for mutant in mutants if only in mutant.file]
+        if not chosen:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            bench = make(Path(folder))
+            if (noticed := bench.killer()) is not None:
+                print(f"the tests fail even without a change: {noticed}")
+                return 1
+            wrong += sum(not _as_expected(bench, mutant) for mutant in chosen)
+        count += len(chosen)
+        equivalent += sum(bool(mutant.equivalent) for mutant in chosen)
+    print(f"{count} changes, {equivalent} of them equivalent, {wrong} not as expected")
     return 1 if wrong else 0
+
+
+def _as_expected(bench: Bench, mutant: Mutant) -> bool:
+    """Judge a change and print the verdict. Tell whether it is noticed, or not if it is equivalent."""
+    killer = bench.judge(mutant)
+    if killer is not None:
+        verdict = f"killed by {killer}"
+    else:
+        verdict = f"equivalent: {mutant.equivalent}" if mutant.equivalent else "SURVIVED"
+    print(f"{mutant.file:<28} {_short(mutant.old)} -> {_short(mutant.new)}: {verdict}", flush=True)
+    return (killer is None) == bool(mutant.equivalent)
 
 
 def _short(text: str) -> str:

@@ -12,8 +12,9 @@ from solders.message import Message
 from tests.program.sequences.native import find_cargo
 from tests.support.native_twin import NativeTwin
 from tests.support.needs import skip_or_fail
+from tests.support.runtimes import NEWER, MissingRuntimeError, Runtime
 from tests.support.twins import Comparison, Machine, Twin
-from tests.support.vm import PROGRAM, Vm
+from tests.support.vm import PROGRAM, PROGRAM_ID, Vm
 from tests.support.vm_world import VmWorld
 
 COMPARISONS = pytest.StashKey[list[Comparison]]()
@@ -24,6 +25,18 @@ BUILD = Path(__file__).parents[2] / "programs" / "twin" / "build"
 def world() -> VmWorld:
     """A new organisation in a new VM."""
     return VmWorld()
+
+
+@pytest.fixture(scope="session")
+def newer_runtime() -> Iterator[Runtime]:
+    """A newer runtime with the program. Where it cannot be installed, the test is skipped, or fails if CI=true."""
+    try:
+        started = Runtime(NEWER)
+    except MissingRuntimeError as error:
+        skip_or_fail(f"solders {error} cannot be installed")
+    with started as runtime:
+        runtime.do("program", address=str(PROGRAM_ID), path=str(PROGRAM.absolute()))
+        yield runtime
 
 
 @pytest.fixture(scope="session", name="native_twin")

@@ -9,8 +9,9 @@ from app.chain.addresses import ASSOCIATED_TOKEN_PROGRAM, SYSTEM_PROGRAM
 from tests.program.adversaries import table
 from tests.program.adversaries.attacks import Attack, attacks
 from tests.program.adversaries.stage import AttackStage
-from tests.program.adversaries.ways import CALLS, Way, slots
+from tests.program.adversaries.ways import CALLS, Call, Way, slots
 from tests.support.vm import CODEC
+from tests.support.vm_allowances import LONGEST, MINUTE
 
 pytestmark = pytest.mark.adversary
 
@@ -36,6 +37,7 @@ AGAIN = {
     "write_allowlist next": "AllowlistSealed",
     "create_wallet": "System:0",
     "update_wallet": "WrongPolicy",
+    "update_org by operator": "AlreadyPaused",
     "freeze_wallet freeze": "AlreadyFrozen",
     "freeze_wallet expire": "AlreadyFrozen",
     "freeze_wallet unfreeze": "NotFrozen",
@@ -78,7 +80,6 @@ AGAIN = {
 }
 """The error of the same instruction signed again with another blockhash."""
 REPEATABLE = {
-    "update_org by operator": "pauses again",
     "withdraw live": "is another withdrawal, signed by the operator",
     "register_recipient change": "registers the same again, signed by the authority",
     "execute_payment plain": "is another payment, signed by the session authority",
@@ -98,6 +99,11 @@ UNREAD = {
 """Optional accounts that the settling instructions share, and that this one does not need."""
 PROGRAMS = {"associated_token_program": ASSOCIATED_TOKEN_PROGRAM, "system_program": SYSTEM_PROGRAM}
 """Only these are accepted, whether needed or not."""
+
+
+def _renewed(stage: AttackStage, attack: Attack) -> Call:
+    """Return an attack's call as it would be made now: on a validator the attacks take longer than a grant may last."""
+    return attack.call.renewed(stage.vm.now + MINUTE)
 
 
 @pytest.fixture(scope="module", name="stage")
@@ -138,13 +144,24 @@ def test_every_account_of_every_instruction_is_attacked(made: Mapping[table.Key,
 def test_attack_is_refused_and_changes_nothing(
     stage: AttackStage, made: Mapping[table.Key, Attack], key: table.Key
 ) -> None:
-    stage.vm.refuse(REFUSALS[key], *made[key].call.instructions)
+    stage.vm.refuse(REFUSALS[key], *_renewed(stage, made[key]).instructions)
 
 
 def test_harmless_change_is_accepted(stage: AttackStage, made: Mapping[table.Key, Attack]) -> None:
     harmless = {key: attack for key, attack in made.items() if attack.harmless}
-    errors = {key: stage.vm.simulate(*attack.call.instructions).error for key, attack in harmless.items()}
+    errors = {key: stage.vm.simulate(*_renewed(stage, attack).instructions).error for key, attack in harmless.items()}
     assert errors == dict.fromkeys(harmless)
+
+
+def test_attack_made_long_ago_is_refused_for_its_own_fault() -> None:
+    # Given attacks on grants, and a chain that has gone on for longer than a grant may last
+    stage = AttackStage()
+    (way,) = (way for way in CALLS if way.name == "grant_allowance session")
+    made = {(one.way, one.account, one.kind): one for one in attacks(stage, way)}
+    stage.vm.now += LONGEST + 1
+    # Then it is not the time for which they are refused
+    for key in REFUSALS.keys() & made.keys():
+        stage.vm.refuse(REFUSALS[key], *_renewed(stage, made[key]).instructions)
 
 
 def test_every_call_says_what_happens_when_it_is_signed_again() -> None:

@@ -285,6 +285,18 @@ def test_destination_is_a_token_account_that_can_be_paid(world: VmWorld) -> None
     refuse("UnusableTokenAccount", put(Pubkey.new_unique(), uninitialized, TOKEN_PROGRAM))
 
 
+def test_destination_requires_no_memo() -> None:
+    world = VmWorld(token_program=TOKEN_2022_PROGRAM)
+    vault, payee, delegate = world.wallet(ALLOWING), world.payee(), world.vm.key()
+    plain = token_account_data(world.mint, payee.owner)
+    for required, error in ((1, "UnusableTokenAccount"), (0, None)):
+        # The account type, then the extension's type, its length and whether it is switched on
+        extended = plain + bytes([2, 8, 0, 1, 0, required])
+        tokens = world.vm.put(Pubkey.new_unique(), extended, TOKEN_2022_PROGRAM)
+        result = world.vm.simulate(granting(world, vault, Payee(payee.owner, tokens), delegate))
+        assert result.error == error
+
+
 def test_vault_grants_nothing_to_itself(world: VmWorld) -> None:
     vault, payee, delegate = world.wallet(ALLOWING), world.payee(), world.vm.key()
     own = Payee(vault, world.tokens_of(vault))

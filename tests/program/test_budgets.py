@@ -383,27 +383,6 @@ def test_every_payment_of_a_vault_in_a_budget_costs_its_account(world: VmWorld) 
     world.vm.refuse("ConstraintMut", type(payment)(payment.program_id, payment.data, metas))
 
 
-def test_budget_adds_few_compute_units(world: VmWorld) -> None:
-    budget, payee = world.budget(max_per_day=10**9, max_per_month=10**9, velocity_cap=10**6), world.payee()
-    bound, free = world.member(budget), world.wallet()
-
-    def units(vault: Pubkey) -> int:
-        used: int = world.vm.succeed(world.payment(vault, payee, 1)).meta.compute_units_consumed()
-        return used
-
-    def pay() -> tuple[int, int]:
-        return units(bound), units(free)
-
-    pay()
-    with_budget, without = pay()
-    assert with_budget - without <= 900
-    gaps = []
-    for slots in range(1, 98):
-        world.vm.now += slots * SLOT
-        gaps.append(pay())
-    assert max(one for one, _ in gaps) - max(other for _, other in gaps) <= 1_500
-
-
 def test_vault_without_a_budget_is_archived_as_before(world: VmWorld) -> None:
     vault = world.wallet(funds=0)
     world.vm.succeed(closing(world, vault))

@@ -1,10 +1,12 @@
 """Sides of an escrow that cannot be paid: dust keeps nobody from completing, and shares of a split wait."""
 
+import struct
+
 import pytest
-from solders.instruction import Instruction
+from solders.instruction import AccountMeta, Instruction
 from solders.pubkey import Pubkey
 
-from app.chain.addresses import SYSTEM_PROGRAM
+from app.chain.addresses import SYSTEM_PROGRAM, TOKEN_2022_PROGRAM
 from app.chain.escrow_instructions import OpenEscrow
 from idl.codec import Event
 from tests.support.vm import START
@@ -27,6 +29,9 @@ from tests.support.vm_escrows import (
 from tests.support.vm_tokens import USDC, token_account_data
 from tests.support.vm_world import VmWorld
 
+ACCOUNT_TYPE = 2
+IMMUTABLE_OWNER, MEMO, CPI_GUARD = 7, 8, 11
+"""Extensions of token accounts."""
 SHARE = 2 * USDC
 """The receiver's share of the split."""
 
@@ -133,6 +138,45 @@ def test_token_account_that_is_no_longer_the_receivers_waits(world: VmWorld) -> 
     world.vm.put(payee.tokens, b"", SYSTEM_PROGRAM, 0)
     world.vm.succeed(collecting(world, escrow))
     assert world.balance(payee.tokens) == SHARE
+
+
+def memo_transfers(tokens: Pubkey, owner: Pubkey, *, required: bool) -> Instruction:
+    """Return what makes the owner's Token-2022 account require memos of incoming transfers, or no more."""
+    data = bytes([30, 0 if required else 1])
+    return Instruction(TOKEN_2022_PROGRAM, data, [AccountMeta(tokens, False, True), AccountMeta(owner, True, False)])
+
+
+def with_room(tokens: Pubkey, owner: Pubkey, *extensions: int) -> Instruction:
+    """Return what makes room for extensions in a Token-2022 account, at its owner's cost."""
+    data = bytes([29]) + b"".join(one.to_bytes(2, "little") for one in extensions)
+    metas = [(tokens, False, True), (owner, True, True), (SYSTEM_PROGRAM, False, False), (owner, True, False)]
+    return Instruction(TOKEN_2022_PROGRAM, data, [AccountMeta(*one) for one in metas])
+
+
+@pytest.mark.parametrize("extensions", [[MEMO], [IMMUTABLE_OWNER, MEMO, CPI_GUARD]])
+def test_receiver_that_requires_memos_does_not_stop_the_requester(extensions: list[int]) -> None:
+    # Given a disputed escrow whose receiver makes its token account refuse transfers without a memo
+    world = VmWorld(token_program=TOKEN_2022_PROGRAM)
+    vault, receiver = world.wallet(), world.vm.key(10**9)
+    tokens = world.tokens_of(receiver)
+    world.fill(tokens, receiver, 0)
+    if IMMUTABLE_OWNER in extensions:
+        data = world.vm.data(tokens) + bytes([ACCOUNT_TYPE]) + struct.pack("<HH", IMMUTABLE_OWNER, 0)
+        world.vm.put(tokens, data, TOKEN_2022_PROGRAM)
+    escrow = disputed(world, vault, receiver)
+    added = [one for one in extensions if one != IMMUTABLE_OWNER]
+    world.vm.succeed(with_room(tokens, receiver, *added), memo_transfers(tokens, receiver, required=True))
+    # When it is split
+    result = world.vm.succeed(decision(world, escrow, SHARE))
+    # Then the requester is paid, and the receiver's share waits until it requires none
+    assert (result.event.data["receiver_owed"], result.event.data["vault_owed"]) == (1, 0)
+    assert (held(world, escrow), world.balance(world.tokens_of(vault))) == (SHARE, FUNDS - SHARE)
+    world.vm.refuse("NothingToCollect", collecting(world, escrow))
+    world.vm.succeed(memo_transfers(tokens, receiver, required=False))
+    world.vm.renew_blockhash()
+    world.vm.succeed(collecting(world, escrow))
+    assert world.balance(tokens) == SHARE
+    assert is_gone(world, escrow)
 
 
 def test_decided_escrow_allows_nothing_but_collecting(world: VmWorld) -> None:

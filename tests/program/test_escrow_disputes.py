@@ -231,10 +231,30 @@ def test_raisers_rotated_session_no_longer_withdraws(world: VmWorld) -> None:
     world.vm.succeed(withdrawing(world, escrow, world.operator))
 
 
-def test_dispute_can_be_raised_again_after_a_withdrawal(world: VmWorld) -> None:
+def test_other_side_disputes_after_a_withdrawal(world: VmWorld) -> None:
     vault, receiver = world.wallet(), worker(world)
     escrow = disputed(world, vault, receiver.vault)
     world.vm.succeed(withdrawing(world, escrow, world.session))
+    for own in (world.session, world.operator):
+        world.vm.refuse("DisputeRaisedBefore", dispute(world, escrow, own))
     world.vm.succeed(dispute(world, escrow, receiver.key))
     assert world.fields(escrow.address)["disputed_by"] == receiver.key
     world.vm.succeed(decision(world, escrow, AMOUNT))
+
+
+def test_receiver_does_not_keep_an_escrow_by_disputing_again(world: VmWorld) -> None:
+    # Given a receiver that withdraws its dispute just before the refund
+    vault, receiver = world.wallet(), world.vm.key()
+    escrow = lock(world, vault, receiver)
+    raise_again = dispute(world, escrow, receiver)
+    world.vm.succeed(raise_again)
+    world.vm.now = START + THIRTY_DAYS - 1
+    world.vm.refuse("EscrowNotExpired", world.build.refund_escrow(escrow))
+    withdraw = withdrawing(world, escrow, receiver)
+    # Then it cannot raise it again, at once or later, and the deadline that it was left with ends the escrow
+    world.vm.refuse("DisputeRaisedBefore", withdraw, raise_again)
+    world.vm.succeed(withdraw)
+    world.vm.refuse("DisputeRaisedBefore", raise_again)
+    world.vm.now = world.fields(escrow.address)["deadline"]
+    assert world.vm.now < START + THIRTY_DAYS + HOUR
+    world.vm.succeed(world.build.refund_escrow(escrow))

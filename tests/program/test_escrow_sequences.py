@@ -11,7 +11,7 @@ from tests.program.escrow_sequences.steps import EscrowSequence, sequences
 QUICK = (40, 60, 200)
 FULL = (250, 120, 2_000)
 """Number of sequences, most steps in one, and the least number of operations on escrows, and on allowances, in all."""
-OPERATIONS = ("create", "complete", "dispute", "resolve", "refund")
+OPERATIONS = ("create", "complete", "dispute", "withdraw", "resolve", "refund")
 OF_ALLOWANCES = ("grant", "delegated", "settle")
 
 

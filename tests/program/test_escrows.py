@@ -122,6 +122,8 @@ def test_creation_moves_the_amount_and_reports_everything(world: VmWorld) -> Non
         "outcome": 0,
         "receiver_owed": 0,
         "vault_owed": 0,
+        "raised": 0,
+        "reserved": bytes(7),
         "charged": {
             "budget": NONE,
             "budget_created_version": 0,

@@ -5,6 +5,7 @@ import pytest
 from app.chain.rules import Rules
 from idl.codec import Event
 from tests.support.vm import START
+from tests.support.vm_escrows import dispute, lock
 from tests.support.vm_world import OPEN, VmWorld
 
 EXPIRING = Rules(expiry=START + 100)
@@ -111,6 +112,42 @@ def test_clock_that_steps_back_does_not_undo_an_expiry(world: VmWorld) -> None:
     world.vm.now = START
     world.vm.refuse("PolicyExpired", world.payment(vault, payee))
     world.vm.succeed(world.freeze(vault, "Expire", signer=world.stranger))
+
+
+def test_outsider_does_not_keep_a_vault_frozen(world: VmWorld) -> None:
+    # Given an unfreeze that the authority signed for a vault with an outsider's escrow
+    vault, outsider = world.wallet(), world.vm.key()
+    escrow = lock(world, vault, outsider)
+    world.vm.succeed(world.freeze(vault))
+    unfreeze = world.freeze(vault, "Unfreeze", signer=world.authority)
+    # When the outsider changes the vault's sequence
+    world.vm.succeed(dispute(world, escrow, outsider))
+    world.vm.succeed(world.build.withdraw_dispute(escrow, signer=outsider))
+    # Then it is still good
+    world.vm.succeed(unfreeze)
+
+
+def test_second_freeze_leaves_an_unfreeze_good(world: VmWorld) -> None:
+    vault = world.wallet(EXPIRING)
+    world.vm.succeed(world.freeze(vault))
+    unfreeze = world.freeze(vault, "Unfreeze", signer=world.authority)
+    world.vm.refuse("AlreadyFrozen", world.freeze(vault))
+    world.vm.refuse("AlreadyFrozen", world.freeze(vault, "Expire"))
+    world.vm.succeed(unfreeze)
+
+
+def test_unfreeze_after_an_expiry_lifts_no_manual_freeze(world: VmWorld) -> None:
+    # Given an unfreeze that the authority signed for a freeze by expiry
+    vault = world.wallet(EXPIRING)
+    world.vm.now = START + 101
+    world.vm.succeed(world.freeze(vault, "Expire"))
+    world.update_policy(world.fields(vault)["policy"], OPEN)
+    kept = world.freeze(vault, "Unfreeze", signer=world.authority)
+    # When somebody freezes the vault by hand
+    world.vm.succeed(world.freeze(vault))
+    # Then it does not lift that
+    world.vm.refuse("SequenceMismatch", kept)
+    world.vm.succeed(world.freeze(vault, "Unfreeze", signer=world.authority))
 
 
 def test_late_unfreeze_lifts_no_later_freeze(world: VmWorld) -> None:

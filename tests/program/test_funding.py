@@ -27,7 +27,7 @@ def emptying(world: VmWorld, destination: Pubkey, amount: int | None = None) -> 
         destination=destination,
         amount=amount,
         reference=b"r" * 16,
-        expected_sequence=world.fields(world.org)["sequence"],
+        expected_sequence=world.fields(world.org)["authority_sequence"],
     )
 
 
@@ -127,6 +127,16 @@ def test_authority_can_move_the_reserve_anywhere(world: VmWorld) -> None:
     world.vm.refuse("ZeroAmount", emptying(world, payee.tokens))
 
 
+def test_late_withdrawal_of_the_reserve_is_refused(world: VmWorld) -> None:
+    # Given a withdrawal that was signed and not sent, and one that was made since
+    payee = world.payee()
+    kept = emptying(world, payee.tokens, 30)
+    world.vm.succeed(emptying(world, payee.tokens, 20))
+    # Then it withdraws nothing more
+    world.vm.refuse("SequenceMismatch", kept)
+    assert world.balance(payee.tokens) == 20
+
+
 def test_withdrawing_zero_or_more_than_the_reserve_is_refused(world: VmWorld) -> None:
     payee = world.payee()
     world.vm.refuse("ReserveInsufficient", emptying(world, payee.tokens, world.balance(world.reserve) + 1))
@@ -142,7 +152,7 @@ def test_nobody_else_can_empty_the_reserve(world: VmWorld, role: str) -> None:
             destination=world.payee().tokens,
             amount=1,
             reference=bytes(16),
-            expected_sequence=world.fields(world.org)["sequence"],
+            expected_sequence=world.fields(world.org)["authority_sequence"],
         ),
     )
 

@@ -125,6 +125,7 @@ def test_authority_changes_only_what_it_names(world: VmWorld) -> None:
     for sequence, (name, value) in enumerate(changes.items(), start=6):
         result = world.vm.succeed(world.org_update(**{name: value}))
         before |= {name: int(value) if value is True else value, "sequence": sequence}
+        before["authority_sequence"] += 1
         assert world.fields(world.org) == before
         current = {key: before[key] for key in (*changes, "authority", "sequence")}
         expected = {"org": world.org, "signer": world.authority, "reserved": bytes(6), **current}
@@ -223,7 +224,7 @@ def test_organisations_sequence_has_no_gap(world: VmWorld) -> None:
             destination=payee.tokens,
             amount=1,
             reference=bytes(16),
-            expected_sequence=world.fields(world.org)["sequence"],
+            expected_sequence=world.fields(world.org)["authority_sequence"],
         ),
         lambda: world.org_update(pending_authority=world.stranger),
         lambda: build.accept_authority(new_authority=world.stranger),
@@ -281,7 +282,7 @@ def test_every_account_type_of_the_program_is_in_the_idl() -> None:
 
 def test_late_change_of_the_organisation_is_refused(world: VmWorld) -> None:
     # Given changes that the authority signed and that were not sent
-    sequence, payee = world.fields(world.org)["sequence"], world.payee()
+    sequence, payee = world.fields(world.org)["authority_sequence"], world.payee()
     kept = [world.org_update(paused=False), world.org_update(operator=world.stranger)]
     kept.append(
         world.build.withdraw_reserve(
@@ -292,13 +293,41 @@ def test_late_change_of_the_organisation_is_refused(world: VmWorld) -> None:
             expected_sequence=sequence,
         )
     )
-    # When anything else happens to the organisation
+    # When the organisation is paused
     world.pause()
     # Then they are refused, and so is a change that names no sequence; a pause needs none
     for late in (*kept, world.build.update_org(signer=world.authority, paused=False)):
         world.vm.refuse("SequenceMismatch", late)
-    world.pause()
     world.vm.succeed(world.org_update(paused=False))
+    world.pause()
+
+
+def test_operator_does_not_put_off_what_the_authority_signs(world: VmWorld) -> None:
+    # Given an operator that has paused the organisation, and changes that the authority signs then
+    policy, payee = world.policy(Rules(restricted=True)), world.payee()
+    world.pause()
+    before = world.fields(world.org)
+    withdrawal = world.build.withdraw_reserve(
+        authority=world.authority,
+        destination=payee.tokens,
+        amount=1,
+        reference=bytes(16),
+        expected_sequence=before["authority_sequence"],
+    )
+    signed = [world.org_update(paused=False), world.org_update(operator=world.stranger), withdrawal]
+    # When the operator does what else it can
+    world.vm.refuse("AlreadyPaused", world.build.update_org(signer=world.operator, paused=True))
+    world.vm.refuse("AlreadyPaused", world.build.update_org(signer=world.authority, paused=True))
+    assert world.fields(world.org) == before
+    world.vm.succeed(world.registration(payee.owner))
+    world.write_allowlist(policy, [bytes(payee.owner)])
+    # Then each of them is still good, and one makes the others void
+    assert world.fields(world.org)["sequence"] > before["sequence"]
+    for change in signed:
+        assert world.vm.simulate(change).error is None
+    world.vm.succeed(signed[1])
+    for late in (signed[0], withdrawal):
+        world.vm.refuse("SequenceMismatch", late)
 
 
 def test_error_codes_are_only_appended() -> None:

@@ -43,7 +43,14 @@ def test_new_vault_is_empty_and_reported(world: VmWorld, with_session: bool) -> 
     expected = {"org": world.org, "policy": policy, "sequence": 1, "agent_hash": agent_hash("a")}
     expected |= {"session_authority": session[0], "session_expires_at": session[1]}
     rest = {"tokens": world.tokens_of(vault), "payer": world.payer, "escrow_counter": 0, "open_escrows": 0}
-    rest |= {"allowance_counter": 0, "open_allowances": 0, "frozen": 0, "bump": fields["bump"], "budget": NONE}
+    rest |= {
+        "allowance_counter": 0,
+        "open_allowances": 0,
+        "frozen": 0,
+        "frozen_sequence": 0,
+        "bump": fields["bump"],
+        "budget": NONE,
+    }
     assert fields == {**expected, **rest, "reserved": bytes(1)}
     assert (ledger["last"], ledger["month_spent"], ledger["day"]["total"], ledger["hour"]["total"]) == (0, 0, 0, 0)
     tokens = world.tokens_of(vault)
@@ -127,7 +134,8 @@ def test_archived_vault_shrinks_and_returns_the_rest_of_its_rent(world: VmWorld)
     fields, size, before = world.fields(vault), len(world.vm.data(vault)), world.vm.lamports(world.payer)
     result = world.vm.succeed(closing(world, vault))
     assert result.event == Event("WalletClosed", {"org": world.org, "vault": vault, "policy": policy, "sequence": 4})
-    del fields["ledger"], fields["budget"], fields["allowance_counter"]
+    for gone in ("ledger", "budget", "allowance_counter", "frozen_sequence"):
+        del fields[gone]
     assert world.fields(vault) == {**fields, "sequence": 4}
     left = len(world.vm.data(vault))
     assert left < 256 < size

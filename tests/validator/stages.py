@@ -15,12 +15,15 @@ from tests.program.adversaries import stage as stage_module
 from tests.program.adversaries.attacks import attacks
 from tests.program.adversaries.stage import AttackStage
 from tests.program.adversaries.ways import CALLS
-from tests.support.vm import State, Vm
+from tests.support.vm import CODEC, State, Vm
 from tests.validator.chain import ValidatorVm
 from tests.validator.node import Node
 
 _EARLIER = 120
 """Seconds before now at which the stages are set up, so that what lasts a second is over."""
+_DAY = 86_400
+_ENDS_AT = slice(-16, -8)
+"""Where an allowance has its end: before its bump and the bytes that are zero."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,20 @@ def _prepare(vm: Vm, now: int, *, attacked: bool) -> Prepared:
     vm.now = now - _EARLIER
     vm._known.clear()
     stage = AttackStage()
+    for party in (stage.victim, stage.other):
+        for allowance in (party.outstanding, party.outdated):
+            _prolong(vm, allowance.address, now + _DAY)
     if attacked:
         for way in CALLS:
             assert list(attacks(stage, way))
     return Prepared(stage, dict(vm._keys), vm.state())
+
+
+def _prolong(vm: Vm, allowance: Pubkey, until: int) -> None:
+    """Let an allowance last as long as the tests: anyone may settle one that has ended, and none is granted so long."""
+    account = vm.account(allowance)
+    assert account is not None
+    data = bytearray(account.data)
+    data[_ENDS_AT] = until.to_bytes(8, "little")
+    vm.put(allowance, bytes(data), account.owner, account.lamports)
+    assert CODEC.decode_account(vm.data(allowance)).data["expires_at"] == until

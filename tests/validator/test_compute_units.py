@@ -14,7 +14,7 @@ from tests.validator.node import Node
 
 pytestmark = pytest.mark.validator(smoke=True)
 
-PAYMENT, ESCROW = 6_105, 15_000
+PAYMENT, ESCROW = 4_200, 15_000
 """Most compute units, when the token accounts exist."""
 
 

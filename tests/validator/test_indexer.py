@@ -29,7 +29,7 @@ async def test_payment_is_stored_as_soon_as_the_node_announces_it(validator: Nod
         db_path=tmp_path / "chain.db",
         poll_interval=_NEVER,
         check_interval=_NEVER,
-        ws_url=validator.ws_url,
+        ws_urls=[validator.ws_url],
         orgs=[str(world.org)],
     )
     await indexer.catch_up()

@@ -3,6 +3,24 @@
 //! Runtimes with SIMD-0321 pass the address of the instruction data in the second register; older ones leave it zero,
 //! and the data has to be found behind the serialized accounts.
 //! <https://github.com/solana-foundation/solana-improvement-documents/blob/main/proposals/0321-vm-r2-instruction-data-pointer.md>
+//!
+//! Every payment runs two instructions, `execute_payment` and an event. Both are answered here, before the framework's
+//! dispatch: see `docs/decisions/0025-payments-before-the-dispatch.md`. What is not well formed goes on to the framework,
+//! which has the error for it.
+
+use crate::{
+    instructions::{execute_payment, ExecutePayment},
+    state::discriminator_of,
+    ID,
+};
+use anchor_lang::{
+    address_eq,
+    cursor::NON_DUP_MARKER,
+    pinocchio::account::{RuntimeAccount, MAX_PERMITTED_DATA_INCREASE},
+    prelude::*,
+    TryAccounts,
+};
+use core::mem::{forget, size_of, MaybeUninit};
 
 anchor_lang::pinocchio::default_allocator!();
 anchor_lang::pinocchio::default_panic_handler!();
@@ -13,34 +31,176 @@ anchor_lang::pinocchio::default_panic_handler!();
 /// `input` is the runtime's serialization of accounts and instruction; `data` is null or points at the instruction
 /// data in it.
 #[no_mangle]
-pub unsafe extern "C" fn entrypoint(input: *mut u8, data: *const u8) -> u64 {
-    let data = if data.is_null() { find_data(input) } else { data };
-    if crate::events::is_own(input, data) {
-        return 0;
+pub unsafe extern "C" fn entrypoint(input: *mut u8, mut data: *const u8) -> u64 {
+    if let Some(code) = answer(input, &mut data) {
+        return code;
     }
     crate::__anchor_dispatch(input, data)
 }
 
-/// Walks the serialized accounts up to the instruction data behind them.
-/// Layout: `solana_program_entrypoint::deserialize`.
-unsafe fn find_data(input: *mut u8) -> *const u8 {
-    const NOT_DUPLICATE: u8 = 0xff;
-    const DATA_LENGTH: usize = 80;
-    const HEADER: usize = 88;
-    const MAX_PERMITTED_DATA_INCREASE: usize = 10_240;
+/// Runs an event or a well-formed payment; `None` for anything else, with nothing changed. Where `data` is null, sets it
+/// to the instruction data.
+///
+/// # Safety
+/// See [`entrypoint`].
+#[inline(never)]
+unsafe fn answer(input: *mut u8, data: &mut *const u8) -> Option<u64> {
+    let count = *input.cast::<u64>();
+    let mut named = Named { views: [const { MaybeUninit::uninit() }; NAMED], own: NONE_YET, repeats: false };
+    // SAFETY: the accounts follow their number. As many as are named are walked only where there are that many, and
+    // `behind_all` is given the number of the others.
+    if !data.is_null() || count < NAMED as u64 {
+        if data.is_null() {
+            *data = behind_all(input.add(LENGTH), count);
+        }
+        // Shorter data can be read, too: the program's address follows them.
+        if count < NAMED as u64 || data.cast::<u64>().read_unaligned() != PAYMENT {
+            return crate::events::is_own(input, *data).then_some(0);
+        }
+        named.walk(input.add(LENGTH));
+    } else {
+        // Not an event, which has one account.
+        let walked = named.walk(input.add(LENGTH));
+        *data = behind_all(walked, count.wrapping_sub(NAMED as u64));
+    }
+    let data = *data;
+    (!named.repeats && is_payment(data)).then(|| pay(&named, data))
+}
+
+/// Discriminator of `execute_payment`.
+const PAYMENT: u64 = u64::from_le_bytes(discriminator_of::<crate::instruction::ExecutePayment>());
+/// How many accounts it names.
+const NAMED: usize = ExecutePayment::HEADER_SIZE;
+/// Its data: the discriminator, the amount and the reference.
+const PAYMENT_LENGTH: u64 = 8 + 8 + 16;
+/// Bytes of a number of accounts or bytes.
+const LENGTH: usize = 8;
+/// No account's index.
+const NONE_YET: u8 = NON_DUP_MARKER;
+
+/// The first accounts of an instruction, as many as `execute_payment` names.
+struct Named {
+    /// Initialized by [`Named::walk`].
+    views: [MaybeUninit<AccountView>; NAMED],
+    /// Where this program is first, once it was given again: it stands for every optional account that is left out.
+    own: u8,
+    /// Whether any other account was given more than once.
+    repeats: bool,
+}
+
+impl Named {
+    /// Walks the serialized accounts, and returns where the next one would begin.
+    ///
+    /// # Safety
+    /// See [`entrypoint`]; the instruction has as many accounts as are named, which begin at `at`.
+    #[inline(always)]
+    unsafe fn walk(&mut self, at: *mut u8) -> *mut u8 {
+        /// A loop written out, with constant indexes: counting took a third of the walk.
+        macro_rules! take {
+            ($at:expr, $($index:literal)*) => {{
+                const { assert!(NAMED == [$($index),*].len()) };
+                let at = $at;
+                $(let at = self.take::<$index>(at);)*
+                at
+            }};
+        }
+        take!(at, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
+    }
+
+    /// Takes the account at `at` as that with this index, and returns where the next one begins.
+    ///
+    /// # Safety
+    /// See [`Named::walk`]; those with lower indexes were taken.
+    #[inline(always)]
+    unsafe fn take<const INDEX: usize>(&mut self, at: *mut u8) -> *mut u8 {
+        const { assert!(INDEX < NAMED && NAMED <= NONE_YET as usize) };
+        let views = self.views.as_mut_ptr();
+        let account = at.cast::<RuntimeAccount>();
+        let earlier = (*account).borrow_state;
+        // SAFETY: `INDEX` is within `views`; `earlier` is the index of an account that the runtime wrote before, so that it
+        // is lower and was taken.
+        if earlier == NON_DUP_MARKER {
+            views.add(INDEX).write(MaybeUninit::new(AccountView::new_unchecked(account)));
+        } else {
+            let view = *views.add(usize::from(earlier));
+            views.add(INDEX).write(view);
+            if earlier != self.own {
+                if address_eq(view.assume_init_ref().address(), &ID) {
+                    self.own = earlier;
+                } else {
+                    self.repeats = true;
+                }
+            }
+        }
+        behind(at)
+    }
+}
+
+/// Whether an instruction for this program has the data of a payment, and nothing behind them.
+///
+/// # Safety
+/// See [`entrypoint`].
+#[inline(always)]
+unsafe fn is_payment(data: *const u8) -> bool {
+    // SAFETY: the data follow their length, aligned to 8 bytes, and the program's address follows them.
+    data.cast::<u64>().read_unaligned() == PAYMENT
+        && *data.sub(LENGTH).cast::<u64>() == PAYMENT_LENGTH
+        && address_eq(&*data.add(PAYMENT_LENGTH as usize).cast(), &ID)
+}
+
+/// Runs `execute_payment` as the framework does, except that the accounts' borrows are not given back: they end with the
+/// instruction.
+///
+/// # Safety
+/// See [`entrypoint`]; `named` was walked, none of it but this program was given twice, and the data are a payment's.
+#[inline(never)]
+unsafe fn pay(named: &Named, data: *const u8) -> u64 {
+    // SAFETY: the walk initialized all views.
+    let views = &*named.views.as_ptr().cast::<[AccountView; NAMED]>();
+    // SAFETY: a payment's data have 32 bytes.
+    let amount = data.add(8).cast::<u64>().read_unaligned();
+    let reference = &*data.add(16).cast::<[u8; 16]>();
+    // No list of accounts that were given twice, since this program is the only one and is never written.
+    // The result is large: it is used where it is, and not dropped.
+    let mut loaded = ExecutePayment::validate_accounts(&ID, views, None, 0, &[]);
+    let paid = match &mut loaded {
+        Ok((accounts, ..)) => accounts
+            .update_accounts()
+            .and_then(|()| execute_payment::handler(accounts, amount, reference))
+            .and_then(|()| accounts.exit_accounts(&[])),
+        Err(error) => Err(error.clone()),
+    };
+    forget(loaded);
+    paid.map_or_else(u64::from, |()| 0)
+}
+
+/// Where the next account begins. Layout: `solana_program_entrypoint::deserialize`; an account that was given before has
+/// only the index of that one.
+///
+/// # Safety
+/// A serialized account is at `at`.
+#[inline(always)]
+unsafe fn behind(at: *mut u8) -> *mut u8 {
     const RENT_EPOCH: usize = 8;
     const DUPLICATE: usize = 8;
-    const LENGTH: usize = 8;
-    let accounts = *input.cast::<u64>();
-    let mut at = input.add(LENGTH);
-    for _ in 0..accounts {
-        at = if *at == NOT_DUPLICATE {
-            let length = *at.add(DATA_LENGTH).cast::<u64>() as usize;
-            let end = at.add(HEADER + length + MAX_PERMITTED_DATA_INCREASE);
-            end.add(end.align_offset(8)).add(RENT_EPOCH)
-        } else {
-            at.add(DUPLICATE)
-        };
+    let account = at.cast::<RuntimeAccount>();
+    // SAFETY: the runtime aligns each account to 8 bytes; room to grow and the rent epoch follow the data.
+    if (*account).borrow_state != NON_DUP_MARKER {
+        return at.add(DUPLICATE);
+    }
+    let end =
+        at.add(size_of::<RuntimeAccount>() + MAX_PERMITTED_DATA_INCREASE).add((*account).data_len as usize);
+    end.add(end.align_offset(8)).add(RENT_EPOCH)
+}
+
+/// Where the instruction data begins, given where its last `count` accounts begin.
+///
+/// # Safety
+/// See [`entrypoint`]; that many accounts begin at `at`.
+#[inline(always)]
+unsafe fn behind_all(mut at: *mut u8, count: u64) -> *const u8 {
+    for _ in 0..count {
+        at = behind(at);
     }
     at.add(LENGTH)
 }

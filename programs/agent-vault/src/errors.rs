@@ -189,6 +189,10 @@ pub enum VaultError {
     WrongAllowance,
     #[msg("The allowance is not yet for anyone to settle.")]
     AllowanceNotExpired,
+    #[msg("This side has raised a dispute of the escrow before.")]
+    DisputeRaisedBefore,
+    #[msg("The organisation is paused already.")]
+    AlreadyPaused,
 }
 
 impl From<EscrowRefusal> for VaultError {
@@ -197,6 +201,7 @@ impl From<EscrowRefusal> for VaultError {
             EscrowRefusal::Expired => VaultError::EscrowExpired,
             EscrowRefusal::NotExpired => VaultError::EscrowNotExpired,
             EscrowRefusal::Disputed => VaultError::EscrowDisputed,
+            EscrowRefusal::RaisedBefore => VaultError::DisputeRaisedBefore,
             EscrowRefusal::NotDisputed => VaultError::EscrowNotDisputed,
             EscrowRefusal::ExceedsAmount => VaultError::EscrowAmountExceeded,
             EscrowRefusal::Decided => VaultError::EscrowDecided,

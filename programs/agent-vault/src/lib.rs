@@ -1,8 +1,9 @@
 //! Vaults from which AI agents pay USDC, each guarded by a policy that this program enforces.
 //!
 //! An organisation ([`state::Org`]) holds a reserve and has roles. Each agent has a vault ([`state::Vault`]) with one
-//! policy ([`state::Policy`]) attached. Payments leave a vault only through [`agent_vault::execute_payment`], which
-//! judges them by the policy crate; all other ways lead into the reserve, and out of it only the authority's.
+//! policy ([`state::Policy`]) attached. Money leaves a vault for others only through [`agent_vault::execute_payment`],
+//! [`agent_vault::create_escrow`] and [`agent_vault::grant_allowance`], which judge it by the policy crate; all other ways
+//! lead into the reserve, and out of it only the authority's.
 #![cfg_attr(not(test), no_std)]
 #![allow(unexpected_cfgs)] // the framework's macros ask for features that this crate does not have
 
@@ -36,7 +37,7 @@ pub mod agent_vault {
     }
 
     /// Changes roles, limits or the pause of an organisation, or proposes the next authority. All but a pause alone names
-    /// the organisation's sequence, so that what was signed and never sent does not stay good.
+    /// the organisation's `authority_sequence`, so that what was signed and never sent does not stay good.
     pub fn update_org(
         ctx: &mut Context<UpdateOrg>,
         changes: OrgChanges,
@@ -139,7 +140,7 @@ pub mod agent_vault {
         update_wallet::handler(ctx, session)
     }
 
-    /// Freezes a vault or lifts its freeze, which takes the vault's sequence. Anyone freezes a vault whose policy has expired.
+    /// Freezes a vault or lifts its freeze, which takes the sequence of that freeze. Anyone freezes a vault whose policy has expired.
     pub fn freeze_wallet(
         ctx: &mut Context<FreezeWallet>,
         action: FreezeAction,
@@ -175,7 +176,8 @@ pub mod agent_vault {
         withdraw::handler(ctx, amount, reference)
     }
 
-    /// Moves USDC out of the reserve. Without an amount: all of it. Names the organisation's sequence.
+    /// Moves USDC out of the reserve. Without an amount: all of it. Names the organisation's
+    /// `authority_sequence`.
     pub fn withdraw_reserve(
         ctx: &mut Context<WithdrawReserve>,
         amount: Option<u64>,
@@ -223,7 +225,7 @@ pub mod agent_vault {
         reference: [u8; 16],
         _end: End,
     ) -> Result<()> {
-        execute_payment::handler(ctx, amount, reference)
+        execute_payment::handler(&mut ctx.accounts, amount, &reference)
     }
 
     /// Locks money of a vault for a task, if the vault's policy allows a payment of it to the receiver. `bump` is that of
@@ -253,7 +255,7 @@ pub mod agent_vault {
         refund_escrow::handler(ctx)
     }
 
-    /// Stops an escrow until the arbiter decides. By either party, before the deadline.
+    /// Stops an escrow until the arbiter decides. By either party, before the deadline; each side once in an escrow's life.
     pub fn dispute_escrow(
         ctx: &mut Context<DisputeEscrow>,
         reason_hash: [u8; 32],

@@ -27,6 +27,8 @@ mod layout {
     pub const MULTISIG_LENGTH: usize = 355;
     /// In a longer account (Token-2022 with extensions) this byte tells mints from token accounts.
     pub const ACCOUNT_TYPE: usize = 165;
+    /// Behind that byte, to the end.
+    pub const EXTENSIONS: usize = 166;
     pub const MINT_LENGTH: usize = 82;
     pub const MINT_DECIMALS: usize = 44;
     pub const MINT_INITIALIZED: usize = 45;
@@ -77,18 +79,45 @@ fn bytes_at<const N: usize>(data: &[u8; layout::LENGTH], at: usize) -> [u8; N] {
     bytes
 }
 
-/// Whether a token account is `owner`'s and can be paid: it is initialized and not frozen.
+/// Whether a token account is `owner`'s and can be paid: it is initialized and not frozen, and asks for no memo, which the
+/// program's transfers do not have.
 ///
 /// # Errors
 /// [`VaultError::NotATokenAccount`]; when the account is being written.
 pub fn can_be_paid(account: &AccountView, token_program: &Address, owner: &Address) -> Result<bool> {
     const INITIALIZED: u8 = 1;
     let found = read(account, token_program)?;
-    let state = account.try_borrow()?.get(layout::STATE).copied();
-    Ok(state == Some(INITIALIZED) && address_eq(&found.owner, owner))
+    let data = account.try_borrow()?;
+    let state = data.get(layout::STATE).copied();
+    Ok(state == Some(INITIALIZED) && address_eq(&found.owner, owner) && !requires_memo(&data))
 }
 
-/// Owner of a token account that can be paid in `mint`: it is initialized and not frozen.
+/// Whether a token account has the extension that refuses transfers without a memo, switched on. What cannot be read as
+/// extensions the token program cannot read either; it refuses the transfer.
+fn requires_memo(data: &[u8]) -> bool {
+    const MEMO_TRANSFER: u16 = 8;
+    let mut rest = data.get(layout::EXTENSIONS..).unwrap_or_default();
+    while let Some((kind, value, next)) = first_extension(rest) {
+        if kind == MEMO_TRANSFER {
+            return value != [0];
+        }
+        rest = next;
+    }
+    false
+}
+
+/// Type and value of the first extension (type and length of 16 bits each, then the value) and what comes after it; `None`
+/// at the end, and where the bytes are none. Each takes at least four bytes, so the account's length bounds their number.
+fn first_extension(extensions: &[u8]) -> Option<(u16, &[u8], &[u8])> {
+    const UNINITIALIZED: u16 = 0;
+    let (header, behind) = extensions.split_first_chunk::<4>()?;
+    let kind = u16::from_le_bytes([header[0], header[1]]);
+    let length = u16::from_le_bytes([header[2], header[3]]);
+    let (value, next) = behind.split_at_checked(usize::from(length))?;
+    (kind != UNINITIALIZED).then_some((kind, value, next))
+}
+
+/// Owner of a token account that can be paid in `mint`: see [`can_be_paid`].
 ///
 /// # Errors
 /// [`VaultError::NotATokenAccount`], [`VaultError::WrongMint`], [`VaultError::UnusableTokenAccount`].
@@ -266,30 +295,21 @@ pub fn accepted_mint(mint: &AccountView, token_program: &Address) -> Result<u8> 
             token_2022 && data.get(layout::ACCOUNT_TYPE) == Some(&layout::TYPE_MINT),
             VaultError::UnsupportedMint
         );
-        let extensions = data.get(layout::LENGTH.saturating_add(1)..).ok_or(VaultError::UnsupportedMint)?;
+        let extensions = data.get(layout::EXTENSIONS..).ok_or(VaultError::UnsupportedMint)?;
         require!(only_describing(extensions), VaultError::UnsupportedMint);
     }
     data.get(layout::MINT_DECIMALS).copied().ok_or(VaultError::UnsupportedMint.into())
 }
 
-/// Whether a mint's extensions (type and length of 16 bits each, then the value) are all harmless.
+/// Whether a mint's extensions are all harmless, with nothing but zeros behind them.
 fn only_describing(extensions: &[u8]) -> bool {
     // MetadataPointer, TokenMetadata, GroupPointer, TokenGroup, GroupMemberPointer, TokenGroupMember
     const HARMLESS: core::ops::RangeInclusive<u16> = 18..=23;
-    const UNINITIALIZED: u16 = 0;
     let mut rest = extensions;
-    while let Some((header, behind)) = rest.split_first_chunk::<4>() {
-        let kind = u16::from_le_bytes([header[0], header[1]]);
-        let length = u16::from_le_bytes([header[2], header[3]]);
-        if kind == UNINITIALIZED {
-            return rest.iter().all(|byte| *byte == 0);
-        }
+    while let Some((kind, _, next)) = first_extension(rest) {
         if !HARMLESS.contains(&kind) {
             return false;
         }
-        let Some(next) = behind.get(usize::from(length)..) else {
-            return false;
-        };
         rest = next;
     }
     rest.iter().all(|byte| *byte == 0)

@@ -2,7 +2,7 @@
 
 use crate::{inputs, start, Step};
 use agent_vault_policy::{
-    escrow::{Escrow, EscrowRefusal, Outcome, Settlement},
+    escrow::{Escrow, EscrowRefusal, Outcome, Settlement, Side},
     UnixTime, Usdc,
 };
 use bolero::TypeGenerator;
@@ -11,7 +11,7 @@ use bolero::TypeGenerator;
 enum Deed {
     Complete,
     Refund,
-    Dispute,
+    Dispute { receiver: bool },
     Withdraw,
     Resolve { eighths: u8, more: bool },
 }
@@ -42,6 +42,8 @@ struct Life {
     left: i64,
     running_since: i64,
     disputed_since: Option<i64>,
+    /// Whether the requester has raised a dispute, and the receiver.
+    raised: [bool; 2],
     decided: bool,
 }
 
@@ -55,10 +57,11 @@ impl Life {
         use EscrowRefusal::*;
         match (deed, self.disputed_since) {
             _ if self.decided => Err(Decided),
-            (Deed::Complete | Deed::Dispute, Some(_)) => Err(Disputed),
-            (Deed::Complete | Deed::Dispute, None) if self.is_over(now) => Err(Expired),
+            (Deed::Complete | Deed::Dispute { .. }, Some(_)) => Err(Disputed),
+            (Deed::Complete | Deed::Dispute { .. }, None) if self.is_over(now) => Err(Expired),
             (Deed::Complete, None) => Ok(Some((Outcome::Completed, self.amount))),
-            (Deed::Dispute, None) => Ok(None),
+            (Deed::Dispute { receiver }, None) if self.raised[usize::from(receiver)] => Err(RaisedBefore),
+            (Deed::Dispute { .. }, None) => Ok(None),
             (Deed::Refund, None) if self.is_over(now) => Ok(Some((Outcome::TimedOut, 0))),
             (Deed::Refund, Some(since)) if now - since >= 30 * 86_400 => Ok(Some((Outcome::Undecided, 0))),
             (Deed::Refund, _) => Err(NotExpired),
@@ -83,12 +86,14 @@ fn an_escrow_lives_as_a_list_of_its_deeds_says() {
         let in_range = (60..=2_592_000).contains(&timeout);
         assert_eq!(deadline, in_range.then(|| UnixTime(made + i64::from(timeout))));
         let Some(deadline) = deadline else { return };
-        let mut escrow = Escrow { amount: Usdc(*amount), deadline, disputed_at: None, decided: false };
+        let mut escrow =
+            Escrow { amount: Usdc(*amount), deadline, disputed_at: None, raised: 0, decided: false };
         let mut life = Life {
             amount: *amount,
             left: timeout.into(),
             running_since: made,
             disputed_since: None,
+            raised: [false; 2],
             decided: false,
         };
         let mut now = made;
@@ -105,7 +110,9 @@ fn an_escrow_lives_as_a_list_of_its_deeds_says() {
             let done: Result<Result<Escrow, Settlement>, EscrowRefusal> = match deed {
                 Deed::Complete => escrow.complete(at).map(Err),
                 Deed::Refund => escrow.refund(at).map(Err),
-                Deed::Dispute => escrow.dispute(at).map(Ok),
+                Deed::Dispute { receiver } => {
+                    escrow.dispute(at, if *receiver { Side::Receiver } else { Side::Requester }).map(Ok)
+                }
                 Deed::Withdraw => escrow.withdraw_dispute(at).map(Ok),
                 Deed::Resolve { .. } => escrow.resolve(Usdc(released)).map(Err),
             };
@@ -117,6 +124,9 @@ fn an_escrow_lives_as_a_list_of_its_deeds_says() {
                         life.running_since = now;
                     } else {
                         life.disputed_since = Some(now);
+                        if let Deed::Dispute { receiver } = deed {
+                            life.raised[usize::from(*receiver)] = true;
+                        }
                     }
                     escrow = next;
                 }

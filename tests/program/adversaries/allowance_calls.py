@@ -5,15 +5,19 @@ from typing import Any
 from solders.instruction import Instruction
 
 from tests.program.adversaries.stage import APPROVED, Party
-from tests.program.adversaries.ways import REFERENCE, Call, way
+from tests.program.adversaries.ways import REFERENCE, Call, Seeds, way
 from tests.support.vm_allowances import granting, settling
 from tests.support.vm_tokens import USDC
+
+_ENDS_AT = slice(32, 40)
+"""Where a grant's data has its end: after the discriminator, the amount and the reference."""
 
 
 def _granted(party: Party, amount: int, **options: Any) -> Call:
     counter = party.fields(party.vault)["allowance_counter"]
     instruction = granting(party, party.vault, party.merchant, party.delegate, amount, reference=REFERENCE, **options)
-    return Call(instruction, {"allowance": (b"allowance", bytes(party.vault), counter.to_bytes(8, "little"))})
+    seeds: dict[str, Seeds] = {"allowance": (b"allowance", bytes(party.vault), counter.to_bytes(8, "little"))}
+    return Call(instruction, seeds, ends_at=_ENDS_AT)
 
 
 @way("grant_allowance session")

@@ -211,7 +211,7 @@ def _(party: Party) -> Instruction:
         destination=party.merchant.tokens,
         amount=5,
         reference=REFERENCE,
-        expected_sequence=party.fields(party.org)["sequence"],
+        expected_sequence=party.fields(party.org)["authority_sequence"],
     )
 
 

@@ -1,7 +1,7 @@
 """Defines valid calls and keeps the list of all of them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from solders.instruction import Instruction
 
@@ -17,12 +17,22 @@ Seeds = tuple[bytes, ...]
 class Call:
     """A valid call, and what must come directly before it in its transaction.
 
-    `seeds` are those of the addresses at which it creates accounts of the program.
+    `seeds` are those of the addresses at which it creates accounts of the program. `ends_at` is where its data has a
+    time that is soon over.
     """
 
     instruction: Instruction
     seeds: dict[str, Seeds] = field(default_factory=dict)
     before: tuple[Instruction, ...] = ()
+    ends_at: slice | None = None
+
+    def renewed(self, until: int) -> "Call":
+        """Return the same call with this time, for one that was made long ago by a chain whose clock does not stop."""
+        if self.ends_at is None:
+            return self
+        one, data = self.instruction, bytearray(self.instruction.data)
+        data[self.ends_at] = until.to_bytes(8, "little")
+        return replace(self, instruction=Instruction(one.program_id, bytes(data), one.accounts))
 
     @property
     def instructions(self) -> tuple[Instruction, ...]:

@@ -93,6 +93,8 @@ class Locked:
     deadline: int
     spent: Spent
     disputed_at: int | None = None
+    disputed_by: int | None = None
+    raised: set[int] = field(default_factory=set)
     gift: int = 0
 
     @property
@@ -104,9 +106,23 @@ class Locked:
         """Return the error that a completion must end with, or its outcome and what it releases."""
         return self._open(clock) or ("InvalidProof" if kind == FORGED else (COMPLETED, self.amount))
 
-    def dispute(self, clock: int) -> str | None:
-        """Return the error that a dispute must end with, if any."""
-        return self._open(clock)
+    def dispute(self, side: int, clock: int) -> str | None:
+        """Raise a side's dispute, or return the error that it must end with. Each side raises one."""
+        error = self._open(clock) or ("DisputeRaisedBefore" if side in self.raised else None)
+        if error is None:
+            self.disputed_at, self.disputed_by = self.vault.time(clock), side
+            self.raised.add(side)
+        return error
+
+    def withdraw(self, side: int, clock: int) -> str | None:
+        """Withdraw the dispute, or return the error that it must end with."""
+        if self.disputed_at is None:
+            return "EscrowNotDisputed"
+        if side != self.disputed_by:
+            return "Unauthorized"
+        self.deadline += self.vault.time(clock) - self.disputed_at
+        self.disputed_at = self.disputed_by = None
+        return None
 
     def refund(self, clock: int) -> str | tuple[int, int]:
         """Return the error that a refund must end with, or its outcome and what it releases."""

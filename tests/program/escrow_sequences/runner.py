@@ -29,6 +29,7 @@ from tests.program.escrow_sequences.steps import (
     Refund,
     Resolve,
     Ripening,
+    Withdraw,
 )
 from tests.program.sequences.steps import EARLIEST, next_month
 from tests.support import vm_allowances
@@ -238,18 +239,22 @@ class Course:
         """Return how many escrows a vault has open."""
         return sum(one.vault == vault for one in self.open)
 
-    def act(self, escrow: Open, move: Complete | Dispute | Resolve | Refund | Donate) -> None:
+    def act(self, escrow: Open, move: Complete | Dispute | Withdraw | Resolve | Refund | Donate) -> None:
         """Act on an open escrow, and compare the result with the model's."""
         world, model = self.world, escrow.model
         match move:
             case Donate(_, amount):
                 self.vm.succeed(self.gift(world.addresses.escrow_tokens(escrow.at.address), amount))
                 model.gift += amount
-            case Dispute():
-                expected = model.dispute(self.clock)
-                self.tried("dispute", dispute(world, escrow.at, self.vaults[escrow.vault].key), expected)
-                if expected is None:
-                    model.disputed_at = model.vault.time(self.clock)
+            case Dispute(_, receiver):
+                side = escrow.receiver if receiver else escrow.vault
+                expected = model.dispute(side, self.clock)
+                self.tried("dispute", dispute(world, escrow.at, self.key(side)), expected)
+            case Withdraw(_, receiver):
+                side = escrow.receiver if receiver else escrow.vault
+                expected = model.withdraw(side, self.clock)
+                withdrawal = world.build.withdraw_dispute(escrow.at, signer=self.key(side))
+                self.tried("withdraw", withdrawal, expected)
             case Complete(_, kind):
                 self.settle("complete", escrow, model.complete(kind, self.clock), *self.proof(escrow, kind))
             case Resolve(_, percent):
@@ -259,11 +264,14 @@ class Course:
             case Refund():
                 self.settle("refund", escrow, model.refund(self.clock), world.build.refund_escrow(escrow.at))
 
+    def key(self, side: int) -> Pubkey:
+        """Return the key that speaks for a vault or for the outsider."""
+        return self.runner.outsider if side == OUTSIDER else self.vaults[side].key
+
     def proof(self, escrow: Open, kind: int) -> list[Instruction]:
         """Return a completion, preceded by what must come before it."""
         world = self.world
-        outside = escrow.receiver == OUTSIDER
-        receiver = self.runner.outsider if outside else self.vaults[escrow.receiver].key
+        receiver = self.key(escrow.receiver)
         if kind == OUTPUT_HASH:
             return [completion(world, escrow.at, signer=receiver)]
         key = {SIGNED_ATTESTATION: receiver, FORGED: world.stranger}.get(kind, world.verifier)
@@ -307,6 +315,7 @@ class Course:
         for instruction in (
             completion(world, at, signer=world.operator),
             dispute(world, at, world.operator),
+            world.build.withdraw_dispute(at, signer=world.operator),
             decision(world, at, 0),
             world.build.refund_escrow(at),
         ):

@@ -54,9 +54,18 @@ class Complete:
 
 @dataclass(frozen=True)
 class Dispute:
-    """A party disputes an escrow."""
+    """A side disputes an escrow."""
 
     pick: int
+    receiver: bool
+
+
+@dataclass(frozen=True)
+class Withdraw:
+    """A side withdraws the dispute of an escrow."""
+
+    pick: int
+    receiver: bool
 
 
 @dataclass(frozen=True)
@@ -124,7 +133,21 @@ class Reclaim:
     gift: int
 
 
-Move = Pay | Create | Complete | Dispute | Resolve | Refund | Again | Fund | Donate | Grant | Delegated | Reclaim
+Move = (
+    Pay
+    | Create
+    | Complete
+    | Dispute
+    | Withdraw
+    | Resolve
+    | Refund
+    | Again
+    | Fund
+    | Donate
+    | Grant
+    | Delegated
+    | Reclaim
+)
 Clock = Jump | Ripening
 
 
@@ -148,6 +171,7 @@ _KINDS = [
     *[Pay] * 2,
     *[Complete] * 5,
     *[Dispute] * 4,
+    *[Withdraw] * 2,
     *[Resolve] * 4,
     *[Refund] * 2,
     Again,
@@ -172,6 +196,8 @@ def _moves(draw: st.DrawFn) -> Move:
         return Pay(vault, receiver, amount)
     if kind is Complete:
         return Complete(pick, draw(st.integers(0, FORGED)))
+    if kind in {Dispute, Withdraw}:
+        return (Dispute if kind is Dispute else Withdraw)(pick, draw(st.booleans()))
     if kind is Resolve:
         return Resolve(pick, draw(st.sampled_from(PERCENTS)))
     if kind is Grant:
@@ -184,7 +210,7 @@ def _moves(draw: st.DrawFn) -> Move:
         return Fund(vault, amount)
     if kind is Donate:
         return Donate(pick, amount)
-    plain: dict[type, Move] = {Dispute: Dispute(pick), Refund: Refund(pick), Again: Again(pick)}
+    plain: dict[type, Move] = {Refund: Refund(pick), Again: Again(pick)}
     return plain[kind]
 
 

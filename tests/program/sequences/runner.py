@@ -15,7 +15,7 @@ from solders.transaction_metadata import FailedTransactionMetadata
 from app.chain.logs import LoggedViolation, policy_violation
 from app.chain.rules import RULE_ERRORS, Rules
 from tests.program.sequences.checker import Checker
-from tests.program.sequences.steps import EARLIEST, PAYEES, Edit, Payment, PaymentSequence, Switch
+from tests.program.sequences.steps import FOUNDED, PAYEES, Edit, Payment, PaymentSequence, Switch
 from tests.support.vm import CODEC, PROGRAM_ID, Vm, error_name
 from tests.support.vm_tokens import SUPPLY
 from tests.support.vm_world import VmWorld
@@ -39,7 +39,7 @@ class PaymentRunner:
         self.world = VmWorld(Vm(checks_signatures=False))
         world = self.world
         self.payees = [world.payee() for _ in PAYEES]
-        world.vm.now = EARLIEST
+        world.vm.now = FOUNDED
         for payee, (_, category) in zip(self.payees, PAYEES, strict=True):
             if category:
                 world.vm.succeed(world.registration(payee.owner, category))

@@ -16,6 +16,8 @@ PAYEES = ((True, 0), (True, GAMBLING), (False, 0), (False, ADULT))
 MIN_STEPS = 20
 EARLIEST, LATEST = 1_700_000_000, 1_900_000_000
 """Unix times between which a sequence starts."""
+FOUNDED = EARLIEST - 2 * 366 * DAY
+"""Unix time at which recipients are registered: no sequence steps back before it, when that has no effect yet."""
 
 
 def month_of(time: int) -> tuple[int, int]:

@@ -2,7 +2,8 @@
 //!
 //! [`Escrow::complete`], [`Escrow::refund`] and [`Escrow::resolve`] take the escrow by value: what is settled is gone,
 //! so nothing settles twice. Whatever happens, some way to settle opens with time: a locked escrow can be refunded
-//! from its deadline on, a disputed one [`UNDECIDED_SECONDS`] after the dispute. A side that cannot be paid after a split
+//! from its deadline on, a disputed one [`UNDECIDED_SECONDS`] after the dispute. Each side raises at most one dispute in an
+//! escrow's life, withdrawn or not, so nobody puts these times off for ever. A side that cannot be paid after a split
 //! leaves a decided escrow behind, of which nothing but that share is still to be decided.
 
 use crate::types::{UnixTime, Usdc};
@@ -14,6 +15,16 @@ pub const MAX_TIMEOUT_SECONDS: u32 = 30 * 86_400;
 /// Seconds after which a dispute that the arbiter has not decided may be refunded: 30 days.
 pub const UNDECIDED_SECONDS: i64 = 30 * 86_400;
 
+/// A side of an escrow. The discriminants are the bits of [`Escrow::raised`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Side {
+    /// The vault that pays.
+    Requester = 1,
+    /// Who is paid on completion.
+    Receiver = 2,
+}
+
 /// An escrow that is not settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Escrow {
@@ -23,6 +34,8 @@ pub struct Escrow {
     pub deadline: UnixTime,
     /// When it was disputed.
     pub disputed_at: Option<UnixTime>,
+    /// The sides that have raised a dispute, withdrawn or not: the bits of [`Side`].
+    pub raised: u8,
     /// The arbiter has split it, and a share waits for a side that could not be paid.
     pub decided: bool,
 }
@@ -65,6 +78,8 @@ pub enum EscrowRefusal {
     NotExpired,
     /// It is disputed already.
     Disputed,
+    /// The side has raised its dispute before.
+    RaisedBefore,
     /// It is not disputed.
     NotDisputed,
     /// More was to be released than is locked.
@@ -108,14 +123,19 @@ impl Escrow {
         Ok(self.settle(outcome, Usdc(0)))
     }
 
-    /// Stops the deadline until the arbiter decides, or the dispute is withdrawn. Before the deadline.
+    /// Stops the deadline until the arbiter decides, or the dispute is withdrawn. Before the deadline, and once for a side.
     ///
     /// # Errors
-    /// [`EscrowRefusal::Decided`], [`EscrowRefusal::Disputed`], [`EscrowRefusal::Expired`].
+    /// [`EscrowRefusal::Decided`], [`EscrowRefusal::Disputed`], [`EscrowRefusal::Expired`],
+    /// [`EscrowRefusal::RaisedBefore`].
     #[inline(always)]
-    pub fn dispute(self, now: UnixTime) -> Result<Self, EscrowRefusal> {
+    pub fn dispute(self, now: UnixTime, side: Side) -> Result<Self, EscrowRefusal> {
         self.open_at(now)?;
-        Ok(Escrow { disputed_at: Some(now), ..self })
+        let raised = self.raised | side as u8;
+        if raised == self.raised {
+            return Err(EscrowRefusal::RaisedBefore);
+        }
+        Ok(Escrow { disputed_at: Some(now), raised, ..self })
     }
 
     /// Lets the deadline run on: the receiver gets the time that was left when the dispute was raised.

@@ -11,7 +11,7 @@ const MADE: i64 = 1_000_000;
 
 fn locked() -> Escrow {
     let deadline = Escrow::deadline(UnixTime(MADE), MIN_TIMEOUT_SECONDS).unwrap();
-    Escrow { amount: Usdc(AMOUNT), deadline, disputed_at: None, decided: false }
+    Escrow { amount: Usdc(AMOUNT), deadline, disputed_at: None, raised: 0, decided: false }
 }
 
 /// What can be asked.
@@ -19,15 +19,16 @@ fn locked() -> Escrow {
 enum Move {
     Complete,
     Refund,
-    Dispute,
+    Dispute(Side),
     Withdraw,
     Resolve(u64),
 }
 
-const MOVES: [Move; 8] = [
+const MOVES: [Move; 9] = [
     Move::Complete,
     Move::Refund,
-    Move::Dispute,
+    Move::Dispute(Side::Requester),
+    Move::Dispute(Side::Receiver),
     Move::Withdraw,
     Move::Resolve(0),
     Move::Resolve(AMOUNT - 1),
@@ -35,18 +36,20 @@ const MOVES: [Move; 8] = [
     Move::Resolve(AMOUNT + 1),
 ];
 
-/// The model: two states, and what each allows at a time. `deadline` is the present one.
+/// The model: two states, and what each allows at a time. `deadline` is the present one, `raised` who has raised a dispute.
 fn expected(
     deadline: i64,
     disputed_at: Option<i64>,
+    raised: &[Side],
     asked: Move,
     now: i64,
 ) -> Result<Option<(Outcome, u64)>, EscrowRefusal> {
     match (disputed_at, asked) {
-        (Some(_), Move::Complete | Move::Dispute) => Err(EscrowRefusal::Disputed),
-        (None, Move::Complete | Move::Dispute) if now >= deadline => Err(EscrowRefusal::Expired),
+        (Some(_), Move::Complete | Move::Dispute(_)) => Err(EscrowRefusal::Disputed),
+        (None, Move::Complete | Move::Dispute(_)) if now >= deadline => Err(EscrowRefusal::Expired),
         (None, Move::Complete) => Ok(Some((Outcome::Completed, AMOUNT))),
-        (None, Move::Dispute) | (Some(_), Move::Withdraw) => Ok(None),
+        (None, Move::Dispute(side)) if raised.contains(&side) => Err(EscrowRefusal::RaisedBefore),
+        (None, Move::Dispute(_)) | (Some(_), Move::Withdraw) => Ok(None),
         (None, Move::Refund) if now >= deadline => Ok(Some((Outcome::TimedOut, 0))),
         (Some(at), Move::Refund) if now >= at + UNDECIDED_SECONDS => Ok(Some((Outcome::Undecided, 0))),
         (_, Move::Refund) => Err(EscrowRefusal::NotExpired),
@@ -63,13 +66,21 @@ fn ask(escrow: Escrow, asked: Move, now: UnixTime) -> Result<Result<Escrow, Sett
     match asked {
         Move::Complete => escrow.complete(now).map(Err),
         Move::Refund => escrow.refund(now).map(Err),
-        Move::Dispute => escrow.dispute(now).map(Ok),
+        Move::Dispute(side) => escrow.dispute(now, side).map(Ok),
         Move::Withdraw => escrow.withdraw_dispute(now).map(Ok),
         Move::Resolve(released) => escrow.resolve(Usdc(released)).map(Err),
     }
 }
 
-fn walk(escrow: Escrow, deadline: i64, disputed_at: Option<i64>, now: i64, depth: u32, settled: &mut u32) {
+fn walk(
+    escrow: Escrow,
+    deadline: i64,
+    disputed_at: Option<i64>,
+    raised: &[Side],
+    now: i64,
+    depth: u32,
+    settled: &mut u32,
+) {
     if depth == 0 {
         return;
     }
@@ -80,7 +91,7 @@ fn walk(escrow: Escrow, deadline: i64, disputed_at: Option<i64>, now: i64, depth
     for time in times.into_iter().filter(|time| *time >= now) {
         for asked in MOVES {
             let found = ask(escrow, asked, UnixTime(time));
-            match (found, expected(deadline, disputed_at, asked, time)) {
+            match (found, expected(deadline, disputed_at, raised, asked, time)) {
                 (Ok(Err(settlement)), Ok(Some((outcome, released)))) => {
                     assert_eq!(settlement.outcome, outcome, "{asked:?} at {time}");
                     assert_eq!(settlement.released.0, released, "{asked:?} at {time}");
@@ -89,16 +100,24 @@ fn walk(escrow: Escrow, deadline: i64, disputed_at: Option<i64>, now: i64, depth
                 }
                 (Ok(Ok(after)), Ok(None)) => {
                     // A withdrawal gives the time that was left when the dispute was raised.
-                    let (deadline, raised) =
+                    let (deadline, since) =
                         disputed_at.map_or((deadline, Some(time)), |at| (time + deadline - at, None));
-                    let expected =
-                        Escrow { deadline: UnixTime(deadline), disputed_at: raised.map(UnixTime), ..escrow };
+                    let mut raised = vec::Vec::from(raised);
+                    if let Move::Dispute(side) = asked {
+                        raised.push(side);
+                    }
+                    let expected = Escrow {
+                        deadline: UnixTime(deadline),
+                        disputed_at: since.map(UnixTime),
+                        raised: raised.iter().map(|side| *side as u8).sum(),
+                        ..escrow
+                    };
                     assert_eq!(after, expected, "{asked:?} at {time}");
-                    walk(after, deadline, raised, time, depth - 1, settled);
+                    walk(after, deadline, since, &raised, time, depth - 1, settled);
                 }
                 (Err(refusal), Err(expected)) => {
                     assert_eq!(refusal, expected, "{asked:?} at {time}");
-                    walk(escrow, deadline, disputed_at, time, depth - 1, settled);
+                    walk(escrow, deadline, disputed_at, raised, time, depth - 1, settled);
                 }
                 other => panic!("{asked:?} at {time}: {other:?}"),
             }
@@ -109,7 +128,7 @@ fn walk(escrow: Escrow, deadline: i64, disputed_at: Option<i64>, now: i64, depth
 #[test]
 fn every_sequence_of_moves_does_what_the_model_allows() {
     let mut settled = 0;
-    walk(locked(), locked().deadline.0, None, MADE, 4, &mut settled);
+    walk(locked(), locked().deadline.0, None, &[], MADE, 4, &mut settled);
     assert!(settled > 100_000, "{settled}");
 }
 
@@ -117,21 +136,36 @@ fn every_sequence_of_moves_does_what_the_model_allows() {
 fn whatever_was_done_before_some_way_to_settle_opens() {
     let late = UnixTime(i64::from(MAX_TIMEOUT_SECONDS) + MADE + UNDECIDED_SECONDS);
     assert!(locked().refund(late).is_ok());
-    let disputed = locked().dispute(UnixTime(MADE)).unwrap();
+    let disputed = locked().dispute(UnixTime(MADE), Side::Receiver).unwrap();
     assert!(disputed.refund(late).is_ok());
     assert!(disputed.resolve(Usdc(0)).is_ok());
 }
 
 #[test]
+fn each_side_puts_the_end_off_once() {
+    let mut escrow = locked();
+    let mut now = MADE;
+    for side in [Side::Receiver, Side::Requester] {
+        escrow = escrow.dispute(UnixTime(now), side).unwrap();
+        now += UNDECIDED_SECONDS - 1;
+        assert_eq!(escrow.refund(UnixTime(now)), Err(EscrowRefusal::NotExpired));
+        escrow = escrow.withdraw_dispute(UnixTime(now)).unwrap();
+        assert_eq!(escrow.dispute(UnixTime(now), side), Err(EscrowRefusal::RaisedBefore));
+    }
+    assert_eq!(escrow.dispute(UnixTime(now), Side::Receiver), Err(EscrowRefusal::RaisedBefore));
+    assert_eq!(escrow.refund(escrow.deadline).unwrap().outcome, Outcome::TimedOut);
+}
+
+#[test]
 fn a_dispute_is_left_undecided_for_thirty_days() {
-    let disputed = locked().dispute(UnixTime(MADE)).unwrap();
+    let disputed = locked().dispute(UnixTime(MADE), Side::Receiver).unwrap();
     assert!(disputed.refund(UnixTime(MADE + 2_592_000 - 1)).is_err());
     assert!(disputed.refund(UnixTime(MADE + 2_592_000)).is_ok());
 }
 
 #[test]
 fn the_least_part_is_a_split() {
-    let disputed = locked().dispute(UnixTime(MADE)).unwrap();
+    let disputed = locked().dispute(UnixTime(MADE), Side::Receiver).unwrap();
     assert_eq!(disputed.resolve(Usdc(1)).unwrap().outcome, Outcome::Split);
 }
 

@@ -96,10 +96,17 @@ impl<const SLOTS: usize, const SECONDS: u64> Window<SLOTS, SECONDS> {
     /// empties it whole.
     fn advance(&mut self, slot: u64) {
         let leaving = slot.saturating_sub(self.newest).min(SLOTS as u64);
-        let (older, newer) = halves(self.newest.saturating_add(1), leaving, SLOTS);
-        for half in [older, newer] {
-            if let Some(slots) = self.slots.get_mut(half) {
+        if leaving == SLOTS as u64 {
+            self.slots.fill(0);
+        } else {
+            let (older, newer) = halves(self.newest.saturating_add(1), leaving, SLOTS);
+            if let Some(slots) = self.slots.get_mut(older) {
                 slots.fill(0);
+            }
+            if !newer.is_empty() {
+                if let Some(slots) = self.slots.get_mut(newer) {
+                    slots.fill(0);
+                }
             }
         }
         self.newest = slot;
@@ -141,6 +148,9 @@ impl Ring<'_> {
     fn total_at_slot(&self, slot: u64) -> Result<u64, Overflow> {
         let leaving = slot.saturating_sub(self.newest);
         let staying = (self.slots.len() as u64).saturating_sub(leaving);
+        if staying == 0 {
+            return Ok(0);
+        }
         if staying < leaving {
             let held = self.sum(slot.saturating_add(1), staying)?;
             return if held <= self.total { Ok(held) } else { Err(Overflow) };
@@ -167,7 +177,11 @@ impl Ring<'_> {
     #[inline(always)]
     fn sum(&self, first: u64, count: u64) -> Result<u64, Overflow> {
         let (older, newer) = halves(first, count, self.slots.len());
-        Ok(self.sum_of(older)?.wrapping_add(self.sum_of(newer)?))
+        let sum = self.sum_of(older)?;
+        if newer.is_empty() {
+            return Ok(sum);
+        }
+        Ok(sum.wrapping_add(self.sum_of(newer)?))
     }
 
     /// Sum of a part of the ring; see [`Ring::sum`].

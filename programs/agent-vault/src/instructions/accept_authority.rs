@@ -29,7 +29,7 @@ pub fn handler(ctx: &mut Context<AcceptAuthority>) -> Result<()> {
     let previous = org.authority;
     org.authority = org.pending_authority;
     org.pending_authority = NONE;
-    let sequence = org.next_sequence()?;
+    let sequence = org.next_authority_sequence()?;
     let org = &ctx.accounts.org;
     emit_event!(ctx, AuthorityAccepted { org: *org.address(), previous, authority: org.authority, sequence });
     Ok(())

@@ -1,12 +1,13 @@
 //! Stops an escrow until its arbiter decides.
 
-use super::parties::{check_party, Side};
+use super::parties::check_party;
 use crate::{
     errors::VaultError,
     events::{emit_event, with_event_accounts, EscrowDisputed},
     instructions::clock,
     state::{same_address, Escrow, Org, Outlined, Vault},
 };
+use agent_vault_policy::escrow::Side;
 use anchor_lang::prelude::*;
 
 with_event_accounts! {
@@ -32,7 +33,7 @@ with_event_accounts! {
 ///
 /// # Errors
 /// [`VaultError::EscrowExpired`], [`VaultError::EscrowDisputed`], [`VaultError::EscrowDecided`],
-/// [`VaultError::Unauthorized`],
+/// [`VaultError::DisputeRaisedBefore`], [`VaultError::Unauthorized`],
 /// [`VaultError::SessionExpired`], [`VaultError::WrongReceiver`].
 pub fn handler(
     ctx: &mut Context<DisputeEscrow>,
@@ -42,7 +43,7 @@ pub fn handler(
     let a = &mut ctx.accounts;
     let now = a.vault.ledger.as_policy().time(clock()?);
     let side = check_party(a.signer.address(), &a.org, &a.vault, &a.escrow, a.receiver.as_ref(), now)?;
-    a.escrow.as_policy().dispute(now).map_err(VaultError::from)?;
+    a.escrow.raised = a.escrow.as_policy().dispute(now, side).map_err(VaultError::from)?.raised;
     a.escrow.disputed_at = now.0;
     a.escrow.disputed_by = *a.signer.address();
     a.escrow.disputed_by_receiver = u8::from(side == Side::Receiver);

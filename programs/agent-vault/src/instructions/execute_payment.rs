@@ -3,7 +3,7 @@
 use super::spending::{judge, use_approval, Allowed, Spending};
 use crate::{
     errors::VaultError,
-    events::{emit_event, with_event_accounts, PaymentExecuted},
+    events::{self, with_event_accounts, Message, PaymentExecuted},
     state::{AllowlistAccount, Approval, Budget, Org, Outlined, Policy, SpendingKind, Unloaded, Vault, NONE},
     token::{self, Transfer},
 };
@@ -61,9 +61,8 @@ with_event_accounts! {
 ///
 /// # Errors
 /// Those of [`judge`]; [`VaultError::InsufficientBalance`] and those of the accounts.
-#[inline(always)]
-pub fn handler(ctx: &mut Context<ExecutePayment>, amount: u64, reference: [u8; 16]) -> Result<()> {
-    let a = &mut ctx.accounts;
+#[inline(never)]
+pub fn handler(a: &mut ExecutePayment, amount: u64, reference: &[u8; 16]) -> Result<()> {
     let token_program = &a.org.token_program;
     let recipient = token::read(a.destination.account(), token_program)?.owner;
     let Allowed { charges, by_session, co_signed } = judge(&Spending {
@@ -108,7 +107,6 @@ pub fn handler(ctx: &mut Context<ExecutePayment>, amount: u64, reference: [u8; 1
     let mut approval_used = NONE;
     use_approval(&mut a.approval, &a.approval_rent_receiver, &mut approval_used)?;
 
-    let a = &ctx.accounts;
     let event = PaymentExecuted {
         org: a.vault.org,
         vault: *a.vault.address(),
@@ -121,11 +119,11 @@ pub fn handler(ctx: &mut Context<ExecutePayment>, amount: u64, reference: [u8; 1
         amount,
         balance,
         timestamp: charges.vault.at.0,
-        reference,
+        reference: *reference,
         co_signed: u8::from(co_signed),
         by_session: u8::from(by_session),
         reserved: [0; 6],
     };
-    emit_event!(ctx, event);
+    events::send(a.event_authority.account(), Message::new(event).as_bytes());
     Ok(())
 }

@@ -15,8 +15,8 @@ pub enum FreezeAction {
     /// Freeze it by hand: operator or authority.
     Freeze,
     /// Lift the freeze: the authority; the operator where the vault was frozen because its policy had expired.
-    /// A vault whose policy is still expired stays frozen. Names the vault's sequence, so that what was signed once and never
-    /// sent lifts no later freeze.
+    /// A vault whose policy is still expired stays frozen. Names the sequence of the freeze, so that what was signed once and
+    /// never sent lifts no later freeze, and nobody delays it by other changes of the vault.
     Unfreeze,
     /// Freeze it because its policy has expired: anyone, once.
     Expire,
@@ -70,7 +70,7 @@ pub fn handler(
             require!(before != frozen::NO, VaultError::NotFrozen);
             require!(authority || (operator && before == frozen::EXPIRY), VaultError::Unauthorized);
             require!(!expired, VaultError::PolicyExpired);
-            require!(expected_sequence == Some(vault.sequence), VaultError::SequenceMismatch);
+            require!(expected_sequence == Some(vault.frozen_sequence), VaultError::SequenceMismatch);
             frozen::NO
         }
     };
@@ -80,6 +80,7 @@ pub fn handler(
         let event = WalletUnfrozen { org, vault: address, signer, sequence, reason: before, reserved };
         emit_event!(ctx, event);
     } else {
+        vault.frozen_sequence = sequence;
         let event = WalletFrozen { org, vault: address, signer, sequence, reason: vault.frozen, reserved };
         emit_event!(ctx, event);
     }

@@ -4,7 +4,7 @@ use crate::{
     errors::VaultError,
     state::{live_or_archived, same_address, Escrow, Org, Vault},
 };
-use agent_vault_policy::UnixTime;
+use agent_vault_policy::{escrow::Side, UnixTime};
 use anchor_lang::prelude::*;
 
 /// The key that signs for the receiver, and the time from which it no longer does: the receiving vault's session
@@ -20,15 +20,6 @@ pub fn receiver_key(escrow: &Escrow, receiver: Option<&UncheckedAccount>) -> Res
     require!(same_address(&escrow.receiver, receiver.address()), VaultError::WrongReceiver);
     let vault = live_or_archived(receiver.account())?;
     Ok((vault.session_authority, UnixTime(vault.session_expires_at)))
-}
-
-/// A side of an escrow.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Side {
-    /// The vault that pays.
-    Requester,
-    /// Who is paid on completion.
-    Receiver,
 }
 
 /// The side that `signer` speaks for: the operator or the paying vault's live session authority for that vault, or the

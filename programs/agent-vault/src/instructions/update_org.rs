@@ -22,14 +22,15 @@ pub struct OrgChanges {
     pub operator_daily_limit: Option<u64>,
     /// Seconds until a recipient that the operator registers counts.
     pub attestation_delay: Option<u64>,
-    /// Stops or lets go on payments, escrow creation and funding.
+    /// Stops or lets go on payments, escrow creation, allowances and funding.
     pub paused: Option<bool>,
     /// Only the authority attaches policies to vaults.
     pub authority_attaches: Option<bool>,
 }
 
 impl OrgChanges {
-    /// Nothing but a pause, which the operator may call too, and which never waits for a sequence.
+    /// Nothing but a pause, which the operator may call too, and which never waits for a sequence. Only of an organisation
+    /// that is not paused: repeated, it would put off what the authority signs.
     fn only_pauses(&self) -> bool {
         self.paused == Some(true)
             && self.pending_authority.is_none()
@@ -57,7 +58,7 @@ with_event_accounts! {
 /// See [`crate::agent_vault::update_org`].
 ///
 /// # Errors
-/// [`VaultError::Unauthorized`], [`VaultError::SequenceMismatch`].
+/// [`VaultError::Unauthorized`], [`VaultError::SequenceMismatch`], [`VaultError::AlreadyPaused`].
 pub fn handler(
     ctx: &mut Context<UpdateOrg>,
     changes: OrgChanges,
@@ -67,7 +68,8 @@ pub fn handler(
     let org = &mut ctx.accounts.org;
     let pauses = changes.only_pauses();
     require!(org.is_authority(signer) || (org.is_operator(signer) && pauses), VaultError::Unauthorized);
-    require!(pauses || expected_sequence == Some(org.sequence), VaultError::SequenceMismatch);
+    require!(pauses || expected_sequence == Some(org.authority_sequence), VaultError::SequenceMismatch);
+    require!(!pauses || !org.is_paused(), VaultError::AlreadyPaused);
     replace(&mut org.pending_authority, &changes.pending_authority);
     replace(&mut org.operator, &changes.operator);
     replace(&mut org.arbiter, &changes.arbiter);
@@ -76,7 +78,7 @@ pub fn handler(
     org.attestation_delay = changes.attestation_delay.unwrap_or(org.attestation_delay);
     org.paused = changes.paused.map_or(org.paused, u8::from);
     org.authority_attaches = changes.authority_attaches.map_or(org.authority_attaches, u8::from);
-    let sequence = org.next_sequence()?;
+    let sequence = org.next_authority_sequence()?;
     emit_event!(
         ctx,
         OrgUpdated {

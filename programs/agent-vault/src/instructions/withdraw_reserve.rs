@@ -44,13 +44,13 @@ pub fn handler(
     expected_sequence: u64,
 ) -> Result<()> {
     let a = &mut ctx.accounts;
-    require!(a.org.sequence == expected_sequence, VaultError::SequenceMismatch);
+    require!(a.org.authority_sequence == expected_sequence, VaultError::SequenceMismatch);
     let token_program = a.org.token_program;
     let balance = token::balance(a.reserve_tokens.account(), &token_program)?;
     let amount = amount.unwrap_or(balance);
     require!(amount > 0, VaultError::ZeroAmount);
     require!(amount <= balance, VaultError::ReserveInsufficient);
-    let sequence = a.org.next_sequence()?;
+    let sequence = a.org.next_authority_sequence()?;
 
     let bump = [a.org.bump];
     let decimals = a.org.decimals;

@@ -84,6 +84,10 @@ pub struct Escrow {
     pub receiver_owed: u8,
     /// One when the vault's share waits to be collected.
     pub vault_owed: u8,
+    /// Sides that have raised a dispute, withdrawn or not: bit 1 the requester, bit 2 the receiver. Each may once.
+    pub raised: u8,
+    /// Zero.
+    pub reserved: [u8; 7],
 }
 
 impl Escrow {
@@ -93,6 +97,7 @@ impl Escrow {
             amount: Usdc(self.amount),
             deadline: UnixTime(self.deadline),
             disputed_at: (self.disputed_at != 0).then_some(UnixTime(self.disputed_at)),
+            raised: self.raised,
             decided: self.outcome != 0,
         }
     }

@@ -33,13 +33,16 @@ pub struct Org {
     pub reserve_tokens: Address,
     /// Number of changes to the organisation; each event carries its number.
     pub sequence: u64,
+    /// Number of changes that only the authority makes, and of pauses: what the authority signs is good until the next. The
+    /// operator moves it once, by a pause, until the authority ends that.
+    pub authority_sequence: u64,
     /// Most micro-USDC that the operator moves into vaults in any 24 hours; `u64::MAX` is no limit.
     pub operator_daily_limit: u64,
     /// Seconds until a recipient that the operator registers counts as registered.
     pub attestation_delay: u64,
     /// What was moved into vaults in the last 24 hours.
     pub funded: DayWindow,
-    /// One while payments, escrow creation and funding are stopped.
+    /// One while payments, escrow creation, allowances and funding are stopped.
     pub paused: u8,
     /// Decimals of the mint.
     pub decimals: u8,
@@ -52,7 +55,7 @@ pub struct Org {
 }
 
 impl Org {
-    /// Payments, escrow creation and funding are stopped.
+    /// Payments, escrow creation, allowances and funding are stopped.
     #[inline(always)]
     pub fn is_paused(&self) -> bool {
         self.paused != 0
@@ -85,6 +88,15 @@ impl Org {
     /// [`VaultError::Overflow`] at the end of 64 bits.
     pub fn next_sequence(&mut self) -> Result<u64> {
         next_sequence(&mut self.sequence)
+    }
+
+    /// Counts a change that only the authority makes, or a pause.
+    ///
+    /// # Errors
+    /// [`VaultError::Overflow`] at the end of 64 bits.
+    pub fn next_authority_sequence(&mut self) -> Result<u64> {
+        next_sequence(&mut self.authority_sequence)?;
+        self.next_sequence()
     }
 
     /// Counts `amount` against the operator's daily limit. `now` is the cluster's time, as an organisation has no ledger: a

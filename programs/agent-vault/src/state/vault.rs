@@ -62,6 +62,8 @@ vault_account! {
         budget: Address,
         /// Number of the next allowance; never reused.
         allowance_counter: u64,
+        /// Number of the change that froze it last: what lifts that freeze names it.
+        frozen_sequence: u64,
         /// What was spent, and when.
         ledger: Ledger
     }
@@ -77,7 +79,7 @@ pub const ARCHIVED_SPACE: usize = 8 + size_of::<ArchivedVault>();
 
 const _: () = assert!(
     size_of::<Vault>()
-        == size_of::<ArchivedVault>() + size_of::<Address>() + size_of::<u64>() + size_of::<Ledger>()
+        == size_of::<ArchivedVault>() + size_of::<Address>() + 2 * size_of::<u64>() + size_of::<Ledger>()
 );
 
 impl Vault {

@@ -21,26 +21,18 @@ pub fn check(rules: &Rules, payment: &Payment) -> Verdict {
 pub fn contains(entries: &[[u8; 32]], entry: &[u8; 32]) -> bool {
     let wanted = words(entry);
     let mut rest = entries;
-    while !rest.is_empty() {
-        let middle = rest.len() / 2;
-        let (below, from) = rest.split_at(middle);
-        let Some((candidate, above)) = from.split_first() else {
+    // The last entry that is not above the wanted one stays in `rest`.
+    while rest.len() > 1 {
+        let (below, from) = rest.split_at(rest.len() / 2);
+        let Some(candidate) = from.first() else {
             return false;
         };
         // The first word tells nearly all entries apart.
         let [first, ..] = words(candidate);
-        let is_less = if first == wanted[0] {
-            let candidate = words(candidate);
-            if candidate == wanted {
-                return true;
-            }
-            candidate < wanted
-        } else {
-            first < wanted[0]
-        };
-        rest = if is_less { above } else { below };
+        let is_above = if first == wanted[0] { words(candidate) > wanted } else { first > wanted[0] };
+        rest = if is_above { below } else { from };
     }
-    false
+    rest.first().is_some_and(|candidate| words(candidate) == wanted)
 }
 
 /// Whether `next` may follow `previous` in a sorted list without repetition.

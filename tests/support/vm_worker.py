@@ -3,7 +3,9 @@
 Needs only solders, so that it can run in a separate environment for each runtime.
 Commands: `program` (address, path), `account` (address, lamports, owner, data), `clock` (time), `airdrop` (address),
 `read` (address): answers `{"data": base64}`;
-`send` (payer, signers, instructions): answers `{"units": n}` or `{"error": text, "logs": [...]}`.
+`send` (payer, signers, instructions): answers `{"units": n}` or `{"error": text, "logs": [...]}`;
+`simulate` (message: base64): runs it without signatures and effects; answers `{"error": name or null}`, or
+`{"code": n, "logs": [...]}` for a custom error.
 """
 
 import base64
@@ -20,6 +22,7 @@ from solders.message import Message
 from solders.pubkey import Pubkey
 from solders.transaction import Transaction
 from solders.transaction_metadata import FailedTransactionMetadata
+from solders.transaction_status import InstructionErrorCustom, TransactionErrorInstructionError
 
 UNIT_LIMIT = base64.b64decode("AsBcFQA=")  # SetComputeUnitLimit(1,400,000)
 COMPUTE_BUDGET = Pubkey.from_string("ComputeBudget111111111111111111111111111111")
@@ -47,9 +50,23 @@ def send(vm: LiteSVM, command: dict[str, Any]) -> dict[str, Any]:
     return {"units": result.compute_units_consumed() - COMPUTE_BUDGET_UNITS}
 
 
+def simulate(vm: LiteSVM, command: dict[str, Any]) -> dict[str, Any]:
+    """Run a message and discard its effects."""
+    message = Message.from_bytes(base64.b64decode(command["message"]))
+    result = vm.simulate_transaction(Transaction.new_unsigned(message))
+    if not isinstance(result, FailedTransactionMetadata):
+        return {"error": None}
+    error: object = result.err()
+    if isinstance(error, TransactionErrorInstructionError):
+        error = error.err
+    if isinstance(error, InstructionErrorCustom):
+        return {"code": error.code, "logs": result.meta().logs()}
+    return {"error": str(error).rpartition(".")[2]}
+
+
 def main() -> None:
     """Answer commands until the input ends."""
-    vm = LiteSVM()
+    vm = LiteSVM().with_sigverify(False).with_blockhash_check(False)  # what is simulated has no signatures
     print(json.dumps({"solders": solders.__version__}), flush=True)
     for line in sys.stdin:
         command = json.loads(line)
@@ -72,6 +89,8 @@ def main() -> None:
                 vm.airdrop(Pubkey.from_string(command["address"]), 10**13)
             case "send":
                 answer = send(vm, command)
+            case "simulate":
+                answer = simulate(vm, command)
         print(json.dumps(answer), flush=True)
 
 
