@@ -43,7 +43,7 @@ def main(  # noqa: PLR0917 - one parameter per option
             codec=load(Pubkey.from_string(program) if program else None),
             db_path=db,
             poll_interval=poll_interval,
-            ws_url=ws_url,
+            ws_urls=[] if ws_url is None else [ws_url],
             orgs=orgs or None,
         )
         try:

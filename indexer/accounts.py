@@ -1,11 +1,12 @@
 """Follows the token accounts of reserves and vaults, to find transfers that the program did not make."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from idl.codec import Event
 from indexer.records import TokenMove
+from indexer.rows import insert_rows, parts
 
 if TYPE_CHECKING:
     from indexer.store import Statements
@@ -76,71 +77,129 @@ class TokenAccounts:
         """Note an account's balance as of a slot."""
         self._db.execute("UPDATE token_accounts SET balance = ?, slot = ? WHERE address = ?", [balance, slot, address])
 
-    def follow(self, moves: Sequence[TokenMove], events: Sequence[Event], slot: int) -> list[Deposit]:
-        """Record one transaction's new accounts and balances; return the deposits that its events do not explain."""
-        for event in events:
-            self._adopt(event)
-        explained = self._explained(events)
-        deposits = []
-        for move in moves:
-            account = self.get(move.account)
-            if account is None:
-                continue
-            if account.balance is not None and account.balance != move.before:
-                self.mark_suspect(move.account)
-            if slot >= account.slot:
-                self.set_balance(move.account, move.after, slot)
-            amount = move.after - move.before - explained.get(move.account, 0)
-            if amount > 0:
-                deposits.append(Deposit(move.account, move.index, account.org, account.vault, amount, move.after))
-        return deposits
+    def among(self, addresses: Collection[str]) -> dict[str, FollowedAccount]:
+        """Return those of the accounts that are followed, by their addresses."""
+        found: dict[str, FollowedAccount] = {}
+        for part in parts(sorted(addresses)):
+            marks = ", ".join("?" * len(part))
+            found |= {one.address: one for one in self._select(f"address IN ({marks})", *part)}
+        return found
 
-    def _adopt(self, event: Event) -> None:
-        data = event.data
-        if event.name == "OrgInitialized":
-            self._insert(data["reserve_tokens"], data["org"], None)
-        elif event.name == "WalletCreated":
-            self._insert(data["vault_tokens"], data["org"], data["vault"])
-
-    def _insert(self, address: Any, org: Any, vault: Any) -> None:
-        # A new account counts as empty, so that whatever it holds before its first move shows as a gap.
+    def add(self, address: Any, org: Any, vault: Any) -> None:
+        """Follow a new account."""
+        # It counts as empty, so that whatever it holds before its first move shows as a gap.
         self._db.execute(
             "INSERT INTO token_accounts (address, org, vault, balance, slot) VALUES (?, ?, ?, 0, 0)"
             " ON CONFLICT DO NOTHING",
             [str(address), str(org), None if vault is None else str(vault)],
         )
 
+    def put(self, accounts: Sequence[FollowedAccount]) -> None:
+        """Write accounts that are followed already."""
+        insert_rows(
+            self._db,
+            "INSERT INTO token_accounts (address, org, vault, balance, slot, suspect)",
+            [(one.address, one.org, one.vault, one.balance, one.slot, int(one.suspect)) for one in accounts],
+            "ON CONFLICT (address) DO UPDATE SET balance = excluded.balance, slot = excluded.slot,"
+            " suspect = excluded.suspect",
+        )
+
+    def of_vault(self, vault: Any) -> str | None:
+        """Return the account of a vault."""
+        return self._address("SELECT address FROM token_accounts WHERE vault = ?", vault)
+
+    def of_org(self, org: Any) -> str | None:
+        """Return the account of an organisation's reserve."""
+        return self._address("SELECT address FROM token_accounts WHERE org = ? AND vault IS NULL", org)
+
     def _select(self, condition: str, *params: object) -> list[FollowedAccount]:
         query = f"SELECT address, org, vault, balance, slot, suspect FROM token_accounts WHERE {condition}"  # noqa: S608 - ours
         return [FollowedAccount(*row) for row in self._db.execute(query, params)]
 
-    def _explained(self, events: Sequence[Event]) -> dict[str, int]:
+    def _address(self, query: str, owner: Any) -> str | None:
+        row = self._db.execute(query, [str(owner)]).fetchone()
+        return None if row is None else str(row[0])
+
+
+class AccountsOfBatch:
+    """The followed accounts that a batch of transactions moves: read once, changed in memory, written once.
+
+    Use it within one database transaction.
+    """
+
+    def __init__(self, accounts: TokenAccounts, moves: Sequence[TokenMove]) -> None:
+        self._accounts = accounts
+        self._moved = {move.account for move in moves}
+        self._known = accounts.among(self._moved)
+        self._changed: set[str] = set()
+
+    def follow(self, moves: Sequence[TokenMove], events: Sequence[Event], slot: int) -> list[Deposit]:
+        """Take in one transaction's new accounts and balances; return the deposits that its events do not explain."""
+        for event in events:
+            self._adopt(event)
+        known = {move.account: self._known[move.account] for move in moves if move.account in self._known}
+        explained = self._explained(events, known)
+        deposits = []
+        for move in moves:
+            account = known.get(move.account)
+            if account is None:
+                continue
+            changed = account
+            if account.balance is not None and account.balance != move.before:
+                changed = replace(changed, suspect=True)
+            if slot >= account.slot:
+                changed = replace(changed, balance=move.after, slot=slot)
+            if changed is not account:
+                self._known[move.account] = changed
+                self._changed.add(move.account)
+            amount = move.after - move.before - explained.get(move.account, 0)
+            if amount > 0:
+                deposits.append(Deposit(move.account, move.index, account.org, account.vault, amount, move.after))
+        return deposits
+
+    def flush(self) -> None:
+        """Write what changed."""
+        self._accounts.put([self._known[address] for address in sorted(self._changed)])
+
+    def _adopt(self, event: Event) -> None:
+        data = event.data
+        if event.name == "OrgInitialized":
+            self._add(data["reserve_tokens"], data["org"], None)
+        elif event.name == "WalletCreated":
+            self._add(data["vault_tokens"], data["org"], data["vault"])
+
+    def _add(self, address: Any, org: Any, vault: Any) -> None:
+        self._accounts.add(address, org, vault)
+        if str(address) in self._moved:
+            new = FollowedAccount(str(address), str(org), None if vault is None else str(vault), 0, 0, suspect=False)
+            self._known.setdefault(new.address, new)
+
+    def _explained(self, events: Sequence[Event], known: Mapping[str, FollowedAccount]) -> dict[str, int]:
         """Return by how much the program's own events changed each reserve and vault."""
+        # Which vault, or which organisation's reserve, each account of the transaction is.
+        owners = {(one.vault or one.org, one.vault is None): one.address for one in known.values()}
+
+        def of_vault(data: dict[str, Any]) -> str | None:
+            return owners.get((str(data["vault"]), False)) or self._accounts.of_vault(data["vault"])
+
+        def of_org(data: dict[str, Any]) -> str | None:
+            return owners.get((str(data["org"]), True)) or self._accounts.of_org(data["org"])
+
         changes: dict[str, int] = {}
         for event in events:
             data = event.data
             match event.name:
                 case "WalletFunded":
-                    moved = {self._of_vault(data): data["amount"], self._of_org(data): -data["amount"]}
+                    moved = {of_vault(data): data["amount"], of_org(data): -data["amount"]}
                 case "WalletWithdrawn":
-                    moved = {self._of_vault(data): -data["amount"], self._of_org(data): data["amount"]}
+                    moved = {of_vault(data): -data["amount"], of_org(data): data["amount"]}
                 case "PaymentExecuted":
-                    moved = {self._of_vault(data): -data["amount"]}
+                    moved = {of_vault(data): -data["amount"]}
                 case "ReserveWithdrawn":
-                    moved = {self._of_org(data): -data["amount"]}
+                    moved = {of_org(data): -data["amount"]}
                 case _:
                     continue
             for account, amount in moved.items():
                 if account is not None:
                     changes[account] = changes.get(account, 0) + amount
         return changes
-
-    def _of_vault(self, data: dict[str, Any]) -> str | None:
-        return self._address("SELECT address FROM token_accounts WHERE vault = ?", data["vault"])
-
-    def _of_org(self, data: dict[str, Any]) -> str | None:
-        return self._address("SELECT address FROM token_accounts WHERE org = ? AND vault IS NULL", data["org"])
-
-    def _address(self, query: str, owner: Any) -> str | None:
-        row = self._db.execute(query, [str(owner)]).fetchone()
-        return None if row is None else str(row[0])

@@ -63,10 +63,10 @@ class AllowanceReader:
         raw = await self._chain.transactions(signatures)
         if None in raw:
             return None
-        outflows = [self._outflow(found, one) for found in raw if found is not None]
+        outflows = [await self._outflow(found, one) for found in raw if found is not None]
         return [found for found in outflows if found.left > 0]
 
-    def _outflow(self, raw: RawTransaction, one: UnreadAllowance) -> _Outflow:
+    async def _outflow(self, raw: RawTransaction, one: UnreadAllowance) -> _Outflow:
         transaction = decode_transaction(raw, self._codec)
         if transaction is None:
             raise ChainUnavailable("the node lists a failed transaction as successful")
@@ -75,18 +75,53 @@ class AllowanceReader:
             signers = message.account_keys[: message.header.num_required_signatures]
         except MALFORMED as error:
             raise ChainUnavailable("the node's transaction is malformed") from error
-        granted = _sum(transaction, "AllowanceGranted", "amount", one)
-        swept = _sum(transaction, "AllowanceSettled", "swept", one)
-        left = granted - swept - _gained(transaction, one.tokens)
-        arrived = min(left, max(0, _gained(transaction, str(one.settlement["destination"]))))
+        left = _left(transaction, one.allowance, one.tokens)
+        arrived = await self._arrived(transaction, one)
         by_delegate = one.settlement["delegate"] in map(str, signers)
         return _Outflow(transaction.signature, left, arrived, by_delegate)
 
+    async def _arrived(self, transaction: ChainTransaction, one: UnreadAllowance) -> int:
+        """Return how much of what left an allowance arrived at its destination.
 
-def _sum(transaction: ChainTransaction, name: str, field: str, one: UnreadAllowance) -> int:
+        What the destination gained counts once: for the program's own payments there first, then for one allowance
+        after the other. Otherwise what another of them paid could pass for money that was diverted.
+        """
+        destination, accounts = str(one.settlement["destination"]), [move.account for move in transaction.moves]
+        sharing = await self._events.read(lambda store: store.unread.sharing(destination, accounts))
+        gained = _gained(transaction, destination) - _paid_by_program(transaction, one.settlement)
+        for allowance, tokens in sharing:
+            arrived = max(0, min(_left(transaction, allowance, tokens), gained))
+            if allowance == one.allowance:
+                return arrived
+            gained -= arrived
+        return 0
+
+
+def _left(transaction: ChainTransaction, allowance: str, tokens: str) -> int:
+    """Return what left an allowance in a transaction other than by the program."""
+    granted = _sum(transaction, "AllowanceGranted", "amount", allowance)
+    return granted - _sum(transaction, "AllowanceSettled", "swept", allowance) - _gained(transaction, tokens)
+
+
+def _sum(transaction: ChainTransaction, name: str, field: str, allowance: str) -> int:
     """Return what the program moved into or out of the allowance in a transaction."""
     events = (place.event for place in transaction.events if place.event.name == name)
-    return sum(int(event.data[field]) for event in events if str(event.data["allowance"]) == one.allowance)
+    return sum(int(event.data[field]) for event in events if str(event.data["allowance"]) == allowance)
+
+
+def _paid_by_program(transaction: ChainTransaction, settlement: dict[str, Any]) -> int:
+    """Return what the program itself paid to an allowance's destination in a transaction."""
+    paid = 0
+    for event in (place.event for place in transaction.events):
+        data = {name: str(value) for name, value in event.data.items()}
+        match event.name:
+            case "PaymentExecuted" | "ReserveWithdrawn" if data["destination"] == settlement["destination"]:
+                paid += int(data["amount"])
+            case "EscrowCollected" if data["receiver"] == settlement["recipient"]:
+                paid += int(data["released"])
+            case "EscrowSettled" if data["receiver"] == settlement["recipient"] and data["receiver_owed"] == "0":
+                paid += int(data["released"])
+    return paid
 
 
 def _gained(transaction: ChainTransaction, account: str) -> int:

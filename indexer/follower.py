@@ -49,7 +49,7 @@ class Indexer:
         events: Events | None = None,
         poll_interval: float = 0.25,
         check_interval: float = 2.0,
-        ws_url: str | None = None,
+        ws_urls: Sequence[str] = (),
         orgs: Collection[str] | None = None,
     ) -> None:
         """`transport` carries JSON-RPC to the node; the events go to the file `db_path`, or else to `events`.
@@ -57,7 +57,7 @@ class Indexer:
         In a file, `orgs` limits them to those of these organisations.
 
         The indexer polls the history every `poll_interval` seconds, and compares what it stored with the chain every
-        `check_interval` seconds. With `ws_url`, log notifications save the wait for the next poll.
+        `check_interval` seconds. Log notifications from `ws_urls` save the wait for the next poll.
         """
         assert (db_path is None) != (events is None)
         self._events = events or EventStore(db_path or "", orgs=orgs)
@@ -68,7 +68,7 @@ class Indexer:
         self._allowances = AllowanceReader(self._chain, self._events, codec)
         self._poll_interval = poll_interval
         self._check_interval = check_interval
-        self._ws_url = ws_url
+        self._ws_urls = ws_urls
         self._subscribers: list[Callable[[], None]] = []
         self._announced = 0
         self._hints: dict[str, int] = {}
@@ -138,8 +138,7 @@ class Indexer:
     async def start(self) -> None:
         """Start following in the background."""
         jobs = [self._follow(), self._check()]
-        if self._ws_url is not None:
-            jobs.append(listen(self._ws_url, self._program, self.wake))
+        jobs += [listen(one, self._program, self.wake) for one in self._ws_urls]
         self._tasks = [asyncio.create_task(job) for job in jobs]
 
     async def stop(self) -> None:

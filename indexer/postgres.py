@@ -56,10 +56,6 @@ class _Statements:
     def execute(self, statement: str, values: Sequence[Any] = ()) -> Any:
         return self._connection.exec_driver_sql(_translated(statement), tuple(values))
 
-    def executemany(self, statement: str, rows: Sequence[Sequence[Any]]) -> Any:
-        if rows:
-            self._connection.exec_driver_sql(_translated(statement), [tuple(row) for row in rows])
-
     def atomic(self) -> AbstractContextManager[object]:
         # Each piece of work has its transaction, or a savepoint in one.
         return nullcontext()

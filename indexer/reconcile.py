@@ -24,6 +24,8 @@ _ROUND = 4
 _LOOKS = 3
 _LOOK_SLOTS = 8
 """How many looks, and how many finalized slots apart, must miss a transaction before it may count as rolled back."""
+_READS = 3
+"""How often at most an account is read in one check, while each reading finds transactions that were not stored."""
 _SKIPPED_AT_MOST = 64
 """Slots that are searched for the block after one that was skipped."""
 
@@ -236,17 +238,23 @@ class Reconciler:
     async def _observe(self, address: str) -> bool:
         """Read an account's balance, store what its history has, then the balance; return whether that was stored."""
         name = _ACCOUNT_PREFIX + address
-        seen = await self._chain.balances([address])
-        cursor = await self._events.read(lambda store: store.cursor(name))
-        history = await self._chain.history(address, cursor, seen=seen.slot)
-        successful = [one.signature for one in history if not one.failed]
-        await self._ingest_unknown(successful)
-        if await self._unknown(successful):
-            return False  # the node lists what it, or another at its address, does not serve yet
+        for _ in range(_READS):
+            known = await self._events.read(lambda store: store.accounts.get(address))
+            seen = await self._chain.balances([address])
+            cursor = await self._events.read(lambda store: store.cursor(name))
+            history = await self._chain.history(address, cursor, seen=seen.slot)
+            successful = [one.signature for one in history if not one.failed]
+            if not await self._unknown(successful):
+                break
+            # Read once more after them: in a slot that is not over, what came after the reading would look older.
+            await self._ingest_unknown(successful)
+        else:
+            # The node lists what it, or another at its address, does not serve yet; or the account is busy.
+            return False
 
         # With the whole history stored the balance is right, in whatever order the parts were stored.
         def store_it(store: EventTables) -> bool:
-            observed = store.observe(address, seen.amounts[0] or 0, seen.slot)
+            observed = known is not None and store.observe(known, seen.amounts[0] or 0, seen.slot)
             store.record((), cursor=(name, history[-1].signature) if history else None)
             if observed:
                 store.clear_suspect(address)

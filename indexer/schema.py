@@ -66,7 +66,9 @@ INDEXES = (
     "CREATE INDEX IF NOT EXISTS transactions_final ON transactions (slot) WHERE finalized = 1",
     "CREATE INDEX IF NOT EXISTS token_accounts_by_vault ON token_accounts (vault)",
     "CREATE INDEX IF NOT EXISTS token_accounts_by_org ON token_accounts (org)",
+    "CREATE INDEX IF NOT EXISTS allowances_by_tokens ON allowances (tokens)",
     "CREATE INDEX IF NOT EXISTS token_accounts_suspect ON token_accounts (address) WHERE suspect = 1",
+    "CREATE INDEX IF NOT EXISTS streams_with_gaps ON streams (stream) WHERE last <> count",
 )
 POSTGRES_INDEXES = ("CREATE INDEX IF NOT EXISTS transactions_by_message ON transactions (message_hash)",)
 """Indexes for what only several nodes look for."""

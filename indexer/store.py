@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +11,9 @@ from typing import Any, Protocol, TypeVar
 from solders.pubkey import Pubkey
 from sqlite_utils import Database
 
-from indexer.accounts import TokenAccounts
+from indexer.accounts import AccountsOfBatch, FollowedAccount, TokenAccounts
 from indexer.records import ChainTransaction, Hole
+from indexer.rows import insert_rows, parts
 from indexer.schema import prepare
 from indexer.unread import UnreadAllowance, UnreadAllowances
 
@@ -28,7 +29,8 @@ REVERTED = "TransactionReverted"
 """A row's name: the transaction was rolled back before it was final. `events` has the subjects of its deleted rows."""
 
 T = TypeVar("T")
-_CHUNK = 500
+_Key = tuple[str, int, int]
+_Row = tuple[str, int, int, int, str, str | None, str]
 _INDEXES = 256
 """Accounts that a transaction can name at most; deposits are numbered by the account's index."""
 _LAST_SLOT = 2**63 - 1
@@ -61,9 +63,6 @@ class Statements(Protocol):
 
     def execute(self, statement: str, values: Sequence[Any] = (), /) -> Any:
         """Run a statement; returns its cursor."""
-
-    def executemany(self, statement: str, rows: Sequence[Sequence[Any]], /) -> Any:
-        """Run a statement once for each row."""
 
     def atomic(self) -> AbstractContextManager[object]:
         """Return the context of one transaction: all that is written in it is kept together, or none of it."""
@@ -104,8 +103,7 @@ class EventTables:
     def unknown(self, signatures: Sequence[str]) -> list[str]:
         """Return the signatures that are not stored, in their order."""
         known: set[str] = set()
-        for start in range(0, len(signatures), _CHUNK):
-            chunk = signatures[start : start + _CHUNK]
+        for chunk in parts(signatures):
             marks = ",".join("?" * len(chunk))
             found = self._db.execute(f"SELECT signature FROM transactions WHERE signature IN ({marks})", chunk)  # noqa: S608 - only question marks
             known.update(row[0] for row in found)
@@ -206,7 +204,7 @@ class EventTables:
         Transactions that are stored already do not change. Returns how many rows were added to the events.
         """
         with self._db.atomic():
-            added = sum(self._add(transaction) for transaction in transactions)
+            added = self._add(list(transactions))
             if cursor is not None:
                 self._db.execute(
                     "INSERT INTO cursors (name, signature) VALUES (?, ?)"
@@ -231,9 +229,9 @@ class EventTables:
     def finalize(self, signatures: Sequence[str]) -> None:
         """Mark transactions as final."""
         with self._db.atomic():
-            self._db.executemany(
-                "UPDATE transactions SET finalized = 1 WHERE signature = ?", [(one,) for one in signatures]
-            )
+            for part in parts(signatures):
+                marks = ", ".join("?" * len(part))
+                self._db.execute(f"UPDATE transactions SET finalized = 1 WHERE signature IN ({marks})", part)  # noqa: S608 - only question marks
 
     def revert(self, signatures: Sequence[str]) -> None:
         """Remove transactions that were rolled back, and add a row about each for the readers of `changes`.
@@ -255,20 +253,23 @@ class EventTables:
             self._recount()
             self.accounts.mark_all_suspect()
 
-    def observe(self, account: str, balance: int, slot: int) -> bool:
+    def observe(self, known: FollowedAccount, balance: int, slot: int) -> bool:
         """Store a followed account's balance as read from the chain, unless something newer is stored.
+
+        `known` is the account as it was stored before that read. If it has moved since, nobody knows which is newer:
+        the slot need not tell, because a node may be read while its slot still takes transactions.
 
         Returns whether it was stored. A row is added even if the balance here is the same: the transactions of one slot
         may be stored in another order than they landed, so readers may have arrived at a different balance.
         """
         with self._db.atomic():
-            found = self.accounts.get(account)
-            if found is None or found.slot > slot:
+            found = self.accounts.get(known.address)
+            if found is None or found.slot > slot or (found.balance, found.slot) != (known.balance, known.slot):
                 return False
-            self.accounts.set_balance(account, balance, slot)
-            data = {"token_account": account, "vault": found.vault, "balance": balance}
+            self.accounts.set_balance(found.address, balance, slot)
+            data = {"token_account": found.address, "vault": found.vault, "balance": balance}
             # There is no transaction to name, so the account takes its place.
-            self._insert((account, NOT_AN_EVENT, slot), slot, BALANCE_OBSERVED, found.org, data)
+            self._insert((found.address, NOT_AN_EVENT, slot), slot, BALANCE_OBSERVED, found.org, data)
             return True
 
     def record_reading(self, one: UnreadAllowance, summary: dict[str, Any]) -> None:
@@ -289,61 +290,74 @@ class EventTables:
         with self._db.atomic():
             self.accounts.clear_suspect(account)
 
-    def _add(self, transaction: ChainTransaction) -> int:
-        events = [one for one in transaction.events if self._follows(one.event.data)]
-        new = self._db.execute(
-            "INSERT INTO transactions (signature, slot, block_time, fee_payer, message_hash)"
-            " VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-            (
-                transaction.signature,
-                transaction.slot,
-                transaction.block_time,
-                transaction.fee_payer,
-                transaction.message_hash,
-            ),
-        )
-        if new.rowcount == 0:
-            return 0
-        for one in events:
-            key = (transaction.signature, one.instruction, one.inner)
-            self._insert(key, transaction.slot, one.event.name, str(one.event.data["org"]), one.event.data)
-            self._count(one.event.data)
-            self.unread.note(key, one.event)
-        deposits = self.accounts.follow(transaction.moves, [one.event for one in events], transaction.slot)
-        for deposit in deposits:
-            key = (transaction.signature, NOT_AN_EVENT, deposit.index)
-            data = {
-                "token_account": deposit.account,
-                "vault": deposit.vault,
-                "amount": deposit.amount,
-                "balance": deposit.balance,
-            }
-            self._insert(key, transaction.slot, DEPOSIT, deposit.org, data)
-        return len(events) + len(deposits)
+    def _add(self, transactions: Sequence[ChainTransaction]) -> int:
+        """Store transactions, and what they add, by one statement a table."""
+        added = self._add_new(transactions)
+        accounts = AccountsOfBatch(self.accounts, [move for one in added for move in one.moves])
+        rows: list[_Row] = []
+        streams: dict[str, tuple[int, int]] = {}
+        for transaction in added:
+            events = [one for one in transaction.events if self._follows(one.event.data)]
+            for one in events:
+                data = one.event.data
+                key = (transaction.signature, one.instruction, one.inner)
+                rows.append(_row(key, transaction.slot, one.event.name, str(data["org"]), data))
+                _count(streams, data)
+                self.unread.note(key, one.event)
+            for deposit in accounts.follow(transaction.moves, [one.event for one in events], transaction.slot):
+                data = {
+                    "token_account": deposit.account,
+                    "vault": deposit.vault,
+                    "amount": deposit.amount,
+                    "balance": deposit.balance,
+                }
+                key = (transaction.signature, NOT_AN_EVENT, deposit.index)
+                rows.append(_row(key, transaction.slot, DEPOSIT, deposit.org, data))
+        accounts.flush()
+        self._put_streams(streams)
+        self._put(rows)
+        return len(rows)
 
-    def _count(self, data: dict[str, Any]) -> None:
-        self._db.executemany(
-            "INSERT INTO streams AS known (stream, last, count) VALUES (?, ?, 1) ON CONFLICT (stream) DO UPDATE SET"
+    def _add_new(self, transactions: Sequence[ChainTransaction]) -> list[ChainTransaction]:
+        """Store the transactions alone, and return those that were not stored already."""
+        each: dict[str, ChainTransaction] = {}
+        for one in transactions:
+            each.setdefault(one.signature, one)
+        rows = [(one.signature, one.slot, one.block_time, one.fee_payer, one.message_hash) for one in each.values()]
+        insert = "INSERT INTO transactions (signature, slot, block_time, fee_payer, message_hash)"
+        new = {row[0] for row in insert_rows(self._db, insert, rows, "ON CONFLICT DO NOTHING RETURNING signature")}
+        return [one for one in each.values() if one.signature in new]
+
+    def _put_streams(self, streams: Mapping[str, tuple[int, int]]) -> None:
+        insert_rows(
+            self._db,
+            "INSERT INTO streams AS known (stream, last, count)",
+            [(stream, *numbers) for stream, numbers in streams.items()],
+            "ON CONFLICT (stream) DO UPDATE SET"
             " last = CASE WHEN known.last < excluded.last THEN excluded.last ELSE known.last END,"
-            " count = known.count + 1",
-            list(_streams(data).items()),
+            " count = known.count + excluded.count",
         )
 
     def _recount(self) -> None:
         self._db.execute("DELETE FROM streams")
+        streams: dict[str, tuple[int, int]] = {}
         for (data,) in self._db.execute("SELECT data FROM events WHERE instruction <> ?", [NOT_AN_EVENT]):
-            self._count(json.loads(data))
+            _count(streams, json.loads(data))
+        self._put_streams(streams)
 
-    def _insert(self, key: tuple[str, int, int], slot: int, name: str, org: str | None, data: dict[str, Any]) -> None:
-        insert = (
-            'INSERT INTO events (signature, instruction, "inner", slot, name, org, data)'
-            " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
-        )
-        row = (*key, slot, name, org, json.dumps(data, default=_plain, separators=(",", ":")))
-        if self._db.execute(insert, row).rowcount == 0:
-            # As a new row, with an id that no reader has passed.
-            self._db.execute('DELETE FROM events WHERE signature = ? AND instruction = ? AND "inner" = ?', key)
-            self._db.execute(insert, row)
+    def _insert(self, key: _Key, slot: int, name: str, org: str | None, data: dict[str, Any]) -> None:
+        self._put([_row(key, slot, name, org, data)])
+
+    def _put(self, rows: Sequence[_Row]) -> None:
+        """Store rows in their order; one in the place of another is a new row, with an id that no reader has passed."""
+        insert = 'INSERT INTO events (signature, instruction, "inner", slot, name, org, data)'
+        returning = 'ON CONFLICT DO NOTHING RETURNING signature, instruction, "inner"'
+        stored = {tuple(one) for one in insert_rows(self._db, insert, rows, returning)}
+        for row in rows:
+            if row[:3] not in stored:
+                delete = 'DELETE FROM events WHERE signature = ? AND instruction = ? AND "inner" = ?'
+                self._db.execute(delete, row[:3])
+                insert_rows(self._db, insert, [row])
 
     def _follows(self, data: dict[str, Any]) -> bool:
         return self._orgs is None or str(data["org"]) in self._orgs
@@ -386,8 +400,18 @@ class EventStore(EventTables):
 class _Connection:
     def __init__(self, file: Database) -> None:
         self.execute = file.conn.execute
-        self.executemany = file.conn.executemany
         self.atomic = file.atomic
+
+
+def _row(key: _Key, slot: int, name: str, org: str | None, data: dict[str, Any]) -> _Row:
+    return (*key, slot, name, org, json.dumps(data, default=_plain, separators=(",", ":")))
+
+
+def _count(streams: dict[str, tuple[int, int]], data: dict[str, Any]) -> None:
+    """Add an event to the last number and the count of its vault and organisation."""
+    for stream, number in _streams(data).items():
+        last, count = streams.get(stream, (0, 0))
+        streams[stream] = (max(last, number), count + 1)
 
 
 def _streams(data: dict[str, Any]) -> dict[str, int]:

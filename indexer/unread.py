@@ -1,6 +1,7 @@
 """Settled allowances whose token accounts were not read yet."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,20 @@ class UnreadAllowances:
             for tokens, granted in accounts:
                 one = UnreadAllowance(signature, instruction, inner, slot, org, settlement, tokens, granted)
                 found.append(one)
+        return found
+
+    def sharing(self, destination: str, accounts: Sequence[str]) -> list[tuple[str, str]]:
+        """Return the allowances for a destination whose token accounts are among ``accounts``, with these, in order."""
+        query = (
+            "SELECT a.address, a.tokens, e.data FROM allowances a JOIN events e ON e.signature = a.granted"
+            " WHERE e.name = 'AllowanceGranted' AND a.tokens = ? ORDER BY a.address"
+        )
+        found = []
+        for account in sorted(set(accounts)):
+            for address, tokens, data in self._db.execute(query, [account]).fetchall():
+                grant = json.loads(data)
+                if (grant["allowance"], grant["destination"]) == (address, destination):
+                    found.append((address, tokens))
         return found
 
     def note(self, place: tuple[str, int, int], event: Event) -> None:

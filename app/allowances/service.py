@@ -1,8 +1,6 @@
 """Allowances: granted by operators, settled and shown. The keeper settles what nobody else does."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
-from functools import partial
 from typing import cast
 
 from solders.pubkey import Pubkey
@@ -11,16 +9,18 @@ from sqlalchemy import Connection
 from app.access.auth import authorise_wallet, session_key
 from app.access.keyring import Principal
 from app.allowances._events import append_overdue
+from app.allowances.granting import GRANT, admit, grant_plan, granting
 from app.allowances.models import Allowance, AllowancePage, AllowanceStatus, GrantAllowance, ListAllowances
 from app.api.fields import optional
+from app.chain.addresses import parse_address
 from app.chain.allowance_instructions import OpenAllowance
-from app.core.errors import BusinessError, NotFoundError, RequestError, UnavailableError
-from app.core.identifiers import ALLOWANCE_EVENT_INNER_INDEX, allowance_id, new_reference
+from app.core.errors import NotFoundError, RequestError, UnavailableError
+from app.core.identifiers import new_reference
 from app.core.money import format_usdc
 from app.core.timestamps import iso, iso_ms
-from app.core.transaction_types import GRANT as GRANT_NAME
-from app.payments.spending import Spending, landed_error, spend
-from app.recipients.service import Payee, parse_address
+from app.payments.landed import landed_error
+from app.payments.spending import Spending, spend
+from app.recipients.service import Payee
 from app.store.allowances import (
     OUTSTANDING,
     PENDING,
@@ -28,36 +28,21 @@ from app.store.allowances import (
     allowance,
     allowance_of_transaction,
     allowances,
-    count_granted,
-    delete_pending_allowance,
-    insert_pending_allowance,
 )
-from app.store.attempts import Attempt
 from app.store.wallets import WalletRecord
 from app.submission.changes import resumed, submit
 from app.submission.charged import with_budget
 from app.submission.context import Service
 from app.submission.idempotency import Claim
-from app.submission.locks import LockScope
-from app.submission.ordering import wait_for_earlier
 from app.submission.plan import Outcome, Plan, PlanType, RefusedError
 from app.submission.refusals import business_error, invalid_recipient
 from app.wallets import service as wallets
 
-GRANT = PlanType(
-    GRANT_NAME,
-    projected=True,
-    braked=True,
-    # The next allowance would be made at the same address.
-    waits_for=frozenset({GRANT_NAME}),
-    on_failed=lambda conn, attempt: delete_pending_allowance(conn, attempt.tx_id),
-)
 SETTLE = PlanType("settle_allowance")
 PLAN_TYPES = (GRANT, SETTLE)
 OVERDUE_AFTER = 60
 """Seconds after its end in which an allowance must be settled."""
 
-_DAY_MS = 24 * 3600 * 1000
 #: Bytes of a token account, which begins with its mint and its owner.
 _TOKEN_ACCOUNT_SIZE, _MINT, _OWNER = 165, slice(0, 32), slice(32, 64)
 
@@ -79,9 +64,7 @@ async def grant(  # noqa: PLR0917
     # First what an earlier run sent: nothing about the wallet can refuse an allowance that is under way.
     outcome = await service.submitter.resume(claim)
     if outcome is None:
-        # One at a time: an allowance's address follows from the number that the wallet has granted.
-        most = service.settings.max_waiting_payments
-        async with service.locks.hold(LockScope.WALLET_ALLOWANCES, wallet_id, most_waiting=most):
+        async with granting(service, wallet_id):
             outcome = await _grant(service, principal, claim, wallet_id, body, token, gone)
     if outcome.status == "failed":
         raise await landed_error(service, await wallets.find(service, principal.org, wallet_id), outcome)
@@ -101,20 +84,12 @@ async def _grant(  # noqa: PLR0917
     token: str | None,
     gone: Callable[[], Awaitable[bool]],
 ) -> Outcome:
-    session = session_key(principal, token, await wallets.find(service, principal.org, wallet_id), service.clock)
-    service.brake.check(GRANT, principal.org, wallet_id, attested=session is not None)
-    await wait_for_earlier(service, principal.org, GRANT.waits_for, wallet_id=wallet_id)
-    paying = await wallets.find_living(service, principal.org, wallet_id)
-    # Again, because the session may have been rotated meanwhile, and then the old key cannot sign for the wallet.
-    session = session_key(principal, token, paying, service.clock)
-    await _require_room(service, wallet_id)
+    paying, session = await admit(service, principal, wallet_id, token)
     delegate = _delegate(service, paying, body.delegate)
     destination, owner = await _destination(service, body.destination)
     if str(destination) == paying.tokens:
         raise invalid_recipient("destination", "A wallet cannot pay itself.")
     expires_at = (await service.chain.clock()).unix_timestamp + body.expires_in
-    if session is not None:
-        expires_at = min(expires_at, paying.session_expires_at)
     spending = Spending(
         paying,
         Payee(owner, str(owner)),
@@ -128,16 +103,7 @@ async def _grant(  # noqa: PLR0917
         gone=gone,
         reference=new_reference() if body.reference is None else bytes.fromhex(body.reference),
     )
-    return await spend(spending, claim, partial(_plan, destination, delegate, expires_at))
-
-
-async def _require_room(service: Service, wallet_id: str) -> None:
-    """Refuse a grant above the day's number. Raises ``too_many_allowances``."""
-    most, since = service.settings.allowances_per_day, await service.clock.moment_ms() - _DAY_MS
-    if await service.db.read(lambda conn: count_granted(conn, wallet_id, since)) >= most:
-        raise BusinessError(
-            "too_many_allowances", f"The wallet was granted {most} allowances in 24 hours, which is the limit."
-        )
+    return await spend(spending, claim, lambda one: grant_plan(one, destination, delegate, expires_at))
 
 
 def _delegate(service: Service, paying: WalletRecord, text: str) -> Pubkey:
@@ -169,54 +135,6 @@ async def _destination(service: Service, text: str) -> tuple[Pubkey, Pubkey]:
     raise invalid_recipient("destination", "There is no USDC account at the address, and none of it.")
 
 
-def _plan(destination: Pubkey, delegate: Pubkey, expires_at: int, spending: Spending) -> Plan:
-    service, paying, signers = spending.service, spending.wallet, spending.service.signers
-    vault, payer = Pubkey.from_string(paying.vault), signers.fee_payer_address
-    address = service.addresses.allowance(vault, paying.allowance_counter)
-    ends_at = min(expires_at, paying.policy.rules.expiry or expires_at)
-    arguments = spending.arguments()
-    # The operator signs in its own place, which is no co-signature.
-    del arguments["co_signer"]
-    instruction = service.instructions(paying.org).grant_allowance(
-        payer=payer,
-        operator=signers.operator_address,
-        destination=destination,
-        delegate=delegate,
-        counter=paying.allowance_counter,
-        expires_at=ends_at,
-        **arguments,
-    )
-
-    def store(conn: Connection, attempt: Attempt) -> None:
-        pending = AllowanceRecord(
-            allowance_id=allowance_id(address),
-            org=paying.org,
-            address=str(address),
-            wallet_id=paying.wallet_id,
-            vault=paying.vault,
-            policy=paying.policy.address,
-            recipient=str(spending.payee.owner),
-            destination=str(destination),
-            delegate=str(delegate),
-            tokens=str(service.addresses.allowance_tokens(address)),
-            payer=str(payer),
-            reference=spending.reference.hex(),
-            amount=spending.amount,
-            counter=paying.allowance_counter,
-            status=PENDING,
-            expires_at=ends_at,
-            created_at=attempt.created_at,
-            tx_id=attempt.tx_id,
-            signature=attempt.signature,
-        )
-        insert_pending_allowance(conn, pending)
-
-    entry = spending.principal.entry(
-        "allowance.grant", allowance_id(address), amount=format_usdc(spending.amount), delegate=str(delegate)
-    )
-    return replace(spending.plan([instruction], store, event_inner=ALLOWANCE_EVENT_INNER_INDEX), entry=entry)
-
-
 async def settle(  # noqa: PLR0917
     service: Service, principal: Principal, claim: Claim, wallet_id: str, identifier: str, token: str | None
 ) -> Allowance:
@@ -232,11 +150,12 @@ async def settle(  # noqa: PLR0917
             message = "The allowance is not confirmed yet."
             raise UnavailableError("chain_unavailable", message, headers={"Retry-After": "1"})
         if found.status == OUTSTANDING:
-            await _settle(service, principal, claim, found)
+            await end(service, claim, found)
     return shown(await find(service, principal, wallet_id, identifier))
 
 
-async def _settle(service: Service, principal: Principal, claim: Claim, found: AllowanceRecord) -> None:
+async def end(service: Service, claim: Claim, found: AllowanceRecord) -> None:
+    """Settle an outstanding allowance by the operator's key, unless somebody was faster."""
     operator = service.signers.operator
     accounts = await with_budget(service, accounts_of(found))
     settlement = service.instructions(found.org).settle_allowance(accounts, signer=service.signers.operator_address)
@@ -254,7 +173,8 @@ async def _settle(service: Service, principal: Principal, claim: Claim, found: A
     except RefusedError as refused:
         # A settled allowance's account is gone, which the program cannot tell from one that never existed.
         await service.catch_up()
-        if (await find(service, principal, found.wallet_id, found.allowance_id)).status == OUTSTANDING:
+        now = await service.db.read(lambda conn: allowance(conn, found.org, found.allowance_id))
+        if now is not None and now.status == OUTSTANDING:
             raise business_error(service.codec, refused) from None
 
 

@@ -137,9 +137,13 @@ class Api:
 
     async def call(self, operation_id: str, arguments: Mapping[str, Any]) -> Reply:
         """Send a request and return its answer, whatever it is. Raises BadArgumentError."""
-        request = self.operations[operation_id].request(arguments)
+        described = self.operations[operation_id].request(arguments)
         try:
-            response = await self._client.request(**request)
+            request = self._client.build_request(**described)
+        except (ValueError, httpx.InvalidURL):
+            raise BadArgumentError("A number is not finite, or an argument is too long.") from None
+        try:
+            response = await self._client.send(request)
             body = response.json()
         except (httpx.HTTPError, ValueError):
             return Reply(0, {})

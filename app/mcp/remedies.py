@@ -32,10 +32,15 @@ _FOR_AGENTS: Mapping[str, str] = {
     "policy_not_found": "Ask an operator of the vault.",
     "escrow_not_found": "Use the id that `create_escrow` answered, or that the other party gave you.",
     "escrow_already_settled": "Read its status with `get_escrow`.",
+    "dispute_raised_before": "Complete the escrow, or let its deadline pass: your side has raised its one dispute.",
     "escrow_not_disputed": "A party can raise a dispute before the deadline with `dispute_escrow`.",
     "org_insufficient_balance": "Ask an operator of the organisation.",
     "org_paused": "Ask an operator of the organisation.",
     "authority_offline": "Ask an operator of the organisation.",
+    "x402_wallet_not_supported": "Ask an operator of the vault to set `allowAllowances` of its policy, or use another "
+    "resource.",
+    "too_many_allowances": "Wait a minute for the payments that are under way, or ask an operator of the vault: the "
+    "number of a day is limited.",
     "x402_host_not_allowed": "Ask an operator of the vault to allow the host, or use another resource.",
 }
 

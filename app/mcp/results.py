@@ -128,6 +128,8 @@ def _outcome(answer: Reply, *, changes: bool) -> str:
     if answer.good:
         # A paid request has its payment's status one level below.
         statuses = (answer.body.get("status"), (answer.body.get("payment") or {}).get("status"))
+        if changes and statuses[1] == "failed":
+            return "refused"
         return "pending" if changes and "pending" in statuses else "done"
     if answer.status in _DOUBTFUL or answer.body.get("error", {}).get("code") in _UNDECIDED:
         return "unknown" if changes else "unavailable"
@@ -150,11 +152,15 @@ def _refusal(error: Json, verdict: Json | None) -> Json | None:
 
 
 def _sentences(outcome: str, answer: Reply, error: Json | None, refusal: Json | None, key: str | None) -> Iterable[str]:
+    resource = answer.body.get("resource")
+    said = f"answered {resource['status']}" if resource else "gave no answer"
+    if answer.good and outcome == "refused":
+        yield f"The resource {said} and did not take the payment: nothing was paid, and the money is back."
+        yield "To try again, call the tool with a new `idempotency_key`."
+        return
     if outcome in {"done", "pending"}:
         yield OUTCOMES[outcome]
-        resource = answer.body.get("resource")
         if answer.body.get("payment") and not (resource and 200 <= resource["status"] < 300):
-            said = f"answered {resource['status']}" if resource else "gave no answer"
             yield f"The resource was paid for and {said}; do not pay for it again before you know the payment's status."
         return
     yield error["message"] if error else "The service gave no answer."

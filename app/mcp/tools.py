@@ -113,6 +113,9 @@ class VaultTool:
         key = None
         if self.effect.changes:
             key = arguments[_KEY] = given.get(_KEY) or random_id("mcp_")
+            if not isinstance(key, str):
+                # A result repeats the key.
+                return results.invalid(f"{_KEY}: must be a string.")
         if self.wallet is not None and arguments.get(self.wallet) is None:
             own = await api.call("list_wallets", {"limit": 2})
             if not own.good:

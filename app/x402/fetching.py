@@ -1,12 +1,13 @@
 """One request to a resource: what it answers, up to a limit, or why there is no answer."""
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import httpx
 
-from app.core.errors import BusinessError
+from app.core.errors import BusinessError, RequestError
 from app.core.outbound import ForbiddenAddressError, Outbound
 
 _HIDDEN = frozenset({"connection", "keep-alive", "proxy-authenticate", "set-cookie", "transfer-encoding", "upgrade"})
@@ -35,7 +36,7 @@ class ResourceRequest:
 
 
 class Fetcher:
-    """Asks resources, within a time and up to a number of bytes; an organisation has so many requests at once."""
+    """Asks resources, within a time and up to a number of bytes; an organisation has so many paid requests at once."""
 
     def __init__(self, outbound: Outbound, *, seconds: float, most_bytes: int, at_once: int) -> None:
         self._outbound = outbound
@@ -44,6 +45,24 @@ class Fetcher:
         self._at_once = at_once
         self._running: dict[str, int] = {}
 
+    @contextlib.contextmanager
+    def admitted(self, owner: str) -> Iterator[None]:
+        """Count a paid request as running until the context ends. Raises ``rate_limited``.
+
+        One admission covers it from the first question to the delivery, so that no crowd keeps a payment that is
+        signed from its resource.
+        """
+        if self._running.get(owner, 0) >= self._at_once:
+            message = "Too many paid requests of the organisation are running. Nothing was sent."
+            raise RequestError("rate_limited", message, headers={"Retry-After": "1"})
+        self._running[owner] = self._running.get(owner, 0) + 1
+        try:
+            yield
+        finally:
+            self._running[owner] -= 1
+            if not self._running[owner]:
+                del self._running[owner]
+
     def close(self) -> None:
         """Start no more requests."""
         self._outbound.close()
@@ -51,11 +70,8 @@ class Fetcher:
     async def fetch(self, asked: ResourceRequest, *, owner: str, payment: Mapping[str, str]) -> Resource:
         """Send a request with the headers of a ``payment``, which may be none, and return the answer.
 
-        Raises ``x402_resource_unavailable`` and ``rate_limited``.
+        Raises ``x402_resource_unavailable``, and ``chain_unavailable`` while too many names are being looked up.
         """
-        if self._running.get(owner, 0) >= self._at_once:
-            raise BusinessError("x402_resource_unavailable", "Too many paid requests of the organisation are running.")
-        self._running[owner] = self._running.get(owner, 0) + 1
         try:
             return await self._fetch(asked, owner, payment)
         except ForbiddenAddressError:
@@ -64,10 +80,6 @@ class Fetcher:
             reason = f"did not answer within {self._seconds:g} seconds"
         except (OSError, ValueError, httpx.HTTPError, httpx.InvalidURL):
             reason = "could not be reached"
-        finally:
-            self._running[owner] -= 1
-            if not self._running[owner]:
-                del self._running[owner]
         raise BusinessError("x402_resource_unavailable", f"The resource {reason}.")
 
     async def _fetch(self, asked: ResourceRequest, owner: str, payment: Mapping[str, str]) -> Resource:

@@ -1,18 +1,33 @@
-"""The transaction that a facilitator settles: the program's payment between the compute budget and a memo."""
+"""The transactions that a facilitator settles: the program's payment, or a plain transfer, and a memo.
+
+Both begin with the compute budget, as facilitators demand.
+"""
 
 from solders.compute_budget import set_compute_unit_limit, set_compute_unit_price
 from solders.instruction import Instruction
 from solders.pubkey import Pubkey
+from spl.token.instructions import TransferCheckedParams, transfer_checked
 
+from app.core.money import DECIMALS
 from app.payments.spending import Spending
+from app.submission.context import Service
 
 #: Index of the payment among the instructions.
 EVENT_INSTRUCTION = 2
 #: More than any payment takes, and less than the 400,000 that facilitators accept.
 _UNITS = 150_000
+#: More than a transfer and the longest memo take.
+_TRANSFER_UNITS = 100_000
 #: In micro-lamports, which the facilitator pays.
 _PRICE = 1
+_COMPUTE_BUDGET = set_compute_unit_limit(_UNITS).program_id
 _MEMO_PROGRAM = Pubkey.from_string("MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgDLGmfcHr")
+
+
+def programs(service: Service) -> frozenset[str]:
+    """Return the programs that a settlement calls; none of them can be its fee payer, for no program signs."""
+    called = (service.codec.program_id, service.addresses.token_program, _COMPUTE_BUDGET, _MEMO_PROGRAM)
+    return frozenset(map(str, called))
 
 
 def settled_by_others(spending: Spending, memo: str | None) -> list[Instruction]:
@@ -20,10 +35,33 @@ def settled_by_others(spending: Spending, memo: str | None) -> list[Instruction]
     service, owner = spending.service, spending.payee.owner
     build = service.instructions(spending.wallet.org)
     payment = build.execute_payment(destination=service.addresses.token_account(owner), **spending.arguments())
+    return _framed(payment, spending, memo, units=_UNITS)
+
+
+def transferred_by(
+    spending: Spending, delegate: Pubkey, tokens: Pubkey, destination: Pubkey, memo: str | None
+) -> list[Instruction]:
+    """Return the instructions by which a delegate pays out of an allowance's ``tokens``; others send them."""
+    addresses = spending.service.addresses
+    transfer = transfer_checked(
+        TransferCheckedParams(
+            program_id=addresses.token_program,
+            source=tokens,
+            mint=addresses.mint,
+            dest=destination,
+            owner=delegate,
+            amount=spending.amount,
+            decimals=DECIMALS,
+        )
+    )
+    return _framed(transfer, spending, memo, units=_TRANSFER_UNITS)
+
+
+def _framed(paying: Instruction, spending: Spending, memo: str | None, *, units: int) -> list[Instruction]:
     text = spending.reference.hex() if memo is None else memo
     return [
-        set_compute_unit_limit(_UNITS),
+        set_compute_unit_limit(units),
         set_compute_unit_price(_PRICE),
-        payment,
+        paying,
         Instruction(_MEMO_PROGRAM, text.encode(), []),
     ]

@@ -1,4 +1,6 @@
-"""Which facilitators settle payments by the program, found out without paying."""
+"""How a resource can be paid: whether its facilitator settles payments by the program is found out without paying."""
+
+import re
 
 import httpx
 from solders.hash import Hash
@@ -6,6 +8,7 @@ from solders.pubkey import Pubkey
 
 from app.chain.transactions import sign_for
 from app.core.errors import BusinessError
+from app.core.transaction_types import ALLOWANCE, ENFORCED, Lane
 from app.store.x402 import known_facilitator, put_facilitator
 from app.x402.fetching import Fetcher, Resource, ResourceRequest
 from app.x402.guard import origin_of
@@ -18,9 +21,14 @@ from app.x402.payload import HEADERS, header_of
 _ACCEPTED_MS, _REFUSED_MS = 86_400_000, 3_600_000
 _TAKEN = "BlockhashNotFound"
 _NOT_TAKEN = ("program_not_allowed", "no_transfer_instruction")
-UNSUPPORTED = (
-    "The resource's facilitator settles plain transfers only, not payments by a vault. Its operator can allow the "
-    "program."
+#: Characters of a facilitator's reason that are looked at.
+_MAX_REASON = 200
+#: What x402's codes of errors look like.
+_CODE = re.compile(r"[a-z0-9]+(_[a-z0-9]+)+(?![^:\s])", re.ASCII)
+_UNSUPPORTED = (
+    "The resource's facilitator settles plain transfers only, not payments by a vault. An operator can set "
+    "`allowAllowances` on the wallet's policy, so that the vault pays such resources out of an allowance, or ask the "
+    "facilitator's operator to allow the program."
 )
 
 
@@ -29,42 +37,68 @@ def demand_in(answer: Resource) -> Demand:
     return read_demand(answer.headers.get(REQUIRED_HEADER), answer.body)
 
 
-async def try_out(payer: Payer, asked: ResourceRequest, offer: Offer) -> Resource | None:
-    """Find out whether the offer's facilitator settles payments by the program, unless that is known.
+async def lane_of(payer: Payer, url: httpx.URL, offer: Offer, demand: Demand) -> Lane | None:
+    """Return how an offer is paid, if that is known without trying it out.
+
+    Facilitators of version 1 look for a plain transfer only. A ``demand`` that complains about an earlier payment tells
+    as much as a trial.
+    """
+    if offer.version == 1 or _is_refusal(demand.error or ""):
+        return ALLOWANCE
+    accepts = await _known(payer, url, offer)
+    return None if accepts is None else ENFORCED if accepts else ALLOWANCE
+
+
+def require(payer: Payer, lane: Lane) -> Lane:
+    """Return the lane if the wallet's policy permits it. Raises ``x402_wallet_not_supported``."""
+    if lane == ALLOWANCE and not payer.wallet.policy.rules.allow_allowances:
+        raise BusinessError("x402_wallet_not_supported", _UNSUPPORTED)
+    return lane
+
+
+async def try_out(payer: Payer, asked: ResourceRequest, offer: Offer) -> Lane | Resource:
+    """Find out whether the offer's facilitator settles payments by the program.
 
     It is shown a payment over a blockhash that never was, so that it can never land; how it refuses that tells. Returns
-    the resource if it was given away for this. Raises ``x402_wallet_not_supported`` and ``x402_resource_unavailable``.
+    the resource if it was given away for this. Raises ``x402_resource_unavailable``.
     """
-    accepts = await known(payer, asked.url, offer)
-    if accepts is None:
-        service = payer.service
-        trial = await payer.spending(offer, _never)
-        raw = await sign_for(
-            settled_by_others(trial, offer.memo),
-            payer=Pubkey.from_string(offer.fee_payer),
-            signers=[payer.session or service.signers.operator],
-            blockhash=Hash.default(),
+    service = payer.service
+    trial = await payer.spending(offer, _never)
+    raw = await sign_for(
+        settled_by_others(trial, offer.memo),
+        payer=Pubkey.from_string(offer.fee_payer),
+        signers=[payer.session or service.signers.operator],
+        blockhash=Hash.default(),
+    )
+    header = {HEADERS[offer.version]: header_of(offer, raw, "")}
+    answer = await service.part(Fetcher).fetch(asked, owner=payer.principal.org, payment=header)
+    if answer.status != 402:
+        return answer
+    said = refusal_in(answer.headers) or demand_in(answer).error or ""
+    accepts = _TAKEN in said
+    if not accepts and not _is_refusal(said):
+        raise BusinessError(
+            "x402_resource_unavailable", f"The resource's facilitator refuses the payment{_reason(said)}."
         )
-        header = {HEADERS[offer.version]: header_of(offer, raw, "")}
-        answer = await service.part(Fetcher).fetch(asked, owner=payer.principal.org, payment=header)
-        if answer.status != 402:
-            return answer
-        said = refusal_in(answer.headers) or demand_in(answer).error or ""
-        accepts = True if _TAKEN in said else False if any(one in said for one in _NOT_TAKEN) else None
-        if accepts is None:
-            message = f"The resource's facilitator refuses the payment: {said[:200]}"
-            raise BusinessError("x402_resource_unavailable", message)
-        await _remember(payer, asked.url, offer, accepts=accepts)
-    if not accepts:
-        raise BusinessError("x402_wallet_not_supported", UNSUPPORTED)
-    return None
+    await _remember(payer, asked.url, offer, accepts=accepts)
+    return ENFORCED if accepts else ALLOWANCE
+
+
+def _reason(said: str) -> str:
+    """Return a facilitator's error code. Its prose is left out: in a message it would pass for the service's words."""
+    code = _CODE.match(said[:_MAX_REASON])
+    return f": {code[0]}" if code else ""
+
+
+def _is_refusal(said: str) -> bool:
+    return any(one in said for one in _NOT_TAKEN)
 
 
 async def _never() -> bool:
     return False
 
 
-async def known(payer: Payer, url: httpx.URL, offer: Offer) -> bool | None:
+async def _known(payer: Payer, url: httpx.URL, offer: Offer) -> bool | None:
     """Whether a facilitator settles payments by the program, as far as that was found out lately."""
     service = payer.service
     key = (payer.principal.org, origin_of(url), offer.fee_payer)

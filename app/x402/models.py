@@ -6,6 +6,7 @@ from pydantic import BeforeValidator, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
 from app.api.fields import Amount, Answer, Body, IdempotencyKey, Identifier, Time, Usdc, WalletId
+from app.core.transaction_types import Lane
 from app.payments.models import RuleVerdict
 from app.transactions.models import Transaction
 
@@ -104,7 +105,7 @@ class Quote(Answer):
     recipient: str | None
     network: str | None
     facilitator: str | None
-    lane: Literal["enforced", "unknown", "not_supported"] | None
+    lane: Lane | Literal["unknown", "not_supported"] | None
     allowed: bool
     retry_at: Time | None
     rules: list[RuleVerdict]

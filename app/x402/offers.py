@@ -3,11 +3,13 @@
 import base64
 import binascii
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import to_json
 from solders.pubkey import Pubkey
 from x402.schemas import PaymentRequired
 from x402.schemas.v1 import PaymentRequiredV1
@@ -23,6 +25,8 @@ REQUIRED_HEADER = "payment-required"
 #: Header of what became of a payment.
 RESPONSE_HEADER = "payment-response"
 _U64 = 2**64
+#: As many digits as the largest amount has; Python refuses to convert thousands.
+_DIGITS = re.compile(r"[0-9]{1,20}")
 _MAX_MEMO = 256
 #: Bytes of a header that is read at all.
 _MAX_HEADER = 32_768
@@ -92,12 +96,12 @@ def read_demand(header: str | None, body: bytes) -> Demand:
     try:
         if header is not None:
             if len(header) > _MAX_HEADER:
-                raise _invalid("the header PAYMENT-REQUIRED is too long")
+                raise invalid_terms("the header PAYMENT-REQUIRED is too long")
             content = json.loads(base64.b64decode(header, validate=True))
         else:
             content = json.loads(body)
     except (binascii.Error, ValueError, RecursionError):
-        raise _invalid("they are no JSON") from None
+        raise invalid_terms("they are no JSON") from None
     return demand_of(content)
 
 
@@ -122,14 +126,16 @@ def _unwrapped(answer: Json) -> Any:
         try:
             return json.loads(str(content[0].get("text")))
         except (ValueError, RecursionError):
-            raise _invalid("they are no JSON") from None
+            raise invalid_terms("they are no JSON") from None
     return answer
 
 
 def demand_of(content: Any) -> Demand:
     """Read the content of an answer 402. Raises ``x402_invalid_terms``."""
+    if not _can_be_repeated(content):
+        raise invalid_terms("they are JSON that cannot be repeated")
     if not isinstance(content, dict) or not isinstance(content.get("accepts"), list):
-        raise _invalid("they name no payment that is accepted")
+        raise invalid_terms("they name no payment that is accepted")
     try:
         if content.get("x402Version") == 1:
             old = PaymentRequiredV1.model_validate(content)
@@ -139,8 +145,22 @@ def demand_of(content: Any) -> Demand:
             return Demand(2, content["accepts"], new.error, content.get("resource"), content.get("extensions") or {})
     except ValidationError as error:
         place = ".".join(str(part) for part in error.errors()[0]["loc"])
-        raise _invalid(f"{place} is missing or malformed") from None
-    raise _invalid("x402Version must be 1 or 2")
+        raise invalid_terms(f"{place} is missing or malformed") from None
+    raise invalid_terms("x402Version must be 1 or 2")
+
+
+def _can_be_repeated(content: Any) -> bool:
+    """Whether a payment can repeat the terms, in its header and in the answer that hands it out.
+
+    Python reads what cannot be written: lone surrogates, NaN, and JSON nested deeper than an answer may be.
+    """
+    try:
+        json.dumps(content, allow_nan=False)
+        # As deep as in the answer.
+        to_json({"payload": content})
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def refusal_in(headers: Mapping[str, str]) -> str | None:
@@ -192,13 +212,13 @@ def _offer(demand: Demand, one: Json) -> Offer:
     extra = extra if isinstance(extra, dict) else {}
     name = "maxAmountRequired" if demand.version == 1 else "amount"
     amount, fee_payer, memo = one.get(name), extra.get("feePayer"), extra.get("memo")
-    if not isinstance(amount, str) or not amount.isascii() or not amount.isdecimal() or not 0 < int(amount) < _U64:
-        raise _invalid(f"{name} must be a positive number of micro-USDC in digits")
+    if not isinstance(amount, str) or not _DIGITS.fullmatch(amount) or not 0 < int(amount) < _U64:
+        raise invalid_terms(f"{name} must be a positive number of micro-USDC in digits")
     for field, address in (("payTo", one.get("payTo")), ("extra.feePayer", fee_payer)):
         if not _is_address(address):
-            raise _invalid(f"{field} must be an address")
+            raise invalid_terms(f"{field} must be an address")
     if memo is not None and (not isinstance(memo, str) or not 0 < len(memo.encode()) <= _MAX_MEMO):
-        raise _invalid(f"extra.memo must have 1 to {_MAX_MEMO} bytes")
+        raise invalid_terms(f"extra.memo must have 1 to {_MAX_MEMO} bytes")
     return Offer(
         version=demand.version,
         network=one["network"],
@@ -220,7 +240,8 @@ def _is_address(text: object) -> bool:
     return True
 
 
-def _invalid(reason: str) -> BusinessError:
+def invalid_terms(reason: str) -> BusinessError:
+    """Return the error for terms that are not x402's, or that nobody can settle."""
     return BusinessError(
         "x402_invalid_terms", f"The resource asks for a payment in terms that are not x402's: {reason}."
     )

@@ -3,6 +3,7 @@
 import base64
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 from solders.keypair import Keypair
@@ -11,27 +12,31 @@ from sqlalchemy import Connection
 
 from app.access.auth import session_key
 from app.access.keyring import Principal
+from app.chain.addresses import parse_address
 from app.core.errors import BusinessError, RequestError
 from app.core.hosts import ANY_HOST
+from app.core.transaction_types import ENFORCED
 from app.payments.service import PAY
 from app.payments.spending import Spending, hand_out
 from app.policies import service as policies
 from app.policies.terms import with_recipients
 from app.recipients.domains import normalise
-from app.recipients.service import parse_address, resolve
+from app.recipients.service import resolve
 from app.store.attempts import Attempt
+from app.store.recipients import recipient_by_domain
 from app.store.wallets import WalletRecord
-from app.store.x402 import Payload, insert_payload, payload_of
+from app.store.x402 import Payload, insert_payload
 from app.submission.context import Service
 from app.submission.idempotency import Claim
-from app.submission.plan import Outcome, Plan
+from app.submission.plan import Outcome, Plan, PlanType
 from app.submission.refusals import invalid_recipient
 from app.wallets import service as wallets
 from app.x402.fetching import ResourceRequest
 from app.x402.guard import RequestGuard, host_of
-from app.x402.instructions import EVENT_INSTRUCTION, settled_by_others
+from app.x402.instructions import EVENT_INSTRUCTION, programs, settled_by_others
 from app.x402.models import QuotePaidResource
-from app.x402.offers import SCHEME, Network, Offer
+from app.x402.offers import SCHEME, Network, Offer, invalid_terms
+from app.x402.outstanding import check_outstanding
 from app.x402.payload import header_of
 
 Gone = Callable[[], Awaitable[bool]]
@@ -67,7 +72,7 @@ class Payer:
         return [ANY_HOST] if self.service.identity.cluster == "localnet" else []
 
     async def check_domain(self, url: httpx.URL, offer: Offer) -> None:
-        """Require the URL's host where only a domain of the policy's allowlist permits the recipient.
+        """Require the host and its attested address where only domains on the policy's list permit the recipient.
 
         Raises ``x402_host_not_allowed``.
         """
@@ -80,14 +85,24 @@ class Payer:
         if host not in domains:
             message = f"The policy permits domains, and {host} is none of them."
             raise BusinessError("x402_host_not_allowed", message, fields={"host": host})
+        attested = await self.service.db.read(lambda conn: recipient_by_domain(conn, self.wallet.org, host))
+        # What is attested for no address, the program refuses.
+        if attested is not None and attested.address != offer.pay_to:
+            message = f"{host} asks for a payment to another address than the one registered for it."
+            raise BusinessError("x402_host_not_allowed", message, fields={"host": host})
 
     def network(self) -> Network:
         """Return the chain and the mint that the wallet pays with."""
         identity = self.service.identity
         return Network(identity.cluster, identity.genesis_hash, identity.mint)
 
-    async def spending(self, offer: Offer, gone: Gone) -> Spending:
-        """Return the payment of an offer, which others send. Raises ``invalid_recipient``."""
+    async def spending(self, offer: Offer, gone: Gone, kind: PlanType = PAY) -> Spending:
+        """Return the payment of an offer, which others send, or the grant for it.
+
+        Raises ``invalid_recipient`` and ``x402_invalid_terms``.
+        """
+        if offer.fee_payer in programs(self.service):
+            raise invalid_terms("extra.feePayer is a program, and no program signs")
         payee = await resolve(self.service, self.wallet.org, offer.pay_to)
         if str(payee.owner) == self.wallet.vault:
             raise invalid_recipient("payTo", "A wallet cannot pay itself.")
@@ -95,13 +110,15 @@ class Payer:
             self.wallet,
             payee,
             offer.amount,
-            kind=PAY,
+            purpose="payment" if kind is PAY else "allowance",
+            kind=kind,
             service=self.service,
             principal=self.principal,
             memo=None,
             session=self.session,
             gone=gone,
-            handed_out=True,
+            handed_out=kind is PAY,
+            first=check_outstanding,
         )
 
 
@@ -112,45 +129,45 @@ def request_of(service: Service, body: QuotePaidResource, hosts: Collection[str]
     return ResourceRequest(body.method, guard.url(body.url, hosts), headers, _content(body))
 
 
-async def earlier(service: Service, claim: Claim) -> tuple[Payload, Outcome] | None:
-    """Return the payment that an earlier run of the request handed out, unless it failed for good."""
-    attempt = claim.attempt
-    if attempt is None:
-        return None
-    outcome = await service.submitter.look(attempt)
-    claim.resolve(lasts=outcome.status != "failed")
-    if outcome.status == "failed":
-        return None
-    found = await service.db.read(lambda conn: payload_of(conn, attempt.tx_id))
-    assert found is not None
-    return found, outcome
+@dataclass(frozen=True, slots=True)
+class Purchase:
+    """A resource to pay for: at which ``url``, on what terms, and whether the service itself ``fetched`` them."""
+
+    url: str
+    offer: Offer
+    fetched: bool
+
+    def payload(self, payer: Payer, claim: Claim, made: Attempt, raw: bytes, **more: Any) -> Payload:
+        """Return what is stored of a signed transaction before it is handed out, with the attempt ``made`` for it."""
+        offer = self.offer
+        return Payload(
+            tx_id=made.tx_id,
+            org=payer.wallet.org,
+            wallet_id=payer.wallet.wallet_id,
+            url=self.url,
+            host=host_of(httpx.URL(self.url)),
+            scheme=SCHEME,
+            network=offer.network,
+            pay_to=offer.pay_to,
+            facilitator=offer.fee_payer,
+            version=offer.version,
+            header=header_of(offer, raw, claim.key or made.tx_id),
+            fetched=self.fetched,
+            created_at=made.created_at,
+            **more,
+        )
 
 
-async def pay(
-    payer: Payer, claim: Claim, offer: Offer, url: str, gone: Gone, *, fetched: bool
-) -> tuple[Payload, Outcome]:
+async def pay(payer: Payer, claim: Claim, bought: Purchase, gone: Gone) -> tuple[Payload, Outcome]:
     """Sign and store a payment of an offer, which others send. Raises what a payment raises."""
+    offer = bought.offer
     spending = await payer.spending(offer, gone)
     stored: list[Payload] = []
 
     def plan(spending: Spending) -> Plan:
         def store(conn: Connection, made: Attempt) -> None:
             assert made.raw is not None
-            payload = Payload(
-                tx_id=made.tx_id,
-                org=payer.wallet.org,
-                wallet_id=payer.wallet.wallet_id,
-                url=url,
-                host=host_of(httpx.URL(url)),
-                scheme=SCHEME,
-                network=offer.network,
-                pay_to=offer.pay_to,
-                facilitator=offer.fee_payer,
-                version=offer.version,
-                header=header_of(offer, made.raw, claim.key or made.tx_id),
-                fetched=fetched,
-                created_at=made.created_at,
-            )
+            payload = bought.payload(payer, claim, made, made.raw, lane=ENFORCED)
             insert_payload(conn, payload)
             stored[:] = [payload]
 

@@ -32,6 +32,11 @@ def content_of(header: str) -> Json:
     return content
 
 
+def transaction_of(header: str) -> bytes:
+    """Return the transaction in the value of a payment's header, without its fee payer's signature."""
+    return base64.b64decode(content_of(header)["payload"]["transaction"])
+
+
 def _identified(declared: object, key: str) -> Json:
     """Return the extension `payment-identifier` with the payment's key, or what is derived from it if it is no id."""
     extension = dict(declared) if isinstance(declared, dict) else {}

@@ -5,6 +5,7 @@ from starlette.routing import Route
 from app.access.auth import PAYERS
 from app.api.operation import Call, operation
 from app.x402 import service as x402
+from app.x402.fetching import Fetcher
 from app.x402.models import FetchedResource, FetchPaidResource, HandedOut, PayOffer, Quote, QuotePaidResource
 
 _ASKING = (
@@ -25,6 +26,7 @@ _PAYING = (
     "wallet_frozen",
     "wallet_insufficient_balance",
     "org_paused",
+    "too_many_allowances",
     "transaction_failed",
 )
 
@@ -44,9 +46,10 @@ async def fetch_paid_resource(call: Call, body: FetchPaidResource) -> FetchedRes
     If the resource answers 402, the wallet pays what it asks for, up to `maxAmount` and within its policy, and the
     request is made again with the payment. `payment` is null if nothing was paid.
     """
-    return await x402.fetch(
-        call.service, call.principal, call.claim, body, token=call.session_token, gone=call.request.is_disconnected
-    )
+    with call.service.part(Fetcher).admitted(call.principal.org):
+        return await x402.fetch(
+            call.service, call.principal, call.claim, body, token=call.session_token, gone=call.request.is_disconnected
+        )
 
 
 @operation(tag="x402", roles=PAYERS, body=PayOffer, answer=HandedOut, errors=_PAYING, changes=True, session=True)
@@ -67,7 +70,8 @@ async def quote_paid_resource(call: Call, body: QuotePaidResource) -> Quote:
 
     Makes the request without a payment and asks the program for its verdict on the price. Nothing is paid.
     """
-    return await x402.quote(call.service, call.principal, body, call.session_token)
+    with call.service.part(Fetcher).admitted(call.principal.org):
+        return await x402.quote(call.service, call.principal, body, call.session_token)
 
 
 routes = [

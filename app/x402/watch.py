@@ -1,42 +1,79 @@
 """Looks after payments that were handed out, once it is known what became of them."""
 
+import structlog
+from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
-from app.chain.clock import ChainClock
+from app.chain.errors import ChainUnavailable, RpcError
 from app.core.background import Periodic
+from app.core.errors import ApiError
 from app.core.identifiers import EVENT_PREFIX, derived_id
 from app.core.money import format_usdc
 from app.core.timestamps import iso_ms
-from app.store.database import Database
+from app.store.allowances import OUTSTANDING
 from app.store.feed import append_event
-from app.store.x402 import EndedPayload, close_payload, ended_payloads
+from app.store.x402 import EndedPayload, Payload, close_payload, ended_payloads, open_delegations
+from app.submission.context import Service
+from app.x402.delegation import allowance_for, conclude
+
+_log = structlog.get_logger(__name__)
 
 PAID_WITHOUT_RESOURCE = "x402.paid_without_resource"
 _BATCH = 200
 
 
 class PayloadWatch(Periodic):
-    """Reports payments that landed although the resource was not given, every ``interval`` seconds.
+    """Settles the allowances of payloads that are done, and reports payments without a resource.
+
+    An allowance is settled as soon as the resource has answered, the transfer has landed or its blockhash has expired;
+    requests that are answered settle theirs themselves.
 
     What the facilitator or the resource says about a settlement is believed in neither direction: the chain tells.
     """
 
     name = "x402"
+    outages = (ChainUnavailable,)
 
-    def __init__(self, db: Database, clock: ChainClock, *, interval: float, patience: float) -> None:
-        """Give a resource ``patience`` seconds to answer."""
+    def __init__(self, service: Service, *, interval: float, patience: float) -> None:
+        """Look every ``interval`` seconds, and give a resource ``patience`` seconds to answer."""
         super().__init__(interval)
-        self._db = db
-        self._clock = clock
+        self._service = service
+        self._db = service.db
+        self._clock = service.clock
         self._patience_ms = int(patience * 1000)
 
     async def tick(self) -> int:
         """Deal with payloads that have ended, and return their number."""
+        await self._settle()
         before = self._clock.seen_ms() - self._patience_ms
         ended = await self._db.read(lambda conn: ended_payloads(conn, _BATCH, before=before))
         for one in ended:
             await self._db.write(lambda conn, one=one: self._close(conn, one))  # type: ignore[misc]
         return len(ended)
+
+    async def _settle(self) -> None:
+        """Settle what is done, and look for the transfers of what has paid."""
+        service = self._service
+        found = await self._db.read(lambda conn: open_delegations(conn, _BATCH))
+        if not found:
+            return
+        height = (await service.chain.last_final_block()).height
+        for payload in found:
+            try:
+                if await self._is_done(payload, height):
+                    await conclude(service, payload)
+            except (ApiError, RpcError) as error:
+                # The keeper settles it at its end.
+                _log.warning("allowance_not_settled", tx_id=payload.tx_id, error=str(error))
+
+    async def _is_done(self, payload: Payload, height: int) -> bool:
+        if payload.resource_status is not None or height > (payload.last_valid_block_height or 0):
+            return True
+        allowed = await allowance_for(self._service, payload)
+        if allowed is None or allowed.status != OUTSTANDING:
+            return allowed is not None
+        left = await self._service.chain.token_balance(Pubkey.from_string(allowed.tokens))
+        return not left
 
     def _close(self, conn: Connection, ended: EndedPayload) -> None:
         now = self._clock.seen_ms()

@@ -1,83 +1,27 @@
 """Runs the commands of `examples/README.md` in their order, against a vault that `agent-vault serve` runs."""
 
-import asyncio
 import contextlib
 import importlib.util
 import json
-import os
-import re
 import shutil
-import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import httpx
 import pytest
 import pytest_asyncio
 
 from tests.support.needs import skip_or_fail
 from tests.support.node import x402_packages
-from tests.support.processes import COMMAND_LINE, PATIENCE, Serve, serving
+from tests.support.processes import COMMAND_LINE, serving
+from tests.support.reader import Reader, blocks_of
 from tests.x402.servers import free_port
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 _ROOT = Path(__file__).resolve().parents[2]
-_BLOCKS = re.findall(r"^```sh\n(.*?)\n```$", (_ROOT / "examples/README.md").read_text(), re.MULTILINE | re.DOTALL)
 #: Blocks that keep running, and the port that each listens on.
 _SERVERS = {r"facilitator\.mjs": "8510", r"paid_api\.mjs": "8520", "uvicorn": "8521"}
-
-
-class Reader:
-    """Somebody who types the README's commands into terminals, with free ports instead of the README's."""
-
-    def __init__(self, folder: Path, serve: Serve) -> None:
-        self._folder = folder
-        self._ports = {port: str(free_port()) for port in _SERVERS.values()}
-        self._environment = {**os.environ, "AGENT_VAULT_URL": serve.url, "RPC": serve.rpc}
-
-    async def types(self, pattern: str) -> str:
-        """Run the one block that has this to its end, and return what it prints."""
-        async with self._terminal(pattern) as process, asyncio.timeout(PATIENCE):
-            out, err = await process.communicate()
-        assert process.returncode == 0, (out + err).decode()
-        return out.decode()
-
-    @contextlib.asynccontextmanager
-    async def keeps_running(self, pattern: str) -> AsyncIterator[None]:
-        """Run the block that serves, from when it listens until the context ends."""
-        url = f"http://127.0.0.1:{self._ports[_SERVERS[pattern]]}/"
-        async with self._terminal(pattern) as process, httpx.AsyncClient() as client:
-            async with asyncio.timeout(PATIENCE):
-                while True:
-                    assert process.returncode is None, await process.communicate()
-                    with contextlib.suppress(httpx.TransportError):
-                        await client.get(url)
-                        break
-                    await asyncio.sleep(0.05)
-            yield
-
-    @contextlib.asynccontextmanager
-    async def _terminal(self, pattern: str) -> AsyncIterator[asyncio.subprocess.Process]:
-        [script] = [block for block in _BLOCKS if re.search(pattern, block)]
-        for port, free in self._ports.items():
-            script = script.replace(port, free)
-        process = await asyncio.create_subprocess_exec(
-            *("bash", "-eu", "-c", script),
-            cwd=self._folder,
-            env=self._environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-        try:
-            yield process
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.communicate()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -91,11 +35,13 @@ async def reader(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Read
     (folder / "tests").symlink_to(_ROOT / "tests")
     (folder / ".venv").symlink_to(sys.prefix)
     async with serving(folder / "data", COMMAND_LINE) as serve, contextlib.AsyncExitStack() as stack:
-        one = Reader(folder, serve)
+        ports = {port: str(free_port()) for port in _SERVERS.values()}
+        blocks = blocks_of(_ROOT / "examples/README.md")
+        one = Reader(folder, blocks, ports, AGENT_VAULT_URL=serve.url, RPC=serve.rpc)
         await one.types("ln -sfn")
         await one.types(r"prepare\.py")
-        for pattern in _SERVERS:
-            await stack.enter_async_context(one.keeps_running(pattern))
+        for pattern, port in _SERVERS.items():
+            await stack.enter_async_context(one.keeps_running(pattern, port))
         yield one
 
 

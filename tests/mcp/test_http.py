@@ -195,6 +195,9 @@ async def test_payment_after_a_restore_asks_whether_it_was_made(
         ("get_transaction", {"tx_id": "../keys"}, "no object with this id"),
         ("get_transaction", {"tx_id": ".."}, "tx_id"),
         ("list_transactions", {"colour": "red"}, "colour"),
+        ("get_transaction", {"tx_id": "\u20ac" * 10_000}, "too long"),
+        ("list_transactions", {"cursor": "\u20ac" * 10_000}, "too long"),
+        ("pay", {"to": "nobody", "amount": "1", "idempotency_key": 5}, "idempotency_key"),
     ],
 )
 async def test_wrong_arguments_are_named_and_change_nothing(
@@ -205,9 +208,22 @@ async def test_wrong_arguments_are_named_and_change_nothing(
 
         assert content["outcome"] == "invalid"
         assert said in content["message"]
+        assert isinstance(content["idempotency_key"], str | None)
         assert "toWallet" not in content["message"]
         shown = await world.ok("GET", f"/v1/wallets/{one.wallet['wallet_id']}")
         assert shown["usdc_balance"] == "100.00"
+
+
+async def test_number_that_is_not_finite_is_invalid(world: ServiceWorld) -> None:
+    headers = {**await headers_of(world, await world.wallet()), "Accept": "application/json, text/event-stream"}
+    call = _rpc("tools/call", name="pay", arguments={"to": await world.payee(), "amount": float("inf")})
+    async with served(world) as url, httpx.AsyncClient(base_url=url, headers=headers) as http:
+        # JSON has no such number, but one that is too large becomes one.
+        body = json.dumps(call).replace("Infinity", "1e400")
+        answer = await http.post("/mcp", content=body, headers={"Content-Type": "application/json"})
+
+    content = answer.json()["result"]["structuredContent"]
+    assert (content["outcome"], content["error"]["code"]) == ("invalid", "invalid_request")
 
 
 async def test_tool_and_resource_that_do_not_exist_are_refused(world: ServiceWorld) -> None:

@@ -81,6 +81,7 @@ def test_annotations_say_what_the_operation_does(tool: VaultTool) -> None:
     [
         ("pending", 402, "pending", "answered 402"),
         ("confirmed", 500, "done", "answered 500"),
+        ("failed", 402, "refused", "nothing was paid"),
         ("confirmed", None, "done", "gave no answer"),
         ("confirmed", 200, "done", "It is done"),
     ],

@@ -29,7 +29,7 @@ class Market:
 
     @property
     def network(self) -> str:
-        return f"solana:{str(self.world.localnet.chain.timeline.genesis_hash)[:32]}"
+        return f"solana:{self.world.service.identity.genesis_hash[:32]}"
 
     @contextlib.asynccontextmanager
     async def shop(self, *, takes_us: bool = True, v1: bool = False, **environment: str) -> AsyncIterator[str]:

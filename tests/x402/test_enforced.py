@@ -28,6 +28,22 @@ async def test_resource_is_paid_once_and_returned(market: Market) -> None:
     assert shown["usdc_balance"] == "99.99"
 
 
+async def test_every_call_is_on_the_audit_log_with_its_outcome(market: Market) -> None:
+    buyer = await market.buyer(maxPerTx="0.015")
+    async with market.shop() as shop:
+        bought = await buyer.fetch(f"{shop}/weather")
+        await buyer.fetch(f"{shop}/nothing")
+        error_of(await buyer.post("fetch", url=f"{shop}/weather", maxAmount="0.001"), 422, "x402_price_too_high")
+        assert (await buyer.post("quote", url=f"{shop}/weather")).status_code == 200
+    error_of(await buyer.post("fetch", url="http://127.0.0.1:9/", maxAmount="1"), 422, "x402_resource_unavailable")
+
+    log = (await market.world.ok("GET", "/v1/audit-log?action=x402.fetch&limit=5"))["data"]
+    told = [(one["details"]["status"], one["object"]) for one in reversed(log)]
+    assert told == [(200, bought["payment"]["tx_id"]), (404, None), (402, None), (402, None), (None, None)]
+    assert {one["details"]["host"] for one in log} == {"127.0.0.1"}
+    assert len({one["actor"]["id"] for one in log}) == 1
+
+
 async def test_resource_that_costs_nothing_is_returned_unpaid(market: Market) -> None:
     buyer, before = await market.buyer(), await market.received()
     async with market.shop() as shop:
@@ -104,9 +120,12 @@ async def test_quote_tells_price_recipient_and_verdict_without_paying(market: Ma
     assert await market.received() == before
 
 
-async def test_paid_request_asks_the_chain_at_most_three_times(market: Market, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("lane", "most"), [("enforced", 3), ("allowance", 12)])
+async def test_paid_request_asks_the_chain_so_often_at_most(
+    market: Market, monkeypatch: pytest.MonkeyPatch, lane: str, most: int
+) -> None:
     # Given a facilitator that is known, and the tasks that follow the chain whether or not somebody pays
-    buyer, asked = await market.buyer(), list[str]()
+    buyer, before, asked = await market.buyer(allowAllowances=True), await market.received(), list[str]()
     mine, others = asyncio.current_task(), asyncio.all_tasks()
 
     def note(method: str) -> None:
@@ -114,11 +133,15 @@ async def test_paid_request_asks_the_chain_at_most_three_times(market: Market, m
         if task is mine or task not in others:
             asked.append(method)
 
-    async with market.shop() as shop:
+    async with market.shop(takes_us=lane == "enforced") as shop:
         await buyer.fetch(f"{shop}/weather")
         monkeypatch.setattr(market.world.line, "hold", note)
         bought = await buyer.fetch(f"{shop}/weather")
 
-    assert bought["payment"]["status"] == "confirmed"
+    assert (bought["payment"]["status"], bought["payment"]["x402"]["lane"]) == ("confirmed", lane)
     assert "simulateTransaction" in asked
-    assert len(asked) <= 3, asked
+    if lane == "allowance":
+        # It sends the grant and the settlement itself, and asks for them until they have landed.
+        asked = [method for method in asked if method != "getSignatureStatuses"]
+    assert len(asked) <= most, asked
+    assert await market.received() - before == 20_000

@@ -27,6 +27,7 @@ from app.recipients.service import resolve
 from app.x402.instructions import settled_by_others
 from tests.support.service_world import Json
 from tests.x402.conftest import Buyer, Market
+from tests.x402.plain import pythons_facilitator
 from tests.x402.servers import facilitator
 from tests.x402.test_hostile import offer
 
@@ -172,7 +173,9 @@ async def test_facilitator_names_the_programs_refusal(
     assert code in said
 
 
-async def test_facilitators_that_do_not_know_the_program_say_so(market: Market) -> None:
+async def test_facilitators_that_do_not_know_the_program_say_so(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = await spending(market, await market.buyer())
     payment = await signed(market, one, settled_by_others(one, None))
 
@@ -183,6 +186,8 @@ async def test_facilitators_that_do_not_know_the_program_say_so(market: Market) 
         old = {**payment, "x402Version": 1, "scheme": "exact", "network": "solana"}
         old["accepted"] = {**payment["accepted"], "network": "solana", "maxAmountRequired": "10000"}
         assert "no_transfer_instruction" in await static.refusal(old)
+    async with pythons_facilitator(market, monkeypatch) as python:
+        assert "no_transfer_instruction" in await Settler(python).refusal(payment)
 
 
 async def _handed_out(market: Market, buyer: Buyer, url: str = "http://127.0.0.1:9/x") -> Json:
@@ -206,6 +211,7 @@ async def test_payment_settles_once_however_often_it_is_shown(market: Market) ->
     [refused] = [one for one in both if one.status_code == 402]
     assert "duplicate_settlement" in base64.b64decode(refused.headers["payment-response"]).decode()
     assert late.status_code == 402
+    assert "AlreadyProcessed" in base64.b64decode(late.headers["payment-required"]).decode()
     assert await market.received() - before == 10_000
 
 
@@ -218,6 +224,23 @@ async def test_failing_resource_charges_only_up_front(market: Market, flow: str,
     assert (bought["resource"]["status"], bought["payment"]["x402"]["resource_status"]) == (500, 500)
     assert bought["payment"]["status"] == ("confirmed" if charged else "pending")
     assert await market.received() - before == charged
+
+
+async def test_payment_of_a_failing_route_can_settle_at_another(market: Market) -> None:
+    buyer, before = await market.buyer(), await market.received()
+    async with market.shop() as shop, httpx.AsyncClient(timeout=30) as client:
+        demanded = (await client.get(f"{shop}/broken")).headers["payment-required"]
+        body = {"url": f"{shop}/broken", "paymentRequired": demanded, "maxAmount": "1", "idempotencyKey": "kept"}
+        handed = (await buyer.post("payments", **body)).json()
+        header = {handed["header_name"]: handed["header_value"]}
+        broken = await client.get(f"{shop}/broken", headers=header)
+        # The client keeps its payment, and a repetition hands out no other.
+        again = (await buyer.post("payments", **body)).json()
+        given = await client.get(f"{shop}/weather", headers=header)
+
+    assert (broken.status_code, given.status_code) == (500, 200)
+    assert again["header_value"] == handed["header_value"]
+    assert await market.received() - before == 10_000
 
 
 async def test_payment_refused_by_a_freeze_can_settle_after_it(market: Market, settler: Settler) -> None:

@@ -5,8 +5,10 @@ import base64
 import gzip
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import pytest_asyncio
 from solders.keypair import Keypair
@@ -14,9 +16,11 @@ from solders.pubkey import Pubkey
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
+from tests.support import node
 from tests.support.http import site
 from tests.support.service_world import GENESIS_HASHES, Json, ServiceWorld, error_of
 from tests.x402.conftest import Buyer, Market
+from tests.x402.servers import settled
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -32,6 +36,11 @@ def offer(market: Market, **changed: Any) -> Json:
         "extra": {"feePayer": str(market.facilitator.pubkey())},
     }
     return {name: value for name, value in {**accepted, **changed}.items() if value is not None}
+
+
+def old_offer(market: Market) -> Json:
+    """The same in the words of version 1."""
+    return offer(market, network="solana", amount=None, maxAmountRequired="10000", resource="http://x/", description="")
 
 
 def demanding(*offers: Json, version: int = 2, **more: Any) -> Response:
@@ -175,6 +184,34 @@ async def test_resource_that_demands_for_ever_is_given_one_payment(market: Marke
     assert first["resource"]["status"] == 402
     assert first["payment"]["status"] == "pending"
     assert first["payment"]["x402"]["resource_status"] == 402
+
+
+async def test_stock_client_signs_again_when_its_caller_repeats_the_call(market: Market, tmp_path: Path) -> None:
+    """What a key of ours saves: called twice, `@x402/fetch` gives two payments, and both can be settled."""
+    # It takes public networks alone; which chain it asks is told by the address.
+    demanded, given = offer(market, network=f"solana:{GENESIS_HASHES['devnet'][:32]}"), list[str | None]()
+
+    async def handler(request: Request) -> Response:
+        given.append(request.headers.get("payment-signature"))
+        return demanding(demanded, error="Payment required")
+
+    signer, key_file = Keypair(), tmp_path / "buyer.json"
+    key_file.write_text(json.dumps(list(bytes(signer))))
+    tokens = await market.world.token_account(signer.pubkey())
+    await market.world.localnet.mint_usdc(tokens, 20_000)
+
+    async with site(handler) as url:
+        said = await node.output("x402", "fetch.mjs", f"{url}/", f"{url}/", RPC=market.rpc, KEY=str(key_file))
+
+    # Of each call the second demand is returned, not paid.
+    assert json.loads(said) == [402, 402]
+    assert [header is not None for header in given] == [False, True, False, True]
+    before = await market.received()
+    for header in (given[1], given[3]):
+        assert header is not None
+        signature = await market.world.service.chain.send(bytes(settled(header, market.facilitator)))
+        await market.world.service.chain.confirm(signature, timeout=30)
+    assert await market.received() - before == 20_000
 
 
 async def test_resource_that_hangs_is_unavailable_and_costs_nothing(own_market: Market) -> None:
@@ -332,9 +369,19 @@ async def tourist(mainnet: ServiceWorld) -> Buyer:
 
 
 @pytest.mark.parametrize("url", _INWARD)
-async def test_no_url_leads_into_a_private_network(tourist: Buyer, url: str) -> None:
+async def test_no_url_leads_into_a_private_network(tourist: Buyer, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    connected: list[Any] = []
+
+    async def connect(_loop: asyncio.AbstractEventLoop, _protocol: Any, *address: Any, **_: Any) -> None:
+        connected.append(address)
+        raise OSError("no network")
+
+    # Client and chain of the test are called without a connection.
+    monkeypatch.setattr(asyncio.BaseEventLoop, "create_connection", connect)
+
     got = await tourist.post("fetch", url=url, maxAmount="1")
 
+    assert connected == []
     assert got.json()["error"]["code"] in {"invalid_request", "x402_resource_unavailable"}, got.text
     assert got.status_code in {400, 422}
 
@@ -347,6 +394,34 @@ async def test_host_that_the_policy_does_not_list_is_not_asked(mainnet: ServiceW
     got = await buyer.post("fetch", url="https://api.example.com/weather", maxAmount="1")
 
     assert error_of(got, 422, "x402_host_not_allowed")["host"] == "api.example.com"
+
+
+async def test_domain_of_a_policy_is_paid_at_its_own_host_and_address(market: Market) -> None:
+    world, other = market.world, await market.world.payee()
+    await world.ok("PUT", "/v1/recipients/shop.example.com", {"address": market.payee})
+    await world.ok("PUT", "/v1/recipients/other.example.com", {"address": other})
+    buyer = await market.buyer(allowedRecipients=["shop.example.com", "other.example.com"], x402Hosts=["*"])
+
+    async def asked(host: str, pay_to: str) -> httpx.Response:
+        terms = {"x402Version": 2, "accepts": [offer(market, payTo=pay_to)], "resource": {"url": f"https://{host}/"}}
+        return await buyer.post("payments", url=f"https://{host}/", paymentRequired=terms, maxAmount="1")
+
+    # Both are permitted, but neither may ask in the name of the other, nor anybody else in theirs
+    for host, pay_to in (
+        ("shop.example.com", other),
+        ("other.example.com", market.payee),
+        ("shop.example.com.evil.example", market.payee),
+        ("evil.example", market.payee),
+    ):
+        assert error_of(await asked(host, pay_to), 422, "x402_host_not_allowed")["host"] == host
+    error_of(await asked("shop.example.com", await world.payee()), 422, "x402_host_not_allowed")
+    assert (await asked("SHOP.example.com", market.payee)).status_code == 200
+
+    # An address on the list is paid for any host
+    free = await market.buyer(allowedRecipients=["shop.example.com", other])
+    terms = {"x402Version": 2, "accepts": [offer(market, payTo=other)], "resource": {"url": "https://evil.example/"}}
+    handed = await free.post("payments", url="https://evil.example/", paymentRequired=terms, maxAmount="1")
+    assert handed.status_code == 200, handed.text
 
 
 async def test_hosts_of_a_policy_are_set_changed_copied_and_cleared(market: Market) -> None:

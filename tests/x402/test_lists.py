@@ -2,9 +2,11 @@
 
 import pytest
 
+from app.x402.watch import PayloadWatch
 from tests.support.service_world import Json, error_of
 from tests.x402.conftest import Buyer, Market
-from tests.x402.test_hostile import offer
+from tests.x402.servers import settled
+from tests.x402.test_hostile import offer, old_offer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -49,6 +51,29 @@ async def test_payments_for_resources_are_listed_by_host(market: Market) -> None
     assert await _ids(market, f"x402Host=*&walletId={wallet}&limit=1&cursor={cursor}") == [a]
     moved = await world.call("GET", f"/v1/transactions?walletId={wallet}&limit=1&cursor={cursor}")
     error_of(moved, 400, "invalid_request")
+
+
+async def test_status_of_payments_out_of_an_allowance_narrows_the_list(market: Market) -> None:
+    # Given one that waits, one that has paid, and one whose allowance was settled unspent
+    world, buyer = market.world, await market.buyer(allowAllowances=True)
+    handed: list[Json] = []
+    for _ in range(3):
+        terms = {"x402Version": 1, "accepts": [old_offer(market)]}
+        answer = await buyer.post("payments", url="https://a.example.com/", paymentRequired=terms, maxAmount="1")
+        handed.append(answer.json())
+    waiting, paid, unpaid = (one["payment"]["tx_id"] for one in handed)
+    await world.service.chain.send(bytes(settled(handed[1]["header_value"], market.facilitator)))
+    path = f"/v1/wallets/{buyer.wallet['wallet_id']}/allowances"
+    for one in (await world.ok("GET", path))["data"]:
+        if one["tx_id"] in {paid, unpaid}:
+            await world.ok("POST", f"{path}/{one['allowance_id']}/settle", {})
+    await PayloadWatch(world.service, interval=3600, patience=0).tick()
+
+    # Then each status lists the one that shows it
+    for status, listed in (("pending", waiting), ("confirmed", paid), ("failed", unpaid)):
+        query = f"x402Host=*&walletId={buyer.wallet['wallet_id']}&status={status}"
+        assert await _ids(market, query) == [listed]
+        assert (await world.ok("GET", f"/v1/transactions/{listed}"))["status"] == status
 
 
 @pytest.mark.parametrize("host", ["a.example.com:443", "A.example.com", "https://a.example.com", "", "a..b", "a b"])

@@ -16,7 +16,7 @@ from tests.support.http import site
 from tests.support.service_world import Json, error_of
 from tests.x402.conftest import Market
 from tests.x402.servers import settled
-from tests.x402.test_hostile import demanding, offer
+from tests.x402.test_hostile import demanding, offer, old_offer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -24,8 +24,7 @@ _EXPIRED = 120.0
 
 
 async def _watch(market: Market) -> PayloadWatch:
-    service = market.world.service
-    return PayloadWatch(service.db, service.clock, interval=3600, patience=0)
+    return PayloadWatch(market.world.service, interval=3600, patience=0)
 
 
 def _settled(market: Market, header: str) -> bytes:
@@ -58,7 +57,7 @@ async def test_payment_handed_out_is_confirmed_when_the_facilitator_sends_it(mar
     again = (await buyer.post("payments", paymentRequired=header, **body)).json()
 
     signature = await market.world.service.chain.send(_settled(market, handed["header_value"]))
-    await market.world.service.chain.confirm(signature, timeout=5)
+    await market.world.service.chain.confirm(signature, timeout=30)
     await market.world.catch_up()
     late = (await buyer.post("payments", paymentRequired=header, **body)).json()
 
@@ -71,11 +70,8 @@ async def test_payment_handed_out_is_confirmed_when_the_facilitator_sends_it(mar
 
 
 async def test_first_version_is_paid_by_its_own_header(market: Market) -> None:
-    buyer = await market.buyer()
-    accepted = offer(
-        market, network="solana", amount=None, maxAmountRequired="10000", resource="http://x/", description="x"
-    )
-    terms = {"x402Version": 1, "accepts": [accepted]}
+    buyer = await market.buyer(allowAllowances=True)
+    terms = {"x402Version": 1, "accepts": [old_offer(market)]}
 
     handed = (await buyer.post("payments", url="http://127.0.0.1:9/x", paymentRequired=terms, maxAmount="1")).json()
 
@@ -138,6 +134,52 @@ async def test_repetition_is_answered_from_what_was_handed_out(market: Market) -
     # Then it is the same payment, and never another signature
     assert first["payment"]["tx_id"] == again["payment"]["tx_id"] == frozen["payment"]["tx_id"]
     assert len(set(given[2:])) == 1
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(
+    ("policy", "rule"),
+    [({"maxPerDay": "0.015"}, "max_per_day"), ({"velocityCap": 1}, "velocity_cap")],
+)
+async def test_what_is_handed_out_counts_before_it_lands(market: Market, policy: Json, rule: str, version: int) -> None:
+    # Given a payment that is handed out and not settled
+    buyer = await market.buyer(allowAllowances=True, **policy)
+    new: Json = {"x402Version": 2, "accepts": [offer(market)], "resource": {"url": "http://x/"}}
+    terms = [new, new if version == 2 else {"x402Version": 1, "accepts": [old_offer(market)]}]
+    first, second = [
+        await buyer.post("payments", url="http://127.0.0.1:9/x", paymentRequired=one, maxAmount="1") for one in terms
+    ]
+
+    # Then the agent is not given a second one, which could not settle after it
+    assert first.status_code == 200, first.text
+    assert error_of(second, 402, "policy_violation")["violation"]["rule"] == rule
+    path = f"/v1/transactions?walletId={buyer.wallet['wallet_id']}&status=blocked"
+    assert len((await market.world.ok("GET", path))["data"]) == 1
+
+
+async def test_what_has_landed_does_not_count_twice(market: Market) -> None:
+    # Given a payment that has landed a moment ago
+    buyer = await market.buyer(maxPerDay="0.02")
+    terms = {"x402Version": 2, "accepts": [offer(market)], "resource": {"url": "http://x/"}}
+    body = {"url": "http://127.0.0.1:9/x", "paymentRequired": terms, "maxAmount": "1"}
+    first = (await buyer.post("payments", **body)).json()
+    await market.world.service.chain.send(_settled(market, first["header_value"]))
+
+    second = await buyer.post("payments", **body)
+
+    assert second.status_code == 200, second.text
+
+
+async def test_what_is_handed_out_takes_the_balance_before_it_lands(market: Market) -> None:
+    buyer = await market.buyer()
+    terms = {"x402Version": 2, "accepts": [offer(market, amount="60000000")], "resource": {"url": "http://x/"}}
+    first, second = [
+        await buyer.post("payments", url="http://127.0.0.1:9/x", paymentRequired=terms, maxAmount="100")
+        for _ in range(2)
+    ]
+
+    assert first.status_code == 200, first.text
+    error_of(second, 422, "wallet_insufficient_balance")
 
 
 async def test_frozen_wallet_hands_out_nothing(market: Market) -> None:

@@ -1,0 +1,126 @@
+"""Sets money of a wallet aside for a delegate: one grant of a wallet at a time, and so many a day."""
+
+from dataclasses import replace
+
+from solders.keypair import Keypair
+from solders.pubkey import Pubkey
+from sqlalchemy import Connection
+
+from app.access.auth import session_key
+from app.access.keyring import Principal
+from app.core.errors import BusinessError
+from app.core.identifiers import ALLOWANCE_EVENT_INNER_INDEX, allowance_id
+from app.core.money import format_usdc
+from app.core.transaction_types import GRANT as GRANT_NAME
+from app.payments.spending import Spending
+from app.store.allowances import (
+    PENDING,
+    AllowanceRecord,
+    count_granted,
+    delete_pending_allowance,
+    insert_pending_allowance,
+)
+from app.store.attempts import Attempt
+from app.store.wallets import WalletRecord
+from app.submission.context import Service
+from app.submission.locks import Held, LockScope
+from app.submission.ordering import wait_for_earlier
+from app.submission.plan import Hook, Plan, PlanType, nothing
+from app.wallets import service as wallets
+
+GRANT = PlanType(
+    GRANT_NAME,
+    projected=True,
+    braked=True,
+    # The next allowance would be made at the same address.
+    waits_for=frozenset({GRANT_NAME}),
+    on_failed=lambda conn, attempt: delete_pending_allowance(conn, attempt.tx_id),
+)
+
+_DAY_MS = 24 * 3600 * 1000
+
+
+def granting(service: Service, wallet_id: str) -> Held:
+    """Return the context of a grant: one at a time, as an allowance's address follows from the wallet's number."""
+    most = service.settings.max_waiting_payments
+    return service.locks.hold(LockScope.WALLET_ALLOWANCES, wallet_id, most_waiting=most)
+
+
+async def admit(
+    service: Service, principal: Principal, wallet_id: str, token: str | None
+) -> tuple[WalletRecord, Keypair | None]:
+    """Return the wallet, and the session's key if it signs, once a grant may be made; call it while ``granting``.
+
+    Raises ``too_many_allowances`` above the day's number, and what a payment of the wallet would raise.
+    """
+    session = session_key(principal, token, await wallets.find(service, principal.org, wallet_id), service.clock)
+    service.brake.check(GRANT, principal.org, wallet_id, attested=session is not None)
+    await wait_for_earlier(service, principal.org, GRANT.waits_for, wallet_id=wallet_id)
+    paying = await wallets.find_living(service, principal.org, wallet_id)
+    # Again, because the session may have been rotated meanwhile, and then the old key cannot sign for the wallet.
+    session = session_key(principal, token, paying, service.clock)
+    await _require_room(service, wallet_id)
+    return paying, session
+
+
+async def _require_room(service: Service, wallet_id: str) -> None:
+    """Refuse a grant above the day's number. Raises ``too_many_allowances``."""
+    most, since = service.settings.allowances_per_day, await service.clock.moment_ms() - _DAY_MS
+    if await service.db.read(lambda conn: count_granted(conn, wallet_id, since)) >= most:
+        raise BusinessError(
+            "too_many_allowances", f"The wallet was granted {most} allowances in 24 hours, which is the limit."
+        )
+
+
+def grant_plan(
+    spending: Spending, destination: Pubkey, delegate: Pubkey, expires_at: int, also: Hook = nothing
+) -> Plan:
+    """Return the plan of a grant, ending with policy and session at the latest; ``also`` writes with its attempt."""
+    service, paying, signers = spending.service, spending.wallet, spending.service.signers
+    vault, payer = Pubkey.from_string(paying.vault), signers.fee_payer_address
+    address = service.addresses.allowance(vault, paying.allowance_counter)
+    ends_at = min(expires_at, paying.policy.rules.expiry or expires_at)
+    if spending.session is not None:
+        ends_at = min(ends_at, paying.session_expires_at)
+    arguments = spending.arguments()
+    # The operator signs in its own place, which is no co-signature.
+    del arguments["co_signer"]
+    instruction = service.instructions(paying.org).grant_allowance(
+        payer=payer,
+        operator=signers.operator_address,
+        destination=destination,
+        delegate=delegate,
+        counter=paying.allowance_counter,
+        expires_at=ends_at,
+        **arguments,
+    )
+
+    def store(conn: Connection, attempt: Attempt) -> None:
+        pending = AllowanceRecord(
+            allowance_id=allowance_id(address),
+            org=paying.org,
+            address=str(address),
+            wallet_id=paying.wallet_id,
+            vault=paying.vault,
+            policy=paying.policy.address,
+            recipient=str(spending.payee.owner),
+            destination=str(destination),
+            delegate=str(delegate),
+            tokens=str(service.addresses.allowance_tokens(address)),
+            payer=str(payer),
+            reference=spending.reference.hex(),
+            amount=spending.amount,
+            counter=paying.allowance_counter,
+            status=PENDING,
+            expires_at=ends_at,
+            created_at=attempt.created_at,
+            tx_id=attempt.tx_id,
+            signature=attempt.signature,
+        )
+        insert_pending_allowance(conn, pending)
+        also(conn, attempt)
+
+    entry = spending.principal.entry(
+        "allowance.grant", allowance_id(address), amount=format_usdc(spending.amount), delegate=str(delegate)
+    )
+    return replace(spending.plan([instruction], store, event_inner=ALLOWANCE_EVENT_INNER_INDEX), entry=entry)

@@ -1,0 +1,52 @@
+"""What a wallet has handed out and not paid yet counts before it hands out more."""
+
+from solders.pubkey import Pubkey
+
+from app.core.errors import ApiError, BusinessError
+from app.payments._simulation import rule_verdict, verdict_on
+from app.payments.spending import Spending, block
+from app.policies import service as policies
+from app.store.x402 import outstanding_of
+
+_CO_SIGN = "require_co_sign"
+
+
+async def check_outstanding(spending: Spending) -> None:
+    """Ask the program whether the payment still passes once all that is outstanding has been paid.
+
+    Without anything outstanding, the simulation of the payment itself says so. Raises ``policy_violation`` and
+    ``wallet_insufficient_balance``.
+    """
+    service, known = spending.service, await _outstanding(spending)
+    while known[1]:
+        refusal = await _refusal(spending, known)
+        if refusal is None:
+            return
+        # What has landed meanwhile would count twice: on the chain, and here.
+        await service.catch_up()
+        before, known = known, await _outstanding(spending)
+        if known == before:
+            raise await block(spending, refusal) if isinstance(refusal, dict) else refusal
+
+
+async def _outstanding(spending: Spending) -> tuple[int, int]:
+    wallet_id = spending.wallet.wallet_id
+    return await spending.service.db.read(lambda conn: outstanding_of(conn, wallet_id))
+
+
+async def _refusal(spending: Spending, outstanding: tuple[int, int]) -> dict[str, str] | ApiError | None:
+    """Return the rule that would refuse it, as a violation, or the error if the balance would."""
+    service, wallet = spending.service, spending.wallet
+    try:
+        # Whether the operator has approved it, the simulation of the payment tells.
+        verdict = await verdict_on(service, spending, co_signed=True, outstanding=outstanding)
+    except ApiError:
+        # Whatever the program refuses to judge, it refuses in the simulation as well, in better words.
+        return None
+    policy = await policies.find(service, wallet.org, wallet.policy.policy_id)
+    for rule in (rule_verdict(one, policy, spending.payee.owner) for one in verdict["rules"]):
+        if not rule.passed and rule.rule != _CO_SIGN and rule.limit is not None and rule.attempted is not None:
+            return {"rule": rule.rule, "limit": rule.limit, "attempted": rule.attempted}
+    if spending.amount + outstanding[0] > (await service.chain.token_balance(Pubkey.from_string(wallet.tokens)) or 0):
+        return BusinessError("wallet_insufficient_balance", "What was handed out before takes the balance.")
+    return None
