@@ -39,6 +39,14 @@ def domain_hash(domain: str) -> bytes:
     return hashlib.sha256(domain_digest(domain)).digest()
 
 
+def parse_address(text: str) -> Pubkey | None:
+    """Return the address that a text spells, or None."""
+    try:
+        return Pubkey.from_string(text) if 32 <= len(text) <= 44 else None
+    except ValueError:
+        return None
+
+
 class Addresses:
     """Derives the addresses of one deployment: a program, a mint and the mint's token program.
 

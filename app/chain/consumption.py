@@ -6,6 +6,13 @@ from typing import Any, Self
 
 _DAY_SLOT, _HOUR_SLOT = 900, 60
 """Seconds of a slot."""
+_DAY_SLOTS = 97
+"""Slots that the window of a day covers: 24 hours and the one that is under way."""
+
+
+def day_frees_at(paid_at: int) -> int:
+    """Return the Unix second from which a payment of this second no longer counts in the 24 hours."""
+    return (paid_at // _DAY_SLOT + _DAY_SLOTS) * _DAY_SLOT
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,15 @@
 """Which chain, program and mint a service works with, and a transport that reaches no other chain."""
 
+import asyncio
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
 from solders.hash import Hash
 
-from app.chain.errors import ChainUnavailable
+from app.chain.errors import ChainUnavailable, RpcError
 from app.chain.rpc import Rpc
 from app.chain.transport import Transport
 
@@ -61,33 +64,58 @@ class WrongChainError(ChainUnavailable):
 
 
 class SameChain:
-    """A transport that first asks a node for its genesis hash, and lets nothing through to another chain's node."""
+    """A transport that asks a node for its genesis hash, and lets nothing through to another chain's node.
+
+    It asks before the first call, and from time to time beside the others: behind one address the node can change.
+    """
+
+    #: Seconds between two questions.
+    every = 10.0
 
     def __init__(self, through: Transport, expected: str | None) -> None:
-        """Expect this genesis hash of the node; None accepts any."""
+        """Expect this genesis hash of the node; None accepts the first."""
         self._through = through
         self._expected = expected
-        self._found: str | None = None
+        self._same = False
+        self._asked = 0.0
+        self._asking: asyncio.Task[None] | None = None
 
     async def genesis_hash(self) -> str:
         """Return the node's genesis hash. Raises `WrongChainError`, `ChainUnavailable` and `RpcError`."""
-        if self._found is None:
-            found = await Rpc(self._through).call("getGenesisHash", [])
-            if not isinstance(found, str):
-                raise ChainUnavailable("the node's answer to getGenesisHash is malformed")
-            if self._expected not in (None, found):
-                raise WrongChainError(f"the node belongs to {chain_name(found)}")
-            self._found = found
-        return self._found
+        if not self._same:
+            await self._ask()
+        assert self._expected is not None
+        return self._expected
 
     async def __call__(self, body: bytes) -> bytes:
         """Return the answer's body. Raises `ChainUnavailable` and, if the node is unknown, as `genesis_hash`."""
-        if self._found is None:
-            await self.genesis_hash()
+        if not self._same:
+            await self._ask()
+        elif self._asking is None and time.monotonic() >= self._asked + self.every:
+            self._asking = asyncio.create_task(self._ask_again())
         return await self._through(body)
+
+    async def _ask(self) -> None:
+        found = await Rpc(self._through).call("getGenesisHash", [])
+        if not isinstance(found, str):
+            raise ChainUnavailable("the node's answer to getGenesisHash is malformed")
+        self._same = self._expected in (None, found)
+        if not self._same:
+            raise WrongChainError(f"the node belongs to {chain_name(found)}")
+        self._expected, self._asked = found, time.monotonic()
+
+    async def _ask_again(self) -> None:
+        # A node that does not answer is no other chain's, and is asked again by the next call.
+        try:
+            with suppress(ChainUnavailable, RpcError):
+                await self._ask()
+        finally:
+            self._asking = None
 
     async def aclose(self) -> None:
         """Close the transport below."""
+        if self._asking is not None:
+            self._asking.cancel()
         close = getattr(self._through, "aclose", None)
         if close is not None:
             await close()

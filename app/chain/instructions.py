@@ -89,7 +89,7 @@ class Instructions(
     def update_org(self, *, signer: Pubkey, expected_sequence: int | None = None, **changes: Any) -> Instruction:
         """Change the given settings of the organisation and keep the others.
 
-        `expected_sequence` is the organisation's; only a pause alone can do without.
+        `expected_sequence` is the organisation's `authority_sequence`; only a pause alone can do without.
         """
         args = {"changes": {**dict.fromkeys(_ORG_CHANGES), **changes}, "expected_sequence": expected_sequence}
         return self._build("update_org", args, signer=signer)
@@ -157,7 +157,7 @@ class Instructions(
     ) -> Instruction:
         """Freeze the vault, unfreeze it, or record that its policy expired.
 
-        To unfreeze, `expected_sequence` is the vault's.
+        To unfreeze, `expected_sequence` is the vault's `frozen_sequence`.
         """
         args = {"action": action, "expected_sequence": expected_sequence}
         return self._build("freeze_wallet", args, signer=signer, vault=vault, policy=policy)
@@ -220,7 +220,7 @@ class Instructions(
     ) -> Instruction:
         """Move USDC from the reserve to the token account `destination`; `None` moves all of it.
 
-        `expected_sequence` is the organisation's.
+        `expected_sequence` is the organisation's `authority_sequence`.
         """
         return self._build(
             "withdraw_reserve",

@@ -46,6 +46,11 @@ class LoggedViolation:
         return RULES[self.rule]
 
 
+def shows_refusal(logs: Sequence[str]) -> bool:
+    """Whether logs end with the failure of a program, or are cut before their end."""
+    return bool(logs) and (logs[-1] == _CUT or _FAILED.fullmatch(logs[-1]) is not None)
+
+
 def is_refused_by(logs: Sequence[str], codec: Codec) -> bool:
     """Whether logs end with the failure of this program as an instruction of the transaction itself."""
     match = _FAILED.fullmatch(logs[-1]) if logs else None

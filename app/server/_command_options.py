@@ -1,9 +1,9 @@
 """What several commands share: options, settings, and the database of a service."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -18,7 +18,21 @@ from app.store.organisations import organisations as all_organisations
 data_folder = click.option(
     "--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Databases and keys.  [default: ./data]"
 )
-rpc_url = click.option("--rpc-url", help="JSON-RPC address of the chain.  [default: that of the data folder's]")
+_Command = TypeVar("_Command", bound=Callable[..., Any] | click.Command)
+
+
+def _several(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> str | None:
+    return ",".join(given) or None
+
+
+def node_option(text: str) -> Callable[[_Command], _Command]:
+    """Return the option with the addresses of the chain's nodes."""
+    return click.option(
+        "--rpc-url", multiple=True, callback=_several, help=f"{text} May be repeated for several nodes."
+    )
+
+
+rpc_url = node_option("JSON-RPC address of the chain, by default that of the data folder's.")
 org_option = click.option(
     "--org", help="Id or address of the organisation; not needed if there is only one, or for a key."
 )

@@ -155,8 +155,8 @@ def node_name(settings: Settings) -> str:
     """Return the node's name for people, without a password that its address may contain."""
     if settings.rpc_url is None:
         return "the embedded chain"
-    parts = urlsplit(settings.rpc_url)
-    return f"the node at {parts.hostname}" + (f":{parts.port}" if parts.port else "")
+    places = [f"{one.hostname}" + (f":{one.port}" if one.port else "") for one in map(urlsplit, settings.rpc_urls())]
+    return f"the node at {places[0]}" if len(places) == 1 else f"the nodes at {' and '.join(places)}"
 
 
 def _mint(settings: Settings, genesis_hash: str, known: FolderChain | None) -> Pubkey:

@@ -1,9 +1,9 @@
 """Which database a process works on, and how many processes may serve there."""
 
-from app.core.paths import ConfigurationError
+from app.core.paths import ConfigurationError, Paths
 from app.core.settings import ROLES, Settings
 from app.store import Database, SqliteDatabase
-from app.store._postgres_engine import database_name, require_address
+from app.store._postgres_engine import SETTING, database_name, require_address
 from app.store.postgres_database import PostgresDatabase
 from indexer import Events, EventStore
 from indexer.postgres import PostgresEvents
@@ -15,11 +15,19 @@ def open_database(settings: Settings) -> Database:
     Raises ConfigurationError.
     """
     if settings.database_url is None:
+        require_here(settings.paths())
         return SqliteDatabase(settings.paths().database)
     url = settings.database_url.get_secret_value()
     if settings.database_listen_url is not None:
         require_address(settings.database_listen_url.get_secret_value(), "AGENT_VAULT_DATABASE_LISTEN_URL")
     return PostgresDatabase(url, prepare_threshold=settings.database_prepare_threshold)
+
+
+def require_here(paths: Paths) -> None:
+    """Raise ConfigurationError if the state of a folder was moved: two services on it would pay everything twice."""
+    if paths.moved.exists():
+        place = paths.moved.read_text(encoding="utf-8").strip()
+        raise ConfigurationError(f"the data in {paths.root} was moved to the {place}: name it in {SETTING}")
 
 
 def open_events(settings: Settings, db: Database) -> Events:

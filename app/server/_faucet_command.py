@@ -21,8 +21,8 @@ from app.chain.addresses import TOKEN_PROGRAM
 from app.chain.client import ChainClient
 from app.chain.errors import ChainUnavailable
 from app.chain.identity import SameChain, WrongChainError, chain_name
+from app.chain.nodes import transport_of
 from app.chain.transactions import sign
-from app.chain.transport import HttpTransport
 from app.core.money import InvalidAmountError, format_usdc, parse_usdc
 from app.core.paths import ConfigurationError
 from app.core.settings import Settings
@@ -78,8 +78,7 @@ async def _mint(settings: Settings, address: Pubkey, amount: int) -> tuple[Pubke
     key = genesis.faucet_key(paths.localnet, create=False)
     known = folder_chain(settings)
     expected = known.identity.genesis_hash if known else None
-    assert settings.rpc_url is not None
-    node = SameChain(HttpTransport(settings.rpc_url), expected)
+    node = SameChain(transport_of(settings.rpc_urls(), expected), expected)
     async with aclosing(ChainClient(node, program_id=Pubkey.default())) as chain:
         try:
             genesis_hash = await node.genesis_hash()

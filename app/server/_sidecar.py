@@ -1,11 +1,12 @@
 """Processes that run next to a service on its data, such as a keeper."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 
 from app.core import file_lock
-from app.core.paths import ConfigurationError
+from app.core.paths import ConfigurationError, Paths
 from app.core.settings import Settings
+from app.exports.exporter import LOCK
 from app.server.bootstrap import prepare, running
 from app.submission.context import Service
 
@@ -22,3 +23,15 @@ async def running_sidecar(settings: Settings) -> AsyncIterator[Service]:
     with lock:
         async with running(settings, beside=True) as service:
             yield service
+
+
+@contextmanager
+def alone_on(paths: Paths) -> Iterator[None]:
+    """Keep services and keepers from starting on a data folder. Raises ConfigurationError if one runs there."""
+    paths.exports.mkdir(mode=0o700, exist_ok=True)
+    with ExitStack() as stack:
+        for path in (paths.serving, paths.exports / LOCK, paths.sidecars):
+            if (lock := file_lock.take(path)) is None:
+                raise ConfigurationError(f"a service or keeper runs on {paths.root}; stop it first")
+            stack.enter_context(lock)
+        yield

@@ -13,6 +13,7 @@ from app.core.background import Startable
 from app.exports.exporter import Exporter
 from app.keeper.enforcer import Enforcer
 from app.keeper.keeper import Keeper
+from app.keeper.settler import Settler
 from app.projection.arrivals import Arrivals
 from app.reconciliation.reconciliation import Reconciliation
 from app.server.housekeeping import Housekeeping, KeyUse
@@ -39,7 +40,9 @@ def works_of(service: Service, *, beside: bool = False) -> Sequence[Startable]:
     """
     db, settings = service.db, service.settings
     first: list[Startable] = [service.clock, service.part(Recorder), service.part(RequestLog)]
-    last: list[Startable] = [Enforcer(service)]
+    # Before the enforcer, whose freezes it listens for.
+    last: list[Startable] = [Settler(service), Enforcer(service)]
+    last.append(KeyUse(service.part(KeyRing), interval=settings.housekeeping_interval))
     if service.part(Restoration).pending:
         last.append(service.part(Restoration))
     single = {INDEXER: _following(service), WORKER: _single(service)}
@@ -48,7 +51,6 @@ def works_of(service: Service, *, beside: bool = False) -> Sequence[Startable]:
         return [*first, *single[INDEXER], *single[WORKER], *last, *exporter, *_claimed(service)]
     arrivals = Arrivals(service.projector, service.catch_up)
     first += [arrivals, _listener(service, arrivals)]
-    last += [KeyUse(service.part(KeyRing), interval=settings.housekeeping_interval)]
     if beside:
         keeper = [Keeper(service, interval=settings.keeper_interval)] if settings.keeper else []
         return [*first, ServingNode(db, {}), *last, *keeper]
@@ -88,10 +90,9 @@ def _single(service: Service) -> list[Startable]:
     found: list[Startable] = [
         HeadPublisher(db, days=settings.audit_retention_days),
         service.part(Recovery),
-        PayloadWatch(db, clock, interval=settings.recovery_interval, patience=2 * settings.x402_timeout),
+        PayloadWatch(service, interval=settings.recovery_interval, patience=2 * settings.x402_timeout),
         Housekeeping(
             db,
-            service.part(KeyRing),
             interval=settings.housekeeping_interval,
             days=settings.event_retention_days,
             requests=settings.request_log_size,

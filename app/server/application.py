@@ -31,9 +31,8 @@ from app.core.hosts import AllowedHosts
 from app.core.identifiers import random_id
 from app.core.settings import Settings
 from app.dashboard.errors import error_page
-from app.dashboard.pages import on_dashboard
 from app.dashboard.routes import routes as dashboard
-from app.dashboard.site import Site
+from app.dashboard.site import Site, on_dashboard
 from app.docs.meanings import meanings
 from app.escrows import routes as escrows
 from app.events import routes as events

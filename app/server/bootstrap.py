@@ -22,7 +22,8 @@ from app.chain.client import ChainClient
 from app.chain.clock import ChainClock
 from app.chain.errors import ChainUnavailable, RpcError
 from app.chain.identity import SameChain
-from app.chain.transport import AsgiTransport, HttpTransport, Transport
+from app.chain.nodes import transport_of
+from app.chain.transport import AsgiTransport, Transport
 from app.core.background import start_all
 from app.core.outbound import Outbound
 from app.core.paths import ConfigurationError, Paths, program_file
@@ -158,10 +159,12 @@ def _seal(secret: bytes, purpose: bytes) -> Fernet:
     return Fernet(base64.urlsafe_b64encode(_derive(secret, purpose)))
 
 
-def _ws_url(settings: Settings) -> str | None:
-    if settings.ws_url or settings.rpc_url is None:
-        return settings.ws_url
-    parts = urlsplit(settings.rpc_url)
+def _ws_urls(settings: Settings) -> list[str]:
+    return [settings.ws_url] if settings.ws_url else [_ws_url(one) for one in settings.rpc_urls()]
+
+
+def _ws_url(url: str) -> str:
+    parts = urlsplit(url)
     host = parts.hostname or ""
     place = f"{host}:{parts.port + 1}" if parts.port else host
     return urlunsplit(("wss" if parts.scheme == "https" else "ws", place, parts.path, parts.query, ""))
@@ -187,14 +190,13 @@ async def running(
         db, secret = open_state(settings)
         stack.callback(db.close)
         codec = codec_of(settings)
-        if transport is None:
-            if localnet is not None:
-                transport = AsgiTransport(localnet.rpc_app)
-            else:
-                assert settings.rpc_url is not None
-                transport = HttpTransport(settings.rpc_url)
         known = db.read_now(remembered)
-        transport = node = SameChain(transport, known.identity.genesis_hash if known else None)
+        expected = known.identity.genesis_hash if known else None
+        if transport is None:
+            transport = (
+                transport_of(settings.rpc_urls(), expected) if localnet is None else AsgiTransport(localnet.rpc_app)
+            )
+        transport = node = SameChain(transport, expected)
         chain = ChainClient(transport, program_id=codec.program_id)
         stack.push_async_callback(chain.aclose)
         identity = await identify(settings, node, chain, codec.program_id, known)
@@ -205,7 +207,7 @@ async def running(
             transport=transport,
             codec=codec,
             events=open_events(settings, db),
-            ws_url=None if localnet else _ws_url(settings),
+            ws_urls=[] if localnet else _ws_urls(settings),
         )
         stored = await indexer.newest_block_time()
         clock = ChainClock(ChainClient(transport, program_id=codec.program_id), stored=stored)

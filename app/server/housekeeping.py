@@ -1,4 +1,4 @@
-"""Stores when API keys were last used, and deletes old records."""
+"""Stores when API keys were last used; deletes old records."""
 
 import time
 from collections.abc import Callable
@@ -15,7 +15,7 @@ _DAY_MS = 86_400_000
 
 
 class KeyUse(Periodic):
-    """Stores the last use of the keys that came to this node, for one whose housekeeping another does."""
+    """Stores the last use of the keys that came to this process."""
 
     name = "key_use"
 
@@ -34,7 +34,7 @@ class KeyUse(Periodic):
 
 
 class Housekeeping(Periodic):
-    """Does a round every ``interval`` seconds, and stores the keys' use when it stops.
+    """Does a round every ``interval`` seconds.
 
     Keeps events and undecided requests for approvals for ``days`` by ``chain_clock``, which returns Unix milliseconds.
     Also deletes the records of exports without a file, and of the requests all but the last day's and an organisation's
@@ -46,7 +46,6 @@ class Housekeeping(Periodic):
     def __init__(
         self,
         db: Database,
-        keys: KeyRing,
         *,
         interval: float,
         days: int,
@@ -56,20 +55,13 @@ class Housekeeping(Periodic):
     ) -> None:
         super().__init__(interval)
         self._db = db
-        self._keys = keys
         self._kept_ms = days * _DAY_MS
         self._requests = requests
         self._chain_clock = chain_clock
         self._clock = clock
 
-    async def stop(self) -> None:
-        """Stop, and store the keys' use."""
-        await super().stop()
-        await self._keys.note_use()
-
     async def tick(self) -> int:
         """Do one round and return how many records were deleted."""
-        await self._keys.note_use()
         old = self._chain_clock() - self._kept_ms
         now, deleted = int(self._clock() * 1000), 0
         for delete, bound in (

@@ -2,13 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 import structlog
 from sqlalchemy import Connection
 
 from app.access.rate_limit import Peers
 from app.core.background import Periodic, Startable
+from app.core.errors import StorageUnavailableError
 from app.store import leases
 from app.store.claims import forget_dead_claims
 from app.store.database import WRITE_ERRORS
@@ -73,16 +75,16 @@ class ServingNode(Periodic):
             await _stop(works)
         self._running = {}
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with _patiently():
                 await self._db.write(lambda conn: leases.release(conn, self._db.node))
-        except (*WRITE_ERRORS, TimeoutError) as error:
+        except WRITE_ERRORS as error:
             _log.warning("leases_not_released", error=str(error))
 
     async def tick(self) -> None:
         """Renew what is held, drop what is lost, take what is free."""
         try:
             await self._renew()
-        except (*WRITE_ERRORS, TimeoutError):
+        except WRITE_ERRORS:
             if time.monotonic() - self._renewed > self._lifetime / 1000:
                 await self._drop(set(self._running))
             raise
@@ -90,7 +92,7 @@ class ServingNode(Periodic):
 
     async def _renew(self) -> None:
         began = time.monotonic()
-        async with asyncio.timeout(_PATIENCE):
+        async with _patiently():
             mine = await self._db.beside(lambda conn: leases.renew(conn, self._db.node, lifetime=self._lifetime))
         self._renewed = began
         await self._drop(self._running.keys() - mine)
@@ -102,7 +104,7 @@ class ServingNode(Periodic):
     async def _take(self) -> None:
         own = [NODE + self._db.node, *([] if self._peers is None else [API + self._db.node])]
         names = [*own, *(name for name in self._works if name not in self.holds)]
-        async with asyncio.timeout(_PATIENCE):
+        async with _patiently():
             held = await self._db.beside(lambda conn: leases.held(conn, names))
         for name in names:
             if name in held:
@@ -137,6 +139,16 @@ class ServingNode(Periodic):
         for lease in lost:
             _log.warning("lease_ended", lease=lease.name, fencing=lease.fencing)
             await _stop(self._running.pop(lease))
+
+
+@asynccontextmanager
+async def _patiently() -> AsyncIterator[None]:
+    """Let the database take its time. Raises ``storage_unavailable`` after that."""
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            yield
+    except TimeoutError:
+        raise StorageUnavailableError from None
 
 
 async def _stop(works: Sequence[Startable]) -> None:

@@ -171,7 +171,7 @@ def _banner(settings: Settings, paths: Paths, tour: Quickstart | None) -> str:
         port = settings.localnet_port
         lines.append(f"Embedded chain on http://{LOCALHOST}:{port} and ws://{LOCALHOST}:{port + 1}")
     else:
-        lines.append(f"Chain: {urlsplit(settings.rpc_url).hostname}")
+        lines.append(f"Chain: {', '.join(str(urlsplit(one).hostname) for one in settings.rpc_urls())}")
     if tour is not None:
         if tour.new_key is not None:
             lines.append(f"Admin API key, shown only once and stored in {paths.admin_key}: {tour.new_key}")

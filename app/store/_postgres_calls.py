@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +18,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from app.core.errors import StorageUnavailableError, is_storage_error
 from app.store.database import Work
+from app.store.prepared import deferring
 
 PATIENCE = 20.0
 """Seconds after which a short piece of work is given up: its connection is closed under it."""
@@ -42,10 +43,24 @@ class QueuedWork:
     work: Work[Any]
     future: asyncio.Future[Any]
     context: contextvars.Context
+    repeatable: bool
 
     def run(self, connection: Connection) -> Any:
         """Run the work."""
         return self.context.run(self.work, connection)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Work for a transaction that others share; `repeatable` as in `Database.write`."""
+
+    work: Callable[[Connection], Any]
+    repeatable: bool
+
+    def run(self, connection: Connection) -> Any:
+        """Run the work, with fewer statements where it defers some."""
+        with deferring(connection):
+            return self.work(connection)
 
 
 @dataclass(slots=True)

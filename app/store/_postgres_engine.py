@@ -11,6 +11,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from app.core.paths import ConfigurationError
+from app.store.prepared import send_deferred
 
 SETTING = "AGENT_VAULT_DATABASE_URL"
 READERS = 8
@@ -92,6 +93,10 @@ def engine_of(url: str, *, prepare_threshold: int = 5) -> Engine:
     def configure(connection: Any, _record: Any) -> None:
         connection.adapters.register_loader("numeric", _WholeNumber)
         connection.adapters.register_dumper(str, _Text)
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def send(connection: Any, *_statement: Any) -> None:
+        send_deferred(connection)
 
     return engine
 

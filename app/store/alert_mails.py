@@ -134,7 +134,11 @@ def record_failure(connection: Connection, mail: Mail, now: int) -> bool:
 
 def purge(connection: Connection, now: int, *, limit: int) -> bool:
     """Delete at most `limit` old e-mails; returns whether there may be more."""
-    chosen = select(table.c.mail_id).where(table.c.status != "pending", table.c.due_at < now - LIFETIME).limit(limit)
+    chosen = (
+        select(table.c.mail_id)
+        .where(table.c.status.in_(("sent", "failed")), table.c.due_at < now - LIFETIME)
+        .limit(limit)
+    )
     return connection.execute(delete(table).where(table.c.mail_id.in_(chosen))).rowcount == limit
 
 

@@ -1,5 +1,6 @@
 """Allowances: money that a vault has set aside for a delegate."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 
@@ -9,7 +10,7 @@ from app.core.pages import RecordPage
 from app.store.columns import upsert
 from app.store.paging import Listing, fetch_page, listing, unindexed
 from app.store.read_tables import allowances as table
-from app.store.read_tables import reserves, wallets
+from app.store.read_tables import policies, reserves, wallets
 from app.store.records import columns_of, fetch_all, fetch_one
 from app.store.state_tables import attempts
 
@@ -45,6 +46,7 @@ class AllowanceRecord:
     created_at: int
     due_at: int | None = None
     sequence: int | None = None
+    policy_version: int | None = None
     tx_id: str | None = None
     signature: str | None = None
     spent: int | None = None
@@ -62,6 +64,11 @@ def allowance(connection: Connection, org: str, allowance_id: str) -> AllowanceR
 def allowance_of_transaction(connection: Connection, org: str, tx_id: str) -> AllowanceRecord | None:
     """Return the allowance that this transaction granted or will grant."""
     return fetch_one(connection, AllowanceRecord, _BY_TRANSACTION, {"org": org, "key": tx_id})
+
+
+def allowances_of_transactions(connection: Connection, tx_ids: Collection[str]) -> list[AllowanceRecord]:
+    """Return the allowances that these transactions granted or will grant."""
+    return fetch_all(connection, AllowanceRecord, select(table).where(table.c.tx_id.in_(tx_ids))) if tx_ids else []
 
 
 def allowances(
@@ -89,9 +96,15 @@ def due_allowances(connection: Connection, now: int) -> list[AllowanceRecord]:
     """Return all organisations' allowances to settle at the Unix second `now`, the longest due first.
 
     They have expired, or lost the ground that they were granted on: the vault was frozen, the organisation paused, or
-    the vault's session or policy changed since.
+    the vault's session, its policy or that policy's version changed since.
     """
     return fetch_all(connection, AllowanceRecord, _DUE, {"now": now})
+
+
+def outstanding_allowances(connection: Connection, org: str, wallet_id: str | None) -> list[AllowanceRecord]:
+    """Return the outstanding allowances of a wallet, or of all wallets of the organisation, the longest due first."""
+    mine = _OUTSTANDING if wallet_id is None else _OUTSTANDING.where(table.c.wallet_id == wallet_id)
+    return fetch_all(connection, AllowanceRecord, mine, {"org": org})
 
 
 def insert_pending_allowance(connection: Connection, new: AllowanceRecord) -> None:
@@ -118,18 +131,21 @@ OF_SETTLEMENT = ("spent", "returned", "settled_at", "settlement_signature", "tra
 _ALLOWANCES = select(table).where(table.c.org == bindparam("org"))
 _BY_ID = _ALLOWANCES.where(table.c.allowance_id == bindparam("key"))
 _BY_TRANSACTION = _ALLOWANCES.where(table.c.tx_id == bindparam("key"))
+# Those outstanding are few, and the index by `due_at` has them.
+_OUTSTANDING = _ALLOWANCES.where(table.c.due_at.is_not(None)).order_by(table.c.due_at, table.c.allowance_id)
 _DUE = (
     select(table)
     .join(wallets, wallets.c.wallet_id == table.c.wallet_id)
     .join(reserves, reserves.c.org == table.c.org)
+    .outerjoin(policies, policies.c.address == table.c.policy)
     .where(
-        # Those outstanding are few, and an index has them.
         table.c.due_at.is_not(None),
         or_(
             table.c.due_at <= bindparam("now", type_=BigInteger),
             wallets.c.frozen != 0,
             reserves.c.paused,
             wallets.c.config_sequence > table.c.sequence,
+            policies.c.version > table.c.policy_version,
         ),
     )
     .order_by(table.c.due_at, table.c.allowance_id)

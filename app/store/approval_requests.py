@@ -63,6 +63,9 @@ approval_requests = Table(
     Column("policy", String, nullable=False, comment="address of the policy that refused"),
     Column("policy_id", String, nullable=False),
     Column("policy_version", U64, nullable=False),
+    Column("threshold", U64, comment="of that version, above which it asks for consent"),
+    Column("requested_by", ActorText, nullable=False),
+    Column("memo", String),
     Column("created_at", BigInteger, nullable=False),
     Column("rejected", Boolean, nullable=False),
     Column("decided_by", ActorText, comment="who made the last decision"),
@@ -81,7 +84,10 @@ table = approval_requests
 
 @dataclass(frozen=True, slots=True)
 class NewRequest:
-    """A request to approve exactly this payment, escrow or allowance; `amount` is in micro-USDC."""
+    """A request to approve exactly this payment, escrow or allowance; `amount` and `threshold` are in micro-USDC.
+
+    The `memo` is that of the request which was refused.
+    """
 
     approval_id: str
     org: str
@@ -94,6 +100,9 @@ class NewRequest:
     policy: str
     policy_id: str
     policy_version: int
+    threshold: int | None
+    requested_by: Actor
+    memo: str | None
     created_at: int
 
 

@@ -11,8 +11,8 @@ from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from app.core.actors import Actor
 from app.core.transaction_types import ROW_OF, TransactionStatus
-from app.store.columns import upsert
-from app.store.prepared import execute
+from app.store.columns import upsert_later
+from app.store.prepared import execute_later
 from app.store.read_tables import transactions, wallets
 from app.store.records import columns_of, fetch_all, fetch_one
 from app.store.state_tables import attempts as table
@@ -74,13 +74,14 @@ class Attempt:
 
 def insert_attempt(connection: Connection, attempt: Attempt) -> None:
     """Store an attempt: a pending one before it is sent, or a blocked one."""
-    execute(connection, _INSERT, columns_of(attempt))
+    columns = columns_of(attempt)
+    execute_later(connection, _INSERT, [columns], tuple(columns))
     row_type = ROW_OF.get(attempt.type)
     if row_type is None or attempt.wallet_id is None:
         return
     row = {name: getattr(attempt, name) for name in SHARED_COLUMNS}
     row |= {"type": row_type, "timestamp": attempt.created_at}
-    upsert(connection, transactions, row, keys=["tx_id"])
+    upsert_later(connection, transactions, [row], keys=["tx_id"])
     if attempt.status == "blocked":
         blocked = update(wallets).where(wallets.c.wallet_id == attempt.wallet_id)
         connection.execute(blocked.values(blocked_at=attempt.created_at))

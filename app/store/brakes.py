@@ -3,18 +3,27 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from sqlalchemy import Connection, bindparam, delete, select
+from sqlalchemy import BigInteger, Connection, bindparam, delete, literal, select, union_all
 
 from app.core.actors import Actor
 from app.store.columns import upsert
 from app.store.leases import lives
 from app.store.records import columns_of, fetch_all
+from app.store.state_tables import api_keys
 from app.store.state_tables import brakes as table
 
 BrakeKind = Literal["freeze", "pause", "session"]
 
+REVOKED = "key"
+"""What stands in the place of a brake's kind for a key that was revoked."""
+
 # Built once: every payment asks.
-_KINDS = select(table.c.scope, table.c.kind).where(table.c.scope.in_((bindparam("org"), bindparam("wallet"))))
+_KINDS = union_all(
+    select(table.c.scope, table.c.kind).where(table.c.scope.in_((bindparam("org"), bindparam("wallet")))),
+    select(api_keys.c.key_id, literal(REVOKED)).where(
+        api_keys.c.key_id == bindparam("key"), api_keys.c.revoked_at <= bindparam("now", type_=BigInteger)
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +60,11 @@ def all_brakes(connection: Connection) -> list[BrakeRow]:
     return fetch_all(connection, BrakeRow, select(table).order_by(table.c.since))
 
 
-def brakes_on(connection: Connection, org: str, wallet_id: str | None) -> set[tuple[str, str]]:
-    """Return scope and kind of the brakes on an organisation and on one of its wallets."""
-    found = connection.execute(_KINDS, {"org": org, "wallet": wallet_id or org})
-    return {(row.scope, row.kind) for row in found}
+def brakes_on(connection: Connection, org: str, wallet_id: str | None, key_id: str, now: int) -> set[tuple[str, str]]:
+    """Return scope and kind of the brakes on an organisation and on one of its wallets.
+
+    If the API key with this id, which may be none, is revoked at the Unix millisecond ``now``, it is among them, as
+    `REVOKED`.
+    """
+    found = connection.execute(_KINDS, {"org": org, "wallet": wallet_id or org, "key": key_id, "now": now})
+    return {(scope, kind) for scope, kind in found}

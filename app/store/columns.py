@@ -12,7 +12,7 @@ from sqlalchemy.schema import CreateColumn
 from sqlalchemy.types import TypeDecorator
 
 from app.core.actors import Actor
-from app.store.prepared import Prepared
+from app.store.prepared import Prepared, defer
 
 metadata = MetaData()
 
@@ -93,10 +93,32 @@ def upsert_all(
     keys: Sequence[str],
     replace: bool = True,
 ) -> int:
-    """Upsert many rows with the same columns; returns how many were written."""
+    """Upsert many rows with the same columns, of which the last with the same keys counts; returns how many.
+
+    What is not written because of ``replace=False`` does not count.
+    """
     if not rows:
         return 0
-    return _upsert(connection.dialect, table, tuple(rows[0]), tuple(keys), replace).execute(connection, rows)
+    statement = _upsert(connection.dialect, table, tuple(rows[0]), tuple(keys), replace)
+    return statement.execute(connection, _different(rows, keys))
+
+
+def upsert_later(
+    connection: Connection,
+    table: Table,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    keys: Sequence[str],
+    replace: bool = True,
+) -> None:
+    """Do as ``upsert_all``, with other statements in one if that is possible."""
+    if rows:
+        statement = _upsert(connection.dialect, table, tuple(rows[0]), tuple(keys), replace)
+        defer(connection, statement, _different(rows, keys))
+
+
+def _different(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> Sequence[Mapping[str, Any]]:
+    return list({tuple(row[key] for key in keys): row for row in rows}.values()) if len(rows) > 1 else rows
 
 
 @lru_cache(maxsize=256)

@@ -38,12 +38,15 @@ class Database(ABC):
     """The id of this process among those that serve on it at the same time; empty if only one can."""
 
     @abstractmethod
-    async def write(self, work: Work[T]) -> T:
+    async def write(self, work: Work[T], *, repeatable: bool = False) -> T:
         """Run `work` in a transaction and return its result once committed to disk.
 
         An exception in `work` undoes only its own changes and is raised here. Keep it short: others wait for it. Raises
         ``storage_unavailable`` if the database cannot be written now, such as on a full disk or without a connection;
         that is a `StorageDoubtError` if the work may have been committed all the same.
+
+        Work is `repeatable` if it may be run a second time after all that it wrote was undone: it changes nothing but
+        the database. That spares statements, so what every payment writes should be.
         """
 
     async def beside(self, work: Work[T]) -> T:

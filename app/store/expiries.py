@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, bindparam, select
 
+from app.store.paging import unindexed
 from app.store.read_tables import policies, wallets
 from app.store.records import fetch_all
 
@@ -25,6 +26,7 @@ def expired_wallets(connection: Connection, now: int) -> list[ExpiredWallet]:
 
 _EXPIRED = (
     select(wallets.c.wallet_id, wallets.c.org, wallets.c.vault, wallets.c.policy)
-    .join(policies, (policies.c.address == wallets.c.policy) & (policies.c.org == wallets.c.org))
+    # From the few policies that have expired to their wallets, never the other way.
+    .join(policies, (unindexed(policies.c.address) == wallets.c.policy) & (unindexed(policies.c.org) == wallets.c.org))
     .where(policies.c.expiry < bindparam("now"), wallets.c.frozen == 0, ~wallets.c.archived)
 )

@@ -9,7 +9,7 @@ from typing import Any, NotRequired, TypedDict, Unpack
 from sqlalchemy import ColumnElement, Connection, and_, bindparam, func, literal_column, select, true
 
 from app.core.pages import RecordPage
-from app.store.columns import upsert
+from app.store.columns import upsert_later
 from app.store.paging import Listing, fetch_page, listing, unindexed
 from app.store.read_tables import BETWEEN_TWO
 from app.store.read_tables import feed as table
@@ -92,7 +92,7 @@ class NewEvent(TypedDict):
 
 def append_event(connection: Connection, **event: Unpack[NewEvent]) -> None:
     """Add an event to the feed; a second one with the same id is ignored."""
-    upsert(connection, table, feed_row(**event), keys=["event_id"], replace=False)
+    upsert_later(connection, table, [feed_row(**event)], keys=["event_id"], replace=False)
 
 
 def feed_row(**event: Unpack[NewEvent]) -> dict[str, Any]:

@@ -69,11 +69,15 @@ class FleetFilter:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What a wallet spent under its policy, in micro-USDC: in the last 24 hours, and since the month began."""
+    """What a wallet spent under its policy, in micro-USDC: in the last 24 hours, and since the month began.
+
+    `since` is the Unix millisecond of the oldest payment of the 24 hours.
+    """
 
     wallet_id: str
     day: int
     month: int
+    since: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,7 @@ _SPENT_BY_WALLET = (
         transactions.c.wallet_id,
         func.sum(case((transactions.c.timestamp > _NOW - DAY, transactions.c.amount), else_=0)).label("day"),
         func.sum(case((transactions.c.timestamp >= bindparam("month"), transactions.c.amount), else_=0)).label("month"),
+        func.min(case((transactions.c.timestamp > _NOW - DAY, transactions.c.timestamp))).label("since"),
     )
     .where(
         transactions.c.wallet_id.in_(_OF_WALLETS),

@@ -1,7 +1,7 @@
 """Idempotency keys: the request that holds each key, and its answer."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from sqlalchemy import Connection, bindparam, delete, select, update
 
@@ -20,6 +20,7 @@ State = Literal["running", "done"]
 # Built once: building a statement takes longer than executing it.
 _BY_KEY = select(table).where(table.c.org == bindparam("org"), table.c.key == bindparam("key"))
 _UPDATE = update(table).where(table.c.org == bindparam("of_org"), table.c.key == bindparam("of_key"))
+_FINISH = _UPDATE.where(table.c.state == "running", table.c.node == bindparam("of_node"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ def find(connection: Connection, org: str, key: str, now: int) -> IdempotencyRec
 
 def attach_transaction(connection: Connection, org: str, key: str, tx_id: str) -> None:
     """Link a request to its attempt, in the transaction that stores the attempt."""
-    _update(connection, org, key, tx_id=tx_id)
+    execute(connection, _UPDATE, {"tx_id": tx_id}, of_org=org, of_key=key)
 
 
 def take_over(connection: Connection, org: str, key: str, node: str) -> IdempotencyRecord | None:
@@ -97,10 +98,16 @@ def leave(connection: Connection, org: str, key: str, node: str) -> None:
 
 
 def finish(  # noqa: PLR0917
-    connection: Connection, org: str, key: str, status_code: int, response: str, now: int
-) -> None:
-    """Store the answer, which repeats of the request get for the next 24 hours."""
-    _update(connection, org, key, state="done", status_code=status_code, response=response, expires_at=now + LIFETIME)
+    connection: Connection, org: str, key: str, status_code: int, response: str, now: int, *, node: str = ""
+) -> bool:
+    """Store the answer, which repeats of the request get for the next 24 hours.
+
+    Changes nothing and returns false if the request does not run on the ``node`` any more, when one is given.
+    """
+    values = {"state": "done", "status_code": status_code, "response": response, "expires_at": now + LIFETIME}
+    if node:
+        return execute(connection, _FINISH, values, of_org=org, of_key=key, of_node=node) == 1
+    return execute(connection, _UPDATE, values, of_org=org, of_key=key) == 1
 
 
 def release(connection: Connection, org: str, key: str) -> None:
@@ -115,7 +122,3 @@ def purge(connection: Connection, now: int) -> int:
 
 def _is_over(held: IdempotencyRecord, now: int) -> bool:
     return held.state == "done" and held.expires_at <= now
-
-
-def _update(connection: Connection, org: str, key: str, **values: Any) -> None:
-    execute(connection, _UPDATE, values, of_org=org, of_key=key)

@@ -75,6 +75,8 @@ def api_keys(connection: Connection, org: str) -> list[ApiKey]:
 
 def key_names(connection: Connection, org: str, key_ids: Collection[str]) -> dict[str, str]:
     """Return the names of an organisation's keys by id, also of revoked ones."""
+    if not key_ids:
+        return {}
     query = select(table.c.key_id, table.c.name).where(table.c.org == org, table.c.key_id.in_(key_ids))
     return {row.key_id: row.name for row in connection.execute(query)}
 

@@ -48,8 +48,9 @@ class Listing:
     Build each listing once: building a statement takes longer than executing it.
     """
 
-    first: Executable
-    following: Executable
+    first: Mapping[str, Executable]
+    """By dialect."""
+    following: Mapping[str, Executable]
     name: str
     time: str
     key: str
@@ -68,7 +69,10 @@ def listing(
     moment, last = bindparam("page_moment", type_=time.type), bindparam("page_last", type_=key.type)
     # The second condition is implied by the first, but an index can start from it.
     after = query.where(or_(time < moment, and_(time == moment, key < last)), time <= moment)
-    first, following = (_page(one, time, key, either) for one in (query, after))
+    first, following = (
+        {dialect: _page(one, time, key, either, dialect) for dialect in ("sqlite", "postgresql")}
+        for one in (query, after)
+    )
     return Listing(first, following, key.table.name, time.name, key.name, key.type.python_type)
 
 
@@ -89,7 +93,8 @@ def fetch_page(
     values = {**parameters, "page_limit": limit + 1}
     if cursor is not None:
         values["page_moment"], values["page_last"] = _decode(cursor, found_by, _scope(found_by, parameters))
-    result = connection.execute(found_by.first if cursor is None else found_by.following, values)
+    statements = found_by.first if cursor is None else found_by.following
+    result = connection.execute(statements[connection.dialect.name], values)
     names, rows = result.keys(), result.all()
     more, rows = len(rows) > limit, rows[:limit]
     following = _encode(found_by, _scope(found_by, parameters), rows[-1]) if more else None
@@ -106,7 +111,7 @@ def unindexed(column: Column[Any]) -> ColumnElement[Any]:
 
 
 def _page(
-    query: Select[Any], time: Column[Any], key: Column[Any], either: Sequence[ColumnElement[bool]]
+    query: Select[Any], time: Column[Any], key: Column[Any], either: Sequence[ColumnElement[bool]], dialect: str
 ) -> Select[Any] | CompoundSelect[Any]:
     most = bindparam("page_limit", type_=Integer)
     # No index that goes on after the key serves an order that names it twice.
@@ -118,7 +123,11 @@ def _page(
     order: list[ColumnElement[Any]] = [
         desc(literal_column(str(names.index(column.name) + 1))) for column in order_columns
     ]
-    return union_all(*(query.where(one) for one in either)).order_by(*order).limit(most)
+    parts = [query.where(one) for one in either]
+    if dialect == "postgresql":
+        # SQLite merges the parts. PostgreSQL would sort all their rows.
+        parts = [one.order_by(*(column.desc() for column in order_columns)).limit(most) for one in parts]
+    return union_all(*parts).order_by(*order).limit(most)
 
 
 def _scope(found_by: Listing, parameters: Mapping[str, Any]) -> str:

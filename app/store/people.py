@@ -98,6 +98,8 @@ def people_of(connection: Connection, org: str) -> list[Person]:
 
 def names_of_people(connection: Connection, org: str, person_ids: Collection[str]) -> dict[str, str]:
     """Return the names of an organisation's people by id, also of those who were removed."""
+    if not person_ids:
+        return {}
     query = select(table.c.person_id, table.c.name).where(table.c.org == org, table.c.person_id.in_(person_ids))
     return {row.person_id: row.name for row in connection.execute(query)}
 

@@ -188,7 +188,9 @@ def policy_audit_log(connection: Connection, org: str, policy_id: str) -> list[A
 
 def attached_wallets(connection: Connection, address: str, limit: int | None = None) -> Sequence[str]:
     """Return the ids of the wallets with the policy at this address, at most ``limit``, the last used first."""
-    mine = (wallets.c.policy == address, ~wallets.c.archived)
+    # The organisation leads in the index.
+    org = select(table.c.org).where(table.c.address == address).scalar_subquery()
+    mine = (wallets.c.org == org, wallets.c.policy == address, ~wallets.c.archived)
     newest = func.coalesce(wallets.c.last_transaction_at, wallets.c.created_at).desc()
     query = select(wallets.c.wallet_id).where(*mine).order_by(newest, wallets.c.wallet_id)
     return connection.scalars(query.limit(limit)).all()

@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import Connection, Engine
@@ -24,6 +26,7 @@ from app.store._postgres_calls import (
     PATIENCE,
     STATUS,
     FailedWork,
+    Piece,
     QueuedWork,
     TimedCall,
     give_back,
@@ -36,7 +39,7 @@ from app.store.database import Database, Step, T, Work
 from app.store.leases import fenced
 from app.store.migrations import require_current
 
-_WRITER_LOCK = 0x4156_0001
+WRITER_LOCK = 0x4156_0001
 """The advisory lock that every writing transaction takes, in any process, so that they follow one another."""
 _LOCK_PATIENCE = 10.0
 """Seconds to wait while another process writes."""
@@ -45,13 +48,16 @@ _DOUBT = 5.0
 _PAUSE = 0.2
 _BROKEN_FOR = 1.0
 """Seconds after a failed connection in which requests are answered with 503 instead of waiting for another try."""
+_SAVE, _UNDO = "SAVEPOINT piece", "ROLLBACK TO SAVEPOINT piece"
+"""A later savepoint hides earlier ones of its name, so what is undone is always the newest."""
 
 
 class PostgresDatabase(Database):
     """The service's database on a PostgreSQL server.
 
     Nothing waits for it in the event loop. As with SQLite, all work passed to `write` during one commit goes into the
-    next, each piece in its own savepoint; an advisory lock lets the transactions of all processes follow one another.
+    next, and a failed piece undoes only itself; an advisory lock lets the transactions of all processes follow one
+    another.
     """
 
     def __init__(self, url: str, *, prepare_threshold: int = 5) -> None:
@@ -71,6 +77,7 @@ class PostgresDatabase(Database):
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="beside")
         self._jobs: list[QueuedWork] = []
         self._flusher: asyncio.Task[None] | None = None
+        self._abandoned: set[asyncio.Task[None]] = set()
         self._broken_until = 0.0
         self._closed = False
         try:
@@ -79,9 +86,10 @@ class PostgresDatabase(Database):
             self.close()
             raise
 
-    async def write(self, work: Work[T]) -> T:
+    async def write(self, work: Work[T], *, repeatable: bool = False) -> T:
         """Run `work` in the writer's thread, and commit it with that of others."""
-        job = QueuedWork(fenced(work), asyncio.get_running_loop().create_future(), contextvars.copy_context())
+        future = asyncio.get_running_loop().create_future()
+        job = QueuedWork(fenced(work), future, contextvars.copy_context(), repeatable)
         self._jobs.append(job)
         if self._flusher is None or self._flusher.done():
             self._flusher = asyncio.create_task(self._flush())
@@ -90,7 +98,7 @@ class PostgresDatabase(Database):
 
     def write_now(self, work: Work[T]) -> T:
         """Run `work` in a transaction of its own, blocking this thread until it is committed."""
-        (outcome,) = self._write(TimedCall(limited=False), [fenced(work)])
+        (outcome,) = self._write(TimedCall(limited=False), [Piece(fenced(work), repeatable=False)])
         if isinstance(outcome, FailedWork):
             raise outcome.error
         result: T = outcome
@@ -147,8 +155,14 @@ class PostgresDatabase(Database):
         context = contextvars.copy_context()
         future = asyncio.get_running_loop().run_in_executor(executor, context.run, work)
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
-        while not (await asyncio.wait({future}, timeout=1.0))[0]:
-            call.end_if_overdue()
+        try:
+            await _end_in_time(future, call)
+        except asyncio.CancelledError:
+            # Its caller waits no longer, but the thread does, and those that wait for the thread.
+            watching = asyncio.create_task(_end_in_time(future, call))
+            self._abandoned.add(watching)
+            watching.add_done_callback(self._abandoned.discard)
+            raise
         return future.result()
 
     def _checked(self, work: Callable[[], T]) -> T:
@@ -205,7 +219,7 @@ class PostgresDatabase(Database):
         return self._begin_once(call, limit)
 
     def _begin_once(self, call: TimedCall, limit: float) -> tuple[Connection, Any]:
-        given = {"patience": in_ms(_LOCK_PATIENCE), "limit": in_ms(limit), "key": _WRITER_LOCK}
+        given = {"patience": in_ms(_LOCK_PATIENCE), "limit": in_ms(limit), "key": WRITER_LOCK}
         connection = self._connect(self._writers)
         try:
             with call.using(connection):
@@ -218,10 +232,10 @@ class PostgresDatabase(Database):
         while self._jobs:
             batch, self._jobs = [one for one in self._jobs if not one.future.cancelled()], []
             call, outcomes = TimedCall(), list[Any]()
-            runs: list[Callable[[Connection], Any]] = [one.run for one in batch]
+            pieces = [Piece(one.run, one.repeatable) for one in batch]
             try:
-                if runs:
-                    outcomes = await self._watched(self._writing, call, partial(self._write, call, runs))
+                if pieces:
+                    outcomes = await self._watched(self._writing, call, partial(self._write, call, pieces))
             except BaseException as error:  # noqa: BLE001 - whatever it is, nobody may wait for ever
                 outcomes = [FailedWork(error)] * len(batch)
             for job, outcome in zip(batch, outcomes, strict=True):
@@ -232,41 +246,62 @@ class PostgresDatabase(Database):
                 else:
                     job.future.set_result(outcome)
 
-    def _write(self, call: TimedCall, runs: Sequence[Callable[[Connection], Any]]) -> list[Any]:
-        """Run work in one transaction, each piece in its own savepoint; returns results and failures."""
+    def _write(self, call: TimedCall, pieces: Sequence[Piece]) -> list[Any]:
+        """Run work in one transaction, of which each piece is undone by itself; returns results and failures."""
         try:
-            return self._checked(partial(self._write_all, call, runs))
+            return self._checked(partial(self._write_all, call, pieces))
         except StorageUnavailableError as error:
-            return [FailedWork(error)] * len(runs)
+            return [FailedWork(error)] * len(pieces)
 
-    def _write_all(self, call: TimedCall, runs: Sequence[Callable[[Connection], Any]]) -> list[Any]:
+    def _write_all(self, call: TimedCall, pieces: Sequence[Piece]) -> list[Any]:
         with self._lock:
             connection, receipt = self._begin(call)
             try:
                 with call.using(connection):
-                    outcomes = [self._one(connection, run, alone=len(runs) == 1) for run in runs]
+                    outcomes = self._all(connection, pieces)
                     if not all(isinstance(one, FailedWork) for one in outcomes):
                         self._commit(connection, receipt)
             finally:
                 give_back(connection)
         return outcomes
 
-    def _one(self, connection: Connection, run: Callable[[Connection], Any], *, alone: bool) -> Any:
-        """Run a piece of work and undo it if it fails. Raises what leaves no transaction to go on with."""
-        execute = connection.exec_driver_sql
-        if not alone:
-            execute("SAVEPOINT job")
+    def _all(self, connection: Connection, pieces: Sequence[Piece]) -> list[Any]:
+        if len(pieces) == 1:
+            return [self._one(connection, pieces[0], alone=True)]
+        outcomes: list[Any] = []
+        for repeatable, some in groupby(pieces, attrgetter("repeatable")):
+            part = list(some)
+            found = self._together(connection, part) if repeatable and len(part) > 1 else None
+            outcomes += [self._one(connection, one) for one in part] if found is None else found
+        return outcomes
+
+    def _together(self, connection: Connection, pieces: Sequence[Piece]) -> list[Any] | None:
+        """Run pieces in one savepoint, as most of the time none fails; undoes all of them and returns None if one does.
+
+        Raises what leaves no transaction to go on with.
+        """
+        connection.exec_driver_sql(_SAVE)
         try:
-            outcome = run(connection)
+            return [one.run(connection) for one in pieces]
+        except Exception as error:
+            if connection.invalidated or getattr(error, "connection_invalidated", False):
+                raise
+            connection.exec_driver_sql(_UNDO)
+            return None
+
+    def _one(self, connection: Connection, piece: Piece, *, alone: bool = False) -> Any:
+        """Run a piece of work and undo it if it fails. Raises what leaves no transaction to go on with."""
+        # Not released one by one, which would be another statement for each: the commit does that.
+        if not alone:
+            connection.exec_driver_sql(_SAVE)
+        try:
+            return piece.run(connection)
         except Exception as error:
             if connection.invalidated or getattr(error, "connection_invalidated", False):
                 raise
             if not alone:
-                execute("ROLLBACK TO SAVEPOINT job")
-            outcome = FailedWork(raised_by(error) if isinstance(error, SQLAlchemyError) else error)
-        if not alone:
-            execute("RELEASE SAVEPOINT job")
-        return outcome
+                connection.exec_driver_sql(_UNDO)
+            return FailedWork(raised_by(error) if isinstance(error, SQLAlchemyError) else error)
 
     def _commit(self, connection: Connection, receipt: Any) -> None:
         try:
@@ -292,3 +327,9 @@ class PostgresDatabase(Database):
                     break
             time.sleep(_PAUSE)
         raise StorageDoubtError
+
+
+async def _end_in_time(future: asyncio.Future[Any], call: TimedCall) -> None:
+    """Wait for the end of work in a thread, which has no more than the patience of its call."""
+    while not (await asyncio.wait({future}, timeout=1.0))[0]:
+        call.end_if_overdue()

@@ -55,6 +55,7 @@ wallets = Table(
     # Events may be applied out of order. These are the numbers of the last ones that set the balance, the policy and
     # session, the budget, and the freeze.
     Column("balance_sequence", U64, nullable=False),
+    Column("balance_row", BigInteger, nullable=False, comment="id of the indexer's row that set the balance"),
     Column("config_sequence", U64, nullable=False),
     Column("budget_sequence", U64, nullable=False, server_default="0"),
     Column("frozen_sequence", U64, nullable=False),
@@ -94,6 +95,8 @@ policies = Table(
     Column("closed", Boolean, nullable=False),
     Column("created_at", BigInteger, nullable=False),
     UniqueConstraint("org", "policy_id"),
+    # The keeper asks every second what has expired.
+    Index("policies_by_expiry", "expiry"),
 )
 
 budgets = Table(
@@ -183,6 +186,8 @@ RECIPIENT_GIVEN = transactions.c.recipient.is_distinct_from(transactions.c.recip
 
 BETWEEN_TWO = "other_wallet_id <> wallet_id"
 """True for an event between two wallets."""
+ALERTING = "severity <> 'info'"
+"""True for a warning and for a critical event."""
 
 feed = Table(
     "feed",
@@ -216,6 +221,8 @@ feed = Table(
         postgresql_where=text(BETWEEN_TWO),
     ),
     Index("feed_by_signature", "signature"),
+    # Few events are; whoever has read up to a position is told how many came after it.
+    Index("feed_alerting", "org", "position", sqlite_where=text(ALERTING), postgresql_where=text(ALERTING)),
     sqlite_autoincrement=True,
 )
 
@@ -301,6 +308,7 @@ allowances = Table(
     Column("wallet_id", String, nullable=False),
     Column("vault", String, nullable=False),
     Column("policy", String, nullable=False, comment="address of the policy that allowed it"),
+    Column("policy_version", U64, comment="of that policy; null while pending"),
     Column("recipient", String, nullable=False, comment="owner of the destination"),
     Column("destination", String, nullable=False, comment="token account that the delegate is to pay"),
     Column("delegate", String, nullable=False),

@@ -135,7 +135,8 @@ _WALLETS = select(*_WALLET, _OPEN_OF, _OUTSTANDING_OF).where(wallets.c.vault.in_
 _ESCROWS = select(*_ESCROW).where(escrows.c.address.in_(_KEYS))
 _OF_THIS_SERVICE = select(organisations.c.org)
 _VAULTS = select(wallets.c.org, wallets.c.vault, wallets.c.tokens).where(wallets.c.org.in_(_OF_THIS_SERVICE))
-_OPEN_ESCROWS = select(*_ESCROW).where(escrows.c.org.in_(_OF_THIS_SERVICE), _HOLDS_MONEY)
+# What holds money is due at some time, which an index finds among all that ever were.
+_OPEN_ESCROWS = select(*_ESCROW).where(escrows.c.org.in_(_OF_THIS_SERVICE), _HOLDS_MONEY, escrows.c.due_at >= 0)
 
 
 def vaults(connection: Connection) -> list[Vault]:

@@ -1,6 +1,6 @@
 """The request log: what API keys asked for in the last day, and what they were answered."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 
@@ -14,6 +14,7 @@ from sqlalchemy import (
     Table,
     bindparam,
     delete,
+    func,
     select,
 )
 
@@ -38,8 +39,10 @@ request_log = Table(
     Column("status", Integer, nullable=False, comment="of the answer; 0 if there was none"),
     Column("code", String, comment="of the error that was answered"),
     Column("duration_ms", Integer, nullable=False),
+    Column("wallet_id", String, comment="that the request named, or that its key is for"),
     Index("request_log_by_time", "org", "timestamp", "request_id"),
     Index("request_log_by_key", "org", "key_id", "timestamp", "request_id"),
+    Index("request_log_by_wallet", "org", "wallet_id", "timestamp", "request_id"),
 )
 
 
@@ -56,6 +59,7 @@ class RequestRecord:
     status: int
     code: str | None
     duration_ms: int
+    wallet_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,15 @@ class RequestFilter:
     key_id: str | None = None
     status: int | None = None
     code: str | None = None
+    wallet_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusals:
+    """How many requests were refused, and when the last was, in Unix milliseconds; None without any."""
+
+    count: int
+    last_at: int | None
 
 
 def insert_requests(connection: Connection, requests: Sequence[RequestRecord]) -> None:
@@ -79,6 +92,14 @@ def request_page(
     values = {one.name: value for one in fields(wanted) if (value := getattr(wanted, one.name)) is not None}
     found_by = _listing(frozenset(values))
     return fetch_page(connection, RequestRecord, found_by, {"org": org, **values}, limit=limit, cursor=cursor)
+
+
+def refusals(connection: Connection, org: str, wallet_id: str, codes: Collection[str], since: int) -> Refusals:
+    """Return what was refused to a wallet by these codes since a Unix millisecond."""
+    columns = request_log.c
+    mine = (columns.org == org, columns.wallet_id == wallet_id, columns.timestamp >= since, columns.code.in_(codes))
+    count, last_at = connection.execute(select(func.count(), func.max(columns.timestamp)).where(*mine)).one()
+    return Refusals(count, last_at)
 
 
 def forget(connection: Connection, before: int, *, most: int) -> int:
@@ -112,7 +133,7 @@ def _delete(connection: Connection, org: str, before: int, *, most: int) -> int:
 
 @cache
 def _listing(given: frozenset[str]) -> Listing:
-    """Return the list for these members of the filter; one of the two indexes serves it."""
+    """Return the list for these members of the filter; one of the indexes serves it."""
     table = request_log
     chosen = [table.c[name] == bindparam(name, type_=table.c[name].type) for name in sorted(given)]
     query = select(table).where(table.c.org == bindparam("org"), *chosen)

@@ -63,7 +63,7 @@ class SqliteDatabase(Database):
         self._flusher: asyncio.Task[None] | None = None
         self.write_now(migrate)
 
-    async def write(self, work: Work[T]) -> T:
+    async def write(self, work: Work[T], *, repeatable: bool = False) -> T:  # noqa: ARG002 - savepoints cost nothing
         """Run `work` in the event loop, and commit it with that of others."""
         job = _Job(work, asyncio.get_running_loop().create_future())
         self._jobs.append(job)

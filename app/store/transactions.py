@@ -12,10 +12,10 @@ from app.core.hosts import ANY_HOST
 from app.core.pages import RecordPage
 from app.core.transaction_types import STATUSES, TYPES, TransactionStatus, TransactionType
 from app.store.paging import Listing, fetch_page, listing, unindexed
-from app.store.read_tables import RECIPIENT_GIVEN
+from app.store.read_tables import RECIPIENT_GIVEN, allowances
 from app.store.read_tables import transactions as table
 from app.store.records import fetch_one
-from app.store.x402 import payloads
+from app.store.x402 import paid_status, payloads
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +135,11 @@ def _paid_for(given: frozenset[str], *, any_host: bool) -> Listing:
         query = query.where(unindexed(payloads.c.org) == bindparam("org"))
     if not any_host:
         query = query.where(payloads.c.host == bindparam("x402_host"))
-    for name in given & {"status", "type"}:
-        query = query.where(unindexed(table.c[name]) == bindparam(name))
+    if "status" in given:
+        query = query.outerjoin(allowances, allowances.c.tx_id == payloads.c.tx_id)
+        query = query.where(paid_status(table.c.status) == bindparam("status"))
+    if "type" in given:
+        query = query.where(unindexed(table.c.type) == bindparam("type"))
     if "recipient" in given:
         query = query.where(or_(*(unindexed(table.c[name]) == bindparam("recipient") for name in _RECIPIENT_COLUMNS)))
     if "start" in given:

@@ -72,7 +72,8 @@ class WalletPolicy:
 class WalletRecord:
     """A wallet. `balance` is in micro-USDC; `frozen` is 0 (no), 1 (manually) or 2 (its policy expired).
 
-    `budget` is the address of the budget that it shares, `budget_id` its id.
+    `frozen_sequence` numbers the last change of that. `budget` is the address of the budget that it shares, `budget_id`
+    its id.
     """
 
     wallet_id: str
@@ -92,6 +93,7 @@ class WalletRecord:
     session_authority: str | None
     session_expires_at: int
     sequence: int
+    frozen_sequence: int
     escrow_counter: int
     allowance_counter: int
     created_at: int

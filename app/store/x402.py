@@ -7,6 +7,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    ColumnElement,
     Connection,
     Index,
     Integer,
@@ -14,11 +15,16 @@ from sqlalchemy import (
     Table,
     and_,
     bindparam,
+    case,
+    or_,
     select,
     update,
 )
 
+from app.core.transaction_types import ALLOWANCE, ENFORCED, Lane
+from app.store.allowances import OUTSTANDING, SETTLED
 from app.store.columns import metadata, upsert
+from app.store.read_tables import allowances
 from app.store.records import columns_of, fetch_all, fetch_one
 from app.store.state_tables import attempts
 
@@ -35,9 +41,13 @@ payloads = Table(
     Column("pay_to", String, nullable=False),
     Column("facilitator", String, nullable=False, comment="who pays the fee and sends it"),
     Column("version", Integer, nullable=False),
+    Column("lane", String, nullable=False, comment="enforced, or allowance: its attempt is the grant"),
     Column("header", String, nullable=False, comment="value of the header that pays; the same each time it is sent"),
     Column("resource_status", Integer, comment="what the resource answered to the payment; null if nothing"),
     Column("fetched", Boolean, nullable=False, comment="whether the service itself sends it to the resource"),
+    Column("last_valid_block_height", BigInteger, comment="of the delegate's transfer, in the lane allowance"),
+    Column("signature", String, comment="of the delegate's transfer, once it is known to have landed"),
+    Column("slot", BigInteger, comment="in which it landed"),
     Column("created_at", BigInteger, nullable=False),
     Column("closed_at", BigInteger, comment="when its end was dealt with"),
     Index("x402_payloads_open", "closed_at", "created_at"),
@@ -75,9 +85,13 @@ class Payload:
     pay_to: str
     facilitator: str
     version: int
+    lane: Lane
     header: str
     fetched: bool
     created_at: int
+    last_valid_block_height: int | None = None
+    signature: str | None = None
+    slot: int | None = None
     resource_status: int | None = None
     closed_at: int | None = None
 
@@ -95,6 +109,21 @@ class EndedPayload:
     url: str
     fetched: bool
     resource_status: int | None
+
+
+def paid_status(granted: ColumnElement[str]) -> ColumnElement[str]:
+    """Return a payment's status from that of its attempt or row, in a query that has payloads and their allowances.
+
+    A grant lands before anybody is paid: the delegate's transfer decides, and without one the settlement.
+    """
+    waits = and_(payloads.c.lane == ALLOWANCE, granted == "confirmed", payloads.c.signature.is_(None))
+    settled = allowances.c.status == SETTLED
+    return case(
+        (and_(waits, settled, allowances.c.spent > 0), "confirmed"),
+        (and_(waits, settled), "failed"),
+        (waits, "pending"),
+        else_=granted,
+    )
 
 
 def insert_payload(connection: Connection, payload: Payload) -> None:
@@ -118,26 +147,56 @@ def record_resource(connection: Connection, tx_id: str, status: int) -> None:
     connection.execute(update(payloads).where(payloads.c.tx_id == tx_id, better).values(resource_status=status))
 
 
+def record_transfer(connection: Connection, tx_id: str, signature: str, slot: int) -> None:
+    """Store the transfer by which a delegate has paid."""
+    connection.execute(update(payloads).where(payloads.c.tx_id == tx_id).values(signature=signature, slot=slot))
+
+
+def open_delegations(connection: Connection, limit: int) -> list[Payload]:
+    """Return the payloads, oldest first, whose delegate may still pay, or has paid by a transfer not known yet."""
+    spent = and_(allowances.c.status == SETTLED, allowances.c.spent > 0, payloads.c.signature.is_(None))
+    query = (
+        select(payloads)
+        .join(allowances, allowances.c.tx_id == payloads.c.tx_id)
+        .where(payloads.c.closed_at.is_(None), or_(allowances.c.status == OUTSTANDING, spent))
+        .order_by(payloads.c.created_at)
+        .limit(limit)
+    )
+    return fetch_all(connection, Payload, query)
+
+
 def ended_payloads(connection: Connection, limit: int, *, before: int) -> Sequence[EndedPayload]:
-    """Return payloads whose transaction has an outcome, oldest first, which are not closed.
+    """Return payloads that are known to be paid or dead, oldest first, which are not closed.
 
     Those handed out after ``before`` are left out as long as their resource may still answer.
     """
     answered = payloads.c.resource_status.is_not(None) | (payloads.c.created_at < before)
+    delegated = payloads.c.lane == ALLOWANCE
     query = (
         select(
             payloads.c.tx_id,
             payloads.c.org,
             attempts.c.wallet_id,
-            attempts.c.status,
+            paid_status(attempts.c.status).label("status"),
             attempts.c.amount,
-            attempts.c.signature,
+            case((delegated, payloads.c.signature), else_=attempts.c.signature).label("signature"),
             payloads.c.url,
             payloads.c.fetched,
             payloads.c.resource_status,
         )
-        .join(attempts, attempts.c.tx_id == payloads.c.tx_id)
-        .where(payloads.c.closed_at.is_(None), attempts.c.status != "pending", answered)
+        .join_from(payloads, attempts, attempts.c.tx_id == payloads.c.tx_id)
+        .outerjoin(allowances, allowances.c.tx_id == payloads.c.tx_id)
+        .where(
+            payloads.c.closed_at.is_(None),
+            attempts.c.status != "pending",
+            or_(
+                payloads.c.lane == ENFORCED,
+                attempts.c.status == "failed",
+                # What a delegate has paid is closed once its transfer is known.
+                and_(allowances.c.status == SETTLED, or_(allowances.c.spent == 0, payloads.c.signature.is_not(None))),
+            ),
+            answered,
+        )
         .order_by(payloads.c.created_at)
         .limit(limit)
     )

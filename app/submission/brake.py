@@ -14,14 +14,24 @@ from typing import get_args
 import structlog
 from sqlalchemy import Connection
 
-from app.access.keyring import Principal
+from app.access.keyring import Principal, unauthenticated
 from app.access.recorder import Recorder
+from app.core.actors import Actor
 from app.core.errors import ApiError, AuthenticationError, BusinessError, UnavailableError
 from app.core.timestamps import now_ms
 from app.store.attempts import Attempt, stop_attempts, stopped_by
 from app.store.audit import NewLogEntry, append
 from app.store.audit_actions import Action
-from app.store.brakes import BrakeKind, BrakeRow, all_brakes, brakes_on, delete_brake, orphaned_brakes, put_brake
+from app.store.brakes import (
+    REVOKED,
+    BrakeKind,
+    BrakeRow,
+    all_brakes,
+    brakes_on,
+    delete_brake,
+    orphaned_brakes,
+    put_brake,
+)
 from app.store.database import WRITE_ERRORS, Database
 from app.submission.plan import PlanType
 
@@ -191,14 +201,30 @@ class Brake:
         found = self.stops(kind, attempt.org, attempt.wallet_id, attested=attested)
         return found or next((one for one in get_args(BrakeKind) if one == row), None)
 
-    def check_rows(self, conn: Connection, kind: PlanType, org: str, wallet_id: str | None, *, attested: bool) -> None:
-        """Raise as ``check`` does, also for the rows: another process may have engaged it."""
+    def check_rows(
+        self,
+        conn: Connection,
+        kind: PlanType,
+        org: str,
+        wallet_id: str | None,
+        *,
+        attested: bool,
+        asked_by: Actor | None = None,
+    ) -> None:
+        """Raise as ``check`` does, also for the rows: another process may have engaged it.
+
+        Raises ``authentication_failed`` if the key of ``asked_by`` was revoked since the request came in.
+        """
         if not kind.braked and kind.lifts is None:
             return
         self.check(kind, org, wallet_id, attested=attested)
-        found = _stopping(brakes_on(conn, org, wallet_id), kind, org, wallet_id, attested=attested)
+        key_id = asked_by.id if asked_by is not None and asked_by.type == "key" else ""
+        engaged = brakes_on(conn, org, wallet_id, key_id, now_ms())
+        found = _stopping(engaged, kind, org, wallet_id, attested=attested)
         if found is not None:
             raise stopped_error(kind, found)
+        if (key_id, REVOKED) in engaged:
+            raise unauthenticated()
 
     def refused(self, hold: Hold, reason: str) -> None:
         """Record that the chain refused a brake."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from solders.pubkey import Pubkey
 
 from app.chain.errors import ChainUnavailable, RpcError
 from app.chain.logs import is_refused_by
@@ -18,15 +17,12 @@ from app.submission.brake import SHOWN, Hold
 from app.submission.context import Service
 from app.submission.idempotency import Claim
 from app.submission.plan import Plan, PlanType, RefusedError
-from app.submission.refusals import business_error, error_name
-from idl.codec import CodecError
+from app.submission.refusals import UNPROVEN, business_error, error_name
 
 _log = structlog.get_logger(__name__)
 
 #: Seconds between two looks at what is in the way.
 _PAUSE = 0.1
-_STALE = "The chain's node does not show what the service has seen there."
-_UNPROVEN = "The chain's node refuses the transaction and does not show that the program does."
 _NO_SIGNATURE = "The token with the key does not sign it."
 _SENT = "It was sent to the chain and is not confirmed yet."
 _UNDOING = "An earlier change that would undo it may still take effect."
@@ -61,21 +57,6 @@ class Enforcement:
     missing: Callable[[], Awaitable[Plan | None]]
     fulfilled: frozenset[str] = frozenset()
     outdated: frozenset[str] = frozenset()
-
-
-def outdated_error() -> UnavailableError:
-    """Return the error for an account that a node shows as it no longer is, or not at all: it lags, or lies."""
-    return UnavailableError("chain_unavailable", _STALE)
-
-
-async def state_of(service: Service, address: str, name: str, *, sequence: int) -> dict[str, Any] | None:
-    """Return an account of the program as of its event `sequence` or later; None if the node shows no such."""
-    account = await service.chain.account(Pubkey.from_string(address))
-    try:
-        state = None if account is None else service.codec.decode_account(account.data)
-    except CodecError:
-        state = None
-    return state.data if state is not None and state.name == name and state.data["sequence"] >= sequence else None
 
 
 class BrakeRefusedError(Exception):
@@ -197,7 +178,7 @@ def _refusal(service: Service, how: Enforcement, refused: RefusedError, name: st
         # It can still succeed: once the fee payer has SOL again, or the service is started with the operator's new key.
         return error
     if name is None or not is_refused_by(refused.simulation.logs, service.codec):
-        return UnavailableError("chain_unavailable", _UNPROVEN)
+        return UnavailableError("chain_unavailable", UNPROVEN)
     message = f"The program refused the {how.name} ({name or refused}). It is not in force, and payments go on."
     return BrakeRefusedError(BusinessError("transaction_failed", message))
 

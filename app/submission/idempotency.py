@@ -142,26 +142,26 @@ class Claim:
         key = self.key
         return await self._db.read(lambda conn: find(conn, key)) if self.repeats and key is not None else None
 
-    async def store(self, effect: Callable[[Connection], T], *, tx_id: str | None = None, lasts: bool = True) -> T:
+    async def store(
+        self,
+        effect: Callable[[Connection], T],
+        *,
+        tx_id: str | None = None,
+        lasts: bool = True,
+        repeatable: bool = False,
+    ) -> T:
         """Store an effect and claim the key in one database transaction, and return the effect's result.
 
         ``tx_id`` names the attempt that the effect stores. ``lasts=False`` marks an effect that may be stored again, so
-        that a later error frees the key. Raises ``idempotency_in_progress`` if another process holds the key.
+        that a later error frees the key. ``repeatable`` is as in `Database.write`. Raises ``idempotency_in_progress``
+        if another process holds the key.
         """
 
         def claim_and_store(conn: Connection) -> T:
             self._hold(conn, tx_id)
             return effect(conn)
 
-        try:
-            result = await self._db.write(claim_and_store)
-        except StorageDoubtError:
-            # If it was stored, the key must not be freed: the repetition then finds out what became of it.
-            self._effective = True
-            raise
-        self._claimed = True
-        self._effective = self._effective or lasts
-        return result
+        return await self._stored(claim_and_store, lasts=lasts, repeatable=repeatable)
 
     def resolve(self, *, lasts: bool) -> None:
         """Record whether the request's transaction landed or still may; a failed one leaves the key free."""
@@ -171,13 +171,31 @@ class Claim:
         """Store the answer for repetitions. Raises ``idempotency_in_progress`` as ``store`` does."""
         assert self._fingerprint is not None
         org, key = self._fingerprint.org, self._fingerprint.key
-        await self.store(lambda conn: finish(conn, org, key, 200, body, now_ms()))
+
+        def answer(conn: Connection) -> None:
+            if not self._claimed:
+                self._hold(conn, None)
+            if not finish(conn, org, key, 200, body, now_ms(), node=self._db.node):
+                raise ConflictError("idempotency_in_progress")
+
+        await self._stored(answer, lasts=True, repeatable=True)
 
     async def release(self) -> None:
         """Free the key."""
         assert self._fingerprint is not None
         org, key = self._fingerprint.org, self._fingerprint.key
         await self._db.write(lambda conn: release(conn, org, key))
+
+    async def _stored(self, work: Callable[[Connection], T], *, lasts: bool, repeatable: bool) -> T:
+        try:
+            result = await self._db.write(work, repeatable=repeatable)
+        except StorageDoubtError:
+            # If it was stored, the key must not be freed: the repetition then finds out what became of it.
+            self._effective = True
+            raise
+        self._claimed = True
+        self._effective = self._effective or lasts
+        return result
 
     def _hold(self, conn: Connection, tx_id: str | None) -> None:
         if self._fingerprint is None:

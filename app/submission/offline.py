@@ -46,6 +46,7 @@ from app.submission.plan import (
     distinct,
 )
 from app.submission.refusals import business_error, require_confirmed
+from app.submission.sight import seen_account
 from idl.transactions import message_hash
 
 LIFETIME = 7 * 86_400_000
@@ -77,10 +78,7 @@ async def authority_of(service: Service, org: str, claim: Claim) -> Authority:
     """
     if not claim.sign_offline:
         return authority_with(service.signers.require_authority())
-    account = await service.chain.account(org)
-    if account is None:
-        raise UnavailableError("chain_unavailable")
-    return Authority(account.decode(service.codec).data["authority"], None)
+    return Authority((await seen_account(service, org))["authority"], None)
 
 
 def authority_with(key: Signer) -> Authority:

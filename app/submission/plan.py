@@ -49,6 +49,7 @@ class PlanType:
     - ``superseded``: the next transaction of this type makes it irrelevant, so that one resends it instead of waiting.
     - ``braked``: it spends, so that a freeze, a pause or a revocation of its session overtakes it.
     - ``lifts``: the kind of brake that it would undo on the chain, which overtakes it.
+    - ``stops``: it ends the ground on which a vault's allowances were granted, which are settled once it was sent.
     - ``on_failed``: removes what the plan's ``on_store`` wrote if the attempt fails for good.
     """
 
@@ -60,6 +61,7 @@ class PlanType:
     superseded: bool = False
     braked: bool = False
     lifts: BrakeKind | None = None
+    stops: bool = False
     on_failed: Hook = nothing
 
 
@@ -71,7 +73,7 @@ class Plan:
     the transaction, ``event_inner`` the expected index of its event among the inner instructions. ``attested`` means
     that the session authority signs. ``actor`` requested the change of a policy. ``entry`` is added to the audit log in
     the transaction that stores the attempt, with the ids of the transaction; payments have none. ``on_store`` writes in
-    that transaction, too.
+    that transaction, too, and does nothing else: it may run a second time after all that it wrote was undone.
     """
 
     org: str
@@ -89,6 +91,8 @@ class Plan:
     policy_triggered: bool = False
     memo: str | None = None
     actor: Actor | None = None
+    #: Whose key asked for it, if it spends: it is not stored any more once that is revoked.
+    asked_by: Actor | None = None
     entry: NewLogEntry | None = None
     reference: bytes | None = None
     attested: bool = False

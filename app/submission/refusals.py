@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import structlog
 from solders.pubkey import Pubkey
 
-from app.chain.logs import policy_violation
+from app.chain.logs import policy_violation, shows_refusal
 from app.chain.records import SimulationResult
 from app.chain.rules import CATEGORIES, RULE_ERRORS, RULES, category_names
 from app.core.errors import (
@@ -56,6 +56,7 @@ _ERRORS: Mapping[str, tuple[type[ApiError], str]] = {
     "TooManyEscrows": (BusinessError, "too_many_escrows"),
     "EscrowExpired": (BusinessError, "escrow_expired"),
     "EscrowDisputed": (BusinessError, "escrow_already_settled"),
+    "DisputeRaisedBefore": (BusinessError, "dispute_raised_before"),
     "EscrowNotDisputed": (BusinessError, "escrow_not_disputed"),
     "EscrowAmountExceeded": (RequestError, "invalid_amount"),
     "InvalidProof": (BusinessError, "invalid_proof"),
@@ -77,6 +78,7 @@ EXPIRED = (
 
 _BUDGET_CHANGED = "The wallet's budget was changed at the same time. Repeat the request; nothing was moved."
 _NO_REASON = "The chain's node refuses the transaction for a reason that is not the program's. Nothing was sent."
+UNPROVEN = "The chain's node refuses the transaction and does not show that the program does."
 _NO_ROLE = (
     "The key that the service signs with no longer has its role in the organisation. Start the service again with the "
     "new key."
@@ -102,7 +104,10 @@ _MESSAGES: Mapping[str, str] = {
 
 #: The program's errors for state that changed after it was read.
 _MEANWHILE = frozenset(
-    {"VersionMismatch", "SequenceMismatch", "AlreadyFrozen", "NotFrozen", "WrongPolicy", "AuthorityRequired"}
+    {
+        *("VersionMismatch", "SequenceMismatch", "AlreadyFrozen", "NotFrozen", "AlreadyPaused"),
+        *("WrongPolicy", "AuthorityRequired"),
+    }
 )
 #: The chain's errors for a fee payer without enough lamports: for the fee, or for what rent it would be left with.
 _UNPAID = ("InsufficientFundsForFee", "AccountNotFound", "InsufficientFundsForRent")
@@ -113,7 +118,9 @@ _NO_PROGRAM = ("ProgramAccountNotFound", "InvalidProgramForExecution", "Unsuppor
 
 
 def error_name(codec: Codec, failure: Failure) -> str | None:
-    """Return the program's name for the error; None if something else failed."""
+    """Return the program's name for the error; None if something else failed, or no program is shown that did."""
+    if isinstance(failure, RefusedError) and not shows_refusal(failure.simulation.logs):
+        return None
     return None if failure.custom_error is None else codec.error_name(failure.custom_error)
 
 
@@ -157,6 +164,9 @@ def business_error(
     if simulation is not None and name == "Unauthorized":
         _log.error("role_lost", err=str(simulation.err))
         return UnavailableError("chain_unavailable", _NO_ROLE)
+    if simulation is not None and simulation.custom_error is not None and not shows_refusal(simulation.logs):
+        _log.error("simulation_failed", err=str(simulation.err), logs=simulation.logs[-20:])
+        return UnavailableError("chain_unavailable", UNPROVEN)
     if simulation is not None and name is None and simulation.custom_error is not None:
         _log.warning("simulation_failed", err=str(simulation.err), logs=simulation.logs[-20:])
         return BusinessError("transaction_failed", "Another program refused the transaction. Nothing was moved.")

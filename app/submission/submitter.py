@@ -6,7 +6,7 @@ still land, it stays `pending`, and nothing else is signed in its place.
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import structlog
@@ -56,6 +56,11 @@ class Submitter(Outcomes):
         self._fee_payer = fee_payer
         self._confirm_timeout = confirm_timeout
         self._brake = brake
+        self._listeners: list[Callable[[Attempt], None]] = []
+
+    def subscribe(self, listener: Callable[[Attempt], None]) -> None:
+        """Have a listener called once a transaction was sent that ends the ground of allowances; it must not wait."""
+        self._listeners.append(listener)
 
     async def _sign(self, plan: Plan, *, fresh: bool) -> tuple[bytes, str | None, int]:
         """Return the signed bytes, their signature if it is known already, and the last valid block height."""
@@ -180,13 +185,15 @@ class Submitter(Outcomes):
 
     async def _store(self, plan: Plan, attempt: Attempt, claim: Claim) -> None:
         def store(conn: Connection) -> None:
-            self._brake.check_rows(conn, plan.type, plan.org, plan.wallet_id, attested=plan.attested)
+            self._brake.check_rows(
+                conn, plan.type, plan.org, plan.wallet_id, attested=plan.attested, asked_by=plan.asked_by
+            )
             insert_attempt(conn, attempt)
             plan.on_store(conn, attempt)
             if plan.entry is not None:
                 append(conn, plan.entry.about(**ids_of(attempt)))
 
-        await claim.store(store, tx_id=attempt.tx_id)
+        await claim.store(store, tx_id=attempt.tx_id, repeatable=True)
 
     async def _stored_soon(self, plan: Plan, attempt: Attempt, claim: Claim) -> bool:
         """Store an attempt and return whether that was possible in time."""
@@ -222,4 +229,7 @@ class Submitter(Outcomes):
         except RpcError as error:
             # This node refuses it now (already processed, unknown blockhash), but it may still have landed.
             _log.warning("send_refused", tx_id=attempt.tx_id, code=error.code, message=error.message)
+        if self._types[attempt.type].stops:
+            for listener in self._listeners:
+                listener(attempt)
         return Outcome(attempt, "pending")

@@ -2,8 +2,7 @@
 
     python -m tests.bench.compute_units
 
-Each runtime is the LiteSVM of a solders release, installed into a separate environment in the cache folder. 0.26 has
-the old SPL Token program, 0.29 has p-token.
+`tests/program/test_compute_units.py` holds the limits. For the runtimes see `tests/support/runtimes.py`.
 """
 
 import os
@@ -16,11 +15,12 @@ from app.chain.addresses import TOKEN_PROGRAM
 from app.chain.rules import Rules
 from tests.bench.allowance_units import allowance_units
 from tests.bench.escrow_units import escrow_units
-from tests.bench.story import NEVER, PROGRAM, USDC, Runtime, Story
+from tests.bench.story import NEVER, PROGRAM, USDC, Story
 from tests.bench.tables import table
 from tests.bench.token_bytes import token_account_bytes
+from tests.support.runtimes import NEWER, OLDER, Runtime
 
-RUNTIMES = ("0.26.0", "0.29.0")
+RUNTIMES = (OLDER, NEWER)
 
 
 def measure(runtime: Runtime) -> tuple[int, dict[str, int], dict[str, int]]:

@@ -1,9 +1,11 @@
 """Measures what a paid request costs beside the resource's and the facilitator's own answers.
 
-By hand: `python -m tests.bench.paid_requests [--count N]`. The service runs as a process of its own with the embedded
-chain, the facilitator and the resource are those of the public packages (`npm ci --prefix tests/clients/x402`). A proxy
-in front of the resource measures how long it takes to answer, with the facilitator behind it; the rest of a request's
-time is the service's. The first request finds the facilitator out and is left out.
+By hand: `python -m tests.bench.paid_requests [--count N] [--plain]`. The service runs as a process of its own with
+the embedded chain, the facilitator and the resource are those of the public packages (`npm ci --prefix
+tests/clients/x402`). A proxy in front of the resource measures how long it takes to answer, with the facilitator
+behind it; the rest of a request's time is the service's. The first request finds the facilitator out and is left out.
+With `--plain` the facilitator takes plain transfers only, which an allowance pays: a grant before the payment, a
+settlement after it.
 """
 
 import asyncio
@@ -66,9 +68,9 @@ async def _buyer(admin: httpx.AsyncClient) -> tuple[dict[str, str], str, str]:
     async def post(path: str, **body: Any) -> Any:
         return (await admin.post(path, json=body)).raise_for_status().json()
 
+    policy = (await post("/v1/policies", name="Bench", allowAllowances=True))["policy_id"]
     wallets = [
-        await post("/v1/wallets", agentId=f"bench-{name}", label=name, policyId="pol_permissive")
-        for name in ("buyer", "seller")
+        await post("/v1/wallets", agentId=f"bench-{name}", label=name, policyId=policy) for name in ("buyer", "seller")
     ]
     wallet = wallets[0]["wallet_id"]
     await post(f"/v1/wallets/{wallet}/fund", amount="100")
@@ -77,7 +79,7 @@ async def _buyer(admin: httpx.AsyncClient) -> tuple[dict[str, str], str, str]:
     return {"Authorization": f"Bearer {key}", "Session-Token": token}, wallet, wallets[1]["chain_address"]
 
 
-async def run(served: Served, count: int) -> None:
+async def run(served: Served, count: int, *, plain: bool) -> None:
     """Pay this often, one request after the other, and print the table."""
     headers = {"Authorization": f"Bearer {served.key}"}
     settler = Keypair()
@@ -87,11 +89,10 @@ async def run(served: Served, count: int) -> None:
         airdrop = {"jsonrpc": "2.0", "id": 1, "method": "requestAirdrop", "params": [str(settler.pubkey()), _SOL]}
         (await client.post(served.rpc, json=airdrop)).raise_for_status()
         network = f"solana:{organisation['genesis_hash'][:32]}"
+        allowed = None if plain else organisation["program_id"]
         with tempfile.TemporaryDirectory() as folder:
             async with (
-                facilitator(
-                    Path(folder), settler, rpc=served.rpc, network=network, allowed=organisation["program_id"]
-                ) as settling,
+                facilitator(Path(folder), settler, rpc=served.rpc, network=network, allowed=allowed) as settling,
                 started(
                     "resource.mjs",
                     FACILITATOR=settling,
@@ -124,10 +125,11 @@ async def run(served: Served, count: int) -> None:
 
 @click.command()
 @click.option("--count", default=100, show_default=True, help="Paid requests.")
-def main(count: int) -> None:
+@click.option("--plain", is_flag=True, help="A facilitator that takes plain transfers only.")
+def main(count: int, *, plain: bool) -> None:
     """Measure and print."""
     with serving() as served:
-        asyncio.run(run(served, count))
+        asyncio.run(run(served, count, plain=plain))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,9 @@
-"""Runs a VM of any solders release, and in it an organisation in which every instruction is used."""
+"""Runs an organisation in which every instruction is used, in a VM of any solders release."""
 
 import base64
-import json
 import os
-import subprocess
-import venv
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from solders.instruction import AccountMeta, Instruction
 from solders.keypair import Keypair
@@ -18,70 +14,14 @@ from app.chain.instructions import Instructions
 from app.chain.rules import BudgetLimits, Rules
 from idl import codec
 from tests.bench.token_bytes import mint_bytes, token_account_bytes
+from tests.support.runtimes import Runtime
 
-CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "agent-vault-bench"
 PROGRAM = Path(os.environ.get("AGENT_VAULT_SO", Path(__file__).parents[2] / "programs" / "agent_vault.so"))
 GENESIS_HASH = bytes(32)
 NOW = 1_800_000_000
 NEVER = 2_000_000_000
 DAY_SLOT = 900
 USDC = 1_000_000
-
-
-class Runtime:
-    """A VM of one solders release, in a separate process."""
-
-    def __init__(self, version: str) -> None:
-        folder = CACHE / f"solders-{version}"
-        python = folder / "bin" / "python"
-        if not python.exists():
-            venv.create(folder, with_pip=True)
-            subprocess.run([python, "-m", "pip", "install", "-q", f"solders=={version}"], check=True)
-        worker = Path(__file__).with_name("vm_worker.py")
-        self._process = subprocess.Popen([python, worker], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._answer()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-    def do(self, what: str, **values: Any) -> dict[str, Any]:
-        """Send the worker a command and return the answer."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"do": what, **values}) + "\n")
-        self._process.stdin.flush()
-        return self._answer()
-
-    def account(self, address: Pubkey, owner: Pubkey, data: bytes, lamports: int = 10**9) -> None:
-        """Set an account in the VM."""
-        encoded = base64.b64encode(data).decode()
-        self.do("account", address=str(address), owner=str(owner), lamports=lamports, data=encoded)
-
-    def units(self, payer: Keypair, *instructions: Instruction, signers: tuple[Keypair, ...] = ()) -> int:
-        """Send a transaction and return the units that its instructions used."""
-        wire = [
-            {
-                "program": str(one.program_id),
-                "data": base64.b64encode(bytes(one.data)).decode(),
-                "accounts": [[str(meta.pubkey), meta.is_signer, meta.is_writable] for meta in one.accounts],
-            }
-            for one in instructions
-        ]
-        answer = self.do("send", payer=str(payer), signers=[str(key) for key in signers], instructions=wire)
-        if "units" not in answer:
-            raise RuntimeError(f"{answer['error']}: {answer['logs']}")
-        units: int = answer["units"]
-        return units
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
-        return answer
 
 
 class Story:
@@ -144,7 +84,7 @@ class Story:
         reserve = self.addresses.token_account(self.org)
         self.runtime.account(reserve, TOKEN_PROGRAM, token_account_bytes(self.mint, self.org, 10**13))
         resume = build.update_org(
-            signer=self.authority.pubkey(), expected_sequence=self.fields(self.org)["sequence"], paused=False
+            signer=self.authority.pubkey(), expected_sequence=self.fields(self.org)["authority_sequence"], paused=False
         )
         self.step("update_org", resume, self.authority)
         self.step(
@@ -303,7 +243,7 @@ class Story:
                     vault=vault,
                     policy=policy,
                     action=action,
-                    expected_sequence=self.fields(vault)["sequence"],
+                    expected_sequence=self.fields(vault)["frozen_sequence"],
                 ),
                 self.authority,
             )
@@ -335,7 +275,7 @@ class Story:
                 destination=self.destination,
                 amount=1000,
                 reference=reference,
-                expected_sequence=self.fields(self.org)["sequence"],
+                expected_sequence=self.fields(self.org)["authority_sequence"],
             ),
             self.authority,
         )
@@ -343,7 +283,7 @@ class Story:
             "update_org (proposal)",
             build.update_org(
                 signer=self.authority.pubkey(),
-                expected_sequence=self.fields(self.org)["sequence"],
+                expected_sequence=self.fields(self.org)["authority_sequence"],
                 pending_authority=operator,
             ),
             self.authority,

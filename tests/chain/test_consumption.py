@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.chain.consumption import Consumption
+from app.chain.consumption import Consumption, day_frees_at
 
 _START = 1_769_904_000
 """2026-02-01T00:00:00Z, which begins a slot of either window."""
@@ -50,3 +50,10 @@ def test_month_ends_where_the_ledger_says() -> None:
     ledger = _ledger((0, 5), month_ends_at=_START + 100)
 
     assert [Consumption.at(ledger, _START + second).month for second in (99, 100)] == [5, 0]
+
+
+@pytest.mark.parametrize("paid", [0, 1, 899, 900, 86_399])
+def test_payment_leaves_the_day_when_it_is_said_to(paid: int) -> None:
+    ledger, frees = _ledger((paid, 5)), day_frees_at(_START + paid)
+
+    assert [Consumption.at(ledger, clock).day for clock in (frees - 1, frees)] == [5, 0]

@@ -138,7 +138,7 @@ async def test_program_accepts_every_instruction() -> None:
                 vault=vault,
                 policy=policy,
                 action="Unfreeze",
-                expected_sequence=(await stage.fields(vault))["sequence"],
+                expected_sequence=(await stage.fields(vault))["frozen_sequence"],
             ),
             signers=[stage.authority],
         )
@@ -188,7 +188,7 @@ async def test_program_accepts_every_instruction() -> None:
                 destination=stage.addresses.token_account(stage.payee),
                 amount=None,
                 reference=secrets.token_bytes(16),
-                expected_sequence=(await stage.fields(stage.org))["sequence"],
+                expected_sequence=(await stage.fields(stage.org))["authority_sequence"],
             ),
             signers=[stage.authority],
         )
@@ -197,7 +197,7 @@ async def test_program_accepts_every_instruction() -> None:
         await stage.send(
             build.update_org(
                 signer=authority,
-                expected_sequence=(await stage.fields(stage.org))["sequence"],
+                expected_sequence=(await stage.fields(stage.org))["authority_sequence"],
                 pending_authority=successor.pubkey(),
                 paused=True,
             ),

@@ -13,12 +13,12 @@ from tests.support.processes import COMMAND_LINE, PATIENCE, exit_code, running, 
 #: Runs the command line and kills it as soon as the chain has accepted a transaction of the keeper.
 _DEADLY = """
 import os, signal, sys
-from app.keeper.keeper import Keeper
-send = Keeper._send
-async def deadly(self, *arguments):
-    await send(self, *arguments)
+from app.keeper import keeper
+send = keeper.send
+async def deadly(*arguments):
+    await send(*arguments)
     os.kill(os.getpid(), signal.SIGKILL)
-Keeper._send = deadly
+keeper.send = deadly
 from app.server.cli import main
 main(sys.argv[1:])
 """

@@ -38,10 +38,10 @@ async def deadly(self, attempt):
     return outcome
 Submitter._post = deadly
 finish = idempotency.finish
-def unanswered(*arguments):
+def unanswered(*arguments, **named):
     if moment == "made" and armed:
         os.kill(os.getpid(), signal.SIGKILL)
-    finish(*arguments)
+    return finish(*arguments, **named)
 idempotency.finish = unanswered
 from app.server.cli import main
 main(sys.argv[3:])

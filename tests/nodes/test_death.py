@@ -5,125 +5,30 @@ With `--full` 40 rounds of orders instead of one, and as many deaths.
 
 import asyncio
 import contextlib
-import json
-import re
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 import pytest_asyncio
-from solders.keypair import Keypair
 
-from app.chain.client import ChainClient
-from app.chain.transport import HttpTransport
 from app.core.money import MICRO_PER_USDC, parse_usdc
 from app.localnet.genesis import USDC_MINT
-from idl.codec import load
+from tests.nodes.nodes import Nodes, nodes_on
 from tests.support.postgres import Cluster
-from tests.support.processes import COMMAND_LINE, command, free_ports, running
 
 _ORDERS, _ALLOWED = 24, 18
 """Payments of one USDC that are asked for in each round, and how many of them the budget allows."""
 _TAKEOVER = 10.0
-_HOLDER = (
-    "SELECT holder FROM leases WHERE name = 'indexer' AND expires_at > extract(epoch FROM clock_timestamp()) * 1000"
-)
-
-
-@dataclass
-class Nodes:
-    """The running nodes by their names, and a client of each with an admin's key."""
-
-    folder: Path
-    cluster: Cluster
-    database: str
-    chain_url: str
-    key: str
-    processes: dict[str, asyncio.subprocess.Process] = field(default_factory=dict)
-    clients: dict[str, httpx.AsyncClient] = field(default_factory=dict)
-    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
-
-    async def start(self, name: str, *options: str, **environment: str) -> None:
-        """Start a node in a folder of its own, with the keys of the first."""
-        port, _ = free_ports()
-        await self.stop(name)
-        process = running(
-            COMMAND_LINE,
-            *(
-                "serve",
-                "--data-dir",
-                str(self.folder / name),
-                "--rpc-url",
-                self.chain_url,
-                "--port",
-                str(port),
-                *options,
-            ),
-            until=b"Agent Vault",
-            AGENT_VAULT_DATABASE_URL=self.cluster.url(self.database),
-            AGENT_VAULT_KEYS_DIR=str(self.folder / "keys"),
-            AGENT_VAULT_RATE_LIMIT="0",
-            **environment,
-        )
-        self.processes[name] = await self.stack.enter_async_context(process)
-        headers = {"Authorization": f"Bearer {self.key}"}
-        client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=30)
-        self.clients[name] = await self.stack.enter_async_context(client)
-
-    async def stop(self, name: str) -> None:
-        """Kill a node if it runs."""
-        process = self.processes.pop(name, None)
-        self.clients.pop(name, None)
-        if process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
-
-    def holder(self) -> str | None:
-        """The name of the node that follows the chain."""
-        found = self.cluster.execute(_HOLDER, self.database)
-        pid = int(found[0][0].split("/")[-2]) if found else None
-        return next((name for name, process in self.processes.items() if process.pid == pid), None)
-
-    async def ok(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
-        """Ask any node for what must succeed."""
-        answer = await next(iter(self.clients.values())).request(method, path, json=body)
-        assert answer.status_code == 200, answer.text
-        found: dict[str, Any] = answer.json()
-        return found
 
 
 @pytest_asyncio.fixture(name="nodes")
 async def _nodes(cluster: Cluster, template: str, tmp_path: Path) -> AsyncIterator[Nodes]:
-    database = cluster.database(template)
-    _, rpc = free_ports()
-    url, localnet = f"http://127.0.0.1:{rpc}", ("--data-dir", str(tmp_path / "chain"))
-    given = {"AGENT_VAULT_DATABASE_URL": cluster.url(database)}
-    async with AsyncExitStack() as stack:
-        options = ("localnet", *localnet, "--port", str(rpc))
-        await stack.enter_async_context(running(COMMAND_LINE, *options, until=b"USDC mint"))
-        made = await command(
-            "orgs", "create", "fleet", "--data-dir", str(tmp_path / "start"), "--rpc-url", url, **given
-        )
-        (tmp_path / "start" / "keys").rename(tmp_path / "keys")
-        reserve = re.search(rf"mint {USDC_MINT}\) into its reserve: (\w+)", made)
-        key = re.search(r"Admin API key, shown only once: (\w+)", made)
-        assert reserve is not None
-        assert key is not None
-        await command("faucet", "usdc", reserve[1], "1000", *localnet, "--rpc-url", url)
-        payer = Keypair.from_bytes(bytes(json.loads((tmp_path / "keys/fee-payer.json").read_text())))
-        chain = ChainClient(HttpTransport(url), program_id=load().program_id)
-        stack.push_async_callback(chain.aclose)
-        await chain.confirm(await chain.airdrop(payer.pubkey(), 1_000 * 10**9), timeout=10)
-        nodes = Nodes(tmp_path, cluster, database, url, key[1])
-        async with nodes.stack:
-            await asyncio.gather(nodes.start("one"), nodes.start("two"))
-            yield nodes
+    async with nodes_on(cluster, template, tmp_path, usdc=1_000) as nodes:
+        await asyncio.gather(nodes.start("one"), nodes.start("two"))
+        yield nodes
 
 
 async def _order(nodes: Nodes, order: dict[str, Any], key: str, at: int) -> str | None:
@@ -194,11 +99,9 @@ async def test_nothing_is_lost_or_doubled_when_the_node_in_charge_dies(
     sums = [(await nodes.ok("GET", f"/v1/wallets/{one['wallet_id']}"))["usdc_balance"] for one in (*wallets, payee)]
     assert sum(parse_usdc(one) for one in sums) == 2 * allowed * MICRO_PER_USDC
     assert parse_usdc(sums[2]) == allowed * MICRO_PER_USDC
-    chain = ChainClient(HttpTransport(nodes.chain_url), program_id=load().program_id)
-    found = await chain.call(
+    found = await nodes.chain.call(
         "getTokenAccountsByOwner", [payee["chain_address"], {"mint": str(USDC_MINT)}, {"encoding": "jsonParsed"}]
     )
-    await chain.aclose()
     amounts = [int(one["account"]["data"]["parsed"]["info"]["tokenAmount"]["amount"]) for one in found["value"]]
     assert sum(amounts) == allowed * MICRO_PER_USDC
     events = await _all(nodes, "/v1/events?type=transaction.completed")

@@ -35,7 +35,7 @@ async def _api(first: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
 
 async def _listeners(*nodes: ServiceWorld) -> None:
     """Wait until these nodes listen."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         while await nodes[0].service.db.read(  # noqa: ASYNC110 - asks the database
             lambda conn: conn.exec_driver_sql(f"SELECT count(*) {_LISTENERS}").scalar()
         ) != len(nodes):
@@ -73,7 +73,7 @@ async def test_signals_name_what_is_new(first: ServiceWorld) -> None:
         await first.pay(wallet, payee, "1")
         await first.ok("POST", "/v1/transactions/export", {"format": "csv"})
         heard: list[str] = []
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while "exports" not in heard:
                 heard.append(await anext(signals))
     assert [one for one in heard if one != "rows"] == ["keys", "exports"]

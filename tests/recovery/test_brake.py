@@ -25,6 +25,7 @@ from app.submission.locks import LockScope
 from app.submission.plan import Plan
 from app.submission.recovery import Recovery
 from tests.support.http import PATIENCE
+from tests.support.lies import LIES
 from tests.support.sends import Sends
 from tests.support.service_world import Json, ServiceWorld, error_of
 from tests.support.sqlite import sqlite_writer
@@ -476,43 +477,12 @@ async def test_brake_engaged_while_an_attempt_is_read_stops_its_resend(
     assert world.line.methods.count("sendTransaction") == sent
 
 
-def _blind(method: str, result: Any) -> Any:
-    """A node that shows no account."""
-    return {**result, "value": [None] * len(result["value"])} if method == "getMultipleAccounts" else result
-
-
-def _garbled(method: str, result: Any) -> Any:
-    """A node that shows accounts of somebody else without content."""
-    if method != "getMultipleAccounts":
-        return result
-    empty = {"lamports": 1, "data": ["", "base64"], "owner": "1" * 32, "executable": False, "rentEpoch": 0}
-    return {**result, "value": [empty] * len(result["value"])}
-
-
-def _refusing(err: object) -> Callable[[str, Any], Any]:
-    """A node that refuses everything, and shows no program that did."""
-
-    def alter(method: str, result: Any) -> Any:
-        return {**result, "value": {**result["value"], "err": err, "logs": []}} if "simulate" in method else result
-
-    return alter
-
-
-_LIES = {
-    "blind": _blind,
-    "garbled": _garbled,
-    "custom": _refusing({"InstructionError": [0, {"Custom": 1}]}),
-    "named": _refusing({"InstructionError": [0, {"Custom": 6_001}]}),
-    "unknown": _refusing("Foo"),
-}
-
-
-@pytest.mark.parametrize("lie", _LIES)
+@pytest.mark.parametrize("lie", LIES)
 async def test_brakes_outlast_a_node_that_lies(own_world: ServiceWorld, lie: str) -> None:
     world = own_world
     wallet, to = await world.wallet(), await world.payee()
     other = await world.wallet()
-    world.line.alter = _LIES[lie]
+    world.line.alter = LIES[lie]
     error_of(await world.call("PATCH", _path(wallet), {"status": "frozen"}), 503, "chain_unavailable")
     error_of(await world.call("POST", "/v1/organization/pause", {"paused": True}), 503, "chain_unavailable")
     # The service goes on with both by itself, and gives neither up.

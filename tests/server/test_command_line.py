@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -29,7 +30,7 @@ from app.server.cli import main
 from tests.support.processes import free_ports
 
 _COMMAND = [sys.executable, "-c", "from app.server.cli import main; main()"]
-_PATIENCE = 30.0
+_PATIENCE = 120.0
 
 
 @dataclass
@@ -195,6 +196,27 @@ def test_command_beside_a_service_leaves_its_work_to_it(tmp_path: Path) -> None:
     assert settings.rpc_url == "http://127.0.0.1:8899"
 
 
+def _said_without_room(*arguments: str) -> str:
+    """What a command says that cannot write a byte to any file, as on a full disk."""
+
+    def without_room() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    ended = subprocess.run(
+        [*_COMMAND, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_PATIENCE,
+        env=environment,
+        preexec_fn=without_room,
+    )
+    assert ended.returncode == 1
+    return ended.stderr
+
+
 def test_rebuilding_a_stopped_service_leaves_everything_as_it_was(tmp_path: Path) -> None:
     def shown(serving: Serving) -> list[Any]:
         lists = [serving.get(f"/v1/{name}")["data"] for name in ("wallets", "policies", "transactions", "events")]
@@ -207,6 +229,8 @@ def test_rebuilding_a_stopped_service_leaves_everything_as_it_was(tmp_path: Path
         refused = CliRunner().invoke(main, ["rebuild", "--data-dir", str(tmp_path)])
         assert refused.exit_code == 1
         assert "stop it first" in refused.output
+    for command in (["rebuild"], ["keys", "create", "--role", "viewer"]):
+        assert re.fullmatch(r"Error: .*cannot be .*\n", _said_without_room(*command, "--data-dir", str(tmp_path)))
 
     made = CliRunner().invoke(main, ["rebuild", "--data-dir", str(tmp_path)])
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -12,12 +12,14 @@ from solders.hash import Hash
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
+from app.chain.identity import SameChain, WrongChainError
 from app.core.paths import program_file
 from app.localnet import Localnet
 from app.localnet.genesis import USDC_MINT
 from app.localnet.tokens import TOKEN_PROGRAM
 from app.server.cli import main
 from idl.codec import load
+from tests.support.http import PATIENCE
 from tests.support.processes import COMMAND_LINE, free_ports, running
 from tests.support.service_world import GENESIS_HASHES, ServiceWorld, error_of
 from tests.support.vm_tokens import mint_data
@@ -172,6 +174,28 @@ async def test_service_started_without_its_node_lets_no_other_in(own_world: Serv
     assert (await own_world.pay(wallet, to, "1")).json()["status"] == "confirmed"
 
 
+async def test_chain_exchanged_behind_a_running_service_is_let_in_no_longer(
+    own_world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SameChain, "every", 0.0)
+    wallet, to = await own_world.wallet(), await own_world.payee()
+
+    # When another chain's node answers from one request to the next
+    real = own_world.localnet.chain.timeline.genesis_hash
+    own_world.localnet.chain.timeline.genesis_hash = Hash.new_unique()
+    async with asyncio.timeout(PATIENCE):
+        with suppress(WrongChainError):
+            while True:
+                await own_world.service.chain.account(Pubkey.from_string(to))
+    own_world.line.methods.clear()
+    error_of(await own_world.pay(wallet, to, "1"), 503, "chain_unavailable")
+
+    # Then it is asked for nothing but its name, until the chain's own node is back
+    assert set(own_world.line.methods) == {"getGenesisHash"}
+    own_world.localnet.chain.timeline.genesis_hash = real
+    assert (await own_world.pay(wallet, to, "1")).json()["status"] == "confirmed"
+
+
 async def test_change_of_keys_in_a_mistyped_folder_creates_none(tmp_path: Path) -> None:
     mistyped, somebody = tmp_path / "dta", str(Keypair().pubkey())
     for command in (
@@ -184,3 +208,18 @@ async def test_change_of_keys_in_a_mistyped_folder_creates_none(tmp_path: Path) 
         said = await _refusal(*command, "--data-dir", str(mistyped))
         assert said == f"Error: there is no service's data in {mistyped}; name its folder with --data-dir"
         assert not mistyped.exists()
+
+
+async def test_one_of_several_nodes_is_enough_but_not_of_several_chains(tmp_path: Path) -> None:
+    made = ("orgs", "create", "acme", "--data-dir")
+    async with _node() as (url, localnet), _node(GENESIS_HASHES["devnet"]) as (other, _):
+        refused = await _refusal(*made, str(tmp_path / "none"), "--rpc-url", url, "--rpc-url", other)
+        assert "they belong to different chains" in refused
+        nodes = ("--rpc-url", "http://127.0.0.1:1", "--rpc-url", url)
+        started = await _run(*made, str(tmp_path / "acme"), *nodes)
+        assert started.exit_code == 0, started.output
+
+        # A node of another chain among them is left out
+        listed = await _run("roles", "show", "--data-dir", str(tmp_path / "acme"), "--rpc-url", other, "--rpc-url", url)
+        assert listed.exit_code == 0, listed.output
+        assert localnet.chain.timeline.slot() > 0

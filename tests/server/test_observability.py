@@ -32,6 +32,7 @@ from app.store.webhooks import mark_degraded
 from indexer.records import Hole
 from tests.support.http import PATIENCE
 from tests.support.keeper import HOUR, expiring, queries_of
+from tests.support.processes import WITH_LOG, serving
 from tests.support.service_world import Clock, ServiceWorld, error_of
 from tests.support.sqlite import sqlite_writer
 
@@ -166,13 +167,13 @@ async def test_service_whose_indexer_is_behind_is_not_ready(
 async def test_many_callers_share_one_health_check(world: ServiceWorld) -> None:
     now = 100.0
     health = Health(world.service, remember=1.0, timer=lambda: now)
-    world.line.methods.clear()
 
-    await asyncio.gather(*(health.report() for _ in range(20)))
-    assert world.line.methods.count("getSlot") == 1
-    now += 1.0
-    await health.report()
-    assert world.line.methods.count("getSlot") == 2
+    with world.line.asked() as methods:
+        await asyncio.gather(*(health.report() for _ in range(20)))
+        assert methods.count("getSlot") == 1
+        now += 1.0
+        await health.report()
+    assert methods.count("getSlot") == 2
 
 
 async def test_hanging_chain_delays_many_callers_only_once(tmp_path: Path) -> None:
@@ -214,25 +215,25 @@ async def test_slow_health_check_is_remembered_from_its_end(watched: ServiceWorl
         nonlocal now
         now += 1.5
 
-    line.hold = lambda method: slowly() if method == "getSlot" else None
-    line.methods.clear()
+    line.hold = lambda method: slowly() if method == "getSlot" and line.asking() else None
 
-    for _ in range(3):
+    with line.asked() as methods:
+        for _ in range(3):
+            await health.report()
+
+        assert methods.count("getSlot") == 1
+        now += 1.0
         await health.report()
-
-    assert line.methods.count("getSlot") == 1
-    now += 1.0
-    await health.report()
-    assert line.methods.count("getSlot") == 2
+    assert methods.count("getSlot") == 2
 
 
 async def test_health_check_outlives_the_caller_that_started_it(watched: ServiceWorld) -> None:
     line, go_on = watched.line, asyncio.Event()
     line.hold = lambda method: go_on.wait() if method == "getSlot" else None
     health = Health(watched.service, remember=60.0)
-    first, second = (asyncio.create_task(health.report()) for _ in range(2))
-    line.methods.clear()
-    while "getSlot" not in line.methods:  # noqa: ASYNC110 - the line notifies nobody
+    with line.asked() as methods:
+        first, second = (asyncio.create_task(health.report()) for _ in range(2))
+    while "getSlot" not in methods:  # noqa: ASYNC110 - the line notifies nobody
         await asyncio.sleep(0.001)
 
     first.cancel()
@@ -240,7 +241,7 @@ async def test_health_check_outlives_the_caller_that_started_it(watched: Service
 
     assert (await second).failing == ()
     assert first.cancelled()
-    assert line.methods.count("getSlot") == 1
+    assert methods.count("getSlot") == 1
 
 
 async def test_metrics_count_requests_by_route_and_payments_by_outcome(watched: ServiceWorld) -> None:
@@ -570,3 +571,18 @@ async def test_line_of_a_request_says_status_code_wallet_and_duration(world: Ser
         (401, "authentication_failed", None),
     ]
     assert all(line["level"] == "info" and line["seconds"] > 0 for line in shown)
+
+
+async def test_log_that_cannot_be_written_stops_no_work(tmp_path: Path) -> None:
+    # Given a service whose log is on a full disk
+    async with serving(tmp_path / "data", WITH_LOG, "/dev/full") as serve:
+        policy = (await serve.client.post("/v1/policies", json={"name": "Any"})).json()["policy_id"]
+        new = {"agentId": "agent", "label": "Agent", "policyId": policy}
+        wallet = f"/v1/wallets/{(await serve.client.post('/v1/wallets', json=new)).json()['wallet_id']}"
+
+        # Then it serves, and what it does in the background goes on
+        for _ in range(3):
+            assert (await serve.client.post("/v1/payments", json={})).status_code == 400
+        frozen = await serve.client.patch(wallet, json={"status": "frozen"})
+        assert (frozen.status_code, frozen.json()["status"]) == (200, "frozen")
+        assert (await serve.client.get("/readyz")).status_code == 200

@@ -6,7 +6,6 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.engine import Connection, Engine
 
-from app.access.keyring import KeyRing
 from app.core.timestamps import now_ms
 from app.server.housekeeping import Housekeeping
 from app.store import Database
@@ -89,10 +88,7 @@ async def test_exports_are_forgotten_90_days_after_their_request(db: Database) -
         replace(_MADE, export_id="exp_live", created_at=old, expires_at=now + _DAY),
     )
 
-    keys = KeyRing(db, bytes(32))
-    await Housekeeping(
-        db, keys, interval=60, days=90, requests=0, chain_clock=lambda: now, clock=lambda: now / 1000
-    ).tick()
+    await Housekeeping(db, interval=60, days=90, requests=0, chain_clock=lambda: now, clock=lambda: now / 1000).tick()
 
     assert [one.export_id for one in db.read_now(lambda conn: with_status(conn, "expired"))] == ["exp_new"]
     assert db.read_now(lambda conn: with_status(conn, "failed")) == []

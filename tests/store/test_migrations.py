@@ -57,6 +57,30 @@ def test_listed_revisions_are_those_of_the_folder(tmp_path: Path) -> None:
     assert _revision(tmp_path / "app.db") == migrations.REVISIONS[-1]
 
 
+def test_each_revision_says_which_code_it_still_serves() -> None:
+    scripts = ScriptDirectory(str(Path(migrations.__file__).parent))
+    for one in scripts.walk_revisions():
+        assert migrations.REVISIONS.index(one.module.oldest_code) <= migrations.REVISIONS.index(one.revision)
+
+
+def test_file_of_the_version_before_is_upgraded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as old_code:
+        old_code.setattr(migrations, "REVISIONS", migrations.REVISIONS[:-1])
+        db = SqliteDatabase(tmp_path / "app.db")
+        db.write_now(lambda conn: put_value(conn, "kept", "yes"))
+        db.close()
+        before = _revision(tmp_path / "app.db")
+
+        # The old version still opens what the new one has upgraded
+        old_code.undo()
+        SqliteDatabase(tmp_path / "app.db").close()
+        old_code.setattr(migrations, "REVISIONS", migrations.REVISIONS[:-1])
+        old = SqliteDatabase(tmp_path / "app.db")
+    assert old.write_now(lambda conn: get_value(conn, "kept")) == "yes"
+    old.close()
+    assert before == migrations.REVISIONS[-2] != _revision(tmp_path / "app.db") == migrations.REVISIONS[-1]
+
+
 def test_what_is_stored_survives_the_next_start(tmp_path: Path) -> None:
     db = SqliteDatabase(tmp_path / "app.db")
     db.write_now(lambda conn: put_value(conn, "kept", "yes"))

@@ -1,29 +1,33 @@
 """The database on PostgreSQL: what is lost when connections are, what is never lost, and what it takes to serve."""
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import fields, replace
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, event, func, inspect, select, text
+from sqlalchemy.exc import IntegrityError
 
 import app.store
+from app.core.actors import Actor
 from app.core.errors import StorageDoubtError, StorageUnavailableError
 from app.core.paths import ConfigurationError
 from app.store import migrations
 from app.store._postgres_engine import database_name, engine_of
 from app.store.approval_requests import NewRequest, add_request, approval_requests_of
+from app.store.attempts import Attempt, insert_attempt
 from app.store.columns import metadata, upsert
 from app.store.feed import append_event, feed_after
 from app.store.fleet import totals
 from app.store.postgres_database import PostgresDatabase
-from app.store.read_tables import approvals, wallets
+from app.store.read_tables import approvals, feed, transactions, wallets
 from app.store.state_tables import setting_values
 from app.store.values import get_value, put_value
 from indexer.schema import postgres_ddl
@@ -80,6 +84,37 @@ async def test_writes_share_a_durable_commit_and_a_failed_one_undoes_only_itself
 
 def _settings(connection: Connection, *names: str) -> list[str]:
     return [str(connection.scalar(text("SELECT current_setting(:name)"), {"name": name})) for name in names]
+
+
+async def test_deferred_writes_are_one_statement_and_seen_by_what_follows(postgres_db: PostgresDatabase) -> None:
+    def add(connection: Connection, number: int, org: str = "org") -> None:
+        event_id, payload = f"evt_{number}", {"number": number}
+        append_event(connection, event_id=event_id, org=org, type="x", timestamp=number, payload=payload)
+        pending = Attempt(f"tx_{number}", org, "payment", "pending", number, wallet_id="wal", message_hash=f"{number}")
+        insert_attempt(connection, pending)
+
+    def three(connection: Connection) -> list[str]:
+        for number in (1, 2, 3):
+            add(connection, number)
+        return list(connection.scalars(select(feed.c.event_id).order_by(feed.c.position)))
+
+    def fail(connection: Connection) -> None:
+        add(connection, 4)
+        raise ValueError("no")
+
+    def twice(connection: Connection) -> None:
+        add(connection, 1)
+
+    begun = [postgres_db.write(one, repeatable=True) for one in (three, fail, twice, lambda conn: add(conn, 5))]
+    found, failed, doubled, _ = await asyncio.gather(*begun, return_exceptions=True)
+
+    assert found == ["evt_1", "evt_2", "evt_3"]
+    assert isinstance(failed, ValueError)
+    assert isinstance(doubled, IntegrityError)
+    stored = postgres_db.read_now(lambda conn: list(conn.scalars(select(feed.c.event_id).order_by(feed.c.position))))
+    assert stored == ["evt_1", "evt_2", "evt_3", "evt_5"]
+    listed = postgres_db.read_now(lambda conn: set(conn.scalars(select(transactions.c.tx_id))))
+    assert listed == {"tx_1", "tx_2", "tx_3", "tx_5"}
 
 
 async def test_nothing_in_the_event_loop_waits_for_the_server(postgres_db: PostgresDatabase) -> None:
@@ -166,7 +201,7 @@ async def test_restart_of_the_server_ends_without_one_of_the_service(
         await postgres_db.write(put("lost"))
     own_cluster.start()
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while True:
             try:
                 await postgres_db.write(put("after"))
@@ -333,14 +368,14 @@ def test_upgrade_is_repeatable_and_leaves_nothing_when_it_fails(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (["UPDATE alembic_version SET version_num = '9999'"], "its schema is 9999, this version knows up to 0001"),
-        (["DROP TABLE alembic_version"], "its schema is unversioned, this version knows up to 0001"),
+        (["UPDATE alembic_version SET version_num = '9999'"], "its schema is 9999, this version knows up to NEWEST"),
+        (["DROP TABLE alembic_version"], "its schema is unversioned, this version knows up to NEWEST"),
         (
             [
                 "UPDATE alembic_version SET version_num = '9999'",
                 "INSERT INTO schema_versions (revision, oldest_code) VALUES ('9999', '9998')",
             ],
-            "its schema is 9999, this version knows up to 0001",
+            "its schema is 9999, this version knows up to NEWEST",
         ),
         (
             [
@@ -363,13 +398,33 @@ def test_newer_schema_is_served_only_if_it_says_so(
         return
     with pytest.raises(ConfigurationError) as refused:
         PostgresDatabase(postgres_url)
-    assert str(refused.value) == f"{database_name(postgres_url)}: {message}"
+    newest = message.replace("NEWEST", migrations.REVISIONS[-1])
+    assert str(refused.value) == f"{database_name(postgres_url)}: {newest}"
 
 
 def test_older_schema_is_refused(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(migrations, "REVISIONS", ("0001", "0002"))
-    with pytest.raises(ConfigurationError, match="its schema is 0001, this version needs 0002: run `agent-vault db up"):
+    newest = migrations.REVISIONS[-1]
+    monkeypatch.setattr(migrations, "REVISIONS", (*migrations.REVISIONS, "9998"))
+    needed = f"its schema is {newest}, this version needs 9998: run `agent-vault db up"
+    with pytest.raises(ConfigurationError, match=needed):
         PostgresDatabase(postgres_url)
+
+
+def test_upgrade_gives_up_rather_than_keep_a_service_waiting(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    url, newest = cluster.url(cluster.database()), migrations.REVISIONS[-1]
+    engine = engine_of(url)
+    with monkeypatch.context() as old_code:
+        old_code.setattr(migrations, "REVISIONS", migrations.REVISIONS[:-1])
+        before = migrations.upgrade(engine, "it")[1]
+    monkeypatch.setattr(migrations, "_TABLE_PATIENCE", "100ms")
+    with engine.connect() as busy:
+        busy.execute(text("LOCK TABLE policies IN ROW EXCLUSIVE MODE"))
+        with pytest.raises(ConfigurationError, match="it cannot be upgraded: canceling statement due to lock timeout"):
+            migrations.upgrade(engine, "it")
+        busy.rollback()
+
+    assert migrations.upgrade(engine, "it") == (before, newest)
+    engine.dispose()
 
 
 # What cannot be served on
@@ -390,6 +445,15 @@ def test_wrong_address_is_one_line_without_the_password(url: str, message: str) 
     assert str(refused.value).startswith(message)
     assert "\n" not in str(refused.value)
     assert "s3cret" not in str(refused.value)
+
+
+def test_server_that_does_not_answer_is_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        with pytest.raises(ConfigurationError) as refused:
+            PostgresDatabase(f"postgresql://somebody:s3cret@127.0.0.1:{port}/vault")
+    assert str(refused.value).startswith("cannot connect to the database vault on 127.0.0.1: connection timeout")
+    assert "\n" not in str(refused.value)
 
 
 def test_missing_database_and_missing_rights_are_named(cluster: Cluster, postgres_url: str) -> None:
@@ -433,7 +497,9 @@ def test_sums_are_whole_numbers(postgres_db: PostgresDatabase) -> None:
 
 
 def test_approval_for_ever_is_shown(postgres_db: PostgresDatabase) -> None:
-    new = NewRequest("app_1", "org", "wal_1", "Address", "shop", "Shop", 1, "payment", "Policy", "pol_1", 1, 1000)
+    values: dict[str, Any] = dict.fromkeys((field.name for field in fields(NewRequest)), "1")
+    numbers = {"amount": 1, "policy_version": 1, "threshold": 1, "created_at": 1000}
+    new = NewRequest(**values | numbers | {"org": "org", "address": "Address", "requested_by": Actor("key", "key_1")})
     on_chain = {
         "address": "Address",
         "org": "org",

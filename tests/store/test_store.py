@@ -15,6 +15,7 @@ import pytest
 from sqlalchemy import Connection, event, func, insert, select, text
 from sqlalchemy.exc import IntegrityError
 
+from app.core.actors import Actor
 from app.core.errors import StorageUnavailableError
 from app.core.pages import RecordPage
 from app.core.transaction_types import STATUSES, TYPES
@@ -22,10 +23,12 @@ from app.events.catalogue import EVENTS
 from app.store import Database, InvalidCursorError, SqliteDatabase
 from app.store.approval_requests import NewRequest, add_request, approval_requests_of
 from app.store.attempts import Attempt, attempt, insert_attempt, pending_attempts, record_outcome
+from app.store.columns import upsert_all
 from app.store.escrows import EscrowFilter, escrows
-from app.store.feed import EXCEPTIONS, SEVERITIES, FeedFilter, append_event, feed, feed_after
+from app.store.feed import EXCEPTIONS, SEVERITIES, FeedFilter, append_event, feed, feed_after, feed_row
 from app.store.idempotency import LIFETIME, IdempotencyRecord, attach_transaction, claim, find, finish, purge, release
 from app.store.keys import ApiKey, api_key_by_digest, api_keys, insert_api_key, revoke_api_key, touch_api_keys
+from app.store.read_tables import feed as feed_table
 from app.store.read_tables import policies as policy_table
 from app.store.read_tables import transactions as rows
 from app.store.read_tables import wallets as wallet_table
@@ -74,6 +77,56 @@ async def test_failed_write_undoes_only_itself(db: Database) -> None:
     assert isinstance(failed, ValueError)
     assert db.read_now(lambda c: get_value(c, "bad")) is None
     assert db.read_now(lambda c: get_value(c, "after")) == "2"
+
+
+async def test_failed_repeatable_write_undoes_only_itself(db: Database) -> None:
+    runs: list[str] = []
+
+    def put(name: str, *, fails: bool = False) -> Callable[[Connection], str]:
+        def work(conn: Connection) -> str:
+            runs.append(name)
+            put_value(conn, name, "x")
+            if fails:
+                raise ValueError(name)
+            return name
+
+        return work
+
+    # Given writes for one commit, of which the second fails
+    begun = [
+        db.write(put("before")),
+        db.write(put("first"), repeatable=True),
+        db.write(put("bad", fails=True), repeatable=True),
+        db.write(put("last"), repeatable=True),
+        db.write(put("after")),
+    ]
+    before, first, bad, last, after = await asyncio.gather(*begun, return_exceptions=True)
+    # Then each has its own result, and what may not be repeated ran once
+    assert (before, first, last, after) == ("before", "first", "last", "after")
+    assert isinstance(bad, ValueError)
+    assert {name: runs.count(name) for name in ("before", "after")} == {"before": 1, "after": 1}
+    names = set(db.read_now(lambda conn: conn.scalars(select(setting_values.c.name)).all()))
+    assert names == {"before", "first", "last", "after"}
+
+
+def test_many_rows_are_written_as_each_alone_would_be(db: Database) -> None:
+    def row(number: int) -> dict[str, Any]:
+        texts = ("plain", 'quote " and \\', "{braces,and}", "", None)
+        payload = {"text": texts[number % 5], "list": [1, None, {"a": "'"}], "number": number}
+        wallet_id, timestamp = texts[number % 5], number * 10**9
+        return feed_row(
+            event_id=f"evt_{number}", org=ORG, type="x", timestamp=timestamp, payload=payload, wallet_id=wallet_id
+        )
+
+    new = [row(number) for number in (5, 3, 4, 1, 2)]
+    db.write_now(lambda conn: upsert_all(conn, feed_table, new[:1], keys=["event_id"]))
+    changed = [{**one, "summary": "again"} for one in new]
+    assert db.write_now(lambda conn: upsert_all(conn, feed_table, new, keys=["event_id"], replace=False)) == 4
+    found = db.read_now(lambda conn: conn.execute(select(feed_table).order_by(feed_table.c.position)).all())
+    assert [{name: value for name, value in one._asdict().items() if name != "position"} for one in found] == new
+    assert db.write_now(lambda conn: upsert_all(conn, feed_table, changed + new[:1], keys=["event_id"])) == 5
+    found = db.read_now(lambda conn: conn.execute(select(feed_table).order_by(feed_table.c.position)).all())
+    assert [one.summary for one in found] == ["", "again", "again", "again", "again"]
 
 
 @ON_SQLITE
@@ -434,7 +487,7 @@ def test_list_of_payments_for_resources_reads_hardly_more_than_a_page(db: Databa
             row = {"amount": 1, "policy_triggered": False, "type": "payment", "status": "confirmed", "timestamp": n}
             connection.execute(insert(rows), [base | row])
             paid = {"url": "u", "scheme": "exact", "network": "n", "pay_to": "p", "facilitator": "f", "version": 2}
-            paid |= {"host": f"{n % 3}.example", "header": "h", "fetched": True, "created_at": n}
+            paid |= {"host": f"{n % 3}.example", "header": "h", "lane": "enforced", "fetched": True, "created_at": n}
             connection.execute(insert(payloads), [base | paid])
 
     def steps(narrowed: TransactionFilter) -> int:
@@ -576,7 +629,8 @@ def test_search_for_a_passing_status_is_limited_to_its_time(
 @ON_SQLITE
 def test_storing_an_approval_request_scans_no_earlier_ones(db: Database) -> None:
     values: dict[str, Any] = dict.fromkeys((field.name for field in fields(NewRequest)), "1")
-    new = NewRequest(**{**values, "amount": 1, "policy_version": 1, "created_at": 1, "purpose": "payment"})
+    numbers = dict.fromkeys(("amount", "policy_version", "threshold", "created_at"), 1)
+    new = NewRequest(**values | numbers | {"purpose": "payment", "requested_by": Actor("key", "key_1")})
 
     plans: list[str] = []
     db.write_now(lambda conn: plans.extend(_explained(conn, lambda: add_request(conn, new))))
@@ -716,6 +770,16 @@ def test_key_is_held_until_it_is_freed_or_its_answer_is_old(db: Database) -> Non
     assert db.read_now(lambda c: find(c, ORG, "k", 100 + LIFETIME)) is None
     assert db.read_now(lambda c: find(c, OTHER, "k", 0)) is None
     assert db.write_now(lambda c: claim(c, replace(RECORD, created_at=100 + LIFETIME))) is None
+
+
+def test_answer_is_stored_only_by_the_node_that_runs_the_request(db: Database) -> None:
+    db.write_now(lambda c: claim(c, replace(RECORD, node="mine")))
+    assert not db.write_now(lambda c: finish(c, ORG, "k", 200, "{}", 0, node="other"))
+    held = db.read_now(lambda c: find(c, ORG, "k", 0))
+    assert held is not None
+    assert (held.state, held.response) == ("running", None)
+    assert db.write_now(lambda c: finish(c, ORG, "k", 200, "{}", 0, node="mine"))
+    assert not db.write_now(lambda c: finish(c, ORG, "k", 200, "{}", 0, node="mine"))
 
 
 def test_running_key_is_kept_until_it_is_answered_and_its_time_is_up(db: Database) -> None:

@@ -12,12 +12,14 @@ from sqlalchemy.exc import DBAPIError
 
 from app.core.paths import ConfigurationError
 
-REVISIONS = ("0001",)
+REVISIONS = ("0001", "0002")
 """All revisions, oldest first. Listed here because importing Alembic takes longer than opening a database."""
 OLDEST_SERVER = 150_000
 """The oldest PostgreSQL that is supported, as its `server_version_num`."""
 
 _UPGRADE_LOCK = 0x4156_0003
+_TABLE_PATIENCE = "3s"
+"""How long an upgrade waits for a table that a service reads or writes: whoever comes later waits behind it."""
 
 
 def migrate(connection: Connection) -> None:
@@ -45,6 +47,7 @@ def upgrade(engine: Engine, name: str) -> tuple[str | None, str]:
         _require_server(connection, name)
         try:
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _UPGRADE_LOCK})
+            connection.execute(text(f"SET LOCAL lock_timeout = '{_TABLE_PATIENCE}'"))
             found = _revision(connection)
             if found is not None and found not in REVISIONS:
                 raise ConfigurationError(f"{name}: its schema is {found}, this version knows up to {REVISIONS[-1]}")
@@ -140,8 +143,8 @@ def _upgrade(connection: Connection) -> None:
     config = Config(attributes={"connection": connection})
     config.set_main_option("script_location", "app.store:migrations")
     config.set_main_option("path_separator", "os")
-    command.upgrade(config, "head")
-    newest = ScriptDirectory.from_config(config).get_revision("head")
+    command.upgrade(config, REVISIONS[-1])
+    newest = ScriptDirectory.from_config(config).get_revision(REVISIONS[-1])
     connection.execute(
         text("INSERT INTO schema_versions (revision, oldest_code) VALUES (:revision, :oldest)"),
         {"revision": newest.revision, "oldest": newest.module.oldest_code},

@@ -27,6 +27,7 @@ CREATE TABLE wallets (
     balance BIGINT NOT NULL,
     balance_slot BIGINT NOT NULL,
     balance_sequence BIGINT NOT NULL,
+    balance_row BIGINT NOT NULL,
     config_sequence BIGINT NOT NULL,
     budget_sequence BIGINT DEFAULT '0' NOT NULL,
     frozen_sequence BIGINT NOT NULL,
@@ -160,6 +161,7 @@ CREATE INDEX feed_by_wallet_kind ON feed (wallet_id, type, severity, timestamp, 
 CREATE INDEX feed_by_other ON feed (other_wallet_id, timestamp, position) WHERE other_wallet_id <> wallet_id;
 CREATE INDEX feed_by_other_kind ON feed (other_wallet_id, type, severity, timestamp, position) WHERE other_wallet_id <> wallet_id;
 CREATE INDEX feed_by_signature ON feed (signature);
+CREATE INDEX feed_alerting ON feed (org, position) WHERE severity <> 'info';
 
 CREATE TABLE projection (
     name VARCHAR COLLATE "C" NOT NULL,
@@ -237,6 +239,7 @@ CREATE TABLE allowances (
     wallet_id VARCHAR COLLATE "C" NOT NULL,
     vault VARCHAR COLLATE "C" NOT NULL,
     policy VARCHAR COLLATE "C" NOT NULL,
+    policy_version BIGINT,
     recipient VARCHAR COLLATE "C" NOT NULL,
     destination VARCHAR COLLATE "C" NOT NULL,
     delegate VARCHAR COLLATE "C" NOT NULL,
@@ -533,6 +536,9 @@ CREATE TABLE approval_requests (
     policy VARCHAR COLLATE "C" NOT NULL,
     policy_id VARCHAR COLLATE "C" NOT NULL,
     policy_version BIGINT NOT NULL,
+    threshold BIGINT,
+    requested_by VARCHAR COLLATE "C" NOT NULL,
+    memo VARCHAR COLLATE "C",
     created_at BIGINT NOT NULL,
     rejected BOOLEAN NOT NULL,
     decided_by VARCHAR COLLATE "C",
@@ -658,9 +664,13 @@ CREATE TABLE x402_payloads (
     pay_to VARCHAR COLLATE "C" NOT NULL,
     facilitator VARCHAR COLLATE "C" NOT NULL,
     version INTEGER NOT NULL,
+    lane VARCHAR COLLATE "C" NOT NULL,
     header VARCHAR COLLATE "C" NOT NULL,
     resource_status INTEGER,
     fetched BOOLEAN NOT NULL,
+    last_valid_block_height BIGINT,
+    signature VARCHAR COLLATE "C",
+    slot BIGINT,
     created_at BIGINT NOT NULL,
     closed_at BIGINT,
     PRIMARY KEY (tx_id)
@@ -767,6 +777,13 @@ CREATE TABLE invitations (
 );
 CREATE INDEX ix_invitations_org ON invitations (org);
 
+CREATE TABLE feed_readers (
+    org VARCHAR COLLATE "C" NOT NULL,
+    actor VARCHAR COLLATE "C" NOT NULL,
+    position BIGINT NOT NULL,
+    PRIMARY KEY (org, actor)
+);
+
 CREATE TABLE claims (
     kind VARCHAR COLLATE "C" NOT NULL,
     id VARCHAR COLLATE "C" NOT NULL,
@@ -799,10 +816,12 @@ CREATE TABLE request_log (
     status INTEGER NOT NULL,
     code VARCHAR COLLATE "C",
     duration_ms INTEGER NOT NULL,
+    wallet_id VARCHAR COLLATE "C",
     PRIMARY KEY (request_id)
 );
 CREATE INDEX request_log_by_time ON request_log (org, timestamp, request_id);
 CREATE INDEX request_log_by_key ON request_log (org, key_id, timestamp, request_id);
+CREATE INDEX request_log_by_wallet ON request_log (org, wallet_id, timestamp, request_id);
 
 CREATE TABLE schema_versions (
     revision VARCHAR COLLATE "C" NOT NULL,
@@ -873,5 +892,6 @@ CREATE INDEX chain_transactions_to_finalize ON chain_transactions (slot, signatu
 CREATE INDEX chain_transactions_final ON chain_transactions (slot) WHERE finalized = 1;
 CREATE INDEX chain_token_accounts_by_vault ON chain_token_accounts (vault);
 CREATE INDEX chain_token_accounts_by_org ON chain_token_accounts (org);
+CREATE INDEX chain_allowances_by_tokens ON chain_allowances (tokens);
 CREATE INDEX chain_token_accounts_suspect ON chain_token_accounts (address) WHERE suspect = 1;
 CREATE INDEX chain_transactions_by_message ON chain_transactions (message_hash);

@@ -27,6 +27,7 @@ CREATE TABLE wallets (
     balance BIGINT NOT NULL,
     balance_slot BIGINT NOT NULL,
     balance_sequence BIGINT NOT NULL,
+    balance_row BIGINT NOT NULL,
     config_sequence BIGINT NOT NULL,
     budget_sequence BIGINT DEFAULT '0' NOT NULL,
     frozen_sequence BIGINT NOT NULL,
@@ -163,6 +164,8 @@ CREATE INDEX feed_by_other ON feed (other_wallet_id, timestamp, position)
 CREATE INDEX feed_by_other_kind ON feed (other_wallet_id, type, severity, timestamp, position)
     WHERE other_wallet_id <> wallet_id;
 CREATE INDEX feed_by_signature ON feed (signature);
+CREATE INDEX feed_alerting ON feed (org, position)
+    WHERE severity <> 'info';
 
 CREATE TABLE projection (
     name VARCHAR NOT NULL,
@@ -240,6 +243,7 @@ CREATE TABLE allowances (
     wallet_id VARCHAR NOT NULL,
     vault VARCHAR NOT NULL,
     policy VARCHAR NOT NULL,
+    policy_version BIGINT,
     recipient VARCHAR NOT NULL,
     destination VARCHAR NOT NULL,
     delegate VARCHAR NOT NULL,
@@ -536,6 +540,9 @@ CREATE TABLE approval_requests (
     policy VARCHAR NOT NULL,
     policy_id VARCHAR NOT NULL,
     policy_version BIGINT NOT NULL,
+    threshold BIGINT,
+    requested_by VARCHAR NOT NULL,
+    memo VARCHAR,
     created_at BIGINT NOT NULL,
     rejected BOOLEAN NOT NULL,
     decided_by VARCHAR,
@@ -662,9 +669,13 @@ CREATE TABLE x402_payloads (
     pay_to VARCHAR NOT NULL,
     facilitator VARCHAR NOT NULL,
     version INTEGER NOT NULL,
+    lane VARCHAR NOT NULL,
     header VARCHAR NOT NULL,
     resource_status INTEGER,
     fetched BOOLEAN NOT NULL,
+    last_valid_block_height BIGINT,
+    signature VARCHAR,
+    slot BIGINT,
     created_at BIGINT NOT NULL,
     closed_at BIGINT,
     PRIMARY KEY (tx_id)
@@ -771,6 +782,13 @@ CREATE TABLE invitations (
 );
 CREATE INDEX ix_invitations_org ON invitations (org);
 
+CREATE TABLE feed_readers (
+    org VARCHAR NOT NULL,
+    actor VARCHAR NOT NULL,
+    position BIGINT NOT NULL,
+    PRIMARY KEY (org, actor)
+);
+
 CREATE TABLE claims (
     kind VARCHAR NOT NULL,
     id VARCHAR NOT NULL,
@@ -803,10 +821,12 @@ CREATE TABLE request_log (
     status INTEGER NOT NULL,
     code VARCHAR,
     duration_ms INTEGER NOT NULL,
+    wallet_id VARCHAR,
     PRIMARY KEY (request_id)
 );
 CREATE INDEX request_log_by_time ON request_log (org, timestamp, request_id);
 CREATE INDEX request_log_by_key ON request_log (org, key_id, timestamp, request_id);
+CREATE INDEX request_log_by_wallet ON request_log (org, wallet_id, timestamp, request_id);
 
 CREATE TABLE schema_versions (
     revision VARCHAR NOT NULL,

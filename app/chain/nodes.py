@@ -1,0 +1,293 @@
+"""Several nodes of one chain behind one transport."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import structlog
+from pydantic_core import from_json
+
+from app.chain.errors import ChainUnavailable, RpcError
+from app.chain.identity import WrongChainError
+from app.chain.rpc import Rpc, whole
+from app.chain.transport import HttpTransport, Transport
+
+_log = structlog.get_logger(__name__)
+
+_LOOK_EVERY = 1.0
+"""Seconds after which all nodes are asked again how far they are."""
+_SAME_EVERY = 10.0
+"""Seconds after which a node is asked again which chain it belongs to."""
+_PATIENCE = 2.0
+"""Seconds that a node has to say how far it is; a slower one is passed over."""
+_CLOSE = 4
+"""Slots by which a node may be behind the freshest and still be read from, rather than change nodes all the time."""
+_MOST_AHEAD, _MOST_A_SECOND = 10_000, 1_000
+"""Slots by which the chain can have grown since it was last seen, at once and a second. Who says more is wrong."""
+_CONFIRMED = [{"commitment": "confirmed"}]
+
+
+@dataclass(slots=True, eq=False)
+class _Node:
+    name: str
+    transport: Transport
+    slot: int = -1
+    checked: float | None = None
+    """When it last said that it belongs to the chain."""
+    foreign: bool = False
+    up: bool = False
+
+
+class Nodes:
+    """A transport to the nodes of one chain: reads from the freshest that answers, sends to all.
+
+    That something does not exist is believed only of a node that has seen every slot that any node has shown before the
+    question. If none has, this raises `ChainUnavailable`: whoever believed a node that lags might pay twice.
+    """
+
+    def __init__(self, nodes: Sequence[tuple[str, Transport]], expected: str | None = None) -> None:
+        """``nodes`` have names for the log; ``expected`` is the chain's genesis hash, None for that of the nodes."""
+        self._nodes = [_Node(*one) for one in nodes]
+        self._expected = expected
+        self._bound = expected is not None
+        self._seen = -1
+        self._seen_at = 0.0
+        self._looked = float("-inf")
+        self._looking: asyncio.Task[None] | None = None
+        self._current: _Node | None = None
+        self._sending: set[asyncio.Task[bytes]] = set()
+
+    async def __call__(self, body: bytes) -> bytes:
+        """Return the answer's body. Raises `ChainUnavailable`."""
+        request = from_json(body)
+        calls = request if isinstance(request, list) else [request]
+        await self._look()
+        nodes = self._usable()
+        if any(one["method"] == "sendTransaction" for one in calls):
+            return await self._send(nodes, body)
+        if any(one["method"] == "requestAirdrop" for one in calls):
+            return await nodes[0].transport(body)
+        # A final state is as of an earlier slot, however far the node is.
+        return await self._read(nodes, body, dated=b'"finalized"' not in body)
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        tasks = [*self._sending, *([self._looking] if self._looking else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for node in self._nodes:
+            close = getattr(node.transport, "aclose", None)
+            if close is not None:
+                await close()
+
+    # Reading
+
+    async def _read(self, nodes: Sequence[_Node], body: bytes, *, dated: bool) -> bytes:
+        """Return the first answer that has everything, else one to be believed; ``dated`` ones name their slot."""
+        seen = self._seen
+        absence: bytes | None = None
+        error: ChainUnavailable | None = None
+        for node in nodes:
+            if absence is not None and not node.up:
+                break
+            try:
+                answer, parts = await self._ask(node, body)
+                slot = _as_of(parts) if dated else None
+                if not _is_there(parts) and slot is None and await self._has_seen(node, seen):
+                    # What it lacked before it said so may have come meanwhile.
+                    answer, parts = await self._ask(node, body)
+                    slot = seen
+            except ChainUnavailable as failure:
+                node.up, error = False, error or failure
+                continue
+            if _is_there(parts):
+                self._current = node
+                return answer
+            if slot is not None and slot >= seen:
+                absence = absence or answer
+            else:
+                error = ChainUnavailable("the nodes that answer lag behind what was seen of the chain")
+        if absence is not None:
+            return absence
+        raise error or ChainUnavailable("no node answers")
+
+    async def _ask(self, node: _Node, body: bytes) -> tuple[bytes, list[dict[str, Any]]]:
+        answer = await node.transport(body)
+        try:
+            found = from_json(answer)
+        except ValueError:
+            raise ChainUnavailable("the node's answer is not JSON") from None
+        parts = found if isinstance(found, list) else [found]
+        if not all(isinstance(one, dict) for one in parts):
+            raise ChainUnavailable("the node's answer is not a JSON-RPC response")
+        if not self._note(max(map(_shown, parts), default=-1)):
+            raise ChainUnavailable("the node claims a slot that the chain cannot have reached")
+        return answer, parts
+
+    async def _has_seen(self, node: _Node, seen: int) -> bool:
+        try:
+            slot = whole(await Rpc(node.transport).call("getSlot", _CONFIRMED))
+        except (ValueError, RpcError):
+            return False
+        node.slot = slot
+        return self._note(slot) and slot >= seen
+
+    # Sending
+
+    async def _send(self, nodes: Sequence[_Node], body: bytes) -> bytes:
+        """Send to all, and return the first acceptance; the others are sent to all the same."""
+        sending: set[asyncio.Task[bytes]] = {asyncio.create_task(_answer(node.transport(body))) for node in nodes}
+        self._sending |= sending
+        for task in sending:
+            task.add_done_callback(self._sent)
+        refusal: bytes | None = None
+        doubt: BaseException | None = None
+        for one in asyncio.as_completed(sending):
+            try:
+                answer = await one
+                accepted = isinstance(found := from_json(answer), dict) and "result" in found
+            except (ChainUnavailable, ValueError) as failure:
+                doubt = failure
+                continue
+            if accepted:
+                return answer
+            refusal = answer
+        if doubt is not None or refusal is None:
+            # A node that gave no answer may have passed it on.
+            raise ChainUnavailable("no node says that it has taken the transaction") from doubt
+        return refusal
+
+    def _sent(self, task: asyncio.Task[bytes]) -> None:
+        self._sending.discard(task)
+        if not task.cancelled():
+            task.exception()
+
+    # Which nodes
+
+    def _usable(self) -> list[_Node]:
+        """Return the nodes of the chain, the one to read from first."""
+        if not self._bound and any(one.foreign for one in self._nodes):
+            # Whichever is asked first must not decide.
+            raise ChainUnavailable("they belong to different chains")
+        known = [one for one in self._nodes if one.checked is not None and not one.foreign]
+        if not known:
+            if any(one.foreign for one in self._nodes):
+                raise WrongChainError("the nodes belong to another chain")
+            raise ChainUnavailable("no node answers")
+        order = sorted(known, key=lambda one: (one.up, one.slot), reverse=True)
+        if (current := self._current) in order and current.up and current.slot + _CLOSE >= order[0].slot:
+            order.remove(current)
+            order.insert(0, current)
+        return order
+
+    async def _look(self) -> None:
+        """Ask all nodes how far they are, at first before anything else and from then on beside it."""
+        if self._looking is None and time.monotonic() - self._looked > _LOOK_EVERY:
+            self._looked = time.monotonic()
+            self._looking = asyncio.create_task(self._look_at_all())
+        if self._looking is not None and not any(one.up for one in self._nodes):
+            await asyncio.shield(self._looking)
+
+    async def _look_at_all(self) -> None:
+        try:
+            found = await asyncio.gather(*(self._slot_of(one) for one in self._nodes))
+            # The freshest first: seen after one that lags, it would seem to be impossibly far ahead.
+            for node, slot in sorted(zip(self._nodes, found, strict=True), key=lambda one: one[1], reverse=True):
+                node.slot, node.up = slot, slot >= 0 and not node.foreign and self._note(slot)
+        finally:
+            self._looking = None
+
+    async def _slot_of(self, node: _Node) -> int:
+        """Return how far a node is, -1 if it does not say so."""
+        rpc = Rpc(node.transport)
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                if node.checked is None or time.monotonic() - node.checked > _SAME_EVERY:
+                    self._check(node, await rpc.call("getGenesisHash", []))
+                return whole(await rpc.call("getSlot", _CONFIRMED))
+        except (ChainUnavailable, RpcError, ValueError, TimeoutError) as error:
+            if node.up:
+                _log.warning("node_does_not_answer", node=node.name, error=str(error) or type(error).__name__)
+            return -1
+
+    def _check(self, node: _Node, genesis: Any) -> None:
+        if self._expected is None:
+            self._expected = str(genesis)
+        foreign = genesis != self._expected
+        if foreign and not node.foreign and self._bound:
+            _log.error("node_of_another_chain", node=node.name, genesis_hash=str(genesis))
+        node.foreign, node.checked = foreign, time.monotonic()
+
+    def _note(self, slot: int) -> bool:
+        """Note what a node has shown of the chain; false if that cannot be."""
+        if self._seen >= 0:
+            since = time.monotonic() - self._seen_at
+            if slot > self._seen + _MOST_AHEAD + _MOST_A_SECOND * since:
+                return False
+        if slot > self._seen:
+            self._seen, self._seen_at = slot, time.monotonic()
+        return True
+
+
+def transport_of(urls: Sequence[str], expected: str | None = None) -> Transport:
+    """Return the transport to the nodes at these addresses; ``expected`` is the chain's genesis hash, if known."""
+    if len(urls) == 1:
+        return HttpTransport(urls[0])
+    return Nodes([(urlsplit(one).netloc.rpartition("@")[2], HttpTransport(one)) for one in urls], expected)
+
+
+async def _answer(asked: Awaitable[bytes]) -> bytes:
+    return await asked
+
+
+def _is_there(parts: Sequence[dict[str, Any]]) -> bool:
+    """Whether the answers have all that was asked for: no refusal, and nothing that the node does not know."""
+    return bool(parts) and all("result" in one and not _lacks(one["result"]) for one in parts)
+
+
+def _lacks(result: Any) -> bool:
+    if isinstance(result, dict) and "context" in result:
+        value = result.get("value")
+        if isinstance(value, list):
+            return None in value
+        # A node that lags does not know a new blockhash.
+        return value is None or (isinstance(value, dict) and value.get("err") == "BlockhashNotFound")
+    return result is None
+
+
+def _shown(part: dict[str, Any]) -> int:
+    """Return the newest confirmed slot that an answer shows; -1 if it shows none."""
+    result = part.get("result")
+    found: list[Any] = []
+    if isinstance(result, dict):
+        value, context = result.get("value"), result.get("context")
+        statuses = [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+        if any("confirmationStatus" in one for one in statuses):
+            found = [one.get("slot") for one in statuses if one.get("confirmationStatus") in {"confirmed", "finalized"}]
+        elif isinstance(value, list) and value == [None] * len(value):
+            # The statuses of what the node does not know are as of a slot that is not confirmed yet.
+            pass
+        elif isinstance(context, dict):
+            found = [context.get("slot")]
+        else:
+            found = [result.get("slot"), result.get("absoluteSlot")]
+    elif isinstance(result, list):
+        found = [one.get("slot") for one in result if isinstance(one, dict)]
+    return max((one for one in found if type(one) is int), default=-1)
+
+
+def _as_of(parts: Sequence[dict[str, Any]]) -> int | None:
+    """Return the slot as of which the answers are, if they say so."""
+    slots = []
+    for one in parts:
+        result = one.get("result")
+        context = result.get("context") if isinstance(result, dict) else None
+        slot = context.get("slot") if isinstance(context, dict) else None
+        if type(slot) is not int:
+            return None
+        slots.append(slot)
+    return min(slots, default=None)

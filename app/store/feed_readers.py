@@ -1,0 +1,63 @@
+"""Up to where each person has read the feed, and what of it they have not: its warnings and critical events."""
+
+from collections.abc import Collection
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Connection,
+    Select,
+    String,
+    Table,
+    and_,
+    func,
+    literal_column,
+    select,
+)
+
+from app.core.actors import Actor
+from app.store.columns import ActorText, metadata, upsert
+from app.store.feed import last_position
+from app.store.read_tables import ALERTING
+from app.store.read_tables import feed as table
+
+feed_readers = Table(
+    "feed_readers",
+    metadata,
+    Column("org", String, primary_key=True),
+    Column("actor", ActorText, primary_key=True),
+    Column("position", BigInteger, nullable=False, comment="of the feed's last event that they have read"),
+)
+
+MOST = 99
+"""Unread events are counted up to one more than this."""
+
+
+def count_unread(connection: Connection, org: str, actor: Actor) -> int:
+    """Return how many warnings and critical events somebody has not read, at most one above `MOST`."""
+    some = select(table.c.position).where(_unread(org, actor)).limit(MOST + 1).subquery()
+    return connection.scalar(select(func.count()).select_from(some)) or 0
+
+
+def unread_among(connection: Connection, org: str, actor: Actor, event_ids: Collection[str]) -> set[str]:
+    """Return those of the organisation's events with these ids that count as unread."""
+    query = select(table.c.event_id).where(table.c.event_id.in_(event_ids), _unread(org, actor))
+    return set(connection.scalars(query))
+
+
+def mark_read(connection: Connection, org: str, actor: Actor, position: int) -> None:
+    """Note that somebody has read the feed up to a position; it neither goes back nor beyond the last event."""
+    before = connection.scalar(_read_position(org, actor)) or 0
+    reached = max(before, min(position, last_position(connection)))
+    upsert(connection, feed_readers, {"org": org, "actor": actor, "position": reached}, keys=["org", "actor"])
+
+
+def _unread(org: str, actor: Actor) -> ColumnElement[bool]:
+    read = func.coalesce(_read_position(org, actor).scalar_subquery(), 0)
+    return and_(table.c.org == org, table.c.position > read, literal_column(ALERTING))
+
+
+def _read_position(org: str, actor: Actor) -> Select[Any]:
+    return select(feed_readers.c.position).where(feed_readers.c.org == org, feed_readers.c.actor == actor)

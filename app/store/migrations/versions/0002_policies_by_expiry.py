@@ -1,0 +1,14 @@
+"""Index the policies by their expiry, for which the keeper asks every second, and the streams that miss an event."""
+
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+oldest_code = "0001"
+
+
+def upgrade() -> None:
+    """Create the indexes; on SQLite the streams are in the indexer's own file."""
+    op.create_index("policies_by_expiry", "policies", ["expiry"])
+    if op.get_bind().dialect.name == "postgresql":
+        op.execute("CREATE INDEX chain_streams_with_gaps ON chain_streams (stream) WHERE last <> count")

@@ -1,0 +1,197 @@
+"""Several nodes of one chain: one that lags, one that lies, one that dies, one of another chain."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from solders.hash import Hash
+from solders.keypair import Keypair
+
+from app.chain.client import ChainClient
+from app.chain.errors import ChainUnavailable, RpcError
+from app.chain.identity import WrongChainError
+from app.chain.nodes import Nodes
+from app.chain.transport import AsgiTransport
+from app.core.paths import program_file
+from app.localnet import Localnet
+from idl.codec import load
+from tests.support.service_world import GENESIS_HASHES, Clock, FlakyTransport, ServiceWorld, error_of
+
+_PROGRAM = load().program_id
+_BEHIND = 200
+
+
+class Node(FlakyTransport):
+    """A node that a test can let lag or die, and that counts what it was asked."""
+
+    def die(self) -> None:
+        self.lose_requests = lambda _method: True
+
+    def lag(self) -> None:
+        """Answer as of long ago, when nothing of this test existed."""
+        self.alter = self._as_of_long_ago
+
+    def claim(self, slot: int) -> None:
+        """Claim to have seen a slot."""
+        self.alter = lambda method, result: slot if method == "getSlot" else result
+
+    @staticmethod
+    def _as_of_long_ago(method: str, result: Any) -> Any:
+        if method == "getSlot":
+            return max(0, result - _BEHIND)
+        if method in {"getTransaction", "getBlock"}:
+            return None
+        if isinstance(result, dict) and "context" in result:
+            value = result["value"]
+            nothing = [None] * len(value) if isinstance(value, list) else value
+            return {"context": {"slot": max(0, result["context"]["slot"] - _BEHIND)}, "value": nothing}
+        return result
+
+
+def _node(localnet: Localnet) -> Node:
+    return Node(AsgiTransport(localnet.rpc_app))
+
+
+@asynccontextmanager
+async def _client(*nodes: Node, expected: str | None = None) -> AsyncIterator[tuple[ChainClient, Nodes]]:
+    several = Nodes([(f"node {number}", one) for number, one in enumerate(nodes)], expected)
+    client = ChainClient(several, program_id=_PROGRAM)
+    yield client, several
+    await client.aclose()
+
+
+async def _looked(several: Nodes) -> None:
+    """Have the nodes asked how far they are."""
+    several._looked = float("-inf")
+    await several._look()
+    if several._looking is not None:
+        await several._looking
+
+
+@pytest_asyncio.fixture(name="localnet")
+async def _localnet() -> AsyncIterator[Localnet]:
+    clock = Clock()
+    async with Localnet.open(None, {_PROGRAM: program_file()}, clock) as opened:
+        clock.ahead = 3_600  # long enough that a node can be far behind
+        yield opened
+
+
+async def test_reads_come_from_the_freshest_node(localnet: Localnet) -> None:
+    slow, fresh = _node(localnet), _node(localnet)
+    slow.lag()
+    async with _client(slow, fresh) as (client, _):
+        await client.account(_PROGRAM)
+    assert "getMultipleAccounts" in fresh.methods
+    assert "getMultipleAccounts" not in slow.methods
+
+
+async def test_absence_told_by_a_node_that_lags_is_not_believed(localnet: Localnet) -> None:
+    fresh, slow = _node(localnet), _node(localnet)
+    slow.lag()
+    async with _client(fresh, slow) as (client, several):
+        address = Keypair().pubkey()
+        signature = await client.airdrop(address, 10**9)
+        assert (await client.confirm(signature, timeout=5)) is not None
+        assert (await client.account(address)) is not None
+        assert (await client.account(Keypair().pubkey())) is None
+
+        # When only the one that lags is left, nothing is said to be absent
+        fresh.die()
+        await _looked(several)
+        asked: list[Callable[[], Awaitable[object]]] = [
+            lambda: client.account(address),
+            lambda: client.account(address, "finalized"),
+            lambda: client.statuses([signature], search_history=True),
+            lambda: client.transactions([signature]),
+        ]
+        for ask in asked:
+            with pytest.raises(ChainUnavailable, match="the nodes that answer lag behind"):
+                await ask()
+
+        # And once it has caught up, it is believed again
+        slow.mend()
+        await _looked(several)
+        assert (await client.account(address)) is not None
+        assert (await client.account(Keypair().pubkey())) is None
+        assert (await client.transactions([signature]))[0] is not None
+
+
+async def test_one_node_that_forgets_hides_nothing_that_another_has(localnet: Localnet) -> None:
+    forgetful, other = _node(localnet), _node(localnet)
+    async with _client(forgetful, other) as (client, _):
+        address = Keypair().pubkey()
+        signature = await client.airdrop(address, 10**9)
+        assert (await client.confirm(signature, timeout=5)) is not None
+        forgetful.alter = lambda method, result: None if method == "getTransaction" else result
+
+        for _ in range(3):
+            assert (await client.transactions([signature]))[0] is not None
+
+
+async def test_slot_that_cannot_be_is_nobodys(localnet: Localnet) -> None:
+    honest, liar = _node(localnet), _node(localnet)
+    async with _client(honest, liar) as (client, several):
+        await client.slot()
+        liar.claim(10**15)
+        await _looked(several)
+
+        assert (await client.account(Keypair().pubkey())) is None
+        assert (await client.slot()) < 10**15
+
+
+async def test_transaction_is_sent_to_all_and_in_doubt_if_one_is_silent(localnet: Localnet) -> None:
+    first, second = _node(localnet), _node(localnet)
+    async with _client(first, second) as (client, several):
+        await _looked(several)
+        with pytest.raises(RpcError):
+            await client.send(b"no transaction")
+        assert [one.methods.count("sendTransaction") for one in (first, second)] == [1, 1]
+
+        second.lose_answers = lambda method: method == "sendTransaction"
+        with pytest.raises(ChainUnavailable, match="no node says that it has taken the transaction"):
+            await client.send(b"no transaction")
+
+
+async def test_node_of_another_chain_is_left_out(localnet: Localnet) -> None:
+    own = str(localnet.chain.timeline.genesis_hash)
+    async with Localnet.open(None, {}) as foreign:
+        foreign.chain.timeline.genesis_hash = Hash.from_string(GENESIS_HASHES["devnet"])
+        other, node = _node(foreign), _node(localnet)
+        async with _client(other, node, expected=own) as (client, _):
+            assert (await client.account(_PROGRAM)) is not None
+        assert set(other.methods) <= {"getGenesisHash", "getSlot"}
+        async with _client(_node(foreign), expected=own) as (client, _):
+            with pytest.raises(WrongChainError):
+                await client.slot()
+
+
+async def test_service_pays_on_while_nodes_die_and_doubts_while_one_lags(tmp_path: Path) -> None:
+    async with ServiceWorld(tmp_path) as world:
+        world.clock.ahead += 3_600
+        one, two = _node(world.localnet), _node(world.localnet)
+        several = Nodes([("one", one), ("two", two)])
+        world.line.through = several
+        wallet, payee = await world.wallet(), await world.payee()
+        for dead in (one, two):
+            dead.die()
+            paid = await world.pay(wallet, payee, "1")
+            assert paid.json()["status"] == "confirmed", paid.text
+            dead.mend()
+            await _looked(several)
+
+        # The one that is left does not know the payee's account yet: that is no reason to make or deny anything
+        one.die()
+        two.lag()
+        await _looked(several)
+        headers = {"Idempotency-Key": "in doubt"}
+        error_of(await world.pay(wallet, str(Keypair().pubkey()), "1", headers=headers), 503, "chain_unavailable")
+        one.mend()
+        two.mend()
+        await _looked(several)
+        again = await world.pay(wallet, payee, "1", headers={"Idempotency-Key": "another"})
+        assert again.json()["status"] == "confirmed", again.text
+        assert await world.balance(payee) == 3_000_000
+        await several.aclose()

@@ -1,0 +1,250 @@
+"""Nodes behind HAProxy under faults: nothing is lost, doubled or disordered.
+
+Three nodes are killed, and their PostgreSQL is restarted; two have a chain's node that lies and forgets. With `--full`
+ten and eight minutes instead of half a one.
+"""
+
+import asyncio
+import itertools
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from tests.nodes.nodes import Nodes, balanced, haproxy, nodes_on
+from tests.support.agreement import (
+    export_problems,
+    history,
+    pending,
+    unlike_the_chain,
+    within,
+    wronged,
+    wronged_escrows,
+)
+from tests.support.fault_proxy import fault_proxy
+from tests.support.faults import Faults
+from tests.support.fleet import Fleet
+from tests.support.postgres import Cluster
+from tests.support.processes import command, free_ports
+from tests.support.webhooks import Receiver
+
+_AGENTS = 8
+"""Each is four clients: two pay, one locks escrows, one reads, freezes and unfreezes."""
+_DECIDED, _DELIVERED = 180.0, 120.0
+"""Seconds after the last fault in which nothing is pending and all rows equal the chain's, and webhooks have all."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Profile:
+    """The nodes, the seconds of work, those between two kills, those of the database's restarts with how it ends.
+
+    `lies` is the share of the chain's answers that are false, `slot_ms` the milliseconds of a slot: with short ones,
+    transactions that were never sent expire soon.
+    """
+
+    names: tuple[str, ...]
+    seconds: float
+    between_kills: float
+    restarts: tuple[tuple[float, signal.Signals], ...]
+    lies: float
+    slot_ms: int
+
+
+_TWO, _THREE = ("one", "two"), ("one", "two", "three")
+#: By `--full`. SIGQUIT ends the database as a crash does.
+_PROFILES = {
+    "deaths": {
+        False: _Profile(_THREE, 16, 6, ((9, signal.SIGQUIT),), 0, 60),
+        True: _Profile(_THREE, 600, 10, ((200, signal.SIGINT), (400, signal.SIGQUIT)), 0, 400),
+    },
+    "lies": {
+        False: _Profile(_TWO, 16, 10, (), 0.2, 100),
+        True: _Profile(_TWO, 480, 30, (), 0.12, 400),
+    },
+}
+
+
+@dataclass(frozen=True)
+class Service:
+    """What clients see of the nodes: one address."""
+
+    nodes: Nodes
+    client: httpx.AsyncClient
+    profile: _Profile
+    faults: Faults
+
+    @property
+    def folder(self) -> Path:
+        return self.nodes.folder
+
+    @property
+    def chain(self) -> Any:
+        return self.nodes.chain
+
+    @property
+    def chain_url(self) -> str:
+        return self.nodes.chain_url
+
+
+@pytest_asyncio.fixture(name="service", params=_PROFILES)
+async def _service(
+    cluster: Cluster, template: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> AsyncIterator[Service]:
+    haproxy()
+    profile = _PROFILES[request.param][request.config.getoption("--full")]
+    seed = random.randrange(10**6)
+    async with AsyncExitStack() as stack:
+        founding = nodes_on(cluster, template, tmp_path, usdc=1_000_000, slot_ms=profile.slot_ms)
+        nodes, faults = await stack.enter_async_context(founding), Faults(seed, longest=11.0)
+        if profile.lies:
+            _, lying = free_ports()
+            truthful = int(nodes.chain_url.rpartition(":")[2])
+            await stack.enter_async_context(fault_proxy(faults, lying, truthful))
+            nodes.rpc_url = f"http://127.0.0.1:{lying}"
+        await asyncio.gather(*(_start(nodes, name) for name in profile.names))
+        port, _ = free_ports()
+        addresses = [f"127.0.0.1:{nodes.ports[name]}" for name in profile.names]
+        url = await stack.enter_async_context(balanced(f"127.0.0.1:{port}", addresses, tmp_path / "haproxy.log"))
+        yield Service(nodes, await stack.enter_async_context(nodes.client_of(url)), profile, faults)
+
+
+async def _start(nodes: Nodes, name: str) -> None:
+    await nodes.start(name, AGENT_VAULT_TRUSTED_PROXIES="127.0.0.1")
+
+
+async def _kill(nodes: Nodes, choice: random.Random, every: float, kills: list[str]) -> None:
+    """Kill a random node every so many seconds, and start it again at once."""
+    began = time.monotonic()
+    async with asyncio.TaskGroup() as starting:
+        for number in itertools.count(1):
+            await asyncio.sleep(began + number * every - time.monotonic())
+            if not nodes.clients:
+                continue  # the last ones are still starting
+            name = choice.choice(sorted(nodes.clients))
+            kills.append(name)
+            await nodes.stop(name)
+            starting.create_task(_revive(nodes, name))
+
+
+async def _revive(nodes: Nodes, name: str) -> None:
+    """Start a node, again if it finds no database, as a supervisor would."""
+    for _ in range(20):
+        try:
+            return await _start(nodes, name)
+        except AssertionError as error:
+            last = error
+    raise last
+
+
+async def _restart(cluster: Cluster, profile: _Profile) -> None:
+    began = time.monotonic()
+    for moment, how in profile.restarts:
+        await asyncio.sleep(began + moment - time.monotonic())
+        await asyncio.to_thread(cluster.restart, how)
+
+
+def _in_order(feed: list[str], received: list[str]) -> list[str]:
+    """Return how what an endpoint received differs from the feed; one event may come again before the next."""
+    once = [event for event, _again in itertools.groupby(received)]
+    found = [f"missing: {event}" for event in set(feed) - set(once)]
+    found += [f"not in the feed: {event}" for event in set(once) - set(feed)]
+    at = next((at for at, (expected, got) in enumerate(zip(feed, once, strict=False)) if expected != got), None)
+    return found if at is None else [*found, f"at {at}: expected {feed[at]}, got {once[at]}"]
+
+
+async def test_nothing_is_lost_or_doubled_behind_a_proxy(service: Service, cluster: Cluster) -> None:
+    profile, seed = service.profile, service.faults.seed
+    print(f"seed {seed}")
+    nodes, fleet, kills = service.nodes, Fleet(service.client, seed), list[str]()
+    async with Receiver() as every, Receiver() as completed:
+        # Given 32 clients and two webhooks
+        earlier = {one["event_id"] for one in await fleet.listed("/v1/events?")}
+        for url, events in ((every.url, ["*"]), (completed.url, ["transaction.completed"])):
+            await nodes.ok("POST", "/v1/webhooks", {"url": url, "events": events})
+        await fleet.recruit(_AGENTS)
+        noted = (await nodes.ok("GET", "/v1/audit-log?limit=1"))["data"][0]["hash"]
+
+        # When nodes are killed, and the database is restarted or the chain's node lies, while they work
+        service.faults.share = profile.lies
+        work = asyncio.create_task(fleet.work())
+        killing = asyncio.create_task(_kill(nodes, random.Random(seed), profile.between_kills, kills))
+        restarting = asyncio.create_task(_restart(cluster, profile))
+        await asyncio.sleep(profile.seconds)
+        await restarting
+        killing.cancel()
+        await asyncio.wait({killing})
+        service.faults.share = 0.0
+        ended = time.monotonic()
+        for name in profile.names:
+            if name not in nodes.clients:
+                await _revive(nodes, name)
+        fleet.stop()
+        await work
+
+        # Then every request gets its answer, once, and all show what the chain has
+        async with asyncio.timeout(_DECIDED):
+            await fleet.finish()
+        undecided = await within(ended + _DECIDED - time.monotonic(), lambda: pending(fleet))
+        different = await within(ended + _DECIDED - time.monotonic(), lambda: unlike_the_chain(service, fleet))
+        decided_after = time.monotonic() - ended
+        landed = await history(service)
+        problems = {
+            "unlike the chain": different,
+            "still pending": undecided,
+            "contradicted by the chain": [
+                *await wronged(service, fleet, landed),
+                *await wronged_escrows(fleet, landed),
+            ],
+            "wrong answer": fleet.wrong,
+            "wrong export": await export_problems(service, fleet),
+        }
+
+        # And the feed has each event once, and webhooks sent it in its order
+        listed = await fleet.listed("/v1/events?")
+        feed = {one["event_id"]: one for one in listed if one["event_id"] not in earlier}
+        stored = cluster.execute("SELECT event_id FROM feed ORDER BY position", nodes.database)
+        ids = [event for (event,) in stored if event not in earlier]
+        payments = [event for event in ids if feed[event]["event"] == "transaction.completed"]
+        counted = Counter(one["event_id"] for one in listed) + Counter(feed[event]["tx_id"] for event in payments)
+        problems["not in the list"] = [*set(ids).symmetric_difference(feed)]
+        problems["twice in the feed"] = [one for one, count in counted.items() if count > 1]
+        for receiver, expected in ((every, ids), (completed, payments)):
+            async with asyncio.timeout(_DELIVERED):
+                while expected[-1] not in receiver.events:  # noqa: ASYNC110 - the service sends
+                    await asyncio.sleep(0.1)
+            problems[f"webhook {receiver.url}"] = _in_order(expected, receiver.events)
+
+    # And the log of who did what is whole from the first noted head to the newest
+    newest = (await nodes.ok("GET", "/v1/audit-log?limit=1"))["data"][0]["hash"]
+    for head in (noted, newest):
+        said = await command(
+            "audit", "verify", "--head", head, "--data-dir", str(nodes.folder / "one"), **nodes.environment
+        )
+        assert said.startswith("Verified: ")
+
+    logs = "".join(nodes.log(name).read_text() for name in profile.names)
+    print(
+        f"seed {seed}: {profile.seconds} s, {len(kills)} kills, {len(profile.restarts)} restarts of PostgreSQL, "
+        f"{sum(service.faults.counts.values())} faults, "
+        f"{fleet.requests} requests, {len(fleet.orders)} keys, {len(ids)} events, {len(every.received)} and "
+        f"{len(completed.received)} webhooks; all decided after {decided_after:.0f} s; {said.strip()}\n"
+        f"answers: {dict(fleet.outcomes.most_common())}"
+    )
+    for kind, found in problems.items():
+        for one in found[:50]:
+            print(f"{kind}: {one}")
+    assert not any(problems.values())
+    assert "Traceback" not in logs
+    assert "internal_error" not in logs
+    assert bool(profile.lies) == bool(service.faults.counts)
+    # On a slow machine all of them may be starting when one is due.
+    assert len(kills) >= profile.seconds // profile.between_kills * 3 // 4

@@ -1,0 +1,95 @@
+"""What a payment costs the database on PostgreSQL: statements and commits, counted where the driver sends them."""
+
+import asyncio
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from pydantic import SecretStr
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+
+from tests.support.postgres import Cluster
+from tests.support.service_world import ServiceWorld
+
+_PAYMENTS, _WALLETS = 80, 16
+_MOST_ALONE, _MOST_TOGETHER = {False: 26, True: 30}, 12
+"""Statements of a payment that is the only one, with an idempotency key or without, and of each of many with keys."""
+_MOST_COMMITS = {False: 3, True: 4}
+"""Commits of a payment alone: the attempt, the event, the read models, and the answer under the idempotency key."""
+
+
+class Counted:
+    """How many statements and commits there were."""
+
+    statements = 0
+    commits = 0
+
+    def reset(self) -> None:
+        self.statements = self.commits = 0
+
+
+@contextmanager
+def _counted() -> Iterator[Counted]:
+    """Count what connections that are opened meanwhile send, also past SQLAlchemy."""
+    found = Counted()
+
+    class Counting(psycopg.Cursor[Any]):
+        def execute(self, *given: Any, **options: Any) -> Any:
+            found.statements += 1
+            return super().execute(*given, **options)
+
+        def executemany(self, query: Any, params_seq: Any, **options: Any) -> None:
+            rows = list(params_seq)
+            found.statements += len(rows)  # the server runs it for each
+            super().executemany(query, rows, **options)
+
+    def opened(connection: Any, _record: Any) -> None:
+        connection.cursor_factory = Counting
+
+    def committed(_connection: Any) -> None:
+        found.commits += 1
+
+    listeners = (("connect", opened), ("commit", committed))
+    for name, listener in listeners:
+        event.listen(Engine, name, listener)
+    try:
+        yield found
+    finally:
+        for name, listener in listeners:
+            event.remove(Engine, name, listener)
+
+
+async def test_payment_takes_few_statements_and_commits(cluster: Cluster, template: str, tmp_path: Path) -> None:
+    url = SecretStr(cluster.url(cluster.database(template)))
+    with _counted() as found:
+        async with ServiceWorld(tmp_path, database_url=url, webhooks=False, exports=False) as world:
+            wallets = [await world.wallet(funds="10") for _ in range(_WALLETS)]
+            payee = await world.payee()
+
+            async def pay(wallet: dict[str, Any], *, keyed: bool = True) -> str:
+                headers = {"Idempotency-Key": secrets.token_hex(8)} if keyed else {}
+                return str((await world.pay(wallet, payee, "0.01", headers=headers)).json()["status"])
+
+            for _ in range(3):
+                await pay(wallets[0])
+
+            # Alone: the best of several, for what the service does by itself meanwhile counts, too
+            for keyed in (False, True):
+                alone = []
+                for _ in range(5):
+                    found.reset()
+                    assert await pay(wallets[0], keyed=keyed) == "confirmed"
+                    alone.append((found.statements, found.commits))
+                assert min(statements for statements, _ in alone) <= _MOST_ALONE[keyed], alone
+                assert min(commits for _, commits in alone) <= _MOST_COMMITS[keyed], alone
+
+            # Together
+            found.reset()
+            answers = await asyncio.gather(*(pay(one) for one in wallets for _ in range(_PAYMENTS // _WALLETS)))
+            assert answers == ["confirmed"] * _PAYMENTS
+            assert found.statements / _PAYMENTS <= _MOST_TOGETHER, found.statements
+            assert found.commits / _PAYMENTS <= 1
