@@ -20,6 +20,6 @@ async def names_of(service: Service, org: str, actors: Collection[Actor]) -> dic
             return person.get(actor.id, actor.id)
         if actor.type == "key":
             return f"API key {key[actor.id]}" if key.get(actor.id) else f"API key {actor.id}"
-        return short(actor.id) if actor.type == "chain" else f"The service: {actor.id}"
+        return short(actor.id) if actor.type == "chain" else f"The service: {actor.id.replace('_', ' ')}"
 
     return {one: name(one) for one in actors}

@@ -6,7 +6,9 @@ from starlette.routing import Route
 from app.access.auth import OPERATORS, READERS
 from app.approvals import service as approvals
 from app.approvals.models import ListApprovals
+from app.dashboard.actors import names_of
 from app.dashboard.pages import View, action, page
+from app.policies import service as policies
 from app.store.wallets import labels
 
 _SHOWN = 50
@@ -21,7 +23,9 @@ async def show(view: View) -> Response:
     decided = [one for one in recent.data if one.status != "pending"]
     ids = {one.wallet_id for one in (*waiting.data, *decided)}
     named = await view.service.db.read(lambda conn: labels(conn, ids))
-    return view.render("approvals.html", waiting=waiting, decided=decided, labels=named)
+    ruled = await policies.by_id(view.service, by) if waiting.data else {}
+    who = await names_of(view.service, by.org, {one.requested_by for one in waiting.data})
+    return view.render("approvals.html", waiting=waiting, decided=decided, labels=named, policies=ruled, who=who)
 
 
 @action(roles=OPERATORS, back=show, step_up=True)

@@ -1,20 +1,35 @@
 """The feed: what happened, newest first, and what happens now."""
 
 import json
+from collections.abc import Collection, Sequence
+from typing import Annotated
 
+from pydantic import Field
 from starlette.responses import Response
 from starlette.routing import Route
 
 from app.access.auth import READERS
+from app.api.fields import Body
 from app.api.forms import InvalidFormError
+from app.budgets import service as budgets
 from app.core.errors import ApiError
-from app.dashboard.pages import View, page
+from app.dashboard.pages import View, action, page
 from app.events import service as events
 from app.events.catalogue import EVENTS
 from app.events.models import Event, ListEvents
+from app.policies import service as policies
+from app.store.feed_readers import mark_read, unread_among
 from app.store.wallets import labels
 
 _FIELDS = ("wallet_id", "from_wallet", "to_wallet")
+#: Pages of what an event is about besides its vault: the field with its id, the page's address, and what it is called.
+_OBJECTS = (("policy_id", "policies", "Policy"), ("budget_id", "budgets", "Budget"))
+
+
+class _Read(Body):
+    """What the button sends: the position of the feed's last event when the page was made."""
+
+    position: Annotated[int, Field(ge=0)]
 
 
 @page(roles=READERS)
@@ -32,21 +47,59 @@ async def show(view: View) -> Response:
         found = await events.page(view.service, view.principal, query)
     ids = {str(value) for one in found.data for name in _FIELDS if (value := (one.model_extra or {}).get(name))}
     named = await view.service.db.read(lambda conn: labels(conn, ids))
+    shown, by = [one.event_id for one in found.data], view.principal
+    unread = await view.service.db.read(lambda conn: unread_among(conn, by.org, by.actor, shown))
+    there = await _there(view, found.data)
     given = {name: value for name, value in view.request.query_params.items() if name != "cursor" and value}
     return view.render(
         "feed.html",
-        events=[(one, _details(one), (one.model_extra or {}).get("wallet_id")) for one in found.data],
+        events=[
+            (one, _details(one), (one.model_extra or {}).get("wallet_id"), _links(view, one, there))
+            for one in found.data
+        ],
         following=view.url("feed", **{**given, "cursor": found.next_cursor}) if found.next_cursor else None,
         address=view.url("feed", **given),
         first="cursor" not in view.request.query_params,
         given=given,
         labels=named,
+        unread=unread,
         types=sorted(EVENTS),
     )
+
+
+@action(roles=READERS, back=show)
+async def read(view: View) -> str:
+    """Note that who is signed in has read the feed, up to where it was when the page was made, and no later event."""
+    by, position = view.principal, view.body(_Read, position=view.number("position")).position
+    await view.service.db.write(lambda conn: mark_read(conn, by.org, by.actor, position))
+    return view.url("feed")
+
+
+async def _there(view: View, shown: Sequence[Event]) -> set[str]:
+    """Return the ids of the policies and budgets that exist, of those kinds that the events are about."""
+    named = {name for one in shown for name, _, _ in _OBJECTS if (one.model_extra or {}).get(name)}
+    there: set[str] = set()
+    if "policy_id" in named:
+        there |= (await policies.by_id(view.service, view.principal)).keys()
+    if "budget_id" in named:
+        there |= {identifier for identifier, _ in await budgets.names(view.service, view.principal)}
+    return there
+
+
+def _links(view: View, event: Event, there: Collection[str]) -> list[tuple[str, str]]:
+    """Return where an event leads besides to its vault: what was deleted since has no page."""
+    given = event.model_extra or {}
+    found = [(view.url(page, str(given[name])), label) for name, page, label in _OBJECTS if given.get(name) in there]
+    if event.event == "escrow.disputed" and given.get("escrow_id"):
+        found.append((view.url("disputes", str(given["escrow_id"])), "Dispute"))
+    return found
 
 
 def _details(event: Event) -> str:
     return json.dumps(event.model_dump(), indent=2, ensure_ascii=False)
 
 
-routes = [Route("/dashboard/feed", show, methods=["GET"])]
+routes = [
+    Route("/dashboard/feed", show, methods=["GET"]),
+    Route("/dashboard/feed/read", read, methods=["POST"]),
+]

@@ -41,7 +41,7 @@ _GRACE = 2.0
 class Message:
     """What an organisation's open pages are told: an event, or that something changed which no event reports."""
 
-    #: The organisation's `progress` with it.
+    #: The organisation's total `Progress` with it.
     reached: int
     event: FeedEvent | None = None
 
@@ -59,7 +59,7 @@ class Look:
     lengths: dict[str, int]
 
 
-#: Of messages, after the `progress` that there was when queueing began.
+#: Of messages, after the total `Progress` that there was when queueing began.
 Queue = asyncio.Queue[Message | int]
 
 

@@ -37,9 +37,9 @@ from app.core.errors import ApiError, AuthenticationError, UnavailableError
 from app.core.identifiers import random_id
 from app.core.timestamps import now_ms
 from app.dashboard.notices import NOTICES
-from app.dashboard.progress import progress
+from app.dashboard.progress import Progress, progress
 from app.dashboard.refusals import record
-from app.dashboard.site import HEADERS, ROOT, Site, template
+from app.dashboard.site import HEADERS, Site, template
 from app.dashboard.words import said
 from app.people.company import confirmations
 from app.people.openid import CompanySignIn
@@ -59,7 +59,7 @@ _CSRF, _DONE = "csrf", "done"
 FORM_KEY = "idempotency_key"
 #: The field of the button that leads from a confirmation back to what was typed.
 CHANGE = "change"
-_MAX_DIGITS = 9
+_MAX_DIGITS = 15
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class View:
     signed_in: SignedIn | None
     now: int
     #: How far things had come before anything was read for the page: what comes later, the page may not show.
-    progress: int = 0
+    progress: Progress = field(default_factory=Progress)
     form: Fields = field(default_factory=list)
     errors: Mapping[str, str] = field(default_factory=dict)
     #: Whether the browser has a cookie of ours already.
@@ -290,11 +290,6 @@ async def visitor(request: Request) -> SignedIn | None:
     return None if token is None else await service.db.read(lambda conn: recognise(conn, token, now_ms()))
 
 
-def on_dashboard(path: str) -> bool:
-    """Whether a path is the dashboard's."""
-    return path == ROOT or path.startswith(ROOT + "/")
-
-
 async def _view(request: Request) -> View:
     site: Site = request.app.state.dashboard
     service: Service = request.app.state.service
@@ -305,9 +300,9 @@ async def _view(request: Request) -> View:
     return View(request, site, service, token, found, now, reached)
 
 
-def _recognised(conn: Connection, token: str, now: int) -> tuple[SignedIn | None, int]:
+def _recognised(conn: Connection, token: str, now: int) -> tuple[SignedIn | None, Progress]:
     found = recognise(conn, token, now)
-    return found, 0 if found is None else progress(conn, found.session.org)
+    return found, Progress() if found is None else progress(conn, found.session.org, found.session.actor)
 
 
 def _check_source(view: View) -> None:

@@ -5,6 +5,7 @@ from starlette.routing import Route
 from app.dashboard import (
     alerts,
     approvals,
+    audit,
     budgets,
     company,
     developers,
@@ -43,5 +44,6 @@ routes: list[Route] = [
     *sign_in.routes,
     *company.routes,
     *people.routes,
+    *audit.routes,
     Route("/dashboard/static/{path:path}", static, methods=["GET"]),
 ]

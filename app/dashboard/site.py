@@ -74,6 +74,11 @@ class Site:
         )
 
 
+def on_dashboard(path: str) -> bool:
+    """Whether a path is the dashboard's."""
+    return path == ROOT or path.startswith(ROOT + "/")
+
+
 def template(name: str, **context: Any) -> str:
     """Return a template's text with these values, all of them escaped."""
     return _environment().get_template(name).render(context)

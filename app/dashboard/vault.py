@@ -10,13 +10,17 @@ from app.access.auth import ADMINS, OPERATORS, READERS
 from app.budgets import service as budgets
 from app.chain.errors import ChainUnavailable, RpcError
 from app.core.money import MICRO_PER_USDC
+from app.dashboard import audit
 from app.dashboard.budget_forms import bars
 from app.dashboard.budgets import look, move
 from app.dashboard.pages import View, action, page
 from app.dashboard.repetition import once
 from app.escrows import service as escrows
 from app.escrows.models import ListEscrows
+from app.events import service as events
+from app.keys import service as keys
 from app.policies import service as policies
+from app.store.alert_kinds import TYPE_OF
 from app.store.fleet import DaySpent
 from app.store.wallets import DAY
 from app.transactions import service as transactions
@@ -25,7 +29,8 @@ from app.wallets import fleet, sessions
 from app.wallets import service as wallets
 from app.wallets.models import MIN_TTL, RotateToken, SessionToken, UpdateWallet
 
-_SHOWN = 30
+#: Transactions, alerts and entries of the audit log on the page.
+_SHOWN, _ALERTED, _RECORDED = 10, 5, 8
 
 
 @page(roles=READERS)
@@ -39,6 +44,7 @@ async def _show(view: View, token: SessionToken | None = None) -> Response:
     found = await wallets.find(service, by.org, wallet_id)
     days = await fleet.month_of(service, wallet_id)
     listed = view.listed(ListWalletTransactions, limit=_SHOWN)
+    spent = await fleet.spent_by(service, wallet_id)
     shared = None if found.budget_id is None else await look(view, found.budget_id)
     return view.render(
         "vault.html",
@@ -46,8 +52,12 @@ async def _show(view: View, token: SessionToken | None = None) -> Response:
         policy=await policies.get(service, by, found.policy.policy_id),
         days=days,
         chart=_chart(days, found.policy.rules.max_per_day),
-        spent=await fleet.spent_by(service, wallet_id),
+        spent=spent,
+        freeing=fleet.freeing(service, spent),
         transactions=await transactions.page(service, by, listed, wallet_id, None),
+        alerts=await events.newest(service, by.org, wallet_id, list(TYPE_OF), _ALERTED),
+        more_alerts=view.url("feed", wallet_id=wallet_id, type=",".join(TYPE_OF)),
+        stopped=await keys.stopped(service, by.org, wallet_id),
         escrows=await escrows.page(service, by, ListEscrows(wallet_id=wallet_id, limit=10)),
         policies=(await policies.list_all(service, by)).data if by.role == "admin" else [],
         budget=shared,
@@ -55,6 +65,7 @@ async def _show(view: View, token: SessionToken | None = None) -> Response:
         budgets=await budgets.names(service, by) if by.role == "admin" else [],
         session_live=found.session_authority is not None and found.session_expires_at > service.clock.now(),
         token=token,
+        audit=await audit.about(view, wallet_id, _RECORDED) if by.role in ADMINS else [],
     )
 
 

@@ -54,6 +54,7 @@ PAGES = (
     ListedPage("exports", "/developers/exports", "Developers", names=False),
     ListedPage("signatures", "/signatures", "Signatures", names=False),
     ListedPage("people", "/people", "People"),
+    ListedPage("audit", "/audit", "Audit log", names=False),
     ListedPage("passkey", "/passkey", "Make a passkey", names=False),
     ListedPage("sign-in", "/sign-in", "Sign in", names=False, session=False),
     ListedPage("join", "/join", "You are invited", names=False, session=False),

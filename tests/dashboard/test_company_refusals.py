@@ -44,7 +44,7 @@ from tests.support.service_world import Json, ServiceWorld
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 #: Seconds that the provider has in these tests.
-_PATIENCE = 0.5
+_PATIENCE = 2.0
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -329,7 +329,7 @@ async def test_silent_provider_is_given_up_and_asked_once_for_all(world: Service
     answers = await asyncio.gather(*(one.ask("/dashboard/sign-in/openid") for one in visitors))
 
     assert [one.status_code for one in answers] == [503] * 5
-    assert "did not answer within 0.5 seconds" in answers[0].json()["error"]["message"]
+    assert "did not answer within 2 seconds" in answers[0].json()["error"]["message"]
     assert time.monotonic() - began < 5
     assert len(provider.asked) == 1
     provider.silent.set()

@@ -1,6 +1,7 @@
 """The feed, live and filtered; approvals."""
 
 import asyncio
+import re
 import socket
 from collections.abc import Callable
 
@@ -54,10 +55,93 @@ async def test_feed_is_filtered_by_severity_type_and_vault(world: ServiceWorld) 
         assert 'class="notice bad"' in answer.text
 
 
+async def test_unread_alerts_are_counted_until_they_are_marked_as_read(site: Served) -> None:
+    world = site.world
+    wallet = await world.wallet(label="Watched")
+    async with site.visit("viewer") as page:
+        await page.goto(f"{site.base}/feed")
+        menu = page.get_by_role("navigation", name="Pages")
+        if await page.get_by_role("button", name="Mark all as read").count():
+            await page.get_by_role("button", name="Mark all as read").click()
+            await page.wait_for_load_state()
+        await expect(menu.get_by_role("link", name="Feed", exact=True)).to_be_visible()
+        # Shown where somebody looks at another page, at once
+        await page.goto(f"{site.base}/approvals")
+        await world.ok("PATCH", f"/v1/wallets/{wallet['wallet_id']}", {"status": "frozen"})
+        await menu.get_by_role("link", name="Feed 1 unread").click()
+        row = page.get_by_role("listitem").filter(has_text="Wallet: frozen").filter(has_text="Watched")
+        await expect(row).to_contain_text("Unread")
+        assert await findings(page) == []
+        await page.get_by_role("button", name="Mark all as read").click()
+        await expect(menu.get_by_role("link", name="Feed", exact=True)).to_be_visible()
+        await expect(row).not_to_contain_text("Unread")
+    assert site.violations == []
+
+
+async def test_each_person_has_read_what_they_have_read(world: ServiceWorld) -> None:
+    wallet = await world.wallet(funds=None)
+    one, other = (Crafted(world, sign_in(world, role)) for role in ("viewer", "operator"))
+
+    async def read(position: object) -> int:
+        return (await one.post("/dashboard/feed/read", {"position": position})).status_code
+
+    async def unread(by: Crafted) -> str:
+        found = re.search(r'<span id="unread">(.*?)</span>', (await by.client.get("/dashboard/feed")).text)
+        assert found is not None
+        return re.sub("<[^>]*>", "", found[1]).strip()
+
+    await read(10**15 - 1)
+    before = await unread(other)
+    await world.ok("PATCH", f"/v1/wallets/{wallet['wallet_id']}", {"status": "frozen"})
+    # A position beyond the feed's end hides nothing that comes later, and nobody marks for another.
+    assert await unread(one) == "1 unread"
+    assert await unread(other) != before
+    shown = (await one.client.get("/dashboard/feed")).text
+    position = re.search(r'name="position" value="(\d+)"', shown)
+    assert position is not None
+    await world.ok("PATCH", f"/v1/wallets/{wallet['wallet_id']}", {"status": "active"})
+    await world.ok("PATCH", f"/v1/wallets/{wallet['wallet_id']}", {"status": "frozen"})
+    # What came after the page was made stays unread, and nothing becomes unread again.
+    assert await read(position[1]) == 303
+    assert await unread(one) == "1 unread"
+    assert await read("0") == 303
+    assert await unread(one) == "1 unread"
+    for wrong in ("", "-1", "many", "1" * 30):
+        assert await read(wrong) == 400
+
+
+async def test_event_leads_to_the_policy_that_it_is_about(world: ServiceWorld) -> None:
+    policy = await world.policy(name="Linked")
+    await world.ok("PATCH", f"/v1/policies/{policy['policy_id']}", {"maxPerTx": "5"})
+    viewer = Crafted(world, sign_in(world, "viewer"))
+    shown = (await viewer.client.get("/dashboard/feed?type=policy.updated")).text
+    path = f"/dashboard/policies/{policy['policy_id']}"
+    assert f'<a href="{path}">Policy</a>' in shown
+    assert (await viewer.client.get(path)).status_code == 200
+
+
+async def test_old_event_links_no_deleted_policy_or_budget(world: ServiceWorld) -> None:
+    policy, kept = await world.policy(name="Short-lived"), await world.policy(name="Kept")
+    for one in (policy, kept):
+        await world.ok("PATCH", f"/v1/policies/{one['policy_id']}", {"maxPerTx": "5"})
+    budget = await world.ok("POST", "/v1/budgets", {"name": "Short-lived", "maxPerDay": "5"})
+    viewer = Crafted(world, sign_in(world, "viewer"))
+    gone = [f"/dashboard/policies/{policy['policy_id']}", f"/dashboard/budgets/{budget['budget_id']}"]
+    before = (await viewer.client.get("/dashboard/feed")).text
+    assert all(f'href="{path}"' in before for path in gone)
+
+    await world.ok("DELETE", f"/v1/policies/{policy['policy_id']}")
+    await world.ok("DELETE", f"/v1/budgets/{budget['budget_id']}")
+    after = (await viewer.client.get("/dashboard/feed")).text
+    assert [path for path in gone if f'href="{path}"' in after] == []
+    assert policy["policy_id"] in after, "the event itself stays"
+    assert f'href="/dashboard/policies/{kept["policy_id"]}"' in after
+
+
 async def test_hub_tells_only_the_organisations_own_pages(own_world: ServiceWorld) -> None:
     hub = FeedHub(own_world.service.db)
     with hub.listen(own_world.org) as mine, hub.listen("other") as theirs:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             for queue in (mine, theirs):
                 assert isinstance(await queue.get(), int), "each is told first where it begins"
             await own_world.wallet(funds=None)
@@ -81,7 +165,7 @@ async def test_stream_ends_with_its_session(site: Served) -> None:
         assert answer.headers["content-type"].startswith("text/event-stream")
         await me.post("/dashboard/sign-out")
         await site.world.wallet(funds=None)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             told = [one async for one in answer.aiter_lines() if one.startswith("data")]
     assert [one for one in told if "reached" not in one] == []
     nobody = await Crafted(site.world).client.get("/dashboard/stream")
@@ -94,12 +178,15 @@ async def test_payment_above_the_threshold_is_approved_after_a_step_up(site: Ser
     wallet, payee = await world.wallet(policy["policy_id"], label="Spender"), await world.payee()
     session, key = await world.session(wallet), world.key("agent", wallet["wallet_id"])
     for amount in ("6", "7"):
-        assert (await world.pay(wallet, payee, amount, session=session, key=key)).status_code == 402
+        refused = await world.pay(wallet, payee, amount, session=session, key=key, body={"memo": f"Trip {amount}"})
+        assert refused.status_code == 402
     async with site.visit("operator") as page:
         await page.goto(f"{site.base}/approvals")
         await expect(page).to_have_title("(2) Approvals · Agent Vault")
         assert await findings(page) == []
         row = page.get_by_role("row").filter(has_text="6.00")
+        why = f"asks for this payment, “Trip 6”, above 5.00, the threshold of {policy['name']}"
+        await expect(row).to_contain_text(f"API key test {why}")
         await row.get_by_role("button", name="Approve").click()
         await page.get_by_text("The payment was approved.").wait_for()
         row = page.get_by_role("row").filter(has_text="7.00")

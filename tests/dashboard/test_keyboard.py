@@ -1,5 +1,6 @@
 """The most used actions by keyboard alone: a person only presses keys and always sees where they are."""
 
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -32,13 +33,14 @@ class Keyboard:
     page: Page
 
     async def to(self, name: str) -> None:
-        """Press Tab until what has this name has the focus."""
+        """Press Tab until what has this name, and perhaps a number of unread alerts, has the focus."""
+        wanted = re.compile(rf"{re.escape(name)}( \d+\+? unread)?")
         found: list[str] = []
         for _ in range(_PATIENCE):
             await self.page.keyboard.press("Tab")
             focused = await self.page.evaluate(_FOCUSED)
             found.append(focused["name"])
-            if focused["name"] == name:
+            if wanted.fullmatch(focused["name"]):
                 assert focused["seen"], f"{name} has the focus and does not show it"
                 return
         raise AssertionError(f"Tab reaches {found}, not {name}")

@@ -5,6 +5,7 @@ import time
 import pytest
 from playwright.async_api import Page, expect
 
+from app.access.request_log import RequestLog
 from app.dashboard.live import FeedHub
 from tests.dashboard.browsing import Crafted, Served, findings, forget_step_up, log, overflow, sign_in
 from tests.support.service_world import ServiceWorld
@@ -26,7 +27,7 @@ async def test_vault_shows_limits_refusals_and_explorer_links(site: Served) -> N
             await page.get_by_role("heading", name="Ad buyer").wait_for()
             text = await page.locator("main").inner_text()
             assert "7.50 of 20.00" in text
-            assert "12.50 left" in text
+            assert "12.50 left, more from " in text
             assert "Max per tx: 12.00 of 10.00" in text
             assert "clicks" in text
             assert "7.50 USDC spent, 1 refused" in text
@@ -61,6 +62,84 @@ async def test_freeze_is_one_click_and_another_browser_sees_it(site: Served) -> 
     assert (await world.pay(wallet, payee, "1")).status_code == 200
     assert log(world, "wallet.freeze")[0].actor.type == "person"
     assert site.violations == []
+
+
+async def test_vault_shows_who_changed_it_at_once_and_leads_to_the_log(site: Served) -> None:
+    world = site.world
+    wallet, other = await world.wallet(label="Watched"), await world.wallet(label="Somebody else's")
+    path = f"{site.base}/vaults/{wallet['wallet_id']}"
+    async with site.visit("admin") as page, site.visit("operator") as colleague:
+        await page.goto(path)
+        entries = page.locator("#audit tbody tr")
+        await expect(entries).to_have_count(2)
+        await expect(entries.last).to_contain_text("Wallet: create")
+        await colleague.goto(path)
+        # The API shows the audit log to admins alone.
+        await expect(colleague.locator("#audit")).to_have_count(0)
+        await colleague.get_by_role("button", name="Freeze", exact=True).click()
+        await expect(entries).to_have_count(3)
+        await expect(entries.first).to_contain_text("Wallet: freeze")
+        await expect(entries.first).to_contain_text(log(world, "wallet.freeze")[0].address or "?")
+        assert await findings(page) == []
+
+        await page.get_by_role("link", name="The whole audit log of this vault").click()
+        await page.get_by_role("heading", name="Audit log").wait_for()
+        listed = page.get_by_role("region", name="Audit log")
+        await expect(listed.locator("tbody tr")).to_have_count(3)
+        await page.get_by_label("Action").select_option("wallet.fund")
+        await page.get_by_role("button", name="Show").click()
+        await expect(listed.locator("tbody tr")).to_have_count(1)
+        await expect(listed).to_contain_text("Amount: 100.00")
+        assert other["wallet_id"] not in await page.content()
+        await page.goto(f"{site.base}/audit?actor=nobody")
+        await expect(page.locator("#actor-says")).to_contain_text("must")
+        assert (await colleague.goto(f"{site.base}/audit")).status == 403  # type: ignore[union-attr]
+    assert site.violations == []
+
+
+async def test_vault_shows_its_last_alerts_with_severity(world: ServiceWorld) -> None:
+    policy = await world.policy(maxPerTx="10")
+    wallet, other = await world.wallet(policy["policy_id"]), await world.wallet(policy["policy_id"])
+    payee = await world.payee()
+    viewer = Crafted(world, sign_in(world, "viewer"))
+
+    async def alerts(of: dict[str, str]) -> str:
+        text = (await viewer.client.get(f"/dashboard/vaults/{of['wallet_id']}")).text
+        return text.split('id="alerts"')[1].split("</section>")[0]
+
+    for _ in range(6):
+        await world.pay(wallet, payee, "12")
+    shown = await alerts(wallet)
+    assert shown.count('<span class="badge warning">Warning</span>') == 5
+    assert shown.count("refused by max_per_tx") == 5
+    more = shown.split('<p class="after"><a href="')[1].split('"')[0].replace("&amp;", "&")
+    listed = (await viewer.client.get(more)).text
+    assert listed.count("refused by max_per_tx") >= 6
+    assert "None in the last 90 days" in await alerts(other)
+
+
+async def test_vault_shows_what_was_refused_while_it_was_stopped(world: ServiceWorld) -> None:
+    wallet, other, payee = await world.wallet(), await world.wallet(), await world.payee()
+    operator = Crafted(world, sign_in(world, "operator"))
+    path = f"/dashboard/vaults/{wallet['wallet_id']}"
+    await world.ok("PATCH", f"/v1/wallets/{wallet['wallet_id']}", {"status": "frozen"})
+    await world.pay(wallet, payee, "1")
+    await world.ok("POST", "/v1/organization/pause", {"paused": True})
+    await world.pay(other, payee, "1")
+    await world.pay(wallet, payee, "2")
+    await world.ok("POST", "/v1/organization/pause", {"paused": False})
+    await world.service.part(RequestLog).tick()
+
+    text = (await operator.client.get(path)).text
+    assert "2 requests were refused in the last 24 hours because the vault was frozen or everything paused" in text
+    assert "See the requests" not in text
+    admin = Crafted(world, sign_in(world, "admin"))
+    assert f"developers/requests?wallet_id={wallet['wallet_id']}" in (await admin.client.get(path)).text
+    shown = (await admin.client.get(f"/dashboard/developers/requests?wallet_id={wallet['wallet_id']}")).text
+    assert shown.count("/docs/errors/") == 2
+    # What was never submitted is no transaction of the contract: neither blocked by a rule nor failed.
+    listed = await world.ok("GET", f"/v1/wallets/{wallet['wallet_id']}/transactions?type=payment")
+    assert listed["data"] == []
 
 
 async def test_vault_is_found_and_frozen_by_keyboard_alone(site: Served) -> None:

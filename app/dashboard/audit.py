@@ -1,0 +1,86 @@
+"""The audit log: who asked for what, of the whole organisation and of one object."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from app.access.auth import ADMINS
+from app.api.forms import InvalidFormError
+from app.audit import service as audit
+from app.audit.models import AuditLogEntry, ListAuditLog
+from app.core.errors import ApiError
+from app.dashboard.actors import names_of
+from app.dashboard.formatting import Words, moment, short
+from app.dashboard.pages import View, page
+from app.store.audit_actions import Action
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """An entry of the audit log, and what a page calls who is behind it."""
+
+    entry: AuditLogEntry
+    who: Words
+
+    @property
+    def actor(self) -> str:
+        """The actor as the log's filter takes it."""
+        return str(self.entry.actor)
+
+    @property
+    def details(self) -> list[tuple[str, Words]]:
+        """What the entry says beyond its action."""
+        return [
+            (name, _text(name, value)) for name, value in self.entry.details.items() if value not in (None, "", [], {})
+        ]
+
+
+@page(roles=ADMINS)
+async def show(view: View) -> Response:
+    """Show the audit log. A filter that is not understood is left out, with a message."""
+    given = {name: value for name, value in view.request.query_params.items() if name != "cursor" and value}
+    try:
+        found = await audit.page(view.service, view.principal, view.query(ListAuditLog))
+    except ApiError as error:
+        if error.status >= 500:
+            raise
+        view.errors = error.messages if isinstance(error, InvalidFormError) else {"": error.message}
+        found = await audit.page(view.service, view.principal, ListAuditLog())
+    return view.render(
+        "audit.html",
+        entries=await recorded(view, found.data),
+        unreadable=found.unreadable,
+        given=given,
+        actions=sorted(get_args(Action)),
+        address=view.url("audit", **given),
+        first="cursor" not in view.request.query_params,
+        following=view.url("audit", **{**given, "cursor": found.next_cursor}) if found.next_cursor else None,
+    )
+
+
+async def about(view: View, identifier: str, limit: int) -> list[Recorded]:
+    """Return the newest entries about an object."""
+    query = ListAuditLog(object=identifier, limit=limit)
+    return await recorded(view, (await audit.page(view.service, view.principal, query)).data)
+
+
+async def recorded(view: View, entries: Sequence[AuditLogEntry]) -> list[Recorded]:
+    """Return entries with the names of who is behind them."""
+    names = await names_of(view.service, view.principal.org, {one.actor for one in entries})
+    return [Recorded(one, names[one.actor]) for one in entries]
+
+
+def _text(name: str, value: Any) -> Words:
+    """Return a detail as a page shows it: ids and signatures short, for they are there to be compared."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if name.endswith("_at") and isinstance(value, str):
+        return moment(value)
+    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return text if {" ", ":"} & set(text) else short(text)
+
+
+routes = [Route("/dashboard/audit", show, methods=["GET"])]
