@@ -8,7 +8,7 @@ from based58 import b58decode, b58encode
 from solders.keypair import Keypair
 from starlette.requests import Request
 
-from app.access.keyring import KeyRing, Principal, Role
+from app.access.keyring import KeyRing, Principal, Role, unauthenticated
 from app.access.rate_limit import RateLimits
 from app.access.recorder import Recorder
 from app.chain.clock import ChainClock
@@ -25,10 +25,11 @@ _TOKEN_PREFIX = "avs_"  # noqa: S105 - a prefix
 _SEED_BYTES = 32
 
 
-async def admit(request: Request, keys: KeyRing, limits: RateLimits) -> Principal:
+async def admit(request: Request, keys: KeyRing, limits: RateLimits, *, brake: bool = False) -> Principal:
     """Return the key's owner and count the request against the rate limit, which the answer's headers show.
 
-    Failed authentications are counted for the audit log.
+    A ``brake``, which may have to stop a key's own flood of requests, is counted apart from them. Failed
+    authentications are counted for the audit log.
 
     Raises ``authentication_failed``, ``invalid_request`` and ``rate_limited``.
     """
@@ -42,7 +43,7 @@ async def admit(request: Request, keys: KeyRing, limits: RateLimits) -> Principa
         raise
     principal = replace(found, address=client_address(request), request_id=request.state.request_id)
     request.state.principal = principal
-    request.state.headers = limits.count(principal.key_id)
+    request.state.headers = limits.count(principal.key_id, brake=brake)
     return principal
 
 
@@ -55,15 +56,15 @@ def client_address(request: Request) -> str | None:
 
 
 async def authenticate(request: Request, keys: KeyRing) -> Principal:
-    """Return the key's owner. Raises ``authentication_failed``, and ``invalid_request`` for a credential sent twice."""
-    for name in ("Authorization", "Session-Token"):
+    """Return the key's owner. Raises ``authentication_failed``, and ``invalid_request`` for a header given twice."""
+    for name in ("Authorization", "Session-Token", "Idempotency-Key"):
         if len(request.headers.getlist(name)) > 1:
             # A proxy may have checked one of them, and the other would count here.
             raise RequestError("invalid_request", f"The header {name} is given twice.")
     key = presented_key(request)
     principal = await keys.recognise(key) if key is not None else None
     if principal is None:
-        raise AuthenticationError("authentication_failed", headers={"WWW-Authenticate": "Bearer"})
+        raise unauthenticated()
     return principal
 
 

@@ -1,5 +1,6 @@
 """API keys: their format, their recognition and their records."""
 
+import asyncio
 import hashlib
 import hmac
 import secrets
@@ -14,7 +15,7 @@ from sqlalchemy import Connection
 
 from app.access.sealing import AnswerSeal
 from app.core.actors import Actor
-from app.core.errors import BusinessError, NotFoundError
+from app.core.errors import AuthenticationError, BusinessError, NotFoundError
 from app.core.identifiers import random_id
 from app.store.audit import NewLogEntry, append
 from app.store.audit_actions import Action
@@ -72,6 +73,11 @@ def system(org: str, part: str) -> Principal:
     return Principal(Actor("system", part), org, "admin", None)
 
 
+def unauthenticated() -> AuthenticationError:
+    """Return the error for a caller without a valid key."""
+    return AuthenticationError("authentication_failed", headers={"WWW-Authenticate": "Bearer"})
+
+
 def _checksum(text: str) -> str:
     number = zlib.crc32(text.encode())
     digits = ""
@@ -103,6 +109,15 @@ class Issued:
     record: ApiKey
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Reading:
+    """A key's record that is being read: after how many changes of keys, and until when it may be cached."""
+
+    changes: int
+    until: float
+    record: asyncio.Task[ApiKey | None]
+
+
 class KeyRing:
     """The API keys of a database, recognised by their HMAC-SHA256 under ``secret``.
 
@@ -126,6 +141,7 @@ class KeyRing:
         self._clock = clock
         self._timer = timer
         self._cache: dict[str, tuple[float, ApiKey, Principal]] = {}
+        self._readings: dict[str, _Reading] = {}
         self._changes = 0
         self._used: dict[str, int] = {}
 
@@ -143,15 +159,14 @@ class KeyRing:
         cached = self._cache.get(digest)
         if cached is None or self._timer() >= cached[0]:
             self._cache.pop(digest, None)
-            changes, until = self._changes, self._timer() + self._cache_seconds
-            found = await self._db.read(lambda conn: api_key_by_digest(conn, digest)) if well_formed(key) else None
-            if found is None or not hmac.compare_digest(found.digest, digest):
+            reading = self._reading_of(digest) if well_formed(key) else None
+            found = None if reading is None else await asyncio.shield(reading.record)
+            if reading is None or found is None or not hmac.compare_digest(found.digest, digest):
                 return None
             principal = Principal(Actor("key", found.key_id), found.org, _role(found), found.wallet_id)
-            # From before the reading: what another node revoked after it must not be kept for longer.
-            cached = (until, found, principal)
+            cached = (reading.until, found, principal)
             # A key that was revoked while it was read must not come back.
-            if changes == self._changes:
+            if reading.changes == self._changes:
                 self._cache[digest] = cached
         _, record, principal = cached
         now = self._now()
@@ -159,6 +174,26 @@ class KeyRing:
             return None
         self._used[record.key_id] = now
         return principal
+
+    def _reading_of(self, digest: str) -> _Reading:
+        """Return the reading of a key's record; requests at the same time share one, as they would what it caches."""
+        running = self._readings.get(digest)
+        if running is not None and running.changes == self._changes and self._timer() < running.until:
+            return running
+        record = asyncio.create_task(self._db.read(lambda conn: api_key_by_digest(conn, digest)))
+        # From before the reading: what another node revoked after it must not be kept for longer.
+        reading = _Reading(self._changes, self._timer() + self._cache_seconds, record)
+        self._readings[digest] = reading
+
+        def ended(done: asyncio.Task[ApiKey | None]) -> None:
+            if self._readings.get(digest) is reading:
+                del self._readings[digest]
+            # Perhaps nobody waits for it any more.
+            if not done.cancelled():
+                done.exception()
+
+        record.add_done_callback(ended)
+        return reading
 
     async def note_use(self) -> None:
         """Store the last use of every key used since the last call."""

@@ -75,16 +75,20 @@ class RateLimits:
         if settings.failed_authentications:
             self._failures = MovingWindow(settings.failed_authentications, 60, clock=clock)
 
-    def count(self, key_id: str) -> dict[str, str]:
-        """Count a request of a key and return the answer's headers about the limit. Raises ``rate_limited``."""
+    def count(self, key_id: str, *, brake: bool = False) -> dict[str, str]:
+        """Count a request of a key and return the answer's headers about the limit. Raises ``rate_limited``.
+
+        Requests that may be a ``brake`` have the same limit for themselves.
+        """
         window = self._requests
         if window is None:
             return {}
         limit = self._peers.share(window.limit)
-        passes, remaining, wait = window.hit(key_id, limit)
+        passes, remaining, wait = window.hit(f"{key_id} brake" if brake else key_id, limit)
+        name = "brake" if brake else "default"
         headers = {
-            "RateLimit-Policy": f'"default";q={limit};w={window.seconds}',
-            "RateLimit": f'"default";r={remaining};t={wait}',
+            "RateLimit-Policy": f'"{name}";q={limit};w={window.seconds}',
+            "RateLimit": f'"{name}";r={remaining};t={wait}',
         }
         if not passes:
             raise _rate_limited("The API key made too many requests.", wait, headers)

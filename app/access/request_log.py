@@ -58,6 +58,7 @@ class RequestLog(Periodic):
                 status=status,
                 code=scope["state"].get("error_code"),
                 duration_ms=round(seconds * 1000),
+                wallet_id=_wallet_of(scope),
             )
         )
 
@@ -85,6 +86,11 @@ class RequestLog(Periodic):
             _log.warning("requests_not_logged", requests=len(self._waiting), error=str(error))
 
 
+def _wallet_of(scope: Scope) -> str | None:
+    found = scope["state"].get("wallet_id") or scope.get("path_params", {}).get("wallet_id")
+    return None if found is None else _printable(found[:_MAX_PATH])
+
+
 def _printable(path: str) -> str:
-    """Return a path without what a terminal or a database could stumble over."""
+    """Return a text without what a terminal or a database could stumble over."""
     return "".join(one if one.isprintable() else "\ufffd" for one in path)

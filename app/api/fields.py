@@ -26,7 +26,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from app.chain.rules import CATEGORIES
 from app.core.money import parse_usdc
 from app.core.pages import RecordPage
-from app.core.text import CONTROL, HIDDEN, composed, has_control, has_hidden
+from app.core.text import CONTROL, EMOJI_FORM, HIDDEN, composed, has_control, has_hidden
 from app.core.timestamps import parse_iso_ms
 
 T = TypeVar("T")
@@ -177,34 +177,39 @@ def _text(pattern: str) -> dict[str, Any]:
 
 Identifier = Annotated[str, StringConstraints(min_length=1, max_length=128), _Plain()]
 _NAME = StringConstraints(min_length=1, max_length=128)
+#: What a name needs one of.
+_SEEN = rf"[^\s{EMOJI_FORM}{HIDDEN}]"
 #: A name that a person or a client gives: visible characters only, in NFC.
 Name = Annotated[
     str,
     _NAME,
     AfterValidator(_visible),
-    AfterValidator(_not_blank),
     AfterValidator(composed),
-    WithJsonSchema(_text(rf"^[^{HIDDEN}]*[^\s{HIDDEN}][^{HIDDEN}]*$")),
+    AfterValidator(_not_blank),
+    WithJsonSchema(_text(rf"^[^{HIDDEN}]*{_SEEN}[^{HIDDEN}]*$")),
 ]
 #: A name that a client chooses for good: a blank at either end would be an invisible slip.
 NewIdentifier = Annotated[
     str,
     _NAME,
     AfterValidator(_visible),
-    AfterValidator(_trimmed),
     AfterValidator(composed),
-    WithJsonSchema(_text(rf"^[^\s{HIDDEN}]([^{HIDDEN}]*[^\s{HIDDEN}])?$")),
+    AfterValidator(_trimmed),
+    AfterValidator(_not_blank),
+    WithJsonSchema(_text(rf"^{_SEEN}([^{HIDDEN}]*{_SEEN})?$")),
 ]
+_IN_TAG = f"[^,{HIDDEN}]*"
+_TAG_TEXT = rf"{_IN_TAG}[^\s,{EMOJI_FORM}{HIDDEN}]{_IN_TAG}"
 Tag = Annotated[
     str,
     StringConstraints(min_length=1, max_length=64),
     AfterValidator(_visible),
     AfterValidator(_without_comma),
     AfterValidator(composed),
-    WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 64, "pattern": f"^[^,{HIDDEN}]*$"}),
+    AfterValidator(_not_blank),
+    WithJsonSchema({"type": "string", "minLength": 1, "maxLength": 64, "pattern": f"^{_TAG_TEXT}$"}),
 ]
 Tags = Annotated[list[Tag], Field(max_length=32)]
-_TAG_TEXT = f"[^,{HIDDEN}]{{1,64}}"
 #: Tags from comma-separated text.
 TagList = Annotated[
     list[Tag],

@@ -110,6 +110,7 @@ def operation(
     secret: bool = False,
     pays: bool = False,
     signable: bool = False,
+    brakes: bool = False,
 ) -> Callable[[Handler], Endpoint]:
     """Make an endpoint of ``handler(call, body or query)``.
 
@@ -119,6 +120,7 @@ def operation(
     - ``version``, ``tagged``: document the header If-Match and the answer's ETag.
     - ``secret``: the answer is stored for repetitions sealed under the request's API key, which alone gets it again.
     - ``pays``: its outcome counts as a payment's.
+    - ``brakes``: it may be an emergency's, and is not held up by the number of its key's other requests.
     - ``signable``: with the query `sign=offline`, the organisation's authority signs elsewhere.
     """
 
@@ -126,7 +128,7 @@ def operation(
         async def endpoint(request: Request) -> Response:
             service: Service = request.app.state.service
             keys = service.part(KeyRing)
-            principal = await admit(request, keys, request.app.state.rate_limits)
+            principal = await admit(request, keys, request.app.state.rate_limits, brake=brakes)
             authorise(principal, roles)
             offline = signable and signs_offline(request)
             arguments = await _arguments(request, body, query, signable=signable)

@@ -20,7 +20,8 @@ class Approval(Answer):
     """The approval of one payment, escrow or allowance, as its `type` says.
 
     While it is pending, `expires_at` ends the time to decide; afterwards, the time to pay. `chain_address` is its
-    address on the chain once it is approved; `decided_by` is who decided.
+    address on the chain once it is approved; `decided_by` is who decided. `requested_by` sent the request that was
+    refused, with this `memo`; `threshold` is the policy's `requireCoSign` at that time, of version `policy_version`.
     """
 
     approval_id: ApprovalId
@@ -33,6 +34,9 @@ class Approval(Answer):
     currency: str
     policy_id: PolicyId
     policy_version: int
+    threshold: Usdc | None
+    requested_by: Actor
+    memo: str | None
     status: ApprovalStatus
     chain_address: str
     created_at: Time

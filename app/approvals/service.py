@@ -16,6 +16,7 @@ from app.access.keyring import Principal
 from app.api.fields import optional
 from app.approvals.models import Approval, ApprovalPage, ApprovalStatus, ListApprovals
 from app.chain.payment_instructions import SpendingKind
+from app.core.actors import Actor
 from app.core.errors import BusinessError, ConflictError, NotFoundError
 from app.core.identifiers import approval_id as id_of_approval
 from app.core.identifiers import approval_reference, new_reference
@@ -34,6 +35,7 @@ from app.store.approval_requests import (
     decide,
 )
 from app.store.approvals import OnChainApproval, approval, open_approval
+from app.store.attempts import Attempt, pending_changes
 from app.store.audit import append
 from app.store.wallets import WalletRecord
 from app.submission.changes import resumed, submit
@@ -48,6 +50,7 @@ from app.wallets import service as wallets
 _DECISIONS = frozenset({"approve_payment", "close_approval"})
 #: The program's errors for an approval that the payment at hand cannot use.
 _UNUSABLE = frozenset({"WrongApproval", "ApprovalOutdated", "ApprovalExpired"})
+_AT_ONCE = "The approval was used or decided at the same time. Repeat the request."
 _APPROVE = PlanType("approve_payment", resent=False, waits_for=_DECISIONS)
 _CLOSE = PlanType("close_approval", resent=False, waits_for=_DECISIONS)
 PLAN_TYPES = (_APPROVE, _CLOSE)
@@ -61,10 +64,11 @@ class Expense:
     payee: Payee
     amount: int
     purpose: Purpose = "payment"
+    memo: str | None = None
 
 
-async def request(service: Service, refused: Expense, *, unusable: Collection[str] = ()) -> str:
-    """Request the approval of an expense that `require_co_sign` refused, and return the approval's id.
+async def request(service: Service, by: Actor, refused: Expense, *, unusable: Collection[str] = ()) -> str:
+    """Request the approval of an expense that `require_co_sign` refused to ``by``, and return the approval's id.
 
     An equal request that is pending or approved is returned instead, unless its approval's address is ``unusable``.
     """
@@ -83,6 +87,9 @@ async def request(service: Service, refused: Expense, *, unusable: Collection[st
         policy=policy.address,
         policy_id=policy.policy_id,
         policy_version=policy.version,
+        threshold=policy.rules.require_co_sign,
+        requested_by=by,
+        memo=refused.memo,
         created_at=service.clock.now_ms(),
     )
     return await service.db.write(lambda conn: add_request(conn, new, unusable=unusable))
@@ -149,7 +156,7 @@ async def approve(service: Service, principal: Principal, claim: Claim, approval
         if await resumed(service, claim) is None:
             found = await _up_to_date(service, principal, approval_id)
             if found.status == "pending":
-                await _submit(service, claim, _plan(service, principal, found, await _approval(service, found)))
+                await _submit(service, claim, found, _plan(service, principal, found, await _approval(service, found)))
             elif found.status != "approved":
                 raise BusinessError("approval_not_pending", f"The approval is {found.status}.")
     return await get(service, principal, approval_id)
@@ -167,10 +174,10 @@ async def reject(service: Service, principal: Principal, claim: Claim, approval_
             found = await _up_to_date(service, principal, approval_id)
             if found.on_chain == "open":
                 plan = _plan(service, principal, found, await _withdrawal(service, found), rejects=True)
-                await _submit(service, claim, plan)
+                await _submit(service, claim, found, plan)
             elif found.status == "pending":
                 now = service.clock.now_ms()
-                await service.db.write(lambda conn: _reject(conn, principal, approval_id, now))
+                await service.db.write(lambda conn: _reject(conn, principal, found, now))
             elif found.status != "rejected":
                 raise BusinessError("approval_not_pending", f"The approval is {found.status}.")
     return await get(service, principal, approval_id)
@@ -223,6 +230,11 @@ def _plan(
     service: Service, principal: Principal, found: ApprovalRequest, instruction: Instruction, *, rejects: bool = False
 ) -> Plan:
     by, now = principal.actor, service.clock.now_ms()
+
+    def store(conn: Connection, attempt: Attempt) -> None:
+        _require_undecided(conn, found, now, attempt)
+        decide(conn, found.approval_id, by=by, now=now, rejected=rejects)
+
     return Plan(
         org=found.org,
         type=_CLOSE if rejects else _APPROVE,
@@ -233,23 +245,42 @@ def _plan(
         amount=found.amount,
         policy_id=found.policy_id,
         entry=principal.entry("approval.reject" if rejects else "approval.approve", found.approval_id),
-        on_store=lambda conn, _attempt: decide(conn, found.approval_id, by=by, now=now, rejected=rejects),
+        on_store=store,
     )
 
 
-def _reject(conn: Connection, principal: Principal, approval_id: str, now: int) -> None:
-    decide(conn, approval_id, by=principal.actor, now=now, rejected=True)
-    append(conn, principal.entry("approval.reject", approval_id))
+def _reject(conn: Connection, principal: Principal, found: ApprovalRequest, now: int) -> None:
+    _require_undecided(conn, found, now)
+    decide(conn, found.approval_id, by=principal.actor, now=now, rejected=True)
+    append(conn, principal.entry("approval.reject", found.approval_id))
 
 
-async def _submit(service: Service, claim: Claim, plan: Plan) -> None:
+def _require_undecided(conn: Connection, found: ApprovalRequest, now: int, mine: Attempt | None = None) -> None:
+    """Raise a conflict if the approval is not as it was found: the lock on it is this node's, others decide, too."""
+    now_found = approval_request(conn, found.org, found.approval_id, now)
+    deciding = [
+        one
+        for one in pending_changes(conn, found.org, _DECISIONS, found.wallet_id)
+        if one.recipient == found.approval_id and (mine is None or one.tx_id != mine.tx_id)
+    ]
+    if deciding or now_found is None or _state(now_found) != _state(found):
+        raise ConflictError("idempotency_in_progress", _AT_ONCE)
+
+
+def _state(found: ApprovalRequest) -> tuple[str, str | None]:
+    return found.status, found.on_chain
+
+
+async def _submit(service: Service, claim: Claim, found: ApprovalRequest, plan: Plan) -> None:
     try:
         await submit(service, plan, claim)
     except RefusedError as refused:
         if _is_gone(refused):
             # A payment has just used the approval.
-            message = "The approval was used at the same time. Repeat the request."
-            raise ConflictError("idempotency_in_progress", message) from None
+            raise ConflictError("idempotency_in_progress", _AT_ONCE) from None
+        await service.catch_up()
+        now = service.clock.now_ms()
+        await service.db.read(lambda conn: _require_undecided(conn, found, now))
         raise business_error(service.codec, refused) from None
 
 
@@ -272,6 +303,9 @@ def _shown(found: ApprovalRequest) -> Approval:
         currency="USDC",
         policy_id=found.policy_id,
         policy_version=found.policy_version,
+        threshold=optional(format_usdc, found.threshold),
+        requested_by=found.requested_by,
+        memo=found.memo,
         status=cast(ApprovalStatus, found.status),
         chain_address=found.address,
         created_at=iso_ms(found.created_at),

@@ -1,8 +1,15 @@
 """Logs of the service and its libraries: one JSON object a line, without secrets."""
 
+import atexit
+import io
+import json
 import logging
+import os
 import re
-from typing import TextIO
+from contextlib import suppress
+from queue import Full, Queue
+from threading import Lock, Thread
+from typing import Protocol, TextIO, cast
 
 import structlog
 from structlog.types import EventDict, Processor, WrappedLogger
@@ -10,12 +17,23 @@ from structlog.types import EventDict, Processor, WrappedLogger
 _SECRET = re.compile(r"(avk_(?:live|test)_|avs_|whsec_|Bearer )[\w+/=-]+")
 
 
-def configure(level: str, file: TextIO) -> None:
-    """Write lines of this level and above to ``file``; lines caused by a request carry its ``request_id``."""
+_TIMESTAMP = structlog.processors.TimeStamper(fmt="iso")
+_QUEUED = 2_000
+"""Lines that wait at most for a reader that does not read; further ones are dropped and counted."""
+_LAST_WRITE = 1.0
+"""Seconds that the end of the process waits at most for the lines still queued."""
+
+
+def configure(level: str, file: TextIO | None) -> None:
+    """Write lines of this level and above to ``file``; lines caused by a request carry its ``request_id``.
+
+    Nobody waits for the file: a thread writes to it. Without one, as with `2>&-`, the lines are lost.
+    """
+    lines = _lines_of(file)
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso"),
+        _TIMESTAMP,
     ]
     rendered: list[Processor] = [
         structlog.processors.format_exc_info,
@@ -26,9 +44,9 @@ def configure(level: str, file: TextIO) -> None:
     structlog.configure(
         processors=[*shared, *rendered],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.WriteLoggerFactory(file=file),
+        logger_factory=structlog.WriteLoggerFactory(file=cast(TextIO, lines)),
     )
-    handler = logging.StreamHandler(file)
+    handler = logging.StreamHandler(lines)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
@@ -37,6 +55,71 @@ def configure(level: str, file: TextIO) -> None:
     )
     # Below a warning, libraries log for their own developers.
     logging.basicConfig(level=max(number, logging.WARNING), handlers=[handler])
+
+
+class _Lines(Protocol):
+    def write(self, text: str, /) -> object:
+        """Take whole lines."""
+
+    def flush(self) -> object:
+        """Do what a file needs; a queue writes its lines as soon as it can."""
+
+
+def _lines_of(file: TextIO | None) -> _Lines:
+    if file is None:
+        return _Queued(os.open(os.devnull, os.O_WRONLY))
+    try:
+        return _Queued(os.dup(file.fileno()))
+    except io.UnsupportedOperation:
+        return file  # in memory, where nothing waits
+
+
+class _Queued:
+    """Lines for a file that may refuse or wait: a full disk, a reader that is gone or stopped holds up nobody's work.
+
+    The thread writes to the descriptor itself: a lock of Python's own file, held while it waits, would stop the end of
+    the process.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._queue: Queue[str | None] = Queue(_QUEUED)
+        self._dropped = 0
+        self._counting = Lock()
+        self._thread = Thread(target=self._write_all, name="logs", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+
+    def write(self, text: str) -> None:
+        try:
+            self._queue.put_nowait(text)
+        except Full:
+            with self._counting:
+                self._dropped += 1
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        """Write what is queued, as far as the file takes it in time."""
+        with suppress(Full):
+            self._queue.put(None, timeout=_LAST_WRITE)
+            self._thread.join(_LAST_WRITE)
+
+    def _write_all(self) -> None:
+        while (text := self._queue.get()) is not None:
+            self._write(text)
+            with self._counting:
+                dropped, self._dropped = self._dropped, 0
+            if dropped:
+                line = {"lines": dropped, "event": "log_lines_dropped", "level": "warning"}
+                self._write(json.dumps(_TIMESTAMP(None, "", line)) + "\n")
+
+    def _write(self, text: str) -> None:
+        rest = text.encode(errors="backslashreplace")
+        with suppress(OSError):
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
 
 
 def _without_secrets(_logger: WrappedLogger, _method: str, line: EventDict | str) -> str:

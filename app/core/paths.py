@@ -21,6 +21,11 @@ class Paths:
         return self.root / "agent-vault.db"
 
     @property
+    def moved(self) -> Path:
+        """Names the database to which the service's state was moved; only there once it was."""
+        return self.root / "moved-to"
+
+    @property
     def events(self) -> Path:
         """The decoded events of the chain."""
         return self.root / "chain.db"

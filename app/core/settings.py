@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from app.core.email_address import parse_address
@@ -56,9 +56,12 @@ class Settings(BaseSettings):
     """Host names, separated by commas, that requests to the embedded chain may name in `Host` and `Origin`, in addition
     to `localhost` and loopback addresses; for example `explorer.solana.com`, whose pages then read the chain."""
     rpc_url: str | None = None
-    """JSON-RPC address of a cluster. Without it, the embedded chain runs. The node's genesis hash says which cluster it
-    is; that determines the mint of USDC, the explorer links, the prefix of API keys and what only a local network
-    allows. A data folder belongs to one chain, program and mint, and no command uses it with another."""
+    """JSON-RPC address of a cluster, or several of the same, separated by commas. Without it, the embedded chain runs.
+    The node's genesis hash says which cluster it is; that determines the mint of USDC, the explorer links, the prefix
+    of API keys and what only a local network allows. A data folder belongs to one chain, program and mint, and no
+    command uses it with another. Of several nodes the service reads from the freshest that answers and sends to all; it
+    believes that something does not exist only one that has seen what any has shown. A node of another chain is left
+    out."""
     ws_url: str | None = None
     """WebSocket address of that cluster; by default the JSON-RPC address with ws and the next port, if it names one."""
     usdc_mint: str | None = None
@@ -103,14 +106,16 @@ class Settings(BaseSettings):
     x402_max_bytes: int = Field(default=65_536, gt=0)
     """Bytes of a paid resource's body that are read and answered; the rest is cut off."""
     x402_at_once: int = Field(default=16, gt=0)
-    """Requests to paid resources that an organisation may have running at the same time."""
+    """Requests to paid resources that an organisation may have running on this node at the same time; each of several
+    nodes counts its own."""
     keeper: bool = True
     """Whether this node runs the keeper, if it has the role `worker`: refunds, settlements of allowances, freezes of
     expired policies, top-ups. Of several nodes, one does at a time."""
     keeper_interval: float = Field(default=1.0, gt=0)
     """Pause between two rounds of the keeper."""
     max_waiting_payments: int = Field(default=64, ge=1)
-    """Payments and escrow creations of one wallet that may wait to be sent; more are answered with 429."""
+    """Payments and escrow creations of one wallet that may wait to be sent on this node; more are answered with 429.
+    Each of several nodes counts its own."""
     token_accounts_per_day: int = 20
     """Token accounts of recipients that the service pays for, per wallet and 24 hours."""
     allowances_per_day: int = Field(default=1000, ge=0)
@@ -252,9 +257,10 @@ class Settings(BaseSettings):
 
     @field_validator("rpc_url", "public_url", "oidc_issuer")
     @classmethod
-    def _is_a_url(cls, url: str | None) -> str | None:
-        if url is not None:
-            parts = urlsplit(url)
+    def _is_a_url(cls, url: str | None, info: ValidationInfo) -> str | None:
+        several = () if url is None else url.split(",") if info.field_name == "rpc_url" else (url,)
+        for one in several:
+            parts = urlsplit(one)
             # Reading the port checks it.
             if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
                 raise ValueError("must begin with http:// or https:// and name a host")
@@ -285,6 +291,10 @@ class Settings(BaseSettings):
     def has_role(self, role: str) -> bool:
         """Whether this node has a role."""
         return role in [one.strip() for one in self.roles.split(",")]
+
+    def rpc_urls(self) -> list[str]:
+        """Return the addresses of the chain's nodes; none with the embedded chain."""
+        return [] if self.rpc_url is None else self.rpc_url.split(",")
 
     def paths(self) -> Paths:
         """Return where things lie on the disk."""

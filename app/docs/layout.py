@@ -21,6 +21,7 @@ GUIDES: Mapping[str, str] = {
     "x402": "Paid resources (x402)",
     "direct-use": "Direct use",
     "clusters": "Clusters",
+    "nodes": "Several nodes",
     "operations": "Operations",
     "keys": "Keys",
     "tokens": "Keys in a token",
@@ -50,7 +51,7 @@ _SECTIONS: Mapping[str, Mapping[str, str]] = {
         "/docs/reference": "Promises and their tests",
     },
     "Operate": {
-        **{f"/docs/guides/{name}": GUIDES[name] for name in ("clusters", "operations", "keys", "tokens")},
+        **{f"/docs/guides/{name}": GUIDES[name] for name in ("clusters", "nodes", "operations", "keys", "tokens")},
         "/docs/settings": "Settings",
     },
     "Trust": {f"/docs/guides/{name}": GUIDES[name] for name in ("threat-model", "limits")},

@@ -79,15 +79,16 @@ async def complete_escrow(call: Call, body: CompleteEscrow) -> Escrow:
     roles=PAYERS,
     body=DisputeEscrow,
     answer=Escrow,
-    errors=(*_CHANGE, "escrow_expired"),
+    errors=(*_CHANGE, "escrow_expired", "dispute_raised_before"),
     changes=True,
     session=True,
 )
 async def dispute_escrow(call: Call, body: DisputeEscrow) -> Escrow:
     """Raise a dispute.
 
-    Either side may, before the deadline. The escrow then waits for the arbiter; after 30 days without a decision it is
-    refunded. `reason` is required, `evidence` is not; the chain keeps the hashes of both.
+    Either side may once, before the deadline, and not again if it withdraws its dispute. The escrow then waits for the
+    arbiter; after 30 days without a decision it is refunded. `reason` is required, `evidence` is not; the chain keeps
+    the hashes of both.
     """
     return await settlement.dispute(
         call.service, call.principal, call.claim, call.path("escrow_id"), body, call.session_token

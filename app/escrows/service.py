@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from app.access.auth import authorise_wallet, session_key
 from app.access.keyring import Principal
 from app.api.fields import optional
+from app.chain.addresses import parse_address
 from app.chain.escrow_instructions import PROOF_KINDS, output_commitment
 from app.core.errors import NotFoundError, UnavailableError
 from app.core.identifiers import ESCROW_EVENT_INNER_INDEX, escrow_id, is_id
@@ -27,9 +28,10 @@ from app.escrows.models import (
     ListEscrows,
     ProofType,
 )
-from app.payments.spending import Spending, landed_error, spend
+from app.payments.landed import landed_error
+from app.payments.spending import Spending, spend
 from app.payments.token_accounts import must_open
-from app.recipients.service import Payee, parse_address, payee_of
+from app.recipients.service import Payee, payee_of
 from app.store.attempts import Attempt
 from app.store.escrows import (
     PENDING,

@@ -170,10 +170,10 @@ async def complete(  # noqa: PLR0917
 async def dispute(  # noqa: PLR0917
     service: Service, principal: Principal, claim: Claim, identifier: str, body: DisputeEscrow, token: str | None
 ) -> Escrow:
-    """Stop an escrow until the arbiter decides; either side may, before the deadline.
+    """Stop an escrow until the arbiter decides; either side may once, before the deadline.
 
     An agent acts for its wallet, an operator's key for the side that it names, by default the paying one. Raises
-    ``escrow_expired`` and ``escrow_already_settled``.
+    ``escrow_expired``, ``escrow_already_settled`` and ``dispute_raised_before``.
     """
     if (taken := await _taken(service, principal, claim, identifier)) is not None:
         return taken

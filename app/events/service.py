@@ -28,6 +28,12 @@ async def page(service: Service, principal: Principal, query: ListEvents) -> Eve
     return EventPage(data=[_shown(one) for one in found.data], has_more=found.has_more, next_cursor=found.next_cursor)
 
 
+async def newest(service: Service, org: str, wallet_id: str, types: list[str], limit: int) -> list[Event]:
+    """Return the newest events of these types about a wallet that the caller has found in the organisation."""
+    chosen = FeedFilter(types=types, wallet_id=wallet_id)
+    return [_shown(one) for one in (await service.db.read(lambda conn: feed(conn, org, chosen, limit=limit))).data]
+
+
 def _shown(found: FeedEvent) -> Event:
     return Event.model_validate(
         {

@@ -3,6 +3,7 @@
 Sending one twice does no harm: the program refuses what is already done.
 """
 
+import base64
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,9 @@ from solders.instruction import Instruction
 from solders.pubkey import Pubkey
 
 from app.allowances.service import accounts_of
+from app.chain.errors import BlockhashNotFound
 from app.chain.escrow_instructions import OpenEscrow
+from app.chain.transactions import sign_with_any
 from app.core.identifiers import new_reference
 from app.core.signers import Signer
 from app.store.allowances import AllowanceRecord
@@ -103,3 +106,21 @@ def refund(service: Service, escrow: DueEscrow) -> Job:
         return instructions.refund_escrow(await with_budget(service, account))
 
     return Job(("refund", escrow.address, escrow.status), build)
+
+
+async def send(service: Service, instruction: Instruction, signers: Sequence[Signer]) -> str:
+    """Send a job's transaction and return its signature. Raises RpcError if the preflight refuses it."""
+    try:
+        return await _send(service, instruction, signers, fresh=False)
+    except BlockhashNotFound:
+        return await _send(service, instruction, signers, fresh=True)
+
+
+async def _send(service: Service, instruction: Instruction, signers: Sequence[Signer], *, fresh: bool) -> str:
+    blockhash = await service.chain.blockhash(fresh=fresh)
+    payer = service.signers.fee_payer
+    signed = await sign_with_any([instruction], payer=payer, signers=signers, blockhash=blockhash.hash)
+    # The newest state shows what another keeper has just done.
+    options = {"encoding": "base64", "preflightCommitment": "processed"}
+    await service.chain.call("sendTransaction", [base64.b64encode(signed.raw).decode(), options])
+    return signed.signature

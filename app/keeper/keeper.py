@@ -6,25 +6,21 @@ keepers nor a clock ahead of the node's do harm.
 """
 
 import asyncio
-import base64
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
 import structlog
-from solders.instruction import Instruction
 from sqlalchemy import Connection
 
 from app.allowances.service import OVERDUE_AFTER, report_overdue
 from app.api.metrics import Metrics
-from app.chain.errors import BlockhashNotFound, ChainUnavailable, RpcError
+from app.chain.errors import ChainUnavailable, RpcError
 from app.chain.records import custom_error
-from app.chain.transactions import sign_with_any
 from app.core.background import Periodic
 from app.core.errors import UnavailableError
-from app.core.signers import Signer
 from app.keeper._backoff import Backoff
-from app.keeper.jobs import Job, freeze, refund, settle, topup
+from app.keeper.jobs import Job, freeze, refund, send, settle, topup
 from app.store.allowances import AllowanceRecord, due_allowances
 from app.store.escrows import due as due_escrows
 from app.store.expiries import expired_wallets
@@ -133,7 +129,7 @@ class Keeper(Periodic):
             instruction = await job.build()
             if instruction is None:
                 return False
-            signature = await self._send(instruction, job.signers)
+            signature = await send(self._service, instruction, job.signers)
         except RpcError as error:
             if attempts > 1:
                 self._metrics.keeper_failed("refused")
@@ -156,19 +152,3 @@ class Keeper(Periodic):
         """Return the program's name for the error, else the node's message."""
         code = custom_error(error.data.get("err")) if isinstance(error.data, dict) else None
         return (None if code is None else self._service.codec.error_name(code)) or error.message
-
-    async def _send(self, instruction: Instruction, signers: Sequence[Signer]) -> str:
-        try:
-            return await self._send_with(instruction, signers, fresh=False)
-        except BlockhashNotFound:
-            return await self._send_with(instruction, signers, fresh=True)
-
-    async def _send_with(self, instruction: Instruction, signers: Sequence[Signer], *, fresh: bool) -> str:
-        chain = self._service.chain
-        blockhash = await chain.blockhash(fresh=fresh)
-        payer = self._service.signers.fee_payer
-        signed = await sign_with_any([instruction], payer=payer, signers=signers, blockhash=blockhash.hash)
-        # The newest state shows what another keeper has just done.
-        options = {"encoding": "base64", "preflightCommitment": "processed"}
-        await chain.call("sendTransaction", [base64.b64encode(signed.raw).decode(), options])
-        return signed.signature

@@ -92,6 +92,7 @@ class ListRequests(Page):
     key_id: Identifier | None = None
     status: Annotated[int, Field(ge=100, le=599, examples=[403])] | None = None
     code: Identifier | None = None
+    wallet_id: Identifier | None = None
 
 
 class LoggedRequest(Answer):
@@ -106,6 +107,7 @@ class LoggedRequest(Answer):
     status: int
     code: str | None
     duration_ms: int
+    wallet_id: str | None
 
 
 class RequestLogPage(ListAnswer[LoggedRequest]):

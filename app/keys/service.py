@@ -19,10 +19,13 @@ from app.keys.models import (
     RotateKey,
 )
 from app.store.keys import ApiKey, api_key_page, key_names
-from app.store.request_log import RequestFilter, RequestRecord, request_page
+from app.store.request_log import KEPT_MS, Refusals, RequestFilter, RequestRecord, refusals, request_page
 from app.submission.context import Service
 from app.submission.idempotency import Claim
 from app.wallets import service as wallets
+
+#: Errors of what a freeze or a pause keeps from being sent: it leaves no transaction.
+_STOPPED = ("wallet_frozen", "org_paused")
 
 
 async def create(service: Service, principal: Principal, claim: Claim, body: CreateKey) -> NewKey:
@@ -69,7 +72,7 @@ async def revoke(service: Service, principal: Principal, claim: Claim, key_id: s
 
 async def requests(service: Service, principal: Principal, query: ListRequests) -> RequestLogPage:
     """Return one page of what the organisation's keys asked for in the last day, newest first."""
-    wanted = RequestFilter(query.key_id, query.status, query.code)
+    wanted = RequestFilter(query.key_id, query.status, query.code, query.wallet_id)
 
     def read(conn: Connection) -> RequestLogPage:
         found = request_page(conn, principal.org, wanted, limit=query.limit, cursor=query.cursor)
@@ -77,6 +80,12 @@ async def requests(service: Service, principal: Principal, query: ListRequests) 
         return RequestLogPage.of(found, lambda one: _logged(one, names.get(one.key_id, "")))
 
     return await service.db.read(read, in_thread=True)
+
+
+async def stopped(service: Service, org: str, wallet_id: str) -> Refusals:
+    """Return what was refused in the last day because the wallet was frozen or the organisation paused."""
+    since = now_ms() - KEPT_MS
+    return await service.db.read(lambda conn: refusals(conn, org, wallet_id, _STOPPED, since))
 
 
 def _logged(record: RequestRecord, name: str) -> LoggedRequest:
@@ -90,6 +99,7 @@ def _logged(record: RequestRecord, name: str) -> LoggedRequest:
         status=record.status,
         code=record.code,
         duration_ms=record.duration_ms,
+        wallet_id=record.wallet_id,
     )
 
 

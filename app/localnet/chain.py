@@ -105,8 +105,13 @@ class Chain:
         return max(0, self.newest_at(commitment))
 
     def newest_at(self, commitment: Commitment) -> int:
-        """Return the newest slot whose transactions have reached `commitment`, negative if there is none."""
+        """Return the newest slot whose transactions have reached `commitment`, negative if there is none.
+
+        What is not written yet holds it back: a later slot would tell readers that nothing is to come in this one.
+        """
         current = self.timeline.slot()
+        if commitment is not Commitment.PROCESSED:
+            current = min(current, next((executed.row.slot for executed in self._unwritten.values()), current))
         return current - FINALIZED_DEPTH if commitment is Commitment.FINALIZED else current
 
     def commitment_of_slot(self, slot: int) -> Commitment:

@@ -8,14 +8,15 @@ from app.store.organisations import reserve
 from app.submission.brake import Hold
 from app.submission.changes import carry_out, resumed
 from app.submission.context import Service
-from app.submission.enforcement import BrakeRefusedError, Enforcement, enforce, outdated_error, state_of
+from app.submission.enforcement import BrakeRefusedError, Enforcement, enforce
 from app.submission.idempotency import Claim
 from app.submission.locks import LockScope
 from app.submission.offline import authority_of, refuse_needless
 from app.submission.ordering import wait_for_earlier
 from app.submission.plan import Plan, PlanType
+from app.submission.sight import outdated_error, state_of
 
-_PAUSE = PlanType("pause_org", resent=False)
+_PAUSE = PlanType("pause_org", resent=False, stops=True)
 _UNPAUSE = PlanType("unpause_org", resent=False, waits_for=frozenset({"pause_org", "unpause_org"}), lifts="pause")
 PLAN_TYPES = (_PAUSE, _UNPAUSE)
 
@@ -51,8 +52,9 @@ async def _unpause(service: Service, principal: Principal, claim: Claim) -> None
         await service.brake.check_everywhere(_UNPAUSE, org, None)
         state = await _state(service, org)
         if state is None or state["paused"]:
+            expected = None if state is None else state["authority_sequence"]
             change = service.instructions(org).update_org(
-                signer=authority.address, expected_sequence=None if state is None else state["sequence"], paused=False
+                signer=authority.address, expected_sequence=expected, paused=False
             )
             plan = Plan(
                 org=org,
@@ -78,7 +80,7 @@ def enforcement(service: Service, hold: Hold) -> Enforcement:
         change = service.instructions(org).update_org(signer=service.signers.operator_address, paused=True)
         return Plan(org=org, type=_PAUSE, instructions=[change], signers=[operator])
 
-    return Enforcement("pause", _PAUSE, _UNPAUSE, missing)
+    return Enforcement("pause", _PAUSE, _UNPAUSE, missing, fulfilled=frozenset({"AlreadyPaused"}))
 
 
 async def _state(service: Service, org: str) -> dict[str, Any] | None:

@@ -122,11 +122,11 @@ async def withdraw_reserve(service: Service, org: str, authority: Authority, amo
 
 
 async def _sequence(service: Service, org: str) -> int:
-    """Return the number of the organisation's last change: what is signed for it is good until the next one."""
+    """Return the number of the authority's last change: what it signs for it is good until the next one."""
     account = await service.chain.account(org)
     if account is None:
         raise UnavailableError("chain_unavailable", "The organisation is not on the chain yet.")
-    sequence: int = account.decode(service.codec).data["sequence"]
+    sequence: int = account.decode(service.codec).data["authority_sequence"]
     return sequence
 
 

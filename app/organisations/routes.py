@@ -25,6 +25,7 @@ async def get_organization(call: Call) -> Organization:
     answer=PausedOrganisation,
     errors=("transaction_failed",),
     changes=True,
+    brakes=True,
     signable=True,
 )
 async def pause_organisation(call: Call, body: PauseOrganisation) -> PausedOrganisation:

@@ -1,5 +1,7 @@
 """Simulated payments: the verdict of every rule on a payment that is not made."""
 
+from typing import Any
+
 from solders.pubkey import Pubkey
 
 from app.access.auth import session_key
@@ -23,6 +25,9 @@ from app.submission.refusals import attempted_text, business_error, headroom_tex
 from app.wallets import service as wallets
 from idl.codec import CodecError
 
+Verdict = dict[str, Any]
+"""The program's `PaymentCheck`: the verdict of every rule."""
+
 
 async def simulate(service: Service, principal: Principal, body: SimulatePayment, token: str | None) -> Simulation:
     """Ask the program for the verdict of every rule on a payment; nothing is recorded."""
@@ -35,28 +40,11 @@ async def simulate(service: Service, principal: Principal, body: SimulatePayment
     co_signed = session is not None
     if principal.role == "agent":
         co_signed = await approvals.find_usable(service, Expense(paying, payee, body.amount)) is not None
-    org, vault = Pubkey.from_string(paying.org), Pubkey.from_string(paying.vault)
-    check = service.instructions(paying.org).check_payment(
-        policy=Pubkey.from_string(paying.policy.address),
-        vault=vault,
-        amount=body.amount,
-        recipient=payee.owner,
-        co_signed=co_signed,
-        allowlist=optional(Pubkey.from_string, paying.policy.allowlist),
-        recipient_account=service.addresses.recipient(org, payee.owner),
-        budget=optional(Pubkey.from_string, paying.budget),
-    )
-    raw = unsigned([check], payer=service.signers.fee_payer_address)
-    simulated = await service.chain.simulate(raw, replace_blockhash=True)
-    if simulated.err is not None or simulated.return_data is None:
-        raise business_error(service.codec, RefusedError(simulated))
+    verdict = await verdict_on(service, Expense(paying, payee, body.amount), co_signed=co_signed)
+    vault = Pubkey.from_string(paying.vault)
     balance = await service.chain.token_balance(service.addresses.token_account(vault)) or 0
     enough = body.amount <= balance
     policy = await policies.find(service, paying.org, paying.policy.policy_id)
-    try:
-        verdict = service.codec.decode_return("PaymentCheck", simulated.return_data)
-    except CodecError as error:
-        raise ChainUnavailable("the node's verdict is not the program's") from error
     return Simulation(
         wallet_id=paying.wallet_id,
         recipient=payee.name,
@@ -65,11 +53,44 @@ async def simulate(service: Service, principal: Principal, body: SimulatePayment
         allowed=verdict["passed"] and enough,
         usdc_balance=format_usdc(balance),
         retry_at=optional(iso, verdict["retry_at"]) if enough else None,
-        rules=[_verdict(rule, policy, payee.owner) for rule in verdict["rules"]],
+        rules=[rule_verdict(rule, policy, payee.owner) for rule in verdict["rules"]],
     )
 
 
-def _verdict(verdict: dict[str, int | None], policy: PolicyRecord, recipient: Pubkey) -> RuleVerdict:
+async def verdict_on(
+    service: Service, expense: Expense, *, co_signed: bool, outstanding: tuple[int, int] = (0, 0)
+) -> Verdict:
+    """Return the program's `PaymentCheck` of an expense, as if the ``outstanding`` amount and number had been paid.
+
+    Raises the API's error if the program does not judge it.
+    """
+    paying = expense.wallet
+    org, vault = Pubkey.from_string(paying.org), Pubkey.from_string(paying.vault)
+    check = service.instructions(paying.org).check_payment(
+        policy=Pubkey.from_string(paying.policy.address),
+        vault=vault,
+        amount=expense.amount,
+        recipient=expense.payee.owner,
+        co_signed=co_signed,
+        allowlist=optional(Pubkey.from_string, paying.policy.allowlist),
+        recipient_account=service.addresses.recipient(org, expense.payee.owner),
+        budget=optional(Pubkey.from_string, paying.budget),
+        outstanding_amount=outstanding[0],
+        outstanding_count=outstanding[1],
+    )
+    raw = unsigned([check], payer=service.signers.fee_payer_address)
+    simulated = await service.chain.simulate(raw, replace_blockhash=True)
+    if simulated.err is not None or simulated.return_data is None:
+        raise business_error(service.codec, RefusedError(simulated))
+    try:
+        verdict: Verdict = service.codec.decode_return("PaymentCheck", simulated.return_data)
+    except CodecError as error:
+        raise ChainUnavailable("the node's verdict is not the program's") from error
+    return verdict
+
+
+def rule_verdict(verdict: dict[str, int | None], policy: PolicyRecord, recipient: Pubkey) -> RuleVerdict:
+    """Return one rule's verdict as the API shows it."""
     name, is_set = RULES[int(verdict["rule"] or 0)], bool(verdict["set"])
     limit, attempted, headroom = (int(verdict[key] or 0) for key in ("limit", "attempted", "headroom"))
     return RuleVerdict(

@@ -81,11 +81,12 @@ class Spending(Expense):
     kind: PlanType
     service: Service
     principal: Principal
-    memo: str | None
     session: Keypair | None
     gone: Callable[[], Awaitable[bool]]
     #: Whether others send it, and so nothing may stand beside it: no second signature, no new token account.
     handed_out: bool = False
+    #: Asked under the wallet's lock before anything is signed; raises what refuses the expense.
+    first: Callable[["Spending"], Awaitable[None]] | None = None
     reference: bytes = field(default_factory=new_reference)
     #: The signer's address; to derive it from the key takes long.
     signer: Pubkey = field(init=False)
@@ -152,6 +153,7 @@ class Spending(Expense):
             policy_id=self.wallet.policy.policy_id,
             policy_triggered=self.policy_triggered,
             memo=self.memo,
+            asked_by=self.principal.actor,
             reference=self.reference,
             attested=self.session is not None,
             on_store=on_store,
@@ -241,6 +243,8 @@ async def hand_out(spending: Spending, claim: Claim, plan_of: Callable[[Spending
     """Do as ``spend`` without waiting for the outcome: if others send it, it may take them a while."""
     service, most = spending.service, spending.service.settings.max_waiting_payments
     async with service.locks.hold(LockScope.WALLET_SENDING, spending.wallet.wallet_id, most_waiting=most):
+        if spending.first is not None:
+            await spending.first(spending)
         return await _send(spending, claim, plan_of)
 
 
@@ -264,7 +268,9 @@ async def _error(spending: Spending, refusal: _Refusal) -> ApiError:
     """Return the error for a refusal that cannot be repaired."""
     service = spending.service
     if refusal.rule is not None:
-        return await _block(spending, refusal)
+        policy = await policies.find(service, spending.wallet.org, spending.wallet.policy.policy_id)
+        found = violation(service.codec, refusal.error.simulation.logs, policy)
+        return business_error(service.codec, refusal.error) if found is None else await block(spending, found)
     if refusal.rejects_session(spending):
         return AuthenticationError("session_token_invalid")
     if refusal.name == "WalletFrozen" and await _has_expired(service, spending.wallet):
@@ -294,16 +300,12 @@ async def _has_expired(service: Service, frozen: WalletRecord) -> bool:
     return found.frozen == BY_EXPIRY
 
 
-async def _block(spending: Spending, refusal: _Refusal) -> ApiError:
-    """Record a refusal by the policy as a `blocked` row with its event, and return the error."""
+async def block(spending: Spending, found: dict[str, str]) -> ApiError:
+    """Record the policy's refusal, a violation, as a `blocked` row with its event, and return the error."""
     service, wallet = spending.service, spending.wallet
-    policy = await policies.find(service, wallet.org, wallet.policy.policy_id)
-    found = violation(service.codec, refusal.error.simulation.logs, policy)
-    if found is None:
-        return business_error(service.codec, refusal.error)
     approval_id = remedy = None
     if found["rule"] == _CO_SIGN and spending.session is not None:
-        approval_id = await approvals.request(service, spending, unusable=spending.unusable)
+        approval_id = await approvals.request(service, spending.principal.actor, spending, unusable=spending.unusable)
     elif found["rule"] == _CO_SIGN:
         remedy = _NO_SESSION if spending.purpose != "allowance" else _NO_SESSION_TO_APPROVE
     blocked = Attempt(
@@ -315,7 +317,7 @@ async def _block(spending: Spending, refusal: _Refusal) -> ApiError:
         recipient=spending.payee.name,
         recipient_address=str(spending.payee.owner),
         amount=spending.amount,
-        policy_id=policy.policy_id,
+        policy_id=wallet.policy.policy_id,
         policy_triggered=True,
         memo=spending.memo,
         violation=found,
@@ -330,20 +332,8 @@ async def _block(spending: Spending, refusal: _Refusal) -> ApiError:
     return PolicyViolationError(
         violation=found,
         wallet_id=wallet.wallet_id,
-        policy_id=policy.policy_id,
+        policy_id=wallet.policy.policy_id,
         tx_id=blocked.tx_id,
         approval_id=approval_id,
         remedy=remedy,
     )
-
-
-async def landed_error(service: Service, paying: WalletRecord, outcome: Outcome) -> ApiError:
-    """Return the error for a transaction that passed the simulation and was refused when it landed."""
-    if rule_of(service.codec, outcome) is not None:
-        logs = await service.chain.logs(outcome.attempt.signature or "")
-        policy = await policies.find(service, paying.org, paying.policy.policy_id)
-        found = violation(service.codec, logs, policy) if logs else None
-        if found is not None:
-            policy_id, tx_id = outcome.attempt.policy_id or policy.policy_id, outcome.attempt.tx_id
-            return PolicyViolationError(violation=found, wallet_id=paying.wallet_id, policy_id=policy_id, tx_id=tx_id)
-    return business_error(service.codec, outcome)

@@ -38,6 +38,7 @@ from app.submission.locks import LockScope
 from app.submission.offline import authority_of, refuse_needless
 from app.submission.plan import Authority, Hook, Plan, PlanType, nothing
 from app.submission.revisions import OutdatedError, send_current, submit_current
+from app.submission.sight import seen_account
 
 _UPDATE, _CLOSE, _DISCARD = PlanType(UPDATE), PlanType("close_policy"), PlanType("close_allowlist")
 PLAN_TYPES = (WRITE, _UPDATE, _CLOSE, _DISCARD)
@@ -238,7 +239,7 @@ async def _switch(
         new_allowlist=listed,
         entries=list(terms.entries),
         old_allowlist=old,
-        rent_receiver=None if old is None else (await _decoded(service, old))["payer"],
+        rent_receiver=None if old is None else (await seen_account(service, old))["payer"],
     )
 
 
@@ -257,7 +258,7 @@ async def _close(request: ChangeRequest, before: PolicyRecord) -> str | None:
         policy_rent_receiver=account["payer"],
         next_version=version,
         allowlist=allowlist,
-        allowlist_rent_receiver=None if allowlist is None else (await _decoded(service, allowlist))["payer"],
+        allowlist_rent_receiver=None if allowlist is None else (await seen_account(service, allowlist))["payer"],
         next_rent_receiver=None if written is None else written["payer"],
     )
     entry = request.principal.entry("policy.delete", request.policy_id)
@@ -276,14 +277,7 @@ async def _wait_for_earlier(request: ChangeRequest, types: Collection[str] = (*_
 
 async def _account(service: Service, before: PolicyRecord) -> dict[str, Any]:
     """Return the policy's account if it is still in the version of the read models."""
-    account = await _decoded(service, Pubkey.from_string(before.address))
+    account = await seen_account(service, before.address)
     if account["version"] != before.version:
         raise OutdatedError
     return account
-
-
-async def _decoded(service: Service, address: Pubkey) -> dict[str, Any]:
-    account = await service.chain.account(address)
-    if account is None:
-        raise OutdatedError
-    return account.decode(service.codec).data

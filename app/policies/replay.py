@@ -89,7 +89,9 @@ class PolicyReplay:
         self._build = Instructions(snapshot.codec, snapshot.addresses, snapshot.org)
         self._set_time(start)
         if org["paused"]:
-            resume = self._build.update_org(signer=self._authority, expected_sequence=org["sequence"], paused=False)
+            resume = self._build.update_org(
+                signer=self._authority, expected_sequence=org["authority_sequence"], paused=False
+            )
             self._do(resume)
         self._old, self._new = self._create_policy(_OLD_KEY, Rules()), self._create_policy(_NEW_KEY, terms.rules)
         listless = replace(terms.rules, restricted=False)

@@ -25,6 +25,7 @@ from app.submission.context import Service
 from app.submission.idempotency import Claim
 from app.submission.offline import authority_of
 from app.submission.plan import Authority, Hook, Plan, PlanType
+from app.submission.sight import outdated_error
 
 _CREATE = PlanType("create_policy")
 PLAN_TYPES = (_CREATE,)
@@ -60,8 +61,14 @@ async def get(service: Service, principal: Principal, identifier: str) -> Policy
 
 async def list_all(service: Service, principal: Principal) -> PolicyList:
     """Return all policies of the organisation, presets first."""
+    found = await by_id(service, principal)
+    return PolicyList(data=[shown(await with_recipients(service, one)) for one in found.values()])
+
+
+async def by_id(service: Service, principal: Principal) -> dict[str, PolicyRecord]:
+    """Return all policies of the organisation by id, presets first; their recipients are not looked up."""
     found = await service.db.read(lambda conn: policies(conn, principal.org))
-    return PolicyList(data=[shown(await with_recipients(service, one)) for one in found if _is_complete(one)])
+    return {one.policy_id: one for one in found if _is_complete(one)}
 
 
 def _is_complete(found: PolicyRecord) -> bool:
@@ -149,6 +156,8 @@ async def _remaining(
     )
     account = await service.chain.account(address)
     if account is None:
+        if await service.db.read(lambda conn: policy(conn, org, identifier)) is not None:
+            raise outdated_error()
         create = build.create_policy(
             payer=service.signers.fee_payer_address,
             authority=authority.address,

@@ -10,7 +10,7 @@ from app.policies.models import RuleFields
 from app.recipients.service import allowlist_entry
 from app.store.policies import PolicyRecord, domains_of, put_allowlist
 from app.submission.context import Service
-from app.submission.revisions import concurrent_change
+from app.submission.sight import seen_account
 
 _PLAIN = (
     *("max_per_tx", "max_per_day", "max_per_month", "velocity_cap", "require_co_sign", "expiry"),
@@ -33,10 +33,7 @@ async def terms_of(service: Service, policy: PolicyRecord) -> Terms:
     """Return a policy's terms, with the allowlist as it is on the chain."""
     if policy.allowlist is None:
         return Terms(policy.rules, {})
-    account = await service.chain.account(Pubkey.from_string(policy.allowlist))
-    if account is None:
-        raise concurrent_change("policy")
-    entries: list[bytes] = account.decode(service.codec).data["entries"]
+    entries: list[bytes] = (await seen_account(service, policy.allowlist))["entries"]
     known = await _entries(service, policy.org, policy.allowed_recipients)
     if not known:
         known = await service.db.read(lambda conn: domains_of(conn, entries))

@@ -86,6 +86,7 @@ def _terms(row: StoredEvent) -> Values:
     return {
         **{name: data[name] for name in (*names, "counter", "expires_at")},
         "sequence": data["sequence"],
+        "policy_version": data["policy_version"],
         "allowance_id": allowance_id(data["allowance"]),
         "org": row.org,
         "address": data["allowance"],

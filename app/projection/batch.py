@@ -12,8 +12,9 @@ from sqlalchemy import Connection, Row, Select, Table, bindparam, delete, select
 from app.core.identifiers import event_id, transaction_id
 from app.core.timestamps import iso_ms
 from app.core.transaction_types import ESCROW_LOCK, FUNDING, GRANT, PAYMENT, ROW_OF, WITHDRAWAL
-from app.store.columns import upsert, upsert_all
+from app.store.columns import upsert, upsert_later
 from app.store.feed import feed_row
+from app.store.prepared import execute_later
 from app.store.read_tables import (
     allowances,
     budgets,
@@ -93,7 +94,7 @@ class Model:
     def flush(self) -> None:
         """Write the changed rows."""
         keys = [column.name for column in self._table.primary_key]
-        upsert_all(self._connection, self._table, list(self._changed.values()), keys=keys)
+        upsert_later(self._connection, self._table, list(self._changed.values()), keys=keys)
 
 
 class Batch:
@@ -216,10 +217,9 @@ class Batch:
         """Write what changed."""
         for model in (self.wallets, self.reserves, self.escrows, self.allowances):
             model.flush()
-        upsert_all(self.connection, transactions, list(self._transactions.values()), keys=["tx_id"])
-        upsert_all(self.connection, feed, list(self._feed.values()), keys=["event_id"], replace=False)
-        if self._confirmed:
-            self.connection.execute(_CONFIRM, self._confirmed)
+        upsert_later(self.connection, transactions, list(self._transactions.values()), keys=["tx_id"])
+        upsert_later(self.connection, feed, list(self._feed.values()), keys=["event_id"], replace=False)
+        execute_later(self.connection, _CONFIRM, self._confirmed)
 
 
 def vaults_of(rows: Sequence[StoredEvent]) -> set[str]:

@@ -24,7 +24,7 @@ from app.projection.rollbacks import (
     reset,
     undo,
 )
-from app.store.columns import upsert_all
+from app.store.columns import upsert_later
 from app.store.database import Database, Step
 from app.store.read_tables import projection
 from app.store.signals import ROWS, signal
@@ -283,7 +283,7 @@ def _apply(connection: Connection, rows: Sequence[StoredEvent], cursors: Mapping
     batch.flush()
     moved = {org: 0 if org in batch.again else max(position, last) for org, position in cursors.items()}
     positions = [{"name": CURSOR + org, "position": position} for org, position in moved.items()]
-    upsert_all(connection, projection, positions, keys=["name"])
+    upsert_later(connection, projection, positions, keys=["name"])
     signal(connection, ROWS)
     for org in changed_orgs(reverted):
         reset(connection, org)

@@ -50,10 +50,9 @@ def observed(batch: Batch, row: StoredEvent) -> None:
         return
     wallet = batch.wallets.get(data["vault"])
     # An unknown vault gets its balance from its next event or the next comparison.
-    if wallet is not None and wallet["balance_slot"] <= row.slot:
+    if wallet is not None:
         funded_now = wallet["funded"] or data["balance"] > 0
-        changes = {"balance": data["balance"], "balance_slot": row.slot, "funded": funded_now}
-        batch.wallets.change(data["vault"], changes)
+        batch.wallets.change(data["vault"], _unnumbered(wallet, row, data["balance"]) | {"funded": funded_now})
 
 
 def spent(row: StoredEvent, recipient: str) -> Values:
@@ -132,12 +131,12 @@ def set_balance(batch: Batch, row: StoredEvent, balance: int, moment: int) -> No
         changes["blocked_at"] = None
     as_of = (row.slot, row.data["sequence"])
     if (wallet["balance_slot"], wallet["balance_sequence"]) < as_of:
-        changes |= {"balance": balance, "balance_slot": as_of[0], "balance_sequence": as_of[1]}
+        changes |= {"balance": balance, "balance_slot": as_of[0], "balance_sequence": as_of[1], "balance_row": row.id}
     batch.wallets.change(row.data["vault"], changes)
 
 
 def receive(batch: Batch, row: StoredEvent, vault: str, balance: int, moment: int) -> None:
-    """Set the balance of a vault that another vault's event paid; within a slot, the row stored last wins."""
+    """Set the balance of a vault that another vault's event paid."""
     wallet = batch.wallets.get(vault)
     if wallet is None:
         batch.note_orphan(vault)
@@ -147,9 +146,18 @@ def receive(batch: Batch, row: StoredEvent, vault: str, balance: int, moment: in
         "updated_at": max(wallet["updated_at"], batch.moment(row)),
         "funded": True,
     }
-    if wallet["balance_slot"] <= row.slot:
-        changes |= {"balance": balance, "balance_slot": row.slot}
-    batch.wallets.change(vault, changes)
+    batch.wallets.change(vault, changes | _unnumbered(wallet, row, balance))
+
+
+def _unnumbered(wallet: Values, row: StoredEvent, balance: int) -> Values:
+    """Return the columns of a balance that has no number among the vault's events.
+
+    Within a slot the row stored last wins, by its id: when rows are applied again, an earlier balance would otherwise
+    replace that of a later payment in the slot, whose number then keeps it from being applied a second time.
+    """
+    if (wallet["balance_slot"], wallet["balance_row"]) >= (row.slot, row.id):
+        return {}
+    return {"balance": balance, "balance_slot": row.slot, "balance_row": row.id}
 
 
 def _report(  # noqa: PLR0917

@@ -37,6 +37,7 @@ def created(batch: Batch, row: StoredEvent) -> None:
             "balance": 0,
             "balance_slot": 0,
             "balance_sequence": 0,
+            "balance_row": 0,
             "config_sequence": data["sequence"],
             "budget_sequence": data["sequence"],
             "frozen_sequence": data["sequence"],

@@ -7,7 +7,7 @@ from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
 from app.access.keyring import Principal
-from app.chain.addresses import domain_hash
+from app.chain.addresses import domain_hash, parse_address
 from app.chain.rules import CATEGORIES
 from app.core.errors import AuthenticationError, BusinessError, NotFoundError, RequestError, UnavailableError
 from app.core.identifiers import is_id
@@ -43,14 +43,6 @@ class Payee:
     owner: Pubkey
     name: str
     wallet_id: str | None = None
-
-
-def parse_address(text: str) -> Pubkey | None:
-    """Return the address that a text spells, or None."""
-    try:
-        return Pubkey.from_string(text) if 32 <= len(text) <= 44 else None
-    except ValueError:
-        return None
 
 
 async def resolve(service: Service, org: str, to: str) -> Payee:

@@ -20,7 +20,7 @@ from app.api.fields import (
     WalletId,
 )
 from app.api.hosts import Host
-from app.core.transaction_types import TransactionStatus, TransactionType
+from app.core.transaction_types import Lane, TransactionStatus, TransactionType
 
 
 class ListWalletTransactions(Page):
@@ -65,6 +65,7 @@ class PaidFor(Answer):
     network: str
     pay_to: str
     facilitator: str
+    lane: Lane
     resource_status: int | None
 
 

@@ -1,5 +1,7 @@
 """Transactions: found, listed and shown."""
 
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from functools import cache, partial
 from urllib.parse import urlencode
 
@@ -7,6 +9,7 @@ from sqlalchemy import Connection
 
 from app.access.keyring import Principal
 from app.api.fields import Violation, optional
+from app.chain.addresses import parse_address
 from app.chain.identity import Cluster
 from app.core.errors import NotFoundError
 from app.core.identifiers import is_id
@@ -14,32 +17,36 @@ from app.core.money import format_usdc
 from app.core.pages import RecordPage
 from app.core.settings import Settings
 from app.core.timestamps import iso_ms
+from app.core.transaction_types import ALLOWANCE
 from app.recipients.domains import normalise
-from app.recipients.service import parse_address
+from app.store.allowances import SETTLED, AllowanceRecord, allowances_of_transactions
 from app.store.transactions import TransactionFilter, TransactionRecord, transaction, transactions
 from app.store.wallets import wallet
-from app.store.x402 import Payload, payload_of, payloads_of
+from app.store.x402 import Payload, payloads_of
 from app.submission.absence import absent
 from app.submission.context import Service
 from app.transactions.models import ListWalletTransactions, PaidFor, Transaction, TransactionPage
 from app.wallets import service as wallets
 from app.wallets.funding import FUND_BATCH, row_ids
 
+Handed = tuple[Payload | None, AllowanceRecord | None]
+"""What was handed out to pay for a resource, and the allowance out of which it pays, if it does."""
+
 
 async def get(service: Service, principal: Principal, tx_id: str) -> Transaction:
     """Return a transaction. Raises ``transaction_not_found``, for an agent also if it belongs to another wallet."""
 
-    def read(conn: Connection) -> tuple[TransactionRecord | None, Payload | None]:
-        return transaction(conn, principal.org, tx_id), payload_of(conn, tx_id)
+    def read(conn: Connection) -> tuple[TransactionRecord | None, dict[str, Handed]]:
+        return transaction(conn, principal.org, tx_id), _handed_out(conn, [tx_id])
 
-    found, payload = await service.db.read(read)
+    found, handed = await service.db.read(read)
     if found is None:
         missing = NotFoundError("transaction_not_found")
         # Each wallet of a batch gets its row with the event, but its id was in the answer.
         raise await absent(service, principal.org, FUND_BATCH.name, lambda one: tx_id in row_ids(one), missing)
     if principal.wallet_id not in (None, found.wallet_id):
         raise NotFoundError("transaction_not_found")
-    return shown(service.settings, service.identity.cluster, found, payload)
+    return _shown(service, found, handed)
 
 
 async def page(
@@ -58,13 +65,43 @@ async def page(
         x402_host=query.x402_host,
     )
 
-    def read(conn: Connection) -> tuple[RecordPage[TransactionRecord], dict[str, Payload]]:
+    def read(conn: Connection) -> tuple[RecordPage[TransactionRecord], dict[str, Handed]]:
         rows = transactions(conn, principal.org, chosen, limit=query.limit, cursor=query.cursor)
-        return rows, {one.tx_id: one for one in payloads_of(conn, [row.tx_id for row in rows.data])}
+        return rows, _handed_out(conn, [row.tx_id for row in rows.data])
 
-    found, payloads = await service.db.read(read)
-    show = partial(shown, service.settings, service.identity.cluster)
-    return TransactionPage.of(found, lambda row: show(row, payloads.get(row.tx_id)))
+    found, handed = await service.db.read(read)
+    return TransactionPage.of(found, lambda row: _shown(service, row, handed))
+
+
+def _handed_out(conn: Connection, tx_ids: Collection[str]) -> dict[str, Handed]:
+    """Return what was handed out to pay for resources, by transaction."""
+    payloads = payloads_of(conn, tx_ids)
+    delegated = [one.tx_id for one in payloads if one.lane == ALLOWANCE]
+    allowances = {one.tx_id: one for one in allowances_of_transactions(conn, delegated)}
+    return {one.tx_id: (one, allowances.get(one.tx_id)) for one in payloads}
+
+
+def _shown(service: Service, row: TransactionRecord, handed: Mapping[str, Handed]) -> Transaction:
+    payload, allowance = handed.get(row.tx_id, (None, None))
+    if payload is not None and payload.lane == ALLOWANCE:
+        row = _as_paid(row, payload, allowance)
+    return shown(service.settings, service.identity.cluster, row, payload)
+
+
+def _as_paid(row: TransactionRecord, payload: Payload, allowance: AllowanceRecord | None) -> TransactionRecord:
+    """Return the row of a grant as that of the transfer for which the money was set aside.
+
+    The grant lands before anybody is paid: the resource is, once the delegate's transfer has landed.
+    """
+    status, signature, slot = row.status, payload.signature, payload.slot
+    if status == "confirmed" and signature is None:
+        if allowance is None or allowance.status != SETTLED:
+            status = "pending"
+        elif not allowance.spent:
+            status = "failed"
+        else:
+            signature = next(iter(allowance.transfers or ()), None)
+    return replace(row, status=status, tx_signature=signature, on_chain_slot=slot)
 
 
 async def _stored(service: Service, org: str, recipient: str) -> str:

@@ -90,11 +90,13 @@ async def changes(
                 raise AuthenticationError("insufficient_permissions", "Lifting a freeze needs an admin.")
             authority = await authority_of(service, principal.org, claim)
             signer = authority.address
-        # The vault counts each change, so one that comes before in the transaction as well.
-        expected = before.sequence + len(instructions)
         instructions.append(
             build.freeze_wallet(
-                signer=signer, vault=vault, policy=policy, action="Unfreeze", expected_sequence=expected
+                signer=signer,
+                vault=vault,
+                policy=policy,
+                action="Unfreeze",
+                expected_sequence=before.frozen_sequence,
             )
         )
     return instructions, authority

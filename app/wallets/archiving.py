@@ -4,7 +4,6 @@ from solders.instruction import Instruction
 from solders.pubkey import Pubkey
 
 from app.access.keyring import Principal
-from app.core.errors import UnavailableError
 from app.store.wallets import WalletRecord
 from app.submission.changes import carry_out, resumed
 from app.submission.context import Service
@@ -12,6 +11,7 @@ from app.submission.idempotency import Claim
 from app.submission.locks import LockScope
 from app.submission.ordering import wait_for_earlier
 from app.submission.plan import Plan, PlanType
+from app.submission.sight import seen_account
 from app.wallets import service as wallets
 from app.wallets.freezing import CHANGES_OF_STATE
 from app.wallets.models import WalletDetail
@@ -34,11 +34,7 @@ async def archive(service: Service, principal: Principal, claim: Claim, wallet_i
 
 async def _closing(service: Service, before: WalletRecord) -> Instruction:
     vault = Pubkey.from_string(before.vault)
-    account = await service.chain.account(vault)
-    if account is None:
-        # The read models have it, so the node that answered is behind.
-        raise UnavailableError("chain_unavailable")
-    found = account.decode(service.codec).data
+    found = await seen_account(service, vault)
     budget: Pubkey = found["budget"]
     return service.instructions(before.org).close_wallet(
         operator=service.signers.operator_address,

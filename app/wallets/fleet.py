@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 
 from app.access.keyring import Principal
 from app.api.fields import Query
+from app.chain.consumption import day_frees_at
 from app.store.fleet import DaySpent, FleetFilter, FleetOrder, Spent, Totals, fleet, spent, spent_by_day, totals
 from app.store.wallets import DAY, WalletRecord
 from app.submission.context import Service
@@ -18,7 +19,7 @@ PAGE = 30
 """Wallets on a page."""
 DAYS = 30
 """Days that a wallet's chart shows."""
-_NOTHING = Spent("", 0, 0)
+_NOTHING = Spent("", 0, 0, None)
 
 
 class FleetQuery(Query):
@@ -82,6 +83,22 @@ async def spent_by(service: Service, wallet_id: str) -> Spent:
     now = service.clock.seen_ms()
     found = await service.db.read(lambda conn: spent(conn, [wallet_id], now, month_began(now)))
     return found.get(wallet_id, _NOTHING)
+
+
+@dataclass(frozen=True, slots=True)
+class Freeing:
+    """When caps have more room, in Unix milliseconds: the oldest payment leaves the 24 hours, and the month ends."""
+
+    day: int | None
+    month: int
+
+
+def freeing(service: Service, spent_now: Spent) -> Freeing:
+    """Return when what a wallet spent stops counting."""
+    since = spent_now.since
+    # 32 days after the first of a month it is the next one.
+    month = month_began(month_began(service.clock.seen_ms()) + 32 * DAY)
+    return Freeing(None if since is None else day_frees_at(since // 1000) * 1000, month)
 
 
 async def month_of(service: Service, wallet_id: str) -> list[DaySpent]:

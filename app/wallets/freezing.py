@@ -11,12 +11,13 @@ from app.store.wallets import WalletRecord, vault_of
 from app.store.wallets import wallet as wallet_of
 from app.submission.brake import Hold
 from app.submission.context import Service
-from app.submission.enforcement import BrakeRefusedError, Enforcement, enforce, outdated_error, state_of
+from app.submission.enforcement import BrakeRefusedError, Enforcement, enforce
 from app.submission.idempotency import Claim
 from app.submission.plan import Plan, PlanType
+from app.submission.sight import outdated_error, state_of
 
-CHANGES_OF_STATE = frozenset({"update_wallet", "freeze_wallet", "unfreeze_wallet", "close_wallet"})
-FREEZE = PlanType("freeze_wallet", resent=False)
+CHANGES_OF_STATE = frozenset({"update_wallet", "stop_wallet", "freeze_wallet", "unfreeze_wallet", "close_wallet"})
+FREEZE = PlanType("freeze_wallet", resent=False, stops=True)
 UNFREEZE = PlanType("unfreeze_wallet", resent=False, waits_for=CHANGES_OF_STATE, lifts="freeze")
 #: Reason codes of freezes: by the operator or the authority, and by the expiry of the policy.
 MANUAL, BY_EXPIRY = 1, 2

@@ -66,6 +66,7 @@ async def get_wallet(call: Call) -> WalletDetail:
     answer=WalletDetail,
     errors=(*_CHANGING, "policy_not_found", "budget_not_found", "wallet_frozen"),
     changes=True,
+    brakes=True,
     signable=True,
 )
 async def update_wallet(call: Call, body: UpdateWallet) -> WalletDetail:
@@ -133,6 +134,7 @@ async def withdraw_from_wallet(call: Call, body: WithdrawFromWallet) -> Withdraw
     answer=SessionToken,
     errors=_CHANGING,
     changes=True,
+    brakes=True,
     session=True,
     secret=True,
 )

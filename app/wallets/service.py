@@ -65,7 +65,9 @@ def _forget_details(conn: Connection, attempt: Attempt) -> None:
 
 _CREATE = PlanType("create_wallet", on_failed=_forget_details)
 _UPDATE = PlanType("update_wallet", resent=False, waits_for=CHANGES_OF_STATE)
-PLAN_TYPES = (_CREATE, _UPDATE, FREEZE, UNFREEZE)
+#: Attaches another policy, or freezes along with another change: either ends what allowances were granted on.
+_STOP = PlanType("stop_wallet", resent=False, waits_for=CHANGES_OF_STATE, stops=True)
+PLAN_TYPES = (_CREATE, _UPDATE, _STOP, FREEZE, UNFREEZE)
 #: Refusals of a change made from an outdated wallet.
 _OUTDATED = frozenset(
     {
@@ -231,7 +233,8 @@ async def _update(service: Service, principal: Principal, claim: Claim, wallet_i
     """Change policy and status as far as they differ from the chain's."""
     if await resumed(service, claim) is not None:
         return
-    kind = UNFREEZE if body.status == "active" else _UPDATE
+    stops = body.status == "frozen" or body.policy_id is not None
+    kind = UNFREEZE if body.status == "active" else _STOP if stops else _UPDATE
     await wait_for_earlier(service, principal.org, kind.waits_for, wallet_id=wallet_id)
     for again in (True, False):
         # A freeze that has not reached the chain yet is not lifted by finding nothing to lift.

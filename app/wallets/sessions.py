@@ -22,7 +22,7 @@ from app.wallets import service as wallets
 from app.wallets.models import RotateToken, SessionToken
 
 #: The token of an earlier rotation is lost, and the new one replaces it in any case.
-_ROTATE = PlanType("rotate_token", resent=False, waits_for=frozenset({"rotate_token"}), superseded=True)
+_ROTATE = PlanType("rotate_token", resent=False, waits_for=frozenset({"rotate_token"}), superseded=True, stops=True)
 PLAN_TYPES = (_ROTATE,)
 
 

@@ -363,7 +363,7 @@ async def test_running_mailer_stops_after_the_mail_being_sent(scene: Scene, mail
     await _blocked(scene)
     mailer = scene.mailer()
     await mailer.start()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not mailbox.tried:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
     await mailer.stop()

@@ -280,7 +280,7 @@ async def test_running_watcher_checks_at_once_when_rules_change(tmp_path: Path) 
     await scene.open()
     wallet = await scene.wallet(scene.organisation(), 5)
     scene.rule(wallet, BALANCE_LOW, 10 * USDC)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not scene.reported(wallet, "balance.low"):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     await scene.close()
@@ -292,13 +292,13 @@ async def test_running_watcher_checks_at_once_when_rules_change(tmp_path: Path) 
 async def test_watcher_stops_even_if_rules_have_just_changed(tmp_path: Path, rounds: int) -> None:
     scene = Scene(tmp_path)
     await scene.open()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not scene.watcher._woken._waiters:  # noqa: ASYNC110 - until it waits for its next round
             await asyncio.sleep(0)
     scene.watcher.rules_changed()
     for _ in range(rounds):
         await asyncio.sleep(0)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await scene.close()
 
 

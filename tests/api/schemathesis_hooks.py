@@ -21,6 +21,7 @@ _BEYOND_SCHEMAS = (
     "to: ",
     "expiry: ",
     "url: ",
+    "delegate: must be a chain address",
     "owner_org: ",
     "This needs no signature by the authority",
     "headers: ",

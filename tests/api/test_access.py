@@ -39,8 +39,8 @@ async def test_missing_or_invalid_key_is_refused(world: ServiceWorld, header: di
     assert not key or key not in str(error)
 
 
-@pytest.mark.parametrize("name", ["Authorization", "Session-Token"])
-async def test_credential_given_twice_is_refused(world: ServiceWorld, name: str) -> None:
+@pytest.mark.parametrize("name", ["Authorization", "Session-Token", "Idempotency-Key"])
+async def test_header_that_must_be_one_is_refused_twice(world: ServiceWorld, name: str) -> None:
     key = ("Authorization", f"Bearer {world.keys['admin']}")
     twice = [key, key] if name == "Authorization" else [key, (name, "avs_x"), (name, "avs_x")]
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 _ALL = "/v1/alerts"
 _OFF: Json = {"threshold": None, "emails": [], "inherited": True}
-_PATIENCE = 10.0
+_PATIENCE = 30.0
 
 
 @pytest_asyncio.fixture(loop_scope="module")

@@ -10,7 +10,6 @@ from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 from sqlalchemy import Connection, insert, select
 
-from app.access.keyring import KeyRing
 from app.chain.rules import Rules
 from app.core.identifiers import approval_reference, new_reference
 from app.core.timestamps import now_ms, parse_iso_ms
@@ -166,6 +165,25 @@ async def test_payments_refused_at_once_ask_for_one_approval(world: ServiceWorld
     ids = await asyncio.gather(*(agent.refused() for _ in range(5)))
 
     assert len(set(ids)) == 1
+
+
+async def test_approval_says_who_asks_and_what_for(world: ServiceWorld) -> None:
+    agent = await _agent(world)
+    refused = error_of(await agent.pay(body={"memo": "Invoice 7"}), 402, "policy_violation")
+
+    asked = await _get(world, refused["approval_id"])
+    assert (asked["threshold"], asked["memo"]) == ("10.00", "Invoice 7")
+    assert asked["requested_by"]["type"] == "key"
+    keys, wallet_id = (await world.ok("GET", "/v1/keys"))["data"], agent.wallet["wallet_id"]
+    assert [asked["requested_by"]["id"]] == [one["key_id"] for one in keys if one["wallet_id"] == wallet_id]
+
+    # What an operator has read is not changed under their eyes: neither by another request nor by the policy
+    again = error_of(await agent.pay(body={"memo": "Invoice 8"}), 402, "policy_violation")
+    assert again["approval_id"] == asked["approval_id"]
+    await world.ok("PATCH", f"/v1/policies/{agent.policy['policy_id']}", {"requireCoSign": "15"})
+    assert await _get(world, asked["approval_id"]) == asked
+    # … and what the new version refuses is another request.
+    assert await agent.refused() != asked["approval_id"]
 
 
 async def test_approval_is_for_its_wallet_recipient_and_amount_alone(world: ServiceWorld) -> None:
@@ -609,9 +627,7 @@ async def test_requests_that_nobody_decided_on_are_forgotten_after_90_days(world
     asked = parse_iso_ms((await _get(world, undecided))["created_at"])
 
     def rounds(now: int) -> Housekeeping:
-        return Housekeeping(
-            world.service.db, world.service.part(KeyRing), interval=60, days=90, requests=0, chain_clock=lambda: now
-        )
+        return Housekeeping(world.service.db, interval=60, days=90, requests=0, chain_clock=lambda: now)
 
     await rounds(asked + 90 * _DAY * 1000).tick()
     assert (await _get(world, undecided))["approval_id"] == undecided

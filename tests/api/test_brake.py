@@ -81,6 +81,34 @@ async def test_freeze_overtakes_the_payments_that_wait(crowd: ServiceWorld, requ
         assert world.service.brake.unattended() == []
 
 
+async def test_revoked_key_makes_none_of_the_payments_that_wait(crowd: ServiceWorld) -> None:
+    world, to = crowd, await crowd.payee()
+    wallet = await world.wallet(funds="1000")
+    token, agent = await world.session(wallet), world.key("agent", wallet["wallet_id"])
+    [key_id] = [
+        one["key_id"] for one in (await world.ok("GET", "/v1/keys?limit=100"))["data"] if agent.endswith(one["hint"])
+    ]
+    sends = Sends(world)
+    tasks = [asyncio.create_task(world.pay(wallet, to, "1", session=token, key=agent)) for _ in range(_PAYMENTS)]
+    await _until_sent(sends, 3)
+
+    revoked = await world.call("DELETE", f"/v1/keys/{key_id}")
+    done = len(sends.raw)
+    answers = await asyncio.gather(*tasks)
+
+    assert revoked.status_code == 200, revoked.text
+    assert sends.payments(after=done)[wallet["wallet_id"]] <= 1
+    paid = sum(answer.status_code == 200 for answer in answers)
+    assert await world.balance(to) == paid * 1_000_000
+    for answer in answers:
+        if answer.status_code != 200:
+            error_of(answer, 401, "authentication_failed")
+    # Another key of the wallet pays.
+    assert (
+        await world.pay(wallet, to, "1", session=token, key=world.key("agent", wallet["wallet_id"]))
+    ).status_code == 200
+
+
 async def test_pause_overtakes_the_payments_of_every_vault(crowd: ServiceWorld, request: pytest.FixtureRequest) -> None:
     world, to = crowd, await crowd.payee()
     wallets = [await world.wallet(funds="1000") for _ in range(_VAULTS)]

@@ -242,6 +242,18 @@ async def test_settled_and_disputed_escrows_take_no_further_step(
         await refused(escrow, "resolve", {"decision": "release"})
 
 
+async def test_each_side_raises_one_dispute(world: ServiceWorld, sides: tuple[Agent, Agent]) -> None:
+    paying, receiving = sides
+    made = await paying.lock(receiving)
+    for side in (receiving, paying):
+        await side.ok("POST", of(made, "dispute"), _REASON)
+        now = await side.ok("POST", of(made, "dispute/withdraw"), {})
+
+        error_of(await side.call("POST", of(made, "dispute"), _REASON), 422, "dispute_raised_before")
+
+        await _unchanged(world, now)
+
+
 @pytest.mark.parametrize(
     ("body", "code"),
     [

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from solders.keypair import Keypair
 
-from app.access.keyring import KeyRing
 from app.audit.publisher import HeadPublisher
 from app.core.timestamps import now_ms
 from app.events.catalogue import EVENTS
@@ -188,7 +187,7 @@ async def test_severities_and_payloads_are_those_of_the_catalogue(own_world: Ser
     disputed = await paying.lock(receiving)
     await paying.ok("POST", of(disputed, "dispute"), {"reason": "late"})
     await paying.ok("POST", of(disputed, "dispute/withdraw"))
-    await paying.ok("POST", of(disputed, "dispute"), {"reason": "late"})
+    await receiving.ok("POST", of(disputed, "dispute"), {"reason": "late"})
     await world.ok("POST", of(disputed, "resolve"), {"decision": "refund"})
     await world.localnet.mint_usdc(world.service.instructions(world.org).reserve_tokens, 5)
     started = await world.ok("POST", "/v1/transactions/export", {"format": "csv"})
@@ -247,9 +246,7 @@ async def test_events_are_kept_for_90_days_in_every_organisation(own_world: Serv
     )
     await _append(world, "evt_edge", now - 90 * _DAY)
     await _append(world, "evt_theirs", now - 91 * _DAY, org=other)
-    rounds = Housekeeping(
-        world.service.db, world.service.part(KeyRing), interval=60, days=90, requests=0, chain_clock=lambda: now
-    )
+    rounds = Housekeeping(world.service.db, interval=60, days=90, requests=0, chain_clock=lambda: now)
 
     assert await rounds.tick() == 1_201
     assert await rounds.tick() == 0

@@ -256,7 +256,7 @@ async def test_restart_sends_a_batch_that_was_only_stored(own_world: ServiceWorl
     error_of(await world.call("POST", _PATH, body, headers=key), 503, "chain_unavailable")
 
     await world.restart()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while world.service.db.read_now(pending_attempts):
             await world.service.part(Recovery).recover()
 

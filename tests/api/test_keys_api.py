@@ -1,5 +1,6 @@
 """API keys: created, listed, rotated with an overlap, revoked, and when they were last used."""
 
+import asyncio
 import re
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from sqlalchemy import Connection, update
 
 from app.access.keyring import KeyRing, system
 from app.server.cli import main
-from app.server.housekeeping import Housekeeping
+from app.server.housekeeping import KeyUse
 from app.store.state_tables import idempotency
 from tests.support.service_world import Json, ServiceWorld, error_of
 
@@ -263,19 +264,10 @@ async def test_list_is_paged_newest_first(world: ServiceWorld) -> None:
     assert set(made) <= set(seen)
 
 
-async def test_last_use_is_stored_by_housekeeping_and_not_by_the_request(world: ServiceWorld) -> None:
+async def test_last_use_is_stored_in_rounds_and_not_by_the_request(world: ServiceWorld) -> None:
     made = await _make(world)
-    ring, rounds = (
-        world.service.part(KeyRing),
-        Housekeeping(
-            world.service.db,
-            world.service.part(KeyRing),
-            interval=60,
-            days=90,
-            requests=0,
-            chain_clock=world.service.clock.now_ms,
-        ),
-    )
+    ring = world.service.part(KeyRing)
+    rounds = KeyUse(ring, interval=60)
     await rounds.tick()
     assert (await _listed(world, made["key_id"]))["last_used_at"] is None
 
@@ -332,4 +324,36 @@ async def test_key_revoked_while_it_is_read_is_not_kept(world: ServiceWorld, mon
     await ring.recognise(key)
     monkeypatch.undo()
 
+    assert await ring.recognise(key) is None
+
+
+async def test_requests_at_the_same_time_share_the_reading_of_a_key(
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db = world.service.db
+    ring = KeyRing(db, bytes(32), cache_seconds=60)
+    key = ring.create(org=world.org, role="viewer", wallet_id=None, name="", live=False)
+    read, go_on, readings = db.read, asyncio.Event(), asyncio.Queue[str]()
+
+    async def late(work: Any, **options: Any) -> Any:
+        found = await read(work, **options)
+        readings.put_nowait(found.key_id)
+        await go_on.wait()
+        return found
+
+    # Given requests that wait for one reading
+    monkeypatch.setattr(db, "read", late)
+    early = [asyncio.create_task(ring.recognise(key)) for _ in range(5)]
+    key_id = await readings.get()
+    # When the key is revoked
+    db.write_now(lambda conn: ring.revoke(conn, system(world.org, "test"), key_id))
+    ring.forget()
+    # Then who asks after that does not take the old one
+    after = asyncio.create_task(ring.recognise(key))
+    early[0].cancel()
+    await readings.get()
+    go_on.set()
+    assert await after is None
+    assert all(await asyncio.gather(*early[1:]))
+    assert readings.empty()
     assert await ring.recognise(key) is None

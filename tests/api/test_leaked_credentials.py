@@ -155,7 +155,7 @@ class _Thief:
                 destination=destination,
                 amount=None,
                 reference=new_reference(),
-                expected_sequence=(await self.world.fields(self.world.org))["sequence"],
+                expected_sequence=(await self.world.fields(self.world.org))["authority_sequence"],
             ),
             self.build.create_policy(payer=self.payer.pubkey(), authority=me, key=new_key(), rules=Rules()),
             await self.world.org_update(me, operator_daily_limit=2**63),
@@ -416,7 +416,7 @@ async def test_authority_key_is_worth_everything_in_the_organisation(own_world: 
             destination=tokens,
             amount=None,
             reference=new_reference(),
-            expected_sequence=(await world.fields(world.org))["sequence"] + 1,
+            expected_sequence=(await world.fields(world.org))["authority_sequence"] + 1,
         ),
     ]
     assert [await thief.sends([step], authority) for step in takeover] == [None, None, None]

@@ -181,10 +181,10 @@ async def test_account_that_another_payment_opens_meanwhile_is_paid(own_world: S
 
     # Given a payment whose simulation misses the payee's account, and another that opens it before it looks
     world.line.hold = lambda method: go_on.wait() if method == "getMultipleAccounts" else None
-    world.line.methods.clear()
-    waiting = asyncio.create_task(world.pay(first, str(owner), "1"))
+    with world.line.asked() as methods:
+        waiting = asyncio.create_task(world.pay(first, str(owner), "1"))
     async with asyncio.timeout(PATIENCE):
-        while "getMultipleAccounts" not in world.line.methods:  # noqa: ASYNC110 - the line only notes what passed
+        while "getMultipleAccounts" not in methods:  # noqa: ASYNC110 - the line only notes what passed
             await asyncio.sleep(0.001)
     world.line.hold = lambda _method: None
     assert (await world.pay(second, str(owner), "1")).json()["status"] == "confirmed"
@@ -270,11 +270,12 @@ async def test_policy_switched_past_the_service_is_noticed(world: ServiceWorld) 
 
 async def test_explained_refusal_needs_no_further_requests(world: ServiceWorld) -> None:
     wallet, to = await world.wallet(funds="1"), await world.payee()
-    world.line.methods.clear()
 
-    error_of(await world.pay(wallet, to, "2"), 422, "wallet_insufficient_balance")
+    with world.line.asked() as methods:
+        error_of(await world.pay(wallet, to, "2"), 422, "wallet_insufficient_balance")
 
-    assert "getMultipleAccounts" not in world.line.methods
+    assert "simulateTransaction" in methods
+    assert "getMultipleAccounts" not in methods
 
 
 @pytest.mark.parametrize(
@@ -290,6 +291,7 @@ async def test_explained_refusal_needs_no_further_requests(world: ServiceWorld) 
 async def test_refusals_of_other_programs_and_of_the_chain_have_a_code(
     world: ServiceWorld, err: object, code: str
 ) -> None:
-    refused = RefusedError(SimulationResult(err=err, logs=[], units=0, return_data=None, slot=1))
+    logs = ["Program 11111111111111111111111111111111 failed: custom program error: 0x11"]
+    refused = RefusedError(SimulationResult(err=err, logs=logs, units=0, return_data=None, slot=1))
 
     assert business_error(world.service.codec, refused).code == code

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from sqlalchemy import Connection, event
 
 from app.server.cli import main
+from app.store.migrations import REVISIONS
 from app.store.postgres_database import PostgresDatabase
 from tests.support.postgres import Cluster
 from tests.support.service_world import ServiceWorld, error_of
@@ -37,7 +38,7 @@ def _own_cluster(cluster: Cluster) -> Iterator[Cluster]:
 
 async def _recovered(world: ServiceWorld) -> None:
     """Wait until the service has noticed that the server is back."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         while (await world.call("GET", "/v1/wallets")).status_code == 503:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
 
@@ -110,7 +111,7 @@ async def test_restart_of_the_server_is_503_and_then_over(world: ServiceWorld, o
     assert answer.headers["retry-after"]
     own_cluster.start()
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         while (answer := await world.pay(wallet, payee, "1", headers=headers)).status_code == 503:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
     assert answer.json()["status"] == "confirmed", answer.text
@@ -142,7 +143,7 @@ async def test_payment_whose_commit_is_in_doubt_is_made_once(world: ServiceWorld
         driver.commit = commit_and_restart
 
     error_of(await world.pay(wallet, payee, "1", headers=headers), 503, "storage_unavailable")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         while (answer := await world.pay(wallet, payee, "1", headers=headers)).status_code == 503:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
     assert answer.json()["status"] == "confirmed", answer.text
@@ -168,8 +169,8 @@ async def test_commands_name_the_fault_in_one_line(cluster: Cluster, world: Serv
     assert code == 1
     assert "has no schema: run `agent-vault db upgrade`" in line
     assert line.count("\n") == 1
-    assert await asyncio.to_thread(run, empty, "db", "upgrade") == (0, _said(empty, "is 0001 now"))
-    assert await asyncio.to_thread(run, empty, "db", "upgrade") == (0, _said(empty, "is 0001 already"))
+    assert await asyncio.to_thread(run, empty, "db", "upgrade") == (0, _said(empty, f"is {REVISIONS[-1]} now"))
+    assert await asyncio.to_thread(run, empty, "db", "upgrade") == (0, _said(empty, f"is {REVISIONS[-1]} already"))
     code, line = await asyncio.to_thread(run, empty, "backup", "somewhere.zip", "--data-dir", folder)
     assert code == 1
     assert "use pg_dump" in line

@@ -41,10 +41,22 @@ class _Limited:
     async def get(
         self, key: str, path: str = "/v1/wallets", client: str = "192.0.2.1", forwarded: str | None = None
     ) -> httpx.Response:
+        return await self.call("GET", path, key, client=client, forwarded=forwarded)
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        key: str,
+        body: object = None,
+        *,
+        client: str = "192.0.2.1",
+        forwarded: str | None = None,
+    ) -> httpx.Response:
         headers = {"Authorization": f"Bearer {key}", **({"X-Forwarded-For": forwarded} if forwarded else {})}
         transport = httpx.ASGITransport(self.app, client=(client, 50_000))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
-            return await http.get(path, headers=headers)
+            return await http.request(method, path, json=body, headers=headers)
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -158,6 +170,19 @@ async def test_many_at_once_get_exactly_the_burst(limited: _Limited) -> None:
     responses = await asyncio.gather(*(limited.get(limited.world.keys["admin"]) for _ in range(20)))
 
     assert sorted(one.status_code for one in responses) == [200] * 6 + [429] * 14
+
+
+async def test_brakes_are_not_held_up_by_a_flood_of_their_key(limited: _Limited) -> None:
+    key, pause = limited.world.keys["admin"], "/v1/organization/pause"
+    await asyncio.gather(*(limited.get(key) for _ in range(20)))
+    error_of(await limited.get(key), 429, "rate_limited")
+
+    for _ in range(2):
+        for paused in (True, False):
+            assert (await limited.call("POST", pause, key, {"paused": paused})).status_code == 200
+    # A flood of brakes has the same limit.
+    answers = [await limited.call("PATCH", "/v1/wallets/wal_none", key, {"status": "frozen"}) for _ in range(4)]
+    assert [one.status_code for one in answers] == [404, 404, 429, 429]
 
 
 async def test_limits_can_be_switched_off() -> None:

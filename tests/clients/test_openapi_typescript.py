@@ -16,7 +16,7 @@ from tests.support.service_world import ServiceWorld
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 _SOURCE = Path(__file__).parent / "openapi/quickstart.ts"
-_PATIENCE = 60.0
+_PATIENCE = 120.0
 
 
 async def _run(*command: str | Path, folder: Path, **environment: str) -> str:

@@ -19,7 +19,7 @@ from tests.support.service_world import ServiceWorld
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-_PATIENCE = 60.0
+_PATIENCE = 120.0
 _PAYEE = "GmaDrppBC7P5ARKV8g3djiwP89vz1jLK23V2GBjuAEGB"
 _STEPS = 6
 """Blocks of each language: five steps and a refusal."""

@@ -442,7 +442,7 @@ async def test_log_notifications_save_the_wait_for_the_next_poll(stage: Stage, t
     vault = await stage.wallet("agent-1", funds=20 * USDC)
     async with stage.localnet.serving("127.0.0.1", 0) as (port, ws_port):
         transport = HttpTransport(f"http://127.0.0.1:{port}")
-        indexer = indexer_of(stage, tmp_path, transport, poll_interval=3600, ws_url=f"ws://127.0.0.1:{ws_port}")
+        indexer = indexer_of(stage, tmp_path, transport, poll_interval=3600, ws_urls=[f"ws://127.0.0.1:{ws_port}"])
         await indexer.start()
         await until(lambda: "WalletFunded" in names(indexer.store))
         deadline = time.monotonic() + 10

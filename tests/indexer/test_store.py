@@ -11,6 +11,7 @@ import pytest
 from solders.pubkey import Pubkey
 
 from app.store.postgres_database import PostgresDatabase
+from indexer.accounts import FollowedAccount
 from indexer.postgres import tables
 from indexer.store import ALLOWANCE_READ, BALANCE_OBSERVED, DEPOSIT, REVERTED, EventStore
 from tests.support.indexer import (
@@ -58,12 +59,41 @@ def names(store: EventStore, after: int = 0) -> list[str]:
     return [row.name for row in store.changes(after, 1000)]
 
 
+def account(store: EventStore, address: Pubkey) -> FollowedAccount:
+    """Return a followed account."""
+    found = store.accounts.get(str(address))
+    assert found is not None
+    return found
+
+
 def test_transaction_stored_twice_is_one(store: EventStore) -> None:
     made = transaction(1, org_created())
     assert store.record([made]) == 1
     assert store.record([made], cursor=("program", "signature-1")) == 0
     assert names(store) == ["OrgInitialized"]
     assert store.cursor("program") == "signature-1"
+
+
+def test_batch_takes_as_many_statements_as_one_transaction(tmp_path: Path) -> None:
+    store = EventStore(tmp_path / "chain.db")
+    store.record([transaction(1, org_created()), transaction(2, vault_created())])
+    counts, place = [], 3
+    for size in (1, 100):
+        batch = [
+            transaction(n, vault_event("WalletUpdated", n), moves=(move(TOKENS, n - 3, n - 2),))
+            for n in range(place, place + size)
+        ]
+        place += size
+        statements: list[str] = []
+        store._file.conn.set_trace_callback(statements.append)
+        assert store.record(batch) == 2 * size  # each event, and the deposit that it does not explain
+        store._file.conn.set_trace_callback(None)
+        counts.append(len(statements))
+        store.finalize([one.signature for one in batch])
+    # Both ends of the transaction; transactions, accounts twice, streams, events
+    assert counts == [7, 7]
+    assert store.unfinalized(1000, 10) == ["signature-1", "signature-2"]
+    store.close()
 
 
 def test_rows_carry_their_transaction_and_plain_values(store: EventStore) -> None:
@@ -165,14 +195,24 @@ def test_unexpected_balance_makes_an_account_suspect(store: EventStore) -> None:
 
 def test_observed_balance_is_stored_unless_something_newer_is(store: EventStore) -> None:
     store.record([transaction(1, org_created()), transaction(2, moves=(move(RESERVE, 0, 500),))])
-    assert not store.observe(str(RESERVE), 400, 1)
-    assert not store.observe(str(TOKENS), 400, 9)
+    assert not store.observe(account(store, RESERVE), 400, 1)
+    assert not store.observe(FollowedAccount(str(TOKENS), str(ORG), None, 0, 0, suspect=False), 400, 9)
     assert BALANCE_OBSERVED not in names(store)
     # The same balance, too: readers of the rows may have arrived at a different one
     for slot, balance in ((8, 500), (9, 400)):
-        assert store.observe(str(RESERVE), balance, slot)
+        assert store.observe(account(store, RESERVE), balance, slot)
         row = store.changes(0, 10)[-1]
         assert (row.name, row.slot, row.org, row.data["balance"]) == (BALANCE_OBSERVED, slot, str(ORG), balance)
+
+
+def test_balance_read_before_the_account_moved_is_not_stored(store: EventStore) -> None:
+    store.record([transaction(1, org_created()), transaction(2, moves=(move(RESERVE, 0, 500),), slot=5)])
+    known = account(store, RESERVE)
+    # Its slot was not over when it was read.
+    store.record([transaction(3, moves=(move(RESERVE, 500, 400),), slot=5)])
+    assert not store.observe(known, 500, 5)
+    assert account(store, RESERVE).balance == 400
+    assert BALANCE_OBSERVED not in names(store)
 
 
 def test_reverted_transaction_takes_its_rows_and_the_cursor_with_it(store: EventStore) -> None:
@@ -244,7 +284,7 @@ WRITES: dict[str, Callable[[EventStore], object]] = {
     "record": lambda store: store.record([transaction(2, org_created())], cursor=("program", "signature-2")),
     "finalize": lambda store: store.finalize(["signature-1"]),
     "revert": lambda store: store.revert(["signature-1"]),
-    "observe": lambda store: store.observe(str(TOKENS), 5, 9),
+    "observe": lambda store: store.observe(account(store, TOKENS), 5, 9),
     "mark_suspect": lambda store: store.mark_suspect(str(TOKENS)),
     "clear_suspect": lambda store: store.clear_suspect(str(TOKENS)),
 }

@@ -105,11 +105,12 @@ async def test_a_database_of_another_format_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_full_disk_stops_the_chain_until_it_can_write_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
 ) -> None:
     monkeypatch.setattr(chain, "_RETRY_SECONDS", 0.01)
-    async with Localnet.open(tmp_path, {}) as localnet:
+    async with Localnet.open(tmp_path, {}, clock) as localnet:
         rpc = client(localnet)
+        clock.advance_slots(50)
         sender = await rpc.wallet()
         first = rpc.signed(sender, distinct(), pay(sender, sender.pubkey(), 1))
         second = rpc.signed(sender, distinct(), pay(sender, sender.pubkey(), 1))
@@ -120,7 +121,7 @@ async def test_a_full_disk_stops_the_chain_until_it_can_write_again(
         filler = [rpc.signed(sender, distinct(), pay(sender, sender.pubkey(), 1)) for _ in range(30)]
         for one in (first, *filler):
             localnet.chain.send(one, preflight=True)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while localnet.chain.healthy:  # noqa: ASYNC110 - there is no event to wait for
                 await asyncio.sleep(0.01)
         # Then nothing more is executed, and unwritten transactions are not confirmed
@@ -129,9 +130,15 @@ async def test_a_full_disk_stops_the_chain_until_it_can_write_again(
         assert (await rpc.failure("getHealth")).code == -32005
         signature = first.signatures[0]
         assert (await rpc("getSignatureStatuses", [str(signature)]))["value"][0]["confirmationStatus"] == "processed"
+        # And no answer says that their slot is over, however long that lasts
+        clock.advance_slots(50)
+        seen = (await rpc("getBalance", str(sender.pubkey()), CONFIRMED))["context"]["slot"]
+        landed = (await rpc("getSignatureStatuses", [str(signature)]))["value"][0]["slot"]
+        assert seen == landed == await rpc("getSlot", CONFIRMED)
+        assert await rpc("getSlot", {"commitment": "finalized"}) < landed
         # And when there is room again, the chain recovers by itself
         writer.execute("PRAGMA max_page_count = 1000000")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             assert await localnet.chain.confirmation(signature) is None
         await rpc.send(second)
 

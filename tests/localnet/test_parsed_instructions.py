@@ -33,7 +33,7 @@ _OTHERS = [Keypair.from_seed(bytes([index]) * 32).pubkey() for index in range(1,
 _ADDRESS = bytes(_OTHERS[7])
 _TEXT = (5).to_bytes(8, "little") + b"seed5"
 _PARSED = {"encoding": "jsonParsed", "commitment": "confirmed", "maxSupportedTransactionVersion": 0}
-_PATIENCE = 20.0
+_PATIENCE = 60.0
 
 
 def _u64(number: int) -> bytes:

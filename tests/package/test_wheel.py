@@ -29,10 +29,10 @@ from tests.support.processes import free_ports
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = ("app", "indexer", "idl")
-_SOURCES = ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "tests", *_PACKAGES)
+_SOURCES = ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "deploy", "tests", *_PACKAGES)
 _NEEDED = {"build": 1, "setuptools": 77}
 _ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "AGENT_VAULT"))}
-_PATIENCE = 60.0
+_PATIENCE = 120.0
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from app.store.wallets import wallet
 from indexer import StoredEvent
 from tests.projection.test_escrows import numbered
 from tests.projection.test_projector import changes_of
-from tests.support.allowances import USDC, Purse, grant, send, settle
+from tests.support.allowances import USDC, Purse, grant, known, send, settle
 from tests.support.escrows import Agent, agent
 from tests.support.service_world import Json, ServiceWorld
 
@@ -33,17 +33,6 @@ async def _payer(world: ServiceWorld) -> Agent:
     return await agent(world, policy["policy_id"])
 
 
-async def _known(world: ServiceWorld, purse: Purse) -> AllowanceRecord:
-    """What the service knows of an allowance once its settlement has been read, too."""
-    await world.catch_up()
-    await world.service.indexer.check(late=False)
-    await world.catch_up()
-    identifier = allowance_id(purse.address)
-    found = world.service.db.read_now(lambda conn: allowance(conn, world.org, identifier))
-    assert found is not None
-    return found
-
-
 async def _told(world: ServiceWorld, purse: Purse) -> list[tuple[str, str, Json]]:
     found = (await world.ok("GET", "/v1/events?limit=100"))["data"]
     mine = [one for one in reversed(found) if one.get("allowance_id") == allowance_id(purse.address)]
@@ -53,7 +42,7 @@ async def _told(world: ServiceWorld, purse: Purse) -> list[tuple[str, str, Json]
 async def test_delegates_payment_is_seen_and_the_rest_comes_back(world: ServiceWorld, payer: Agent) -> None:
     before = world.wallet_record(payer.id).balance
     purse = await grant(world, payer, 5 * USDC, reference=b"reference of one")
-    granted = await _known(world, purse)
+    granted = await known(world, purse)
 
     assert (granted.status, granted.amount, granted.reference) == ("outstanding", 5 * USDC, b"reference of one".hex())
     assert world.wallet_record(payer.id).balance == before - 5 * USDC
@@ -61,7 +50,7 @@ async def test_delegates_payment_is_seen_and_the_rest_comes_back(world: ServiceW
     signature = await purse.pay(3 * USDC)
     settlement = await settle(world, purse)
 
-    found = await _known(world, purse)
+    found = await known(world, purse)
     assert (found.status, found.spent, found.returned, found.due_at) == ("settled", 3 * USDC, 2 * USDC, None)
     assert (found.transfers, found.settlement_signature) == ([signature], settlement)
     assert world.wallet_record(payer.id).balance == before - 3 * USDC == await world.balance(payer.vault)
@@ -84,7 +73,7 @@ async def test_transfer_elsewhere_or_a_burn_is_a_critical_event(world: ServiceWo
     for purse in (stray, burnt, given):
         await settle(world, purse)
 
-    found = [await _known(world, purse) for purse in (stray, burnt, given)]
+    found = [await known(world, purse) for purse in (stray, burnt, given)]
     assert [one.spent for one in found] == [2 * USDC, USDC, USDC]
     assert [one.returned for one in found] == [0, USDC, 2 * USDC]
     [*_, (kind, severity, payload)] = await _told(world, stray)
@@ -94,6 +83,40 @@ async def test_transfer_elsewhere_or_a_burn_is_a_critical_event(world: ServiceWo
     [*_, (kind, _, payload)] = await _told(world, burnt)
     assert (kind, payload["seen"], payload["arrived"]) == ("allowance.discrepancy", "1.00", "0.00")
     assert [kind for kind, *_ in await _told(world, given)] == ["allowance.granted", "allowance.settled"]
+
+
+async def test_diversion_hides_behind_no_other_payment(world: ServiceWorld, payer: Agent) -> None:
+    # Given two allowances for one destination, of which one is diverted in the transaction that pays with the other
+    diverted = await grant(world, payer, 2 * USDC)
+    honest = await grant(world, payer, 2 * USDC, to=diverted.owner)
+    elsewhere = world.service.addresses.token_account(Pubkey.from_string(await world.payee()))
+    transfers = [diverted.transfer(2 * USDC, elsewhere), honest.transfer(2 * USDC, honest.destination)]
+    await send(world, transfers, diverted.delegate, honest.delegate)
+    # And one that is diverted along with a payment by the program
+    covered = await grant(world, payer, 2 * USDC)
+    wallet, owner = await world.fields(payer.vault), Pubkey.from_string(covered.owner)
+    payment = world.service.instructions(world.org).execute_payment(
+        vault=Pubkey.from_string(payer.vault),
+        amount=2 * USDC,
+        signer=payer.session_key.pubkey(),
+        policy=wallet["policy"],
+        destination=covered.destination,
+        reference=secrets.token_bytes(16),
+        allowlist=None,
+        recipient=world.service.addresses.recipient(Pubkey.from_string(world.org), owner),
+        budget=None,
+    )
+    await send(world, [covered.transfer(2 * USDC, elsewhere), payment], covered.delegate, payer.session_key)
+    for purse in (diverted, honest, covered):
+        await settle(world, purse)
+
+    # Then what arrived counts once
+    for purse in (diverted, honest, covered):
+        await known(world, purse)
+    told = [one for purse in (diverted, honest) for one in await _told(world, purse)]
+    assert [payload["arrived"] for kind, _, payload in told if kind == "allowance.discrepancy"] == ["0.00"]
+    [*_, (kind, _, payload)] = await _told(world, covered)
+    assert (kind, payload["seen"], payload["arrived"]) == ("allowance.discrepancy", "2.00", "0.00")
 
 
 async def test_delegate_that_pays_within_other_transactions_is_seen(world: ServiceWorld, payer: Agent) -> None:
@@ -106,7 +129,7 @@ async def test_delegate_that_pays_within_other_transactions_is_seen(world: Servi
     transfers = [purse.transfer(USDC, purse.destination), purse.transfer(USDC // 2, purse.destination)]
     both = await send(world, [*transfers, settling], purse.delegate, operator)  # type: ignore[arg-type]
 
-    found = await _known(world, purse)
+    found = await known(world, purse)
     assert (found.spent, found.transfers) == (3 * USDC // 2, [both])
     assert "allowance.discrepancy" not in [kind for kind, *_ in await _told(world, purse)]
 
@@ -147,7 +170,7 @@ async def test_rows_in_any_order_and_twice_give_the_same(world: ServiceWorld, pa
     purse = await grant(world, payer, 4 * USDC)
     await purse.pay(USDC)
     await settle(world, purse)
-    expected = await _known(world, purse)
+    expected = await known(world, purse)
     rows = [one for one in await world.service.indexer.changes(0, 10_000) if one.org == world.org]
     about = [one for one in rows if one.data.get("allowance") == str(purse.address)]
     assert [one.name for one in about] == ["AllowanceGranted", "AllowanceSettled", "AllowanceRead"]

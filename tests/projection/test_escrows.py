@@ -12,7 +12,6 @@ import pytest
 import pytest_asyncio
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
-from sqlalchemy import select
 
 from app.chain.escrow_instructions import OpenEscrow
 from app.core.identifiers import ESCROW_EVENT_INNER_INDEX, escrow_id, transaction_id, wallet_id
@@ -27,7 +26,7 @@ from app.store.transactions import TransactionRecord
 from app.store.transactions import transactions as list_transactions
 from app.store.wallets import wallet
 from indexer import Indexer, StoredEvent
-from tests.projection.test_projector import changes_of, check_rollbacks, organisation_of
+from tests.projection.test_projector import changes_of, check_rollbacks, model, organisation_of
 from tests.support.chain import USDC, Stage
 
 _TASK = hashlib.sha256(b"task").digest()
@@ -98,7 +97,7 @@ async def _history(tmp_path_factory: pytest.TempPathFactory) -> History:
         await stage.send(
             build.update_org(
                 signer=stage.authority.pubkey(),
-                expected_sequence=(await stage.fields(stage.org))["sequence"],
+                expected_sequence=(await stage.fields(stage.org))["authority_sequence"],
                 arbiter=arbiter.pubkey(),
             ),
             signers=[stage.authority],
@@ -157,7 +156,7 @@ async def _history(tmp_path_factory: pytest.TempPathFactory) -> History:
 def snapshot(db: Database) -> dict[str, list[Any]]:
     """All rows of the read models that escrows touch, in the order of their keys."""
     tables = (escrows, transactions, wallets)
-    return db.read_now(lambda c: {t.name: sorted(tuple(map(str, row)) for row in c.execute(select(t))) for t in tables})
+    return db.read_now(lambda c: {t.name: sorted(tuple(map(str, row)) for row in c.execute(model(t))) for t in tables})
 
 
 async def test_statuses_follow_from_the_events(history: History, tmp_path: Path) -> None:

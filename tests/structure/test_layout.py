@@ -19,10 +19,11 @@ _DOCUMENTS = [
     ROOT / "CONTRIBUTING.md",
     ROOT / "SECURITY.md",
     ROOT / "README.md",
+    ROOT / "deploy/README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
     *(path for path in sorted((ROOT / "tests").glob("**/README.md")) if "node_modules" not in path.parts),
 ]
-_TOP = {"app", "docs", "idl", "indexer", "programs", "tests", ".ci"}
+_TOP = {"app", "deploy", "docs", "idl", "indexer", "programs", "tests", ".ci"}
 _MAX_LINES = 350
 _MAX_NAME = 70
 

@@ -9,8 +9,8 @@ from solders.pubkey import Pubkey
 
 from app.chain.allowance_instructions import OpenAllowance
 from app.chain.transactions import sign
-from app.core.identifiers import new_reference
-from app.store.allowances import AllowanceRecord, allowances
+from app.core.identifiers import allowance_id, new_reference
+from app.store.allowances import AllowanceRecord, allowance, allowances
 from tests.support.escrows import Agent
 from tests.support.service_world import ServiceWorld
 
@@ -75,10 +75,10 @@ async def tokens_of(world: ServiceWorld, owner: str) -> Pubkey:
 
 
 async def grant(world: ServiceWorld, agent: Agent, amount: int, **options: Any) -> Purse:
-    """Grant an allowance past the service, by the session and the operator."""
+    """Grant an allowance past the service, by the session and the operator; by default for somebody new."""
     vault = Pubkey.from_string(agent.vault)
     fields = await world.fields(vault)
-    owner = await world.payee()
+    owner = options.pop("to", None) or await world.payee()
     purse = Purse(
         world,
         world.service.addresses.allowance(vault, fields["allowance_counter"]),
@@ -118,6 +118,17 @@ async def settle(world: ServiceWorld, purse: Purse) -> str:
     operator = world.service.signers.operator
     settling = world.service.instructions(world.org).settle_allowance(accounts, signer=operator.pubkey())
     return await send(world, [settling], operator)  # type: ignore[arg-type]
+
+
+async def known(world: ServiceWorld, purse: Purse) -> AllowanceRecord:
+    """Return what the service knows of an allowance once its settlement, if there is one, has been read, too."""
+    await world.catch_up()
+    await world.service.indexer.check(late=False)
+    await world.catch_up()
+    identifier = allowance_id(purse.address)
+    found = world.service.db.read_now(lambda conn: allowance(conn, world.org, identifier))
+    assert found is not None
+    return found
 
 
 def allowances_of(world: ServiceWorld, agent: Agent) -> list[AllowanceRecord]:

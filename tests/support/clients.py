@@ -15,7 +15,7 @@ from tests.support.service_world import ServiceWorld
 IDL = Path(__file__).parents[2] / "idl/agent_vault.json"
 AMOUNT, TOO_MUCH = 4_500_000, 6_000_000
 _FEES = 10**9
-_PATIENCE = 60.0
+_PATIENCE = 180.0
 _RULE_MAX_PER_TX = "5"
 
 

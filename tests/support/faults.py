@@ -49,6 +49,7 @@ class Faults:
         self.longest = longest
         self.requests = 0
         self.counts: Counter[str] = Counter()
+        self.seed = seed
         self.random = random.Random(seed)
         self._earlier: dict[str, deque[Any]] = {}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.support.needs import skip_or_fail
 
 _CLIENTS = Path(__file__).resolve().parents[1] / "clients"
-_PATIENCE = 30.0
+_PATIENCE = 120.0
 
 
 def generated_clients() -> Path:
@@ -59,6 +59,27 @@ async def started(name: str, script: str, port: int, **environment: str) -> Asyn
             process.kill()
         await process.wait()
         print(await output)
+
+
+async def output(name: str, script: str, *arguments: str, **environment: str) -> str:
+    """Run a script of a client's folder to its end, and return what it prints."""
+    _packages(name)
+    process = await asyncio.create_subprocess_exec(
+        "node",
+        script,
+        *arguments,
+        cwd=_CLIENTS / name,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **environment},
+    )
+    try:
+        out, err = await asyncio.wait_for(process.communicate(), _PATIENCE)
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert process.returncode == 0, err.decode(errors="replace")
+    return out.decode()
 
 
 async def _read(process: asyncio.subprocess.Process) -> str:

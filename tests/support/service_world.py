@@ -1,11 +1,13 @@
 """A whole service for tests: embedded chain, program, indexer, projector and HTTP application, without sockets."""
 
+import asyncio
 import itertools
 import json
 import shutil
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -57,6 +59,9 @@ class Clock:
         return time.time() + self.ahead
 
 
+_ASKED: ContextVar[list[str] | None] = ContextVar("asked", default=None)
+
+
 class FlakyTransport:
     """A transport to the chain that tests can break, for requests (`lose_requests`) or for answers (`lose_answers`).
 
@@ -76,6 +81,8 @@ class FlakyTransport:
         request = json.loads(body)
         methods = [one["method"] for one in (request if isinstance(request, list) else [request])]
         self.methods += methods
+        if (asked := _ASKED.get()) is not None:
+            asked += methods
         for method in methods:
             if (held := self.hold(method)) is not None:
                 await held
@@ -85,6 +92,21 @@ class FlakyTransport:
         if any(self.lose_answers(method) for method in methods):
             raise ChainUnavailable("cut by the test")
         return answer if self.alter is None else altered(methods, answer, self.alter)
+
+    @contextmanager
+    def asked(self) -> Iterator[list[str]]:
+        """Note the methods that this block and the tasks it starts ask for, and none of the service's own rounds."""
+        methods: list[str] = []
+        token = _ASKED.set(methods)
+        try:
+            yield methods
+        finally:
+            _ASKED.reset(token)
+
+    @staticmethod
+    def asking() -> bool:
+        """Return whether the request that passes belongs to a block of `asked`."""
+        return _ASKED.get() is not None
 
     def mend(self) -> None:
         self.lose_requests = self.lose_answers = lambda _method: False
@@ -227,18 +249,27 @@ class ServiceWorld:
     async def payee(self, lamports: int = 0) -> str:
         """An address that has a USDC account already."""
         owner = Keypair().pubkey()
-        signers = self.service.signers
-        build = self.service.instructions(self.org)
-        await self.land([build.create_token_account(payer=signers.fee_payer.pubkey(), owner=owner)])
+        await self.token_account(owner)
         if lamports:
             await self.localnet.airdrop(owner, lamports)
         return str(owner)
 
+    async def token_account(self, owner: Pubkey) -> Pubkey:
+        """Open an owner's associated USDC account, and return its address."""
+        signers = self.service.signers
+        build = self.service.instructions(self.org)
+        await self.land([build.create_token_account(payer=signers.fee_payer.pubkey(), owner=owner)])
+        return self.service.addresses.token_account(owner)
+
     async def later(self, seconds: float) -> None:
         """Let the chain's time pass: its clock jumps, and the service knows."""
+        until = await self.service.clock.moment_ms() + seconds * 1000
         self.clock.ahead += seconds
         await self.service.chain.blockhash(fresh=True)
         await self.service.clock.read()
+        # The chain tells whole seconds: where in the new one it is, the service may place a little earlier than before.
+        while self.service.clock.now_ms() < until:  # noqa: ASYNC110 - a clock sets no event
+            await asyncio.sleep(0.02)
 
     # Requests
 
@@ -277,7 +308,7 @@ class ServiceWorld:
 
     async def org_update(self, signer: Pubkey, **changes: Any) -> Instruction:
         """Return the instruction that changes the organisation as it is on the chain."""
-        sequence: int = (await self.fields(self.org))["sequence"]
+        sequence: int = (await self.fields(self.org))["authority_sequence"]
         return self.service.instructions(self.org).update_org(signer=signer, expected_sequence=sequence, **changes)
 
     async def land(self, instructions: Sequence[Instruction], *signers: Signer) -> SignatureStatus:

@@ -267,8 +267,12 @@ def error_name(failure: FailedTransactionMetadata) -> str:
         return _variant(error)
     if not isinstance(error.err, InstructionErrorCustom):
         return _variant(error.err)
-    code = error.err.code
-    failed = next((match[1] for line in failure.meta().logs() if (match := _FAILED.match(line))), None)
+    return custom_error_name(error.err.code, failure.meta().logs())
+
+
+def custom_error_name(code: int, logs: Sequence[str]) -> str:
+    """Return the name of a custom error: the IDL's, Anchor's, or another program's name and the code."""
+    failed = next((match[1] for line in logs if (match := _FAILED.match(line))), None)
     if failed is None:
         return f"Precompile:{code}"  # the runtime's own programs log nothing
     if failed != str(PROGRAM_ID):

@@ -332,10 +332,10 @@ class VmWorld:
             vault=vault,
             policy=fields["policy"],
             action=action,
-            expected_sequence=fields["sequence"] if action == "Unfreeze" else None,
+            expected_sequence=fields["frozen_sequence"] if action == "Unfreeze" else None,
         )
 
     def org_update(self, *, signer: Pubkey | None = None, **changes: Any) -> Instruction:
         """Return the instruction that changes the organisation as it is, by the authority unless `signer` is given."""
-        expected = changes.pop("expected_sequence", self.fields(self.org)["sequence"])
+        expected = changes.pop("expected_sequence", self.fields(self.org)["authority_sequence"])
         return self.build.update_org(signer=signer or self.authority, expected_sequence=expected, **changes)

@@ -136,7 +136,7 @@ class Receiver:
 
     async def wait_for(self, count: int) -> None:
         """Wait until this many requests have arrived."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while len(self.received) < count:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
@@ -183,7 +183,7 @@ class SilentNames:
         self._end.set()
 
     async def wait_for(self, parked: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while self.parked < parked:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
 

@@ -1,0 +1,53 @@
+"""Follows the guide to several nodes, from an empty database to three nodes behind HAProxy, as it is shown."""
+
+import json
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from tests.nodes.nodes import haproxy
+from tests.support.postgres import Cluster, programs
+from tests.support.processes import free_ports
+from tests.support.reader import Reader, blocks_of, installed
+
+_ROOT = Path(__file__).resolve().parents[2]
+_GUIDE = _ROOT / "app/docs/guides/nodes.md"
+
+
+async def test_newcomer_runs_three_nodes_behind_a_proxy(cluster: Cluster, tmp_path: Path) -> None:
+    program = haproxy()
+    (tmp_path / "deploy").symlink_to(_ROOT / "deploy")
+    (first, chain), *others = (free_ports() for _ in range(4))
+    ports = {"8400": first, "8899": chain} | {f"840{at}": port for at, (port, _) in enumerate(others, 1)}
+    binaries = programs()
+    assert binaries is not None
+    reader = Reader(
+        tmp_path,
+        [block.replace("/usr/sbin/haproxy", program) for block in blocks_of(_GUIDE)],
+        {name: str(port) for name, port in ports.items()},
+        PATH=f"{installed(tmp_path)}:{binaries}:/usr/local/bin:/usr/bin:/bin",
+        # The test's own server, and the account with which to reach it.
+        PGHOST=str(cluster.folder),
+        PGUSER="cluster",
+    )
+    async with AsyncExitStack() as stack:
+        await reader.types("createdb")
+        await stack.enter_async_context(reader.keeps_running("localnet --data-dir", "8899"))
+        assert "Admin API key" in await reader.types("orgs create")
+        await stack.enter_async_context(reader.keeps_running("agent-vault serve", "8401", "8402", "8403"))
+        await stack.enter_async_context(reader.keeps_running("haproxy", "8400"))
+
+        paid = _answers(await reader.types("fail-with-body"))[-1]
+        assert (paid["status"], paid["amount"]) == ("confirmed", "1.00")
+
+        again, wallet = _answers(await reader.types("kill -9"))
+        assert again == paid
+        assert wallet["usdc_balance"] == "9.00"
+
+
+def _answers(printed: str) -> list[dict[str, str]]:
+    found, at, decoder = [], 0, json.JSONDecoder()
+    while at < len(printed.rstrip()):
+        one, at = decoder.raw_decode(printed, at)
+        found.append(one)
+        at += len(printed[at:]) - len(printed[at:].lstrip())
+    return found

@@ -1,0 +1,92 @@
+"""What the service asks its database, and how the database goes about it when its tables are large."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, event
+from sqlalchemy.engine import Engine
+
+from app.store.prepared import Prepared
+
+_READS = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\b(?!.*\bpg_(?:catalog|advisory))", re.DOTALL)
+_VALUES = re.compile(r"(\?|%\(\w+\)s(::\w+)?)(, (\?|%\(\w+\)s(::\w+)?))+")
+_SCAN = re.compile(r"SCAN (\w+)( USING (?:COVERING )?INDEX \w+)?")
+_ALIAS = re.compile(r'(?:FROM|JOIN|UPDATE|INTO)\s+"?(\w+)"?(?:\s+AS)?\s+(\w+)')
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A statement and the values of one time that it was asked."""
+
+    sql: str
+    values: Any
+
+
+@contextmanager
+def recorded(dialect: str) -> Iterator[dict[str, Asked]]:
+    """Collect each different statement that is executed meanwhile, those that bypass SQLAlchemy too."""
+    found: dict[str, Asked] = {}
+
+    def note(sql: str, values: Any) -> None:
+        if _READS.match(sql):
+            # Lists of values of another length are the same statement.
+            found[re.sub(r"(?:, )?(?:\?|%\(\w+\)s(?:::\w+)?)(?:, (?:\?|%\(\w+\)s(?:::\w+)?))+", "?, ?", sql)] = Asked(
+                sql, values
+            )
+
+    def listen(conn: Any, _cursor: Any, sql: str, values: Any, _context: Any, many: bool) -> None:
+        if conn.dialect.name == dialect:
+            note(sql, values[0] if many else values)
+
+    execute = Prepared.execute
+
+    def noted(self: Prepared, connection: Connection, rows: Sequence[Any]) -> int:
+        if connection.dialect.name == dialect:
+            note(self._sql, self._values(rows[0]))
+        return execute(self, connection, rows)
+
+    event.listen(Engine, "before_cursor_execute", listen)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Prepared, "execute", noted)
+        yield found
+    event.remove(Engine, "before_cursor_execute", listen)
+
+
+def rows_read_on_postgresql(connection: Connection, asked: Asked) -> dict[str, int]:
+    """Run a statement, to be undone, and return how many rows of each table PostgreSQL looked at.
+
+    Nothing but the lack of an index makes it read a table from one end to the other.
+    """
+    connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
+    rows = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, TIMING off, FORMAT JSON) {asked.sql}", asked.values).scalar()
+    found: dict[str, int] = {}
+    for table, count in _read(json.loads(str(rows)) if isinstance(rows, str) else rows[0]["Plan"]):  # type: ignore[index]
+        found[table] = max(found.get(table, 0), count)
+    return found
+
+
+def _read(node: dict[str, Any]) -> Iterator[tuple[str, int]]:
+    if "Relation Name" in node and node["Node Type"] != "ModifyTable":
+        removed = node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0)
+        yield node["Relation Name"], int((node["Actual Rows"] + removed) * node["Actual Loops"])
+    for one in node.get("Plans", ()):
+        yield from _read(one)
+
+
+def scans_on_sqlite(connection: Connection, asked: Asked, tables: frozenset[str]) -> set[str]:
+    """Return those of the tables that SQLite means to read from one end to the other."""
+    aliases = {alias: table for table, alias in _ALIAS.findall(asked.sql)}
+    found = set()
+    for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {asked.sql}", asked.values):
+        if (scan := _SCAN.match(str(row[3]))) is None:
+            continue
+        in_order = scan[2] is not None and " LIMIT " in re.sub(r"\s", " ", asked.sql)
+        table = scan[1] if scan[1] in tables else aliases.get(scan[1], scan[1])
+        if table in tables and not in_order:
+            found.add(table)
+    return found

@@ -1,0 +1,83 @@
+"""Somebody who types the commands of a document into terminals."""
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+import httpx
+
+from tests.support.processes import COMMAND_LINE, PATIENCE
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def blocks_of(document: Path) -> list[str]:
+    """Return the commands of a Markdown document, block by block."""
+    return re.findall(r"^```sh\n(.*?)\n```$", document.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def installed(folder: Path) -> str:
+    """Put the command line into a folder as if it were installed there; returns the folder for ``PATH``."""
+    command = folder / "bin/agent-vault"
+    command.parent.mkdir()
+    command.write_text(
+        f"#!/bin/sh\nPYTHONPATH={_ROOT} exec {sys.executable} -c '{COMMAND_LINE}' \"$@\"\n", encoding="utf-8"
+    )
+    command.chmod(0o755)
+    return str(command.parent)
+
+
+class Reader:
+    """Types blocks of commands in a folder, with free ports, or other values, instead of the document's."""
+
+    def __init__(self, folder: Path, blocks: list[str], ports: Mapping[str, str], **environment: str) -> None:
+        self._folder = folder
+        self._blocks = blocks
+        self._ports = ports
+        self._environment = {**os.environ, **environment}
+
+    async def types(self, pattern: str) -> str:
+        """Run the one block that has this to its end, and return what it prints."""
+        async with self._terminal(pattern) as process, asyncio.timeout(PATIENCE):
+            out, err = await process.communicate()
+        assert process.returncode == 0, (out + err).decode()
+        return out.decode()
+
+    @contextlib.asynccontextmanager
+    async def keeps_running(self, pattern: str, *ports: str) -> AsyncIterator[None]:
+        """Run the block that serves on these ports, from when it listens on all until the context ends."""
+        async with self._terminal(pattern) as process, httpx.AsyncClient() as client:
+            async with asyncio.timeout(PATIENCE):
+                for port in ports:
+                    while True:
+                        assert process.returncode is None, await process.communicate()
+                        with contextlib.suppress(httpx.TransportError):
+                            await client.get(f"http://127.0.0.1:{self._ports[port]}/")
+                            break
+                        await asyncio.sleep(0.05)
+            yield
+
+    @contextlib.asynccontextmanager
+    async def _terminal(self, pattern: str) -> AsyncIterator[asyncio.subprocess.Process]:
+        [script] = [block for block in self._blocks if re.search(pattern, block)]
+        script = re.sub("|".join(map(re.escape, self._ports)), lambda found: self._ports[found[0]], script)
+        process = await asyncio.create_subprocess_exec(
+            *("bash", "-eu", "-c", script),
+            cwd=self._folder,
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.communicate()
