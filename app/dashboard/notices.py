@@ -39,6 +39,7 @@ NOTICES: Mapping[str, str] = {
     "topup": "The rule for automatic top-ups was saved.",
     "unfrozen": "The vault is active again.",
     "unpaused": "The pause has ended.",
+    "vault-created": "The vault was created. Fund it, then open a session for its agent below.",
     "webhook-deleted": "The webhook was deleted. Nothing more is sent to it.",
     "webhook-enabled": "The webhook is enabled. Its queue is being sent, in order.",
     "withdrawal-pending": "The withdrawal was sent. The chain has not confirmed it yet; the feed tells when it has.",

@@ -15,6 +15,7 @@ from app.dashboard import (
     fleet,
     funding,
     live,
+    new_vault,
     people,
     policies,
     recipients,
@@ -27,6 +28,7 @@ from app.dashboard.site import static
 
 routes: list[Route] = [
     *fleet.routes,
+    *new_vault.routes,
     *vault.routes,
     *feed.routes,
     *live.routes,

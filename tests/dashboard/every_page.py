@@ -32,6 +32,7 @@ class ListedPage:
 
 PAGES = (
     ListedPage("fleet", "", "Fleet"),
+    ListedPage("vault-new", "/vaults/new", "New vault", names=False),
     ListedPage("vault", "/vaults/{wallet_id}", "Ad buyer"),
     ListedPage("feed", "/feed", "Feed", "?type=wallet.created"),
     ListedPage("approvals", "/approvals", "Approvals", names=False),

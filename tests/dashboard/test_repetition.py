@@ -17,10 +17,12 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 #: Page, where its form goes, what is typed, the action on record, and whether the answer shows a secret.
 _Form = tuple[str, str, Json, Action, bool]
 _HOOKS = "/developers/webhooks"
+_VAULT: Json = {"label": "Once", "agent_id": "once", "policy_id": "pol_moderate"}
 _FORMS: tuple[_Form, ...] = (
     ("/developers", "/developers/keys", {"name": "Once", "role": "viewer"}, "key.create", True),
     (_HOOKS, _HOOKS, {"url": "https://example.com/once", "events": ["*"]}, "webhook.create", True),
     ("/people", "/people/invite", {"name": "Once", "role": "viewer"}, "person.invite", True),
+    ("/vaults/new", "/vaults", _VAULT, "wallet.create", False),
     ("/policies/new", "/policies", {"name": "Once", "max_per_tx": "5"}, "policy.create", False),
     ("/developers/exports", "/developers/exports", {"format": "csv"}, "export.create", False),
 )

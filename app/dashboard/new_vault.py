@@ -1,0 +1,47 @@
+"""The form that makes a vault for an agent."""
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from app.access.auth import OPERATORS
+from app.budgets import service as budgets
+from app.core.errors import UnavailableError
+from app.dashboard.pages import View, action, page
+from app.dashboard.repetition import once
+from app.policies import service as policies
+from app.wallets import service as wallets
+from app.wallets.models import CreateWallet, Wallet
+
+_ELSEWHERE = (
+    "Only the organisation's authority puts vaults under policies here, and its key is elsewhere. Start the service "
+    "with that key, or let operators attach policies."
+)
+
+
+@page(roles=OPERATORS)
+async def show(view: View) -> Response:
+    """Show the form."""
+    service, by = view.service, view.principal
+    return view.render(
+        "vault_new.html",
+        policies=[(one.policy_id, one.name) for one in (await policies.by_id(service, by)).values()],
+        budgets=await budgets.names(service, by),
+    )
+
+
+@action(roles=OPERATORS, back=show)
+async def create(view: View) -> str:
+    """Create a vault, and lead to its page."""
+    if view.sign_offline:
+        # A signature that comes later, or never, would leave an agent's name taken by a vault that is not there.
+        raise UnavailableError("authority_offline", _ELSEWHERE)
+    tags = [tag for text in view.typed("tags").split(",") if (tag := text.strip())]
+    body = view.body(CreateWallet, tags=tags, budget_id=view.typed("budget_id") or None)
+    made = await once(view, body, Wallet, lambda claim: wallets.create(view.service, view.principal, claim, body))
+    return view.url("vaults", made.wallet_id, done="vault-created")
+
+
+routes = [
+    Route("/dashboard/vaults/new", show, methods=["GET"]),
+    Route("/dashboard/vaults", create, methods=["POST"]),
+]
