@@ -12,14 +12,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import click
 import httpx
-from playwright.async_api import BrowserContext, async_playwright
+from playwright.async_api import BrowserContext
 from sqlalchemy import create_engine
 
 from tests.bench.load import percentile
 from tests.bench.serving import Served, serving
 from tests.bench.tables import table
-from tests.dashboard.conftest import CHROMIUM
 from tests.dashboard.many import multiply
+from tests.support.chromium import chromium
 
 _REQUESTS = 150
 _QUERIES = ("", "?sort=spent&dir=desc", "?q=copy+99", "?sort=balance&dir=asc&page=300", "?tag=many")
@@ -81,12 +81,10 @@ async def _share(served: Served, seconds: float) -> float:
 async def _browser(client: httpx.AsyncClient) -> AsyncIterator[BrowserContext]:
     """Chromium with the client's session."""
     base = str(client.base_url)
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    async with chromium() as browser:
         context = await browser.new_context(base_url=base)
         await context.add_cookies([{"name": name, "value": text, "url": base} for name, text in client.cookies.items()])
         yield context
-        await browser.close()
 
 
 async def _live(served: Served, client: httpx.AsyncClient) -> list[float]:

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-from playwright.async_api import async_playwright
 
 from app.core import logs
 from tests.dashboard.browsing import Served, sign_in
-from tests.dashboard.conftest import CHROMIUM
 from tests.dashboard.every_page import PAGES
 from tests.dashboard.showcase import company
+from tests.support.chromium import chromium
 from tests.support.http import served
 
 _WINDOW = {"width": 1280, "height": 800}
@@ -39,8 +38,7 @@ _COMPLETE = "!document.querySelector('time:not([data-local])')"
 async def _take(folder: Path, names: Collection[str], *, whole: bool) -> None:
     """Write the pictures of these names, or all, of the whole page or of what a window shows at first."""
     with tempfile.TemporaryDirectory() as data:
-        async with company(Path(data)) as (world, places), served(world) as base, async_playwright() as playwright:
-            browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        async with company(Path(data)) as (world, places), served(world) as base, chromium() as browser:
             site = Served(world, browser, base.replace("127.0.0.1", "localhost") + "/dashboard")
             token = sign_in(world, "admin", name="Ada Lovelace", browsers=[_BROWSER])
             for look, options in _LOOKS.items():

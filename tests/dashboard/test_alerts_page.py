@@ -6,7 +6,7 @@ from playwright.async_api import expect
 from tests.dashboard.browsing import Crafted, Served, findings, log, overflow, refusals, sign_in
 from tests.support.service_world import ServiceWorld
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_rules_are_typed_refused_and_saved(site: Served) -> None:

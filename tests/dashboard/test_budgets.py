@@ -20,7 +20,7 @@ from tests.dashboard.browsing import (
 from tests.dashboard.corpus import CORPUS
 from tests.support.service_world import Json, ServiceWorld, error_of
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 _LIMITS: Json = {"maxPerDay": "20", "maxPerMonth": "100", "velocityCap": 9}
 

@@ -41,19 +41,19 @@ from tests.dashboard.providers import (
 )
 from tests.support.service_world import Json, ServiceWorld
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 #: Seconds that the provider has in these tests.
 _PATIENCE = 2.0
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def serving_provider() -> AsyncIterator[LyingProvider]:
     async with lying_provider() as found:
         yield found
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def world(
     tmp_path_factory: pytest.TempPathFactory, serving_provider: LyingProvider
 ) -> AsyncIterator[ServiceWorld]:

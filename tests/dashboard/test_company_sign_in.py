@@ -19,10 +19,10 @@ from tests.support.node import started
 from tests.support.processes import free_ports
 from tests.support.service_world import ServiceWorld
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def company(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> AsyncIterator[Served]:
     """A served dashboard and its provider, which are two sites to a browser."""
     port, _ = free_ports()

@@ -16,10 +16,10 @@ from tests.support.http import PATIENCE
 from tests.support.service_world import ServiceWorld
 from tests.support.webhooks import Receiver, broken, ok
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def receiver() -> AsyncIterator[Receiver]:
     async with Receiver() as opened:
         yield opened

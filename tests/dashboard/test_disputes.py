@@ -7,7 +7,7 @@ from tests.dashboard.browsing import LOOKS, Crafted, Served, findings, forget_st
 from tests.support.escrows import OUTPUT, TASK, Agent, agent, of
 from tests.support.service_world import Json, ServiceWorld
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 _REASON = "The summary is about another report"
 

@@ -14,7 +14,7 @@ from tests.dashboard.browsing import Crafted, Served, findings, forget_step_up, 
 from tests.support.http import PATIENCE, served
 from tests.support.service_world import ServiceWorld
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 _STATE = "Object.defineProperty(document, 'visibilityState', { get: () => 'STATE', configurable: true });"
 

@@ -10,7 +10,7 @@ from tests.dashboard.browsing import Crafted, Served, findings, overflow, sign_i
 from tests.dashboard.many import multiply
 from tests.support.service_world import ServiceWorld
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_fleet_shows_what_every_agent_spends(site: Served) -> None:

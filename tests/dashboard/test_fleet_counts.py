@@ -5,7 +5,7 @@ import pytest
 from tests.dashboard.browsing import Crafted, sign_in, statements
 from tests.support.service_world import ServiceWorld
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @pytest.mark.parametrize(("path", "name"), [("/dashboard", "Seen"), ("/dashboard/funding", "Funded")])

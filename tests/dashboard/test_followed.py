@@ -9,7 +9,7 @@ from app.dashboard.live import FeedHub, Message
 from tests.dashboard.browsing import Served, asking
 from tests.support.service_world import ServiceWorld
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @pytest.mark.parametrize(("button", "status"), [("Approve", "Approved"), ("Reject", "Rejected")])

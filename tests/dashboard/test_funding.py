@@ -23,7 +23,7 @@ from tests.dashboard.browsing import (
 )
 from tests.support.service_world import Json, ServiceWorld
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def _reserve(world: ServiceWorld) -> str:

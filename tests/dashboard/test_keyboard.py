@@ -10,7 +10,7 @@ from playwright.async_api import Page
 
 from tests.dashboard.browsing import Served, asking, forget_step_up
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 #: More presses of Tab than a person would put up with.
 _PATIENCE = 120
@@ -64,7 +64,7 @@ class Keyboard:
         await self.page.get_by_text(text).first.wait_for()
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def person(site: Served) -> AsyncIterator[Keyboard]:
     """An admin, who has made a passkey."""
     async with site.visit("admin") as page:
@@ -79,7 +79,7 @@ async def person(site: Served) -> AsyncIterator[Keyboard]:
         yield keyboard
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def admin(site: Served, person: Keyboard) -> Keyboard:
     """The admin, who looks at the fleet."""
     await person.page.goto(site.base)

@@ -7,7 +7,7 @@ from app.core.signers import read_key
 from tests.dashboard.browsing import Crafted, Served, log, refusals, sign_in
 from tests.support.service_world import ServiceWorld
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 _TYPED = {"label": "By hand", "agent_id": "by-hand", "policy_id": "pol_moderate"}
 

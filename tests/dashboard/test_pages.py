@@ -17,7 +17,7 @@ from tests.dashboard.estate import Places, furnish
 from tests.dashboard.every_page import PAGES, ListedPage, served
 from tests.support.service_world import ServiceWorld
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 _PAGES = pytest.mark.parametrize("listed", PAGES, ids=lambda one: one.name)
 #: Queries of every page: who is signed in, and how many alerts they have not read.
@@ -92,19 +92,19 @@ class Shown:
     markup: list[str] = field(default_factory=list)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def places(world: ServiceWorld) -> Places:
     return await furnish(world, CORPUS)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def visitors(site: Served) -> AsyncIterator[Visitors]:
     """An admin's browser, one of many that call themselves by the texts, and that of somebody without a session."""
     async with site.visit("admin", browsers=(*CORPUS, "test")) as admin, site.visit() as nobody:
         yield {True: admin, False: nobody}
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def phones(site: Served) -> AsyncIterator[Visitors]:
     """The same on phones, in the dark."""
     options: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "color_scheme": "dark"}

@@ -23,7 +23,7 @@ from tests.dashboard.browsing import (
 from tests.dashboard.corpus import CORPUS
 from tests.support.service_world import Json, ServiceWorld
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 _PHONE: Json = {"viewport": {"width": 390, "height": 844}}
 _DARK: Json = {"color_scheme": "dark"}

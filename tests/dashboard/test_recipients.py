@@ -7,7 +7,7 @@ from solders.keypair import Keypair
 from tests.dashboard.browsing import LOOKS, Crafted, Served, findings, forget_step_up, log, overflow, refusals, sign_in
 from tests.support.service_world import ServiceWorld
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 _PATH = "/dashboard/recipients"
 

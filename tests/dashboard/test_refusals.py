@@ -16,7 +16,7 @@ from app.store.people_tables import browser_sessions, invitations
 from tests.dashboard.browsing import Crafted, add_person, forget_step_up, refusals, sign_in
 from tests.support.service_world import ServiceWorld
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_change_needs_the_csrf_token_of_the_session(world: ServiceWorld) -> None:

@@ -12,7 +12,7 @@ from app.store.state_tables import idempotency
 from tests.dashboard.browsing import Crafted, Served, forget_step_up, log, sign_in
 from tests.support.service_world import Json, ServiceWorld
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 #: Page, where its form goes, what is typed, the action on record, and whether the answer shows a secret.
 _Form = tuple[str, str, Json, Action, bool]

@@ -8,7 +8,7 @@ from app.core.timestamps import now_ms
 from app.people.service import invite
 from tests.dashboard.browsing import Served, findings, forget_step_up, log, overflow
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_admin_key_signs_in_until_there_is_a_person(site: Served) -> None:

@@ -18,12 +18,12 @@ from tests.dashboard.browsing import Crafted, Served, findings, forget_step_up, 
 from tests.support.http import served
 from tests.support.service_world import Json, ServiceWorld
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 _WALLET = (Path(__file__).parent / "wallet.js").read_text()
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def hardened(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Hardened]:
     folder = tmp_path_factory.mktemp("hardened")
     async with ServiceWorld(folder) as world:
@@ -34,7 +34,7 @@ async def hardened(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ha
         yield Hardened(world, authority)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", name="place")
+@pytest_asyncio.fixture(scope="module", loop_scope="session", name="place")
 async def _place(hardened: Hardened, browser: Browser) -> AsyncIterator[Served]:
     async with served(hardened.world) as base:
         yield Served(hardened.world, browser, base.replace("127.0.0.1", "localhost") + "/dashboard")

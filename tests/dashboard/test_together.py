@@ -7,7 +7,7 @@ from playwright.async_api import Page, expect
 
 from tests.dashboard.browsing import Served, asking, log
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_two_decisions_at_once_leave_one_that_both_see(site: Served) -> None:

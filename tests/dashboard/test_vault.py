@@ -10,7 +10,7 @@ from app.dashboard.live import FeedHub
 from tests.dashboard.browsing import Crafted, Served, findings, forget_step_up, log, overflow, sign_in
 from tests.support.service_world import ServiceWorld
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_vault_shows_limits_refusals_and_explorer_links(site: Served) -> None:

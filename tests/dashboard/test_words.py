@@ -11,7 +11,7 @@ from app.dashboard.words import FOR_PEOPLE, said
 from tests.dashboard.browsing import Crafted, Served, log, sign_in
 from tests.support.service_world import Json, ServiceWorld
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 #: Terms of the API that a page has no use for.
 _OF_THE_API = re.compile(r"`|If-Match|ETag|[Ii]dempotency|API key|header|parameter")

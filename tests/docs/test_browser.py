@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from playwright.async_api import Page
+from playwright.async_api import Browser, Page
 
 from tests.dashboard.browsing import findings
 from tests.docs.browser import PHONE, opened
@@ -52,8 +52,8 @@ _BROKEN = """() => {
 }"""
 
 
-async def test_nothing_is_cut_and_no_word_is_broken_on_a_phone(world: ServiceWorld) -> None:
-    async with served(world) as base, opened(base, **PHONE) as page:
+async def test_nothing_is_cut_and_no_word_is_broken_on_a_phone(world: ServiceWorld, browser: Browser) -> None:
+    async with served(world) as base, opened(browser, base, **PHONE) as page:
         for path in _PAGES:
             await page.goto(path)
             assert await page.evaluate(_CUT) == [], path
@@ -65,8 +65,8 @@ async def _shown(page: Page) -> list[str]:
     return [await one.get_attribute("data-language") or "" for one in await captions.all()]
 
 
-async def test_one_language_is_shown_at_a_time_and_remembered(world: ServiceWorld) -> None:
-    async with served(world) as base, opened(base, permissions=["clipboard-read", "clipboard-write"]) as page:
+async def test_one_language_is_shown_at_a_time_and_remembered(world: ServiceWorld, browser: Browser) -> None:
+    async with served(world) as base, opened(browser, base, permissions=["clipboard-read", "clipboard-write"]) as page:
         await page.goto("/docs")
         assert await _shown(page) == ["sh"]
 
@@ -81,8 +81,8 @@ async def test_one_language_is_shown_at_a_time_and_remembered(world: ServiceWorl
         assert copied == await group.locator("figure:visible pre").text_content()
 
 
-async def test_every_language_is_shown_without_scripts(world: ServiceWorld) -> None:
-    async with served(world) as base, opened(base, java_script_enabled=False) as page:
+async def test_every_language_is_shown_without_scripts(world: ServiceWorld, browser: Browser) -> None:
+    async with served(world) as base, opened(browser, base, java_script_enabled=False) as page:
         await page.goto("/docs")
 
         assert await _shown(page) == ["sh", "python", "ts"]
@@ -97,9 +97,9 @@ async def test_every_language_is_shown_without_scripts(world: ServiceWorld) -> N
     ids=["light", "dark", "phone"],
 )
 async def test_accessibility_has_no_serious_findings(
-    world: ServiceWorld, options: dict[str, Any], paths: tuple[str, ...]
+    world: ServiceWorld, browser: Browser, options: dict[str, Any], paths: tuple[str, ...]
 ) -> None:
-    async with served(world) as base, opened(base, **options) as page:
+    async with served(world) as base, opened(browser, base, **options) as page:
         for path in paths:
             await page.goto(path)
             assert await findings(page) == [], path

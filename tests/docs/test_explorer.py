@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from playwright.async_api import Browser
 
 import app.docs
 from tests.docs.browser import opened
@@ -27,8 +28,8 @@ async def test_files_are_those_of_the_named_version() -> None:
     assert "Apache License" in (_FOLDER / "LICENSE.txt").read_text()
 
 
-async def test_explorer_calls_the_service_that_served_it(world: ServiceWorld) -> None:
-    async with served(world) as base, opened(base) as page:
+async def test_explorer_calls_the_service_that_served_it(world: ServiceWorld, browser: Browser) -> None:
+    async with served(world) as base, opened(browser, base) as page:
         await page.goto("/docs/explorer")
         await page.get_by_role("button", name="Authorize").click()
         await page.get_by_label("Value").fill(world.keys["admin"])
