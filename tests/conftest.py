@@ -29,6 +29,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run the long versions: 2,000 sequences of up to 200 payments, 51 kills of the service, "
         "every test of solana-test-validator",
     )
+    parser.addoption(
+        "--database",
+        choices=["sqlite", "postgresql"],
+        default="sqlite",
+        help="what whole services of the tests keep their state in",
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -120,6 +126,14 @@ def cluster() -> Iterator[postgres.Cluster]:
 def _template(cluster: postgres.Cluster) -> str:
     """The name of a PostgreSQL database with the schema and nothing else."""
     return cluster.upgraded()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _services_database(request: pytest.FixtureRequest) -> None:
+    """Give every service a database on PostgreSQL if `--database` says so."""
+    if request.config.getoption("--database") == "postgresql":
+        cluster, template = request.getfixturevalue("cluster"), request.getfixturevalue("template")
+        ServiceWorld.new_database = staticmethod(lambda: cluster.url(cluster.database(template)))
 
 
 @pytest.fixture

@@ -10,9 +10,10 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import httpx
+from pydantic import SecretStr
 from solders.hash import Hash
 from solders.instruction import Instruction
 from solders.keypair import Keypair
@@ -122,6 +123,9 @@ class ServiceWorld:
     localnet: Localnet
     org: str
 
+    new_database: ClassVar[Callable[[], str] | None] = None
+    """Makes the database of each service that names none; without it, that is a file in its folder."""
+
     def __init__(self, folder: Path, *, genesis_hash: str | None = None, **settings: Any) -> None:
         """`genesis_hash` is what the embedded chain answers for its own."""
         self._genesis_hash = genesis_hash
@@ -131,12 +135,17 @@ class ServiceWorld:
         # Tests ask as fast as they can.
         defaults["rate_limit"] = defaults["failed_authentications"] = 0
         defaults["operator_daily_limit"] = "1000000000.00"
+        defaults |= self._own_database()
         self.settings = Settings(**{**defaults, **settings})
         self.clock = Clock()
         self._chain = AsyncExitStack()
         self._stack = AsyncExitStack()
         self._numbers = itertools.count(1)
         self.keys: dict[str, str] = {}
+
+    def _own_database(self) -> Json:
+        make = type(self).new_database
+        return {} if make is None else {"database_url": SecretStr(make())}
 
     async def __aenter__(self) -> Self:
         programs = {codec_of(self.settings).program_id: program_file()}
@@ -186,7 +195,7 @@ class ServiceWorld:
         folder = self.settings.data_dir / "twin"
         shutil.copytree(self.settings.data_dir / "keys", folder / "keys")
         settings, line = (
-            self.settings.model_copy(update={"data_dir": folder}),
+            self.settings.model_copy(update={"data_dir": folder, **self._own_database()}),
             FlakyTransport(AsgiTransport(self.localnet.rpc_app)),
         )
         own = self.service.db.read_now(lambda conn: organisation(conn, self.org))
