@@ -21,7 +21,8 @@ from app.api.repetition import admit_money, fingerprint
 from app.api.signing import awaiting_signature, signs_offline
 from app.core.errors import CATALOGUE, ApiError, NotFoundError, RequestError, UnavailableError
 from app.submission.context import Service
-from app.submission.idempotency import Claim, Fingerprint, Idempotency
+from app.submission.fingerprint import Fingerprint
+from app.submission.idempotency import Claim, Idempotency
 from app.submission.plan import AwaitingSignatureError
 
 Endpoint = Callable[[Request], Awaitable[Response]]

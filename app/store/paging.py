@@ -107,7 +107,7 @@ def unindexed(column: Column[Any]) -> ColumnElement[Any]:
     SQLite, without statistics, considers all indexes equally good: to find one wallet's payments, it would scan all
     confirmed payments of the organisation.
     """
-    return func.coalesce(column, "" if issubclass(column.type.python_type, str) else 0)
+    return func.coalesce(column, column)
 
 
 def _page(

@@ -6,13 +6,11 @@ death of its node.
 """
 
 import asyncio
-import hashlib
 import hmac
-import json
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from sqlalchemy import Connection
 
@@ -34,40 +32,11 @@ from app.store.idempotency import (
 )
 from app.store.idempotency import claim as claim_key
 from app.store.records import columns_of
+from app.submission.fingerprint import Fingerprint
 
 T = TypeVar("T")
 _PAUSE = 0.1
 """Seconds between two looks whether another node has ended the first request."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fingerprint:
-    """What identifies a request (organisation and key), and what its repetitions must have in common.
-
-    ``sealed_for`` is the digest of the API key under which a secret answer is sealed.
-    """
-
-    org: str
-    key: str
-    method: str
-    path: str
-    body_hash: str
-    sealed_for: str | None = None
-
-    @property
-    def record(self) -> str:
-        """Name of the record, for which its answer is sealed."""
-        return f"{self.org} {self.key}"
-
-
-def body_hash(body: dict[str, Any], bound_to: str | None = None) -> str:
-    """Return the digest of a parsed body, in which amounts and times are already normalised.
-
-    It includes ``bound_to``, the wallet that the API key is bound to, so that no other wallet's agent can get the
-    answer.
-    """
-    bound = {} if bound_to is None else {"": bound_to}
-    return hashlib.sha256(json.dumps(body | bound, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _admit() -> None:
@@ -218,8 +187,11 @@ class Claim:
 
 @dataclass(slots=True)
 class _Running:
+    """A request under way. It is ``admitted`` once the key is known to be its own and no earlier request's."""
+
     fingerprint: Fingerprint
-    done: asyncio.Event
+    admitted: asyncio.Event = field(default_factory=asyncio.Event)
+    done: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Idempotency:
@@ -248,12 +220,14 @@ class Idempotency:
             return await work(Claim(self._db)), False
         scope = (fingerprint.org, fingerprint.key)
         await self._wait_for_first(scope, fingerprint)
-        running = self._running[scope] = _Running(fingerprint, asyncio.Event())
+        running = self._running[scope] = _Running(fingerprint)
         try:
             found = await self._found(scope, fingerprint)
+            if found is not None:
+                _same(fingerprint, found)
+            running.admitted.set()
             if found is None:
                 return await self._work(Claim(self._db, fingerprint), work, seal), False
-            _same(fingerprint, found)
             if found.state == "done" and found.response is not None:
                 return _opened(found.response, fingerprint, seal), True
             tx_id = found.tx_id
@@ -261,15 +235,19 @@ class Idempotency:
             return await self._work(Claim(self._db, fingerprint, earlier, repeats=True), work, seal), False
         finally:
             del self._running[scope]
+            running.admitted.set()
             running.done.set()
 
     async def _wait_for_first(self, scope: tuple[str, str], fingerprint: Fingerprint) -> None:
         deadline = time.monotonic() + self._wait
         while (first := self._running.get(scope)) is not None:
-            _same(fingerprint, first.fingerprint)
+            if first.admitted.is_set():
+                _same(fingerprint, first.fingerprint)
+            # One with other parameters may itself be refused, as the key is that of an earlier request like this one.
+            over = first.done if first.admitted.is_set() else first.admitted
             try:
                 async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
-                    await first.done.wait()
+                    await over.wait()
             except TimeoutError:
                 raise ConflictError("idempotency_in_progress", headers={"Retry-After": "1"}) from None
 

@@ -57,6 +57,27 @@ async def test_payment_is_made_once_and_listed(world: ServiceWorld) -> None:
     assert not (world.settings.data_dir / "agent-vault.db").exists()
 
 
+async def test_repetition_beside_an_altered_one_gets_its_answer(world: ServiceWorld) -> None:
+    # The database is asked in a thread, so the two are under way together.
+    wallet, payee = await world.wallet(), await world.payee()
+    key = {"Idempotency-Key": "beside"}
+    first = await world.pay(wallet, payee, "1.50", headers=key)
+    altered, again = await asyncio.gather(
+        world.pay(wallet, payee, "1.51", headers=key), world.pay(wallet, payee, "1.50", headers=key)
+    )
+
+    error_of(altered, 409, "idempotency_conflict")
+    assert again.json() == first.json()
+
+
+async def test_audit_log_is_narrowed_by_all_its_columns(world: ServiceWorld) -> None:
+    wallet = await world.wallet(funds=None)
+    [entry] = (await world.ok("GET", f"/v1/audit-log?object={wallet['wallet_id']}"))["data"]
+    narrow = f"action=wallet.create&actor={entry['actor']['type']}:{entry['actor']['id']}&object={wallet['wallet_id']}"
+
+    assert (await world.ok("GET", f"/v1/audit-log?{narrow}"))["data"] == [entry]
+
+
 async def test_payments_at_the_same_time_are_all_made(world: ServiceWorld) -> None:
     wallets, payee = [await world.wallet(funds="10") for _ in range(4)], await world.payee()
     answers = await asyncio.gather(*(world.pay(one, payee, "0.25") for one in wallets for _ in range(4)))
