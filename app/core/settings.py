@@ -141,6 +141,8 @@ class Settings(BaseSettings):
     failed_authentications: int = Field(default=60, ge=0)
     """Requests a minute without a valid API key that each client address may make before it gets 429 instead of 401; 0
     for no limit."""
+    live_streams: int = Field(default=16, ge=1)
+    """Connections for live events in the dashboard that one person may have open on a node; a browser needs one."""
     trusted_proxies: str = ""
     """Addresses and networks of the proxies in front of the service, separated by commas, such as `10.0.0.5,
     10.1.0.0/16`. Only in their requests `X-Forwarded-For` and `X-Forwarded-Proto` count; with none, never."""

@@ -2,9 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -14,13 +15,15 @@ from sqlalchemy import Connection
 from sse_starlette import EventSourceResponse
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from app.access.auth import READERS
-from app.core.errors import UnavailableError
+from app.core.actors import Actor
+from app.core.errors import RequestError, UnavailableError
 from app.core.timestamps import now_ms
 from app.dashboard.pages import View, page
 from app.dashboard.progress import total
-from app.people.sessions import recognise
+from app.people.sessions import digest, still_signed_in
 from app.store.audit import log_lengths
 from app.store.database import Database
 from app.store.feed import FeedEvent, feed_after, last_position
@@ -33,6 +36,8 @@ INTERVAL, PATIENCE = 0.25, 15.0
 #: Events that a page may be behind; a slower one misses some, and its next refresh shows them all the same.
 _MAX_BEHIND = 100
 _BATCH = 500
+#: Pages that may be open on a node.
+_OF_ALL = 1_000
 #: Seconds that streams may take to end when the service stops.
 _GRACE = 2.0
 
@@ -63,31 +68,53 @@ class Look:
 Queue = asyncio.Queue[Message | int]
 
 
+@dataclass(eq=False, slots=True)
+class OpenPage:
+    """An open page: whose it is, by which session, and what it is to be told."""
+
+    org: str
+    actor: Actor
+    #: Of the session's cookie.
+    digest: str
+    queue: Queue = field(default_factory=lambda: Queue(_MAX_BEHIND))
+    #: Set once the session has ended, or the service stops.
+    stopping: anyio.Event = field(default_factory=anyio.Event)
+
+
 class FeedHub:
     """Reads new events once for all open pages, and only while there are any.
 
     Without an event, it hints at a change that moved the organisation's audit log, or one of its vaults on the chain.
+    Sessions are looked at for all pages at once, too, before anybody is told anything.
     """
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: Database, *, most: int) -> None:
         self._db = db
-        self._listeners: dict[Queue, str] = {}
-        self._starting: dict[Queue, str] = {}
+        #: Pages that one person may have open.
+        self._most = most
+        self._listeners: set[OpenPage] = set()
+        self._starting: set[OpenPage] = set()
         self._reading: asyncio.Task[None] | None = None
         self._vaults: set[str] = set()
 
     @contextmanager
-    def listen(self, org: str) -> Iterator[Queue]:
-        """Queue how far the organisation has come, as soon as it is known, and what happens to it after that."""
-        queue = Queue(_MAX_BEHIND)
-        self._starting[queue] = org
+    def listen(self, listener: OpenPage) -> Iterator[None]:
+        """Queue how far the organisation has come, as soon as it is known, and what happens to it after that.
+
+        Raises ``rate_limited``.
+        """
+        everybody = self._listeners | self._starting
+        mine = sum((one.org, one.actor) == (listener.org, listener.actor) for one in everybody)
+        if mine >= self._most or len(everybody) >= _OF_ALL:
+            raise RequestError("rate_limited", "Too many live connections are open.", headers={"Retry-After": "5"})
+        self._starting.add(listener)
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read(), name="feed_hub")
         try:
-            yield queue
+            yield
         finally:
-            self._starting.pop(queue, None)
-            self._listeners.pop(queue, None)
+            self._starting.discard(listener)
+            self._listeners.discard(listener)
 
     def __len__(self) -> int:
         """Return how many listen."""
@@ -100,15 +127,20 @@ class FeedHub:
 
     async def _read(self) -> None:
         last: Look | None = None
+        checked = time.monotonic()
         self._vaults.clear()
         while len(self):
             try:
-                vaults, starting = set(self._vaults), dict(self._starting)
-                orgs = {*self._listeners.values(), *starting.values()}
+                vaults, starting = set(self._vaults), set(self._starting)
+                orgs = {one.org for one in self._listeners | starting}
                 after = None if last is None else last.position
                 found = await self._db.read(partial(_look, after=after, vaults=vaults, orgs=orgs))
                 reached = total(found.position, found.lengths, orgs)
-                self._tell_all(found, last, reached)
+                moved = _moved(found, last)
+                if found.events or moved or time.monotonic() - checked > PATIENCE:
+                    await self._end_sessions()
+                    checked = time.monotonic()
+                self._tell_all(found.events, moved, reached)
                 self._start(starting, reached)
                 last = found
                 self._vaults -= vaults
@@ -116,26 +148,39 @@ class FeedHub:
                 _log.warning("feed_hub", error=str(error))
             await asyncio.sleep(INTERVAL)
 
-    def _start(self, starting: dict[Queue, str], reached: dict[str, int]) -> None:
-        for queue, org in starting.items():
-            if self._starting.pop(queue, None) is not None:
-                queue.put_nowait(reached[org])
-                self._listeners[queue] = org
+    async def _end_sessions(self) -> None:
+        """Stop listeners whose session has ended."""
+        digests = {one.digest for one in self._listeners}
+        still = await self._db.read(lambda conn: still_signed_in(conn, digests, now_ms()))
+        for one in [one for one in self._listeners if one.digest in digests - still]:
+            self._listeners.discard(one)
+            one.stopping.set()
 
-    def _tell_all(self, found: Look, last: Look | None, reached: dict[str, int]) -> None:
-        for event in found.events:
+    def _start(self, starting: set[OpenPage], reached: dict[str, int]) -> None:
+        for one in starting & self._starting:
+            self._starting.discard(one)
+            one.queue.put_nowait(reached[one.org])
+            self._listeners.add(one)
+
+    def _tell_all(self, events: Sequence[FeedEvent], moved: set[str], reached: dict[str, int]) -> None:
+        for event in events:
             if event.org in reached:
                 self._tell(event.org, Message(reached[event.org], event))
-        before = found.lengths if last is None else last.lengths
-        longer = {org for org, length in found.lengths.items() if before.get(org, length) != length}
-        for org in (found.moved | longer) - {event.org for event in found.events}:
+        for org in moved:
             if org in reached:
                 self._tell(org, Message(reached[org]))
 
     def _tell(self, org: str, message: Message) -> None:
-        for queue, listening in self._listeners.items():
-            if listening == org and not queue.full():
-                queue.put_nowait(message)
+        for one in self._listeners:
+            if one.org == org and not one.queue.full():
+                one.queue.put_nowait(message)
+
+
+def _moved(found: Look, last: Look | None) -> set[str]:
+    """Return the organisations in which something changed that no event reports."""
+    before = found.lengths if last is None else last.lengths
+    longer = {org for org, length in found.lengths.items() if before.get(org, length) != length}
+    return (found.moved | longer) - {event.org for event in found.events}
 
 
 def _look(conn: Connection, *, after: int | None, vaults: set[str], orgs: set[str]) -> Look:
@@ -145,35 +190,43 @@ def _look(conn: Connection, *, after: int | None, vaults: set[str], orgs: set[st
     return Look(events, position, moved, log_lengths(conn, orgs))
 
 
+class _Stream(EventSourceResponse):
+    """What a listener is told, for as long as it is sent."""
+
+    def __init__(self, hub: FeedHub, listener: OpenPage) -> None:
+        super().__init__(
+            _events(listener),
+            ping=int(PATIENCE),
+            headers={"Cache-Control": "no-store"},
+            shutdown_event=listener.stopping,
+            shutdown_grace_period=_GRACE,
+        )
+        self._hub, self._listener = hub, listener
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._hub.listen(self._listener):
+            await super().__call__(scope, receive, send)
+
+
 @page(roles=READERS)
 async def stream(view: View) -> Response:
-    """Send what happens until the session ends."""
-    stopping = anyio.Event()
-    return EventSourceResponse(
-        _events(view, stopping),
-        ping=int(PATIENCE),
-        headers={"Cache-Control": "no-store"},
-        shutdown_event=stopping,
-        shutdown_grace_period=_GRACE,
-    )
+    """Send what happens until the session ends. Raises ``rate_limited``."""
+    by = view.principal
+    return _Stream(view.service.part(FeedHub), OpenPage(by.org, by.actor, digest(view.token)))
 
 
-async def _events(view: View, stopping: anyio.Event) -> AsyncIterator[dict[str, Any]]:
-    service, token, org = view.service, view.token, view.principal.org
-    with service.part(FeedHub).listen(org) as queue:
-        waiting = {asyncio.create_task(stopping.wait()), asyncio.create_task(queue.get())}
-        try:
-            while not stopping.is_set():
-                done, waiting = await asyncio.wait(waiting, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
-                if await service.db.read(lambda conn: recognise(conn, token, now_ms())) is None:
-                    return
-                for message in (one.result() for one in done):
-                    if message is not None:
-                        yield {"data": json.dumps(_told(message))}
-                        waiting.add(asyncio.create_task(queue.get()))
-        finally:
-            for one in waiting:
-                one.cancel()
+async def _events(listener: OpenPage) -> AsyncIterator[dict[str, Any]]:
+    stopped = asyncio.create_task(listener.stopping.wait())
+    told = asyncio.create_task(listener.queue.get())
+    try:
+        while not stopped.done():
+            await asyncio.wait({stopped, told}, return_when=asyncio.FIRST_COMPLETED)
+            if told.done() and not stopped.done():
+                yield {"data": json.dumps(_told(told.result()))}
+                told = asyncio.create_task(listener.queue.get())
+    finally:
+        stopped.cancel()
+        told.cancel()
 
 
 def _told(message: Message | int) -> dict[str, Any]:

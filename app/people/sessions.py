@@ -4,6 +4,7 @@ import base64
 import hashlib
 import hmac
 import secrets
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import cast
 
@@ -19,9 +20,11 @@ from app.store.people import (
     Person,
     end_session,
     insert_session,
+    open_sessions,
     people_of,
     person,
     session_by_digest,
+    still_here,
 )
 from app.store.people import step_up as note_step_up
 
@@ -105,8 +108,21 @@ def recognise(conn: Connection, token: str, now: int) -> SignedIn | None:
     organisation has its first person.
     """
     session = session_by_digest(conn, digest(token), now)
-    if session is None:
-        return None
+    return None if session is None else _signed_in(conn, session, now)
+
+
+def still_signed_in(conn: Connection, digests: Collection[str], now: int) -> set[str]:
+    """Return those of these digests of cookies that somebody still holds; two queries, however many there are."""
+    found = open_sessions(conn, digests, now)
+    here = still_here(conn, {one.actor.id for one in found if one.actor.type == "person"})
+    return {
+        one.digest
+        for one in found
+        if (one.actor.id in here if one.actor.type == "person" else _signed_in(conn, one, now) is not None)
+    }
+
+
+def _signed_in(conn: Connection, session: BrowserSession, now: int) -> SignedIn | None:
     if session.actor.type == "person":
         found = person(conn, session.actor.id)
         return None if found is None else SignedIn(session, found, cast(Role, found.role))

@@ -269,7 +269,7 @@ async def running(
             db, submitter, clock, interval=settings.recovery_interval, grace=2 * settings.confirm_timeout
         )
         restoration = Restoration(db, catch_up)
-        hub = FeedHub(db)
+        hub = FeedHub(db, most=settings.live_streams)
         projector.subscribe(hub.changed)
         parts: list[object] = [
             Metrics(),

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import gc
+import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -28,6 +29,8 @@ from app.server.gauges import Gauges
 from app.server.quickstart import Quickstart, quickstart
 from app.submission.context import Service
 
+_MAX_FILES = 65_536
+
 
 class _ApiServer(uvicorn.Server):
     """A server that reports when it listens, and does not raise the signal again after it, so that cleanup can run."""
@@ -51,6 +54,14 @@ class _ApiServer(uvicorn.Server):
             self._listening()
 
 
+def _allow_connections() -> None:
+    """Let the process have as many files open as it may: by default that is 1,024, and each connection takes one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 async def serve(settings: Settings, say: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM, then finish the running requests and close what was opened.
 
@@ -58,6 +69,7 @@ async def serve(settings: Settings, say: Callable[[str], None]) -> None:
     """
     require_roles(settings)
     relying_party(settings)
+    _allow_connections()
     paths = prepare(settings)
     # The embedded chain, and a database in the folder, are for one process.
     lock = file_lock.take(paths.serving, shared=settings.rpc_url is not None and settings.database_url is not None)

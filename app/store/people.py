@@ -90,6 +90,12 @@ def person(connection: Connection, person_id: str) -> Person | None:
     return fetch_one(connection, Person, query)
 
 
+def still_here(connection: Connection, person_ids: Collection[str]) -> set[str]:
+    """Return those of these people's ids who were not removed."""
+    query = select(table.c.person_id).where(table.c.person_id.in_(person_ids), table.c.removed_at.is_(None))
+    return set(connection.scalars(query))
+
+
 def people_of(connection: Connection, org: str) -> list[Person]:
     """Return the organisation's people, oldest first, without those who were removed."""
     query = select(table).where(table.c.org == org, table.c.removed_at.is_(None))
@@ -157,6 +163,12 @@ def session_by_digest(connection: Connection, digest: str, now: int) -> BrowserS
     """Return the session of a cookie unless it has ended."""
     query = select(sessions).where(sessions.c.digest == digest, sessions.c.ended_at.is_(None))
     return fetch_one(connection, BrowserSession, query.where(sessions.c.expires_at > now))
+
+
+def open_sessions(connection: Connection, digests: Collection[str], now: int) -> list[BrowserSession]:
+    """Return those of these cookies' sessions that have not ended."""
+    query = select(sessions).where(sessions.c.digest.in_(digests), sessions.c.ended_at.is_(None))
+    return fetch_all(connection, BrowserSession, query.where(sessions.c.expires_at > now))
 
 
 def sessions_of(connection: Connection, org: str, actor: Actor, now: int) -> list[BrowserSession]:

@@ -50,6 +50,7 @@ def serving(command: tuple[str, ...] = _SERVE) -> Iterator[Served]:
             "PYTHONPATH": str(_ROOT),
             "PYTHONUNBUFFERED": "1",
             "AGENT_VAULT_RATE_LIMIT": "0",
+            "AGENT_VAULT_LIVE_STREAMS": "1000",
         }
         process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True, env=environment)
         try:

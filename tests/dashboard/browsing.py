@@ -15,9 +15,11 @@ from sqlalchemy.engine import Engine
 
 from app.access.keyring import Principal, Role
 from app.access.recorder import Recorder
+from app.core.actors import Actor
 from app.core.identifiers import random_id
 from app.core.timestamps import now_ms
-from app.people.sessions import open_session, person_actor
+from app.dashboard.live import FeedHub, OpenPage, Queue
+from app.people.sessions import digest, open_session, person_actor
 from app.store.audit import LogEntry, LogFilter, log_entries
 from app.store.people import Person, insert_person
 from tests.support.http import PATIENCE
@@ -159,6 +161,14 @@ def sign_in(
     if not stepped_up:
         forget_step_up(world)
     return token
+
+
+@contextmanager
+def listening(world: ServiceWorld, hub: FeedHub, org: str | None = None) -> Iterator[Queue]:
+    """What the open page of somebody new is told, who is signed in."""
+    one = OpenPage(org or world.org, Actor("person", "per_listening"), digest(sign_in(world, "viewer", org=org)))
+    with hub.listen(one):
+        yield one.queue
 
 
 def forget_step_up(world: ServiceWorld) -> None:

@@ -4,13 +4,24 @@ import asyncio
 import re
 import socket
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 
 import httpx
 import pytest
 from playwright.async_api import Browser, Page, expect
 
 from app.dashboard.live import FeedHub, Message
-from tests.dashboard.browsing import Crafted, Served, findings, forget_step_up, log, overflow, sign_in
+from tests.dashboard.browsing import (
+    Crafted,
+    Served,
+    findings,
+    forget_step_up,
+    listening,
+    log,
+    overflow,
+    sign_in,
+    statements,
+)
 from tests.support.http import PATIENCE, served
 from tests.support.service_world import ServiceWorld
 
@@ -139,8 +150,8 @@ async def test_old_event_links_no_deleted_policy_or_budget(world: ServiceWorld) 
 
 
 async def test_hub_tells_only_the_organisations_own_pages(own_world: ServiceWorld) -> None:
-    hub = FeedHub(own_world.service.db)
-    with hub.listen(own_world.org) as mine, hub.listen("other") as theirs:
+    hub = FeedHub(own_world.service.db, most=1)
+    with listening(own_world, hub) as mine, listening(own_world, hub, "other") as theirs:
         async with asyncio.timeout(30):
             for queue in (mine, theirs):
                 assert isinstance(await queue.get(), int), "each is told first where it begins"
@@ -170,6 +181,29 @@ async def test_stream_ends_with_its_session(site: Served) -> None:
     assert [one for one in told if "reached" not in one] == []
     nobody = await Crafted(site.world).client.get("/dashboard/stream")
     assert nobody.status_code == 303
+
+
+async def test_streams_of_a_person_are_few_and_cost_no_query_each(site: Served) -> None:
+    world, token, base = site.world, sign_in(site.world, "viewer"), site.base.removesuffix("/dashboard")
+    most, hub = world.settings.live_streams, world.service.part(FeedHub)
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(httpx.AsyncClient(cookies={"agent-vault-session": token}, timeout=60))
+        lines = []
+        for _ in range(most):
+            answer = await stack.enter_async_context(client.stream("GET", f"{base}/dashboard/stream"))
+            assert answer.status_code == 200
+            lines.append(answer.aiter_lines())
+            assert "reached" in await anext(one async for one in lines[-1] if one.startswith("data"))
+        refused = await client.get(f"{base}/dashboard/stream")
+        assert (refused.status_code, "Retry-After" in refused.headers) == (429, True)
+        with statements() as found:
+            await world.wallet(funds=None)
+            for one in lines:
+                assert "reached" in await anext(line async for line in one if line.startswith("data"))
+        assert len([one for one in found if "FROM browser_sessions" in one]) < most / 2
+    async with asyncio.timeout(30):
+        while len(hub):  # noqa: ASYNC110 - until the service has noticed
+            await asyncio.sleep(0.05)
 
 
 async def test_payment_above_the_threshold_is_approved_after_a_step_up(site: Served) -> None:

@@ -6,7 +6,7 @@ import pytest
 from playwright.async_api import expect
 
 from app.dashboard.live import FeedHub, Message
-from tests.dashboard.browsing import Served, asking
+from tests.dashboard.browsing import Served, asking, listening
 from tests.support.service_world import ServiceWorld
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -31,7 +31,7 @@ async def test_decision_is_seen_in_somebody_elses_open_page(site: Served, button
 
 async def test_hint_reaches_the_organisations_own_pages_alone(own_world: ServiceWorld) -> None:
     hub = own_world.service.part(FeedHub)
-    with hub.listen(own_world.org) as mine, hub.listen("other") as theirs:
+    with listening(own_world, hub) as mine, listening(own_world, hub, "other") as theirs:
         async with asyncio.timeout(30):
             began = [await queue.get() for queue in (mine, theirs)]
             await own_world.ok("POST", "/v1/keys", {"role": "viewer", "name": "Silent"})
