@@ -52,7 +52,7 @@ def main(data: Path) -> None:
         "MINT": chain["mint"],
         "PAY_TO": merchant["chain_address"],
         "RPC": RPC,
-        "KEY": str(key_file),
+        "FACILITATOR_KEY": str(key_file),
         "NETWORKS": network,
         "SMART": "1",
         "ALLOWED": chain["program_id"],

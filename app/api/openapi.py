@@ -25,7 +25,8 @@ _REFERENCE = re.compile(r"#/components/schemas/(\w+)")
 
 _REQUEST_HEADERS: Mapping[str, Json] = {
     "Idempotency-Key": {
-        "description": "Alternative to the field idempotencyKey: a repetition within 24 hours gets the first answer.",
+        "description": "Alternative to the field idempotencyKey: within 24 hours, a repetition of what succeeded gets "
+        "its answer and does nothing; what was refused is judged anew.",
         "schema": {"type": "string", "minLength": 1, "maxLength": 255, "examples": ["order-1024"]},
     },
     "Session-Token": {

@@ -1,5 +1,6 @@
 """Exports: files of transactions, how far they are, and their links."""
 
+from datetime import date, timedelta
 from urllib.parse import urlsplit, urlunsplit
 
 from starlette.responses import Response
@@ -7,6 +8,7 @@ from starlette.routing import Route
 
 from app.access.auth import READERS
 from app.core.timestamps import parse_iso_ms
+from app.dashboard.naming import vault_named
 from app.dashboard.pages import View, action, page
 from app.dashboard.repetition import once
 from app.exports import service as exports
@@ -47,10 +49,19 @@ def _file(export: Export) -> str | None:
     )
 
 
+def _day_after(typed: str) -> str:
+    """Return the day after a date; what is none, as it is."""
+    try:
+        return (date.fromisoformat(typed) + timedelta(days=1)).isoformat()
+    except (ValueError, OverflowError):
+        return typed
+
+
 @action(roles=READERS, back=show)
 async def create(view: View) -> str:
-    """Ask for an export."""
-    body = view.body(CreateExport)
+    """Ask for an export. The form's last day is part of it; the API's `to` is not."""
+    wallet_id = (await vault_named(view, "wallet_id")).wallet_id if view.typed("wallet_id").strip() else None
+    body = view.body(CreateExport, wallet_id=wallet_id, to=_day_after(view.typed("to")))
     await once(view, body, Export, lambda claim: exports.create(view.service, view.principal, claim, body))
     return view.url("developers", "exports", done="export-asked")
 

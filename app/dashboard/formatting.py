@@ -63,9 +63,23 @@ def words(code: str) -> str:
     return code.replace("_", " ").replace(".", ": ").capitalize()
 
 
+def status(code: str) -> str:
+    """Return a status in words; that of a vault which had a refusal lately does not sound as if it were stopped."""
+    return "Refused recently" if code == "policy_violation" else words(code)
+
+
 def host(url: str) -> str:
     """Return the host of an explorer's link."""
     return urlsplit(url).hostname or url
 
 
-FILTERS = {"host": host, "usdc": usdc, "moment": moment, "short": short, "span": span, "words": words, "zip": zip}
+FILTERS = {
+    "host": host,
+    "usdc": usdc,
+    "moment": moment,
+    "short": short,
+    "span": span,
+    "status": status,
+    "words": words,
+    "zip": zip,
+}

@@ -6,9 +6,11 @@ from starlette.routing import Route
 from app.access.auth import OPERATORS
 from app.budgets import service as budgets
 from app.core.errors import UnavailableError
+from app.dashboard.formatting import usdc
 from app.dashboard.pages import View, action, page
 from app.dashboard.repetition import once
 from app.policies import service as policies
+from app.store.policies import PolicyRecord
 from app.wallets import service as wallets
 from app.wallets.models import CreateWallet, Wallet
 
@@ -18,13 +20,20 @@ _ELSEWHERE = (
 )
 
 
+def _choice(policy: PolicyRecord) -> str:
+    """Return a policy's name and its caps on money."""
+    caps = ((policy.rules.max_per_tx, "a payment"), (policy.rules.max_per_day, "in 24 hours"))
+    said = [f"{usdc(cap)} {per}" for cap, per in caps if cap is not None]
+    return f"{policy.name}: {', '.join(said) or 'no caps on money'}"
+
+
 @page(roles=OPERATORS)
 async def show(view: View) -> Response:
     """Show the form."""
     service, by = view.service, view.principal
     return view.render(
         "vault_new.html",
-        policies=[(one.policy_id, one.name) for one in (await policies.by_id(service, by)).values()],
+        policies=[(one.policy_id, _choice(one)) for one in (await policies.by_id(service, by)).values()],
         budgets=await budgets.names(service, by),
     )
 

@@ -88,6 +88,11 @@ class View:
         return self.signed_in.principal(client_address(self.request), self.request.state.request_id)
 
     @property
+    def alone(self) -> bool:
+        """Whether the admin key is signed in, which nobody can do once the organisation has a person."""
+        return self.signed_in is not None and self.signed_in.person is None
+
+    @property
     def company(self) -> str | None:
         """What the company's sign-in is called, if there is one."""
         return self.service.part(CompanySignIn).name

@@ -4,13 +4,15 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from app.access.auth import ADMINS, READERS
-from app.core.errors import NotFoundError
+from app.core.errors import BusinessError, NotFoundError
 from app.dashboard.pages import View, action, page
 from app.dashboard.repetition import once
 from app.people import service as people
 from app.people import sessions
 from app.people.models import InvitePerson, NewInvitation
 from app.store.people import open_invitations, people_of, sessions_of
+
+_FIRST = "Make a passkey of your own first: once somebody has joined, the admin key signs in no more."
 
 
 @page(roles=READERS)
@@ -36,6 +38,8 @@ async def _show(view: View, link: str | None = None, invited: str = "") -> Respo
 @action(roles=ADMINS, back=list_people, step_up=True)
 async def invite(view: View) -> Response:
     """Invite a person, and show the link this once."""
+    if view.alone:
+        raise BusinessError("invalid_request", _FIRST)
     body = view.body(InvitePerson)
     made = await once(
         view,

@@ -162,7 +162,9 @@ def _categories(value: list[str], _: Reader) -> Words:
     if not value:
         return "No category is refused."
     said = f"Recipients in {_joined([words(one) for one in value])} are refused."
-    return f"{said} So are those that nobody has registered." if "uncategorized" in value else said
+    if "uncategorized" in value:
+        return f"{said} So are those that nobody has registered."
+    return f"{said} An address that nobody has registered is in none of them: block Uncategorized to refuse it."
 
 
 def _approval(value: str | None, _: Reader) -> Words:

@@ -22,6 +22,7 @@ from app.keys import service as keys
 from app.policies import service as policies
 from app.store.alert_kinds import TYPE_OF
 from app.store.fleet import DaySpent
+from app.store.organisations import reserve
 from app.store.wallets import DAY
 from app.transactions import service as transactions
 from app.transactions.models import ListWalletTransactions
@@ -45,6 +46,7 @@ async def _show(view: View, token: SessionToken | None = None) -> Response:
     days = await fleet.month_of(service, wallet_id)
     listed = view.listed(ListWalletTransactions, limit=_SHOWN)
     spent = await fleet.spent_by(service, wallet_id)
+    state = await service.db.read(lambda conn: reserve(conn, by.org))
     shared = None if found.budget_id is None else await look(view, found.budget_id)
     return view.render(
         "vault.html",
@@ -65,6 +67,7 @@ async def _show(view: View, token: SessionToken | None = None) -> Response:
         budgets=await budgets.names(service, by) if by.role == "admin" else [],
         session_live=found.session_authority is not None and found.session_expires_at > service.clock.now(),
         token=token,
+        paused=state is not None and state.paused,
         audit=await audit.about(view, wallet_id, _RECORDED) if by.role in ADMINS else [],
     )
 

@@ -11,7 +11,8 @@ _SECTIONS = ("Requests", "Fields")
 
 #: Fields of many schemas, which the tables do not repeat.
 EVERYWHERE: Mapping[str, str] = {
-    "idempotencyKey": "Chosen by the client, at random: a repetition within 24 hours gets the first answer.",
+    "idempotencyKey": "Chosen by the client, at random: within 24 hours, a repetition of what succeeded gets its "
+    "answer and does nothing; what was refused is judged anew.",
     "has_more": "Whether there is a next page.",
     "next_cursor": "Asks for the next page as `cursor`; null on the last one.",
     "data": "The rows of the page.",

@@ -25,9 +25,10 @@ _ABOUT_EVENTS = (
 )
 
 
-def start_page() -> DocPage:
-    """Return the first page: what this is, and the quick start."""
-    return DocPage("/docs", "Quick start", markdown(source("start.md")))
+def start_page(base_url: str) -> DocPage:
+    """Return the first page: what this is, and the quick start at this service's own address."""
+    text = source("start.md").replace("http://127.0.0.1:8402", base_url)
+    return DocPage("/docs", "Quick start", markdown(text))
 
 
 def guide_page(name: str) -> DocPage:

@@ -65,7 +65,7 @@ class DocumentSite:
 
     def __init__(self, document: Mapping[str, Any], others: Sequence[Route], base_url: str) -> None:
         made: dict[str, Callable[[], DocPage]] = {
-            "/docs": start_page,
+            "/docs": partial(start_page, base_url),
             **{f"/docs/guides/{name}": partial(guide_page, name) for name in GUIDES},
             "/docs/api": partial(interface_page, document, others),
             "/docs/errors": errors_page,

@@ -25,7 +25,7 @@ from app.submission.idempotency import Claim
 from app.wallets import service as wallets
 
 #: Errors of what a freeze or a pause keeps from being sent: it leaves no transaction.
-_STOPPED = ("wallet_frozen", "org_paused")
+_STOPPED = ("wallet_frozen", "org_paused", "wallet_insufficient_balance")
 
 
 async def create(service: Service, principal: Principal, claim: Claim, body: CreateKey) -> NewKey:
@@ -83,7 +83,7 @@ async def requests(service: Service, principal: Principal, query: ListRequests) 
 
 
 async def stopped(service: Service, org: str, wallet_id: str) -> Refusals:
-    """Return what was refused in the last day because the wallet was frozen or the organisation paused."""
+    """Return what was refused in the last day without a row: it was frozen or held too little, or all were paused."""
     since = now_ms() - KEPT_MS
     return await service.db.read(lambda conn: refusals(conn, org, wallet_id, _STOPPED, since))
 

@@ -45,6 +45,7 @@ _NO_SESSION = (
     "Repeat it with the wallet's token in the header Session-Token: the operator then co-signs. "
     "`POST /v1/wallets/{wallet_id}/rotate-token` issues a token."
 )
+_ASKED = "Above this amount an operator must approve. Once the approval is given, send the same request again."
 _NO_SESSION_TO_APPROVE = (
     "Above this amount the wallet's session must sign as well, and an operator must approve the allowance. Repeat the "
     "request with the wallet's token in the header Session-Token: that requests the approval."
@@ -306,6 +307,7 @@ async def block(spending: Spending, found: dict[str, str]) -> ApiError:
     approval_id = remedy = None
     if found["rule"] == _CO_SIGN and spending.session is not None:
         approval_id = await approvals.request(service, spending.principal.actor, spending, unusable=spending.unusable)
+        remedy = _ASKED
     elif found["rule"] == _CO_SIGN:
         remedy = _NO_SESSION if spending.purpose != "allowance" else _NO_SESSION_TO_APPROVE
     blocked = Attempt(

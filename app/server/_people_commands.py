@@ -25,9 +25,10 @@ def people() -> None:
 @data_folder
 @click.option("--role", type=click.Choice(get_args(PersonRole)), default="admin", show_default=True)
 @click.option("--name", default="Admin", show_default=True, help="Whom the link is for.")
-def invite(org: str, data_dir: Path | None, role: PersonRole, name: str) -> None:
+@click.option("--port", type=click.IntRange(1, 65535), help="The port of `serve`.  [default: 8402]")
+def invite(org: str, data_dir: Path | None, role: PersonRole, name: str, port: int | None) -> None:
     """Print a link by which one person joins an organisation; it works once, for 72 hours."""
-    url = dashboard_url(settings_of(data_dir=data_dir))
+    url = dashboard_url(settings_of(data_dir=data_dir, port=port))
     try:
         body = InvitePerson(name=name, role=role)
     except ValidationError as error:

@@ -29,7 +29,7 @@ async def test_fleet_shows_what_every_agent_spends(site: Served) -> None:
         assert "87.50" in text
         assert "12.50 of 20.00" in text
         assert "12.50 of 100.00" in text
-        assert "Policy violation" in text
+        assert "Refused recently" in text
         assert await findings(page) == []
         await expect(page.get_by_role("link", name="API reference")).to_have_count(1)
         await page.get_by_label("Search").fill("ad b")

@@ -25,7 +25,7 @@ async def test_page_without_a_filter_reads_no_vault_only_to_count(world: Service
 
 async def test_both_pages_say_the_same_of_a_reserve_that_lasts_long(own_world: ServiceWorld) -> None:
     viewer = Crafted(own_world, sign_in(own_world, "viewer"))
-    for spends, says in ((False, "nothing spent in 7 days"), (True, "more than 10 years at the pace of 7 days")):
+    for spends, says in ((False, "nothing spent in 7 days"), (True, "more than 10 years at the last 7 days' pace")):
         if spends:
             await own_world.pay(await own_world.wallet(), await own_world.payee(), "1.25")
         for path in ("/dashboard", "/dashboard/funding"):

@@ -21,7 +21,7 @@ async def test_operator_makes_a_vault_funds_it_and_its_agent_pays(site: Served) 
         await page.get_by_role("link", name="New vault").click()
         await page.get_by_label("Name").fill("Buyer of maps")
         await page.get_by_label("Agent id").fill("taken")
-        await page.get_by_label("Policy").select_option("Moderate")
+        await page.get_by_label("Policy").select_option("pol_moderate")
         await page.get_by_label("Budget").select_option("Team")
         await page.get_by_label("Tags").fill("maps, ,research")
         await page.get_by_role("button", name="Create").click()
@@ -42,11 +42,16 @@ async def test_operator_makes_a_vault_funds_it_and_its_agent_pays(site: Served) 
         await page.goto(f"{site.base}/vaults/{wallet_id}")
         await page.get_by_role("button", name="Open", exact=True).click()
         token = await page.get_by_label("Session token").input_value()
+        await expect(page.get_by_role("heading", name="What the agent needs")).to_be_visible()
+        # An open page follows with its chart, too.
+        await page.goto(f"{site.base}/vaults/{wallet_id}")
+        paid = await world.pay({"wallet_id": wallet_id}, await world.payee(), "4", session=token)
+        assert paid.json()["status"] == "confirmed"
+        await expect(page.get_by_text("4.00 USDC spent, 0 refused.")).to_be_visible()
+        await expect(page.locator("[data-chart] canvas")).to_have_count(1)
     made = await world.ok("GET", f"/v1/wallets/{wallet_id}")
     assert (made["agent_id"], made["tags"]) == ("map-buyer", ["maps", "research"])
     assert (made["policy"]["policy_id"], made["budget_id"]) == ("pol_moderate", budget["budget_id"])
-    paid = await world.pay(made, await world.payee(), "4", session=token)
-    assert paid.json()["status"] == "confirmed"
     assert (log(world, "wallet.create")[0].actor.type, log(world, "wallet.create")[0].object) == ("person", wallet_id)
     assert site.violations == []
 

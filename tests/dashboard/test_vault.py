@@ -8,7 +8,7 @@ from playwright.async_api import Page, expect
 from app.access.request_log import RequestLog
 from app.dashboard.live import FeedHub
 from tests.dashboard.browsing import Crafted, Served, findings, forget_step_up, log, overflow, sign_in
-from tests.support.service_world import ServiceWorld
+from tests.support.service_world import ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -127,12 +127,17 @@ async def test_vault_shows_what_was_refused_while_it_was_stopped(world: ServiceW
     await world.ok("POST", "/v1/organization/pause", {"paused": True})
     await world.pay(other, payee, "1")
     await world.pay(wallet, payee, "2")
+    await world.catch_up()
+    assert "All vaults are paused" in (await operator.client.get(path)).text
     await world.ok("POST", "/v1/organization/pause", {"paused": False})
+    error_of(await world.pay(other, payee, "150"), 422, "wallet_insufficient_balance")
     await world.service.part(RequestLog).tick()
 
     text = (await operator.client.get(path)).text
-    assert "2 requests were refused in the last 24 hours because the vault was frozen or everything paused" in text
+    assert "2 requests were refused in the last 24 hours because the vault was frozen, everything was paused" in text
     assert "See the requests" not in text
+    assert "All vaults are paused" not in text
+    assert "2 requests were refused" in (await operator.client.get(f"/dashboard/vaults/{other['wallet_id']}")).text
     admin = Crafted(world, sign_in(world, "admin"))
     assert f"developers/requests?wallet_id={wallet['wallet_id']}" in (await admin.client.get(path)).text
     shown = (await admin.client.get(f"/dashboard/developers/requests?wallet_id={wallet['wallet_id']}")).text
@@ -216,7 +221,6 @@ async def test_session_is_opened_shown_once_and_revoked(world: ServiceWorld) -> 
     operator = Crafted(world, sign_in(world, "operator"))
     wrong = await operator.post(f"{path}/session", {"ttl_seconds": "soon"})
     assert wrong.status_code == 400
-    assert 'value="soon"' in wrong.text
     assert "must be a whole number" in wrong.text
     opened = await operator.post(f"{path}/session", {"ttl_seconds": "3600"})
     token = opened.text.partition('value="avs_')[2].partition('"')[0]

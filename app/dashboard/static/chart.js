@@ -1,7 +1,7 @@
 // Draws the spending of a vault's last 30 days: bars, the day's cap as a line, refusals as dots.
 "use strict";
 
-for (const place of document.querySelectorAll("[data-chart]")) {
+function draw(place) {
   const { days, spent, refused, cap } = JSON.parse(place.dataset.chart);
   const style = getComputedStyle(document.documentElement);
   const colour = (name) => style.getPropertyValue(`--${name}`).trim();
@@ -52,3 +52,9 @@ for (const place of document.querySelectorAll("[data-chart]")) {
   );
   new ResizeObserver(() => plot.setSize({ width: place.clientWidth, height: 240 })).observe(place);
 }
+
+for (const place of document.querySelectorAll("[data-chart]")) draw(place);
+// An open page gets a new one after each payment.
+document.addEventListener("htmx:load", ({ target }) => {
+  for (const place of target.querySelectorAll("[data-chart]")) if (!place.childElementCount) draw(place);
+});
