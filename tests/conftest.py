@@ -56,6 +56,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     so it must not run beside the other tests.
     """
     items.sort(key=lambda item: item.nodeid.startswith(VALIDATOR) - item.nodeid.startswith(TOOLCHAIN))
+    if config.getoption("--database") != "sqlite":
+        left = [item for item in items if item.get_closest_marker("sqlite")]
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if not item.get_closest_marker("sqlite")]
     marked = [(item, item.get_closest_marker("validator")) for item in items]
     full = config.getoption("--full")
     last: list[pytest.Item] = []

@@ -391,6 +391,7 @@ async def test_counted_failures_are_written_when_the_service_stops(own_world: Se
 # The brake
 
 
+@pytest.mark.sqlite("fills the disk under the file")
 async def test_freeze_on_a_full_disk_is_recorded_when_that_is_possible(own_world: ServiceWorld) -> None:
     world = own_world
     operator, wallet = await _key(world), await world.wallet()
@@ -516,6 +517,7 @@ async def test_head_is_a_log_line_also_of_the_services_own_log(own_world: Servic
     assert len(_published(world)) == 1
 
 
+@pytest.mark.sqlite("runs a command on the data folder")
 async def test_old_entries_are_deleted_and_the_rest_verifies(own_world: ServiceWorld) -> None:
     world = own_world
     for _ in range(3):
@@ -557,6 +559,7 @@ _ATTACKS: dict[str, tuple[Callable[[Connection, str], object], str]] = {
 }
 
 
+@pytest.mark.sqlite("runs a command on the data folder")
 @pytest.mark.parametrize("attack", list(_ATTACKS))
 async def test_command_finds_what_was_done_to_the_log(own_world: ServiceWorld, attack: str) -> None:
     world = own_world
@@ -575,6 +578,7 @@ async def test_command_finds_what_was_done_to_the_log(own_world: ServiceWorld, a
     assert len(found.output.splitlines()) == 1
 
 
+@pytest.mark.sqlite("runs a command on the data folder")
 async def test_command_refuses_what_it_cannot_check(own_world: ServiceWorld, tmp_path: Path) -> None:
     world = own_world
     _run_ok = _run(world, _entries(world)[-1].hash)
@@ -587,6 +591,7 @@ async def test_command_refuses_what_it_cannot_check(own_world: ServiceWorld, tmp
     assert (empty.exit_code, len(empty.output.splitlines())) == (1, 1)
 
 
+@pytest.mark.sqlite("runs a command on the data folder")
 async def test_command_lists_the_log_as_the_api_shows_it(own_world: ServiceWorld) -> None:
     world = own_world
     await _key(world)
@@ -596,6 +601,7 @@ async def test_command_lists_the_log_as_the_api_shows_it(own_world: ServiceWorld
     assert [json.loads(line) for line in listed.output.splitlines()] == (await _listed(world))[::-1]
 
 
+@pytest.mark.sqlite("writes rows in SQLite's words")
 @pytest.mark.parametrize(
     "altered",
     [
@@ -626,6 +632,7 @@ async def test_altered_row_hides_no_other_entry(own_world: ServiceWorld, altered
     assert "entry 2" in found.output
 
 
+@pytest.mark.sqlite("runs a command on the data folder")
 async def test_commands_are_on_record_as_the_machines(own_world: ServiceWorld) -> None:
     world = own_world
     folder = ["--data-dir", str(world.settings.data_dir)]

@@ -286,6 +286,7 @@ async def test_head_of_a_download_has_its_size(world: ServiceWorld) -> None:
     assert head.headers["content-length"] == str(len(whole.content))
 
 
+@pytest.mark.sqlite("an export's content is in the database there")
 async def test_file_that_is_removed_while_it_is_sent_arrives_whole(
     world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -519,6 +520,7 @@ async def test_unfinished_export_is_finished_after_a_restart(own_world: ServiceW
     assert len((await world.ok("GET", "/v1/events?event=export.ready"))["data"]) == 1
 
 
+@pytest.mark.sqlite("exports are claimed by rows there")
 async def test_two_processes_on_a_folder_do_not_write_the_same_export(own_world: ServiceWorld) -> None:
     world = own_world
     [made] = await _held(world, 1)

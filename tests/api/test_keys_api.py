@@ -158,6 +158,7 @@ async def test_rotation_without_overlap_and_a_leaked_key_end_the_old_one_at_once
         error_of(bad, 400, "invalid_request")
 
 
+@pytest.mark.sqlite("runs a command on the data folder")
 async def test_organisation_keeps_its_last_admin_key(world: ServiceWorld) -> None:
     # Given an organisation whose only admin key was rotated
     other = await world.organisation("last-admin")
@@ -291,6 +292,7 @@ async def test_last_use_is_kept_over_a_restart(own_world: ServiceWorld) -> None:
     assert (await _listed(own_world, made["key_id"]))["last_used_at"] is not None
 
 
+@pytest.mark.sqlite("runs a command on the data folder")
 async def test_command_line_rotates_and_lists_the_same_keys(world: ServiceWorld) -> None:
     made = await _make(world)
     folder: Path = world.settings.data_dir

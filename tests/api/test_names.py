@@ -119,6 +119,7 @@ async def test_agent_id_that_looks_the_same_is_the_same(world: ServiceWorld) -> 
         assert (found["agent_id"], found["tags"]) == ("am\u00e9lie", ["r\u00e9gion"])
 
 
+@pytest.mark.sqlite("runs a command on the data folder")
 async def test_command_line_takes_the_same_names_for_keys(world: ServiceWorld) -> None:
     options = ["--data-dir", str(world.settings.data_dir), "--org", "test", "--role", "viewer"]
 

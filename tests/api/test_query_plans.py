@@ -236,6 +236,7 @@ async def test_no_query_reads_a_whole_table_on_postgresql(cluster: Cluster, temp
     assert not (left := _unexplained(found)), "\n".join(left)
 
 
+@pytest.mark.sqlite("asks SQLite for its plans")
 async def test_no_query_reads_a_whole_table_on_sqlite(tmp_path: Path) -> None:
     found: dict[str, set[str]] = {}
     async with _used(tmp_path, "sqlite") as (world, asked):

@@ -558,6 +558,7 @@ async def test_replay_sends_a_period_in_order_even_before_the_registration(
         error_of(await world.call("POST", f"{_path(made)}/deliveries/replay", body), 400, "invalid_request")
 
 
+@pytest.mark.sqlite("makes a trigger in SQLite's words")
 async def test_replay_resumes_after_an_error_or_a_crash_without_duplicates(
     world: ServiceWorld, receiver: Receiver
 ) -> None:

@@ -162,6 +162,7 @@ async def test_refund_whose_answer_was_lost_is_refused_after_a_restart(own_world
     assert _status(world, escrow) == "refunded"
 
 
+@pytest.mark.sqlite("counts SQLite's statements")
 async def test_ten_thousand_open_escrows_cost_one_query_and_two_calls_a_refund(own_world: ServiceWorld) -> None:
     world = own_world
     paying, receiving, keeper = await world.wallet(), await world.wallet(), world.keeper()
@@ -184,6 +185,7 @@ async def test_ten_thousand_open_escrows_cost_one_query_and_two_calls_a_refund(o
     assert {_status(world, escrow) for escrow in due} == {"refunded"}
 
 
+@pytest.mark.sqlite("asks SQLite for its plans")
 async def test_due_escrows_are_found_through_an_index(own_world: ServiceWorld) -> None:
     world = own_world
     with queries_of(world.service) as queries:
