@@ -89,6 +89,11 @@ _SIGN: Json = {
 }
 
 #: Statuses whose answers may carry Retry-After.
+#: In the order in which somebody new needs them.
+_TAGS = (
+    *("policies", "wallets", "payments", "transactions", "approvals", "escrows", "x402", "allowances", "budgets"),
+    *("recipients", "events", "webhooks", "alerts", "keys", "organization", "audit", "signing"),
+)
 _RETRIED = frozenset({"409", "429", "503"})
 
 
@@ -98,6 +103,7 @@ def document(routes: Sequence[Route], base_url: str, meanings: Meanings) -> Json
     # A copy, because spectree can generate it only once a process: that consumes the nested models.
     found: Json = deepcopy(api.spec)
     found["servers"] = [{"url": base_url}]
+    found["tags"].sort(key=lambda tag: _TAGS.index(tag["name"]))
     components = found["components"]
     components["headers"] = deepcopy(dict(_RESPONSE_HEADERS))
     for path, method, operation, headers in _operations(found["paths"], routes):

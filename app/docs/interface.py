@@ -34,10 +34,10 @@ class _Interface:
         self._schemas: Json = document["components"]["schemas"]
 
     def page(self, others: Sequence[Route]) -> str:
-        tags: dict[str, list[str]] = {}
+        tags: dict[str, list[str]] = {tag["name"]: [] for tag in self._document["tags"]}
         for path, methods in self._document["paths"].items():
             for method, operation in methods.items():
-                tags.setdefault(operation["tags"][0], []).append(self._operation(method, path, operation))
+                tags[operation["tags"][0]].append(self._operation(method, path, operation))
         menu = "".join(f'<a href="#{escape(tag)}">{escape(tag)}</a>' for tag in (*tags, "service", "objects"))
         sections = "".join(
             f'<h2 id="{escape(tag)}">{escape(tag.capitalize())}</h2>{"".join(parts)}' for tag, parts in tags.items()
