@@ -3,17 +3,23 @@
 from app.api.forms import validated
 from app.core.errors import RequestError
 from app.dashboard.pages import View
-from app.store.wallets import WalletRecord
+from app.store.wallets import WalletRecord, wallet
 from app.wallets import fleet
 from app.wallets.fleet import FleetQuery
 
 
 async def vault_named(view: View, field: str) -> WalletRecord:
-    """Return the one vault that was typed into a field, or of whose name enough was. Raises ``invalid_request``."""
+    """Return the one vault that was typed into a field, or of whose name enough was. Raises ``invalid_request``.
+
+    An archived one is found by its id alone.
+    """
     text = view.typed(field).strip()
     if not text:
         raise RequestError("invalid_request", f"{field}: is required.")
     org, now, query = view.principal.org, view.service.clock.seen_ms(), validated(FleetQuery, {"q": text[:100]})
+    by_id = await view.service.db.read(lambda conn: wallet(conn, org, text, now))
+    if by_id is not None:
+        return by_id
     found, count = await view.service.db.read(lambda conn: fleet.page_of(conn, org, now, query), in_thread=True)
     exact = [one for one in found if text in (one.label, one.agent_id)]
     matching = exact if len(exact) == 1 else found

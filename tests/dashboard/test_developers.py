@@ -238,6 +238,15 @@ async def test_export_shows_its_progress_and_is_downloaded(site: Served) -> None
     assert site.violations == []
 
 
+async def test_archived_vault_is_exported_by_its_id(world: ServiceWorld) -> None:
+    wallet, viewer = await world.wallet(funds=None), Crafted(world, sign_in(world, "viewer"))
+    await world.ok("DELETE", f"/v1/wallets/{wallet['wallet_id']}", {})
+    fields = {"format": "csv", "wallet_id": wallet["wallet_id"], "to": "2999-12-31"}
+    assert (await viewer.post("/dashboard/developers/exports", fields)).status_code == 303
+    newest = (await world.ok("GET", "/v1/transactions/exports"))["data"][0]
+    assert (newest["wallet_id"], newest["to"][:10]) == (wallet["wallet_id"], "3000-01-01")
+
+
 async def test_cursor_that_no_list_issued_is_refused(world: ServiceWorld) -> None:
     wallet, me = await world.wallet(funds=None), Crafted(world, sign_in(world, "admin"))
     for place in ("developers", "developers/exports", f"vaults/{wallet['wallet_id']}"):
