@@ -5,7 +5,20 @@ A claim holds for as long as its node lives. Where one process serves, nothing h
 
 from typing import Any
 
-from sqlalchemy import Column, Connection, Select, String, Table, and_, bindparam, delete, exists, literal, select
+from sqlalchemy import (
+    Column,
+    Connection,
+    Select,
+    String,
+    Table,
+    and_,
+    bindparam,
+    delete,
+    exists,
+    literal,
+    literal_column,
+    select,
+)
 from sqlalchemy.dialects.postgresql import insert
 
 from app.store.columns import metadata
@@ -37,7 +50,8 @@ def claim(connection: Connection, key: Column[str], due: Select[Any], node: str)
         index_elements=["kind", "id"],
         set_={"node": rows.excluded.node},
         # Asked again of the newest row: another may have claimed it after this statement began.
-        where=(table.c.node == node) | ~lives(table.c.node),
+        # As a text, because SQLAlchemy would look through all claims: it relates no subquery to the table of an INSERT.
+        where=(table.c.node == node) | ~lives(literal_column("claims.node", String)),
     )
     return list(connection.scalars(taken.returning(table.c.id)))
 

@@ -77,6 +77,15 @@ async def test_each_row_is_claimed_by_one(nodes: list[PostgresDatabase]) -> None
     assert nodes[1].read_now(lambda conn: conn.scalar(select(func.count()).select_from(claims.table))) == 60
 
 
+async def test_claim_of_a_dead_node_passes_to_one_that_has_others(nodes: list[PostgresDatabase]) -> None:
+    nodes[0].write_now(lambda conn: conn.execute(insert(mails), [columns_of(one) for one in _mails(2)]))
+    dead, living = nodes
+    assert len(await dead.beside(lambda conn: claim_mails(conn, now_ms(), 1, dead.node))) == 1
+    assert len(await living.beside(lambda conn: claim_mails(conn, now_ms(), 2, living.node))) == 1
+    await _die(dead)
+    assert len(await living.beside(lambda conn: claim_mails(conn, now_ms(), 2, living.node))) == 2
+
+
 # Webhooks
 
 
