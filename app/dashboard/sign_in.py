@@ -81,7 +81,7 @@ async def new_passkey_options(view: View) -> Response:
         raise AuthenticationError("step_up_required")
     person_id = people.new_person_id() if signed_in.person is None else signed_in.person.person_id
     return _options(
-        await view.service.db.write(lambda conn: view.ceremony.register_options(conn, person_id, name)),
+        await view.service.db.write(lambda conn: view.ceremony.register_options(conn, "register", person_id, name)),
     )
 
 
@@ -110,7 +110,7 @@ async def join_options(view: View) -> Response:
 
     def work(conn: Connection) -> Json:
         people.invitation_of(conn, sessions.digest(body.token), view.now)
-        return view.ceremony.register_options(conn, people.new_person_id(), body.name)
+        return view.ceremony.register_options(conn, "join", people.new_person_id(), body.name)
 
     try:
         return _options(await view.service.db.write(work))

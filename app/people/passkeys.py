@@ -1,13 +1,21 @@
 """Passkeys: their registration and their use, by `webauthn`. Each challenge is a row that is used once."""
 
 import json
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import webauthn
+from cryptography.exceptions import InvalidSignature
 from sqlalchemy import Connection
-from webauthn.helpers import base64url_to_bytes, bytes_to_base64url
-from webauthn.helpers.exceptions import WebAuthnException
+from webauthn.helpers import (
+    base64url_to_bytes,
+    bytes_to_base64url,
+    decode_credential_public_key,
+    decoded_public_key_to_cryptography,
+    verify_signature,
+)
 from webauthn.helpers.structs import (
     AuthenticatorSelectionCriteria,
     PublicKeyCredentialDescriptor,
@@ -27,13 +35,18 @@ from app.store.people import (
     take_challenge,
 )
 
-Purpose = Literal["register", "sign_in", "step_up"]
+#: A passkey is made for whoever is signed in (`register`) or by an invitation (`join`).
+Making = Literal["register", "join"]
+Using = Literal["sign_in", "step_up"]
 Json = dict[str, Any]
+T = TypeVar("T")
 
 #: Milliseconds in which a challenge must be answered.
 CHALLENGE_LIFETIME = 5 * 60_000
 _NAME = "Agent Vault"
 _REFUSED = "The passkey was not accepted. Try again."
+#: A challenge or the id of a credential, in base64url; an id has at most 1023 bytes (WebAuthn, section 4).
+_NAMED = re.compile(r"[A-Za-z0-9_-]{1,1364}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +58,7 @@ class Ceremony:
     holder: str
     now: int
 
-    def register_options(self, conn: Connection, person_id: str, name: str) -> Json:
+    def register_options(self, conn: Connection, purpose: Making, person_id: str, name: str) -> Json:
         """Return what the browser needs to make a passkey for a person."""
         options = webauthn.generate_registration_options(
             rp_id=self.party.id,
@@ -58,10 +71,10 @@ class Ceremony:
             ),
             exclude_credentials=_descriptors(passkeys_of(conn, person_id)),
         )
-        self._remember(conn, options.challenge, "register", person_id)
+        self._remember(conn, options.challenge, purpose, person_id)
         return _json(webauthn.options_to_json(options))
 
-    def use_options(self, conn: Connection, purpose: Purpose, person_id: str | None = None) -> Json:
+    def use_options(self, conn: Connection, purpose: Using, person_id: str | None = None) -> Json:
         """Return what the browser needs to sign with a passkey, of a certain person or of whoever signs in."""
         options = webauthn.generate_authentication_options(
             rp_id=self.party.id,
@@ -71,37 +84,39 @@ class Ceremony:
         self._remember(conn, options.challenge, purpose, person_id)
         return _json(webauthn.options_to_json(options))
 
-    def registered(self, conn: Connection, credential: str) -> Passkey:
-        """Return the passkey that the browser made. Raises ``authentication_failed``."""
-        answer, challenge = self._challenge(conn, credential, "register")
-        try:
-            verified = webauthn.verify_registration_response(
+    def registered(self, conn: Connection, credential: str, purpose: Making) -> Passkey:
+        """Return the passkey that the browser made. Raises ``authentication_failed``, also if it is known already."""
+        answer, named, challenge = self._answered(conn, credential, purpose)
+        verified = _judged(
+            lambda: webauthn.verify_registration_response(
                 credential=answer,
                 expected_challenge=base64url_to_bytes(challenge.challenge),
                 expected_rp_id=self.party.id,
                 expected_origin=self.origin,
                 require_user_verification=True,
             )
-        except (WebAuthnException, ValueError):
-            raise AuthenticationError("authentication_failed", _REFUSED) from None
+        )
+        usable = _judged(lambda: _can_verify(verified.credential_public_key))
+        # The answer does not tell whether somebody else has it.
+        if not usable or bytes_to_base64url(verified.credential_id) != named or passkey(conn, named) is not None:
+            raise AuthenticationError("authentication_failed", _REFUSED)
         assert challenge.person_id is not None
         return Passkey(
-            credential_id=bytes_to_base64url(verified.credential_id),
+            credential_id=named,
             person_id=challenge.person_id,
             public_key=verified.credential_public_key,
             sign_count=verified.sign_count,
             created_at=self.now,
         )
 
-    def used(self, conn: Connection, credential: str, purpose: Purpose) -> str:
+    def used(self, conn: Connection, credential: str, purpose: Using) -> str:
         """Return the id of the person whose passkey signed. Raises ``authentication_failed``."""
-        answer, challenge = self._challenge(conn, credential, purpose)
-        given = answer.get("id")
-        found = passkey(conn, given) if isinstance(given, str) else None
+        answer, named, challenge = self._answered(conn, credential, purpose)
+        found = passkey(conn, named)
         if found is None or challenge.person_id not in (None, found.person_id):
             raise AuthenticationError("authentication_failed", _REFUSED)
-        try:
-            verified = webauthn.verify_authentication_response(
+        verified = _judged(
+            lambda: webauthn.verify_authentication_response(
                 credential=answer,
                 expected_challenge=base64url_to_bytes(challenge.challenge),
                 expected_rp_id=self.party.id,
@@ -110,27 +125,56 @@ class Ceremony:
                 credential_current_sign_count=found.sign_count,
                 require_user_verification=True,
             )
-        except (WebAuthnException, ValueError):
-            raise AuthenticationError("authentication_failed", _REFUSED) from None
+        )
         note_passkey_use(conn, found.credential_id, verified.new_sign_count, self.now)
         return found.person_id
 
-    def _remember(self, conn: Connection, challenge: bytes, purpose: Purpose, person_id: str | None) -> None:
+    def _remember(self, conn: Connection, challenge: bytes, purpose: Making | Using, person_id: str | None) -> None:
         until = self.now + CHALLENGE_LIFETIME
         made = Challenge(bytes_to_base64url(challenge), self.holder, purpose, person_id, until)
         insert_challenge(conn, made, self.now)
 
-    def _challenge(self, conn: Connection, credential: str, purpose: Purpose) -> tuple[Json, Challenge]:
-        """Return the browser's answer and use its challenge up. Raises ``authentication_failed``."""
+    def _answered(self, conn: Connection, credential: str, purpose: Making | Using) -> tuple[Json, str, Challenge]:
+        """Return the browser's answer with the id that it names, and use its challenge up.
+
+        Raises ``authentication_failed``.
+        """
         answer = _json(credential)
         try:
-            signed = _json(base64url_to_bytes(answer["response"]["clientDataJSON"]).decode())["challenge"]
+            signed = _named(_json(base64url_to_bytes(answer["response"]["clientDataJSON"]).decode())["challenge"])
         except (ValueError, KeyError, TypeError):
             signed = None
-        known = isinstance(signed, str) and take_challenge(conn, signed, self.holder, purpose, self.now)
-        if not known:
+        known = None if signed is None else take_challenge(conn, signed, self.holder, purpose, self.now)
+        if known is None:
             raise AuthenticationError("authentication_failed", "The passkey was asked for too long ago. Try again.")
-        return answer, known
+        named = _named(answer.get("id"))
+        if named is None:
+            raise AuthenticationError("authentication_failed", _REFUSED)
+        return answer, named, known
+
+
+def _named(given: object) -> str | None:
+    """Return a challenge or an id as it may be looked up; None for anything else."""
+    return given if isinstance(given, str) and _NAMED.fullmatch(given) else None
+
+
+def _judged(judge: Callable[[], T]) -> T:
+    """Return what the library makes of a browser's answer. Raises ``authentication_failed``."""
+    try:
+        return judge()
+    except Exception:  # noqa: BLE001 - the library has no error of its own for much that an answer can be
+        raise AuthenticationError("authentication_failed", _REFUSED) from None
+
+
+def _can_verify(public_key: bytes) -> bool:
+    """Whether signatures can be verified by a key: it is complete, valid, and of its algorithm."""
+    decoded = decode_credential_public_key(public_key)
+    key = decoded_public_key_to_cryptography(decoded)
+    try:
+        verify_signature(public_key=key, signature_alg=decoded.alg, signature=b"", data=b"")
+    except InvalidSignature:
+        return True
+    return False
 
 
 def _descriptors(known: list[Passkey]) -> list[PublicKeyCredentialDescriptor]:

@@ -14,6 +14,7 @@ from app.people.sessions import digest, new_token, person_actor
 from app.store.audit import append
 from app.store.people import (
     Invitation,
+    Passkey,
     Person,
     insert_invitation,
     insert_passkey,
@@ -77,12 +78,12 @@ def add_first(conn: Connection, by: Principal, ceremony: Ceremony, body: Registe
     """
     if people_of(conn, by.org):
         raise AuthenticationError("authentication_failed")
-    return _add(conn, by, ceremony, body, "admin")
+    return _add(conn, by, ceremony.registered(conn, body.credential, "register"), body.name, "admin")
 
 
 def add_passkey(conn: Connection, by: Principal, ceremony: Ceremony, credential: str) -> None:
     """Give the caller another passkey. Raises ``authentication_failed``."""
-    made = ceremony.registered(conn, credential)
+    made = ceremony.registered(conn, credential, "register")
     if made.person_id != by.actor.id:
         raise AuthenticationError("authentication_failed")
     insert_passkey(conn, made)
@@ -132,7 +133,8 @@ def join(conn: Connection, by: Visitor, ceremony: Ceremony, body: JoinWithPasske
     Raises ``authentication_failed``.
     """
     found = invitation_of(conn, digest(body.token), ceremony.now)
-    joined = _add(conn, by.invited_to(found.org), ceremony, body, _role(found.role))
+    made = ceremony.registered(conn, body.credential, "join")
+    joined = _add(conn, by.invited_to(found.org), made, body.name, _role(found.role))
     use(conn, found, ceremony.now)
     return joined
 
@@ -164,10 +166,9 @@ def new_person_id() -> str:
     return random_id("per_")
 
 
-def _add(conn: Connection, by: Principal, ceremony: Ceremony, body: RegisteredPasskey, role: Role) -> Principal:
-    made = ceremony.registered(conn, body.credential)
+def _add(conn: Connection, by: Principal, made: Passkey, name: str, role: Role) -> Principal:
     insert_passkey(conn, made)
-    return add(conn, by, Person(made.person_id, by.org, body.name, role, ceremony.now))
+    return add(conn, by, Person(made.person_id, by.org, name, role, made.created_at))
 
 
 def add(conn: Connection, by: Principal, joining: Person) -> Principal:

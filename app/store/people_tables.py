@@ -61,7 +61,7 @@ challenges = Table(
     metadata,
     Column("challenge", String, primary_key=True, comment="base64url"),
     Column("holder", String, nullable=False, comment="digest of the cookie of the browser that asked"),
-    Column("purpose", String, nullable=False, comment="register, sign_in or step_up"),
+    Column("purpose", String, nullable=False, comment="register, join, sign_in or step_up"),
     Column("person_id", String, comment="of whom a passkey is registered or asked for"),
     Column("expires_at", BigInteger, nullable=False, index=True),
 )
