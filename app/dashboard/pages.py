@@ -226,7 +226,7 @@ def action(
                 if not enrolling and must_enrol(view):
                     raise AuthenticationError("step_up_required", "Make a passkey first.")
                 if step_up and not view.signed_in.stepped_up(view.now):
-                    return await _ask(view)
+                    return await ask_first(view)
             if back is not None and view.typed(CHANGE):
                 again: Response = await back.__dict__["shown"](view)
                 return again
@@ -331,8 +331,8 @@ def _allow(view: View, roles: Collection[Role]) -> None:
         ) from None
 
 
-async def _ask(view: View) -> Response:
-    """Ask for a confirmation, after which the form is sent again as it is."""
+async def ask_first(view: View) -> Response:
+    """Ask for a confirmation, after which the form is sent again as it is, or the page is shown."""
     if _wants_json(view.request):
         raise AuthenticationError("step_up_required")
     view.request.state.error_code = "step_up_required"

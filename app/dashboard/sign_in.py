@@ -9,7 +9,7 @@ from app.access.keyring import Principal
 from app.access.rate_limit import RateLimits
 from app.access.recorder import Recorder
 from app.core.errors import AuthenticationError
-from app.dashboard.pages import View, action, page
+from app.dashboard.pages import View, action, ask_first, page
 from app.dashboard.site import HEADERS
 from app.people import service as people
 from app.people import sessions
@@ -68,7 +68,10 @@ async def sign_in_with_passkey(view: View) -> Response:
 
 @page(roles=READERS, enrolling=True)
 async def passkey(view: View) -> Response:
-    """Offer to make a passkey."""
+    """Offer to make a passkey, to a person after a confirmation."""
+    assert view.signed_in is not None
+    if view.signed_in.person is not None and not view.signed_in.stepped_up(view.now):
+        return await ask_first(view)
     return view.render("passkey.html", later=view.service.identity.cluster == "localnet")
 
 

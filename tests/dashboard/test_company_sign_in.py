@@ -126,6 +126,18 @@ async def test_step_up_signs_in_again_and_sends_the_form_again(company: Served) 
     assert company.violations == []
 
 
+async def test_step_up_for_a_page_leads_back_to_it(company: Served) -> None:
+    async with company.visit() as page:
+        await _join(company, page, "edith", "viewer")
+        forget_step_up(company.world)
+        await page.goto(f"{company.base}/passkey")
+        await page.get_by_role("button", name="Confirm with Acme").click()
+        await _at_the_company(page, "edith")
+        await page.get_by_role("heading", name="Make a passkey").wait_for()
+        assert page.url == f"{company.base}/passkey"
+    assert company.violations == []
+
+
 async def test_step_up_as_somebody_else_sends_nothing(company: Served) -> None:
     async with company.visit() as page:
         await _join(company, page, "hedy", "admin")

@@ -150,6 +150,21 @@ async def test_change_that_needs_it_waits_for_a_step_up(world: ServiceWorld) -> 
     assert outdated.json()["error"]["code"] == "form_outdated"
 
 
+async def test_another_passkey_is_offered_after_a_confirmation(world: ServiceWorld) -> None:
+    for viewer in (True, False):
+        me = Crafted(world, sign_in(world, "viewer" if viewer else "admin"))
+        assert "<h1>Make a passkey</h1>" in (await me.client.get("/dashboard/passkey")).text
+        forget_step_up(world)
+        asked = await me.client.get("/dashboard/passkey")
+        assert asked.status_code == 403
+        assert "<h1>Confirm that it is you</h1>" in asked.text
+        # The confirmation leads back by GET, whose address must not have the form's secret.
+        _, _, resume = asked.text.partition('<form id="resume"')
+        resume, _, _ = resume.partition("</form>")
+        assert 'method="get" action="/dashboard/passkey"' in resume
+        assert "csrf" not in resume
+
+
 async def test_form_says_what_is_wrong_at_the_field_and_keeps_the_rest(world: ServiceWorld) -> None:
     admin = Crafted(world, sign_in(world, "admin"))
     answer = await admin.post("/dashboard/people/invite", {"name": "x" * 300, "role": "king"})

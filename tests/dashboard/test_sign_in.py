@@ -111,3 +111,30 @@ async def test_step_up_by_passkey_sends_the_form_again(site: Served) -> None:
         await page.get_by_text("Invitation for Frances").wait_for()
     assert log(world, "person.step_up")[0].actor.type == "person"
     assert site.violations == []
+
+
+async def test_another_passkey_waits_for_a_step_up_and_goes_on_after_it(site: Served) -> None:
+    world = site.world
+    made = world.service.db.write_now(
+        lambda conn: invite(conn, system(world.org, "command_line"), "Viewer", "viewer", now_ms())
+    )
+    async with site.visit() as page:
+        await page.goto(f"{site.base}/join#{made.token}")
+        await page.get_by_label("Your name").fill("Edith")
+        await page.get_by_role("button", name="Join with a passkey").click()
+        await page.get_by_role("heading", name="Fleet").wait_for()
+        await page.goto(f"{site.base}/passkey")
+        await page.get_by_role("heading", name="Make a passkey").wait_for()
+        # Five minutes pass, before the page is opened or while it is open.
+        for opened in (False, True):
+            forget_step_up(world)
+            if opened:
+                await page.get_by_role("button", name="Make a passkey").click()
+            else:
+                await page.reload()
+            await page.get_by_role("heading", name="Confirm that it is you").wait_for()
+            assert await findings(page) == []
+            await page.get_by_role("button", name="Confirm").click()
+            await page.get_by_role("heading", name="Make a passkey").wait_for()
+            assert "csrf" not in page.url
+    assert site.violations == []

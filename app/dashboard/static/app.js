@@ -25,7 +25,10 @@ async function signed(kind, options) {
 async function send(path, fields) {
   const answer = await fetch(path, { method: "POST", body: fields, headers: { Accept: "application/json" } });
   const found = await answer.json().catch(() => ({}));
-  if (!answer.ok) throw new Error(found.error?.message ?? "The service did not answer. Try again.");
+  if (!answer.ok) {
+    const error = new Error(found.error?.message ?? "The service did not answer. Try again.");
+    throw Object.assign(error, { name: found.error?.code });
+  }
   return found;
 }
 
@@ -47,6 +50,8 @@ async function submitted(form, button, kept) {
     else if (done.confirmed && kept) resume(kept, fields.get("csrf"));
     else location.assign(done.location);
   } catch (error) {
+    // A confirmation counts for five minutes: the page asks for another one.
+    if (error.name === "step_up_required" && form.dataset.passkey === "make") return location.reload();
     says.textContent = error instanceof DOMException ? UNDONE : error.message.replace(/^[a-z_]+: /, "");
     says.hidden = false;
     button.disabled = false;
@@ -74,10 +79,15 @@ function keep(address) {
   const form = document.getElementById("resume");
   const fields = [...new FormData(form)].filter(([name]) => name !== "csrf");
   const state = new URL(address).searchParams.get("state");
-  sessionStorage.setItem("resume", JSON.stringify({ state, path: form.getAttribute("action"), fields }));
+  const { method } = form;
+  sessionStorage.setItem("resume", JSON.stringify({ state, method, path: form.getAttribute("action"), fields }));
 }
 
-function resume({ path, fields }, csrf) {
+function resume({ method, path, fields }, csrf) {
+  if (method === "get") {
+    location.assign(path);
+    return;
+  }
   const form = document.createElement("form");
   form.method = "post";
   form.action = path;
