@@ -1,4 +1,4 @@
-"""Rate limits: requests by key, and failed authentications by client address.
+"""Rate limits: requests by key, failed authentications and begun sign-ins by client address.
 
 They are not stored. Of several nodes, each grants its share of a limit.
 """
@@ -14,6 +14,8 @@ from app.core.settings import Settings
 
 #: Names that a window remembers; beyond that, it forgets the one that was silent for longest.
 _MAX_NAMES = 10_000
+#: Sign-ins that an address may begin for each that may fail: many people can share an address.
+_BEGUN = 5
 
 
 class MovingWindow:
@@ -67,13 +69,14 @@ class RateLimits:
         self, settings: Settings, peers: Peers | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._peers = peers or Peers()
-        self._requests = self._failures = None
+        self._requests = self._failures = self._begun = None
         if settings.rate_limit:
             # One window sets both the burst and the average rate.
             seconds = settings.rate_limit_burst // settings.rate_limit
             self._requests = MovingWindow(settings.rate_limit_burst, seconds, clock=clock)
         if settings.failed_authentications:
             self._failures = MovingWindow(settings.failed_authentications, 60, clock=clock)
+            self._begun = MovingWindow(_BEGUN * settings.failed_authentications, 60, clock=clock)
 
     def count(self, key_id: str, *, brake: bool = False) -> dict[str, str]:
         """Count a request of a key and return the answer's headers about the limit. Raises ``rate_limited``.
@@ -96,11 +99,18 @@ class RateLimits:
 
     def failed(self, client: str | None) -> None:
         """Count a failed authentication of a client's address. Raises ``rate_limited``."""
-        if self._failures is None:
+        self._admit(self._failures, client, "Too many requests without a valid API key came from this address.")
+
+    def begun(self, client: str | None) -> None:
+        """Count a sign-in that begins at a client's address. Raises ``rate_limited``."""
+        self._admit(self._begun, client, "Too many sign-ins were begun from this address. Try again in a minute.")
+
+    def _admit(self, window: MovingWindow | None, client: str | None, refusal: str) -> None:
+        if window is None:
             return
-        passes, _, wait = self._failures.hit(network_of(client), self._peers.share(self._failures.limit))
+        passes, _, wait = window.hit(network_of(client), self._peers.share(window.limit))
         if not passes:
-            raise _rate_limited("Too many requests without a valid API key came from this address.", wait, {})
+            raise _rate_limited(refusal, wait, {})
 
 
 def _rate_limited(message: str, wait: int, headers: dict[str, str]) -> RequestError:

@@ -139,8 +139,8 @@ class Settings(BaseSettings):
     """Requests that an API key may make at once, a multiple of `rate_limit`. With 100 and 200, any 2 seconds allow at
     most 200."""
     failed_authentications: int = Field(default=60, ge=0)
-    """Requests a minute without a valid API key that each client address may make before it gets 429 instead of 401; 0
-    for no limit."""
+    """Requests a minute without a valid API key that each client address may make before it gets 429 instead of 401; it
+    may begin five times as many sign-ins at the dashboard. 0 for no limit."""
     live_streams: int = Field(default=16, ge=1)
     """Connections for live events in the dashboard that one person may have open on a node; a browser needs one."""
     trusted_proxies: str = ""

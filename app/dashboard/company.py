@@ -14,7 +14,7 @@ from app.access.recorder import Recorder
 from app.core.actors import Actor
 from app.core.errors import AuthenticationError, NotFoundError
 from app.dashboard.pages import View, action, page
-from app.dashboard.sign_in import count_failure, enter, replayed, visiting
+from app.dashboard.sign_in import count_begun, count_failure, enter, replayed, visiting
 from app.dashboard.site import HEADERS
 from app.people import company, sessions
 from app.people import service as people
@@ -31,6 +31,7 @@ _FAULTS = (SignInRefusedError, SignInUnavailableError)
 @action(roles=None)
 async def sign_in(view: View) -> str:
     """Send the browser to the provider to sign in."""
+    count_begun(view)
     return await _begin(view, "sign_in")
 
 

@@ -42,6 +42,7 @@ async def sign_in_with_key(view: View) -> Response:
 @action(roles=None)
 async def passkey_options(view: View) -> Response:
     """Answer what the browser needs to sign in by passkey."""
+    count_begun(view)
     return _options(await view.service.db.write(lambda conn: view.ceremony.use_options(conn, "sign_in")))
 
 
@@ -204,13 +205,23 @@ async def enter(view: View, who: Principal, way: str, location: str, *, stepped_
     return response
 
 
+def count_begun(view: View) -> None:
+    """Count a sign-in that begins: anybody can begin one, and each is stored. Raises ``rate_limited``."""
+    limits: RateLimits = view.request.app.state.rate_limits
+    limits.begun(_client(view))
+
+
 def count_failure(view: View) -> None:
     """Count a sign-in that failed. Raises ``rate_limited``."""
-    client = view.request.client.host if view.request.client else None
+    client = _client(view)
     recorder: Recorder = view.request.app.state.recorder
     recorder.failed(client)
     limits: RateLimits = view.request.app.state.rate_limits
     limits.failed(client)
+
+
+def _client(view: View) -> str | None:
+    return view.request.client.host if view.request.client else None
 
 
 async def replayed(view: View, token: str) -> None:

@@ -2,6 +2,7 @@
 
 import json
 
+import httpx
 import pytest
 
 from app.access.keyring import system
@@ -12,9 +13,9 @@ from app.people.relying_party import dashboard_url, relying_party
 from app.people.service import invite
 from app.people.sessions import digest
 from app.server.application import create_app
-from app.store.people_tables import browser_sessions, invitations
+from app.store.people_tables import browser_sessions, challenges, invitations
 from tests.dashboard.browsing import Crafted, add_person, forget_step_up, refusals, sign_in
-from tests.support.service_world import ServiceWorld
+from tests.support.service_world import ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -120,6 +121,35 @@ async def test_forged_passkey_signs_nobody_in(world: ServiceWorld) -> None:
     for credential in ("{}", "xx", "[1]", '{"id": 5, "response": {"clientDataJSON": "e30"}}'):
         answer = await visitor.post("/dashboard/sign-in/passkey", {"credential": credential}, csrf=csrf)
         assert answer.status_code == 401
+
+
+async def test_sign_ins_that_begin_are_limited_by_address(own_world: ServiceWorld) -> None:
+    add_person(own_world, "admin")
+    settings = own_world.settings.model_copy(update={"failed_authentications": 4})
+    application = create_app(settings, own_world.service)
+
+    def visitor(address: str) -> Crafted:
+        found = Crafted(own_world)
+        found.client._transport = httpx.ASGITransport(application, client=(address, 50_000))
+        return found
+
+    def begun() -> int:
+        return own_world.service.db.read_now(lambda conn: len(conn.execute(challenges.select()).all()))
+
+    flood, path = visitor("192.0.2.1"), "/dashboard/sign-in/options"
+    csrf = await flood.csrf("/dashboard/sign-in")
+    answers = [await flood.post(path, csrf=csrf, accept="application/json") for _ in range(24)]
+    assert [one.status_code for one in answers] == [200] * 20 + [429] * 4
+    assert begun() == 20
+    error = error_of(answers[-1], 429, "rate_limited")
+    assert "from this address" in error["message"]
+    assert 0 < int(answers[-1].headers["retry-after"]) <= 60
+    # Others are not concerned, nor is what fails here.
+    other = visitor("192.0.2.2")
+    others_csrf = await other.csrf("/dashboard/sign-in")
+    assert (await other.post(path, csrf=others_csrf, accept="application/json")).status_code == 200
+    failed = await flood.post("/dashboard/sign-in/passkey", {"credential": "{}"}, csrf=csrf, accept="application/json")
+    error_of(failed, 401, "authentication_failed")
 
 
 async def test_viewers_crafted_requests_are_refused_and_on_record(world: ServiceWorld) -> None:
