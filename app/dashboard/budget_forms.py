@@ -10,9 +10,10 @@ from app.budgets.service import LIMITS, with_changes
 from app.chain.rules import BudgetLimits
 from app.core.money import parse_usdc
 from app.dashboard.formatting import usdc
-from app.dashboard.pages import FORM_KEY, View, messages_of
+from app.dashboard.pages import FORM_KEY, View
 from app.dashboard.policy_forms import changed, merged
 from app.dashboard.policy_words import FieldChange, differences
+from app.dashboard.words import messages_of
 from app.projection.differences import Shown, shown_limits
 
 FIELDS = ("name", *LIMITS)
@@ -84,7 +85,7 @@ def check(view: View) -> tuple[Shown, Mapping[str, str]]:
     try:
         validated(CreateBudget, values)
     except InvalidFormError as error:
-        errors = dict(messages_of(error, view))
+        errors = dict(messages_of(error, view.form))
     body = validated(CreateBudget, {name: one for name, one in values.items() if name not in errors} | {"name": "-"})
     limits = shown_limits(with_changes(BudgetLimits(), body))
     return {name: one for name, one in limits.items() if name not in errors}, errors

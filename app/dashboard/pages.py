@@ -25,7 +25,6 @@ from hmac import compare_digest
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from pydantic.alias_generators import to_camel
 from sqlalchemy import Connection
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
@@ -40,7 +39,7 @@ from app.dashboard.notices import NOTICES
 from app.dashboard.progress import Progress, progress
 from app.dashboard.refusals import record
 from app.dashboard.site import HEADERS, Site, template
-from app.dashboard.words import said
+from app.dashboard.words import messages_of
 from app.people.company import confirmations
 from app.people.openid import CompanySignIn
 from app.people.passkeys import Ceremony
@@ -236,7 +235,7 @@ def action(
                 if back is None or _wants_json(request):
                     raise
                 record(request, error, view.signed_in)
-                view.errors = messages_of(error, view)
+                view.errors = messages_of(error, view.form)
                 request.state.error_code = error.code
                 response: Response = await back.__dict__["shown"](view)
                 response.status_code = error.status
@@ -272,19 +271,6 @@ def must_enrol(view: View) -> bool:
     """Whether an admin key is signed in where a passkey must be made at once: anywhere but on a local network."""
     signed_in = view.signed_in
     return signed_in is not None and signed_in.person is None and view.service.identity.cluster != "localnet"
-
-
-def messages_of(error: ApiError, view: View) -> Mapping[str, str]:
-    """Return an error's message under the field that it begins with, if the form has it, else under `""`."""
-    fields = {spelling: name for name, _ in view.form for spelling in (name, to_camel(name))}
-    if isinstance(error, InvalidFormError):
-        return {fields.get(name, ""): text for name, text in error.messages.items()}
-    message = said(error)
-    place, colon, rest = message.partition(": ")
-    name, _, entry = place.partition(".")
-    if not colon or name not in fields:
-        return {"": message}
-    return {fields[name]: f"Entry {int(entry) + 1}: {rest}" if entry.isdecimal() else rest}
 
 
 async def visitor(request: Request) -> SignedIn | None:

@@ -9,8 +9,9 @@ from app.api.versions import entity_tag
 from app.core.errors import RequestError
 from app.core.hosts import ANY_HOST
 from app.core.timestamps import iso_ms
-from app.dashboard.pages import View, messages_of
+from app.dashboard.pages import View
 from app.dashboard.policy_words import MONEY
+from app.dashboard.words import messages_of
 from app.policies.models import CreatePolicy, Policy, UpdatePolicy
 from app.policies.terms import NO_TERMS, apply_changes
 from app.projection.differences import Shown, difference
@@ -75,12 +76,12 @@ async def check(view: View) -> Checked:
     try:
         validated(CreatePolicy, values)
     except InvalidFormError as error:
-        errors = dict(messages_of(error, view))
+        errors = dict(messages_of(error, view.form))
     body = validated(UpdatePolicy, {name: value for name, value in values.items() if name not in errors})
     try:
         shown = await _shown(view, body)
     except RequestError as error:
-        errors |= messages_of(error, view)
+        errors |= messages_of(error, view.form)
         shown = await _shown(view, body.model_copy(update={"allowed_recipients": []}))
     return Checked({name: value for name, value in shown.items() if name not in errors}, errors)
 

@@ -2,6 +2,9 @@
 
 from collections.abc import Mapping
 
+from pydantic.alias_generators import to_camel
+
+from app.api.forms import Fields, InvalidFormError
 from app.core.errors import CATALOGUE, ApiError, ConflictError
 
 _KEPT = "What you typed is kept; look at what was changed, and save again."
@@ -26,6 +29,21 @@ def said(error: ApiError) -> str:
     """Return an error's message; for people, where it is the general one of its code."""
     general = error.message in {CATALOGUE[error.code].meaning, _OF_A_KEY}
     return FOR_PEOPLE.get(error.code, error.message) if general else error.message
+
+
+def messages_of(error: ApiError, form: Fields) -> Mapping[str, str]:
+    """Return an error's messages under the fields that they are about; `""` has those about fields not in the form."""
+    fields = {spelling: name for name, _ in form for spelling in (name, to_camel(name))}
+    if isinstance(error, InvalidFormError):
+        found = {fields[name]: text for name, text in error.messages.items() if name in fields}
+        others = [f"{name}: {text}" if name else text for name, text in error.messages.items() if name not in fields]
+        return {**found, "": " ".join(others)} if others else found
+    message = said(error)
+    place, colon, rest = message.partition(": ")
+    name, _, entry = place.partition(".")
+    if not colon or name not in fields:
+        return {"": message}
+    return {fields[name]: f"Entry {int(entry) + 1}: {rest}" if entry.isdecimal() else rest}
 
 
 def changed_meanwhile(what: str, version: int) -> ConflictError:

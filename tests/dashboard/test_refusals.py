@@ -203,6 +203,16 @@ async def test_form_says_what_is_wrong_at_the_field_and_keeps_the_rest(world: Se
     assert "must have at most" in answer.text
 
 
+async def test_field_that_a_form_lacks_is_named(world: ServiceWorld) -> None:
+    admin = Crafted(world, sign_in(world, "admin"))
+    answer = await admin.post("/dashboard/people/invite", {"name": "x" * 300})
+    assert answer.status_code == 400
+    assert '<p class="notice bad" role="alert">role: is required.</p>' in answer.text
+    assert "must have at most" in answer.text
+    both = await admin.post("/dashboard/people/invite")
+    assert '<p class="notice bad" role="alert">name: is required. role: is required.</p>' in both.text
+
+
 async def test_session_ends_where_its_person_ends_it_and_at_no_other(world: ServiceWorld) -> None:
     mine, other = Crafted(world, sign_in(world, "admin")), sign_in(world, "viewer")
     theirs = world.service.db.read_now(
