@@ -5,6 +5,7 @@ from starlette.routing import Route
 
 from app.access.auth import ADMINS, READERS
 from app.core.errors import BusinessError, NotFoundError
+from app.dashboard.actors import names_of
 from app.dashboard.pages import View, action, page
 from app.dashboard.repetition import once
 from app.people import service as people
@@ -30,8 +31,15 @@ async def _show(view: View, link: str | None = None, invited: str = "") -> Respo
             sessions_of(conn, by.org, by.actor, now),
         )
     )
+    inviters = await names_of(view.service, by.org, {one.invited_by for one in invited_people if one.invited_by})
     return view.render(
-        "people.html", people=found, invitations=invited_people, sessions=own, link=link, invited=invited
+        "people.html",
+        people=found,
+        invitations=invited_people,
+        inviters=inviters,
+        sessions=own,
+        link=link,
+        invited=invited,
     )
 
 
@@ -53,6 +61,13 @@ async def invite(view: View) -> Response:
 
 
 @action(roles=ADMINS, back=list_people, step_up=True)
+async def withdraw(view: View) -> str:
+    """Withdraw an open invitation."""
+    await people.withdraw_invitation(view.service, view.principal, view.path("invitation_id"), view.now)
+    return view.url("people", done="invitation-withdrawn")
+
+
+@action(roles=ADMINS, back=list_people, step_up=True)
 async def remove(view: View) -> str:
     """Remove a person."""
     await people.remove(view.service, view.principal, view.path("person_id"), view.now)
@@ -71,6 +86,7 @@ async def end_session(view: View) -> str:
 routes = [
     Route("/dashboard/people", list_people, methods=["GET"]),
     Route("/dashboard/people/invite", invite, methods=["POST"]),
+    Route("/dashboard/invitations/{invitation_id}/withdraw", withdraw, methods=["POST"]),
     Route("/dashboard/people/{person_id}/remove", remove, methods=["POST"]),
     Route("/dashboard/sessions/{session_id}/end", end_session, methods=["POST"]),
 ]

@@ -16,11 +16,13 @@ from app.store.people import (
     Invitation,
     Passkey,
     Person,
+    end_invitation,
     insert_invitation,
     insert_passkey,
     insert_person,
     invitation_by_digest,
     invitation_created_under,
+    open_invitations,
     people_of,
     person,
     remove_person,
@@ -32,7 +34,9 @@ from app.submission.idempotency import Claim
 
 #: Milliseconds for which an invitation can be used.
 INVITATION_LIFETIME = 72 * 3_600_000
-_NOT_VALID = "This invitation is not valid: it was used, has expired, or the link is incomplete. Ask for a new one."
+_NOT_VALID = (
+    "This invitation is not valid: it was used or withdrawn, has expired, or the link is incomplete. Ask for a new one."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,17 @@ def invite(
 ) -> Invited:
     """Invite a person; ``created_under`` is the idempotency key of the request."""
     token, lasts = new_token(), now + INVITATION_LIFETIME
-    made = Invitation(random_id("inv_"), digest(token), by.org, name, role, now, lasts, created_under=created_under)
+    made = Invitation(
+        invitation_id=random_id("inv_"),
+        digest=digest(token),
+        org=by.org,
+        name=name,
+        role=role,
+        created_at=now,
+        expires_at=lasts,
+        created_under=created_under,
+        invited_by=by.actor,
+    )
     insert_invitation(conn, made)
     append(conn, by.entry("person.invite", made.invitation_id, role=role))
     return Invited(made, token)
@@ -122,9 +136,35 @@ async def invite_person(principal: Principal, claim: Claim, body: InvitePerson, 
 def invitation_of(conn: Connection, token_digest: str, now: int) -> Invitation:
     """Return the invitation that the token of a digest can still use. Raises ``authentication_failed``."""
     found = invitation_by_digest(conn, token_digest)
-    if found is None or found.used_at is not None or found.expires_at <= now:
+    if found is None or found.used_at is not None or found.expires_at <= now or not _may_invite(conn, found):
         raise AuthenticationError("authentication_failed", _NOT_VALID)
     return found
+
+
+def _may_invite(conn: Connection, invitation: Invitation) -> bool:
+    """Whether who made an invitation could make it now: their request may have begun before they were removed."""
+    by = invitation.invited_by
+    if by is None or by.type != "person":
+        return True
+    found = person(conn, by.id)
+    return found is not None and found.org == invitation.org and found.role == "admin"
+
+
+async def withdraw_invitation(service: Service, principal: Principal, invitation_id: str, now: int) -> None:
+    """End an open invitation. Raises ``not_found``."""
+
+    def work(conn: Connection) -> None:
+        for one in open_invitations(conn, principal.org, now):
+            if one.invitation_id == invitation_id:
+                return _end(conn, principal, one)
+        raise NotFoundError("not_found", "The organisation has no open invitation with this id.")
+
+    await service.db.write(work)
+
+
+def _end(conn: Connection, by: Principal, invitation: Invitation) -> None:
+    end_invitation(conn, invitation.invitation_id)
+    append(conn, by.entry("invitation.withdraw", invitation.invitation_id, role=invitation.role))
 
 
 def join(conn: Connection, by: Visitor, ceremony: Ceremony, body: JoinWithPasskey) -> Principal:
@@ -146,7 +186,10 @@ def use(conn: Connection, invitation: Invitation, now: int) -> None:
 
 
 async def remove(service: Service, principal: Principal, person_id: str, now: int) -> None:
-    """Remove a person, whose sessions end. Raises ``not_found``, and ``invalid_request`` for the last admin."""
+    """Remove a person; their sessions and the open invitations that they made end.
+
+    Raises ``not_found``, and ``last_admin_key`` for the last admin.
+    """
 
     def work(conn: Connection) -> None:
         found = person(conn, person_id)
@@ -157,6 +200,9 @@ async def remove(service: Service, principal: Principal, person_id: str, now: in
             raise BusinessError("last_admin_key", "The last admin cannot be removed. Invite another one first.")
         remove_person(conn, principal.org, person_id, now)
         append(conn, principal.entry("person.remove", person_id))
+        for one in open_invitations(conn, principal.org, now):
+            if one.invited_by == person_actor(person_id):
+                _end(conn, principal, one)
 
     await service.db.write(work)
 

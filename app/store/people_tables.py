@@ -93,4 +93,5 @@ invitations = Table(
     Column("used_at", BigInteger),
     # Idempotency key of the request: a repeat after a crash renews the invitation that it made.
     Column("created_under", String),
+    Column("invited_by", ActorText, comment="none only if the code before this column made it"),
 )

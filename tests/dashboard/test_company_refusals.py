@@ -22,7 +22,7 @@ from app.core.paths import ConfigurationError
 from app.core.settings import Settings
 from app.core.timestamps import now_ms
 from app.people.openid import CompanySignIn
-from app.people.service import invite
+from app.people.service import invite, remove
 from app.store.audit import SERVICE, LogEntry, LogFilter, log_entries
 from app.store.identities import KnownIdentity, insert_identity
 from app.store.people_tables import browser_sessions, identities, invitations, openid_requests, people
@@ -510,6 +510,22 @@ async def test_invitation_is_used_once_and_for_a_new_account_only(world: Service
     answer = await Visit(world, provider).sign_in("/dashboard/join/openid", fields)
     assert answer.status_code == 401
     assert await _reason(world, world.org) == "known"
+    assert _state(world) == before
+
+
+async def test_account_joins_by_no_invitation_of_somebody_removed_meanwhile(
+    world: ServiceWorld, provider: LyingProvider
+) -> None:
+    add_person(world, "admin")
+    by = add_person(world, "admin")
+    made = world.service.db.write_now(lambda conn: invite(conn, by, "Guest", "admin", now_ms()))
+    visitor = Visit(world, provider)
+    provider.subject = "accomplice"
+    brought = provider.authorise(await visitor.begin("/dashboard/join/openid", {"token": made.token, "name": "Guest"}))
+    await remove(world.service, system(world.org, "test"), by.actor.id, now_ms())
+    before = _state(world)
+    assert (await visitor.come_back(brought)).status_code == 401
+    assert await _reason(world, world.org) == "invitation"
     assert _state(world) == before
 
 

@@ -196,7 +196,10 @@ async def test_person_is_invited_by_keyboard(admin: Keyboard) -> None:
     await admin.to("Invite")
     await admin.press("Enter")
     await admin.reads("Invitation for Barbara")
-    await admin.reads("Barbara as operator")
+    await admin.reads("Open invitations")
+    await admin.to("Withdraw")
+    await admin.press("Enter")
+    await admin.reads("The invitation was withdrawn.")
 
 
 async def test_feed_is_filtered_and_read_by_keyboard(site: Served, admin: Keyboard) -> None:

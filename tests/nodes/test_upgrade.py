@@ -139,5 +139,5 @@ async def test_upgrade_under_load_loses_nothing(
             assert paid <= set(listed)
             spent = await client.get(f"/v1/wallets/{payer['wallet_id']}")
             assert parse_usdc(spent.json()["usdc_balance"]) == parse_usdc("50") - len(paid) * parse_usdc("0.01")
-    indexes = cluster.execute("SELECT indexname FROM pg_indexes WHERE indexname = 'policies_by_expiry'", name)
-    assert indexes == [("policies_by_expiry",)]
+    columns = "SELECT table_name FROM information_schema.columns WHERE column_name = 'invited_by'"
+    assert cluster.execute(columns, name) == [("invitations",)]

@@ -81,6 +81,33 @@ def test_file_of_the_version_before_is_upgraded(tmp_path: Path, monkeypatch: pyt
     assert before == migrations.REVISIONS[-2] != _revision(tmp_path / "app.db") == migrations.REVISIONS[-1]
 
 
+def test_invitations_of_the_version_before_get_their_inviters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inviters = {"inv_person": "person:per_1", "inv_command": "system:command_line", "inv_unknown": None}
+    with monkeypatch.context() as old_code:
+        old_code.setattr(migrations, "REVISIONS", ("0001", "0002"))
+        SqliteDatabase(tmp_path / "app.db").close()
+    with closing(sqlite3.connect(tmp_path / "app.db")) as old:
+        for number, (invitation_id, actor) in enumerate(inviters.items()):
+            old.execute(
+                "INSERT INTO invitations (invitation_id, digest, org, name, role, created_at, expires_at)"
+                " VALUES (?, ?, 'org', 'Ada', 'admin', 1, 2)",
+                [invitation_id, invitation_id],
+            )
+            for log, who in (("org", actor), ("other", "person:per_other")):
+                if actor is not None:
+                    old.execute(
+                        "INSERT INTO audit_entries (log, number, timestamp, actor, action, object, details, hash)"
+                        " VALUES (?, ?, 1, ?, 'person.invite', ?, '{}', '')",
+                        [log, number, who, invitation_id],
+                    )
+        old.commit()
+
+    SqliteDatabase(tmp_path / "app.db").close()
+
+    with closing(sqlite3.connect(tmp_path / "app.db")) as upgraded:
+        assert dict(upgraded.execute("SELECT invitation_id, invited_by FROM invitations").fetchall()) == inviters
+
+
 def test_what_is_stored_survives_the_next_start(tmp_path: Path) -> None:
     db = SqliteDatabase(tmp_path / "app.db")
     db.write_now(lambda conn: put_value(conn, "kept", "yes"))

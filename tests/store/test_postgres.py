@@ -418,7 +418,7 @@ def test_upgrade_gives_up_rather_than_keep_a_service_waiting(cluster: Cluster, m
         before = migrations.upgrade(engine, "it")[1]
     monkeypatch.setattr(migrations, "_TABLE_PATIENCE", "100ms")
     with engine.connect() as busy:
-        busy.execute(text("LOCK TABLE policies IN ROW EXCLUSIVE MODE"))
+        busy.execute(text("LOCK TABLE invitations IN ROW EXCLUSIVE MODE"))
         with pytest.raises(ConfigurationError, match="it cannot be upgraded: canceling statement due to lock timeout"):
             migrations.upgrade(engine, "it")
         busy.rollback()

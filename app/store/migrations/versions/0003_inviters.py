@@ -1,0 +1,17 @@
+"""Say with each invitation who made it, so that it ends when they are removed."""
+
+from alembic import op
+
+revision = "0003"
+down_revision = "0002"
+oldest_code = "0001"
+
+
+def upgrade() -> None:
+    """Add the column, and fill it from the audit log, which has had it all along."""
+    collation = ' COLLATE "C"' if op.get_bind().dialect.name == "postgresql" else ""
+    op.execute(f"ALTER TABLE invitations ADD COLUMN invited_by VARCHAR{collation}")
+    op.execute(
+        "UPDATE invitations SET invited_by = (SELECT min(actor) FROM audit_entries WHERE log = invitations.org"
+        " AND action = 'person.invite' AND object = invitations.invitation_id)"
+    )
