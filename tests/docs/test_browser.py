@@ -25,8 +25,8 @@ _PAGES = (
     "/docs/guides/threat-model",
     "/docs/search?q=freeze",
 )
-#: Without the two largest, on which axe takes half a minute; what they are made of is on the others, too.
-_QUICK = ("/docs/events", *(path for path in _PAGES if path not in ("/docs/api", "/docs/reference")))
+#: One of each kind: on the largest alone, axe takes half a minute. With `--full`, all.
+_KINDS = ("/docs", "/docs/errors/policy_violation", "/docs/settings", "/docs/guides/escrow", "/docs/search?q=freeze")
 _SMALL = ("/docs", "/docs/errors/policy_violation", "/docs/guides/direct-use")
 #: What is cut: the page or a block of code that is wider than what shows it.
 _CUT = """() => [document.documentElement, ...document.querySelectorAll("main pre")]
@@ -93,13 +93,18 @@ async def test_every_language_is_shown_without_scripts(world: ServiceWorld, brow
 
 @pytest.mark.parametrize(
     ("options", "paths"),
-    [({}, _QUICK), ({"color_scheme": "dark"}, _SMALL), (PHONE, _SMALL)],
+    [({}, _KINDS), ({"color_scheme": "dark"}, _SMALL), (PHONE, _SMALL)],
     ids=["light", "dark", "phone"],
 )
 async def test_accessibility_has_no_serious_findings(
-    world: ServiceWorld, browser: Browser, options: dict[str, Any], paths: tuple[str, ...]
+    world: ServiceWorld,
+    browser: Browser,
+    request: pytest.FixtureRequest,
+    options: dict[str, Any],
+    paths: tuple[str, ...],
 ) -> None:
+    every = ("/docs/events", *_PAGES) if request.config.getoption("--full") else paths
     async with served(world) as base, opened(browser, base, **options) as page:
-        for path in paths:
+        for path in every:
             await page.goto(path)
             assert await findings(page) == [], path

@@ -36,6 +36,7 @@ async def test_explorer_calls_the_service_that_served_it(world: ServiceWorld, br
         await page.get_by_role("button", name="Apply credentials").click()
         await page.get_by_role("button", name="Close").click()
 
+        await page.locator("#operations-tag-policies").click()
         await page.locator("#operations-policies-create_policy .opblock-summary-control").click()
         await page.locator("#operations-policies-create_policy .execute").click()
 
