@@ -101,31 +101,31 @@ class Indexer:
 
     async def changes(self, after: int, limit: int) -> list[StoredEvent]:
         """Return at most `limit` rows with an id above `after`, in order."""
-        return await self._events.read(lambda store: store.changes(after, limit))
+        return await self._events.look_up(lambda store: store.changes(after, limit))
 
     async def slot_of(self, signature: str) -> int | None:
         """Return the slot of a stored transaction."""
-        return await self._events.read(lambda store: store.slot_of(signature))
+        return await self._events.look_up(lambda store: store.slot_of(signature))
 
     async def unknown(self, signatures: Sequence[str]) -> list[str]:
         """Return the signatures that are not stored, in their order."""
-        return await self._events.read(lambda store: store.unknown(signatures))
+        return await self._events.look_up(lambda store: store.unknown(signatures))
 
     async def last_rows(self, message_hashes: Sequence[str]) -> list[tuple[str, str, int]]:
         """Return message hash, organisation and newest row of each stored transaction with one of these messages."""
-        return await self._events.read(lambda store: store.last_rows(message_hashes))
+        return await self._events.look_up(lambda store: store.last_rows(message_hashes))
 
     async def followed(self, after: str, limit: int) -> list[FollowedAccount]:
         """Return at most `limit` token accounts of reserves and vaults with an address above `after`, in order."""
-        return await self._events.read(lambda store: store.accounts.after(after, limit))
+        return await self._events.look_up(lambda store: store.accounts.after(after, limit))
 
     async def holes(self) -> list[Hole]:
         """Return the parts of the history that no node has given, oldest first."""
-        return await self._events.read(lambda store: store.holes())
+        return await self._events.look_up(lambda store: store.holes())
 
     async def newest_block_time(self) -> int | None:
         """Return the Unix second of the newest block with a stored transaction."""
-        return await self._events.read(lambda store: store.newest_block_time())
+        return await self._events.look_up(lambda store: store.newest_block_time())
 
     async def positions(self, accounts: Sequence[tuple[str, str]]) -> list[Position]:
         """Return how far each vault or organisation, given with a token account, is stored."""
@@ -220,14 +220,14 @@ class Indexer:
     async def check(self, *, late: bool = True) -> None:
         """Compare the store with the chain once."""
         await self._reconciler.finalize()
-        await self._announce()
+        await self._look()
         if late:
             await self._reconciler.catch_late()
             await self._reconciler.fill_holes()
             await self._reconciler.fill_gaps()
         await self._reconciler.check_balances()
         await self._allowances.read()
-        await self._announce()
+        await self._look()
 
     async def _follow(self) -> None:
         loop = asyncio.get_running_loop()
@@ -246,8 +246,8 @@ class Indexer:
                 if searching:
                     await self.catch_up()
                     self._failing_since = None
-                # Other processes may have stored what this one looked for.
-                await self._announce()
+                    # Other processes may have stored what this one looked for.
+                    await self._look()
             except asyncio.CancelledError:
                 raise
             except Exception as error:  # noqa: BLE001 - the node may be down; the next round tries again
@@ -300,16 +300,22 @@ class Indexer:
         return transactions, missing
 
     async def _store(self, transactions: Sequence[ChainTransaction], cursor: tuple[str, str] | None = None) -> int:
-        added = await self._events.write(lambda store: store.record(transactions, cursor=cursor))
-        await self._announce()
+        def record(store: EventTables) -> tuple[int, int]:
+            return store.record(transactions, cursor=cursor), store.newest_row()
+
+        added, newest = await self._events.write(record)
+        self._announce(newest)
         return added
 
-    async def _announce(self) -> None:
+    async def _look(self) -> None:
+        """Look for rows that others have stored."""
+        self._announce(await self._events.look_up(lambda store: store.newest_row()))
+
+    def _announce(self, newest: int) -> None:
         """Call the subscribers if there are rows that they have not heard of.
 
         What this process added does not tell: another may store a transaction while this one fetches it.
         """
-        newest = await self._events.read(lambda store: store.newest_row())
         if newest != self._announced:
             self._announced = newest
             for callback in self._subscribers:

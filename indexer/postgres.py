@@ -22,8 +22,11 @@ class Transactions(Protocol):
     def read(self, work: Callable[[Connection], T], *, in_thread: bool = False) -> Awaitable[T]:
         """Run work on a snapshot."""
 
-    def write(self, work: Callable[[Connection], T]) -> Awaitable[T]:
-        """Run work in a transaction; writes of all processes follow one another."""
+    def look_up(self, work: Callable[[Connection], T]) -> Awaitable[T]:
+        """Run a single reading statement."""
+
+    def write(self, work: Callable[[Connection], T], *, repeatable: bool = False) -> Awaitable[T]:
+        """Run work in a transaction; `repeatable` work may be run again after all that it wrote was undone."""
 
 
 class PostgresEvents:
@@ -36,9 +39,13 @@ class PostgresEvents:
         """Run work on a snapshot."""
         return await self._db.read(lambda connection: work(tables(connection)))
 
+    async def look_up(self, work: Callable[[EventTables], T]) -> T:
+        """Run a single reading statement."""
+        return await self._db.look_up(lambda connection: work(tables(connection)))
+
     async def write(self, work: Callable[[EventTables], T]) -> T:
-        """Run work in a transaction."""
-        return await self._db.write(lambda connection: work(tables(connection)))
+        """Run work in a transaction, after those of all processes that came before."""
+        return await self._db.write(lambda connection: work(tables(connection)), repeatable=True)
 
     def close(self) -> None:
         """Do nothing: the database is the service's."""

@@ -207,7 +207,7 @@ class Reconciler:
             if not self._compared:
                 break
         observed = 0
-        for address in await self._events.read(lambda store: store.accounts.suspects()):
+        for address in await self._events.look_up(lambda store: store.accounts.suspects()):
             with contextlib.suppress(RpcError):  # a node that is behind for one account must not delay the others
                 observed += await self._observe(address)
         return observed

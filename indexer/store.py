@@ -369,8 +369,11 @@ class Events(Protocol):
     async def read(self, work: Callable[[EventTables], T]) -> T:
         """Run work that only reads, and return its result."""
 
+    async def look_up(self, work: Callable[[EventTables], T]) -> T:
+        """Run a single reading statement, and return its result."""
+
     async def write(self, work: Callable[[EventTables], T]) -> T:
-        """Run work that writes, and return its result once it is stored."""
+        """Run work that writes, and return its result once it is stored; it must change nothing else."""
 
     def close(self) -> None:
         """Close what was opened for the tables."""
@@ -390,7 +393,7 @@ class EventStore(EventTables):
         """Run `work` in the event loop, where it takes microseconds."""
         return work(self)
 
-    write = read
+    look_up = write = read
 
     def close(self) -> None:
         """Close the file."""

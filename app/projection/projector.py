@@ -72,6 +72,8 @@ class Projector(Background):
         self._stored = asyncio.Event()
         self._applying = asyncio.Lock()
         self._notified: int | None = None
+        # Where this process has moved the cursors; another one may have moved them since.
+        self._moved: dict[str, int] | None = None
         self._changed: set[str] = set()
         self._applied: OrderedDict[str, None] = OrderedDict()
         self._waiting: Waiters[bool] = Waiters()
@@ -163,11 +165,15 @@ class Projector(Background):
 
     async def _catch_up(self) -> int:
         read = 0
-        while cursors := await self._db.read(_cursors):
+        while cursors := self._moved or await self._db.look_up(_cursors):
+            remembered, self._moved = self._moved is not None, None
             first = min(cursors.values())
             if self._notified is None:
                 self._notified = first
             rows = await self._changes(min(first, self._notified), _BATCH)
+            if remembered and (not rows or any(row.name == ROLLED_BACK for row in rows)):
+                # `_apply`, which compares the cursors with these, would not be asked.
+                continue
             read += len(rows)
             if await self._roll_back(rows, cursors):
                 continue
@@ -243,7 +249,9 @@ class Projector(Background):
         # Otherwise another process has applied them all.
         whole: bool | None = True
         if mine or last > min(cursors.values()):
-            whole = await self._db.write(lambda connection: _apply(connection, mine, cursors, last))
+            whole = await self._db.write(lambda connection: _apply(connection, mine, cursors, last), repeatable=True)
+            if whole:
+                self._moved = _moved(cursors, last)
         if whole is None:
             return None
         self._notify_waiters(rows)
@@ -267,6 +275,10 @@ def _cursors(connection: Connection) -> dict[str, int]:
     return {org: position or 0 for org, position in connection.execute(_CURSORS)}
 
 
+def _moved(cursors: Mapping[str, int], last: int) -> dict[str, int]:
+    return {org: max(position, last) for org, position in cursors.items()}
+
+
 def _apply(connection: Connection, rows: Sequence[StoredEvent], cursors: Mapping[str, int], last: int) -> bool | None:
     """Apply rows and move the cursors to `last`, or back to the start for organisations to be applied again.
 
@@ -281,7 +293,7 @@ def _apply(connection: Connection, rows: Sequence[StoredEvent], cursors: Mapping
         if row.org is not None and row.name in HANDLERS:
             HANDLERS[row.name](batch, row)
     batch.flush()
-    moved = {org: 0 if org in batch.again else max(position, last) for org, position in cursors.items()}
+    moved = _moved(cursors, last) | dict.fromkeys(batch.again, 0)
     positions = [{"name": CURSOR + org, "position": position} for org, position in moved.items()]
     upsert_later(connection, projection, positions, keys=["name"])
     signal(connection, ROWS)

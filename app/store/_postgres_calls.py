@@ -7,12 +7,12 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
@@ -20,6 +20,7 @@ from app.core.errors import StorageUnavailableError, is_storage_error
 from app.store.database import Work
 from app.store.prepared import deferring
 
+_SOCKET = "agent_vault_socket"
 PATIENCE = 20.0
 """Seconds after which a short piece of work is given up: its connection is closed under it."""
 BEGIN = text(
@@ -55,7 +56,7 @@ class Piece:
     """Work for a transaction that others share; `repeatable` as in `Database.write`."""
 
     work: Callable[[Connection], Any]
-    repeatable: bool
+    repeatable: bool = False
 
     def run(self, connection: Connection) -> Any:
         """Run the work, with fewer statements where it defers some."""
@@ -70,11 +71,46 @@ class FailedWork:
     error: BaseException
 
 
+class SharedWork:
+    """Runs the work of many callers together: what comes while some runs is the next batch."""
+
+    def __init__(self, run: Callable[[Sequence[QueuedWork]], Awaitable[Sequence[Any]]]) -> None:
+        """``run`` returns for each piece of a batch what it returned, or a `FailedWork`."""
+        self._run = run
+        self._waiting: list[QueuedWork] = []
+        self._running: asyncio.Task[None] | None = None
+
+    async def add(self, work: Work[Any], *, repeatable: bool) -> Any:
+        """Have work run with the next batch, and return its result."""
+        job = QueuedWork(work, asyncio.get_running_loop().create_future(), contextvars.copy_context(), repeatable)
+        self._waiting.append(job)
+        if self._running is None or self._running.done():
+            self._running = asyncio.create_task(self._run_all())
+        return await job.future
+
+    async def _run_all(self) -> None:
+        while self._waiting:
+            batch, self._waiting = [one for one in self._waiting if not one.future.cancelled()], []
+            if not batch:
+                continue
+            try:
+                outcomes = await self._run(batch)
+            except BaseException as error:  # noqa: BLE001 - whatever it is, nobody may wait for ever
+                outcomes = [FailedWork(error)] * len(batch)
+            for job, outcome in zip(batch, outcomes, strict=True):
+                if job.future.done():
+                    continue
+                if isinstance(outcome, FailedWork):
+                    job.future.set_exception(outcome.error)
+                else:
+                    job.future.set_result(outcome)
+
+
 class TimedCall:
     """Work on a connection that can be ended from outside by closing it, when the network or the server hangs."""
 
     def __init__(self, *, limited: bool = True) -> None:
-        self._patience = PATIENCE if limited else None
+        self._limited = limited
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._until = 0.0
@@ -82,19 +118,31 @@ class TimedCall:
     @contextmanager
     def using(self, connection: Connection) -> Iterator[None]:
         """Let the connection be closed if this takes longer than the patience."""
-        if self._patience is None:
+        if not self._limited:
             yield
             return
-        # The driver's own: what waits on it wakes up when this one is shut down.
-        own = socket.socket(fileno=os.dup(connection.connection.dbapi_connection.fileno()))  # type: ignore[union-attr]
-        with own:
+        own = connection.info[_SOCKET]
+        with self._lock:
+            self._socket, self._until = own, time.monotonic() + PATIENCE
+        try:
+            yield
+        finally:
             with self._lock:
-                self._socket, self._until = own, time.monotonic() + self._patience
-            try:
-                yield
-            finally:
-                with self._lock:
-                    self._socket = None
+                self._socket = None
+
+    def watch(self, future: asyncio.Future[Any]) -> None:
+        """End the call whenever it is overdue, until the future is done."""
+        if self._limited:
+            loop = asyncio.get_running_loop()
+            timer = loop.call_later(PATIENCE, self._look, future)
+            future.add_done_callback(lambda _done: timer.cancel())
+
+    def _look(self, future: asyncio.Future[Any]) -> None:
+        if not future.done():
+            self.end_if_overdue()
+            # It may have begun late, or may not have noticed yet.
+            timer = asyncio.get_running_loop().call_later(1.0, self._look, future)
+            future.add_done_callback(lambda _done: timer.cancel())
 
     def end_if_overdue(self) -> None:
         """Close the connection if its time is up; what waits for it fails as if the network had been cut."""
@@ -102,6 +150,20 @@ class TimedCall:
             if self._socket is not None and time.monotonic() > self._until:
                 with contextlib.suppress(OSError):
                     self._socket.shutdown(socket.SHUT_RDWR)
+
+
+def keep_sockets(engine: Engine) -> None:
+    """Keep a handle of each connection's socket, by which a `TimedCall` ends it."""
+
+    @event.listens_for(engine, "connect")
+    def keep(connection: Any, record: Any) -> None:
+        # The driver's own: what waits on it wakes up when this one is shut down.
+        record.info[_SOCKET] = socket.socket(fileno=os.dup(connection.fileno()))
+
+    @event.listens_for(engine, "close")
+    def forget(_connection: Any, record: Any) -> None:
+        if (own := record.info.pop(_SOCKET, None)) is not None:
+            own.close()
 
 
 def raised_by(error: BaseException) -> BaseException:

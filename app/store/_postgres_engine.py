@@ -11,15 +11,17 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from app.core.paths import ConfigurationError
+from app.store._postgres_calls import keep_sockets
 from app.store.prepared import send_deferred
 
 SETTING = "AGENT_VAULT_DATABASE_URL"
-READERS = 8
-"""Connections for short reads."""
+READERS = 7
+"""Connections for short reads of several statements."""
 SCANNERS = 4
 """Connections for reads that may take long, such as exports."""
-_OTHERS = 4
-"""The writer's, that of long writes, the one for what waits for no writer, and one for commands."""
+_OTHERS = 5
+"""The writer's, that of long writes, that of single reading statements, that of statements that wait for no writer, and
+one for commands."""
 _SPARE = 4
 _POOL_PATIENCE = 5.0
 _CONNECTION = {
@@ -93,6 +95,8 @@ def engine_of(url: str, *, prepare_threshold: int = 5) -> Engine:
     def configure(connection: Any, _record: Any) -> None:
         connection.adapters.register_loader("numeric", _WholeNumber)
         connection.adapters.register_dumper(str, _Text)
+
+    keep_sockets(engine)
 
     @event.listens_for(engine, "before_cursor_execute")
     def send(connection: Any, *_statement: Any) -> None:

@@ -75,6 +75,14 @@ class Database(ABC):
         Raises ``storage_unavailable`` if the database cannot be read now.
         """
 
+    async def look_up(self, work: Work[T]) -> T:
+        """Run a single reading statement. Raises ``storage_unavailable`` as ``read`` does.
+
+        On a server that takes one round trip instead of three, and those of many callers share a thread: what every
+        payment reads should be such a statement.
+        """
+        return await self.read(work)
+
     @abstractmethod
     def read_now(self, work: Work[T]) -> T:
         """Run `work` on a snapshot of the database, blocking this thread; for the command line and tests."""

@@ -12,8 +12,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
-from itertools import groupby
-from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import Connection, Engine
@@ -28,6 +26,7 @@ from app.store._postgres_calls import (
     FailedWork,
     Piece,
     QueuedWork,
+    SharedWork,
     TimedCall,
     give_back,
     in_ms,
@@ -75,9 +74,9 @@ class PostgresDatabase(Database):
         self._reading = ThreadPoolExecutor(READERS, thread_name_prefix="read")
         self._scanning = ThreadPoolExecutor(SCANNERS, thread_name_prefix="scan")
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="beside")
-        self._jobs: list[QueuedWork] = []
-        self._flusher: asyncio.Task[None] | None = None
-        self._abandoned: set[asyncio.Task[None]] = set()
+        self._looking_up = ThreadPoolExecutor(1, thread_name_prefix="look-up")
+        self._writes = SharedWork(self._flush)
+        self._look_ups = SharedWork(self._look_up_all)
         self._broken_until = 0.0
         self._closed = False
         try:
@@ -88,17 +87,12 @@ class PostgresDatabase(Database):
 
     async def write(self, work: Work[T], *, repeatable: bool = False) -> T:
         """Run `work` in the writer's thread, and commit it with that of others."""
-        future = asyncio.get_running_loop().create_future()
-        job = QueuedWork(fenced(work), future, contextvars.copy_context(), repeatable)
-        self._jobs.append(job)
-        if self._flusher is None or self._flusher.done():
-            self._flusher = asyncio.create_task(self._flush())
-        result: T = await job.future
+        result: T = await self._writes.add(fenced(work), repeatable=repeatable)
         return result
 
     def write_now(self, work: Work[T]) -> T:
         """Run `work` in a transaction of its own, blocking this thread until it is committed."""
-        (outcome,) = self._write(TimedCall(limited=False), [Piece(fenced(work), repeatable=False)])
+        (outcome,) = self._write(TimedCall(limited=False), [Piece(fenced(work))])
         if isinstance(outcome, FailedWork):
             raise outcome.error
         result: T = outcome
@@ -132,6 +126,11 @@ class PostgresDatabase(Database):
         executor, call = (self._scanning, TimedCall(limited=False)) if in_thread else (self._reading, TimedCall())
         return await self._watched(executor, call, lambda: self._read(call, work, self._readers))
 
+    async def look_up(self, work: Work[T]) -> T:
+        """Run a single statement in a thread, with those that others have asked for meanwhile."""
+        result: T = await self._look_ups.add(work, repeatable=True)
+        return result
+
     async def beside(self, work: Work[T]) -> T:
         """Run a single statement that waits for no other writer, and is repeated if its connection was lost."""
         call = TimedCall()
@@ -144,26 +143,18 @@ class PostgresDatabase(Database):
     def close(self) -> None:
         """Close all connections; uncommitted work is lost. Waits for running reads."""
         self._closed = True
-        for one in (self._reading, self._scanning, self._beside):
+        for one in (self._reading, self._scanning, self._beside, self._looking_up):
             one.shutdown(cancel_futures=True)
         self._writing.shutdown(wait=True)
         self._long.shutdown(wait=True)
         self._engine.dispose()
 
     async def _watched(self, executor: ThreadPoolExecutor, call: TimedCall, work: Callable[[], T]) -> T:
-        """Run work in a thread, and end it if it takes too long."""
+        """Run work in a thread, and end it if it takes too long; it goes on if its caller waits no longer."""
         context = contextvars.copy_context()
         future = asyncio.get_running_loop().run_in_executor(executor, context.run, work)
-        future.add_done_callback(lambda done: done.cancelled() or done.exception())
-        try:
-            await _end_in_time(future, call)
-        except asyncio.CancelledError:
-            # Its caller waits no longer, but the thread does, and those that wait for the thread.
-            watching = asyncio.create_task(_end_in_time(future, call))
-            self._abandoned.add(watching)
-            watching.add_done_callback(self._abandoned.discard)
-            raise
-        return future.result()
+        call.watch(future)
+        return await asyncio.shield(future)
 
     def _checked(self, work: Callable[[], T]) -> T:
         """Run work; raises ``storage_unavailable`` for what an unreachable or overloaded server leads to."""
@@ -228,23 +219,17 @@ class PostgresDatabase(Database):
             give_back(connection)
             raise
 
-    async def _flush(self) -> None:
-        while self._jobs:
-            batch, self._jobs = [one for one in self._jobs if not one.future.cancelled()], []
-            call, outcomes = TimedCall(), list[Any]()
-            pieces = [Piece(one.run, one.repeatable) for one in batch]
-            try:
-                if pieces:
-                    outcomes = await self._watched(self._writing, call, partial(self._write, call, pieces))
-            except BaseException as error:  # noqa: BLE001 - whatever it is, nobody may wait for ever
-                outcomes = [FailedWork(error)] * len(batch)
-            for job, outcome in zip(batch, outcomes, strict=True):
-                if job.future.done():
-                    continue
-                if isinstance(outcome, FailedWork):
-                    job.future.set_exception(outcome.error)
-                else:
-                    job.future.set_result(outcome)
+    async def _flush(self, batch: Sequence[QueuedWork]) -> list[Any]:
+        call, pieces = TimedCall(), [Piece(one.run, one.repeatable) for one in batch]
+        return await self._watched(self._writing, call, partial(self._write, call, pieces))
+
+    async def _look_up_all(self, batch: Sequence[QueuedWork]) -> list[Any]:
+        call = TimedCall()
+
+        def each(connection: Connection) -> list[Any]:
+            return [_outcome(one.run, connection) for one in batch]
+
+        return await self._watched(self._looking_up, call, lambda: self._read(call, each, self._single))
 
     def _write(self, call: TimedCall, pieces: Sequence[Piece]) -> list[Any]:
         """Run work in one transaction, of which each piece is undone by itself; returns results and failures."""
@@ -255,53 +240,22 @@ class PostgresDatabase(Database):
 
     def _write_all(self, call: TimedCall, pieces: Sequence[Piece]) -> list[Any]:
         with self._lock:
-            connection, receipt = self._begin(call)
-            try:
-                with call.using(connection):
-                    outcomes = self._all(connection, pieces)
-                    if not all(isinstance(one, FailedWork) for one in outcomes):
-                        self._commit(connection, receipt)
-            finally:
-                give_back(connection)
-        return outcomes
+            if len(pieces) > 1 and all(one.repeatable for one in pieces):
+                # Most of the time none of them fails, and no savepoint is needed.
+                with contextlib.suppress(_Again):
+                    return self._transaction(call, partial(_together, pieces=pieces))
+            return self._transaction(call, partial(_separately, pieces=pieces))
 
-    def _all(self, connection: Connection, pieces: Sequence[Piece]) -> list[Any]:
-        if len(pieces) == 1:
-            return [self._one(connection, pieces[0], alone=True)]
-        outcomes: list[Any] = []
-        for repeatable, some in groupby(pieces, attrgetter("repeatable")):
-            part = list(some)
-            found = self._together(connection, part) if repeatable and len(part) > 1 else None
-            outcomes += [self._one(connection, one) for one in part] if found is None else found
-        return outcomes
-
-    def _together(self, connection: Connection, pieces: Sequence[Piece]) -> list[Any] | None:
-        """Run pieces in one savepoint, as most of the time none fails; undoes all of them and returns None if one does.
-
-        Raises what leaves no transaction to go on with.
-        """
-        connection.exec_driver_sql(_SAVE)
+    def _transaction(self, call: TimedCall, work: Callable[[Connection], list[Any]]) -> list[Any]:
+        connection, receipt = self._begin(call)
         try:
-            return [one.run(connection) for one in pieces]
-        except Exception as error:
-            if connection.invalidated or getattr(error, "connection_invalidated", False):
-                raise
-            connection.exec_driver_sql(_UNDO)
-            return None
-
-    def _one(self, connection: Connection, piece: Piece, *, alone: bool = False) -> Any:
-        """Run a piece of work and undo it if it fails. Raises what leaves no transaction to go on with."""
-        # Not released one by one, which would be another statement for each: the commit does that.
-        if not alone:
-            connection.exec_driver_sql(_SAVE)
-        try:
-            return piece.run(connection)
-        except Exception as error:
-            if connection.invalidated or getattr(error, "connection_invalidated", False):
-                raise
-            if not alone:
-                connection.exec_driver_sql(_UNDO)
-            return FailedWork(raised_by(error) if isinstance(error, SQLAlchemyError) else error)
+            with call.using(connection):
+                outcomes = work(connection)
+                if not all(isinstance(one, FailedWork) for one in outcomes):
+                    self._commit(connection, receipt)
+        finally:
+            give_back(connection)
+        return outcomes
 
     def _commit(self, connection: Connection, receipt: Any) -> None:
         try:
@@ -329,7 +283,42 @@ class PostgresDatabase(Database):
         raise StorageDoubtError
 
 
-async def _end_in_time(future: asyncio.Future[Any], call: TimedCall) -> None:
-    """Wait for the end of work in a thread, which has no more than the patience of its call."""
-    while not (await asyncio.wait({future}, timeout=1.0))[0]:
-        call.end_if_overdue()
+class _Again(Exception):  # noqa: N818 - no error
+    """One of several pieces failed, and all are undone."""
+
+
+def _together(connection: Connection, pieces: Sequence[Piece]) -> list[Any]:
+    """Run pieces; raises `_Again` if one of them fails, or what leaves no connection to go on with."""
+    try:
+        return [one.run(connection) for one in pieces]
+    except Exception as error:
+        if _is_lost(connection, error):
+            raise
+        raise _Again from error
+
+
+def _separately(connection: Connection, pieces: Sequence[Piece]) -> list[Any]:
+    if len(pieces) == 1:
+        return [_outcome(pieces[0].run, connection)]
+    outcomes = []
+    for one in pieces:
+        # Not released one by one, which would be another statement for each: the commit does that.
+        connection.exec_driver_sql(_SAVE)
+        outcomes.append(_outcome(one.run, connection))
+        if isinstance(outcomes[-1], FailedWork):
+            connection.exec_driver_sql(_UNDO)
+    return outcomes
+
+
+def _outcome(work: Work[Any], connection: Connection) -> Any:
+    """Run work and return what it returned or how it failed; raises what leaves no connection to go on with."""
+    try:
+        return work(connection)
+    except Exception as error:
+        if _is_lost(connection, error):
+            raise
+        return FailedWork(raised_by(error) if isinstance(error, SQLAlchemyError) else error)
+
+
+def _is_lost(connection: Connection, error: Exception) -> bool:
+    return connection.invalidated or getattr(error, "connection_invalidated", False)

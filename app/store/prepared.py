@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import Connection, Dialect
 from sqlalchemy.exc import DBAPIError
@@ -46,9 +46,14 @@ class Prepared:
         send_deferred(connection)
         if not connection.in_transaction():
             connection.begin()
-        cursor, driver_error = connection.connection.cursor(), connection.dialect.loaded_dbapi.Error
+        driver_error = connection.dialect.loaded_dbapi.Error
+        cursor = connection.connection.cursor() if self._by_position else _numbering_cursor(connection)
         try:
-            if self._by_position and len(rows) > 1:
+            if not self._by_position:
+                sql, values = self.bound(rows)
+                numbered, names = _numbered(sql)
+                cursor.execute(numbered, [values[name] for name in names])
+            elif len(rows) > 1:
                 cursor.executemany(self._sql, [self._values(row) for row in rows])
             else:
                 cursor.execute(*self.bound(rows))
@@ -145,6 +150,24 @@ def _about_many(sql: str, types: Mapping[str, str]) -> str:
     if named.startswith("INSERT"):
         return _PLACES.sub(rf"SELECT \1 {given}", named, count=1)
     return named.replace(" WHERE ", f" {given} WHERE ", 1)
+
+
+def _numbering_cursor(connection: Connection) -> Any:
+    """Return a cursor that takes `$1` for values, as the server does.
+
+    The usual one looks for names in the text each time if that is long.
+    """
+    from psycopg import RawCursor  # noqa: PLC0415 - optional
+
+    return RawCursor(cast("Any", connection.connection.driver_connection))
+
+
+@lru_cache(maxsize=512)
+def _numbered(sql: str) -> tuple[str, tuple[str, ...]]:
+    """Return the statement with numbers for the names of its values, and the names in their order."""
+    names = tuple(dict.fromkeys(_NAME.findall(sql)))
+    numbers = {name: f"${number}" for number, name in enumerate(names, 1)}
+    return _NAME.sub(lambda found: numbers[found[1]], sql).replace("%%", "%"), names
 
 
 def _converter(kind: Any, dialect: Dialect) -> Callable[[Any], Any] | None:

@@ -188,7 +188,7 @@ class Brake:
     async def check_everywhere(self, kind: PlanType, org: str, wallet_id: str | None) -> None:
         """Raise as ``check`` does, also for brakes that other nodes have engaged."""
         if self._db.node:
-            await self._db.read(lambda conn: self.check_rows(conn, kind, org, wallet_id, attested=False))
+            await self._db.look_up(lambda conn: self.check_rows(conn, kind, org, wallet_id, attested=False))
         self.check(kind, org, wallet_id, attested=False)
 
     async def overtook(self, kind: PlanType, attempt: Attempt) -> BrakeKind | None:
@@ -196,7 +196,7 @@ class Brake:
         row = None
         if self._db.node and (kind.braked or kind.lifts is not None):
             # Whoever engages one marks, in the same transaction, what is stored by then.
-            row = await self._db.read(lambda conn: stopped_by(conn, attempt.tx_id))
+            row = await self._db.look_up(lambda conn: stopped_by(conn, attempt.tx_id))
         attested = attempt.attestation_hash is not None
         found = self.stops(kind, attempt.org, attempt.wallet_id, attested=attested)
         return found or next((one for one in get_args(BrakeKind) if one == row), None)

@@ -231,7 +231,7 @@ class Idempotency:
             if found.state == "done" and found.response is not None:
                 return _opened(found.response, fingerprint, seal), True
             tx_id = found.tx_id
-            earlier = await self._db.read(lambda conn: attempt(conn, tx_id)) if tx_id else None
+            earlier = await self._db.look_up(lambda conn: attempt(conn, tx_id)) if tx_id else None
             return await self._work(Claim(self._db, fingerprint, earlier, repeats=True), work, seal), False
         finally:
             del self._running[scope]
@@ -258,7 +258,7 @@ class Idempotency:
         """
         deadline, node = time.monotonic() + self._wait, self._db.node
         while True:
-            found = await self._db.read(lambda conn: find(conn, *scope, now_ms()))
+            found = await self._db.look_up(lambda conn: find(conn, *scope, now_ms()))
             if found is None or not node or found.state == "done":
                 return found
             _same(fingerprint, found)

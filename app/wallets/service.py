@@ -79,7 +79,7 @@ _OUTDATED = frozenset(
 
 async def find(service: Service, org: str, wallet_id: str) -> WalletRecord:
     """Return a wallet of the organisation. Raises ``wallet_not_found``."""
-    found = await service.db.read(lambda conn: wallet(conn, org, wallet_id, service.clock.seen_ms()))
+    found = await service.db.look_up(lambda conn: wallet(conn, org, wallet_id, service.clock.seen_ms()))
     if found is None:
         raise await _missing(service, org, wallet_id)
     return found

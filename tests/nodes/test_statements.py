@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 from pydantic import SecretStr
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
@@ -34,33 +35,26 @@ class Counted:
 
 @contextmanager
 def _counted() -> Iterator[Counted]:
-    """Count what connections that are opened meanwhile send, also past SQLAlchemy."""
+    """Count what is sent, also past SQLAlchemy; `executemany`, which sends a statement for each row, is not used."""
     found = Counted()
 
-    class Counting(psycopg.Cursor[Any]):
-        def execute(self, *given: Any, **options: Any) -> Any:
+    def counting(executed: Any) -> Any:
+        def execute(cursor: Any, *given: Any, **options: Any) -> Any:
             found.statements += 1
-            return super().execute(*given, **options)
+            return executed(cursor, *given, **options)
 
-        def executemany(self, query: Any, params_seq: Any, **options: Any) -> None:
-            rows = list(params_seq)
-            found.statements += len(rows)  # the server runs it for each
-            super().executemany(query, rows, **options)
-
-    def opened(connection: Any, _record: Any) -> None:
-        connection.cursor_factory = Counting
+        return execute
 
     def committed(_connection: Any) -> None:
         found.commits += 1
 
-    listeners = (("connect", opened), ("commit", committed))
-    for name, listener in listeners:
-        event.listen(Engine, name, listener)
+    event.listen(Engine, "commit", committed)
     try:
-        yield found
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(psycopg.Cursor, "execute", counting(psycopg.Cursor.execute))
+            yield found
     finally:
-        for name, listener in listeners:
-            event.remove(Engine, name, listener)
+        event.remove(Engine, "commit", committed)
 
 
 async def test_payment_takes_few_statements_and_commits(cluster: Cluster, template: str, tmp_path: Path) -> None:
