@@ -1,29 +1,35 @@
-"""Compares SQLite with PostgreSQL, and one node with two: processor time of a payment and of a projected event.
+"""Compares SQLite with PostgreSQL, and one node with two: processor time of the service for a payment.
 
-By hand: `python -m tests.bench.databases [--payments N] [--rounds N]`. One process runs all but the PostgreSQL server:
-the chain, the nodes and their clients, without sockets. So the ratios are nearer to 1 than those of the nodes alone.
-The settings take turns; each number is the median of the rounds.
+By hand: `python -m tests.bench.databases [--payments N] [--rounds N]`. The chain, each node, the PostgreSQL server and
+the clients are processes of their own; only the nodes' time counts. The settings take turns; each number is the median
+of the rounds.
 """
 
 import asyncio
 import secrets
 import statistics
 import sys
-import time
-from contextlib import AsyncExitStack
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import click
-import structlog
-from pydantic import SecretStr
-from sqlalchemy import func, select
+import httpx
+from solders.keypair import Keypair
 
-from app.store.read_tables import transactions
 from tests.bench.cluster import own_cluster
+from tests.bench.serving import cpu_seconds
 from tests.bench.tables import table
-from tests.support.service_world import Json, ServiceWorld
+from tests.nodes.nodes import nodes_on
+from tests.support.founding import founded
+from tests.support.postgres import Cluster
+from tests.support.processes import WITH_LOG, free_ports, running
 
 _CLIENTS = 8
+_USDC = 1_000
+_RULES = {"maxPerTx": "10", "maxPerDay": "1000", "maxPerMonth": "10000", "velocityCap": 1_000_000}
 
 
 @dataclass
@@ -31,37 +37,69 @@ class Setting:
     """A service under measurement: its nodes, what pays whom, and the processor time found so far, in milliseconds."""
 
     name: str
-    nodes: list[ServiceWorld]
-    wallets: list[Json] = field(default_factory=list)
+    nodes: list[httpx.AsyncClient]
+    pids: list[int]
+    vaults: list[tuple[str, str]] = field(default_factory=list)
     payee: str = ""
     costs: list[float] = field(default_factory=list)
 
     async def prepare(self) -> None:
         """Make wallets with money, and somebody to pay."""
-        self.wallets = [await self.nodes[0].wallet(funds="10") for _ in range(_CLIENTS)]
-        self.payee = await self.nodes[0].payee()
+        self.payee = str(Keypair().pubkey())
+        policy = (await self._post("/v1/policies", {"name": "load", **_RULES}))["policy_id"]
+        for number in range(_CLIENTS):
+            body = {"agentId": f"agent-{number}", "label": "Load", "policyId": policy}
+            wallet = (await self._post("/v1/wallets", body))["wallet_id"]
+            await self._post(f"/v1/wallets/{wallet}/fund", {"amount": "20"})
+            self.vaults.append((wallet, (await self._post(f"/v1/wallets/{wallet}/rotate-token", {}))["session_token"]))
 
     async def round(self, payments: int) -> None:
         """Make payments, each client one after the other, on the nodes in turn."""
 
         async def client(number: int) -> None:
-            node, wallet = self.nodes[number % len(self.nodes)], self.wallets[number]
+            wallet, token = self.vaults[number]
             for _ in range(payments // _CLIENTS):
-                paid = await node.pay(wallet, self.payee, "0.001", headers={"Idempotency-Key": secrets.token_hex(8)})
-                if paid.json().get("status") != "confirmed":
-                    raise RuntimeError(paid.text)
+                body = {"walletId": wallet, "to": self.payee, "amount": "0.001", "currency": "USDC"}
+                headers = {"Session-Token": token, "Idempotency-Key": secrets.token_hex(8)}
+                paid = await self._post("/v1/payments", body, node=number % len(self.nodes), headers=headers)
+                if paid["status"] != "confirmed":
+                    raise RuntimeError(str(paid))
 
-        began = time.process_time()
+        before = sum(map(cpu_seconds, self.pids))
         await asyncio.gather(*(client(number) for number in range(_CLIENTS)))
-        self.costs.append((time.process_time() - began) / payments * 1000)
+        self.costs.append((sum(map(cpu_seconds, self.pids)) - before) / payments * 1000)
 
-    async def projection(self) -> tuple[int, float]:
-        """Rebuild the read models; returns how many rows of the transaction list, and the microseconds for each."""
-        world = self.nodes[0]
-        rows = world.service.db.read_now(lambda conn: conn.scalar(select(func.count()).select_from(transactions))) or 0
-        began = time.process_time()
-        await world.service.projector.rebuild()
-        return rows, (time.process_time() - began) / rows * 1e6
+    async def _post(
+        self, path: str, body: Mapping[str, object], *, node: int = 0, headers: dict[str, str] | None = None
+    ) -> dict[str, str]:
+        answer = await self.nodes[node].post(path, json=body, headers=headers)
+        if answer.status_code != httpx.codes.OK:
+            raise RuntimeError(f"{path} answered {answer.status_code}: {answer.text}")
+        found: dict[str, str] = answer.json()
+        return found
+
+
+@asynccontextmanager
+async def on_sqlite(folder: Path) -> AsyncIterator[Setting]:
+    """Run one node on a file."""
+    async with founded(folder / "chain", folder / "data", usdc=_USDC) as made:
+        port = free_ports()[0]
+        options = ("serve", "--data-dir", str(folder / "data"), "--rpc-url", made.url, "--port", str(port))
+        log = str(folder / "log")
+        async with running(WITH_LOG, log, *options, until=b"Agent Vault", AGENT_VAULT_RATE_LIMIT="0") as process:
+            headers = {"Authorization": f"Bearer {made.key}"}
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=30) as client:
+                yield Setting("SQLite, one node", [client], [process.pid])
+
+
+@asynccontextmanager
+async def on_postgresql(cluster: Cluster, template: str, folder: Path, count: int) -> AsyncIterator[Setting]:
+    """Run nodes on a server."""
+    async with nodes_on(cluster, template, folder, usdc=_USDC) as nodes:
+        for number in range(count):
+            await nodes.start(f"node-{number}")
+        name = f"PostgreSQL, {'one node' if count == 1 else f'{count} nodes'}"
+        yield Setting(name, list(nodes.clients.values()), [one.pid for one in nodes.processes.values()])
 
 
 async def run(payments: int, rounds: int) -> None:
@@ -69,42 +107,29 @@ async def run(payments: int, rounds: int) -> None:
     async with AsyncExitStack() as stack:
         cluster, folder = stack.enter_context(own_cluster())
         template = cluster.upgraded()
-
-        async def world(name: str, *, server: bool = True) -> ServiceWorld:
-            url = SecretStr(cluster.url(cluster.database(template))) if server else None
-            (folder / name).mkdir()
-            return await stack.enter_async_context(ServiceWorld(folder / name, database_url=url))
-
-        first = await world("two")
-        settings = [
-            Setting("SQLite, one node", [await world("sqlite", server=False)]),
-            Setting("PostgreSQL, one node", [await world("one")]),
-            Setting("PostgreSQL, two nodes", [first, await stack.enter_async_context(first.node())]),
-        ]
+        folders = [Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder))) for _ in range(3)]
+        opened = [on_sqlite(folders[0]), *(on_postgresql(cluster, template, folders[count], count) for count in (1, 2))]
+        settings = [await stack.enter_async_context(one) for one in opened]
         for one in settings:
             await one.prepare()
             await one.round(payments)
-        for one in settings:
             one.costs.clear()
         for _ in range(rounds):
             for one in settings:
                 await one.round(payments)
         medians = [statistics.median(one.costs) for one in settings]
-        rows = []
-        for one, cost in zip(settings, medians, strict=True):
-            count, projected = await one.projection()
-            rows.append([one.name, f"{cost:.1f}", f"{cost / medians[0]:.2f}", f"{cost / medians[1]:.2f}"])
-            rows[-1] += [str(count), f"{projected:.0f}"]
-        heads = ["", "CPU ms a payment", "/ SQLite", "/ one node", "events", "CPU us a projected event"]
-        sys.stdout.write(table(heads, rows))
+        rows = [
+            [one.name, f"{cost:.1f}", f"{cost / medians[0]:.2f}", f"{cost / medians[1]:.2f}"]
+            for one, cost in zip(settings, medians, strict=True)
+        ]
+        sys.stdout.write(table(["", "CPU ms a payment", "/ SQLite", "/ one node"], rows))
 
 
 @click.command()
-@click.option("--payments", default=80, show_default=True, help="Payments of a round.")
+@click.option("--payments", default=160, show_default=True, help="Payments of a round.")
 @click.option("--rounds", default=10, show_default=True, help="Rounds of each setting, in turns.")
 def main(payments: int, rounds: int) -> None:
     """Measure and print."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     asyncio.run(run(payments, rounds))
 
 

@@ -28,8 +28,7 @@ class Served:
 
     def cpu_seconds(self) -> float:
         """Return the processor time used by all threads so far."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_seconds(self.pid)
 
     def resident_megabytes(self) -> float:
         """Return the resident memory in units of a million bytes."""
@@ -37,6 +36,12 @@ class Served:
             if line.startswith("VmRSS:"):
                 return int(line.split()[1]) * 1024 / 1e6
         raise RuntimeError("the process has ended")
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the processor time used by all threads of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextlib.contextmanager
