@@ -17,7 +17,8 @@ from starlette.routing import Route
 from app.core.signers import write_secret
 from tests.support import http
 from tests.support.processes import COMMAND_LINE, Serve, serving
-from tests.support.reader import Reader, blocks_of, installed
+from tests.support.reader import Reader, blocks_of
+from tests.support.warm import warmed
 from tests.support.webhooks import Receiver
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -77,7 +78,7 @@ class _Story:
 @pytest_asyncio.fixture(scope="module", loop_scope="module", name="story")
 async def _story(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[_Story]:
     folder = tmp_path_factory.mktemp("guides")
-    async with serving(folder / "data", COMMAND_LINE) as serve:
+    async with serving(folder / "data", COMMAND_LINE) as serve, warmed(folder) as commands:
         one = _Story(serve, folder)
         key = (folder / "data/admin-api-key").read_text().strip()
         wallet = await one.wallet("payer", allowAllowances=True, x402Hosts=["*"])
@@ -85,7 +86,7 @@ async def _story(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[_Sto
         token = (await one.ok("POST", f"/v1/wallets/{wallet}/rotate-token", {}))["session_token"]
         one.values = {"wal_…": wallet, "http://127.0.0.1:8402": serve.url}
         one.environment = {
-            "PATH": f"{installed(folder)}:/usr/local/bin:/usr/bin:/bin",
+            "PATH": f"{commands}:/usr/local/bin:/usr/bin:/bin",
             "URL": serve.url,
             **dict.fromkeys(("KEY", "OPERATOR_KEY", "ADMIN_KEY"), key),
             "AGENT_KEY": agent["key"],
