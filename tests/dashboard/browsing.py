@@ -36,10 +36,10 @@ new PerformanceObserver((list) => {
 }).observe({ type: "layout-shift", buffered: true });
 """
 #: Runs only those of axe's rules whose findings count: a rule's impact is that of all its findings.
-_FINDINGS = """async () => {
+_FINDINGS = """async (alike) => {
   const mild = axe._audit.rules.filter((rule) => !["serious", "critical"].includes(rule.impact));
   const rules = Object.fromEntries(mild.map((rule) => [rule.id, { enabled: false }]));
-  const { violations } = await axe.run({ resultTypes: ["violations"], rules });
+  const { violations } = await axe.run({ exclude: alike }, { resultTypes: ["violations"], rules });
   return violations.flatMap((one) => one.nodes.map((node) => `${one.id}: ${node.html}`));
 }"""
 _CSRF = re.compile(r'name="csrf" value="([0-9a-f]{64})"')
@@ -124,11 +124,11 @@ def statements() -> Iterator[list[str]]:
         event.remove(Engine, "before_cursor_execute", note)
 
 
-async def findings(page: Page) -> list[str]:
-    """What axe finds serious or critical on a page, once its style has arrived."""
+async def findings(page: Page, *alike: str) -> list[str]:
+    """What axe finds serious or critical on a page, once its style has arrived, but for what these selectors choose."""
     await page.wait_for_load_state()
     await page.evaluate(AXE_SCRIPT)
-    return list(await page.evaluate(_FINDINGS))
+    return list(await page.evaluate(_FINDINGS, list(alike)))
 
 
 async def overflow(page: Page) -> int:
