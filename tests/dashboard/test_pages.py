@@ -142,8 +142,9 @@ async def test_what_was_typed_comes_back_as_text(
 ) -> None:
     page, address = visitors[listed.session], site.base + listed.path(places)
     await page.goto(address)
-    for number, method in await page.evaluate(_FORMS):
-        await page.goto(address)
+    for earlier, (number, method) in enumerate(await page.evaluate(_FORMS)):
+        if earlier:
+            await page.goto(address)
         if method == "get":
             assert await page.evaluate(_FILTERED, [number, list(_some(100))]) == []
         # One long text, which every form refuses and shows again.
