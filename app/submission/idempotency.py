@@ -37,6 +37,8 @@ from app.submission.fingerprint import Fingerprint
 T = TypeVar("T")
 _PAUSE = 0.1
 """Seconds between two looks whether another node has ended the first request."""
+_LEAVE_PAUSE = 1.0
+"""Seconds after which it is stored that a request does not run here any more, if the database failed at its end."""
 
 
 def _admit() -> None:
@@ -221,18 +223,26 @@ class Idempotency:
         scope = (fingerprint.org, fingerprint.key)
         await self._wait_for_first(scope, fingerprint)
         running = self._running[scope] = _Running(fingerprint)
+        claim = Claim(self._db, fingerprint)
         try:
             found = await self._found(scope, fingerprint)
             if found is not None:
                 _same(fingerprint, found)
             running.admitted.set()
             if found is None:
-                return await self._work(Claim(self._db, fingerprint), work, seal), False
+                return await self._work(claim, work, seal), False
             if found.state == "done" and found.response is not None:
                 return _opened(found.response, fingerprint, seal), True
-            tx_id = found.tx_id
-            earlier = await self._db.look_up(lambda conn: attempt(conn, tx_id)) if tx_id else None
-            return await self._work(Claim(self._db, fingerprint, earlier, repeats=True), work, seal), False
+            claim = Claim(self._db, fingerprint, repeats=True)
+            if (tx_id := found.tx_id) is not None:
+                earlier = await self._db.look_up(lambda conn: attempt(conn, tx_id))
+                claim = Claim(self._db, fingerprint, earlier, repeats=True)
+            return await self._work(claim, work, seal), False
+        except WRITE_ERRORS:
+            # The key's release or the answer may not be stored. Nothing is retried for what has claimed nothing.
+            if claim.held or claim.effective:
+                self._leave_later(scope)
+            raise
         finally:
             del self._running[scope]
             running.admitted.set()
@@ -277,22 +287,29 @@ class Idempotency:
         try:
             await self._db.write(lambda conn: leave(conn, *scope, node))
         except WRITE_ERRORS:
-            task = asyncio.create_task(self._leave_later(scope), name="idempotency_leave")
-            self._leaving.add(task)
-            task.add_done_callback(self._leaving.discard)
+            self._leave_later(scope)
 
-    async def _leave_later(self, scope: tuple[str, str]) -> None:
-        await asyncio.sleep(1.0)
-        if scope not in self._running:
-            await self._leave(scope)
+    def _leave_later(self, scope: tuple[str, str]) -> None:
+        """Leave the request in the background, unless it is repeated here before that."""
+        if not self._db.node:
+            return
+
+        async def wait_and_leave() -> None:
+            await asyncio.sleep(_LEAVE_PAUSE)
+            if scope not in self._running:
+                await self._leave(scope)
+
+        task = asyncio.create_task(wait_and_leave(), name="idempotency_leave")
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
 
     async def _work(self, claim: Claim, work: Callable[[Claim], Awaitable[bytes]], seal: AnswerSeal | None) -> bytes:
         try:
             body = await work(claim)
-        except BaseException:
+        except BaseException as error:
             if claim.releasable:
                 await claim.release()
-            elif claim.held:
+            elif claim.held and not isinstance(error, WRITE_ERRORS):
                 await self._leave(claim.scope)
             raise
         if claim.open_ended:

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import select, text, update
 
 from app.store.state_tables import idempotency
 from app.submission.idempotency import Claim
@@ -67,6 +67,30 @@ async def test_request_that_ended_without_an_outcome_is_continued_elsewhere(
 
     again = (await second.pay(wallet, to, "1", **options)).json()
     assert (again["status"], again["tx_id"]) == ("confirmed", lost["tx_id"])
+    assert await first.balance(to) == 1_000_000
+
+
+_FULL = """
+CREATE FUNCTION no_space() RETURNS trigger LANGUAGE plpgsql AS
+$$BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = 'disk_full'; END$$;
+CREATE TRIGGER no_answers BEFORE UPDATE ON idempotency
+FOR EACH ROW WHEN (NEW.state = 'done' AND NEW.key = 'full') EXECUTE FUNCTION no_space()
+"""
+
+
+async def test_request_whose_answer_could_not_be_stored_is_continued_elsewhere(
+    first: ServiceWorld, second: ServiceWorld
+) -> None:
+    wallet, to = await first.wallet(), await first.payee()
+    options: dict[str, Any] = {"headers": {"Idempotency-Key": "full"}}
+    first.service.db.write_now(lambda conn: conn.execute(text(_FULL)))
+    error_of(await first.pay(wallet, to, "1", **options), 503, "storage_unavailable")
+    first.service.db.write_now(lambda conn: conn.execute(text("DROP FUNCTION no_space CASCADE")))
+
+    async with asyncio.timeout(30):
+        while (again := await second.pay(wallet, to, "1", **options)).status_code != 200:
+            error_of(again, 409, "idempotency_in_progress")
+    assert again.json()["status"] == "confirmed"
     assert await first.balance(to) == 1_000_000
 
 
