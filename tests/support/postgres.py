@@ -102,11 +102,11 @@ class Cluster:
             cursor = connection.execute(statement)
             return cursor.fetchall() if cursor.description else []
 
-    def database(self, template: str | None = None) -> str:
+    def database(self, template: str | None = None, tablespace: str = "pg_default") -> str:
         """Create a database, empty or as a copy, and return its name."""
         name = f"test_{secrets.token_hex(6)}"
-        parts = "CREATE DATABASE {} TEMPLATE {}"
-        made = sql.SQL(parts).format(sql.Identifier(name), sql.Identifier(template or "template0"))
+        parts = "CREATE DATABASE {} TEMPLATE {} TABLESPACE {}"
+        made = sql.SQL(parts).format(*map(sql.Identifier, (name, template or "template0", tablespace)))
         self.execute(made.as_string())
         return name
 
