@@ -1,0 +1,37 @@
+"""A node that is far away and slow: for `fault_proxy`, between two processes."""
+
+import asyncio
+import base64
+import json
+
+from solders.transaction import VersionedTransaction
+
+from tests.support.faults import Faults, Reply, Through
+
+
+class SlowNode(Faults):
+    """Answers every request late, and takes what is sent to the chain later still; falsifies nothing."""
+
+    def __init__(self, *, answer: float, confirmation: float) -> None:
+        """An answer takes so many seconds; a transaction lands and is confirmed so many after it was sent."""
+        super().__init__(0)
+        self._answer = answer
+        self._confirmation = confirmation
+        self._landing: set[asyncio.Task[None]] = set()
+
+    async def answer(self, body: bytes, through: Through) -> Reply:
+        """Pass a request to the node and answer in time."""
+        request = json.loads(body)
+        if not isinstance(request, dict) or request["method"] != "sendTransaction":
+            answer, _ = await asyncio.gather(through(body), asyncio.sleep(self._answer))
+            return Reply(answer)
+        task = asyncio.create_task(self._land(body, through))
+        self._landing.add(task)
+        task.add_done_callback(self._landing.discard)
+        await asyncio.sleep(self._answer)
+        signature = VersionedTransaction.from_bytes(base64.b64decode(request["params"][0])).signatures[0]
+        return Reply(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": str(signature)}).encode())
+
+    async def _land(self, body: bytes, through: Through) -> None:
+        await asyncio.sleep(self._confirmation)
+        await through(body)
