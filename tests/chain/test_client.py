@@ -3,10 +3,11 @@
 import asyncio
 import base64
 import json
-from collections.abc import Callable
+import socket
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
-import httpx
 import pytest
 from solders.hash import Hash
 from solders.keypair import Keypair
@@ -160,24 +161,54 @@ async def test_garbage_means_that_the_chain_is_unavailable(body: bytes) -> None:
         await client(garbage).blockhash()
 
 
-def _refuse(request: httpx.Request) -> httpx.Response:
-    raise httpx.ConnectError("refused", request=request)
+@asynccontextmanager
+async def _answering(answer: bytes | None) -> AsyncIterator[ChainClient]:
+    """Run a node that answers every request with these bytes, or never; yields a client of it."""
+    over = asyncio.Event()
 
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        if answer is None:
+            await over.wait()
+        else:
+            writer.write(answer)
+        writer.close()
 
-def _hang(request: httpx.Request) -> httpx.Response:
-    raise httpx.ReadTimeout("too slow", request=request)
+    async with await asyncio.start_server(handle, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with aclosing(client(HttpTransport(url, timeout=0.5))) as chain:
+            yield chain
+        over.set()
 
 
 @pytest.mark.parametrize(
     "answer",
-    [_refuse, _hang, lambda _: httpx.Response(503), lambda _: httpx.Response(429), lambda _: httpx.Response(500)],
+    [
+        None,
+        b"HTTP/1.1 429 Too Many Requests\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 307 Moved\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nab",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 2\r\n\r\nab",
+        b"HTTP/1.1 200 OK\r\n" + b"a" * 100_000,
+        b"no HTTP at all",
+        b"",
+    ],
 )
-async def test_node_that_does_not_answer_is_unavailable(answer: Callable[[httpx.Request], httpx.Response]) -> None:
-    transport = HttpTransport("http://node.invalid", transport=httpx.MockTransport(answer))
-    chain = client(transport)
-    with pytest.raises(ChainUnavailable):
-        await chain.send(b"raw")
-    await chain.aclose()
+async def test_node_that_does_not_answer_as_it_must_is_unavailable(answer: bytes | None) -> None:
+    async with _answering(answer) as chain:
+        with pytest.raises(ChainUnavailable):
+            await chain.send(b"raw")
+
+
+async def test_node_that_refuses_connections_is_unavailable() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        port = bound.getsockname()[1]
+    async with aclosing(client(HttpTransport(f"http://127.0.0.1:{port}"))) as chain:
+        with pytest.raises(ChainUnavailable):
+            await chain.send(b"raw")
 
 
 async def test_application_that_raises_is_unavailable() -> None:
