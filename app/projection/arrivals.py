@@ -8,10 +8,12 @@ from app.chain.errors import ChainUnavailable, RpcError
 from app.core.background import Periodic
 from app.projection.projector import Projector
 
-_INTERVAL = 0.25
+_INTERVAL = 0.15
 """Seconds between two looks while somebody waits."""
 _ALONE_AFTER = 1.0
 """Seconds after which the waiting node brings the events into the read models itself: perhaps no other does."""
+_SILENCE = 0.3
+"""The same if no node has said meanwhile that it applied rows, as after the death of the one that does."""
 
 
 class Arrivals(Periodic):
@@ -29,7 +31,13 @@ class Arrivals(Periodic):
         self._projector = projector
         self._catch_up = catch_up
         self._since: dict[str, float] = {}
+        self._heard = 0.0
         projector.wanted = self.wake
+
+    def hear(self) -> None:
+        """Look for rows that a node says it applied; call it from the event loop."""
+        self._heard = time.monotonic()
+        self.wake()
 
     async def tick(self) -> None:
         """Look once for what is waited for."""
@@ -38,6 +46,6 @@ class Arrivals(Periodic):
         waiting = await self._projector.look()
         now = time.monotonic()
         self._since = {name: self._since.get(name, now) for name in waiting}
-        if any(since <= now - _ALONE_AFTER for since in self._since.values()):
+        if any(now - since >= (_SILENCE if self._heard < since else _ALONE_AFTER) for since in self._since.values()):
             self._since = dict.fromkeys(waiting, now)
             await self._catch_up()

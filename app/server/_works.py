@@ -64,7 +64,7 @@ def works_of(service: Service, *, beside: bool = False) -> Sequence[Startable]:
 def _listener(service: Service, arrivals: Arrivals) -> Listener:
     settings = service.settings
     handlers: dict[str, Callable[[], object]] = {
-        ROWS: arrivals.wake,
+        ROWS: arrivals.hear,
         KEYS: service.part(KeyRing).forget,
         EXPORTS: service.part(Exporter).wake,
     }

@@ -64,6 +64,19 @@ async def test_payment_without_signals_is_found_by_looking(first: ServiceWorld) 
         assert time.monotonic() - began < first.settings.confirm_timeout
 
 
+async def test_silence_of_the_node_that_applies_rows_is_taken_for_its_death(
+    first: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.projection.arrivals._ALONE_AFTER", 3600.0)
+    wallet, payee = await first.wallet(), await first.payee()
+    async with first.node(roles="api") as api:
+        await first.service.projector.stop()
+        try:
+            assert (await api.pay(wallet, payee, "1")).json()["status"] == "confirmed"
+        finally:
+            await first.service.projector.start()
+
+
 async def test_signals_name_what_is_new(first: ServiceWorld) -> None:
     wallet, payee = await first.wallet(), await first.payee()
     await first.catch_up()
