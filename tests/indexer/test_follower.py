@@ -465,7 +465,7 @@ async def test_indexer_runs_alone(stage: Stage, tmp_path: Path) -> None:
     assert (first.returncode, first.stdout) == (0, "6 events stored, 6 in all\n"), first.stderr
     assert (second.returncode, second.stdout) == (0, "0 events stored, 6 in all\n"), second.stderr
     assert (down.returncode, down.stdout) == (1, "")
-    assert down.stderr == "Error: the node does not answer: ConnectError\n"
+    assert down.stderr == "Error: the node does not answer: ClientConnectorError\n"
 
 
 def _run(command: list[str]) -> "subprocess.CompletedProcess[str]":
