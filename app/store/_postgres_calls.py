@@ -133,16 +133,17 @@ class TimedCall:
     def watch(self, future: asyncio.Future[Any]) -> None:
         """End the call whenever it is overdue, until the future is done."""
         if self._limited:
-            loop = asyncio.get_running_loop()
-            timer = loop.call_later(PATIENCE, self._look, future)
-            future.add_done_callback(lambda _done: timer.cancel())
+            self._look_in(PATIENCE, future)
+
+    def _look_in(self, seconds: float, future: asyncio.Future[Any]) -> None:
+        timer = asyncio.get_running_loop().call_later(seconds, self._look, future)
+        future.add_done_callback(lambda _done: timer.cancel())
 
     def _look(self, future: asyncio.Future[Any]) -> None:
         if not future.done():
             self.end_if_overdue()
             # It may have begun late, or may not have noticed yet.
-            timer = asyncio.get_running_loop().call_later(1.0, self._look, future)
-            future.add_done_callback(lambda _done: timer.cancel())
+            self._look_in(1.0, future)
 
     def end_if_overdue(self) -> None:
         """Close the connection if its time is up; what waits for it fails as if the network had been cut."""

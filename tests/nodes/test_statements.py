@@ -35,15 +35,18 @@ class Counted:
 
 @contextmanager
 def _counted() -> Iterator[Counted]:
-    """Count what is sent, also past SQLAlchemy; `executemany`, which sends a statement for each row, is not used."""
+    """Count what is sent meanwhile, also past SQLAlchemy."""
     found = Counted()
+    once, many = psycopg.Cursor.execute, psycopg.Cursor.executemany
 
-    def counting(executed: Any) -> Any:
-        def execute(cursor: Any, *given: Any, **options: Any) -> Any:
-            found.statements += 1
-            return executed(cursor, *given, **options)
+    def execute(cursor: Any, *given: Any, **options: Any) -> Any:
+        found.statements += 1
+        return once(cursor, *given, **options)
 
-        return execute
+    def executemany(cursor: Any, query: Any, params_seq: Any, **options: Any) -> None:
+        rows = list(params_seq)
+        found.statements += len(rows)  # the server runs it for each
+        many(cursor, query, rows, **options)
 
     def committed(_connection: Any) -> None:
         found.commits += 1
@@ -51,7 +54,8 @@ def _counted() -> Iterator[Counted]:
     event.listen(Engine, "commit", committed)
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(psycopg.Cursor, "execute", counting(psycopg.Cursor.execute))
+            patch.setattr(psycopg.Cursor, "execute", execute)
+            patch.setattr(psycopg.Cursor, "executemany", executemany)
             yield found
     finally:
         event.remove(Engine, "commit", committed)
