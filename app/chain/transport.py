@@ -2,6 +2,8 @@
 
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
@@ -31,10 +33,10 @@ class HttpTransport:
     async def __call__(self, body: bytes) -> bytes:
         """Return the answer's body. Raises `ChainUnavailable` on a refusal, a timeout, a rate limit or a 5xx."""
         if self._session is None:
-            # It belongs to the loop that runs now. Proxies are taken from the environment.
+            # It belongs to the loop that runs now.
             connector = aiohttp.TCPConnector(limit=_CONNECTIONS)
             self._session = aiohttp.ClientSession(
-                connector=connector, timeout=self._timeout, headers=_HEADERS, trust_env=True
+                connector=connector, timeout=self._timeout, headers=_HEADERS, proxy=_proxy_to(self._url)
             )
         try:
             async with self._session.post(self._url, data=body, allow_redirects=False) as response:
@@ -49,6 +51,17 @@ class HttpTransport:
         """Close the connections."""
         if self._session is not None:
             await self._session.close()
+
+
+def _proxy_to(url: str) -> str | None:
+    """Return the proxy that the environment names for an address.
+
+    By `trust_env`, aiohttp would ask for each request, in a thread: a fifth of a payment's processor time.
+    """
+    address = urlsplit(url)
+    if address.hostname is None or proxy_bypass(address.hostname):
+        return None
+    return getproxies().get(address.scheme)
 
 
 class AsgiTransport:

@@ -211,6 +211,27 @@ async def test_node_that_refuses_connections_is_unavailable() -> None:
             await chain.send(b"raw")
 
 
+@pytest.mark.parametrize(("around", "through_proxy"), [("", True), ("node.example", False)])
+async def test_node_is_reached_through_the_proxy_of_the_environment(
+    around: str, *, through_proxy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[bytes] = []
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(handle, "127.0.0.1", 0) as server:
+        monkeypatch.setenv("http_proxy", f"http://us:secret@127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        monkeypatch.setenv("no_proxy", around)
+        async with aclosing(client(HttpTransport("http://node.example:8899"))) as chain:
+            with pytest.raises(ChainUnavailable):
+                await chain.send(b"raw")
+    assert [one.startswith(b"POST http://node.example:8899 HTTP/1.1\r\n") for one in heard] == [True] * through_proxy
+    assert all(b"Proxy-Authorization: Basic dXM6c2VjcmV0" in one for one in heard)
+
+
 async def test_application_that_raises_is_unavailable() -> None:
     async def broken(_scope: Any, _receive: Any, _send: Any) -> None:
         raise RuntimeError("closed")
