@@ -301,7 +301,9 @@ class Indexer:
 
     async def _store(self, transactions: Sequence[ChainTransaction], cursor: tuple[str, str] | None = None) -> int:
         def record(store: EventTables) -> tuple[int, int]:
-            return store.record(transactions, cursor=cursor), store.newest_row()
+            added = store.record(transactions, cursor=cursor)
+            # Writers follow one another, so no row of another one can be newer than one that was added here.
+            return added, store.last_stored if added else store.newest_row()
 
         added, newest = await self._events.write(record)
         self._announce(newest)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Connection
@@ -16,8 +16,15 @@ T = TypeVar("T")
 _TABLE = re.compile(r"\b(FROM|JOIN|INTO|UPDATE) (?!SET\b)(\w+)")
 
 
+Run = Callable[[str, Sequence[Any]], Any]
+"""Runs a statement with `$1` for its first value; returns what is like a cursor of SQLite's."""
+
+
 class Transactions(Protocol):
     """Runs work in transactions, in threads that may wait for the server."""
+
+    def run(self, connection: Connection, statement: str, values: Sequence[Any]) -> Any:
+        """Run a statement in the connection's transaction; see `Run`."""
 
     def read(self, work: Callable[[Connection], T], *, in_thread: bool = False) -> Awaitable[T]:
         """Run work on a snapshot."""
@@ -37,31 +44,31 @@ class PostgresEvents:
 
     async def read(self, work: Callable[[EventTables], T]) -> T:
         """Run work on a snapshot."""
-        return await self._db.read(lambda connection: work(tables(connection)))
+        return await self._db.read(lambda connection: work(tables(partial(self._db.run, connection))))
 
     async def look_up(self, work: Callable[[EventTables], T]) -> T:
         """Run a single reading statement."""
-        return await self._db.look_up(lambda connection: work(tables(connection)))
+        return await self._db.look_up(lambda connection: work(tables(partial(self._db.run, connection))))
 
     async def write(self, work: Callable[[EventTables], T]) -> T:
         """Run work in a transaction, after those of all processes that came before."""
-        return await self._db.write(lambda connection: work(tables(connection)), repeatable=True)
+        return await self._db.write(lambda connection: work(tables(partial(self._db.run, connection))), repeatable=True)
 
     def close(self) -> None:
         """Do nothing: the database is the service's."""
 
 
-def tables(connection: Connection) -> EventTables:
-    """Return the tables, to be read and written in the connection's transaction."""
-    return EventTables(_Statements(connection))
+def tables(run: Run) -> EventTables:
+    """Return the tables, to be read and written in the transaction in which `run` runs statements."""
+    return EventTables(_Statements(run))
 
 
 class _Statements:
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, run: Run) -> None:
+        self._run = run
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> Any:
-        return self._connection.exec_driver_sql(_translated(statement), tuple(values))
+        return self._run(_translated(statement), values)
 
     def atomic(self) -> AbstractContextManager[object]:
         # Each piece of work has its transaction, or a savepoint in one.
@@ -70,5 +77,6 @@ class _Statements:
 
 @lru_cache(maxsize=2048)
 def _translated(statement: str) -> str:
-    """Return the statement with the names of the tables here, and the driver's marks for values."""
-    return _TABLE.sub(rf"\1 {PREFIX}\2", statement).replace("?", "%s")
+    """Return the statement with the names of the tables here, and the server's marks for values."""
+    first, *others = _TABLE.sub(rf"\1 {PREFIX}\2", statement).split("?")
+    return first + "".join(f"${number}{part}" for number, part in enumerate(others, 1))

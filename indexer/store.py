@@ -77,6 +77,8 @@ class EventTables:
         self._orgs = None if orgs is None else frozenset(orgs)
         self.accounts = TokenAccounts(statements)
         self.unread = UnreadAllowances(statements)
+        self.last_stored = 0
+        """Id of the row that was stored last by this object; 0 if there is none."""
 
     # Reading
 
@@ -351,13 +353,18 @@ class EventTables:
     def _put(self, rows: Sequence[_Row]) -> None:
         """Store rows in their order; one in the place of another is a new row, with an id that no reader has passed."""
         insert = 'INSERT INTO events (signature, instruction, "inner", slot, name, org, data)'
-        returning = 'ON CONFLICT DO NOTHING RETURNING signature, instruction, "inner"'
-        stored = {tuple(one) for one in insert_rows(self._db, insert, rows, returning)}
+        places = 'signature, instruction, "inner"'
+        stored = {
+            tuple(key): number
+            for number, *key in insert_rows(self._db, insert, rows, f"ON CONFLICT DO NOTHING RETURNING id, {places}")
+        }
         for row in rows:
             if row[:3] not in stored:
                 delete = 'DELETE FROM events WHERE signature = ? AND instruction = ? AND "inner" = ?'
                 self._db.execute(delete, row[:3])
-                insert_rows(self._db, insert, [row])
+                ((number, *_),) = insert_rows(self._db, insert, [row], "RETURNING id")
+                stored[row[:3]] = number
+        self.last_stored = max(stored.values(), default=self.last_stored)
 
     def _follows(self, data: dict[str, Any]) -> bool:
         return self._orgs is None or str(data["org"]) in self._orgs

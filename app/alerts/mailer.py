@@ -91,7 +91,7 @@ class Mailer(Periodic):
                 self._purge_at = now
 
     async def _due(self, now: int) -> list[Mail]:
-        node, due = self._db.node, await self._db.read(lambda conn: due_mails(conn, now, _AT_ONCE))
+        node, due = self._db.node, await self._db.look_up(lambda conn: due_mails(conn, now, _AT_ONCE))
         if not node or not due:
             return due
         claimed = await self._db.beside(lambda conn: claim_mails(conn, now, _AT_ONCE, node))

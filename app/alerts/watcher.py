@@ -98,7 +98,7 @@ class Watcher(Periodic):
             async with self._projector.at_rest():
                 moved, self._moved = self._moved, set()
                 await self._check(VELOCITY_SPIKE, moved)
-        while await self._db.read(unread):
+        while await self._db.look_up(unread):
             await self._db.write(self._read_feed)
 
     async def _check_all(self) -> None:

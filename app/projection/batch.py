@@ -7,14 +7,15 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, Table, bindparam, delete, select, update
+from sqlalchemy import Connection, Select, Table, bindparam, delete, select, update
 
 from app.core.identifiers import event_id, transaction_id
 from app.core.timestamps import iso_ms
 from app.core.transaction_types import ESCROW_LOCK, FUNDING, GRANT, PAYMENT, ROW_OF, WITHDRAWAL
+from app.store.attempts import Attempt, attempts_of
 from app.store.columns import upsert, upsert_later
 from app.store.feed import feed_row
-from app.store.prepared import execute_later
+from app.store.prepared import execute_later, scalar
 from app.store.read_tables import (
     allowances,
     budgets,
@@ -26,6 +27,7 @@ from app.store.read_tables import (
     transactions,
     wallets,
 )
+from app.store.records import fetch_all
 from app.store.state_tables import attempts
 from indexer import StoredEvent
 
@@ -76,8 +78,7 @@ class Model:
         self._table = table
         self._changed: dict[str, Values] = {}
         self._rows: dict[str, Values] = {
-            getattr(row, address): dict(row._mapping)  # noqa: SLF001
-            for row in (connection.execute(_lookup(table, address), {"keys": list(wanted)}) if wanted else ())
+            one[address]: one for one in (_found(connection, table, address, wanted) if wanted else ())
         }
 
     def get(self, address: str) -> Values | None:
@@ -117,16 +118,14 @@ class Batch:
         )
         self.again: set[str] = set()
         """Organisations whose rows must be applied again from the first one."""
-        messages = {"keys": list({row.message_hash for row in rows})}
         # Not by signature: the service does not know that of a transaction which others send.
-        found = connection.execute(_lookup(attempts, "message_hash"), messages)
-        self._attempts = {one.message_hash: one for one in found}
+        self._attempts = {one.message_hash: one for one in attempts_of(connection, {row.message_hash for row in rows})}
         self._policy_ids: dict[str, str | None] = {}
         self._transactions: dict[str, Values] = {}
         self._feed: dict[str, Values] = {}
         self._confirmed: list[Values] = []
 
-    def attempt(self, row: StoredEvent) -> Row[Any] | None:
+    def attempt(self, row: StoredEvent) -> Attempt | None:
         """Return the service's attempt that an event reports, even if the event is not at the expected place."""
         attempt = self._attempts.get(row.message_hash)
         if attempt is None or attempt.type not in ATTEMPT_TYPES.get(row.name, ()):
@@ -190,12 +189,12 @@ class Batch:
     def policy_id(self, address: str) -> str | None:
         """Return the id of the policy at this address."""
         if address not in self._policy_ids:
-            self._policy_ids[address] = self.connection.scalar(_POLICY_ID, {"key": address})
+            self._policy_ids[address] = scalar(self.connection, _POLICY_ID, {"key": address})
         return self._policy_ids[address]
 
     def budget_id(self, address: str) -> str | None:
         """Return the id of the budget at this address."""
-        found: str | None = self.connection.scalar(_BUDGET_ID, {"key": address})
+        found: str | None = scalar(self.connection, _BUDGET_ID, {"key": address})
         return found
 
     def put(self, table: Table, values: Values, *, keys: Sequence[str], replace: bool = True) -> None:
@@ -240,6 +239,10 @@ def transaction_of(row: StoredEvent, row_type: str) -> str:
 def address_or_none(text: str) -> str | None:
     """Return the address, or `None` if the program wrote that there is none."""
     return None if text == _NO_ADDRESS else text
+
+
+def _found(connection: Connection, table: Table, column: str, wanted: Collection[str]) -> list[Values]:
+    return fetch_all(connection, dict, _lookup(table, column), {"keys": list(wanted)})
 
 
 @cache

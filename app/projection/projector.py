@@ -26,6 +26,7 @@ from app.projection.rollbacks import (
 )
 from app.store.columns import upsert_later
 from app.store.database import Database, Step
+from app.store.prepared import rows as rows_of
 from app.store.read_tables import projection
 from app.store.signals import ROWS, signal
 from app.store.state_tables import organisations
@@ -124,7 +125,7 @@ class Projector(Background):
         names = list(self._waiting)
         if names and self._last_rows is not None:
             rows = await self._last_rows(names)
-            cursors = await self._db.read(_cursors)
+            cursors = await self._db.look_up(_cursors)
             ours = [row for row in rows if row[1] in cursors]
             missing = {name for name, org, last in ours if last > cursors[org]}
             for name in {name for name, _, _ in ours} - missing:
@@ -272,7 +273,7 @@ class Projector(Background):
 
 def _cursors(connection: Connection) -> dict[str, int]:
     """Return the id of the last applied row for each organisation of this service."""
-    return {org: position or 0 for org, position in connection.execute(_CURSORS)}
+    return {org: position or 0 for org, position in rows_of(connection, _CURSORS, {})[1]}
 
 
 def _moved(cursors: Mapping[str, int], last: int) -> dict[str, int]:

@@ -1,9 +1,5 @@
 """Events that move money; they become rows of the transaction list."""
 
-from typing import Any
-
-from sqlalchemy import Row
-
 from app.core.identifiers import wallet_id
 from app.core.money import format_usdc
 from app.core.timestamps import iso_ms
@@ -11,6 +7,7 @@ from app.core.transaction_types import FUNDING, PAYMENT, ROW_OF, WITHDRAWAL
 from app.projection.batch import Batch, Values, address_or_none, transaction_of
 from app.projection.organisations import set_reserve
 from app.projection.wallets import change, spend_approval
+from app.store.attempts import Attempt
 from indexer import StoredEvent
 
 
@@ -112,7 +109,7 @@ def confirm(batch: Batch, row: StoredEvent, row_type: str, known: Values) -> Val
     return values
 
 
-def _remembered(attempt: Row[Any]) -> Values:
+def _remembered(attempt: Attempt) -> Values:
     values = {"memo": attempt.memo, "timestamp": attempt.created_at}
     if attempt.recipient is not None:
         values["recipient"] = attempt.recipient

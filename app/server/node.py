@@ -105,16 +105,18 @@ class ServingNode(Periodic):
         own = [NODE + self._db.node, *([] if self._peers is None else [API + self._db.node])]
         names = [*own, *(name for name in self._works if name not in self.holds)]
         async with _patiently():
-            held = await self._db.beside(lambda conn: leases.held(conn, names))
+            alive = await self._db.beside(leases.alive)
         for name in names:
-            if name in held:
+            if name in alive:
                 continue
             lease = await self._db.write(lambda conn, name=name: self._take_one(conn, name))  # type: ignore[misc]
-            if lease is not None and name in self._works:
-                await self._begin(lease)
+            if lease is not None:
+                alive.add(name)
+                if name in self._works:
+                    await self._begin(lease)
 
         if self._peers is not None:
-            self._peers.count = await self._db.beside(lambda conn: leases.living_nodes(conn, API))
+            self._peers.count = sum(name.startswith(API) for name in alive)
 
     def _take_one(self, conn: Connection, name: str) -> Lease | None:
         if name not in self._works:

@@ -12,29 +12,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Engine, event, text
+from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from app.core.errors import StorageUnavailableError, is_storage_error
 from app.store.database import Work
+from app.store.leases import Lease
 from app.store.prepared import deferring
 
 _SOCKET = "agent_vault_socket"
 PATIENCE = 20.0
 """Seconds after which a short piece of work is given up: its connection is closed under it."""
-BEGIN = text(
-    "SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit')"
-    " WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true),"
-    " set_config('lock_timeout', :patience, true), set_config('statement_timeout', :limit, true),"
-    " pg_advisory_xact_lock(:key), CAST(pg_current_xact_id() AS text) AS transaction,"
-    " CAST(pg_postmaster_start_time() AS text) AS server"
-)
-"""Begins a writing transaction: makes its commit durable and takes the writers' lock."""
-STATUS = text(
-    "SELECT CAST(pg_postmaster_start_time() AS text) AS server, pg_xact_status(CAST(:transaction AS xid8)) AS status"
-)
-"""Asks what became of a transaction, and since when the server runs."""
 
 
 @dataclass(slots=True)
@@ -45,6 +34,7 @@ class QueuedWork:
     future: asyncio.Future[Any]
     context: contextvars.Context
     repeatable: bool
+    lease: Lease | None
 
     def run(self, connection: Connection) -> Any:
         """Run the work."""
@@ -53,10 +43,11 @@ class QueuedWork:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Work for a transaction that others share; `repeatable` as in `Database.write`."""
+    """Work for a transaction that others share; `repeatable` as in `Database.write`, `lease` if it needs one."""
 
     work: Callable[[Connection], Any]
     repeatable: bool = False
+    lease: Lease | None = None
 
     def run(self, connection: Connection) -> Any:
         """Run the work, with fewer statements where it defers some."""
@@ -80,9 +71,10 @@ class SharedWork:
         self._waiting: list[QueuedWork] = []
         self._running: asyncio.Task[None] | None = None
 
-    async def add(self, work: Work[Any], *, repeatable: bool) -> Any:
+    async def add(self, work: Work[Any], *, repeatable: bool, lease: Lease | None = None) -> Any:
         """Have work run with the next batch, and return its result."""
-        job = QueuedWork(work, asyncio.get_running_loop().create_future(), contextvars.copy_context(), repeatable)
+        future = asyncio.get_running_loop().create_future()
+        job = QueuedWork(work, future, contextvars.copy_context(), repeatable, lease)
         self._waiting.append(job)
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._run_all())
@@ -181,6 +173,11 @@ def passes(error: DBAPIError) -> bool:
     return error.connection_invalidated or getattr(error.orig, "sqlstate", None) in {"40001", "40P01"}
 
 
+def is_lost(connection: Connection, error: BaseException) -> bool:
+    """Whether an error left no connection to go on with."""
+    return connection.invalidated or getattr(error, "connection_invalidated", False)
+
+
 def give_back(connection: Connection) -> None:
     """Return a connection to the pool, without its transaction."""
     with contextlib.suppress(SQLAlchemyError):
@@ -193,8 +190,3 @@ def close_for_good(connection: Connection) -> None:
     """Close a connection for good, and with it its locks."""
     connection.invalidate()
     connection.close()
-
-
-def in_ms(seconds: float) -> str:
-    """Return what the settings of the server call so many seconds."""
-    return str(round(seconds * 1000))

@@ -12,7 +12,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from app.core.paths import ConfigurationError
 from app.store._postgres_calls import keep_sockets
-from app.store.prepared import send_deferred
+from app.store.prepared import SENDER, send_deferred
 
 SETTING = "AGENT_VAULT_DATABASE_URL"
 READERS = 7
@@ -64,7 +64,8 @@ def engine_of(url: str, *, prepare_threshold: int = 5) -> Engine:
             max_overflow=_SPARE,
             pool_timeout=_POOL_PATIENCE,
             pool_use_lifo=True,
-            connect_args={**_CONNECTION, "prepare_threshold": prepare_threshold or None},
+            # psycopg would deallocate all prepared statements after a rollback, also those of a `Sender`.
+            connect_args={**_CONNECTION, "prepare_threshold": None},
             json_serializer=lambda value: to_json(value).decode(),
             json_deserializer=from_json,
             use_native_hstore=False,
@@ -76,6 +77,8 @@ def engine_of(url: str, *, prepare_threshold: int = 5) -> Engine:
 
     from psycopg.types.numeric import NumericLoader  # noqa: PLC0415 - optional
     from psycopg.types.string import StrDumperUnknown  # noqa: PLC0415
+
+    from app.store._postgres_statements import Sender  # noqa: PLC0415 - psycopg is optional
 
     class _WholeNumber(NumericLoader):
         """PostgreSQL adds up integers to `numeric`; there are no fractions in the tables."""
@@ -92,9 +95,10 @@ def engine_of(url: str, *, prepare_threshold: int = 5) -> Engine:
             return super().dump(obj.replace("\0", "\ufffd"))
 
     @event.listens_for(engine, "connect")
-    def configure(connection: Any, _record: Any) -> None:
+    def configure(connection: Any, record: Any) -> None:
         connection.adapters.register_loader("numeric", _WholeNumber)
         connection.adapters.register_dumper(str, _Text)
+        record.info[SENDER] = Sender(connection, prepare_threshold)
 
     keep_sockets(engine)
 

@@ -17,6 +17,7 @@ from sqlalchemy import (
     Table,
     Text,
     bindparam,
+    cast,
     delete,
     func,
     select,
@@ -28,8 +29,10 @@ from app.store.claims import claim
 from app.store.columns import metadata, upsert_all
 from app.store.deliveries import LIFETIME, MAX_ATTEMPTS, retry_at
 from app.store.feed import FeedEvent, last_position
+from app.store.prepared import scalar
 from app.store.read_tables import feed
 from app.store.records import columns_of, fetch_all
+from app.store.state_tables import setting_values
 from app.store.values import get_value, put_value
 
 table = Table(
@@ -78,7 +81,7 @@ def begin(connection: Connection) -> None:
 
 def unread(connection: Connection) -> bool:
     """Return whether the feed has events that alerts have not read."""
-    return last_position(connection) > _position(connection)
+    return bool(scalar(connection, _UNREAD, {}))
 
 
 def read_feed(connection: Connection, types: Collection[str], limit: int) -> list[FeedEvent]:
@@ -146,6 +149,10 @@ def _position(connection: Connection) -> int:
     return int(get_value(connection, _POSITION) or 0)
 
 
+_READ = select(cast(setting_values.c.value, BigInteger)).where(setting_values.c.name == _POSITION)
+_UNREAD = select(
+    func.coalesce(select(func.max(feed.c.position)).scalar_subquery(), 0) > func.coalesce(_READ.scalar_subquery(), 0)
+)
 _DUE = (
     select(table)
     .where(table.c.status == "pending", table.c.due_at <= bindparam("now"))

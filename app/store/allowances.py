@@ -103,8 +103,9 @@ def due_allowances(connection: Connection, now: int) -> list[AllowanceRecord]:
 
 def outstanding_allowances(connection: Connection, org: str, wallet_id: str | None) -> list[AllowanceRecord]:
     """Return the outstanding allowances of a wallet, or of all wallets of the organisation, the longest due first."""
-    mine = _OUTSTANDING if wallet_id is None else _OUTSTANDING.where(table.c.wallet_id == wallet_id)
-    return fetch_all(connection, AllowanceRecord, mine, {"org": org})
+    if wallet_id is None:
+        return fetch_all(connection, AllowanceRecord, _OUTSTANDING, {"org": org})
+    return fetch_all(connection, AllowanceRecord, _OUTSTANDING_OF_WALLET, {"org": org, "wallet": wallet_id})
 
 
 def insert_pending_allowance(connection: Connection, new: AllowanceRecord) -> None:
@@ -133,6 +134,7 @@ _BY_ID = _ALLOWANCES.where(table.c.allowance_id == bindparam("key"))
 _BY_TRANSACTION = _ALLOWANCES.where(table.c.tx_id == bindparam("key"))
 # Those outstanding are few, and the index by `due_at` has them.
 _OUTSTANDING = _ALLOWANCES.where(table.c.due_at.is_not(None)).order_by(table.c.due_at, table.c.allowance_id)
+_OUTSTANDING_OF_WALLET = _OUTSTANDING.where(table.c.wallet_id == bindparam("wallet"))
 _DUE = (
     select(table)
     .join(wallets, wallets.c.wallet_id == table.c.wallet_id)

@@ -139,7 +139,7 @@ def add_request(connection: Connection, new: NewRequest, *, unusable: Collection
     )
     # An index by time would scan the wallet's whole past if there is none.
     query = _REQUESTS.where(*same).order_by(unindexed(table.c.created_at).desc()).limit(1)
-    known = fetch_one(connection, ApprovalRequest, query, {"org": new.org, "now": new.created_at})
+    known = fetch_one(connection, ApprovalRequest, query.params(org=new.org, now=new.created_at))
     if known is not None:
         return known.approval_id
     connection.execute(insert(table).values(columns_of(new) | {"rejected": False}))
@@ -149,8 +149,7 @@ def add_request(connection: Connection, new: NewRequest, *, unusable: Collection
 
 def approval_request(connection: Connection, org: str, approval_id: str, now: int) -> ApprovalRequest | None:
     """Return the organisation's request with this id."""
-    query = _REQUESTS.where(table.c.approval_id == approval_id)
-    return fetch_one(connection, ApprovalRequest, query, {"org": org, "now": now})
+    return fetch_one(connection, ApprovalRequest, _BY_ID, {"org": org, "now": now, "key": approval_id})
 
 
 def approval_requests_of(
@@ -213,6 +212,7 @@ def _query(org: ColumnElement[Any]) -> Select[Any]:
 
 
 _REQUESTS = _query(table.c.org)
+_BY_ID = _REQUESTS.where(table.c.approval_id == bindparam("key"))
 _OF_WALLET = _query(unindexed(table.c.org)).where(table.c.wallet_id == bindparam("wallet_id"))
 # A wallet's undecided requests in excess of the newest ones, a few at a time. What is being decided stays.
 _surplus = (

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, bindparam, func, insert, select, update
 from app.core.actors import Actor
 from app.core.transaction_types import ROW_OF, TransactionStatus
 from app.store.columns import upsert_later
-from app.store.prepared import execute_later
+from app.store.prepared import execute_later, scalar
 from app.store.read_tables import transactions, wallets
 from app.store.records import columns_of, fetch_all, fetch_one
 from app.store.state_tables import attempts as table
@@ -20,6 +20,8 @@ from app.store.state_tables import attempts as table
 # Built once: building a statement takes longer than executing it.
 _INSERT = insert(table)
 _BY_ID = select(table).where(table.c.tx_id == bindparam("key"))
+_BY_MESSAGES = select(table).where(table.c.message_hash.in_(bindparam("keys", expanding=True)))
+_PENDING = select(table).where(table.c.status == "pending").order_by(table.c.created_at)
 _STOPPED = select(table.c.stopped_by).where(table.c.tx_id == bindparam("key"))
 SHARED_COLUMNS = [column.name for column in transactions.columns if column.name in table.columns]
 """Columns of a transaction row that are its attempt's; the row's `timestamp` is the attempt's `created_at`."""
@@ -92,10 +94,14 @@ def attempt(connection: Connection, tx_id: str) -> Attempt | None:
     return fetch_one(connection, Attempt, _BY_ID, {"key": tx_id})
 
 
+def attempts_of(connection: Connection, messages: Collection[str]) -> list[Attempt]:
+    """Return the attempts whose signed messages have these hashes."""
+    return fetch_all(connection, Attempt, _BY_MESSAGES, {"keys": list(messages)})
+
+
 def pending_attempts(connection: Connection) -> list[Attempt]:
     """Return the attempts whose outcome is unknown, oldest first."""
-    query = select(table).where(table.c.status == "pending").order_by(table.c.created_at)
-    return fetch_all(connection, Attempt, query)
+    return fetch_all(connection, Attempt, _PENDING, {})
 
 
 def count_pending(connection: Connection) -> int:
@@ -133,7 +139,8 @@ def stop_attempts(
 
 def stopped_by(connection: Connection, tx_id: str) -> str | None:
     """Return the kind of the brake that overtook an attempt; None if none did."""
-    return connection.scalar(_STOPPED, {"key": tx_id})
+    found: str | None = scalar(connection, _STOPPED, {"key": tx_id})
+    return found
 
 
 def record_outcome(

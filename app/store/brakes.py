@@ -8,6 +8,7 @@ from sqlalchemy import BigInteger, Connection, bindparam, delete, literal, selec
 from app.core.actors import Actor
 from app.store.columns import upsert
 from app.store.leases import lives
+from app.store.prepared import rows
 from app.store.records import columns_of, fetch_all
 from app.store.state_tables import api_keys
 from app.store.state_tables import brakes as table
@@ -24,6 +25,9 @@ _KINDS = union_all(
         api_keys.c.key_id == bindparam("key"), api_keys.c.revoked_at <= bindparam("now", type_=BigInteger)
     ),
 )
+
+
+_ORPHANED = select(table).where(table.c.node != bindparam("by"), ~lives(table.c.node)).order_by(table.c.since)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +55,7 @@ def delete_brake(connection: Connection, brake: BrakeRow) -> None:
 
 def orphaned_brakes(connection: Connection, node: str) -> list[BrakeRow]:
     """Return the brakes of nodes that are dead, oldest first; `node` is the one that asks."""
-    query = select(table).where(table.c.node != node, ~lives(table.c.node)).order_by(table.c.since)
-    return fetch_all(connection, BrakeRow, query)
+    return fetch_all(connection, BrakeRow, _ORPHANED, {"by": node})
 
 
 def all_brakes(connection: Connection) -> list[BrakeRow]:
@@ -66,5 +69,5 @@ def brakes_on(connection: Connection, org: str, wallet_id: str | None, key_id: s
     If the API key with this id, which may be none, is revoked at the Unix millisecond ``now``, it is among them, as
     `REVOKED`.
     """
-    found = connection.execute(_KINDS, {"org": org, "wallet": wallet_id or org, "key": key_id, "now": now})
+    _, found = rows(connection, _KINDS, {"org": org, "wallet": wallet_id or org, "key": key_id, "now": now})
     return {(scope, kind) for scope, kind in found}

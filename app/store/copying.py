@@ -12,9 +12,9 @@ from sqlalchemy.types import TypeEngine
 
 from app.core.paths import ConfigurationError
 from app.store._postgres_engine import database_name, engine_of
+from app.store._postgres_transactions import WRITER_LOCK
 from app.store.leases import living_nodes
 from app.store.migrations import require_current
-from app.store.postgres_database import WRITER_LOCK
 from app.store.read_tables import transactions, wallets
 
 _OF_THE_SCHEMA = frozenset({"alembic_version", "schema_versions"})

@@ -36,6 +36,7 @@ from app.store.claims import claim
 from app.store.columns import metadata, upsert_all
 from app.store.feed import FeedEvent, feed_after, last_position
 from app.store.paging import fetch_page, listing
+from app.store.prepared import rows, scalar
 from app.store.read_tables import feed
 from app.store.records import columns_of, fetch_all, fetch_one
 from app.store.webhooks import WebhookRecord, listening
@@ -95,8 +96,7 @@ class DeliveryRecord:
 
 def has_new_events(connection: Connection) -> bool:
     """Return whether the feed has events that some webhook has neither queued nor skipped."""
-    behind = connection.scalar(_BEHIND)
-    return behind is not None and last_position(connection) > behind
+    return bool(scalar(connection, _HAS_NEW, {}))
 
 
 def queue_new_events(connection: Connection, encode: Encode, now: int, *, limit: int) -> None:
@@ -183,7 +183,7 @@ def backlog(connection: Connection, now: int) -> Backlog:
 
 def due_webhooks(connection: Connection, now: int) -> list[str]:
     """Return the ids of the enabled webhooks with a delivery due."""
-    return list(connection.scalars(_DUE, {"now": now}))
+    return [webhook_id for (webhook_id,) in rows(connection, _DUE, {"now": now})[1]]
 
 
 def claim_webhooks(connection: Connection, now: int, node: str) -> list[str]:
@@ -261,6 +261,7 @@ _LISTING, _LISTING_OF_STATUS = (
     for query in (_OF_WEBHOOK, _OF_WEBHOOK.where(table.c.status == bindparam("status")))
 )
 _BEHIND = select(func.min(webhooks.table.c.position)).where(webhooks.table.c.status != "deleted")
+_HAS_NEW = select(select(func.max(feed.c.position)).scalar_subquery() > _BEHIND.scalar_subquery())
 _MOST_COUNTED = 10_000
 _WEBHOOKS = select(webhooks.table.c.webhook_id, webhooks.table.c.status).where(
     webhooks.table.c.status.in_(("enabled", "degraded"))

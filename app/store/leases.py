@@ -3,17 +3,17 @@
 Times are Unix milliseconds of the database's clock, so that the clocks of the nodes need not agree.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TypeVar
 
 from sqlalchemy import (
     BigInteger,
     Column,
     ColumnElement,
     Connection,
+    Select,
     String,
     Table,
     bindparam,
@@ -21,7 +21,9 @@ from sqlalchemy import (
     delete,
     exists,
     extract,
+    false,
     func,
+    or_,
     select,
     update,
 )
@@ -29,8 +31,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from app.core.errors import StorageUnavailableError
 from app.store.columns import metadata
-
-T = TypeVar("T")
+from app.store.prepared import rows
 
 LIFETIME = 6_000
 """Milliseconds for which a lease is held after it was taken or renewed."""
@@ -78,26 +79,21 @@ def fenced_by(lease: Lease) -> Iterator[None]:
         _held.reset(token)
 
 
-def fenced(work: Callable[[Connection], T]) -> Callable[[Connection], T]:
-    """Return work that first checks the lease of this context, if there is one, in the same transaction.
+def required() -> Lease | None:
+    """Return the lease under which this context writes, if it needs one.
 
-    A lease changes hands only in a transaction like those that write, which follow one another: what is checked here
-    is still so at the commit.
+    A lease changes hands only in a transaction like those that write, which follow one another: what a transaction
+    finds held when it has begun is still so at its commit.
     """
-    lease = _held.get()
-    if lease is None:
-        return work
-
-    def checked(connection: Connection) -> T:
-        _require(connection, lease)
-        return work(connection)
-
-    return checked
+    return _held.get()
 
 
-def _require(connection: Connection, lease: Lease) -> None:
-    if connection.scalar(_HELD, {"of": lease.name, "by": lease.holder, "number": lease.fencing}) is None:
-        raise LeaseLostError
+def among(leases: Iterable[Lease]) -> Select[tuple[str]]:
+    """Return the query for the names of those leases that are still held as they are given here."""
+    same = [
+        (table.c.name == one.name) & (table.c.holder == one.holder) & (table.c.fencing == one.fencing) for one in leases
+    ]
+    return select(table.c.name).where(or_(false(), *same))
 
 
 def take(connection: Connection, name: str, holder: str, *, lifetime: int = LIFETIME) -> Lease | None:
@@ -111,9 +107,9 @@ def renew(connection: Connection, holder: str, *, lifetime: int = LIFETIME) -> s
     return {Lease(*row) for row in connection.execute(_RENEW, {"by": holder, "for": lifetime})}
 
 
-def held(connection: Connection, names: Sequence[str]) -> set[str]:
-    """Return those of the names that a node holds a lease of."""
-    return set(connection.scalars(_ALIVE.where(table.c.name.in_(names))))
+def alive(connection: Connection) -> set[str]:
+    """Return the names of the leases that a node holds."""
+    return {name for (name,) in rows(connection, _ALIVE, {})[1]}
 
 
 def release(connection: Connection, holder: str) -> None:
@@ -122,9 +118,9 @@ def release(connection: Connection, holder: str) -> None:
     connection.execute(update(table).where(table.c.holder == holder).values(expires_at=0))
 
 
-def living_nodes(connection: Connection, kind: str = NODE) -> int:
-    """Return how many nodes live, or how many of a kind."""
-    return len(connection.scalars(_ALIVE.where(table.c.name.startswith(kind))).all())
+def living_nodes(connection: Connection) -> int:
+    """Return how many nodes live."""
+    return sum(name.startswith(NODE) for name in alive(connection))
 
 
 def lives(node: ColumnElement[str]) -> ColumnElement[bool]:
@@ -139,9 +135,6 @@ def forget_dead_nodes(connection: Connection, *, after: int) -> int:
 
 
 _ALIVE = select(table.c.name).where(table.c.expires_at > _NOW)
-_HELD = select(table.c.name).where(
-    table.c.name == bindparam("of"), table.c.holder == bindparam("by"), table.c.fencing == bindparam("number")
-)
 _NEW = insert(table).values(
     name=bindparam("of"), holder=bindparam("by"), fencing=1, expires_at=_NOW + bindparam("for", type_=BigInteger)
 )

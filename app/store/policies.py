@@ -103,7 +103,7 @@ def policy(connection: Connection, org: str, policy_id: str) -> PolicyRecord | N
 
 def policies(connection: Connection, org: str) -> list[PolicyRecord]:
     """Return the organisation's open policies: the presets, then the others, oldest first."""
-    found = fetch_all(connection, _record, _POLICIES.where(~table.c.closed), {"org": org})
+    found = fetch_all(connection, _record, _OPEN, {"org": org})
     others = len(_PRESET_ORDER)
     return sorted(found, key=lambda p: (_PRESET_ORDER.get(p.policy_id, others), p.created_at, p.policy_id))
 
@@ -231,6 +231,7 @@ def _query() -> Select[Any]:
 
 # Built once: building a statement takes longer than executing it.
 _POLICIES = _query()
+_OPEN = _POLICIES.where(~table.c.closed)
 _BY_ID = _POLICIES.where(table.c.policy_id == bindparam("key"))
 
 

@@ -8,7 +8,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
@@ -20,26 +20,31 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from app.core.errors import StorageDoubtError, StorageUnavailableError, is_storage_error
 from app.store._postgres_calls import (
-    BEGIN,
     PATIENCE,
-    STATUS,
     FailedWork,
     Piece,
     QueuedWork,
     SharedWork,
     TimedCall,
-    give_back,
-    in_ms,
+    is_lost,
     passes,
     raised_by,
 )
 from app.store._postgres_engine import READERS, SCANNERS, database_name, engine_of
+from app.store._postgres_transactions import (
+    STATUS,
+    Begun,
+    KeptConnections,
+    begin_reading,
+    begin_writing,
+    commit,
+    roll_back,
+)
 from app.store.database import Database, Step, T, Work
-from app.store.leases import fenced
+from app.store.leases import Lease, LeaseLostError, required
 from app.store.migrations import require_current
+from app.store.prepared import run_numbered
 
-WRITER_LOCK = 0x4156_0001
-"""The advisory lock that every writing transaction takes, in any process, so that they follow one another."""
 _LOCK_PATIENCE = 10.0
 """Seconds to wait while another process writes."""
 _DOUBT = 5.0
@@ -64,9 +69,10 @@ class PostgresDatabase(Database):
         self.name = database_name(url)
         self.node = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
         self._engine = engine_of(url, prepare_threshold=prepare_threshold)
-        self._readers = self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-        self._writers = self._engine.execution_options(isolation_level="READ COMMITTED")
-        self._single = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+        # Transactions are begun and ended by scripts.
+        self._connections = KeptConnections(
+            partial(self._connect, self._engine.execution_options(isolation_level="AUTOCOMMIT"))
+        )
         # Held by the thread that writes.
         self._lock = threading.Lock()
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="write")
@@ -87,12 +93,12 @@ class PostgresDatabase(Database):
 
     async def write(self, work: Work[T], *, repeatable: bool = False) -> T:
         """Run `work` in the writer's thread, and commit it with that of others."""
-        result: T = await self._writes.add(fenced(work), repeatable=repeatable)
+        result: T = await self._writes.add(work, repeatable=repeatable, lease=required())
         return result
 
     def write_now(self, work: Work[T]) -> T:
         """Run `work` in a transaction of its own, blocking this thread until it is committed."""
-        (outcome,) = self._write(TimedCall(limited=False), [Piece(fenced(work))])
+        (outcome,) = self._write(TimedCall(limited=False), [Piece(work, lease=required())])
         if isinstance(outcome, FailedWork):
             raise outcome.error
         result: T = outcome
@@ -101,30 +107,30 @@ class PostgresDatabase(Database):
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Step]:
         """Hold the writer for work of many steps."""
-        loop, held, check = asyncio.get_running_loop(), contextlib.ExitStack(), fenced(lambda _connection: None)
+        loop, held, lease = asyncio.get_running_loop(), contextlib.ExitStack(), required()
 
-        def begin() -> tuple[Connection, Any]:
+        def begin() -> tuple[Connection, Begun]:
             with contextlib.ExitStack() as stack:
                 self._lock.acquire()
                 stack.callback(self._lock.release)
-                connection, receipt = self._begin(TimedCall(limited=False), limit=0)
-                stack.callback(give_back, connection)
-                check(connection)
+                connection, begun = self._begin(stack, TimedCall(limited=False), [lease] if lease else [], limit=0)
+                if lease and lease.name not in begun.held:
+                    raise LeaseLostError
                 held.push(stack.pop_all())
-                return connection, receipt
+                return connection, begun
 
         try:
             # One thread runs all of it in order, so the end comes after a step whose caller was cancelled.
-            connection, receipt = await loop.run_in_executor(self._long, self._checked, begin)
+            connection, begun = await loop.run_in_executor(self._long, self._checked, begin)
             yield lambda work: loop.run_in_executor(self._long, self._checked, partial(work, connection))
-            await loop.run_in_executor(self._long, self._checked, partial(self._commit, connection, receipt))
+            await loop.run_in_executor(self._long, self._checked, partial(self._commit, connection, begun))
         finally:
             await asyncio.shield(loop.run_in_executor(self._long, held.close))
 
     async def read(self, work: Work[T], *, in_thread: bool = False) -> T:
         """Run `work` in a thread; with `in_thread` in one of those that may be busy for long."""
         executor, call = (self._scanning, TimedCall(limited=False)) if in_thread else (self._reading, TimedCall())
-        return await self._watched(executor, call, lambda: self._read(call, work, self._readers))
+        return await self._watched(executor, call, lambda: self._read(call, work))
 
     async def look_up(self, work: Work[T]) -> T:
         """Run a single statement in a thread, with those that others have asked for meanwhile."""
@@ -134,11 +140,15 @@ class PostgresDatabase(Database):
     async def beside(self, work: Work[T]) -> T:
         """Run a single statement that waits for no other writer, and is repeated if its connection was lost."""
         call = TimedCall()
-        return await self._watched(self._beside, call, lambda: self._read(call, work, self._single))
+        return await self._watched(self._beside, call, lambda: self._read(call, work, single=True))
 
     def read_now(self, work: Work[T]) -> T:
         """Run `work` on a snapshot of the database, blocking this thread."""
-        return self._read(TimedCall(limited=False), work, self._readers)
+        return self._read(TimedCall(limited=False), work)
+
+    def run(self, connection: Connection, statement: str, values: Sequence[Any]) -> Any:
+        """Run a statement with `$1` for its first value, in the connection's transaction."""
+        return run_numbered(connection, statement, values)
 
     def close(self) -> None:
         """Close all connections; uncommitted work is lost. Waits for running reads."""
@@ -147,6 +157,7 @@ class PostgresDatabase(Database):
             one.shutdown(cancel_futures=True)
         self._writing.shutdown(wait=True)
         self._long.shutdown(wait=True)
+        self._connections.close()
         self._engine.dispose()
 
     async def _watched(self, executor: ThreadPoolExecutor, call: TimedCall, work: Callable[[], T]) -> T:
@@ -177,14 +188,17 @@ class PostgresDatabase(Database):
             raise
         return connection
 
-    def _read(self, call: TimedCall, work: Work[T], engine: Engine) -> T:
+    def _read(self, call: TimedCall, work: Work[T], *, single: bool = False) -> T:
+        """Run work on a snapshot, or a single statement without one."""
+
         def attempt() -> T:
-            connection = self._connect(engine)
-            try:
-                with call.using(connection):
+            with self._connections.one() as connection, call.using(connection):
+                if single:
                     return work(connection)
-            finally:
-                give_back(connection)
+                begin_reading(connection)
+                found = work(connection)
+                roll_back(connection)
+                return found
 
         def read() -> T:
             begun = time.monotonic()
@@ -199,28 +213,30 @@ class PostgresDatabase(Database):
 
         return self._checked(read)
 
-    def _begin(self, call: TimedCall, *, limit: float = PATIENCE) -> tuple[Connection, Any]:
-        """Return a connection in a transaction that holds the writer's lock, and by what to find out its outcome."""
+    def _begin(
+        self, stack: contextlib.ExitStack, call: TimedCall, leases: Collection[Lease], *, limit: float = PATIENCE
+    ) -> tuple[Connection, Begun]:
+        """Return a connection, held by the stack, in a transaction that holds the writer's lock."""
         try:
-            return self._begin_once(call, limit)
+            return self._begin_once(stack, call, leases, limit)
         except DBAPIError as error:
             # Closed since it was last used; nothing was done yet.
             if not error.connection_invalidated:
                 raise
-        return self._begin_once(call, limit)
+        return self._begin_once(stack, call, leases, limit)
 
-    def _begin_once(self, call: TimedCall, limit: float) -> tuple[Connection, Any]:
-        given = {"patience": in_ms(_LOCK_PATIENCE), "limit": in_ms(limit), "key": WRITER_LOCK}
-        connection = self._connect(self._writers)
-        try:
+    def _begin_once(
+        self, stack: contextlib.ExitStack, call: TimedCall, leases: Collection[Lease], limit: float
+    ) -> tuple[Connection, Begun]:
+        with contextlib.ExitStack() as own:
+            connection = own.enter_context(self._connections.one())
             with call.using(connection):
-                return connection, connection.execute(BEGIN, given).one()
-        except BaseException:
-            give_back(connection)
-            raise
+                begun = begin_writing(connection, leases, patience=_LOCK_PATIENCE, limit=limit)
+            stack.push(own.pop_all())
+            return connection, begun
 
     async def _flush(self, batch: Sequence[QueuedWork]) -> list[Any]:
-        call, pieces = TimedCall(), [Piece(one.run, one.repeatable) for one in batch]
+        call, pieces = TimedCall(), [Piece(one.run, one.repeatable, one.lease) for one in batch]
         return await self._watched(self._writing, call, partial(self._write, call, pieces))
 
     async def _look_up_all(self, batch: Sequence[QueuedWork]) -> list[Any]:
@@ -229,7 +245,7 @@ class PostgresDatabase(Database):
         def each(connection: Connection) -> list[Any]:
             return [_outcome(one.run, connection) for one in batch]
 
-        return await self._watched(self._looking_up, call, lambda: self._read(call, each, self._single))
+        return await self._watched(self._looking_up, call, lambda: self._read(call, each, single=True))
 
     def _write(self, call: TimedCall, pieces: Sequence[Piece]) -> list[Any]:
         """Run work in one transaction, of which each piece is undone by itself; returns results and failures."""
@@ -243,36 +259,37 @@ class PostgresDatabase(Database):
             if len(pieces) > 1 and all(one.repeatable for one in pieces):
                 # Most of the time none of them fails, and no savepoint is needed.
                 with contextlib.suppress(_Again):
-                    return self._transaction(call, partial(_together, pieces=pieces))
-            return self._transaction(call, partial(_separately, pieces=pieces))
+                    return self._transaction(call, pieces, _together)
+            return self._transaction(call, pieces, _separately)
 
-    def _transaction(self, call: TimedCall, work: Callable[[Connection], list[Any]]) -> list[Any]:
-        connection, receipt = self._begin(call)
-        try:
+    def _transaction(
+        self, call: TimedCall, pieces: Sequence[Piece], work: Callable[[Connection, Sequence[Piece]], list[Any]]
+    ) -> list[Any]:
+        with contextlib.ExitStack() as stack:
+            connection, begun = self._begin(stack, call, {one.lease for one in pieces if one.lease})
+            fenced = [one if one.lease is None or one.lease.name in begun.held else Piece(_lost) for one in pieces]
             with call.using(connection):
-                outcomes = work(connection)
+                outcomes = work(connection, fenced)
                 if not all(isinstance(one, FailedWork) for one in outcomes):
-                    self._commit(connection, receipt)
-        finally:
-            give_back(connection)
-        return outcomes
+                    self._commit(connection, begun)
+            return outcomes
 
-    def _commit(self, connection: Connection, receipt: Any) -> None:
+    def _commit(self, connection: Connection, begun: Begun) -> None:
         try:
-            connection.commit()
+            commit(connection)
         except DBAPIError as error:
             if not error.connection_invalidated:
                 raise
-            if not self._was_committed(receipt):
+            if not self._was_committed(begun):
                 raise
 
-    def _was_committed(self, receipt: Any) -> bool:
+    def _was_committed(self, begun: Begun) -> bool:
         """Find out whether a commit took place whose answer was lost. Raises StorageDoubtError if that is not known."""
         until = time.monotonic() + _DOUBT
         while time.monotonic() < until and not self._closed:
             with contextlib.suppress(SQLAlchemyError, OSError), self._engine.connect() as connection:
-                found = connection.execute(STATUS, {"transaction": receipt.transaction}).one()
-                if found.server != receipt.server:
+                found = connection.execute(STATUS, {"transaction": begun.transaction}).one()
+                if found.server != begun.server:
                     # Perhaps another server, on which the number is another transaction's.
                     break
                 if found.status in {"committed", "aborted"}:
@@ -292,7 +309,7 @@ def _together(connection: Connection, pieces: Sequence[Piece]) -> list[Any]:
     try:
         return [one.run(connection) for one in pieces]
     except Exception as error:
-        if _is_lost(connection, error):
+        if is_lost(connection, error):
             raise
         raise _Again from error
 
@@ -315,10 +332,10 @@ def _outcome(work: Work[Any], connection: Connection) -> Any:
     try:
         return work(connection)
     except Exception as error:
-        if _is_lost(connection, error):
+        if is_lost(connection, error):
             raise
         return FailedWork(raised_by(error) if isinstance(error, SQLAlchemyError) else error)
 
 
-def _is_lost(connection: Connection, error: Exception) -> bool:
-    return connection.invalidated or getattr(error, "connection_invalidated", False)
+def _lost(_connection: Connection) -> None:
+    raise LeaseLostError

@@ -1,41 +1,99 @@
-"""Statements that bypass SQLAlchemy's execution, for the writes that every payment repeats.
+"""Statements that bypass SQLAlchemy's execution, for what every payment reads and writes.
 
 SQLAlchemy takes ten times as long as SQLite to execute a short statement. It still compiles these statements and
 converts their values; the driver executes them. On PostgreSQL, where each statement is a round trip, those whose result
 nobody needs can be deferred and sent as one.
 """
 
+import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
-from sqlalchemy import Connection, Dialect
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Connection, Dialect, Executable
+from sqlalchemy.exc import CompileError, DBAPIError, SQLAlchemyError
 from sqlalchemy.sql.dml import UpdateBase
 
 Row = Mapping[str, Any]
 
 _MARK = re.compile(r"%\((\w+)\)s(?:::\w+)?")
 _NAME = re.compile(r"%\((\w+)\)s")
+_BARE = re.compile(r"%\((\w+)\)s(?!::)")
+_EXPANDING = re.compile(r"(NOT )?IN \(__\[POSTCOMPILE_(\w+)\]\)")
 _PLACES = re.compile(r"VALUES \(([^()]*)\)")
+SENDER = "agent_vault_sender"
+"""Under what a connection to PostgreSQL keeps its `Sender`."""
 
 
-class Prepared:
+class _Compiled:
+    """A statement compiled for a dialect."""
+
+    def __init__(self, statement: Executable, dialect: Dialect, names: Sequence[str] | None = None) -> None:
+        """`names` are the columns that a writing statement sets by its parameters."""
+        compiled: Any = statement.compile(dialect=dialect, column_keys=names)  # type: ignore[attr-defined]
+        self._by_position: bool = compiled.positional
+        self._kind_of: Callable[[str], str] = lambda name: dialect.type_compiler_instance.process(
+            compiled.binds[name].type
+        )
+        self._sql = str(compiled) if self._by_position else _with_arrays(str(compiled), self._kind_of)
+        parameters: Sequence[str] = (
+            compiled.positiontup if self._by_position else list(dict.fromkeys(_MARK.findall(self._sql)))
+        )
+        several = {one.key for one in compiled.post_compile_params}
+        converters = [(name, _converter(compiled.binds[name].type, dialect)) for name in parameters]
+        self._convert = [(name, _of_each(one) if name in several else one) for name, one in converters]
+        self._constants = {name: compiled.binds[name].value for name in parameters if not compiled.binds[name].required}
+
+    def _values(self, row: Row) -> Any:
+        given = {**self._constants, **row} if self._constants else row
+        values = {name: given[name] if convert is None else convert(given[name]) for name, convert in self._convert}
+        return tuple(values.values()) if self._by_position else values
+
+
+class _Query(_Compiled):
+    """A reading statement of PostgreSQL's; the names of its columns are known once it was run."""
+
+    def __init__(self, statement: Any, dialect: Dialect) -> None:
+        super().__init__(statement, dialect)
+        self._sql = _BARE.sub(self._with_cast, self._sql)
+        self._numbered, self._parameters = _numbered(self._sql)
+        kinds = [one.type.dialect_impl(dialect) for one in statement.selected_columns]
+        found = [(place, kind.result_processor(dialect, None)) for place, kind in enumerate(kinds)]
+        self._processors = [(place, one) for place, one in found if one is not None]
+        self._names: tuple[str, ...] = ()
+
+    def rows(self, connection: Connection, row: Row) -> tuple[tuple[str, ...], list[Any]]:
+        """Return the names of the columns, and the rows."""
+        values = self._values(row)
+        answer = run_numbered(connection, self._numbered, [values[name] for name in self._parameters])
+        self._names = self._names or answer.names()
+        rows: list[Any] = answer.fetchall()
+        if self._processors:
+            rows = [self._processed(one) for one in rows]
+        return self._names, rows
+
+    def _with_cast(self, found: re.Match[str]) -> str:
+        # Where SQLAlchemy knows no type, the server finds one by what stands beside the value.
+        with contextlib.suppress(CompileError):
+            return f"{found[0]}::{self._kind_of(found[1])}"
+        return found[0]
+
+    def _processed(self, row: Sequence[Any]) -> list[Any]:
+        values = list(row)
+        for place, process in self._processors:
+            values[place] = process(values[place])
+        return values
+
+
+class Prepared(_Compiled):
     """A writing statement, compiled for a dialect; `names` are the columns among its parameters."""
 
     def __init__(self, statement: UpdateBase, dialect: Dialect, names: Sequence[str]) -> None:
+        super().__init__(statement, dialect, list(names))
         self.table = statement.table
-        compiled: Any = statement.compile(dialect=dialect, column_keys=list(names))
-        self._sql = str(compiled)
-        self._by_position: bool = compiled.positional
-        parameters: Sequence[str] = (
-            compiled.positiontup if compiled.positional else list(dict.fromkeys(_MARK.findall(self._sql)))
-        )
-        self._convert = [(name, _converter(compiled.binds[name].type, dialect)) for name in parameters]
-        self._constants = {name: compiled.binds[name].value for name in parameters if not compiled.binds[name].required}
-        types = {name: dialect.type_compiler_instance.process(compiled.binds[name].type) for name in parameters}
+        types = {name: self._kind_of(name) for name, _ in self._convert}
         self._of_many = _about_many(self._sql, types) if dialect.name == "postgresql" else None
 
     def execute(self, connection: Connection, rows: Sequence[Row]) -> int:
@@ -43,30 +101,11 @@ class Prepared:
 
         On PostgreSQL it is one statement for all rows, which must have different keys then. Raises SQLAlchemy's errors.
         """
-        send_deferred(connection)
-        if not connection.in_transaction():
-            connection.begin()
-        driver_error = connection.dialect.loaded_dbapi.Error
-        cursor = connection.connection.cursor() if self._by_position else _numbering_cursor(connection)
-        try:
-            if not self._by_position:
-                sql, values = self.bound(rows)
-                numbered, names = _numbered(sql)
-                cursor.execute(numbered, [values[name] for name in names])
-            elif len(rows) > 1:
-                cursor.executemany(self._sql, [self._values(row) for row in rows])
-            else:
-                cursor.execute(*self.bound(rows))
-            written: int = cursor.rowcount
-        except driver_error as error:
-            lost = connection.dialect.is_disconnect(error, connection.connection.dbapi_connection, cursor)
-            raise DBAPIError.instance(
-                self._sql, None, error, driver_error, hide_parameters=True, connection_invalidated=lost
-            ) from error
-        else:
-            return written
-        finally:
-            cursor.close()
+        if self._by_position and len(rows) > 1:
+            values = [self._values(row) for row in rows]
+            return _run(connection, self._sql, values, by_position=True, many=True)
+        sql, values = self.bound(rows)
+        return _run(connection, sql, values, by_position=self._by_position)
 
     def bound(self, rows: Sequence[Row]) -> tuple[str, Any]:
         """Return the one statement for these rows, with its values."""
@@ -75,11 +114,6 @@ class Prepared:
         assert self._of_many is not None
         values = [self._values(row) for row in rows]
         return self._of_many, {name: [one[name] for one in values] for name, _ in self._convert}
-
-    def _values(self, row: Row) -> Any:
-        given = {**self._constants, **row} if self._constants else row
-        values = {name: given[name] if convert is None else convert(given[name]) for name, convert in self._convert}
-        return tuple(values.values()) if self._by_position else values
 
 
 class _Together(Prepared):
@@ -152,14 +186,74 @@ def _about_many(sql: str, types: Mapping[str, str]) -> str:
     return named.replace(" WHERE ", f" {given} WHERE ", 1)
 
 
-def _numbering_cursor(connection: Connection) -> Any:
-    """Return a cursor that takes `$1` for values, as the server does.
+def _run(connection: Connection, sql: str, values: Any, *, by_position: bool, many: bool = False) -> int:
+    """Run a writing statement in the connection's transaction; returns the number of rows written."""
+    if not by_position:
+        numbered, names = _numbered(sql)
+        counted: int = run_numbered(connection, numbered, [values[name] for name in names]).rowcount
+        return counted
+    if not connection.in_transaction():
+        connection.begin()
+    cursor = connection.connection.cursor()
+    try:
+        (cursor.executemany if many else cursor.execute)(sql, values)
+        written: int = cursor.rowcount
+    except connection.dialect.loaded_dbapi.Error as error:
+        raise _failure(connection, sql, error) from error
+    else:
+        return written
+    finally:
+        cursor.close()
 
-    The usual one looks for names in the text each time if that is long.
+
+def run_numbered(connection: Connection, sql: str, values: Sequence[Any]) -> Any:
+    """Run a statement of PostgreSQL's, with `$1` for its first value, in the connection's transaction.
+
+    Returns a `StatementResult`. Raises SQLAlchemy's errors.
     """
-    from psycopg import RawCursor  # noqa: PLC0415 - optional
+    send_deferred(connection)
+    sender: Any = connection.info[SENDER]
+    if not sender.autocommit and not connection.in_transaction():
+        connection.begin()
+    try:
+        return sender.run(sql, values)
+    except connection.dialect.loaded_dbapi.Error as error:
+        raise _failure(connection, sql, error) from error
 
-    return RawCursor(cast("Any", connection.connection.driver_connection))
+
+def run_script(connection: Connection, script: str) -> Any:
+    """Run statements of PostgreSQL's without values as they are given, which may begin or end a transaction.
+
+    Returns the `StatementResult` of the last one. Raises SQLAlchemy's errors.
+    """
+    send_deferred(connection)
+    try:
+        return connection.info[SENDER].run_all(script)
+    except connection.dialect.loaded_dbapi.Error as error:
+        raise _failure(connection, script, error) from error
+
+
+def at_commit(connection: Connection, statement: str) -> None:
+    """Have a statement without values sent with the commit of a transaction that a script began."""
+    connection.info[SENDER].at_commit[statement] = None
+
+
+def is_idle(connection: Connection) -> bool:
+    """Return whether a connection to PostgreSQL is whole and in no transaction."""
+    return not connection.invalidated and bool(connection.info[SENDER].idle)
+
+
+def _failure(connection: Connection, sql: str, error: Any) -> DBAPIError:
+    """Return an error of the driver as SQLAlchemy's."""
+    driver_error = connection.dialect.loaded_dbapi.Error
+    lost = connection.dialect.is_disconnect(error, connection.connection.dbapi_connection, None)
+    if lost:
+        # It fails as well, by which SQLAlchemy notices: no other connection is used again without a look at it.
+        with contextlib.suppress(SQLAlchemyError):
+            connection.exec_driver_sql("SELECT 1")
+    failure = DBAPIError.instance(sql, None, error, driver_error, hide_parameters=True, connection_invalidated=lost)
+    assert isinstance(failure, DBAPIError)
+    return failure
 
 
 @lru_cache(maxsize=512)
@@ -170,6 +264,19 @@ def _numbered(sql: str) -> tuple[str, tuple[str, ...]]:
     return _NAME.sub(lambda found: numbers[found[1]], sql).replace("%%", "%"), names
 
 
+def _with_arrays(sql: str, kind_of: Callable[[str], str]) -> str:
+    """Return the statement with one array for each list of values, so that its text is always the same."""
+
+    def array(found: re.Match[str]) -> str:
+        return f"{'<> ALL' if found[1] else '= ANY'}(%({found[2]})s::{kind_of(found[2])}[])"
+
+    return _EXPANDING.sub(array, sql)
+
+
+def _of_each(convert: Callable[[Any], Any] | None) -> Callable[[Iterable[Any]], list[Any]]:
+    return list if convert is None else lambda values: [convert(one) for one in values]
+
+
 def _converter(kind: Any, dialect: Dialect) -> Callable[[Any], Any] | None:
     converter: Callable[[Any], Any] | None = kind.dialect_impl(dialect).bind_processor(dialect)
     return converter
@@ -178,6 +285,29 @@ def _converter(kind: Any, dialect: Dialect) -> Callable[[Any], Any] | None:
 @lru_cache(maxsize=64)
 def _prepared(dialect: Dialect, statement: UpdateBase, names: tuple[str, ...]) -> Prepared:
     return Prepared(statement, dialect, names)
+
+
+@lru_cache(maxsize=512)
+def _query(dialect: Dialect, statement: Executable) -> _Query:
+    return _Query(statement, dialect)
+
+
+def rows(connection: Connection, statement: Executable, values: Row) -> tuple[tuple[str, ...], Sequence[Sequence[Any]]]:
+    """Return the names of a query's columns, and its rows.
+
+    The query must be built once and kept: the compiled form is cached with it. On SQLite it is SQLAlchemy's: there is
+    no round trip to save, and by the driver it would be a few per cent of a payment.
+    """
+    if connection.dialect.name == "postgresql":
+        return _query(connection.dialect, statement).rows(connection, values)
+    found = connection.execute(statement, values)
+    return tuple(found.keys()), found.all()
+
+
+def scalar(connection: Connection, statement: Executable, values: Row) -> Any:
+    """Return the first value of a query's first row, or None; for the query see `rows`."""
+    _, found = rows(connection, statement, values)
+    return found[0][0] if found else None
 
 
 def execute(connection: Connection, statement: UpdateBase, columns: Row, **others: Any) -> int:

@@ -1,9 +1,12 @@
 """Rows as records: a record's fields are the columns of the query that finds it."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Executable, Row
+from sqlalchemy import Connection, Executable
+from sqlalchemy.exc import MultipleResultsFound
+
+from app.store import prepared
 
 T = TypeVar("T")
 
@@ -11,21 +14,27 @@ T = TypeVar("T")
 def fetch_one(
     connection: Connection, record: Callable[..., T], query: Executable, parameters: Mapping[str, Any] | None = None
 ) -> T | None:
-    """Return the only row of a query as a record, or `None` if there is no row."""
-    result = connection.execute(query, parameters)
-    row = result.one_or_none()
-    return None if row is None else record(**dict(zip(result.keys(), row, strict=True)))
+    """Return the only row of a query as a record, or `None` if there is no row.
+
+    With `parameters`, also without any in them, the query must be built once and kept: its compiled form is cached.
+    """
+    found = fetch_all(connection, record, query, parameters)
+    if len(found) > 1:
+        raise MultipleResultsFound
+    return found[0] if found else None
 
 
 def fetch_all(
     connection: Connection, record: Callable[..., T], query: Executable, parameters: Mapping[str, Any] | None = None
 ) -> list[T]:
-    """Return all rows of a query as records."""
-    result = connection.execute(query, parameters)
+    """Return all rows of a query as records; for `parameters` see `fetch_one`."""
+    if parameters is not None:
+        return records(record, *prepared.rows(connection, query, parameters))
+    result = connection.execute(query)
     return records(record, result.keys(), result)
 
 
-def records(record: Callable[..., T], names: Iterable[str], rows: Iterable[Row[Any]]) -> list[T]:
+def records(record: Callable[..., T], names: Iterable[str], rows: Iterable[Sequence[Any]]) -> list[T]:
     """Return rows with columns of these names as records; twice as fast as by the rows' own mappings."""
     fields = tuple(names)
     return [record(**dict(zip(fields, row, strict=True))) for row in rows]

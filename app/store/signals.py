@@ -1,6 +1,8 @@
 """Signals between the nodes on one database: hints that something is new, behind which everybody looks anyway."""
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
+
+from app.store.prepared import at_commit
 
 CHANNEL = "agent_vault"
 ROWS = "rows"
@@ -12,10 +14,11 @@ KEYS = "keys"
 EXPORTS = "exports"
 """An export was requested."""
 
-_NOTIFY = text("SELECT pg_notify(:channel, :what)")
-
 
 def signal(connection: Connection, what: str) -> None:
-    """Tell the other nodes at the commit; on SQLite there are none. The same signal twice in a transaction is one."""
+    """Tell the other nodes at the commit; on SQLite there are none. The same signal twice in a transaction is one.
+
+    What one piece of work signals is told even if that piece fails and others are committed: it is a hint.
+    """
     if connection.dialect.name == "postgresql":
-        connection.execute(_NOTIFY, {"channel": CHANNEL, "what": what})
+        at_commit(connection, f"NOTIFY {CHANNEL}, '{what}'")

@@ -26,6 +26,7 @@ from app.chain.rules import Rules
 from app.core.pages import RecordPage
 from app.store.paging import Listing, fetch_page, listing
 from app.store.policies import RULE_COLUMNS, policy_name, take_rules
+from app.store.prepared import scalar
 from app.store.read_tables import budgets, policies
 from app.store.read_tables import wallets as table
 from app.store.records import columns_of, fetch_one
@@ -147,12 +148,12 @@ def labels(connection: Connection, wallet_ids: Collection[str]) -> dict[str, str
 
 def has_wallet(connection: Connection, org: str, wallet_id: str) -> bool:
     """Return whether the organisation has a wallet with this id, archived or not."""
-    return connection.scalar(_OWNED, {"org": org, "key": wallet_id}) is not None
+    return scalar(connection, _OWNED, {"org": org, "key": wallet_id}) is not None
 
 
 def policy_id_of(connection: Connection, org: str, wallet_id: str) -> str | None:
     """Return the id of the policy that the organisation's wallet is attached to."""
-    found: str | None = connection.scalar(_POLICY_ID, {"org": org, "key": wallet_id})
+    found: str | None = scalar(connection, _POLICY_ID, {"org": org, "key": wallet_id})
     return found
 
 
@@ -164,7 +165,7 @@ def orgs_of_vaults(connection: Connection, addresses: Collection[str]) -> dict[s
 
 def vault_of(connection: Connection, wallet_id: str) -> str | None:
     """Return the address of a wallet's vault, even before its creation is seen on the chain."""
-    found: str | None = connection.scalar(_VAULT, {"key": wallet_id})
+    found: str | None = scalar(connection, _VAULT, {"key": wallet_id})
     return found
 
 

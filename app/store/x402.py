@@ -154,15 +154,7 @@ def record_transfer(connection: Connection, tx_id: str, signature: str, slot: in
 
 def open_delegations(connection: Connection, limit: int) -> list[Payload]:
     """Return the payloads, oldest first, whose delegate may still pay, or has paid by a transfer not known yet."""
-    spent = and_(allowances.c.status == SETTLED, allowances.c.spent > 0, payloads.c.signature.is_(None))
-    query = (
-        select(payloads)
-        .join(allowances, allowances.c.tx_id == payloads.c.tx_id)
-        .where(payloads.c.closed_at.is_(None), or_(allowances.c.status == OUTSTANDING, spent))
-        .order_by(payloads.c.created_at)
-        .limit(limit)
-    )
-    return fetch_all(connection, Payload, query)
+    return fetch_all(connection, Payload, _OPEN_DELEGATIONS, {"most": limit})
 
 
 def ended_payloads(connection: Connection, limit: int, *, before: int) -> Sequence[EndedPayload]:
@@ -170,37 +162,7 @@ def ended_payloads(connection: Connection, limit: int, *, before: int) -> Sequen
 
     Those handed out after ``before`` are left out as long as their resource may still answer.
     """
-    answered = payloads.c.resource_status.is_not(None) | (payloads.c.created_at < before)
-    delegated = payloads.c.lane == ALLOWANCE
-    query = (
-        select(
-            payloads.c.tx_id,
-            payloads.c.org,
-            attempts.c.wallet_id,
-            paid_status(attempts.c.status).label("status"),
-            attempts.c.amount,
-            case((delegated, payloads.c.signature), else_=attempts.c.signature).label("signature"),
-            payloads.c.url,
-            payloads.c.fetched,
-            payloads.c.resource_status,
-        )
-        .join_from(payloads, attempts, attempts.c.tx_id == payloads.c.tx_id)
-        .outerjoin(allowances, allowances.c.tx_id == payloads.c.tx_id)
-        .where(
-            payloads.c.closed_at.is_(None),
-            attempts.c.status != "pending",
-            or_(
-                payloads.c.lane == ENFORCED,
-                attempts.c.status == "failed",
-                # What a delegate has paid is closed once its transfer is known.
-                and_(allowances.c.status == SETTLED, or_(allowances.c.spent == 0, payloads.c.signature.is_not(None))),
-            ),
-            answered,
-        )
-        .order_by(payloads.c.created_at)
-        .limit(limit)
-    )
-    return fetch_all(connection, EndedPayload, query)
+    return fetch_all(connection, EndedPayload, _ENDED, {"before": before, "most": limit})
 
 
 def close_payload(connection: Connection, tx_id: str, now: int) -> bool:
@@ -232,3 +194,42 @@ def known_facilitator(connection: Connection, org: str, origin: str, fee_payer: 
     mine = (table.c.org == org, table.c.origin == origin, table.c.fee_payer == fee_payer)
     row = connection.execute(select(table.c.accepts, table.c.checked_at).where(*mine)).one_or_none()
     return None if row is None else (row.accepts, row.checked_at)
+
+
+# Built once: building a statement takes longer than executing it.
+_SPENT = and_(allowances.c.status == SETTLED, allowances.c.spent > 0, payloads.c.signature.is_(None))
+_OPEN_DELEGATIONS = (
+    select(payloads)
+    .join(allowances, allowances.c.tx_id == payloads.c.tx_id)
+    .where(payloads.c.closed_at.is_(None), or_(allowances.c.status == OUTSTANDING, _SPENT))
+    .order_by(payloads.c.created_at)
+    .limit(bindparam("most"))
+)
+_ENDED = (
+    select(
+        payloads.c.tx_id,
+        payloads.c.org,
+        attempts.c.wallet_id,
+        paid_status(attempts.c.status).label("status"),
+        attempts.c.amount,
+        case((payloads.c.lane == ALLOWANCE, payloads.c.signature), else_=attempts.c.signature).label("signature"),
+        payloads.c.url,
+        payloads.c.fetched,
+        payloads.c.resource_status,
+    )
+    .join_from(payloads, attempts, attempts.c.tx_id == payloads.c.tx_id)
+    .outerjoin(allowances, allowances.c.tx_id == payloads.c.tx_id)
+    .where(
+        payloads.c.closed_at.is_(None),
+        attempts.c.status != "pending",
+        or_(
+            payloads.c.lane == ENFORCED,
+            attempts.c.status == "failed",
+            # What a delegate has paid is closed once its transfer is known.
+            and_(allowances.c.status == SETTLED, or_(allowances.c.spent == 0, payloads.c.signature.is_not(None))),
+        ),
+        payloads.c.resource_status.is_not(None) | (payloads.c.created_at < bindparam("before")),
+    )
+    .order_by(payloads.c.created_at)
+    .limit(bindparam("most"))
+)

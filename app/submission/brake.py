@@ -117,7 +117,7 @@ class Brake:
                 put_brake(conn, row)
             return mine
 
-        if await self._db.read(lambda conn: orphaned_brakes(conn, node)):
+        if await self._db.look_up(lambda conn: orphaned_brakes(conn, node)):
             for row in await self._db.write(take):
                 self._holds.setdefault((row.scope, row.kind), Hold(row, stored=True))
 

@@ -36,7 +36,7 @@ class Recovery(Periodic):
 
     async def start(self) -> None:
         """Start with the attempts that an earlier process left, for which no request waits."""
-        left = await self._db.read(pending_attempts)
+        left = await self._db.look_up(pending_attempts)
         self._earlier = frozenset(one.tx_id for one in left)
         await super().start()
 
@@ -48,7 +48,7 @@ class Recovery(Periodic):
         """
         recovered = 0
         failure: Exception | None = None
-        for attempt in filter(where, await self._db.read(pending_attempts)):
+        for attempt in filter(where, await self._db.look_up(pending_attempts)):
             try:
                 recovered += await self._recover(attempt)
             except Exception as error:  # noqa: BLE001 - raised below, after every attempt was looked at

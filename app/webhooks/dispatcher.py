@@ -66,7 +66,7 @@ class Dispatcher(Periodic):
 
     async def tick(self) -> None:
         """Queue new events, and start sending to the webhooks with due deliveries."""
-        while await self._db.read(has_new_events):
+        while await self._db.look_up(has_new_events):
             now = self._clock()
             await self._db.write(lambda conn: queue_new_events(conn, body_of, now, limit=_BATCH))  # noqa: B023 - awaited at once
         now = self._clock()
@@ -80,7 +80,7 @@ class Dispatcher(Periodic):
                 self._purge_at = now
 
     async def _due(self, now: int) -> list[str]:
-        node, due = self._db.node, await self._db.read(lambda conn: due_webhooks(conn, now))
+        node, due = self._db.node, await self._db.look_up(lambda conn: due_webhooks(conn, now))
         if not node or not set(due) - self._serving.keys():
             return due
         # A webhook is one node's at a time, which keeps the order of what it is sent.

@@ -46,7 +46,7 @@ class PayloadWatch(Periodic):
         """Deal with payloads that have ended, and return their number."""
         await self._settle()
         before = self._clock.seen_ms() - self._patience_ms
-        ended = await self._db.read(lambda conn: ended_payloads(conn, _BATCH, before=before))
+        ended = await self._db.look_up(lambda conn: ended_payloads(conn, _BATCH, before=before))
         for one in ended:
             await self._db.write(lambda conn, one=one: self._close(conn, one))  # type: ignore[misc]
         return len(ended)
@@ -54,7 +54,7 @@ class PayloadWatch(Periodic):
     async def _settle(self) -> None:
         """Settle what is done, and look for the transfers of what has paid."""
         service = self._service
-        found = await self._db.read(lambda conn: open_delegations(conn, _BATCH))
+        found = await self._db.look_up(lambda conn: open_delegations(conn, _BATCH))
         if not found:
             return
         height = (await service.chain.last_final_block()).height

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from click.testing import CliRunner
-from sqlalchemy import Connection, event
 
 from app.server.cli import main
+from app.store._postgres_statements import StatementResult
 from app.store.migrations import REVISIONS
 from app.store.postgres_database import PostgresDatabase
+from tests.support.commits import Commit, commit_by
 from tests.support.postgres import Cluster
 from tests.support.service_world import ServiceWorld, error_of
 
@@ -139,30 +140,24 @@ async def test_restart_of_the_server_is_503_and_then_over(world: ServiceWorld, o
     assert await world.balance(payee) == 1_000_000
 
 
-async def test_payment_whose_commit_is_in_doubt_is_made_once(world: ServiceWorld, own_cluster: Cluster) -> None:
+async def test_payment_whose_commit_is_in_doubt_is_made_once(
+    world: ServiceWorld, own_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await _recovered(world)
     wallet, payee = await world.wallet(), await world.payee()
     headers = {"Idempotency-Key": "doubt"}
-    db = world.service.db
-    assert isinstance(db, PostgresDatabase)
     done: list[bool] = []
 
-    @event.listens_for(db._engine, "commit")
-    def restart_once(connection: Connection) -> None:
-        driver: Any = connection.connection.dbapi_connection
+    def restart_once(commit: Commit, driver: Any) -> StatementResult:
         claimed = "SELECT count(*) FROM idempotency WHERE key = 'doubt' AND tx_id IS NOT NULL"
         if done or not driver.execute(claimed).fetchone()[0]:
-            return
+            return commit()
         done.append(True)
-        own = driver.commit
+        commit()
+        own_cluster.restart()
+        return commit()
 
-        def commit_and_restart() -> None:
-            own()
-            own_cluster.restart()
-            driver.execute("SELECT 1")
-
-        driver.commit = commit_and_restart
-
+    commit_by(monkeypatch, restart_once)
     error_of(await world.pay(wallet, payee, "1", headers=headers), 503, "storage_unavailable")
     async with asyncio.timeout(30):
         while (answer := await world.pay(wallet, payee, "1", headers=headers)).status_code == 503:  # noqa: ASYNC110

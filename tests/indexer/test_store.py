@@ -3,12 +3,14 @@
 import contextlib
 import sqlite3
 from collections.abc import Callable, Iterator
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from solders.pubkey import Pubkey
+from sqlalchemy import Connection
 
 from app.store.postgres_database import PostgresDatabase
 from indexer.accounts import FollowedAccount
@@ -41,7 +43,11 @@ class OnServer:
         return OnServer(self._db, *self._names, name)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        return self._db.write_now(lambda conn: attrgetter(".".join(self._names))(tables(conn))(*arguments, **named))
+        def call(connection: Connection) -> Any:
+            found = attrgetter(".".join(self._names))(tables(partial(self._db.run, connection)))
+            return found(*arguments, **named)
+
+        return self._db.write_now(call)
 
 
 @pytest.fixture(name="store", params=["file", "server"])

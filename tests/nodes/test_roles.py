@@ -15,7 +15,7 @@ from app.access.rate_limit import Peers
 from app.server.cli import main
 from app.store import Database
 from app.store.keys import api_keys, revoke_api_key
-from app.store.leases import NODE, held
+from app.store.leases import NODE, alive
 from app.store.leases import table as leases
 from app.submission.context import Service
 from tests.support.service_world import ServiceWorld, error_of
@@ -44,7 +44,7 @@ async def test_node_without_the_indexer_pays_and_does_nothing_single(first: Serv
         assert paid.json()["status"] == "confirmed"
         assert await _holder(api.service, "indexer") is None
         names = [NODE + one.service.db.node for one in (api, first)]
-        assert await api.service.db.read(lambda conn: held(conn, names)) == {names[0]}
+        assert await api.service.db.read(alive) & {*names} == {names[0]}
         await first.start()
         assert await _holder(first.service, "indexer") == first.service.db.node
 

@@ -10,9 +10,8 @@ from typing import Any
 import psycopg
 import pytest
 from pydantic import SecretStr
-from sqlalchemy import event
-from sqlalchemy.engine import Engine
 
+from app.store._postgres_statements import Sender
 from tests.support.postgres import Cluster
 from tests.support.service_world import ServiceWorld
 
@@ -21,6 +20,8 @@ _MOST_ALONE, _MOST_TOGETHER = {False: 26, True: 30}, 12
 """Statements of a payment that is the only one, with an idempotency key or without, and of each of many with keys."""
 _MOST_COMMITS = {False: 3, True: 4}
 """Commits of a payment alone: the attempt, the event, the read models, and the answer under the idempotency key."""
+
+_FRAME = ("BEGIN", "COMMIT", "ROLLBACK")
 
 
 class Counted:
@@ -35,9 +36,14 @@ class Counted:
 
 @contextmanager
 def _counted() -> Iterator[Counted]:
-    """Count what is sent meanwhile, also past SQLAlchemy."""
+    """Count what is sent meanwhile, also past SQLAlchemy and past psycopg's cursors."""
     found = Counted()
+    sent, sent_all = Sender.run, Sender.run_all
     once, many = psycopg.Cursor.execute, psycopg.Cursor.executemany
+
+    def run(sender: Sender, *given: Any) -> Any:
+        found.statements += 1
+        return sent(sender, *given)
 
     def execute(cursor: Any, *given: Any, **options: Any) -> Any:
         found.statements += 1
@@ -48,17 +54,18 @@ def _counted() -> Iterator[Counted]:
         found.statements += len(rows)  # the server runs it for each
         many(cursor, query, rows, **options)
 
-    def committed(_connection: Any) -> None:
-        found.commits += 1
+    def run_all(sender: Sender, script: str) -> Any:
+        words = [one.split()[0] for one in script.split("; ")]
+        found.statements += sum(one not in _FRAME for one in words)
+        found.commits += "COMMIT" in words
+        return sent_all(sender, script)
 
-    event.listen(Engine, "commit", committed)
-    try:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(psycopg.Cursor, "execute", execute)
-            patch.setattr(psycopg.Cursor, "executemany", executemany)
-            yield found
-    finally:
-        event.remove(Engine, "commit", committed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Sender, "run", run)
+        patch.setattr(Sender, "run_all", run_all)
+        patch.setattr(psycopg.Cursor, "execute", execute)
+        patch.setattr(psycopg.Cursor, "executemany", executemany)
+        yield found
 
 
 async def test_payment_takes_few_statements_and_commits(cluster: Cluster, template: str, tmp_path: Path) -> None:

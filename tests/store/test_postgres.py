@@ -12,8 +12,9 @@ from pkgutil import iter_modules
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, event, func, inspect, select, text
-from sqlalchemy.exc import IntegrityError
+from psycopg import OperationalError
+from sqlalchemy import Connection, func, inspect, select, text
+from sqlalchemy.exc import DataError, IntegrityError
 
 import app.store
 from app.core.actors import Actor
@@ -21,6 +22,7 @@ from app.core.errors import StorageDoubtError, StorageUnavailableError
 from app.core.paths import ConfigurationError
 from app.store import migrations
 from app.store._postgres_engine import database_name, engine_of
+from app.store._postgres_statements import StatementResult
 from app.store.approval_requests import NewRequest, add_request, approval_requests_of
 from app.store.attempts import Attempt, insert_attempt
 from app.store.columns import metadata, upsert
@@ -31,6 +33,7 @@ from app.store.read_tables import approvals, feed, transactions, wallets
 from app.store.state_tables import setting_values
 from app.store.values import get_value, put_value
 from indexer.schema import postgres_ddl
+from tests.support.commits import Commit, commit_by
 from tests.support.postgres import Cluster
 
 CONNECTIONS = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'agent-vault'"
@@ -228,52 +231,56 @@ async def test_backend_terminated_during_a_write_leaves_nothing(
     assert values(postgres_db) == {"after"}
 
 
-def _at_commit(db: PostgresDatabase, commit: Callable[[Any], None]) -> None:
-    """Have the next commit done by `commit`, which gets the driver's connection."""
-
-    @event.listens_for(db._engine, "commit", once=True)
-    def once(connection: Connection) -> None:
-        driver: Any = connection.connection.dbapi_connection
-        own = driver.commit
-
-        def replaced() -> None:
-            driver.commit = own
-            commit(driver)
-
-        driver.commit = replaced
-
-
-async def test_commit_whose_answer_is_lost_is_found_out(cluster: Cluster, postgres_db: PostgresDatabase) -> None:
-    def commit_and_lose(driver: Any) -> None:
-        driver.commit()
+async def test_commit_whose_answer_is_lost_is_found_out(
+    cluster: Cluster, postgres_db: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def commit_and_lose(commit: Commit, driver: Any) -> StatementResult:
+        commit()
         cluster.execute(CONNECTIONS)
-        driver.execute("SELECT 1")
+        with pytest.raises(OperationalError):
+            driver.execute("SELECT 1")
+        return commit()
 
-    def lose_and_commit(driver: Any) -> None:
+    def lose_and_commit(commit: Commit, _driver: Any) -> StatementResult:
         cluster.execute(CONNECTIONS)
-        driver.commit()
+        return commit()
 
-    _at_commit(postgres_db, commit_and_lose)
+    commit_by(monkeypatch, commit_and_lose)
     assert await postgres_db.write(put("stored")) == "x"
     assert values(postgres_db) == {"stored"}
 
-    _at_commit(postgres_db, lose_and_commit)
+    monkeypatch.undo()
+    commit_by(monkeypatch, lose_and_commit)
     with pytest.raises(StorageUnavailableError) as raised:
         await postgres_db.write(put("undone"))
     assert not isinstance(raised.value, StorageDoubtError)
     assert values(postgres_db) == {"stored"}
 
 
-async def test_commit_during_a_restart_stays_in_doubt(own_cluster: Cluster, postgres_db: PostgresDatabase) -> None:
-    def commit_and_restart(driver: Any) -> None:
-        driver.commit()
+async def test_commit_during_a_restart_stays_in_doubt(
+    own_cluster: Cluster, postgres_db: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def commit_and_restart(commit: Commit, _driver: Any) -> StatementResult:
+        commit()
         own_cluster.restart()
-        driver.execute("SELECT 1")
+        return commit()
 
-    _at_commit(postgres_db, commit_and_restart)
+    commit_by(monkeypatch, commit_and_restart)
     with pytest.raises(StorageDoubtError):
         await postgres_db.write(put("stored"))
     assert await postgres_db.read(lambda conn: get_value(conn, "stored")) == "x"
+
+
+async def test_work_that_ignores_a_failed_statement_stores_nothing(postgres_db: PostgresDatabase) -> None:
+    def ignoring(connection: Connection) -> None:
+        put_value(connection, "half", "x")
+        with pytest.raises(DataError):
+            connection.execute(text("SELECT 1 / 0"))
+
+    with pytest.raises(RuntimeError):
+        await postgres_db.write(ignoring)
+    assert await postgres_db.write(put("after")) == "x"
+    assert values(postgres_db) == {"after"}
 
 
 async def test_hanging_server_is_given_up(postgres_db: PostgresDatabase, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,141 @@
+"""Statements that libpq sends: the same values and rows as by SQLAlchemy, prepared when they come again."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import BigInteger, Boolean, Connection, LargeBinary, Select, String, bindparam, func, literal, select
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InternalError
+
+from app.core.actors import Actor
+from app.store import _postgres_statements
+from app.store._postgres_engine import engine_of
+from app.store._postgres_statements import Sender
+from app.store.columns import U64, ActorText, upsert
+from app.store.postgres_database import PostgresDatabase
+from app.store.prepared import SENDER, rows, run_numbered, scalar
+from app.store.state_tables import setting_values as table
+
+_NAMES = "SELECT statement FROM pg_prepared_statements ORDER BY prepare_time, name"
+_KINDS: list[Any] = [String(), BigInteger(), Boolean(), LargeBinary(), U64(), ActorText()]
+_GIVEN: Select[Any] = select(
+    *(bindparam(f"given_{number}", type_=kind).label(f"found_{number}") for number, kind in enumerate(_KINDS)),
+    literal("100 %").label("constant"),
+)
+_AMONG = select(table.c.name).where(table.c.name.in_(bindparam("names", expanding=True))).order_by(table.c.name)
+_OTHERS = select(table.c.name).where(table.c.name.not_in(bindparam("names", expanding=True)))
+_FIXED = select(func.count()).where(table.c.name.in_(("a", "c")))
+
+
+@pytest.fixture(name="connection")
+def _connection(postgres_url: str) -> Iterator[Connection]:
+    engine = engine_of(postgres_url, prepare_threshold=3)
+    with engine.connect() as found:
+        yield found
+    engine.dispose()
+
+
+def _sender(connection: Connection) -> Sender:
+    found: Sender = connection.info[SENDER]
+    return found
+
+
+def _prepared(connection: Connection) -> list[str]:
+    return [one for (one,) in connection.exec_driver_sql(_NAMES)]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ("x", 1, True, b"\0\xff", 2**64 - 1, Actor.parse("key:key_1")),
+        ('it\'s \\ "§" \n%s $1 {}', -(2**63), False, b"", 0, None),
+        ("", 2**63 - 1, None, None, 2**63, None),
+        (None, None, None, None, None, None),
+    ],
+)
+def test_values_and_rows_are_those_of_sqlalchemy(connection: Connection, values: tuple[Any, ...]) -> None:
+    given = {f"given_{number}": value for number, value in enumerate(values)}
+    for _ in range(4):  # not prepared, then prepared
+        names, found = rows(connection, _GIVEN, given)
+        result = connection.execute(_GIVEN, given)
+        assert (names, tuple(found[0])) == (tuple(result.keys()), tuple(result.one()))
+        assert tuple(found[0]) == (*values, "100 %")
+
+
+def test_text_has_no_nul(connection: Connection) -> None:
+    given = {"given_0": "a\0b", **dict.fromkeys([f"given_{number}" for number in range(1, 6)])}
+    assert rows(connection, _GIVEN, given)[1][0][0] == "a\ufffdb"
+
+
+@pytest.mark.parametrize("names", [[], ["a"], ["c", "a", "a"], ("b", "x"), {"a", "b", "c"}])
+def test_lists_of_any_length_are_one_statement(connection: Connection, names: Any) -> None:
+    for name in "abc":
+        upsert(connection, table, {"name": name, "value": "1"}, keys=["name"])
+    assert [one for (one,) in rows(connection, _AMONG, {"names": names})[1]] == sorted({*"abc"} & {*names})
+    others = {one for (one,) in rows(connection, _OTHERS, {"names": names})[1]}
+    assert others & {*"abc"} == {*"abc"} - {*names}
+    assert scalar(connection, _FIXED, {}) == 2
+
+
+def test_statement_that_comes_again_is_prepared_and_outlives_a_rollback(connection: Connection) -> None:
+    for used in range(1, 6):
+        assert scalar(connection, _FIXED, {}) == 0
+        assert len(_prepared(connection)) == (used >= 3)
+        connection.rollback()
+
+
+def test_zero_prepares_nothing(postgres_url: str) -> None:
+    engine = engine_of(postgres_url, prepare_threshold=0)
+    with engine.connect() as connection:
+        for _ in range(10):
+            scalar(connection, _FIXED, {})
+        assert _prepared(connection) == []
+    engine.dispose()
+
+
+def test_few_statements_stay_prepared(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_postgres_statements, "KEPT", 4)
+    for number in range(10):
+        for _ in range(3):
+            found = _sender(connection).run(f"SELECT {number} + $1::integer", [1])
+            assert found.fetchall() == [(number + 1,)]
+    assert _prepared(connection) == [f"SELECT {number} + $1::integer" for number in range(6, 10)]
+
+
+def test_reading_transaction_is_one(postgres_db: PostgresDatabase) -> None:
+    isolation = select(func.current_setting("transaction_isolation"), func.current_setting("transaction_read_only"))
+    assert postgres_db.read_now(lambda conn: rows(conn, isolation, {})[1]) == [("repeatable read", "on")]
+
+
+def test_refused_statement_raises_what_sqlalchemy_raises(connection: Connection) -> None:
+    with pytest.raises(DataError):
+        run_numbered(connection, "SELECT 1 / $1::integer", [0])
+    with pytest.raises(InternalError):
+        run_numbered(connection, "SELECT 1", [])
+    connection.rollback()
+    wrong = {"name": None, "value": "1"}
+    with pytest.raises(IntegrityError) as found:
+        upsert(connection, table, wrong, keys=["name"])
+    assert "1" not in str(found.value.params or "")
+
+
+def test_lost_connection_is_noticed_for_all(postgres_url: str) -> None:
+    with closing(PostgresDatabase(postgres_url)) as db:
+        engine = db._engine
+        with engine.connect() as first, engine.connect() as second:
+            old = {one.connection.driver_connection for one in (first, second)}
+        first = engine.connect()
+        with psycopg.connect(postgres_url, autocommit=True) as other:
+            other.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE application_name = 'agent-vault' AND datname = current_database()"
+            )
+        with pytest.raises(DBAPIError) as found:
+            scalar(first, _FIXED, {})
+        assert found.value.connection_invalidated
+        first.close()
+        with engine.connect() as third:
+            assert scalar(third, _FIXED, {}) == 0
+            assert third.connection.driver_connection not in old

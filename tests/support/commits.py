@@ -1,0 +1,22 @@
+"""Commits on PostgreSQL, seen or disturbed by a test."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from app.store._postgres_statements import Sender, StatementResult
+
+Commit = Callable[[], StatementResult]
+
+
+def commit_by(monkeypatch: pytest.MonkeyPatch, commit: Callable[[Commit, Any], StatementResult]) -> None:
+    """Have the service's commits done by `commit`, which gets what does one, and the driver's connection."""
+    own = Sender.run_all
+
+    def run_all(sender: Sender, script: str) -> StatementResult:
+        if not script.endswith("COMMIT"):
+            return own(sender, script)
+        return commit(lambda: own(sender, script), sender._connection)
+
+    monkeypatch.setattr(Sender, "run_all", run_all)
