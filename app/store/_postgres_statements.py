@@ -126,7 +126,9 @@ class Sender:
         if result.status in _GOOD:
             return result
         error = error_from_result(result, self._connection.info.encoding)
-        if self._connection.broken and not isinstance(error, OperationalError):
-            # The server said nothing, and so the error has no class of its own.
+        if error.sqlstate is None:
+            # Not the server's word but libpq's: the connection is lost. If that shows while sending, it still counts as
+            # good, and so it would be used again.
+            self._libpq.finish()
             raise OperationalError(str(error))
         raise error

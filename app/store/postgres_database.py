@@ -75,6 +75,8 @@ class PostgresDatabase(Database):
         )
         # Held by the thread that writes.
         self._lock = threading.Lock()
+        # Those of many steps follow one another: a second one would block the thread that runs the steps of the first.
+        self._stepping = asyncio.Lock()
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="write")
         self._long = ThreadPoolExecutor(1, thread_name_prefix="long-write")
         self._reading = ThreadPoolExecutor(READERS, thread_name_prefix="read")
@@ -107,6 +109,11 @@ class PostgresDatabase(Database):
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Step]:
         """Hold the writer for work of many steps."""
+        async with self._stepping, self._stepped() as step:
+            yield step
+
+    @asynccontextmanager
+    async def _stepped(self) -> AsyncIterator[Step]:
         loop, held, lease = asyncio.get_running_loop(), contextlib.ExitStack(), required()
 
         def begin() -> tuple[Connection, Begun]:

@@ -16,6 +16,8 @@ from sqlalchemy import Connection, Dialect, Executable
 from sqlalchemy.exc import CompileError, DBAPIError, SQLAlchemyError
 from sqlalchemy.sql.dml import UpdateBase
 
+from app.core.errors import StorageUnavailableError
+
 Row = Mapping[str, Any]
 
 _MARK = re.compile(r"%\((\w+)\)s(?:::\w+)?")
@@ -212,7 +214,7 @@ def run_numbered(connection: Connection, sql: str, values: Sequence[Any]) -> Any
     Returns a `StatementResult`. Raises SQLAlchemy's errors.
     """
     send_deferred(connection)
-    sender: Any = connection.info[SENDER]
+    sender = _sender(connection)
     if not sender.autocommit and not connection.in_transaction():
         connection.begin()
     try:
@@ -227,15 +229,23 @@ def run_script(connection: Connection, script: str) -> Any:
     Returns the `StatementResult` of the last one. Raises SQLAlchemy's errors.
     """
     send_deferred(connection)
+    sender = _sender(connection)
     try:
-        return connection.info[SENDER].run_all(script)
+        return sender.run_all(script)
     except connection.dialect.loaded_dbapi.Error as error:
         raise _failure(connection, script, error) from error
 
 
+def _sender(connection: Connection) -> Any:
+    if connection.invalidated:
+        # Work went on although its connection was lost.
+        raise StorageUnavailableError
+    return connection.info[SENDER]
+
+
 def at_commit(connection: Connection, statement: str) -> None:
     """Have a statement without values sent with the commit of a transaction that a script began."""
-    connection.info[SENDER].at_commit[statement] = None
+    _sender(connection).at_commit[statement] = None
 
 
 def is_idle(connection: Connection) -> bool:

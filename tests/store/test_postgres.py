@@ -283,6 +283,17 @@ async def test_work_that_ignores_a_failed_statement_stores_nothing(postgres_db: 
     assert values(postgres_db) == {"after"}
 
 
+async def test_transactions_of_many_steps_follow_one_another(postgres_db: PostgresDatabase) -> None:
+    async def add(name: str) -> None:
+        async with postgres_db.transaction() as step:
+            await step(put(name))
+            await step(put(f"{name} again"))
+
+    async with asyncio.timeout(30):
+        await asyncio.gather(*map(add, "abc"))
+    assert values(postgres_db) == {f"{name}{more}" for name in "abc" for more in ("", " again")}
+
+
 async def test_hanging_server_is_given_up(postgres_db: PostgresDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.store._postgres_calls.PATIENCE", 0.2)
 

@@ -1,5 +1,7 @@
 """Statements that libpq sends: the same values and rows as by SQLAlchemy, prepared when they come again."""
 
+import os
+import socket
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -7,9 +9,10 @@ from typing import Any
 import psycopg
 import pytest
 from sqlalchemy import BigInteger, Boolean, Connection, LargeBinary, Select, String, bindparam, func, literal, select
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InternalError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InternalError, OperationalError
 
 from app.core.actors import Actor
+from app.core.errors import StorageUnavailableError
 from app.store import _postgres_statements
 from app.store._postgres_engine import engine_of
 from app.store._postgres_statements import Sender
@@ -119,6 +122,19 @@ def test_refused_statement_raises_what_sqlalchemy_raises(connection: Connection)
     with pytest.raises(IntegrityError) as found:
         upsert(connection, table, wrong, keys=["name"])
     assert "1" not in str(found.value.params or "")
+
+
+def test_connection_on_which_nothing_can_be_sent_is_lost(connection: Connection) -> None:
+    other = socket.socket(fileno=os.dup(_sender(connection)._libpq.socket))
+    with closing(other):
+        other.shutdown(socket.SHUT_WR)
+    with pytest.raises(DBAPIError) as found:
+        scalar(connection, _FIXED, {})
+    assert found.value.connection_invalidated
+    assert isinstance(found.value, OperationalError)
+    # Work that goes on all the same.
+    with pytest.raises(StorageUnavailableError):
+        scalar(connection, _FIXED, {})
 
 
 def test_lost_connection_is_noticed_for_all(postgres_url: str) -> None:
