@@ -98,9 +98,7 @@ async def _use(world: ServiceWorld) -> None:
     rules = {"balanceLow": {"threshold": "500", "emails": ["finance@example.com"]}, "velocitySpike": {"threshold": 15}}
     await world.ok("PUT", "/v1/alerts", rules)
     export = await world.ok("POST", "/v1/transactions/export", {"format": "json"})
-    await world.ok(
-        "POST", "/v1/policies/preview", {"policyId": places["policy_id"], "maxPerTx": "1"}
-    ) if False else None
+    await world.ok("POST", f"/v1/policies/{places['policy_id']}/preview", {"maxPerTx": "1"})
     await world.ok("PATCH", f"/v1/policies/{places['policy_id']}", {"maxPerTx": "70"})
     payee = await world.payee()
     headers = {"Idempotency-Key": "once"}

@@ -11,10 +11,12 @@ import pytest
 from sqlalchemy import Connection, event
 from sqlalchemy.engine import Engine
 
-from app.store.prepared import Prepared
+from app.store._postgres_statements import Sender, StatementResult
+from app.store.prepared import Prepared, run_numbered
 
 _READS = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\b(?!.*\bpg_(?:catalog|advisory))", re.DOTALL)
-_VALUES = re.compile(r"(\?|%\(\w+\)s(::\w+)?)(, (\?|%\(\w+\)s(::\w+)?))+")
+_VALUE = r"(?:\?|%\(\w+\)s(?:::\w+)?|\$\d+(?:::\w+)?)"
+_VALUES = re.compile(rf"(?:, )?{_VALUE}(?:, {_VALUE})+")
 _SCAN = re.compile(r"SCAN (\w+)( USING (?:COVERING )?INDEX \w+)?")
 _ALIAS = re.compile(r'(?:FROM|JOIN|UPDATE|INTO)\s+"?(\w+)"?(?:\s+AS)?\s+(\w+)')
 
@@ -25,6 +27,8 @@ class Asked:
 
     sql: str
     values: Any
+    numbered: bool = False
+    """Whether it has `$1` for its first value, past SQLAlchemy."""
 
 
 @contextmanager
@@ -32,27 +36,31 @@ def recorded(dialect: str) -> Iterator[dict[str, Asked]]:
     """Collect each different statement that is executed meanwhile, those that bypass SQLAlchemy too."""
     found: dict[str, Asked] = {}
 
-    def note(sql: str, values: Any) -> None:
-        if _READS.match(sql):
+    def note(asked: Asked) -> None:
+        if _READS.match(asked.sql):
             # Lists of values of another length are the same statement.
-            found[re.sub(r"(?:, )?(?:\?|%\(\w+\)s(?:::\w+)?)(?:, (?:\?|%\(\w+\)s(?:::\w+)?))+", "?, ?", sql)] = Asked(
-                sql, values
-            )
+            found[_VALUES.sub("?, ?", asked.sql)] = asked
 
     def listen(conn: Any, _cursor: Any, sql: str, values: Any, _context: Any, many: bool) -> None:
         if conn.dialect.name == dialect:
-            note(sql, values[0] if many else values)
+            note(Asked(sql, values[0] if many else values))
 
-    execute = Prepared.execute
+    execute, run = Prepared.execute, Sender.run
 
     def noted(self: Prepared, connection: Connection, rows: Sequence[Any]) -> int:
-        if connection.dialect.name == dialect:
-            note(self._sql, self._values(rows[0]))
+        if connection.dialect.name == dialect == "sqlite":
+            note(Asked(self._sql, self._values(rows[0])))
         return execute(self, connection, rows)
+
+    def sent(self: Sender, sql: str, values: Sequence[Any] = ()) -> StatementResult:
+        if dialect == "postgresql":
+            note(Asked(sql, values, numbered=True))
+        return run(self, sql, values)
 
     event.listen(Engine, "before_cursor_execute", listen)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Prepared, "execute", noted)
+        patch.setattr(Sender, "run", sent)
         yield found
     event.remove(Engine, "before_cursor_execute", listen)
 
@@ -63,9 +71,13 @@ def rows_read_on_postgresql(connection: Connection, asked: Asked) -> dict[str, i
     Nothing but the lack of an index makes it read a table from one end to the other.
     """
     connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
-    rows = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, TIMING off, FORMAT JSON) {asked.sql}", asked.values).scalar()
+    explain = f"EXPLAIN (ANALYZE, TIMING off, FORMAT JSON) {asked.sql}"
+    if asked.numbered:
+        rows = run_numbered(connection, explain, asked.values).fetchone()[0]
+    else:
+        rows = connection.exec_driver_sql(explain, asked.values).scalar()
     found: dict[str, int] = {}
-    for table, count in _read(json.loads(str(rows)) if isinstance(rows, str) else rows[0]["Plan"]):  # type: ignore[index]
+    for table, count in _read(json.loads(str(rows)) if isinstance(rows, str) else rows[0]["Plan"]):
         found[table] = max(found.get(table, 0), count)
     return found
 
