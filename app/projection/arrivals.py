@@ -1,7 +1,7 @@
 """Notifies those who wait for rows here of what another node has applied."""
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar
 
 from app.chain.errors import ChainUnavailable, RpcError
@@ -32,12 +32,27 @@ class Arrivals(Periodic):
         self._catch_up = catch_up
         self._since: dict[str, float] = {}
         self._heard = 0.0
-        projector.wanted = self.wake
+        self.hears: Callable[[], bool] = lambda: False
+        """Whether this process hears what other nodes say."""
+        projector.wanted = self._look_at_once
 
-    def hear(self) -> None:
-        """Look for rows that a node says it applied; call it from the event loop."""
+    def hear(self, messages: Sequence[str] = ()) -> None:
+        """Take a node's word that it applied rows, about the transactions with these message hashes if it names some.
+
+        Call it from the event loop.
+        """
+        if self._projector.applies:
+            return
         self._heard = time.monotonic()
-        self.wake()
+        if messages:
+            self._projector.hear(messages)
+        else:
+            self.wake()
+
+    def _look_at_once(self) -> None:
+        """Look for what somebody has begun to wait for, unless a node would have named it."""
+        if not self.hears():
+            self.wake()
 
     async def tick(self) -> None:
         """Look once for what is waited for."""

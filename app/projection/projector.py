@@ -120,6 +120,11 @@ class Projector(Background):
             asyncio.get_running_loop().call_soon(self.wanted)
         return await self._waiting.wait(message_hash, timeout) is True
 
+    def hear(self, messages: Sequence[str]) -> None:
+        """Notify those who wait for transactions of which another process has applied the rows."""
+        for message in messages:
+            self._notify_waiter(message)
+
     async def look(self) -> set[str]:
         """Notify waiters of what other processes have applied; returns the message hashes that are still waited for."""
         names = list(self._waiting)
@@ -239,6 +244,7 @@ class Projector(Background):
                 return
             mine = [row for row in rows if row.org is None or row.id > cursors.get(row.org, row.id)]
             whole = await step(partial(_apply, rows=mine, cursors=cursors, last=rows[-1].id))
+            await step(partial(signal, what=ROWS))
             if whole and len(rows) < _BATCH:
                 return
 
@@ -250,7 +256,14 @@ class Projector(Background):
         # Otherwise another process has applied them all.
         whole: bool | None = True
         if mine or last > min(cursors.values()):
-            whole = await self._db.write(lambda connection: _apply(connection, mine, cursors, last), repeatable=True)
+
+            def apply(connection: Connection) -> bool | None:
+                whole = _apply(connection, mine, cursors, last)
+                if whole is not None:
+                    signal(connection, ROWS, [row.message_hash for row in mine])
+                return whole
+
+            whole = await self._db.write(apply, repeatable=True)
             if whole:
                 self._moved = _moved(cursors, last)
         if whole is None:
@@ -265,10 +278,13 @@ class Projector(Background):
 
     def _notify_waiters(self, rows: Sequence[StoredEvent]) -> None:
         for row in rows:
-            self._applied[row.message_hash] = None
-            self._waiting.notify(row.message_hash, True)
-        while len(self._applied) > _REMEMBERED:
+            self._notify_waiter(row.message_hash)
+
+    def _notify_waiter(self, message_hash: str) -> None:
+        self._applied[message_hash] = None
+        if len(self._applied) > _REMEMBERED:
             self._applied.popitem(last=False)
+        self._waiting.notify(message_hash, True)
 
 
 def _cursors(connection: Connection) -> dict[str, int]:
@@ -297,7 +313,6 @@ def _apply(connection: Connection, rows: Sequence[StoredEvent], cursors: Mapping
     moved = _moved(cursors, last) | dict.fromkeys(batch.again, 0)
     positions = [{"name": CURSOR + org, "position": position} for org, position in moved.items()]
     upsert_later(connection, projection, positions, keys=["name"])
-    signal(connection, ROWS)
     for org in changed_orgs(reverted):
         reset(connection, org)
     return not batch.again and not reverted

@@ -50,7 +50,9 @@ def works_of(service: Service, *, beside: bool = False) -> Sequence[Startable]:
     if not isinstance(db, PostgresDatabase):
         return [*first, *single[INDEXER], *single[WORKER], *last, *exporter, *_claimed(service)]
     arrivals = Arrivals(service.projector, service.catch_up)
-    first += [arrivals, _listener(service, arrivals)]
+    listener = _listener(service, arrivals)
+    arrivals.hears = lambda: listener.connected
+    first += [arrivals, listener]
     if beside:
         keeper = [Keeper(service, interval=settings.keeper_interval)] if settings.keeper else []
         return [*first, ServingNode(db, {}), *last, *keeper]
@@ -63,13 +65,13 @@ def works_of(service: Service, *, beside: bool = False) -> Sequence[Startable]:
 
 def _listener(service: Service, arrivals: Arrivals) -> Listener:
     settings = service.settings
-    handlers: dict[str, Callable[[], object]] = {
+    handlers: dict[str, Callable[[Sequence[str]], object]] = {
         ROWS: arrivals.hear,
-        KEYS: service.part(KeyRing).forget,
-        EXPORTS: service.part(Exporter).wake,
+        KEYS: lambda _about: service.part(KeyRing).forget(),
+        EXPORTS: lambda _about: service.part(Exporter).wake(),
     }
     if settings.alerts:
-        handlers[RULES] = service.part(Watcher).rules_changed
+        handlers[RULES] = lambda _about: service.part(Watcher).rules_changed()
     address = settings.database_listen_url or settings.database_url
     assert address is not None
     return Listener(address.get_secret_value(), handlers)

@@ -1,7 +1,7 @@
 """Listens to what other nodes signal."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
@@ -24,24 +24,29 @@ class Listener(Background):
 
     name = "listener"
 
-    def __init__(self, url: str, handlers: Mapping[str, Callable[[], object]]) -> None:
-        """Listen at `url`; `handlers` are called in the event loop."""
+    def __init__(self, url: str, handlers: Mapping[str, Callable[[Sequence[str]], object]]) -> None:
+        """Listen at `url`; `handlers` are called in the event loop, with what a signal names."""
         self._url = url
         self._handlers = handlers
+        self.connected = False
+        """Whether signals are heard now."""
 
     async def _run(self) -> None:
         warned = False
         while True:
             try:
                 async with listening(self._url, CHANNEL) as signals:
-                    warned = False
+                    warned, self.connected = False, True
                     for handler in self._handlers.values():
-                        handler()
-                    async for what in signals:
+                        handler(())
+                    async for text in signals:
+                        what, *about = text.split()
                         if what in self._handlers:
-                            self._handlers[what]()
+                            self._handlers[what](about)
             except OSError as error:
                 if not warned:
                     _log.warning("signals_not_heard", error=str(error))
                 warned = True
+            finally:
+                self.connected = False
             await asyncio.sleep(_PAUSE)

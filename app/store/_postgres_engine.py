@@ -1,7 +1,8 @@
 """How to reach a PostgreSQL server: its address, the pool of connections, and what it must be able to do."""
 
-from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from decimal import Decimal
 from typing import Any
 
@@ -124,15 +125,41 @@ async def listening(url: str, channel: str) -> AsyncIterator[AsyncIterator[str]]
     try:
         async with await psycopg.AsyncConnection.connect(address, autocommit=True, **options) as connection:
             await connection.execute(f"LISTEN {channel}")
-
-            # It keeps the connection locked until it is closed.
-            async with aclosing(connection.notifies()) as found:
+            with _notifications(connection.pgconn) as found:
 
                 async def texts() -> AsyncIterator[str]:
-                    async for one in found:
-                        yield one.payload
+                    while True:
+                        if isinstance(one := await found.get(), psycopg.Error):
+                            raise one
+                        yield one
 
                 yield texts()
     except psycopg.Error as error:
         # Without the address, which may hold a password.
         raise OSError(str(error).splitlines()[0] if str(error) else type(error).__name__) from None
+
+
+@contextmanager
+def _notifications(libpq: Any) -> Iterator[asyncio.Queue[Any]]:
+    """Collect the texts of notifications, and at the end the error that ends them.
+
+    psycopg's own iterator waits for the socket anew for each, which costs as much as a statement.
+    """
+    import psycopg  # noqa: PLC0415 - optional
+
+    loop, found, number = asyncio.get_running_loop(), asyncio.Queue[Any](), libpq.socket
+
+    def collect() -> None:
+        try:
+            libpq.consume_input()
+            while (one := libpq.notifies()) is not None:
+                found.put_nowait(one.extra.decode())
+        except psycopg.Error as error:
+            loop.remove_reader(number)
+            found.put_nowait(error)
+
+    loop.add_reader(number, collect)
+    try:
+        yield found
+    finally:
+        loop.remove_reader(number)

@@ -136,12 +136,18 @@ _deferred: dict[Connection, list[tuple[Prepared, Sequence[Row]]]] = {}
 def deferring(connection: Connection) -> Iterator[None]:
     """Let statements in this context be deferred: they are sent before any other statement, at the latest at its end.
 
-    If it ends by an exception, what is deferred is dropped: the work is to be undone.
+    If it ends by an exception, what is deferred, also until the commit, is dropped: the work is to be undone.
     """
     _deferred[connection] = []
+    until_commit = _sender(connection).at_commit
+    before = dict(until_commit)
     try:
         yield
         send_deferred(connection)
+    except BaseException:
+        until_commit.clear()
+        until_commit.update(before)
+        raise
     finally:
         del _deferred[connection]
 

@@ -3,14 +3,17 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 import pytest_asyncio
 from pydantic import SecretStr
+from sqlalchemy import Connection
 
 from app.core.paths import ConfigurationError
 from app.store._postgres_engine import listening
-from app.store.signals import CHANNEL
+from app.store.attempts import attempt
+from app.store.signals import CHANNEL, signal
 from tests.support.postgres import Cluster
 from tests.support.service_world import ServiceWorld
 
@@ -83,14 +86,34 @@ async def test_signals_name_what_is_new(first: ServiceWorld) -> None:
     async with listening(_url(first), CHANNEL) as signals:
         made = await first.ok("POST", "/v1/keys", {"role": "viewer", "name": "short"})
         await first.ok("DELETE", f"/v1/keys/{made['key_id']}")
-        await first.pay(wallet, payee, "1")
+        paid = (await first.pay(wallet, payee, "1")).json()
         await first.ok("POST", "/v1/transactions/export", {"format": "csv"})
         heard: list[str] = []
         async with asyncio.timeout(30):
             while "exports" not in heard:
                 heard.append(await anext(signals))
-    assert [one for one in heard if one != "rows"] == ["keys", "exports"]
-    assert "rows" in heard
+    made_here = await first.service.db.read(lambda conn: attempt(conn, paid["tx_id"]))
+    assert made_here is not None
+    assert [one for one in heard if not one.startswith("rows")] == ["keys", "exports"]
+    assert f"rows {made_here.message_hash}" in heard
+
+
+async def test_work_that_fails_signals_nothing(first: ServiceWorld) -> None:
+    def work(connection: Connection, what: str, *, fails: bool) -> None:
+        signal(connection, what, ["a"] * 3 + ["it's"])
+        signal(connection, what, [what] * 2 + [f"{number:064}" for number in range(200)])
+        if fails:
+            connection.exec_driver_sql("SELECT 1 / 0")
+
+    db = first.service.db
+    async with listening(_url(first), CHANNEL) as signals:
+        works = [
+            partial(work, what=what, fails=fails) for what, fails in (("one", True), ("two", False), ("three", True))
+        ]
+        results = await asyncio.gather(*map(db.write, works), return_exceptions=True)
+        assert [result is None for result in results] == [False, True, False]
+        heard = [await anext(signals) for _ in range(2)]
+    assert heard == ["two a it's", "two"]
 
 
 async def test_wrong_address_for_signals_is_named(first: ServiceWorld) -> None:
