@@ -45,7 +45,7 @@ class AllowanceReader:
         What the node does not serve, or only in part, is left for the next time.
         """
         read = 0
-        for one in await self._events.read(lambda store: store.unread.all()):
+        for one in await self._events.look_up(lambda store: store.unread.all()):
             with contextlib.suppress(RpcError):  # a node that is behind for one must not delay the others
                 outflows = await self._outflows(one)
                 if outflows is not None:

@@ -174,12 +174,7 @@ class Indexer:
 
         A node that has forgotten the cursor's transaction refuses to list what came after it, or lists all that it has.
         """
-
-        def position(store: EventTables) -> tuple[str | None, int | None]:
-            cursor = store.cursor(PROGRAM_CURSOR)
-            return cursor, None if cursor is None else store.slot_of(cursor)
-
-        cursor, slot = await self._events.read(position)
+        cursor, slot = await self._events.look_up(lambda store: store.position(PROGRAM_CURSOR))
         refusal = None
         try:
             history = await self._chain.history(self._program, cursor, seen=seen)
@@ -215,7 +210,7 @@ class Indexer:
             await self.catch_up(seen=slot)
         except RpcError:
             return False
-        return await self._events.read(lambda store: store.holds(account, count))
+        return await self._events.look_up(lambda store: store.holds(account, count))
 
     async def check(self, *, late: bool = True) -> None:
         """Compare the store with the chain once."""

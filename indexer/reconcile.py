@@ -89,11 +89,10 @@ class Reconciler:
 
         Each is a dictionary of slots by signatures; None if all are final.
         """
-        signatures = store.unfinalized(slot, STATUS_BATCH - 1, self._undecided)
-        if not signatures:
+        slots = store.unfinalized(slot, STATUS_BATCH - 1, self._undecided)
+        if not slots:
             return None
-        slots = {one: store.slot_of(one) or 0 for one in signatures}
-        witness = store.last_finalized(slots[signatures[0]])
+        witness = store.last_finalized(next(iter(slots.values())))
         return ({} if witness is None else {witness: store.slot_of(witness) or 0}), slots
 
     async def _is_gone(self, signature: str, status: SignatureStatus | None, slot: int) -> bool:
@@ -105,7 +104,7 @@ class Reconciler:
         """
         if not self._is_missing_long(signature, slot):
             return False
-        stored = await self._events.read(lambda store: store.slot_of(signature))
+        stored = await self._events.look_up(lambda store: store.slot_of(signature))
         assert stored is not None
         try:
             if await self._is_in_chain(signature, stored, slot):
@@ -170,7 +169,7 @@ class Reconciler:
     async def fill_holes(self) -> int:
         """Read the holes of the history from a node that has them; return how many are closed."""
         closed = 0
-        for hole in await self._events.read(lambda store: store.holes()):
+        for hole in await self._events.look_up(lambda store: store.holes()):
             if not await self.knows(hole.after):
                 continue
             history = await self._chain.history(self._program, hole.after)
@@ -191,17 +190,17 @@ class Reconciler:
 
         An event may be missing for a moment, because transactions are stored as they are confirmed.
         """
-        gaps = set(await self._events.read(lambda store: store.streams_with_gaps()))
+        gaps = set(await self._events.look_up(lambda store: store.streams_with_gaps()))
         lasting, self._gaps = gaps & self._gaps, gaps
         return sum([await self._read(stream, None) for stream in sorted(lasting)])
 
     async def check_balances(self) -> int:
         """Compare balances with the chain's, and replace those of suspect accounts; return how many were replaced."""
-        reserves = await self._events.read(lambda store: store.accounts.reserves())
+        reserves = await self._events.look_up(lambda store: store.accounts.reserves())
         for start in range(0, len(reserves), ACCOUNT_BATCH):
             await self._compare(reserves[start : start + ACCOUNT_BATCH])
         for _ in range(_ROUND):
-            batch = await self._events.read(lambda store: store.accounts.after(self._compared, ACCOUNT_BATCH))
+            batch = await self._events.look_up(lambda store: store.accounts.after(self._compared, ACCOUNT_BATCH))
             await self._compare(batch)
             self._compared = batch[-1].address if len(batch) == ACCOUNT_BATCH else ""
             if not self._compared:
@@ -219,14 +218,10 @@ class Reconciler:
         found = {one.address: amount or 0 for one, amount in zip(accounts, seen.amounts, strict=True)}
 
         def differ(store: EventTables) -> list[str]:
-            current = (store.accounts.get(address) for address in found)
-            return [
-                one.address
-                for one in current
-                if one is not None and one.slot <= seen.slot and one.balance != found[one.address]
-            ]
+            current = store.accounts.among(found).values()
+            return [one.address for one in current if one.slot <= seen.slot and one.balance != found[one.address]]
 
-        if await self._events.read(differ):
+        if await self._events.look_up(differ):
 
             def mark(store: EventTables) -> None:
                 # What was stored meanwhile may explain it.

@@ -102,6 +102,15 @@ class EventTables:
         row = self._db.execute("SELECT signature FROM cursors WHERE name = ?", [name]).fetchone()
         return None if row is None else str(row[0])
 
+    def position(self, name: str) -> tuple[str | None, int | None]:
+        """Return the cursor `name`, and the slot of its transaction if that is stored."""
+        row = self._db.execute(
+            "SELECT c.signature, t.slot FROM cursors c LEFT JOIN transactions t ON t.signature = c.signature"
+            " WHERE c.name = ?",
+            [name],
+        ).fetchone()
+        return (None, None) if row is None else (str(row[0]), None if row[1] is None else int(row[1]))
+
     def unknown(self, signatures: Sequence[str]) -> list[str]:
         """Return the signatures that are not stored, in their order."""
         known: set[str] = set()
@@ -121,14 +130,14 @@ class EventTables:
         )
         return [(str(message), str(org), int(last)) for message, org, last in rows]
 
-    def unfinalized(self, up_to_slot: int, limit: int, skip: int = 0) -> list[str]:
-        """Return signatures not marked as final up to a slot, oldest first, without the first `skip`."""
+    def unfinalized(self, up_to_slot: int, limit: int, skip: int = 0) -> dict[str, int]:
+        """Return the slots of signatures not marked as final up to a slot, oldest first, without the first `skip`."""
         rows = self._db.execute(
-            "SELECT signature FROM transactions WHERE finalized = 0 AND slot <= ?"
+            "SELECT signature, slot FROM transactions WHERE finalized = 0 AND slot <= ?"
             " ORDER BY slot, signature LIMIT ? OFFSET ?",
             [up_to_slot, limit, skip],
         )
-        return [row[0] for row in rows]
+        return {str(signature): int(slot) for signature, slot in rows}
 
     def last_finalized(self, up_to_slot: int = _LAST_SLOT) -> str | None:
         """Return the newest signature, in no later slot than this, that is marked as final."""
@@ -377,7 +386,7 @@ class Events(Protocol):
         """Run work that only reads, and return its result."""
 
     async def look_up(self, work: Callable[[EventTables], T]) -> T:
-        """Run a single reading statement, and return its result."""
+        """Run a reading statement, or a few that need not see the same state, and return its result."""
 
     async def write(self, work: Callable[[EventTables], T]) -> T:
         """Run work that writes, and return its result once it is stored; it must change nothing else."""

@@ -76,10 +76,10 @@ class Database(ABC):
         """
 
     async def look_up(self, work: Work[T]) -> T:
-        """Run a single reading statement. Raises ``storage_unavailable`` as ``read`` does.
+        """Run a reading statement, or a few that need not see the same state.
 
-        On a server that takes one round trip instead of three, and those of many callers share a thread: what every
-        payment reads should be such a statement.
+        Raises ``storage_unavailable`` as ``read`` does. On a server that spares two round trips, and those of many
+        callers share a thread: what every payment reads should be such a statement.
         """
         return await self.read(work)
 

@@ -140,7 +140,7 @@ class PostgresDatabase(Database):
         return await self._watched(executor, call, lambda: self._read(call, work))
 
     async def look_up(self, work: Work[T]) -> T:
-        """Run a single statement in a thread, with those that others have asked for meanwhile."""
+        """Run work without a transaction in a thread, with what others have asked for meanwhile."""
         result: T = await self._look_ups.add(work, repeatable=True)
         return result
 

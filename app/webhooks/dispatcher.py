@@ -66,11 +66,11 @@ class Dispatcher(Periodic):
 
     async def tick(self) -> None:
         """Queue new events, and start sending to the webhooks with due deliveries."""
-        while await self._db.look_up(has_new_events):
-            now = self._clock()
-            await self._db.write(lambda conn: queue_new_events(conn, body_of, now, limit=_BATCH))  # noqa: B023 - awaited at once
         now = self._clock()
-        for webhook_id in await self._due(now):
+        while (due := await self._db.look_up(lambda conn: _due(conn, now))) is None:  # noqa: B023 - awaited at once
+            await self._db.write(lambda conn: queue_new_events(conn, body_of, now, limit=_BATCH))  # noqa: B023
+            now = self._clock()
+        for webhook_id in await self._claimed(due, now):
             if webhook_id not in self._serving:
                 self._serving[webhook_id] = asyncio.create_task(self._serve(webhook_id))
         if now >= self._purge_at:
@@ -79,8 +79,8 @@ class Dispatcher(Periodic):
             if await self._db.write(lambda conn: purge(conn, now, limit=_PURGE_BATCH)):
                 self._purge_at = now
 
-    async def _due(self, now: int) -> list[str]:
-        node, due = self._db.node, await self._db.look_up(lambda conn: due_webhooks(conn, now))
+    async def _claimed(self, due: list[str], now: int) -> list[str]:
+        node = self._db.node
         if not node or not set(due) - self._serving.keys():
             return due
         # A webhook is one node's at a time, which keeps the order of what it is sent.
@@ -152,3 +152,8 @@ class Dispatcher(Periodic):
         if degraded:
             _log.warning("webhook_degraded", webhook_id=delivery.webhook_id, event_id=delivery.event_id)
         return degraded is not None
+
+
+def _due(connection: Connection, now: int) -> list[str] | None:
+    """Return the ids of the webhooks to send to; None if new events are to be queued first."""
+    return None if has_new_events(connection) else due_webhooks(connection, now)

@@ -247,7 +247,7 @@ async def test_nothing_is_reverted_on_the_word_of_a_node_without_history(
     indexer = indexer_of(stage, tmp_path, node)
     await indexer.catch_up()
     if known_before:
-        indexer.store.finalize(indexer.store.unfinalized(2**40, 256))
+        indexer.store.finalize([*indexer.store.unfinalized(2**40, 256)])
     await stage.pay(vault, USDC)
     await indexer.catch_up()
     before = names(indexer.store)
@@ -332,7 +332,7 @@ async def test_unknown_transactions_do_not_keep_others_from_becoming_final(
     node = Altered(stage.transport)
     indexer = indexer_of(stage, tmp_path, node)
     await indexer.catch_up()
-    old = indexer.store.unfinalized(2**40, 4)
+    old = [*indexer.store.unfinalized(2**40, 4)]
 
     def forget(method: str, result: Any) -> Any:
         if method == "getSlot":
@@ -347,12 +347,12 @@ async def test_unknown_transactions_do_not_keep_others_from_becoming_final(
     node.change = forget
     for _ in range(4):
         assert await indexer._reconciler.finalize() == 0
-    assert indexer.store.unfinalized(2**40, 256) == old
+    assert [*indexer.store.unfinalized(2**40, 256)] == old
 
     old.clear()
     for _ in range(2):
         assert await indexer._reconciler.finalize() == 0
-    assert indexer.store.unfinalized(2**40, 256) == []
+    assert [*indexer.store.unfinalized(2**40, 256)] == []
     await indexer.stop()
 
 

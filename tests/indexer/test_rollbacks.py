@@ -110,7 +110,7 @@ async def test_dropped_transaction_is_taken_back_after_three_looks(scene: _Scene
     [reverted] = [row for row in scene.indexer.store.changes(0, 10_000) if row.name == "TransactionReverted"]
     subject = {"name": "PaymentExecuted", "org": str(scene.stage.org), "vault": str(scene.vault)}
     assert (reverted.signature, reverted.data) == (scene.paid, {"events": [subject]})
-    assert scene.indexer.store.unfinalized(2**40, 256) == []
+    assert [*scene.indexer.store.unfinalized(2**40, 256)] == []
 
 
 async def test_looks_in_quick_succession_are_one_look(scene: _Scene) -> None:
@@ -129,7 +129,7 @@ async def test_one_look_that_finds_it_starts_the_count_anew(scene: _Scene) -> No
     scene.node.unknown.clear()
     await scene.looks(1)
 
-    assert scene.indexer.store.unfinalized(2**40, 256) == []
+    assert [*scene.indexer.store.unfinalized(2**40, 256)] == []
     assert not scene.indexer._reconciler._missing
 
 
@@ -148,10 +148,10 @@ async def test_nothing_is_taken_back_on_the_word_of_a_node_that_forgets(scene: _
 
     assert "PaymentExecuted" in scene.names()
     assert ("getBlock", scene.slot) in scene.node.asked
-    assert scene.indexer.store.unfinalized(2**40, 256) == [scene.paid]
+    assert [*scene.indexer.store.unfinalized(2**40, 256)] == [scene.paid]
     scene.node.unknown.clear()
     await scene.looks(1)
-    assert scene.indexer.store.unfinalized(2**40, 256) == []
+    assert [*scene.indexer.store.unfinalized(2**40, 256)] == []
 
 
 @pytest.mark.parametrize(("parent", "removed"), [(-1, 1), (0, 0), (1, 0)])

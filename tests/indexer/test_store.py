@@ -98,7 +98,7 @@ def test_batch_takes_as_many_statements_as_one_transaction(tmp_path: Path) -> No
         store.finalize([one.signature for one in batch])
     # Both ends of the transaction; transactions, accounts twice, streams, events
     assert counts == [7, 7]
-    assert store.unfinalized(1000, 10) == ["signature-1", "signature-2"]
+    assert [*store.unfinalized(1000, 10)] == ["signature-1", "signature-2"]
     store.close()
 
 
@@ -236,9 +236,9 @@ def test_reverted_transaction_takes_its_rows_and_the_cursor_with_it(store: Event
 
 def test_finality_is_marked_and_only_final_slots_are_asked_about(store: EventStore) -> None:
     store.record([transaction(n, vault_event("WalletUpdated", n)) for n in (1, 2, 3)])
-    assert store.unfinalized(2, 10) == ["signature-1", "signature-2"]
+    assert [*store.unfinalized(2, 10)] == ["signature-1", "signature-2"]
     store.finalize(["signature-1", "signature-2"])
-    assert store.unfinalized(9, 10) == ["signature-3"]
+    assert [*store.unfinalized(9, 10)] == ["signature-3"]
     assert store.last_finalized() == "signature-2"
 
 
@@ -251,7 +251,7 @@ def test_final_and_unfinal_transactions_are_found_by_an_index(store: EventStore,
 
     assert store.last_finalized() == "signature-2"
     assert store.last_finalized(1) == "signature-1"
-    assert store.unfinalized(3, 10) == ["signature-3"]
+    assert [*store.unfinalized(3, 10)] == ["signature-3"]
 
     with contextlib.closing(sqlite3.connect(tmp_path / "chain.db")) as reader:
         plans = [row[3] for query in asked for row in reader.execute(f"EXPLAIN QUERY PLAN {query}")]
