@@ -23,9 +23,8 @@ _BEGIN = (
     " SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit')"
     " WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true),"
     " set_config('lock_timeout', '{patience}', true), set_config('statement_timeout', '{limit}', true),"
-    " pg_advisory_xact_lock({key});"
-    # A statement of its own, which sees what was committed while the lock was waited for.
-    " SELECT CAST(pg_current_xact_id() AS text), CAST(pg_postmaster_start_time() AS text), ARRAY({held})"
+    " pg_advisory_xact_lock({key}){then}CAST(pg_current_xact_id() AS text), CAST(pg_postmaster_start_time() AS text),"
+    " ARRAY({held})"
 )
 
 
@@ -45,14 +44,16 @@ def begin_writing(connection: Connection, leases: Collection[Lease], *, patience
     """
     connection.info[SENDER].at_commit.clear()
     answer = run_script(connection, _beginning(connection.dialect, frozenset(leases), _in_ms(patience), _in_ms(limit)))
-    transaction, server, held = answer.fetchone()
+    *_, transaction, server, held = answer.fetchone()
     return Begun(transaction, server, frozenset(held))
 
 
 @lru_cache(maxsize=64)
 def _beginning(dialect: Dialect, leases: frozenset[Lease], patience: int, limit: int) -> str:
     held = among(leases).compile(dialect=dialect, compile_kwargs={"literal_binds": True})
-    return _BEGIN.format(patience=patience, limit=limit, key=WRITER_LOCK, held=str(held).replace("%%", "%"))
+    # Leases are asked for by a statement of its own, which sees what was committed while the lock was waited for.
+    then = "; SELECT " if leases else ", "
+    return _BEGIN.format(patience=patience, limit=limit, key=WRITER_LOCK, then=then, held=str(held).replace("%%", "%"))
 
 
 def begin_reading(connection: Connection) -> None:
