@@ -25,7 +25,7 @@ _STORAGE_CODES = frozenset(
 #: Classes of PostgreSQL's errors: connection, rights to it, name of the database, resources, operator, system.
 _STORAGE_CLASSES = ("08", "28", "3D", "53", "57", "58")
 #: Lock not available, serialization failure, deadlock, read-only server, missing right.
-_STORAGE_STATES = frozenset({"55P03", "40001", "40P01", "25006", "42501"})
+_STORAGE_STATES = frozenset({"25P03", "55P03", "40001", "40P01", "25006", "42501"})
 _STORAGE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 #: Seconds after which an unavailable part is worth another try.
 RETRY_AFTER = "1"
@@ -115,6 +115,8 @@ def is_storage_error(error: BaseException) -> bool:
     """Return whether an error means that a database cannot be written or read now: a full disk, a lock, a lost file."""
     if isinstance(error, UnavailableError):
         return error.code == "storage_unavailable"
+    if getattr(error, "connection_invalidated", False):
+        return True
     # SQLAlchemy keeps the driver's error in `orig`.
     error = getattr(error, "orig", None) or error
     if isinstance(error, sqlite3.Error):

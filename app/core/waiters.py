@@ -17,6 +17,10 @@ class Waiters(Generic[T]):
         """Return whether anybody waits."""
         return bool(self._waiting)
 
+    def __contains__(self, name: str) -> bool:
+        """Return whether somebody waits for `name`."""
+        return name in self._waiting
+
     def __iter__(self) -> Iterator[str]:
         """Iterate over the names that somebody waits for."""
         return iter(self._waiting)

@@ -67,6 +67,8 @@ async def pay(
         outcome = await spend(spending, claim, _plan)
         if outcome.status == "failed":
             raise await landed_error(service, paying, outcome)
+    # A repetition is told what became of it.
+    claim.open_ended = outcome.status == "pending"
     return _shown(outcome)
 
 

@@ -1,6 +1,7 @@
 """Notifies those who wait for rows here of what another node has applied."""
 
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar
 
@@ -10,6 +11,8 @@ from app.projection.projector import Projector
 
 _INTERVAL = 0.15
 """Seconds between two looks while somebody waits."""
+_REMEMBERED = 10_000
+"""Transactions that nodes have named for which nobody may wait yet."""
 _ALONE_AFTER = 1.0
 """Seconds after which the waiting node brings the events into the read models itself: perhaps no other does."""
 _SILENCE = 0.3
@@ -19,7 +22,7 @@ _SILENCE = 0.3
 class Arrivals(Periodic):
     """Looks for the rows that requests of this process wait for, when a node says that it applied some, and regularly.
 
-    What one node says is a hint: it may be lost, or the node that applies rows may be dead.
+    What one node says is a hint: it may be lost or somebody else's, or the node that applies rows may be dead.
     """
 
     name = "arrivals"
@@ -32,26 +35,28 @@ class Arrivals(Periodic):
         self._catch_up = catch_up
         self._since: dict[str, float] = {}
         self._heard = 0.0
+        self._named: OrderedDict[str, None] = OrderedDict()
         self.hears: Callable[[], bool] = lambda: False
         """Whether this process hears what other nodes say."""
         projector.wanted = self._look_at_once
 
     def hear(self, messages: Sequence[str] = ()) -> None:
-        """Take a node's word that it applied rows, about the transactions with these message hashes if it names some.
+        """Look for rows that a node says it applied, of the transactions with these message hashes if it names some.
 
         Call it from the event loop.
         """
         if self._projector.applies:
             return
         self._heard = time.monotonic()
-        if messages:
-            self._projector.hear(messages)
-        else:
+        self._named.update(dict.fromkeys(messages))
+        while len(self._named) > _REMEMBERED:
+            self._named.popitem(last=False)
+        if not messages or any(map(self._projector.awaits, messages)):
             self.wake()
 
-    def _look_at_once(self) -> None:
-        """Look for what somebody has begun to wait for, unless a node would have named it."""
-        if not self.hears():
+    def _look_at_once(self, message: str) -> None:
+        """Look for what somebody has begun to wait for, unless a node will name it."""
+        if message in self._named or not self.hears():
             self.wake()
 
     async def tick(self) -> None:

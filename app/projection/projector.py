@@ -80,7 +80,7 @@ class Projector(Background):
         self._waiting: Waiters[bool] = Waiters()
         self._watchers: list[Watcher] = []
         #: Called when somebody begins to wait for rows that this process does not apply by itself.
-        self.wanted: Callable[[], None] = lambda: None
+        self.wanted: Callable[[str], None] = lambda _message: None
 
     @property
     def applies(self) -> bool:
@@ -117,20 +117,19 @@ class Projector(Background):
             return True
         if not self.applies:
             # Another node may have applied them already.
-            asyncio.get_running_loop().call_soon(self.wanted)
+            asyncio.get_running_loop().call_soon(self.wanted, message_hash)
         return await self._waiting.wait(message_hash, timeout) is True
 
-    def hear(self, messages: Sequence[str]) -> None:
-        """Notify those who wait for transactions of which another process has applied the rows."""
-        for message in messages:
-            self._notify_waiter(message)
+    def awaits(self, message_hash: str) -> bool:
+        """Return whether somebody waits for a transaction's events."""
+        return message_hash in self._waiting
 
     async def look(self) -> set[str]:
         """Notify waiters of what other processes have applied; returns the message hashes that are still waited for."""
         names = list(self._waiting)
         if names and self._last_rows is not None:
-            rows = await self._last_rows(names)
-            cursors = await self._db.look_up(_cursors)
+            # Together they are one piece of work; which of them is older does not matter.
+            rows, cursors = await asyncio.gather(self._last_rows(names), self._db.look_up(_cursors))
             ours = [row for row in rows if row[1] in cursors]
             missing = {name for name, org, last in ours if last > cursors[org]}
             for name in {name for name, _, _ in ours} - missing:
@@ -278,13 +277,10 @@ class Projector(Background):
 
     def _notify_waiters(self, rows: Sequence[StoredEvent]) -> None:
         for row in rows:
-            self._notify_waiter(row.message_hash)
-
-    def _notify_waiter(self, message_hash: str) -> None:
-        self._applied[message_hash] = None
-        if len(self._applied) > _REMEMBERED:
+            self._applied[row.message_hash] = None
+            self._waiting.notify(row.message_hash, True)
+        while len(self._applied) > _REMEMBERED:
             self._applied.popitem(last=False)
-        self._waiting.notify(message_hash, True)
 
 
 def _cursors(connection: Connection) -> dict[str, int]:

@@ -40,13 +40,16 @@ class Listener(Background):
                     for handler in self._handlers.values():
                         handler(())
                     async for text in signals:
-                        what, *about = text.split()
+                        # Anybody who can connect to the database may have sent it.
+                        what, _, about = text.partition(" ")
                         if what in self._handlers:
-                            self._handlers[what](about)
+                            self._handlers[what](about.split())
             except OSError as error:
                 if not warned:
                     _log.warning("signals_not_heard", error=str(error))
                 warned = True
+            except Exception:  # noqa: BLE001 - whatever it is, the next connection may do
+                _log.exception("listener_failed")
             finally:
                 self.connected = False
             await asyncio.sleep(_PAUSE)

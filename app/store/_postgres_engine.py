@@ -27,6 +27,8 @@ _SPARE = 4
 _POOL_PATIENCE = 5.0
 _CONNECTION = {
     "application_name": "agent-vault",
+    # Whatever the database, the account or the environment says: texts are in every language.
+    "client_encoding": "utf8",
     "connect_timeout": 5,
     # A network that loses everything is noticed after half a minute, in the middle of an answer, too.
     "keepalives_idle": 10,
@@ -41,6 +43,8 @@ def _parsed(url: str, setting: str = SETTING) -> URL:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
         raise ConfigurationError(f"{setting} is no address such as postgresql://user@host:5432/database") from None
+    if "\0" in parsed.render_as_string(hide_password=False).replace("%00", "\0"):
+        raise ConfigurationError(f"{setting} has a NUL in it")
     if parsed.drivername not in {"postgresql", "postgres"}:
         raise ConfigurationError(f"{setting} must begin with postgresql://")
     return parsed.set(drivername="postgresql+psycopg")
@@ -76,7 +80,10 @@ def engine_of(url: str, *, prepare_threshold: int = 5) -> Engine:
     except (ImportError, NoSuchModuleError):
         raise ConfigurationError(f"{SETTING} needs psycopg: pip install 'agent-vault[postgresql]'") from None
 
-    from psycopg.types.numeric import NumericLoader  # noqa: PLC0415 - optional
+    from psycopg import Binary  # noqa: PLC0415 - optional
+    from psycopg.adapt import Dumper  # noqa: PLC0415
+    from psycopg.postgres import types  # noqa: PLC0415
+    from psycopg.types.numeric import NumericLoader  # noqa: PLC0415
     from psycopg.types.string import StrDumperUnknown  # noqa: PLC0415
 
     from app.store._postgres_statements import Sender  # noqa: PLC0415 - psycopg is optional
@@ -95,10 +102,20 @@ def engine_of(url: str, *, prepare_threshold: int = 5) -> Engine:
         def dump(self, obj: str) -> Any:
             return super().dump(obj.replace("\0", "\ufffd"))
 
+    class _Bytes(Dumper):
+        """The driver's own escapes backslashes as in a literal where `standard_conforming_strings` is off."""
+
+        oid = types["bytea"].oid
+
+        def dump(self, obj: Any) -> Any:
+            return b"\\x" + bytes(obj.obj if isinstance(obj, Binary) else obj).hex().encode()
+
     @event.listens_for(engine, "connect")
     def configure(connection: Any, record: Any) -> None:
         connection.adapters.register_loader("numeric", _WholeNumber)
         connection.adapters.register_dumper(str, _Text)
+        for kind in (bytes, bytearray, memoryview, Binary):
+            connection.adapters.register_dumper(kind, _Bytes)
         record.info[SENDER] = Sender(connection, prepare_threshold)
 
     keep_sockets(engine)
@@ -153,7 +170,7 @@ def _notifications(libpq: Any) -> Iterator[asyncio.Queue[Any]]:
         try:
             libpq.consume_input()
             while (one := libpq.notifies()) is not None:
-                found.put_nowait(one.extra.decode())
+                found.put_nowait(one.extra.decode(errors="replace"))
         except psycopg.Error as error:
             loop.remove_reader(number)
             found.put_nowait(error)

@@ -172,6 +172,8 @@ class PostgresDatabase(Database):
         context = contextvars.copy_context()
         future = asyncio.get_running_loop().run_in_executor(executor, context.run, work)
         call.watch(future)
+        # Nobody may be waiting any longer when it fails.
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(future)
 
     def _checked(self, work: Callable[[], T]) -> T:

@@ -8,12 +8,12 @@ from functools import partial
 import pytest
 import pytest_asyncio
 from pydantic import SecretStr
-from sqlalchemy import Connection
+from sqlalchemy import Connection, make_url
 
 from app.core.paths import ConfigurationError
 from app.store._postgres_engine import listening
 from app.store.attempts import attempt
-from app.store.signals import CHANNEL, signal
+from app.store.signals import CHANNEL, ROWS, signal
 from tests.support.postgres import Cluster
 from tests.support.service_world import ServiceWorld
 
@@ -56,6 +56,27 @@ async def test_lost_connection_is_opened_again(cluster: Cluster, first: ServiceW
     await asyncio.to_thread(cluster.execute, f"SELECT pg_terminate_backend(pid) {_LISTENERS}")
     await _listeners(first, api)
     assert (await api.pay(wallet, payee, "1")).json()["status"] == "confirmed"
+
+
+async def test_what_others_send_on_the_channel_does_no_harm(
+    cluster: Cluster, first: ServiceWorld, api: ServiceWorld
+) -> None:
+    wallet, payee = await first.wallet(), await first.payee()
+    database = make_url(_url(first)).database
+    assert database is not None
+    for text in ("", "   ", "rows", "rows  x ", "exports \u00e9\U0001f600", "nothing", "keys " + "x" * 7_900):
+        await asyncio.to_thread(cluster.execute, f"NOTIFY {CHANNEL}, '{text}'", database)
+    await _listeners(first, api)
+    assert (await api.pay(wallet, payee, "1")).json()["status"] == "confirmed"
+
+
+async def test_word_that_rows_were_applied_is_not_believed(first: ServiceWorld, api: ServiceWorld) -> None:
+    projector = api.service.projector
+    waiting = asyncio.create_task(projector.wait("a" * 64, 1.0))
+    await asyncio.sleep(0.1)
+    await first.service.db.write(lambda conn: signal(conn, ROWS, ["a" * 64]))
+    assert await waiting is False
+    assert await projector.wait("a" * 64, 0.2) is False
 
 
 async def test_payment_without_signals_is_found_by_looking(first: ServiceWorld) -> None:

@@ -242,6 +242,21 @@ async def test_unconfirmed_payment_is_answered_as_pending_and_confirmed_later(ow
     assert await world.balance(to) == 1_000_000
 
 
+async def test_repetition_of_a_pending_payment_is_told_what_became_of_it(own_world: ServiceWorld) -> None:
+    world = own_world
+    wallet, to = await world.wallet(), await world.payee()
+    await world.restart(confirm_timeout=0.3)
+    world.line.lose_requests = lambda method: method == "getSignatureStatuses"
+    pending = (await world.pay(wallet, to, "1", headers=_key("slow"))).json()
+    assert pending["status"] == "pending"
+    world.line.mend()
+
+    again = [(await world.pay(wallet, to, "1", headers=_key("slow"))).json() for _ in range(2)]
+
+    assert [(one["tx_id"], one["status"]) for one in again] == [(pending["tx_id"], "confirmed")] * 2
+    assert await world.balance(to) == 1_000_000
+
+
 async def test_wallet_creation_cut_off_goes_on_under_its_key(own_world: ServiceWorld) -> None:
     world = own_world
     body = {"agentId": "cut", "label": "Cut", "policyId": "pol_moderate"}

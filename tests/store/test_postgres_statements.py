@@ -2,17 +2,31 @@
 
 import os
 import socket
+import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import BigInteger, Boolean, Connection, LargeBinary, Select, String, bindparam, func, literal, select
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Boolean,
+    Connection,
+    Engine,
+    LargeBinary,
+    Select,
+    String,
+    bindparam,
+    func,
+    literal,
+    select,
+)
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InternalError, OperationalError
 
 from app.core.actors import Actor
-from app.core.errors import StorageUnavailableError
+from app.core.errors import StorageUnavailableError, is_storage_error
 from app.store import _postgres_statements
 from app.store._postgres_engine import engine_of
 from app.store._postgres_statements import Sender
@@ -20,6 +34,7 @@ from app.store.columns import U64, ActorText, upsert
 from app.store.postgres_database import PostgresDatabase
 from app.store.prepared import SENDER, rows, run_numbered, scalar
 from app.store.state_tables import setting_values as table
+from tests.support.postgres import Cluster
 
 _NAMES = "SELECT statement FROM pg_prepared_statements ORDER BY prepare_time, name"
 _KINDS: list[Any] = [String(), BigInteger(), Boolean(), LargeBinary(), U64(), ActorText()]
@@ -38,6 +53,14 @@ def _connection(postgres_url: str) -> Iterator[Connection]:
     with engine.connect() as found:
         yield found
     engine.dispose()
+
+
+@contextmanager
+def _disposed(engine: Engine) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        engine.dispose()
 
 
 def _sender(connection: Connection) -> Sender:
@@ -65,6 +88,39 @@ def test_values_and_rows_are_those_of_sqlalchemy(connection: Connection, values:
         result = connection.execute(_GIVEN, given)
         assert (names, tuple(found[0])) == (tuple(result.keys()), tuple(result.one()))
         assert tuple(found[0]) == (*values, "100 %")
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["standard_conforming_strings = off", "client_encoding = 'latin1'", "client_encoding = 'SQL_ASCII'"],
+)
+def test_values_do_not_depend_on_the_settings_of_the_database(cluster: Cluster, template: str, setting: str) -> None:
+    name = cluster.database(template)
+    cluster.execute(f"ALTER DATABASE {name} SET {setting}")
+    values = ("\u00e9 \u6f22 \U0001f600 \\ '", 1, True, bytes(range(256)), 1, None)
+    engine = engine_of(cluster.url(name))
+    with _disposed(engine), engine.connect() as connection:
+        given = {f"given_{number}": value for number, value in enumerate(values)}
+        for number in range(7):
+            assert tuple(rows(connection, _GIVEN, given)[1][0]) == (*values, "100 %")
+            upsert(connection, table, {"name": f"key {number}", "value": values[0]}, keys=["name"])
+        assert connection.execute(_GIVEN, given).one() == (*values, "100 %")
+        several = select(func.array_length(bindparam("all", type_=ARRAY(LargeBinary())), 1))
+        assert connection.execute(several, {"all": [values[3]] * 2}).scalar() == 2
+        assert {value for (value,) in connection.execute(select(table.c.value))} == {values[0]}
+
+
+def test_end_of_an_idle_transaction_is_an_outage(connection: Connection) -> None:
+    connection.exec_driver_sql("SET idle_in_transaction_session_timeout = '1ms'")
+
+    def ask() -> None:
+        for _ in range(100):
+            time.sleep(0.01)
+            scalar(connection, _FIXED, {})
+
+    with pytest.raises(DBAPIError) as found:
+        ask()
+    assert is_storage_error(found.value)
 
 
 def test_text_has_no_nul(connection: Connection) -> None:
