@@ -76,7 +76,7 @@ async def test_escrow_that_was_not_confirmed_in_time_is_pending_until_it_is(own_
     # The transaction lands, but its event is not seen.
     world.line.lose_requests = lambda method: method in ("getTransaction", "getSignaturesForAddress")
 
-    made = await paying.lock(receiving)
+    made = await paying.lock(receiving, idempotencyKey="slow")
 
     assert made["status"] == "pending"
     assert (await world.ok("GET", of(made))) == made
@@ -91,6 +91,7 @@ async def test_escrow_that_was_not_confirmed_in_time_is_pending_until_it_is(own_
 
     locked = await world.ok("GET", of(made))
     assert {**locked, "expires_at": None} == {**made, "status": "locked", "expires_at": None}
+    assert await paying.lock(receiving, idempotencyKey="slow") == locked
     assert await paying.rows() == _ROWS
 
 

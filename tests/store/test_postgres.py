@@ -455,6 +455,7 @@ def test_upgrade_gives_up_rather_than_keep_a_service_waiting(cluster: Cluster, m
         ("mysql://somebody:s3cret@host/database", "AGENT_VAULT_DATABASE_URL must begin with postgresql://"),
         ("postgresql://somebody:s3cret@127.0.0.1:1/vault", "cannot connect to the database vault on 127.0.0.1"),
         ("postgresql://somebody:s3cret@127.0.0.1:many/vault", "AGENT_VAULT_DATABASE_URL is no address"),
+        ("postgresql://somebody:s3cret@127.0.0.1/va%00ult", "AGENT_VAULT_DATABASE_URL has a NUL in it"),
     ],
 )
 def test_wrong_address_is_one_line_without_the_password(url: str, message: str) -> None:
