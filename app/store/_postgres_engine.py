@@ -102,7 +102,7 @@ def engine_of(url: str, *, prepare_threshold: int = 5) -> Engine:
         def dump(self, obj: str) -> Any:
             return super().dump(obj.replace("\0", "\ufffd"))
 
-    class _Bytes(Dumper):
+    class _Hexadecimal(Dumper):
         """The driver's own escapes backslashes as in a literal where `standard_conforming_strings` is off."""
 
         oid = types["bytea"].oid
@@ -115,7 +115,7 @@ def engine_of(url: str, *, prepare_threshold: int = 5) -> Engine:
         connection.adapters.register_loader("numeric", _WholeNumber)
         connection.adapters.register_dumper(str, _Text)
         for kind in (bytes, bytearray, memoryview, Binary):
-            connection.adapters.register_dumper(kind, _Bytes)
+            connection.adapters.register_dumper(kind, _Hexadecimal)
         record.info[SENDER] = Sender(connection, prepare_threshold)
 
     keep_sockets(engine)
