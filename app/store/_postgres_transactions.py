@@ -30,7 +30,7 @@ _BEGIN = (
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A writing transaction: by what to find out its outcome, and the names of its leases that are still held."""
+    """A writing transaction: by what to find out its outcome, and the terms of its leases that are still held."""
 
     transaction: str
     server: str

@@ -61,6 +61,11 @@ class Lease:
     holder: str
     fencing: int
 
+    @property
+    def term(self) -> str:
+        """Its name and number, which nobody else has and which it has only this once."""
+        return f"{self.name} {self.fencing}"
+
 
 class LeaseLostError(StorageUnavailableError):
     """Another node has taken the lease under which something was to be written; nothing was."""
@@ -89,11 +94,11 @@ def required() -> Lease | None:
 
 
 def among(leases: Iterable[Lease]) -> Select[tuple[str]]:
-    """Return the query for the names of those leases that are still held as they are given here."""
+    """Return the query for the terms of those leases that are still held as they are given here."""
     same = [
         (table.c.name == one.name) & (table.c.holder == one.holder) & (table.c.fencing == one.fencing) for one in leases
     ]
-    return select(table.c.name).where(or_(false(), *same))
+    return select(table.c.name + " " + cast(table.c.fencing, String)).where(or_(false(), *same))
 
 
 def take(connection: Connection, name: str, holder: str, *, lifetime: int = LIFETIME) -> Lease | None:

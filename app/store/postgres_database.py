@@ -121,7 +121,7 @@ class PostgresDatabase(Database):
                 self._lock.acquire()
                 stack.callback(self._lock.release)
                 connection, begun = self._begin(stack, TimedCall(limited=False), [lease] if lease else [], limit=0)
-                if lease and lease.name not in begun.held:
+                if lease and lease.term not in begun.held:
                     raise LeaseLostError
                 held.push(stack.pop_all())
                 return connection, begun
@@ -276,7 +276,7 @@ class PostgresDatabase(Database):
     ) -> list[Any]:
         with contextlib.ExitStack() as stack:
             connection, begun = self._begin(stack, call, {one.lease for one in pieces if one.lease})
-            fenced = [one if one.lease is None or one.lease.name in begun.held else Piece(_lost) for one in pieces]
+            fenced = [one if one.lease is None or one.lease.term in begun.held else Piece(_lost) for one in pieces]
             with call.using(connection):
                 outcomes = work(connection, fenced)
                 if not all(isinstance(one, FailedWork) for one in outcomes):

@@ -106,6 +106,21 @@ async def test_write_under_a_lost_lease_stores_nothing(postgres_db: PostgresData
     assert names == {"written", "unfenced"}
 
 
+async def test_number_that_is_over_is_refused_beside_its_successor(postgres_db: PostgresDatabase) -> None:
+    terms = []
+    for lifetime in (-1, 60_000):
+        taken = await postgres_db.write(lambda conn, of=lifetime: leases.take(conn, "work", "a", lifetime=of))  # type: ignore[misc]
+        assert taken is not None
+        terms.append(taken)
+    writes = []
+    for term in terms:
+        with fenced_by(term):
+            writes.append(asyncio.create_task(postgres_db.write(_put)))
+    before, now = await asyncio.gather(*writes, return_exceptions=True)
+    assert isinstance(before, LeaseLostError)
+    assert now is None
+
+
 async def test_lease_cannot_change_hands_in_the_middle_of_a_write(
     postgres_db: PostgresDatabase, other: PostgresDatabase
 ) -> None:
