@@ -44,18 +44,21 @@ class PostgresEvents:
 
     async def read(self, work: Callable[[EventTables], T]) -> T:
         """Run work on a snapshot."""
-        return await self._db.read(lambda connection: work(tables(partial(self._db.run, connection))))
+        return await self._db.read(lambda connection: work(self._tables(connection)))
 
     async def look_up(self, work: Callable[[EventTables], T]) -> T:
         """Run a reading statement, or a few that need not see the same state."""
-        return await self._db.look_up(lambda connection: work(tables(partial(self._db.run, connection))))
+        return await self._db.look_up(lambda connection: work(self._tables(connection)))
 
     async def write(self, work: Callable[[EventTables], T]) -> T:
         """Run work in a transaction, after those of all processes that came before."""
-        return await self._db.write(lambda connection: work(tables(partial(self._db.run, connection))), repeatable=True)
+        return await self._db.write(lambda connection: work(self._tables(connection)), repeatable=True)
 
     def close(self) -> None:
         """Do nothing: the database is the service's."""
+
+    def _tables(self, connection: Connection) -> EventTables:
+        return tables(partial(self._db.run, connection))
 
 
 def tables(run: Run) -> EventTables:

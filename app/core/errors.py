@@ -24,7 +24,7 @@ _STORAGE_CODES = frozenset(
 )
 #: Classes of PostgreSQL's errors: connection, rights to it, name of the database, resources, operator, system.
 _STORAGE_CLASSES = ("08", "28", "3D", "53", "57", "58")
-#: Lock not available, serialization failure, deadlock, read-only server, missing right.
+#: Idle transaction ended, lock not available, serialization failure, deadlock, read-only server, missing right.
 _STORAGE_STATES = frozenset({"25P03", "55P03", "40001", "40P01", "25006", "42501"})
 _STORAGE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 #: Seconds after which an unavailable part is worth another try.

@@ -85,7 +85,7 @@ class Sender:
     def run(self, sql: str, values: Sequence[Any] = ()) -> StatementResult:
         """Run a statement with `$1` for its first value, in the connection's transaction. Raises psycopg's errors."""
         if self.idle and not self.autocommit:
-            self.run_all(self._begin())
+            self.run_all("BEGIN")
         given: Any = self._values.dump_sequence(values, [PyFormat.TEXT] * len(values)) if values else None
         name = self._prepared.get(sql) or self._prepare(sql)
         if name is None:
@@ -116,11 +116,6 @@ class Sender:
         self._good(self._libpq.prepare(name, sql.encode()))
         self._prepared[sql] = name
         return name
-
-    def _begin(self) -> str:
-        level = self._connection.isolation_level
-        named = "" if level is None else f" ISOLATION LEVEL {level.name.replace('_', ' ')}"
-        return f"BEGIN{named}{' READ ONLY' if self._connection.read_only else ''}"
 
     def _good(self, result: PGresult) -> PGresult:
         if result.status in _GOOD:
