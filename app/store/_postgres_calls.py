@@ -7,38 +7,28 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from app.core.errors import StorageUnavailableError, is_storage_error
-from app.store.database import Work
 from app.store.leases import Lease
 from app.store.prepared import deferring
 
 _SOCKET = "agent_vault_socket"
+T = TypeVar("T")
+
 PATIENCE = 20.0
 """Seconds after which a short piece of work is given up: its connection is closed under it."""
-
-
-@dataclass(slots=True)
-class QueuedWork:
-    """Work that waits for a transaction, to be run in the context of its caller, whose request the logs name."""
-
-    work: Work[Any]
-    future: asyncio.Future[Any]
-    context: contextvars.Context
-    repeatable: bool
-    lease: Lease | None
-
-    def run(self, connection: Connection) -> Any:
-        """Run the work."""
-        return self.context.run(self.work, connection)
+_LOOK_EVERY = 1.0
+"""Seconds between two looks for work that is overdue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,39 +53,93 @@ class FailedWork:
 
 
 class SharedWork:
-    """Runs the work of many callers together: what comes while some runs is the next batch."""
+    """Runs the work of many callers together in a thread: what comes while some runs is the next batch.
 
-    def __init__(self, run: Callable[[Sequence[QueuedWork]], Awaitable[Sequence[Any]]]) -> None:
+    It goes on when its callers no longer wait. A batch is one change of threads each way and no task, which would cost
+    as much as its statements.
+    """
+
+    def __init__(
+        self, executor: ThreadPoolExecutor, run: Callable[["TimedCall", Sequence[Piece]], Sequence[Any]]
+    ) -> None:
         """``run`` returns for each piece of a batch what it returned, or a `FailedWork`."""
+        self._executor = executor
         self._run = run
-        self._waiting: list[QueuedWork] = []
-        self._running: asyncio.Task[None] | None = None
+        self._waiting: list[tuple[Piece, asyncio.Future[Any]]] = []
+        self._call: TimedCall | None = None
+        self._watching = False
 
-    async def add(self, work: Work[Any], *, repeatable: bool, lease: Lease | None = None) -> Any:
-        """Have work run with the next batch, and return its result."""
-        future = asyncio.get_running_loop().create_future()
-        job = QueuedWork(work, future, contextvars.copy_context(), repeatable, lease)
-        self._waiting.append(job)
-        if self._running is None or self._running.done():
-            self._running = asyncio.create_task(self._run_all())
-        return await job.future
+    async def add(self, work: Callable[[Connection], T], *, repeatable: bool = False, lease: Lease | None = None) -> T:
+        """Have work run with the next batch, in the context of its caller, whose request the logs name."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        context = contextvars.copy_context()
+        self._waiting.append((Piece(lambda connection: context.run(work, connection), repeatable, lease), future))
+        if self._call is None:
+            # Not before what else is asked for at this moment has come.
+            self._call = TimedCall()
+            loop.call_soon(self._start, loop)
+        return await future
 
-    async def _run_all(self) -> None:
-        while self._waiting:
-            batch, self._waiting = [one for one in self._waiting if not one.future.cancelled()], []
-            if not batch:
-                continue
-            try:
-                outcomes = await self._run(batch)
-            except BaseException as error:  # noqa: BLE001 - whatever it is, nobody may wait for ever
-                outcomes = [FailedWork(error)] * len(batch)
-            for job, outcome in zip(batch, outcomes, strict=True):
-                if job.future.done():
-                    continue
-                if isinstance(outcome, FailedWork):
-                    job.future.set_exception(outcome.error)
-                else:
-                    job.future.set_result(outcome)
+    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Run what waits."""
+        batch, self._waiting = [one for one in self._waiting if not one[1].cancelled()], []
+        if not batch:
+            self._call = None
+            return
+        self._call = call = TimedCall()
+        try:
+            running = self._executor.submit(self._run, call, [piece for piece, _ in batch])
+        except RuntimeError as error:  # the database is closed
+            self._call = None
+            _answer(batch, [FailedWork(error)] * len(batch))
+            return
+        running.add_done_callback(partial(self._ended, loop, batch))
+        if not self._watching:
+            self._watching = True
+            loop.call_later(_LOOK_EVERY, self._look, loop)
+
+    def _ended(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        batch: Sequence[tuple[Piece, asyncio.Future[Any]]],
+        running: Future[Sequence[Any]],
+    ) -> None:
+        # In the thread that ran it, or in that which closes the database.
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
+            loop.call_soon_threadsafe(self._finish, loop, batch, running)
+
+    def _finish(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        batch: Sequence[tuple[Piece, asyncio.Future[Any]]],
+        running: Future[Sequence[Any]],
+    ) -> None:
+        """Hand out results, and go on with what has come meanwhile."""
+        try:
+            outcomes = running.result()
+        except BaseException as error:  # noqa: BLE001 - whatever it is, nobody may wait for ever
+            outcomes = [FailedWork(error)] * len(batch)
+        _answer(batch, outcomes)
+        self._start(loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """End the running batch if it is overdue, and look again as long as there is one."""
+        if self._call is None:
+            self._watching = False
+            return
+        self._call.end_if_overdue()
+        loop.call_later(_LOOK_EVERY, self._look, loop)
+
+
+def _answer(batch: Sequence[tuple[Piece, asyncio.Future[Any]]], outcomes: Sequence[Any]) -> None:
+    for (_, future), outcome in zip(batch, outcomes, strict=True):
+        if future.done():
+            continue
+        if isinstance(outcome, FailedWork):
+            future.set_exception(outcome.error)
+        else:
+            future.set_result(outcome)
 
 
 class TimedCall:
@@ -135,7 +179,7 @@ class TimedCall:
         if not future.done():
             self.end_if_overdue()
             # It may have begun late, or may not have noticed yet.
-            self._look_in(1.0, future)
+            self._look_in(_LOOK_EVERY, future)
 
     def end_if_overdue(self) -> None:
         """Close the connection if its time is up; what waits for it fails as if the network had been cut."""

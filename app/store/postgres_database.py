@@ -23,7 +23,6 @@ from app.store._postgres_calls import (
     PATIENCE,
     FailedWork,
     Piece,
-    QueuedWork,
     SharedWork,
     TimedCall,
     is_lost,
@@ -83,8 +82,8 @@ class PostgresDatabase(Database):
         self._scanning = ThreadPoolExecutor(SCANNERS, thread_name_prefix="scan")
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="beside")
         self._looking_up = ThreadPoolExecutor(1, thread_name_prefix="look-up")
-        self._writes = SharedWork(self._flush)
-        self._look_ups = SharedWork(self._look_up_all)
+        self._writes = SharedWork(self._writing, self._write)
+        self._look_ups = SharedWork(self._looking_up, self._look_up_all)
         self._broken_until = 0.0
         self._closed = False
         try:
@@ -95,8 +94,7 @@ class PostgresDatabase(Database):
 
     async def write(self, work: Work[T], *, repeatable: bool = False) -> T:
         """Run `work` in the writer's thread, and commit it with that of others."""
-        result: T = await self._writes.add(work, repeatable=repeatable, lease=required())
-        return result
+        return await self._writes.add(work, repeatable=repeatable, lease=required())
 
     def write_now(self, work: Work[T]) -> T:
         """Run `work` in a transaction of its own, blocking this thread until it is committed."""
@@ -141,8 +139,7 @@ class PostgresDatabase(Database):
 
     async def look_up(self, work: Work[T]) -> T:
         """Run work without a transaction in a thread, with what others have asked for meanwhile."""
-        result: T = await self._look_ups.add(work, repeatable=True)
-        return result
+        return await self._look_ups.add(work)
 
     async def beside(self, work: Work[T]) -> T:
         """Run a single statement that waits for no other writer, and is repeated if its connection was lost."""
@@ -244,17 +241,11 @@ class PostgresDatabase(Database):
             stack.push(own.pop_all())
             return connection, begun
 
-    async def _flush(self, batch: Sequence[QueuedWork]) -> list[Any]:
-        call, pieces = TimedCall(), [Piece(one.run, one.repeatable, one.lease) for one in batch]
-        return await self._watched(self._writing, call, partial(self._write, call, pieces))
-
-    async def _look_up_all(self, batch: Sequence[QueuedWork]) -> list[Any]:
-        call = TimedCall()
-
+    def _look_up_all(self, call: TimedCall, pieces: Sequence[Piece]) -> list[Any]:
         def each(connection: Connection) -> list[Any]:
-            return [_outcome(one.run, connection) for one in batch]
+            return [_outcome(one.work, connection) for one in pieces]
 
-        return await self._watched(self._looking_up, call, lambda: self._read(call, each, single=True))
+        return self._read(call, each, single=True)
 
     def _write(self, call: TimedCall, pieces: Sequence[Piece]) -> list[Any]:
         """Run work in one transaction, of which each piece is undone by itself; returns results and failures."""
