@@ -4,6 +4,6 @@ That database can be rebuilt from the chain at any time.
 """
 
 from indexer.follower import Indexer
-from indexer.store import Events, EventStore, StoredEvent
+from indexer.store import Events, EventStore, LastRow, StoredEvent
 
-__all__ = ["EventStore", "Events", "Indexer", "StoredEvent"]
+__all__ = ["EventStore", "Events", "Indexer", "LastRow", "StoredEvent"]

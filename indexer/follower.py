@@ -16,8 +16,8 @@ from indexer.allowances import AllowanceReader
 from indexer.decode import decode_transaction
 from indexer.reconcile import Reconciler
 from indexer.records import ChainTransaction, Hole, Position
-from indexer.store import Events, EventStore, EventTables, StoredEvent
-from indexer.wakeup import listen
+from indexer.store import Events, EventStore, EventTables, LastRow, StoredEvent
+from indexer.wakeup import LogListener
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class Indexer:
         self._allowances = AllowanceReader(self._chain, self._events, codec)
         self._poll_interval = poll_interval
         self._check_interval = check_interval
-        self._ws_urls = ws_urls
+        self._listeners = [LogListener(one, self._program, self.wake) for one in ws_urls]
         self._subscribers: list[Callable[[], None]] = []
         self._announced = 0
         self._hints: dict[str, int] = {}
@@ -86,6 +86,11 @@ class Indexer:
     def failing_for(self) -> float:
         """Seconds for which no poll of the history has succeeded; 0 if the last one did."""
         return 0.0 if self._failing_since is None else asyncio.get_running_loop().time() - self._failing_since
+
+    @property
+    def hears(self) -> bool:
+        """Whether a node notifies this process of new transactions, so that they are stored soon after they landed."""
+        return any(one.subscribed for one in self._listeners)
 
     def subscribe(self, callback: Callable[[], None]) -> None:
         """Call `callback` in the event loop whenever rows were stored, by this process or another."""
@@ -111,8 +116,8 @@ class Indexer:
         """Return the signatures that are not stored, in their order."""
         return await self._events.look_up(lambda store: store.unknown(signatures))
 
-    async def last_rows(self, message_hashes: Sequence[str]) -> list[tuple[str, str, int]]:
-        """Return message hash, organisation and newest row of each stored transaction with one of these messages."""
+    async def last_rows(self, message_hashes: Sequence[str]) -> list[LastRow]:
+        """Return the newest row of each organisation in the stored transactions with one of these messages."""
         return await self._events.look_up(lambda store: store.last_rows(message_hashes))
 
     async def followed(self, after: str, limit: int) -> list[FollowedAccount]:
@@ -138,7 +143,7 @@ class Indexer:
     async def start(self) -> None:
         """Start following in the background."""
         jobs = [self._follow(), self._check()]
-        jobs += [listen(one, self._program, self.wake) for one in self._ws_urls]
+        jobs += [one.run() for one in self._listeners]
         self._tasks = [asyncio.create_task(job) for job in jobs]
 
     async def stop(self) -> None:

@@ -58,6 +58,16 @@ class StoredEvent:
     data: dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class LastRow:
+    """The newest row of an organisation in a stored transaction; `id` is the row's."""
+
+    message_hash: str
+    slot: int
+    org: str
+    id: int
+
+
 class Statements(Protocol):
     """Runs statements in the SQL that SQLite and PostgreSQL share, with `?` for values."""
 
@@ -120,15 +130,16 @@ class EventTables:
             known.update(row[0] for row in found)
         return [one for one in signatures if one not in known]
 
-    def last_rows(self, message_hashes: Sequence[str]) -> list[tuple[str, str, int]]:
-        """Return message hash, organisation and newest row of each stored transaction with one of these messages."""
+    def last_rows(self, message_hashes: Sequence[str]) -> list[LastRow]:
+        """Return the newest row of each organisation in the stored transactions with one of these messages."""
         marks = ",".join("?" * len(message_hashes))
         rows = self._db.execute(
-            "SELECT t.message_hash, e.org, max(e.id) FROM transactions t JOIN events e ON e.signature = t.signature"  # noqa: S608 - only question marks
-            f" WHERE t.message_hash IN ({marks}) GROUP BY t.message_hash, e.org",
+            "SELECT t.message_hash, t.slot, e.org, max(e.id)"  # noqa: S608 - only question marks
+            " FROM transactions t JOIN events e ON e.signature = t.signature"
+            f" WHERE t.message_hash IN ({marks}) GROUP BY t.message_hash, t.slot, e.org",
             list(message_hashes),
         )
-        return [(str(message), str(org), int(last)) for message, org, last in rows]
+        return [LastRow(*row) for row in rows]
 
     def unfinalized(self, up_to_slot: int, limit: int, skip: int = 0) -> dict[str, int]:
         """Return the slots of signatures not marked as final up to a slot, oldest first, without the first `skip`."""

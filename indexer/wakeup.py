@@ -14,33 +14,50 @@ from websockets.exceptions import WebSocketException
 logger = logging.getLogger(__name__)
 
 _LONGEST_PAUSE = 10.0
+_SUBSCRIPTION = 1
+"""Id of the request for notifications."""
 
 
-async def listen(url: str, program: str, wake: Callable[[str], None]) -> None:
-    """Call `wake` with the signature of each successful transaction of the program, until cancelled.
+class LogListener:
+    """Listens at one node, and opens a lost connection again after a pause that grows to ten seconds."""
 
-    A lost connection is opened again after a pause that grows to ten seconds. Meanwhile the indexer polls.
-    """
-    request = {
-        "jsonrpc": "2.0",
-        "id": 1,
-        "method": "logsSubscribe",
-        "params": [{"mentions": [program]}, {"commitment": "confirmed"}],
-    }
-    pause = 0.5
-    while True:
-        try:
-            async with connect(url) as socket:
-                await socket.send(json.dumps(request))
-                async for message in socket:
-                    pause = 0.5
-                    signature = _signature(json.loads(message))
-                    if signature is not None:
-                        wake(signature)
-        except (OSError, EOFError, WebSocketException, ValueError, RecursionError) as error:
-            logger.warning("log notifications from %s failed: %s", url, error)
-        await asyncio.sleep(pause)
-        pause = min(pause * 2, _LONGEST_PAUSE)
+    def __init__(self, url: str, program: str, wake: Callable[[str], None]) -> None:
+        """Call `wake` with the signature of each successful transaction of the program."""
+        self._url = url
+        self._request = {
+            "jsonrpc": "2.0",
+            "id": _SUBSCRIPTION,
+            "method": "logsSubscribe",
+            "params": [{"mentions": [program]}, {"commitment": "confirmed"}],
+        }
+        self._wake = wake
+        self.subscribed = False
+        """Whether the node notifies now."""
+
+    async def run(self) -> None:
+        """Listen until cancelled."""
+        pause = 0.5
+        while True:
+            try:
+                async with connect(self._url) as socket:
+                    await socket.send(json.dumps(self._request))
+                    async for message in socket:
+                        pause = 0.5
+                        self._take(json.loads(message))
+            except (OSError, EOFError, WebSocketException, ValueError, RecursionError) as error:
+                logger.warning("log notifications from %s failed: %s", self._url, error)
+            finally:
+                self.subscribed = False
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    def _take(self, message: object) -> None:
+        match message:
+            case {"id": int(number), "result": int()} if number == _SUBSCRIPTION:
+                self.subscribed = True
+        signature = _signature(message)
+        if signature is not None:
+            self._wake(signature)
 
 
 def _signature(message: object) -> str | None:

@@ -5,6 +5,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import NamedTuple
 
 import structlog
 from sqlalchemy import Connection, select
@@ -30,14 +31,14 @@ from app.store.prepared import rows as rows_of
 from app.store.read_tables import projection
 from app.store.signals import ROWS, signal
 from app.store.state_tables import organisations
-from indexer import StoredEvent
+from indexer import LastRow, StoredEvent
 
 logger = structlog.get_logger(__name__)
 
 Changes = Callable[[int, int], Awaitable[Sequence[StoredEvent]]]
 """`changes(after, limit)` returns at most `limit` rows with an id above `after`, in order."""
 
-LastRows = Callable[[Sequence[str]], Awaitable[Sequence[tuple[str, str, int]]]]
+LastRows = Callable[[Sequence[str]], Awaitable[Sequence[LastRow]]]
 """Returns the last row of each organisation in the transactions with these message hashes, if they are stored."""
 
 Watcher = Callable[[set[str]], Awaitable[None]]
@@ -52,6 +53,13 @@ _RETRY_PAUSE = 0.5
 _CURSORS = select(organisations.c.org, projection.c.position).outerjoin(
     projection, projection.c.name == CURSOR + organisations.c.org
 )
+
+
+class _Applied(NamedTuple):
+    """A transaction whose events are in the read models."""
+
+    signature: str
+    slot: int
 
 
 class Projector(Background):
@@ -76,9 +84,12 @@ class Projector(Background):
         # Where this process has moved the cursors; another one may have moved them since.
         self._moved: dict[str, int] | None = None
         self._changed: set[str] = set()
-        self._applied: OrderedDict[str, None] = OrderedDict()
-        self._waiting: Waiters[bool] = Waiters()
+        # By the message hash.
+        self._applied: OrderedDict[str, _Applied] = OrderedDict()
+        self._waiting: Waiters[int] = Waiters()
         self._watchers: list[Watcher] = []
+        #: Whether what the chain confirms is soon applied here, or by a process that says so, without being asked for.
+        self.prompt: Callable[[], bool] = lambda: False
         #: Called when somebody begins to wait for rows that this process does not apply by itself.
         self.wanted: Callable[[str], None] = lambda _message: None
 
@@ -111,14 +122,14 @@ class Projector(Background):
         self._stored.set()
         await super().start()
 
-    async def wait(self, message_hash: str, timeout: float) -> bool:  # noqa: ASYNC109 - false is a result
-        """Wait until a transaction's events are in the read models; false if they are not in time."""
-        if message_hash in self._applied:
-            return True
+    async def wait(self, message_hash: str, timeout: float) -> int | None:  # noqa: ASYNC109 - None is a result
+        """Wait until a transaction's events are in the read models, and return its slot; None if not in time."""
         if not self.applies:
-            # Another node may have applied them already.
+            # Another node may have applied them already. What this one did may have been rolled back by another.
             asyncio.get_running_loop().call_soon(self.wanted, message_hash)
-        return await self._waiting.wait(message_hash, timeout) is True
+        elif (applied := self._applied.get(message_hash)) is not None:
+            return applied.slot
+        return await self._waiting.wait(message_hash, timeout)
 
     def awaits(self, message_hash: str) -> bool:
         """Return whether somebody waits for a transaction's events."""
@@ -130,10 +141,11 @@ class Projector(Background):
         if names and self._last_rows is not None:
             # Together they are one piece of work; which of them is older does not matter.
             rows, cursors = await asyncio.gather(self._last_rows(names), self._db.look_up(_cursors))
-            ours = [row for row in rows if row[1] in cursors]
-            missing = {name for name, org, last in ours if last > cursors[org]}
-            for name in {name for name, _, _ in ours} - missing:
-                self._waiting.notify(name, True)
+            ours = [row for row in rows if row.org in cursors]
+            missing = {row.message_hash for row in ours if row.id > cursors[row.org]}
+            for row in ours:
+                if row.message_hash not in missing:
+                    self._waiting.notify(row.message_hash, row.slot)
         return set(self._waiting)
 
     async def catch_up(self) -> int:
@@ -180,6 +192,7 @@ class Projector(Background):
                 # `_apply`, which compares the cursors with these, would not be asked.
                 continue
             read += len(rows)
+            self._forget({row.signature for row in rows if row.name == ROLLED_BACK})
             if await self._roll_back(rows, cursors):
                 continue
             whole = not rows or await self._take_in(rows, cursors)
@@ -275,10 +288,17 @@ class Projector(Background):
         self._changed |= vaults_of(new)
         return whole
 
+    def _forget(self, rolled_back: Collection[str]) -> None:
+        """Forget that transactions with these signatures were applied."""
+        if rolled_back:
+            gone = [name for name, applied in self._applied.items() if applied.signature in rolled_back]
+            for name in gone:
+                del self._applied[name]
+
     def _notify_waiters(self, rows: Sequence[StoredEvent]) -> None:
         for row in rows:
-            self._applied[row.message_hash] = None
-            self._waiting.notify(row.message_hash, True)
+            self._applied[row.message_hash] = _Applied(row.signature, row.slot)
+            self._waiting.notify(row.message_hash, row.slot)
         while len(self._applied) > _REMEMBERED:
             self._applied.popitem(last=False)
 

@@ -48,10 +48,12 @@ def works_of(service: Service, *, beside: bool = False) -> Sequence[Startable]:
     single = {INDEXER: _following(service), WORKER: _single(service)}
     exporter = [service.part(Exporter)] if settings.exports else []
     if not isinstance(db, PostgresDatabase):
+        service.projector.prompt = lambda: service.indexer.hears
         return [*first, *single[INDEXER], *single[WORKER], *last, *exporter, *_claimed(service)]
     arrivals = Arrivals(service.projector, service.catch_up)
     listener = _listener(service, arrivals)
     arrivals.hears = lambda: listener.connected
+    service.projector.prompt = lambda: service.indexer.hears if service.projector.applies else listener.connected
     first += [arrivals, listener]
     if beside:
         keeper = [Keeper(service, interval=settings.keeper_interval)] if settings.keeper else []

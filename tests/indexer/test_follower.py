@@ -451,8 +451,10 @@ async def test_log_notifications_save_the_wait_for_the_next_poll(stage: Stage, t
             assert time.monotonic() < deadline
             await stage.pay(vault, USDC)
             await asyncio.sleep(0.05)
-        await indexer.stop()
-        await transport.aclose()
+        assert indexer.hears
+    await until(lambda: not indexer.hears)
+    await indexer.stop()
+    await transport.aclose()
 
 
 async def test_indexer_runs_alone(stage: Stage, tmp_path: Path) -> None:

@@ -430,12 +430,14 @@ async def test_waiting_for_a_transaction_ends_when_it_is_projected(line: Line) -
     await line.projector.start()
     vault = await line.stage.wallet("agent-1", funds=20 * USDC)
     signature = await line.stage.pay(vault, USDC)
-    assert not await line.projector.wait("never", 0.01)
+    assert await line.projector.wait("never", 0.01) is None
     line.indexer.wake(signature)
     message = line.stage.messages[signature]
-    assert await line.projector.wait(message, 5)
+    slot = await line.projector.wait(message, 5)
+    assert slot is not None
+    assert slot == await line.indexer.slot_of(signature)
     assert line.wallet(vault).balance == 19 * USDC
-    assert await line.projector.wait(message, 0)
+    assert await line.projector.wait(message, 0) == slot
 
 
 async def test_rows_applied_by_another_process_notify_waiters_and_watchers(line: Line) -> None:
@@ -453,11 +455,12 @@ async def test_rows_applied_by_another_process_notify_waiters_and_watchers(line:
 
     # When one applies a payment that the other waits for
     signature = await line.stage.pay(vault, USDC)
+    waiting = asyncio.create_task(other.wait(line.stage.messages[signature], 5))
     await line.seen()
     await other.catch_up()
 
     # Then the other has heard of it, once
-    assert await other.wait(line.stage.messages[signature], 0)
+    assert await waiting == await line.indexer.slot_of(signature)
     assert told == {str(vault)}
     told.clear()
     await other.catch_up()
@@ -763,6 +766,29 @@ def _report(rows: list[StoredEvent], signature: str, number: int) -> StoredEvent
     return replace(row, id=number, data={"events": events})
 
 
+async def test_rolled_back_transaction_is_waited_for_again(line: Line, tmp_path: Path) -> None:
+    rows = await real_rows(line)
+    gone = next(row for row in reversed(rows) if row.name == "PaymentExecuted")
+    db = SqliteDatabase(tmp_path / "again.db")
+    await db.write(lambda c: insert_organisation(c, organisation_of(line.stage)))
+    stored = list(rows)
+    projector = Projector(db, changes_of(stored))
+    await projector.start()
+    try:
+        assert await projector.wait(gone.message_hash, 5) == gone.slot
+        nothing = replace(gone, name="TransactionReverted", org=None, instruction=-1, inner=-1)
+        report = replace(nothing, id=5000, message_hash="", data={"events": [{**gone.data, "name": gone.name}]})
+        stored[:] = [row for row in rows if row.signature != gone.signature] + [report]
+        await projector.catch_up()
+        assert await projector.wait(gone.message_hash, 0.01) is None
+        stored.append(replace(gone, id=5001, slot=gone.slot + 7))
+        await projector.catch_up()
+        assert await projector.wait(gone.message_hash, 0) == gone.slot + 7
+    finally:
+        await projector.stop()
+        db.close()
+
+
 async def test_failure_keeps_the_cursor_and_the_next_round_applies_the_rows(line: Line, tmp_path: Path) -> None:
     rows = await real_rows(line)
     db = SqliteDatabase(tmp_path / "broken.db")
@@ -775,7 +801,7 @@ async def test_failure_keeps_the_cursor_and_the_next_round_applies_the_rows(line
     stored[:] = rows
     await projector.start()
     projector.notify()
-    assert await projector.wait(rows[-1].message_hash, 5)
+    assert await projector.wait(rows[-1].message_hash, 5) == rows[-1].slot
     assert len(snapshot(db)["wallets"]) == 2
     await projector.stop()
     db.close()
@@ -784,6 +810,6 @@ async def test_failure_keeps_the_cursor_and_the_next_round_applies_the_rows(line
 async def test_waiters_that_give_up_leave_nothing_behind(db: Database) -> None:
     projector = Projector(db, changes_of([]))
     results = await asyncio.gather(*(projector.wait("of no transaction", 0.01) for _ in range(5)))
-    assert results == [False] * 5
+    assert results == [None] * 5
     assert not projector._waiting
     assert db.read_now(lambda c: reserve(c, "nobody")) is None
