@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 from app.chain.errors import ChainUnavailable, RpcError
 from app.core import file_lock
 from app.core.background import Periodic
+from app.core.errors import is_storage_error
 from app.core.identifiers import EVENT_PREFIX, derived_id
 from app.core.timestamps import iso_ms, now_ms
 from app.exports.files import PART, Show, private, write
@@ -194,7 +195,10 @@ class Exporter(Periodic):
         return self._lock is not None
 
     async def _write(self, export: ExportRecord, began: int, slot: int) -> bool:
-        """Write an export and add its event to the feed; returns false on failure."""
+        """Write an export and add its event to the feed; returns false on failure.
+
+        Raises what an outage of the database leads to; the export is still to be written then.
+        """
         path = self.path(export)
 
         def work(conn: Connection) -> int:
@@ -208,10 +212,13 @@ class Exporter(Periodic):
             self._stop.set()
             await asyncio.gather(writing, return_exceptions=True)
             raise
-        except Exception as error:  # noqa: BLE001 - no failure may hold up the other exports
-            _log.exception("export_failed", export_id=export.export_id)
+        except Exception as error:
             with contextlib.suppress(OSError):
                 _unlink([path.with_name(path.name + PART)])
+            if is_storage_error(error) and not isinstance(error, OSError):
+                raise  # an outage of the database: the next round writes it again
+            # No other failure may hold up the other exports.
+            _log.exception("export_failed", export_id=export.export_id)
             reason = "The file could not be written." if isinstance(error, OSError) else "The service failed."
             await self._db.write(lambda conn: finish(conn, export.export_id, "failed", now_ms(), reason=reason))
             return False

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -12,6 +13,7 @@ from sqlalchemy import select
 
 from app.core.errors import StorageUnavailableError
 from app.core.timestamps import now_ms
+from app.exports.files import write
 from app.store import leases
 from tests.nodes.wire import Wire
 from tests.support.postgres import Cluster
@@ -90,6 +92,28 @@ async def test_terminated_connections_lose_and_double_no_payment(node: ServiceWo
     assert len({one.json()["tx_id"] for one in paid}) == 24
     assert await node.balance(to) == 24_000_000
     await _goes_on(node, wallet, to)
+
+
+async def test_export_that_meets_an_outage_is_written_after_it(
+    node: ServiceWorld, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuts = 3  # one more than a reading is repeated by itself
+
+    def write_cut(*given: Any) -> int:
+        nonlocal cuts
+        if cuts:
+            cuts -= 1
+            cluster.execute(_TERMINATE)
+        return write(*given)
+
+    monkeypatch.setattr("app.exports.exporter.write", write_cut)
+    made = await node.ok("POST", "/v1/transactions/export", {"format": "csv"})
+    async with asyncio.timeout(_MENDED):
+        while (found := await node.call("GET", f"/v1/transactions/exports/{made['export_id']}")).status_code != 200 or (  # noqa: ASYNC110
+            found.json()["status"] == "processing"
+        ):
+            await asyncio.sleep(0.1)
+    assert (found.json()["status"], cuts) == ("ready", 0)
 
 
 async def test_network_that_hangs_is_503_until_it_is_back(node: ServiceWorld, wire: Wire) -> None:
