@@ -10,13 +10,14 @@ from app.chain.client import ChainClient
 from app.chain.errors import ChainUnavailable, HistoryNotAvailable, RpcError
 from app.chain.records import HistoryEntry
 from app.chain.transport import Transport
+from app.core.recent import Recent
 from idl.codec import Codec
 from indexer.accounts import FollowedAccount
 from indexer.allowances import AllowanceReader
 from indexer.decode import decode_transaction
 from indexer.reconcile import Reconciler
 from indexer.records import ChainTransaction, Hole, Position
-from indexer.store import Events, EventStore, EventTables, LastRow, StoredEvent
+from indexer.store import Events, EventStore, EventTables, StoredEvent
 from indexer.wakeup import LogListener
 
 logger = logging.getLogger(__name__)
@@ -29,6 +30,8 @@ _RETRY_PAUSE = 0.05
 """How often, and how many seconds apart, a node is asked for a confirmed transaction that it does not serve yet."""
 _PRUNED_AFTER = 1000
 """Slots without a transaction of the program after which it is checked whether the node still has what came before."""
+_REMEMBERED = 10_000
+"""Stored transactions about which the store need not be asked when a node notifies of one that is not among them."""
 _LATE_EVERY = 5
 """Every fifth check looks for late transactions and fills gaps."""
 
@@ -72,6 +75,7 @@ class Indexer:
         self._subscribers: list[Callable[[], None]] = []
         self._announced = 0
         self._hints: dict[str, int] = {}
+        self._seen: Recent[None] = Recent(_REMEMBERED)
         self._woken = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._failing_since: float | None = None
@@ -115,10 +119,6 @@ class Indexer:
     async def unknown(self, signatures: Sequence[str]) -> list[str]:
         """Return the signatures that are not stored, in their order."""
         return await self._events.look_up(lambda store: store.unknown(signatures))
-
-    async def last_rows(self, message_hashes: Sequence[str]) -> list[LastRow]:
-        """Return the newest row of each organisation in the stored transactions with one of these messages."""
-        return await self._events.look_up(lambda store: store.last_rows(message_hashes))
 
     async def followed(self, after: str, limit: int) -> list[FollowedAccount]:
         """Return at most `limit` token accounts of reserves and vaults with an address above `after`, in order."""
@@ -272,7 +272,10 @@ class Indexer:
     async def _take_hints(self) -> None:
         hints, self._hints = self._hints, {}
         try:
-            transactions, missing = await self._fetch(await self.unknown(list(hints)))
+            # What was stored before may have been rolled back since.
+            doubtful = [one for one in hints if one in self._seen]
+            known = set(doubtful).difference(await self.unknown(doubtful)) if doubtful else ()
+            transactions, missing = await self._fetch([one for one in hints if one not in known])
         except Exception:
             self._hints = {**hints, **self._hints}
             raise
@@ -306,6 +309,8 @@ class Indexer:
             return added, store.last_stored if added else store.newest_row()
 
         added, newest = await self._events.write(record)
+        for one in transactions:
+            self._seen.put(one.signature, None)
         self._announce(newest)
         return added
 

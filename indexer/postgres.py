@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 from sqlalchemy import Connection
 
 from indexer.schema import PREFIX
-from indexer.store import EventTables
+from indexer.store import EventTables, LastRow
 
 T = TypeVar("T")
 
@@ -53,6 +53,10 @@ class PostgresEvents:
     async def write(self, work: Callable[[EventTables], T]) -> T:
         """Run work in a transaction, after those of all processes that came before."""
         return await self._db.write(lambda connection: work(self._tables(connection)), repeatable=True)
+
+    def last_rows(self, connection: Connection, message_hashes: Sequence[str]) -> list[LastRow]:
+        """Return the newest row of each organisation in the stored transactions with one of these messages."""
+        return self._tables(connection).last_rows(message_hashes)
 
     def close(self) -> None:
         """Do nothing: the database is the service's."""

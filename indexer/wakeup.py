@@ -39,7 +39,8 @@ class LogListener:
         pause = 0.5
         while True:
             try:
-                async with connect(self._url) as socket:
+                # Uncompressed: most of what arrives are logs that nobody reads.
+                async with connect(self._url, compression=None) as socket:
                     await socket.send(json.dumps(self._request))
                     async for message in socket:
                         pause = 0.5

@@ -1,12 +1,12 @@
 """Notifies those who wait for rows here of what another node has applied."""
 
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar
 
 from app.chain.errors import ChainUnavailable, RpcError
 from app.core.background import Periodic
+from app.core.recent import Recent
 from app.projection.projector import Projector
 
 _INTERVAL = 0.15
@@ -35,7 +35,7 @@ class Arrivals(Periodic):
         self._catch_up = catch_up
         self._since: dict[str, float] = {}
         self._heard = 0.0
-        self._named: OrderedDict[str, None] = OrderedDict()
+        self._named: Recent[None] = Recent(_REMEMBERED)
         self.hears: Callable[[], bool] = lambda: False
         """Whether this process hears what other nodes say."""
         projector.wanted = self._look_at_once
@@ -48,9 +48,8 @@ class Arrivals(Periodic):
         if self._projector.applies:
             return
         self._heard = time.monotonic()
-        self._named.update(dict.fromkeys(messages))
-        while len(self._named) > _REMEMBERED:
-            self._named.popitem(last=False)
+        for one in messages:
+            self._named.put(one, None)
         if not messages or any(map(self._projector.awaits, messages)):
             self.wake()
 

@@ -1,7 +1,6 @@
 """Applies the rows that the indexer stored to the read models and the feed."""
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -12,6 +11,7 @@ from sqlalchemy import Connection, select
 
 from app.core.background import Background
 from app.core.errors import is_storage_error
+from app.core.recent import Recent
 from app.core.waiters import Waiters
 from app.projection.batch import Batch, vaults_of
 from app.projection.handlers import HANDLERS
@@ -38,7 +38,7 @@ logger = structlog.get_logger(__name__)
 Changes = Callable[[int, int], Awaitable[Sequence[StoredEvent]]]
 """`changes(after, limit)` returns at most `limit` rows with an id above `after`, in order."""
 
-LastRows = Callable[[Sequence[str]], Awaitable[Sequence[LastRow]]]
+LastRows = Callable[[Connection, Sequence[str]], Sequence[LastRow]]
 """Returns the last row of each organisation in the transactions with these message hashes, if they are stored."""
 
 Watcher = Callable[[set[str]], Awaitable[None]]
@@ -74,7 +74,7 @@ class Projector(Background):
     name = "projector"
 
     def __init__(self, db: Database, changes: Changes, last_rows: LastRows | None = None) -> None:
-        """Take rows from `changes`; `last_rows` is for `look`."""
+        """Take rows from `changes`; `last_rows` is for `look`, and reads rows that are in the same database."""
         self._db = db
         self._changes = changes
         self._last_rows = last_rows
@@ -85,7 +85,7 @@ class Projector(Background):
         self._moved: dict[str, int] | None = None
         self._changed: set[str] = set()
         # By the message hash.
-        self._applied: OrderedDict[str, _Applied] = OrderedDict()
+        self._applied: Recent[_Applied] = Recent(_REMEMBERED)
         self._waiting: Waiters[int] = Waiters()
         self._watchers: list[Watcher] = []
         #: Whether what the chain confirms is soon applied here, or by a process that says so, without being asked for.
@@ -139,8 +139,7 @@ class Projector(Background):
         """Notify waiters of what other processes have applied; returns the message hashes that are still waited for."""
         names = list(self._waiting)
         if names and self._last_rows is not None:
-            # Together they are one piece of work; which of them is older does not matter.
-            rows, cursors = await asyncio.gather(self._last_rows(names), self._db.look_up(_cursors))
+            rows, cursors = await self._db.look_up(partial(_applied_of, names=names, last_rows=self._last_rows))
             ours = [row for row in rows if row.org in cursors]
             missing = {row.message_hash for row in ours if row.id > cursors[row.org]}
             for row in ours:
@@ -290,22 +289,26 @@ class Projector(Background):
 
     def _forget(self, rolled_back: Collection[str]) -> None:
         """Forget that transactions with these signatures were applied."""
-        if rolled_back:
-            gone = [name for name, applied in self._applied.items() if applied.signature in rolled_back]
-            for name in gone:
-                del self._applied[name]
+        for name, applied in self._applied.items() if rolled_back else ():
+            if applied.signature in rolled_back:
+                self._applied.forget(name)
 
     def _notify_waiters(self, rows: Sequence[StoredEvent]) -> None:
         for row in rows:
-            self._applied[row.message_hash] = _Applied(row.signature, row.slot)
+            self._applied.put(row.message_hash, _Applied(row.signature, row.slot))
             self._waiting.notify(row.message_hash, row.slot)
-        while len(self._applied) > _REMEMBERED:
-            self._applied.popitem(last=False)
 
 
 def _cursors(connection: Connection) -> dict[str, int]:
     """Return the id of the last applied row for each organisation of this service."""
     return {org: position or 0 for org, position in rows_of(connection, _CURSORS, {})[1]}
+
+
+def _applied_of(
+    connection: Connection, names: Sequence[str], last_rows: LastRows
+) -> tuple[Sequence[LastRow], dict[str, int]]:
+    # Cursors may be newer than rows: then these are looked for again.
+    return last_rows(connection, names), _cursors(connection)
 
 
 def _moved(cursors: Mapping[str, int], last: int) -> dict[str, int]:

@@ -56,6 +56,7 @@ from app.x402.fetching import Fetcher
 from app.x402.guard import RequestGuard
 from idl.codec import Codec, load
 from indexer import Indexer
+from indexer.postgres import PostgresEvents
 
 #: Name of the stored value that tells whether the secret is the database's.
 _SECRET_CHECK = "secret_check"  # noqa: S105 - a name
@@ -203,17 +204,18 @@ async def running(
         if known is None:
             url = settings.rpc_url or f"http://{LOCALHOST}:{settings.localnet_port}"
             await db.write(lambda conn: remember(conn, FolderChain(identity, url)))
+        events = open_events(settings, db)
         indexer = Indexer(
             transport=transport,
             codec=codec,
-            events=open_events(settings, db),
+            events=events,
             ws_urls=[] if localnet else _ws_urls(settings),
         )
         stored = await indexer.newest_block_time()
         clock = ChainClock(ChainClient(transport, program_id=codec.program_id), stored=stored)
         with suppress(ChainUnavailable, RpcError):  # its first round says so
             await clock.read()
-        projector = Projector(db, indexer.changes, indexer.last_rows)
+        projector = Projector(db, indexer.changes, events.last_rows if isinstance(events, PostgresEvents) else None)
         indexer.subscribe(projector.notify)
         recorder = Recorder(db)
         requests = RequestLog(db, kept=settings.request_log_size)

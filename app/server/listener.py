@@ -35,15 +35,11 @@ class Listener(Background):
         warned = False
         while True:
             try:
-                async with listening(self._url, CHANNEL) as signals:
+                async with listening(self._url, CHANNEL, self._hear) as lost:
                     warned, self.connected = False, True
                     for handler in self._handlers.values():
                         handler(())
-                    async for text in signals:
-                        # Anybody who can connect to the database may have sent it.
-                        what, _, about = text.partition(" ")
-                        if what in self._handlers:
-                            self._handlers[what](about.split())
+                    await lost
             except OSError as error:
                 if not warned:
                     _log.warning("signals_not_heard", error=str(error))
@@ -53,3 +49,9 @@ class Listener(Background):
             finally:
                 self.connected = False
             await asyncio.sleep(_PAUSE)
+
+    def _hear(self, text: str) -> None:
+        # Anybody who can connect to the database may have sent it.
+        what, _, about = text.partition(" ")
+        if what in self._handlers:
+            self._handlers[what](about.split())

@@ -1,10 +1,11 @@
 """How to reach a PostgreSQL server: its address, the pool of connections, and what it must be able to do."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from decimal import Decimal
 from typing import Any
+from urllib.parse import unquote
 
 from pydantic_core import from_json, to_json
 from sqlalchemy import Engine, create_engine, event, make_url
@@ -47,6 +48,19 @@ def _parsed(url: str, setting: str = SETTING) -> URL:
         raise ConfigurationError(f"{setting} has a NUL in it")
     if parsed.drivername not in {"postgresql", "postgres"}:
         raise ConfigurationError(f"{setting} must begin with postgresql://")
+    host = unquote(parsed.host or "")
+    if any(one.isspace() for one in host):
+        raise ConfigurationError(f"{setting} has a blank in its host")
+    if host.startswith("/"):
+        # The folder of a Unix socket in the place of a host, as libpq takes it.
+        given = {"host": host} | ({"port": str(parsed.port)} if parsed.port else {})
+        parsed = URL.create(
+            parsed.drivername,
+            parsed.username,
+            parsed.password,
+            database=parsed.database,
+            query={**parsed.query, **given},
+        )
     return parsed.set(drivername="postgresql+psycopg")
 
 
@@ -133,8 +147,12 @@ def require_address(url: str, setting: str) -> None:
 
 
 @asynccontextmanager
-async def listening(url: str, channel: str) -> AsyncIterator[AsyncIterator[str]]:
-    """Listen to a channel, without blocking the event loop; yields the texts. Raises OSError if it cannot be heard."""
+async def listening(url: str, channel: str, heard: Callable[[str], object]) -> AsyncIterator[asyncio.Future[None]]:
+    """Listen to a channel; ``heard`` is called in the event loop with each text.
+
+    Yields a future that ends with an error once nothing is heard any more. Raises OSError if it cannot be heard, also
+    for an error of that future.
+    """
     import psycopg  # noqa: PLC0415 - optional
 
     address = _parsed(url).set(drivername="postgresql").render_as_string(hide_password=False)
@@ -142,41 +160,37 @@ async def listening(url: str, channel: str) -> AsyncIterator[AsyncIterator[str]]
     try:
         async with await psycopg.AsyncConnection.connect(address, autocommit=True, **options) as connection:
             await connection.execute(f"LISTEN {channel}")
-            with _notifications(connection.pgconn) as found:
-
-                async def texts() -> AsyncIterator[str]:
-                    while True:
-                        if isinstance(one := await found.get(), psycopg.Error):
-                            raise one
-                        yield one
-
-                yield texts()
+            with _notifying(connection.pgconn, heard) as lost:
+                yield lost
     except psycopg.Error as error:
         # Without the address, which may hold a password.
         raise OSError(str(error).splitlines()[0] if str(error) else type(error).__name__) from None
 
 
 @contextmanager
-def _notifications(libpq: Any) -> Iterator[asyncio.Queue[Any]]:
-    """Collect the texts of notifications, and at the end the error that ends them.
+def _notifying(libpq: Any, heard: Callable[[str], object]) -> Iterator[asyncio.Future[None]]:
+    """Pass on the texts of notifications, and yield what ends with the error that ends them.
 
     psycopg's own iterator waits for the socket anew for each, which costs as much as a statement.
     """
-    import psycopg  # noqa: PLC0415 - optional
-
-    loop, found, number = asyncio.get_running_loop(), asyncio.Queue[Any](), libpq.socket
+    loop, number = asyncio.get_running_loop(), libpq.socket
+    lost: asyncio.Future[None] = loop.create_future()
 
     def collect() -> None:
         try:
             libpq.consume_input()
             while (one := libpq.notifies()) is not None:
-                found.put_nowait(one.extra.decode(errors="replace"))
-        except psycopg.Error as error:
+                heard(one.extra.decode(errors="replace"))
+        except Exception as error:  # noqa: BLE001 - raised where it is waited for
             loop.remove_reader(number)
-            found.put_nowait(error)
+            if not lost.done():
+                lost.set_exception(error)
 
     loop.add_reader(number, collect)
     try:
-        yield found
+        yield lost
     finally:
         loop.remove_reader(number)
+        # Nobody may have waited for it.
+        if not lost.cancel() and not lost.cancelled():
+            lost.exception()

@@ -104,7 +104,8 @@ async def test_silence_of_the_node_that_applies_rows_is_taken_for_its_death(
 async def test_signals_name_what_is_new(first: ServiceWorld) -> None:
     wallet, payee = await first.wallet(), await first.payee()
     await first.catch_up()
-    async with listening(_url(first), CHANNEL) as signals:
+    signals = asyncio.Queue[str]()
+    async with listening(_url(first), CHANNEL, signals.put_nowait):
         made = await first.ok("POST", "/v1/keys", {"role": "viewer", "name": "short"})
         await first.ok("DELETE", f"/v1/keys/{made['key_id']}")
         paid = (await first.pay(wallet, payee, "1")).json()
@@ -112,7 +113,7 @@ async def test_signals_name_what_is_new(first: ServiceWorld) -> None:
         heard: list[str] = []
         async with asyncio.timeout(30):
             while "exports" not in heard:
-                heard.append(await anext(signals))
+                heard.append(await signals.get())
     made_here = await first.service.db.read(lambda conn: attempt(conn, paid["tx_id"]))
     assert made_here is not None
     assert [one for one in heard if not one.startswith("rows")] == ["keys", "exports"]
@@ -127,13 +128,14 @@ async def test_work_that_fails_signals_nothing(first: ServiceWorld) -> None:
             connection.exec_driver_sql("SELECT 1 / 0")
 
     db = first.service.db
-    async with listening(_url(first), CHANNEL) as signals:
+    signals = asyncio.Queue[str]()
+    async with listening(_url(first), CHANNEL, signals.put_nowait):
         works = [
             partial(work, what=what, fails=fails) for what, fails in (("one", True), ("two", False), ("three", True))
         ]
         results = await asyncio.gather(*map(db.write, works), return_exceptions=True)
         assert [result is None for result in results] == [False, True, False]
-        heard = [await anext(signals) for _ in range(2)]
+        heard = [await signals.get() for _ in range(2)]
     assert heard == ["two a it's", "two"]
 
 

@@ -10,10 +10,11 @@ from dataclasses import fields, replace
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from psycopg import OperationalError
-from sqlalchemy import Connection, func, inspect, select, text
+from sqlalchemy import Connection, func, inspect, make_url, select, text
 from sqlalchemy.exc import DataError, IntegrityError
 
 import app.store
@@ -456,6 +457,8 @@ def test_upgrade_gives_up_rather_than_keep_a_service_waiting(cluster: Cluster, m
         ("postgresql://somebody:s3cret@127.0.0.1:1/vault", "cannot connect to the database vault on 127.0.0.1"),
         ("postgresql://somebody:s3cret@127.0.0.1:many/vault", "AGENT_VAULT_DATABASE_URL is no address"),
         ("postgresql://somebody:s3cret@127.0.0.1/va%00ult", "AGENT_VAULT_DATABASE_URL has a NUL in it"),
+        ("postgresql://somebody:s3cret@127.0.0.1 /vault", "AGENT_VAULT_DATABASE_URL has a blank in its host"),
+        ("postgresql://somebody:s3cret@%2Fnonexistent:1/vault", "cannot connect to the database vault on /nonexistent"),
     ],
 )
 def test_wrong_address_is_one_line_without_the_password(url: str, message: str) -> None:
@@ -464,6 +467,13 @@ def test_wrong_address_is_one_line_without_the_password(url: str, message: str) 
     assert str(refused.value).startswith(message)
     assert "\n" not in str(refused.value)
     assert "s3cret" not in str(refused.value)
+
+
+def test_folder_of_a_socket_may_stand_in_the_place_of_the_host(cluster: Cluster, postgres_url: str) -> None:
+    name, user = database_name(postgres_url).split()[1], make_url(postgres_url).username
+    folder = quote(str(cluster.folder), safe="")
+    PostgresDatabase(f"postgresql://{user}@{folder}/{name}").close()
+    PostgresDatabase(f"postgresql://{user}@{folder}:5432/{name}").close()
 
 
 def test_server_that_does_not_answer_is_one_line() -> None:
