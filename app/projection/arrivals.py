@@ -20,9 +20,9 @@ _SILENCE = 0.3
 
 
 class Arrivals(Periodic):
-    """Looks for the rows that requests of this process wait for, when a node says that it applied some, and regularly.
+    """Notifies requests of this process of the rows that another node says it applied, and looks for them regularly.
 
-    What one node says is a hint: it may be lost or somebody else's, or the node that applies rows may be dead.
+    What a node says may be lost, or the node that applies rows may be dead.
     """
 
     name = "arrivals"
@@ -40,21 +40,26 @@ class Arrivals(Periodic):
         """Whether this process hears what other nodes say."""
         projector.wanted = self._look_at_once
 
-    def hear(self, messages: Sequence[str] = ()) -> None:
-        """Look for rows that a node says it applied, of the transactions with these message hashes if it names some.
+    def hear(self, applied: Sequence[str] = ()) -> None:
+        """Notify those who wait for transactions that a node says it applied, each given as HASH:SLOT.
 
-        Call it from the event loop.
+        Without any, look for what is waited for. Call it from the event loop.
         """
         if self._projector.applies:
             return
         self._heard = time.monotonic()
-        for one in messages:
-            self._named.put(one, None)
-        if not messages or any(map(self._projector.awaits, messages)):
+        for one in applied:
+            message, _, slot = one.partition(":")
+            if slot.isdecimal() and not self._projector.arrived(message, int(slot)):
+                self._named.put(message, None)
+        if not applied:
             self.wake()
 
     def _look_at_once(self, message: str) -> None:
-        """Look for what somebody has begun to wait for, unless a node will name it."""
+        """Look for what somebody has begun to wait for, unless a node will name it.
+
+        What was named before is looked for: it may have been rolled back since.
+        """
         if message in self._named or not self.hears():
             self.wake()
 

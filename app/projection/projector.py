@@ -131,9 +131,11 @@ class Projector(Background):
             return applied.slot
         return await self._waiting.wait(message_hash, timeout)
 
-    def awaits(self, message_hash: str) -> bool:
-        """Return whether somebody waits for a transaction's events."""
-        return message_hash in self._waiting
+    def arrived(self, message_hash: str, slot: int) -> bool:
+        """Notify those who wait for a transaction that another process applied; returns whether there are any."""
+        waited = message_hash in self._waiting
+        self._waiting.notify(message_hash, slot)
+        return waited
 
     async def look(self) -> set[str]:
         """Notify waiters of what other processes have applied; returns the message hashes that are still waited for."""
@@ -271,7 +273,7 @@ class Projector(Background):
             def apply(connection: Connection) -> bool | None:
                 whole = _apply(connection, mine, cursors, last)
                 if whole is not None:
-                    signal(connection, ROWS, [row.message_hash for row in mine])
+                    signal(connection, ROWS, [f"{row.message_hash}:{row.slot}" for row in mine])
                 return whole
 
             whole = await self._db.write(apply, repeatable=True)

@@ -9,10 +9,10 @@ from indexer import Events, EventStore
 from indexer.postgres import PostgresEvents
 
 
-def open_database(settings: Settings) -> Database:
+def open_database(settings: Settings, *, channel: str | None = None) -> Database:
     """Open the database that the settings name, by default the file in the data folder, which is made if missing.
 
-    Raises ConfigurationError.
+    ``channel`` is that of the signals between nodes. Raises ConfigurationError.
     """
     if settings.database_url is None:
         require_here(settings.paths())
@@ -20,7 +20,7 @@ def open_database(settings: Settings) -> Database:
     url = settings.database_url.get_secret_value()
     if settings.database_listen_url is not None:
         require_address(settings.database_listen_url.get_secret_value(), "AGENT_VAULT_DATABASE_LISTEN_URL")
-    return PostgresDatabase(url, prepare_threshold=settings.database_prepare_threshold)
+    return PostgresDatabase(url, prepare_threshold=settings.database_prepare_threshold, channel=channel)
 
 
 def require_here(paths: Paths) -> None:

@@ -51,7 +51,7 @@ def works_of(service: Service, *, beside: bool = False) -> Sequence[Startable]:
         service.projector.prompt = lambda: service.indexer.hears
         return [*first, *single[INDEXER], *single[WORKER], *last, *exporter, *_claimed(service)]
     arrivals = Arrivals(service.projector, service.catch_up)
-    listener = _listener(service, arrivals)
+    listener = _listener(service, db, arrivals)
     arrivals.hears = lambda: listener.connected
     service.projector.prompt = lambda: service.indexer.hears if service.projector.applies else listener.connected
     first += [arrivals, listener]
@@ -65,7 +65,7 @@ def works_of(service: Service, *, beside: bool = False) -> Sequence[Startable]:
     return [*first, node, *last, service.part(Exporter), *claimed]
 
 
-def _listener(service: Service, arrivals: Arrivals) -> Listener:
+def _listener(service: Service, db: PostgresDatabase, arrivals: Arrivals) -> Listener:
     settings = service.settings
     handlers: dict[str, Callable[[Sequence[str]], object]] = {
         ROWS: arrivals.hear,
@@ -76,7 +76,8 @@ def _listener(service: Service, arrivals: Arrivals) -> Listener:
         handlers[RULES] = lambda _about: service.part(Watcher).rules_changed()
     address = settings.database_listen_url or settings.database_url
     assert address is not None
-    return Listener(address.get_secret_value(), handlers)
+    assert db.channel is not None
+    return Listener(address.get_secret_value(), db.channel, handlers)
 
 
 def _following(service: Service) -> list[Startable]:

@@ -114,7 +114,7 @@ def open_state(settings: Settings) -> tuple[Database, bytes]:
     if not paths.secret.exists():
         raise _missing_secret(settings)
     secret = bytes.fromhex(read_secret(paths.secret))
-    db = open_database(settings)
+    db = open_database(settings, channel=f"agent_vault_{_derive(secret, b'signals').hex()[:32]}")
     check = _derive(secret, b"check").hex()
     known = db.read_now(lambda conn: get_value(conn, _SECRET_CHECK))
     if known is None:

@@ -7,7 +7,6 @@ import structlog
 
 from app.core.background import Background
 from app.store._postgres_engine import listening
-from app.store.signals import CHANNEL
 
 _log = structlog.get_logger(__name__)
 
@@ -24,9 +23,10 @@ class Listener(Background):
 
     name = "listener"
 
-    def __init__(self, url: str, handlers: Mapping[str, Callable[[Sequence[str]], object]]) -> None:
+    def __init__(self, url: str, channel: str, handlers: Mapping[str, Callable[[Sequence[str]], object]]) -> None:
         """Listen at `url`; `handlers` are called in the event loop, with what a signal names."""
         self._url = url
+        self._channel = channel
         self._handlers = handlers
         self.connected = False
         """Whether signals are heard now."""
@@ -35,7 +35,7 @@ class Listener(Background):
         warned = False
         while True:
             try:
-                async with listening(self._url, CHANNEL, self._hear) as lost:
+                async with listening(self._url, self._channel, self._hear) as lost:
                     warned, self.connected = False, True
                     for handler in self._handlers.values():
                         handler(())
@@ -51,7 +51,6 @@ class Listener(Background):
             await asyncio.sleep(_PAUSE)
 
     def _hear(self, text: str) -> None:
-        # Anybody who can connect to the database may have sent it.
         what, _, about = text.partition(" ")
         if what in self._handlers:
             self._handlers[what](about.split())

@@ -43,6 +43,7 @@ from app.store.database import Database, Step, T, Work
 from app.store.leases import Lease, LeaseLostError, required
 from app.store.migrations import require_current
 from app.store.prepared import run_numbered
+from app.store.signals import CHANNEL
 
 _LOCK_PATIENCE = 10.0
 """Seconds to wait while another process writes."""
@@ -63,14 +64,18 @@ class PostgresDatabase(Database):
     another.
     """
 
-    def __init__(self, url: str, *, prepare_threshold: int = 5) -> None:
-        """Connect. Raises ConfigurationError if it is not a database that this version can serve on."""
+    def __init__(self, url: str, *, prepare_threshold: int = 5, channel: str | None = None) -> None:
+        """Connect; ``channel`` is that of the nodes' signals.
+
+        Raises ConfigurationError if it is not a database that this version can serve on.
+        """
+        self.channel = channel
         self.name = database_name(url)
         self.node = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
         self._engine = engine_of(url, prepare_threshold=prepare_threshold)
         # Transactions are begun and ended by scripts.
         self._connections = KeptConnections(
-            partial(self._connect, self._engine.execution_options(isolation_level="AUTOCOMMIT"))
+            partial(self._connect, self._engine.execution_options(isolation_level="AUTOCOMMIT", **{CHANNEL: channel}))
         )
         # Held by the thread that writes.
         self._lock = threading.Lock()

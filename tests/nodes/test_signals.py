@@ -1,6 +1,7 @@
 """Nodes tell each other what is new; it is a hint, and nothing depends on it."""
 
 import asyncio
+import secrets
 import time
 from collections.abc import AsyncIterator
 from functools import partial
@@ -8,12 +9,13 @@ from functools import partial
 import pytest
 import pytest_asyncio
 from pydantic import SecretStr
-from sqlalchemy import Connection, make_url
+from sqlalchemy import Connection, create_engine, make_url
 
 from app.core.paths import ConfigurationError
 from app.store._postgres_engine import listening
 from app.store.attempts import attempt
-from app.store.signals import CHANNEL, ROWS, signal
+from app.store.postgres_database import PostgresDatabase
+from app.store.signals import ROWS, signal
 from tests.support.postgres import Cluster
 from tests.support.service_world import ServiceWorld
 
@@ -25,6 +27,13 @@ _LISTENERS = "FROM pg_stat_activity WHERE application_name = 'agent-vault-listen
 def _url(node: ServiceWorld) -> str:
     assert node.settings.database_url is not None
     return node.settings.database_url.get_secret_value()
+
+
+def _channel(node: ServiceWorld) -> str:
+    db = node.service.db
+    assert isinstance(db, PostgresDatabase)
+    assert db.channel is not None
+    return db.channel
 
 
 @pytest_asyncio.fixture(loop_scope="module", name="api")
@@ -64,18 +73,43 @@ async def test_what_others_send_on_the_channel_does_no_harm(
     wallet, payee = await first.wallet(), await first.payee()
     database = make_url(_url(first)).database
     assert database is not None
-    for text in ("", "   ", "rows", "rows  x ", "exports \u00e9\U0001f600", "nothing", "keys " + "x" * 7_900):
-        await asyncio.to_thread(cluster.execute, f"NOTIFY {CHANNEL}, '{text}'", database)
+    for text in (
+        "",
+        "   ",
+        "rows",
+        "rows  x ",
+        "rows :",
+        "rows a:b :1 c:-1 d:\u00b2 e:1:1",
+        "exports \u00e9\U0001f600",
+        "nothing",
+        "keys " + "x" * 7_900,
+    ):
+        await asyncio.to_thread(cluster.execute, f"NOTIFY {_channel(first)}, '{text}'", database)
     await _listeners(first, api)
     assert (await api.pay(wallet, payee, "1")).json()["status"] == "confirmed"
 
 
-async def test_word_that_rows_were_applied_is_not_believed(first: ServiceWorld, api: ServiceWorld) -> None:
+async def test_only_nodes_know_where_signals_are_sent(cluster: Cluster, first: ServiceWorld, api: ServiceWorld) -> None:
+    channel, database = _channel(first), make_url(_url(first)).database
+    assert (database is not None, channel == _channel(api)) == (True, True)
+    name = f"stranger_{secrets.token_hex(4)}"
+    await asyncio.to_thread(cluster.execute, f"CREATE ROLE {name} LOGIN")
+    engine = create_engine(make_url(cluster.url(str(database), user=name)).set(drivername="postgresql+psycopg"))
+    with engine.connect() as stranger:
+        seen = stranger.exec_driver_sql("SELECT application_name, query FROM pg_stat_activity").all()
+        channels = stranger.exec_driver_sql("SELECT pg_listening_channels()").all()
+    engine.dispose()
+    assert any(application.startswith("agent-vault") for application, _ in seen)
+    assert (channels, [query for _, query in seen if channel in query]) == ([], [])
+
+
+async def test_signal_is_for_those_who_wait_at_that_moment(first: ServiceWorld, api: ServiceWorld) -> None:
     projector = api.service.projector
-    waiting = asyncio.create_task(projector.wait("a" * 64, 1.0))
+    waiting = asyncio.create_task(projector.wait("a" * 64, 30))
     await asyncio.sleep(0.1)
-    await first.service.db.write(lambda conn: signal(conn, ROWS, ["a" * 64]))
-    assert await waiting is None
+    await first.service.db.write(lambda conn: signal(conn, ROWS, ["a" * 64 + ":77"]))
+    assert await waiting == 77
+    # What was signalled may have been rolled back since, so that nobody believes it later.
     assert await projector.wait("a" * 64, 0.2) is None
 
 
@@ -105,7 +139,7 @@ async def test_signals_name_what_is_new(first: ServiceWorld) -> None:
     wallet, payee = await first.wallet(), await first.payee()
     await first.catch_up()
     signals = asyncio.Queue[str]()
-    async with listening(_url(first), CHANNEL, signals.put_nowait):
+    async with listening(_url(first), _channel(first), signals.put_nowait):
         made = await first.ok("POST", "/v1/keys", {"role": "viewer", "name": "short"})
         await first.ok("DELETE", f"/v1/keys/{made['key_id']}")
         paid = (await first.pay(wallet, payee, "1")).json()
@@ -117,7 +151,7 @@ async def test_signals_name_what_is_new(first: ServiceWorld) -> None:
     made_here = await first.service.db.read(lambda conn: attempt(conn, paid["tx_id"]))
     assert made_here is not None
     assert [one for one in heard if not one.startswith("rows")] == ["keys", "exports"]
-    assert f"rows {made_here.message_hash}" in heard
+    assert f"rows {made_here.message_hash}:{made_here.slot}" in heard
 
 
 async def test_work_that_fails_signals_nothing(first: ServiceWorld) -> None:
@@ -129,7 +163,7 @@ async def test_work_that_fails_signals_nothing(first: ServiceWorld) -> None:
 
     db = first.service.db
     signals = asyncio.Queue[str]()
-    async with listening(_url(first), CHANNEL, signals.put_nowait):
+    async with listening(_url(first), _channel(first), signals.put_nowait):
         works = [
             partial(work, what=what, fails=fails) for what, fails in (("one", True), ("two", False), ("three", True))
         ]
