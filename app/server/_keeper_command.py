@@ -8,6 +8,7 @@ import click
 
 from app.server._command_options import data_folder, rpc_url, settings_of, usdc_mint
 from app.server._data_folder import beside_service, node_name
+from app.server._loop import run as run_long
 from app.server._sidecar import running_sidecar
 
 
@@ -25,4 +26,4 @@ def keeper(**given: Any) -> None:
             await asyncio.Event().wait()
 
     with suppress(KeyboardInterrupt):
-        asyncio.run(run())
+        run_long(run())

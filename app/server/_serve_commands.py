@@ -9,6 +9,7 @@ import click
 from app.server import _demo
 from app.server._command_options import data_folder, node_option, settings_of, usdc_mint
 from app.server._data_folder import with_folder
+from app.server._loop import run as run_long
 from app.server.bootstrap import open_localnet, prepare
 from app.server.serve import serve as serve_forever
 from app.server.serve import serve_chain
@@ -30,7 +31,7 @@ _host = click.option("--host", help="Address to listen on.  [default: 127.0.0.1]
 @click.option("--roles", help="What this node does, on PostgreSQL.  [default: api,indexer,worker]")
 def serve(**given: Any) -> None:
     """Serve the API, with an embedded chain unless --rpc-url names another."""
-    asyncio.run(serve_forever(with_folder(settings_of(**given)), click.echo))
+    run_long(serve_forever(with_folder(settings_of(**given)), click.echo))
 
 
 @click.command()
@@ -57,4 +58,4 @@ def localnet(**given: Any) -> None:
             await asyncio.Event().wait()
 
     with suppress(KeyboardInterrupt):
-        asyncio.run(run())
+        run_long(run())
