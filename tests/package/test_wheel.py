@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -125,6 +126,25 @@ def _record(wheel: Path) -> dict[str, str]:
 
 def test_wheel_built_from_the_sdist_equals_the_checkouts(built: Built) -> None:
     assert _record(built.wheel) == _record(built.from_checkout)
+
+
+def test_image_installs_the_same_wheel(built: Built, tmp_path: Path) -> None:
+    first_stage, _, _ = (_ROOT / "deploy" / "Containerfile").read_text().partition("\nRUN ")
+    context = tmp_path / "source"
+    for line in re.findall(r"^COPY (.*)$", first_stage, re.MULTILINE):
+        *sources, to = line.split()
+        (context / to).mkdir(parents=True, exist_ok=True)
+        for one in sources:
+            if (_ROOT / one).is_dir():
+                # Links as they are, as an engine copies them.
+                ignore = shutil.ignore_patterns("__pycache__")
+                shutil.copytree(_ROOT / one, context / to, symlinks=True, dirs_exist_ok=True, ignore=ignore)
+            else:
+                shutil.copy(_ROOT / one, context / to)
+    _build(context, tmp_path / "dist", "--wheel")
+    [wheel] = tmp_path.glob("dist/*.whl")
+
+    assert _record(wheel) == _record(built.from_checkout)
 
 
 def test_wheel_holds_every_file_of_the_packages_and_no_other(built: Built) -> None:
