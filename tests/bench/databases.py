@@ -2,7 +2,8 @@
 
 By hand: `python -m tests.bench.databases [--payments N] [--rounds N]`. The chain, each node, the PostgreSQL server and
 the clients are processes of their own; only the nodes' time counts. The settings take turns; each number is the median
-of the rounds.
+of the rounds. Two nodes that share the clients of one have fewer pieces of work to do together; with twice the clients
+each of them has as much to do as one.
 """
 
 import asyncio
@@ -39,6 +40,7 @@ class Setting:
     name: str
     nodes: list[httpx.AsyncClient]
     pids: list[int]
+    clients: int = _CLIENTS
     vaults: list[tuple[str, str]] = field(default_factory=list)
     payee: str = ""
     costs: list[float] = field(default_factory=list)
@@ -46,9 +48,9 @@ class Setting:
     async def prepare(self) -> None:
         """Make wallets with money, and somebody to pay."""
         self.payee = str(Keypair().pubkey())
-        policy = (await self._post("/v1/policies", {"name": "load", **_RULES}))["policy_id"]
-        for number in range(_CLIENTS):
-            body = {"agentId": f"agent-{number}", "label": "Load", "policyId": policy}
+        policy = (await self._post("/v1/policies", {"name": self.name, **_RULES}))["policy_id"]
+        for number in range(self.clients):
+            body = {"agentId": f"agent-{number} of {self.clients}", "label": "Load", "policyId": policy}
             wallet = (await self._post("/v1/wallets", body))["wallet_id"]
             await self._post(f"/v1/wallets/{wallet}/fund", {"amount": "20"})
             self.vaults.append((wallet, (await self._post(f"/v1/wallets/{wallet}/rotate-token", {}))["session_token"]))
@@ -58,7 +60,7 @@ class Setting:
 
         async def client(number: int) -> None:
             wallet, token = self.vaults[number]
-            for _ in range(payments // _CLIENTS):
+            for _ in range(payments // self.clients):
                 body = {"walletId": wallet, "to": self.payee, "amount": "0.001", "currency": "USDC"}
                 headers = {"Session-Token": token, "Idempotency-Key": secrets.token_hex(8)}
                 paid = await self._post("/v1/payments", body, node=number % len(self.nodes), headers=headers)
@@ -66,7 +68,7 @@ class Setting:
                     raise RuntimeError(str(paid))
 
         before = sum(map(cpu_seconds, self.pids))
-        await asyncio.gather(*(client(number) for number in range(_CLIENTS)))
+        await asyncio.gather(*(client(number) for number in range(self.clients)))
         self.costs.append((sum(map(cpu_seconds, self.pids)) - before) / payments * 1000)
 
     async def _post(
@@ -110,6 +112,8 @@ async def run(payments: int, rounds: int) -> None:
         folders = [Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder))) for _ in range(3)]
         opened = [on_sqlite(folders[0]), *(on_postgresql(cluster, template, folders[count], count) for count in (1, 2))]
         settings = [await stack.enter_async_context(one) for one in opened]
+        two = settings[-1]
+        settings.append(Setting(f"{two.name}, twice the clients", two.nodes, two.pids, clients=2 * _CLIENTS))
         for one in settings:
             await one.prepare()
             await one.round(payments)
