@@ -67,7 +67,9 @@ class SharedWork:
         self._run = run
         self._waiting: list[tuple[Piece, asyncio.Future[Any]]] = []
         self._call: TimedCall | None = None
-        self._watching = False
+        # Of the call that runs; one that is closed answers nobody, and the next begins anew.
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._watched_by: asyncio.AbstractEventLoop | None = None
 
     async def add(self, work: Callable[[Connection], T], *, repeatable: bool = False, lease: Lease | None = None) -> T:
         """Have work run with the next batch, in the context of its caller, whose request the logs name."""
@@ -75,15 +77,16 @@ class SharedWork:
         future: asyncio.Future[T] = loop.create_future()
         context = contextvars.copy_context()
         self._waiting.append((Piece(lambda connection: context.run(work, connection), repeatable, lease), future))
-        if self._call is None:
+        if self._call is None or self._loop is not loop:
             # Not before what else is asked for at this moment has come.
-            self._call = TimedCall()
+            self._call, self._loop = TimedCall(), loop
             loop.call_soon(self._start, loop)
         return await future
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Run what waits."""
-        batch, self._waiting = [one for one in self._waiting if not one[1].cancelled()], []
+        waiting, self._waiting = self._waiting, []
+        batch = [one for one in waiting if not one[1].cancelled() and one[1].get_loop() is loop]
         if not batch:
             self._call = None
             return
@@ -95,8 +98,8 @@ class SharedWork:
             _answer(batch, [FailedWork(error)] * len(batch))
             return
         running.add_done_callback(partial(self._ended, loop, batch))
-        if not self._watching:
-            self._watching = True
+        if self._watched_by is not loop:
+            self._watched_by = loop
             loop.call_later(_LOOK_EVERY, self._look, loop)
 
     def _ended(
@@ -126,7 +129,7 @@ class SharedWork:
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         """End the running batch if it is overdue, and look again as long as there is one."""
         if self._call is None:
-            self._watching = False
+            self._watched_by = None
             return
         self._call.end_if_overdue()
         loop.call_later(_LOOK_EVERY, self._look, loop)

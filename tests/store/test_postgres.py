@@ -446,6 +446,24 @@ def test_upgrade_gives_up_rather_than_keep_a_service_waiting(cluster: Cluster, m
     engine.dispose()
 
 
+def test_work_that_a_closed_loop_left_keeps_no_other_from_running(postgres_url: str) -> None:
+    begun = threading.Event()
+
+    def work(connection: Connection) -> None:
+        begun.set()
+        connection.execute(text("SELECT pg_sleep(0.3)"))
+
+    async def leave() -> None:
+        left = asyncio.create_task(db.write(work))
+        await asyncio.to_thread(begun.wait)
+        left.cancel()
+
+    with closing(PostgresDatabase(postgres_url)) as db:
+        asyncio.run(leave())
+        db.write_now(lambda _connection: None)
+        assert asyncio.run(asyncio.wait_for(db.write(lambda _connection: 7), 10)) == 7
+
+
 # What cannot be served on
 
 
