@@ -9,6 +9,6 @@ import uvloop
 def run(main: Coroutine[Any, Any, None]) -> None:
     """Run a coroutine on libuv's loop until it ends.
 
-    A payment is some twenty rounds of the loop, which took asyncio's own a sixth of a node's processor time.
+    A payment is some twenty rounds of the loop; on asyncio's own it takes a node 7 % more processor time.
     """
     uvloop.run(main)
