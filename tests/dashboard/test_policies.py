@@ -66,6 +66,7 @@ async def test_list_marks_presets_and_counts_vaults(site: Served) -> None:
             await page.goto(site.base)
             await page.get_by_role("link", name="Policies", exact=True).click()
             row = page.get_by_role("row").filter(has_text=CORPUS[0])
+            await row.wait_for()
             shown = [await one.inner_text() for one in await row.locator("td").all()]
             assert shown == ["1", "5.00", "2,000.00", "no cap", "3", "any", str(made["version"])]
             await expect(page.locator("tr:has-text('Preset')")).to_have_count(4)
