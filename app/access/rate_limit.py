@@ -6,10 +6,11 @@ They are not stored. Of several nodes, each grants its share of a limit.
 import ipaddress
 import math
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 
 from app.core.errors import RequestError
+from app.core.recent import Recent
 from app.core.settings import Settings
 
 #: Names that a window remembers; beyond that, it forgets the one that was silent for longest.
@@ -27,8 +28,7 @@ class MovingWindow:
         self.limit = limit
         self.seconds = seconds
         self._clock = clock
-        self._max_names = max_names
-        self._times: OrderedDict[str, deque[float]] = OrderedDict()
+        self._times: Recent[deque[float]] = Recent(max_names)
 
     def __len__(self) -> int:
         return len(self._times)
@@ -39,10 +39,10 @@ class MovingWindow:
         ``limit`` is this node's share of the limit.
         """
         now = self._clock()
-        times = self._times.setdefault(name, deque())
-        self._times.move_to_end(name)
-        if len(self._times) > self._max_names:
-            self._times.popitem(last=False)
+        times = self._times.get(name)
+        if times is None:
+            times = deque()
+        self._times.put(name, times)
         while times and times[0] <= now - self.seconds:
             times.popleft()
         passes = len(times) < limit

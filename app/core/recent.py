@@ -14,6 +14,10 @@ class Recent(Generic[T]):
         self._most = most
         self._values: OrderedDict[str, T] = OrderedDict()
 
+    def __len__(self) -> int:
+        """Return how many values there are."""
+        return len(self._values)
+
     def __contains__(self, name: str) -> bool:
         """Return whether there is a value under `name`."""
         return name in self._values
