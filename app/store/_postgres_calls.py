@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -52,99 +52,6 @@ class FailedWork:
     error: BaseException
 
 
-class SharedWork:
-    """Runs the work of many callers together in a thread: what comes while some runs is the next batch.
-
-    It goes on when its callers no longer wait. A batch is one change of threads each way and no task, which would cost
-    as much as its statements.
-    """
-
-    def __init__(
-        self, executor: ThreadPoolExecutor, run: Callable[["TimedCall", Sequence[Piece]], Sequence[Any]]
-    ) -> None:
-        """``run`` returns for each piece of a batch what it returned, or a `FailedWork`."""
-        self._executor = executor
-        self._run = run
-        self._waiting: list[tuple[Piece, asyncio.Future[Any]]] = []
-        self._call: TimedCall | None = None
-        # Of the call that runs; one that is closed answers nobody, and the next begins anew.
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._watched_by: asyncio.AbstractEventLoop | None = None
-
-    async def add(self, work: Callable[[Connection], T], *, repeatable: bool = False, lease: Lease | None = None) -> T:
-        """Have work run with the next batch, in the context of its caller, whose request the logs name."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-        context = contextvars.copy_context()
-        self._waiting.append((Piece(lambda connection: context.run(work, connection), repeatable, lease), future))
-        if self._call is None or self._loop is not loop:
-            # Not before what else is asked for at this moment has come.
-            self._call, self._loop = TimedCall(), loop
-            loop.call_soon(self._start, loop)
-        return await future
-
-    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Run what waits."""
-        waiting, self._waiting = self._waiting, []
-        batch = [one for one in waiting if not one[1].cancelled() and one[1].get_loop() is loop]
-        if not batch:
-            self._call = None
-            return
-        self._call = call = TimedCall()
-        try:
-            running = self._executor.submit(self._run, call, [piece for piece, _ in batch])
-        except RuntimeError as error:  # the database is closed
-            self._call = None
-            _answer(batch, [FailedWork(error)] * len(batch))
-            return
-        running.add_done_callback(partial(self._ended, loop, batch))
-        if self._watched_by is not loop:
-            self._watched_by = loop
-            loop.call_later(_LOOK_EVERY, self._look, loop)
-
-    def _ended(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        batch: Sequence[tuple[Piece, asyncio.Future[Any]]],
-        running: Future[Sequence[Any]],
-    ) -> None:
-        # In the thread that ran it, or in that which closes the database.
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
-            loop.call_soon_threadsafe(self._finish, loop, batch, running)
-
-    def _finish(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        batch: Sequence[tuple[Piece, asyncio.Future[Any]]],
-        running: Future[Sequence[Any]],
-    ) -> None:
-        """Hand out results, and go on with what has come meanwhile."""
-        try:
-            outcomes = running.result()
-        except BaseException as error:  # noqa: BLE001 - whatever it is, nobody may wait for ever
-            outcomes = [FailedWork(error)] * len(batch)
-        _answer(batch, outcomes)
-        self._start(loop)
-
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        """End the running batch if it is overdue, and look again as long as there is one."""
-        if self._call is None:
-            self._watched_by = None
-            return
-        self._call.end_if_overdue()
-        loop.call_later(_LOOK_EVERY, self._look, loop)
-
-
-def _answer(batch: Sequence[tuple[Piece, asyncio.Future[Any]]], outcomes: Sequence[Any]) -> None:
-    for (_, future), outcome in zip(batch, outcomes, strict=True):
-        if future.done():
-            continue
-        if isinstance(outcome, FailedWork):
-            future.set_exception(outcome.error)
-        else:
-            future.set_result(outcome)
-
-
 class TimedCall:
     """Work on a connection that can be ended from outside by closing it, when the network or the server hangs."""
 
@@ -169,27 +76,124 @@ class TimedCall:
             with self._lock:
                 self._socket = None
 
-    def watch(self, future: asyncio.Future[Any]) -> None:
-        """End the call whenever it is overdue, until the future is done."""
-        if self._limited:
-            self._look_in(PATIENCE, future)
-
-    def _look_in(self, seconds: float, future: asyncio.Future[Any]) -> None:
-        timer = asyncio.get_running_loop().call_later(seconds, self._look, future)
-        future.add_done_callback(lambda _done: timer.cancel())
-
-    def _look(self, future: asyncio.Future[Any]) -> None:
-        if not future.done():
-            self.end_if_overdue()
-            # It may have begun late, or may not have noticed yet.
-            self._look_in(_LOOK_EVERY, future)
-
     def end_if_overdue(self) -> None:
         """Close the connection if its time is up; what waits for it fails as if the network had been cut."""
         with self._lock:
             if self._socket is not None and time.monotonic() > self._until:
                 with contextlib.suppress(OSError):
                     self._socket.shutdown(socket.SHUT_RDWR)
+
+
+class Watch:
+    """Runs calls in threads, and ends those that are overdue."""
+
+    def __init__(self) -> None:
+        self._calls: set[TimedCall] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def submit(self, executor: ThreadPoolExecutor, call: TimedCall, work: Callable[[], T]) -> Future[T]:
+        """Run work in a thread of the executor. Raises RuntimeError if that is closed."""
+        running = executor.submit(work)
+        self._calls.add(call)
+        running.add_done_callback(lambda _done: self._calls.discard(call))
+        loop = asyncio.get_running_loop()
+        # One that is closed looks no more.
+        if self._loop is not loop:
+            self._loop = loop
+            loop.call_later(_LOOK_EVERY, self._look, loop)
+        return running
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Look again as long as calls are under way; only then the loop has something to do for it."""
+        if not self._calls:
+            self._loop = None
+            return
+        for call in list(self._calls):
+            call.end_if_overdue()
+        loop.call_later(_LOOK_EVERY, self._look, loop)
+
+
+class SharedWork:
+    """Runs the work of many callers together in a thread: what comes while some runs is the next batch.
+
+    It goes on when its callers no longer wait. A batch is one change of threads each way and no task, which would cost
+    as much as its statements.
+    """
+
+    def __init__(
+        self,
+        watch: Watch,
+        executor: ThreadPoolExecutor,
+        run: Callable[[TimedCall, Sequence[Piece]], Sequence[Any]],
+    ) -> None:
+        """``run`` returns for each piece of a batch what it returned, or a `FailedWork`."""
+        self._watch = watch
+        self._executor = executor
+        self._run = run
+        self._waiting: list[_Waiting] = []
+        # Where a batch runs or is about to; a loop that is closed answers nobody, and the next one begins anew.
+        self._busy: asyncio.AbstractEventLoop | None = None
+
+    async def add(self, work: Callable[[Connection], T], *, repeatable: bool = False, lease: Lease | None = None) -> T:
+        """Have work run with the next batch, in the context of its caller, whose request the logs name."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        context = contextvars.copy_context()
+        piece = Piece(lambda connection: context.run(work, connection), repeatable, lease)
+        self._waiting.append(_Waiting(piece, future))
+        if self._busy is not loop:
+            # Not before what else is asked for at this moment has come.
+            self._busy = loop
+            loop.call_soon(self._start, loop)
+        return await future
+
+    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Run what waits."""
+        waiting, self._waiting = self._waiting, []
+        batch = [one for one in waiting if not one.future.cancelled() and one.future.get_loop() is loop]
+        if not batch:
+            self._busy = None
+            return
+        call, pieces = TimedCall(), [one.piece for one in batch]
+
+        def ended(running: Future[Sequence[Any]]) -> None:
+            # In the thread that ran it, or in that which closes the database.
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
+                loop.call_soon_threadsafe(self._finish, loop, batch, running)
+
+        try:
+            self._watch.submit(self._executor, call, partial(self._run, call, pieces)).add_done_callback(ended)
+        except RuntimeError as error:  # the database is closed
+            self._busy = None
+            _answer(batch, [FailedWork(error)] * len(batch))
+
+    def _finish(
+        self, loop: asyncio.AbstractEventLoop, batch: Sequence["_Waiting"], running: Future[Sequence[Any]]
+    ) -> None:
+        """Hand out results, and go on with what has come meanwhile."""
+        try:
+            outcomes = running.result()
+        except BaseException as error:  # noqa: BLE001 - whatever it is, nobody may wait for ever
+            outcomes = [FailedWork(error)] * len(batch)
+        _answer(batch, outcomes)
+        self._start(loop)
+
+
+class _Waiting(NamedTuple):
+    """Work, and where its caller waits for the outcome."""
+
+    piece: Piece
+    future: asyncio.Future[Any]
+
+
+def _answer(batch: Sequence[_Waiting], outcomes: Sequence[Any]) -> None:
+    for (_, future), outcome in zip(batch, outcomes, strict=True):
+        if future.done():
+            continue
+        if isinstance(outcome, FailedWork):
+            future.set_exception(outcome.error)
+        else:
+            future.set_result(outcome)
 
 
 def keep_sockets(engine: Engine) -> None:

@@ -25,6 +25,7 @@ from app.store._postgres_calls import (
     Piece,
     SharedWork,
     TimedCall,
+    Watch,
     is_lost,
     passes,
     raised_by,
@@ -87,8 +88,9 @@ class PostgresDatabase(Database):
         self._scanning = ThreadPoolExecutor(SCANNERS, thread_name_prefix="scan")
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="beside")
         self._looking_up = ThreadPoolExecutor(1, thread_name_prefix="look-up")
-        self._writes = SharedWork(self._writing, self._write)
-        self._look_ups = SharedWork(self._looking_up, self._look_up_all)
+        self._watch = Watch()
+        self._writes = SharedWork(self._watch, self._writing, self._write)
+        self._look_ups = SharedWork(self._watch, self._looking_up, self._look_up_all)
         self._broken_until = 0.0
         self._closed = False
         try:
@@ -171,9 +173,8 @@ class PostgresDatabase(Database):
 
     async def _watched(self, executor: ThreadPoolExecutor, call: TimedCall, work: Callable[[], T]) -> T:
         """Run work in a thread, and end it if it takes too long; it goes on if its caller waits no longer."""
-        context = contextvars.copy_context()
-        future = asyncio.get_running_loop().run_in_executor(executor, context.run, work)
-        call.watch(future)
+        running = self._watch.submit(executor, call, partial(contextvars.copy_context().run, work))
+        future = asyncio.wrap_future(running)
         # Nobody may be waiting any longer when it fails.
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(future)
