@@ -309,7 +309,7 @@ def _cursors(connection: Connection) -> dict[str, int]:
 def _applied_of(
     connection: Connection, names: Sequence[str], last_rows: LastRows
 ) -> tuple[Sequence[LastRow], dict[str, int]]:
-    # Cursors may be newer than rows: then these are looked for again.
+    # Rows first: the cursor that is read after a row has passed it.
     return last_rows(connection, names), _cursors(connection)
 
 

@@ -231,21 +231,11 @@ async def test_one_of_two_concurrent_registrations_of_a_domain_is_refused(world:
     assert sorted(answer.status_code for answer in answers) == [200, 403]
 
 
-async def _pending_payment(world: ServiceWorld, to: str) -> Attempt:
-    wallet = await world.wallet()
-    world.line.lose_requests = lambda name: name == "sendTransaction"
-    tx_id = error_of(await world.pay(wallet, to, "1"), 503, "chain_unavailable")["tx_id"]
-    world.line.mend()
-    found = world.service.db.read_now(lambda conn: attempt(conn, tx_id))
-    assert found is not None
-    return found
-
-
 @pytest.mark.parametrize(("commitment", "outcome"), [("processed", "pending"), ("confirmed", "failed")])
 async def test_failure_counts_once_it_is_confirmed(own_world: ServiceWorld, commitment: str, outcome: str) -> None:
     # Given a payment that has landed and failed, because the wallet was frozen before
     world = own_world
-    pending = await _pending_payment(world, await world.payee())
+    pending = await world.unsent_payment(await world.payee())
     assert pending.raw is not None
     frozen = await world.ok("PATCH", f"/v1/wallets/{pending.wallet_id}", {"status": "frozen"})
     assert frozen["status"] == "frozen"
@@ -268,7 +258,7 @@ async def test_failure_that_the_transaction_does_not_show_is_no_outcome(
 ) -> None:
     # Given a payment that has not landed, or has with success, and a node that says that it failed
     world = own_world
-    pending = await _pending_payment(world, await world.payee())
+    pending = await world.unsent_payment(await world.payee())
     assert pending.raw is not None
     if landed:
         await world.service.chain.confirm(await world.service.chain.send(pending.raw), timeout=5)
@@ -321,7 +311,7 @@ async def test_node_that_refuses_its_history_leaves_the_outcome_open(
 ) -> None:
     # Given a payment that has landed
     service = own_world.service
-    pending = await _pending_payment(own_world, await own_world.payee())
+    pending = await own_world.unsent_payment(await own_world.payee())
     assert pending.raw is not None
     await service.chain.confirm(await service.chain.send(pending.raw), timeout=5)
 
@@ -354,7 +344,7 @@ async def test_recovery_goes_on_after_an_attempt_that_cannot_be_recovered(
 ) -> None:
     world, submitter = own_world, own_world.service.submitter
     to = await world.payee()
-    bad, good = await _pending_payment(world, to), await _pending_payment(world, to)
+    bad, good = await world.unsent_payment(to), await world.unsent_payment(to)
     look = submitter.look
 
     async def refuses_one(looked_at: Attempt) -> Outcome:

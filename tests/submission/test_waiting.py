@@ -2,10 +2,9 @@
 
 import pytest
 
-from app.store.attempts import Attempt, attempt
 from app.submission.idempotency import Claim
 from app.submission.plan import Outcome
-from tests.support.service_world import ServiceWorld, error_of
+from tests.support.service_world import ServiceWorld
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -43,7 +42,7 @@ async def test_payment_that_is_not_applied_soon_is_asked_for(
 
 async def test_landed_failure_is_found_where_rows_are_waited_for(own_world: ServiceWorld) -> None:
     # Given a payment that lands and fails, because the wallet was frozen before
-    pending = await _unsent(own_world)
+    pending = await own_world.unsent_payment(await own_world.payee())
     await own_world.ok("PATCH", f"/v1/wallets/{pending.wallet_id}", {"status": "frozen"})
     assert pending.raw is not None
     await own_world.service.chain.send(pending.raw)
@@ -52,13 +51,3 @@ async def test_landed_failure_is_found_where_rows_are_waited_for(own_world: Serv
     outcome = await own_world.service.submitter.wait(Outcome(pending, "pending"), Claim(own_world.service.db))
 
     assert (outcome.status, outcome.custom_error is not None) == ("failed", True)
-
-
-async def _unsent(world: ServiceWorld) -> Attempt:
-    wallet, to = await world.wallet(), await world.payee()
-    world.line.lose_requests = lambda name: name == "sendTransaction"
-    tx_id = error_of(await world.pay(wallet, to, "1"), 503, "chain_unavailable")["tx_id"]
-    world.line.mend()
-    found = world.service.db.read_now(lambda conn: attempt(conn, tx_id))
-    assert found is not None
-    return found

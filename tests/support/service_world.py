@@ -34,6 +34,7 @@ from app.organisations import service as organisations
 from app.server.application import create_app
 from app.server.bootstrap import codec_of, running
 from app.server.quickstart import LAMPORTS, RESERVE
+from app.store.attempts import Attempt, attempt
 from app.store.organisations import insert_organisation, organisation
 from app.store.policies import PolicyRecord, policy
 from app.store.wallets import WalletRecord, wallet
@@ -306,6 +307,16 @@ class ServiceWorld:
         body.update(options.pop("body", {}))
         headers = {**({"Session-Token": session} if session else {}), **options.pop("headers", {})}
         return await self.call("POST", "/v1/payments", body, headers=headers, **options)
+
+    async def unsent_payment(self, to: str) -> Attempt:
+        """A pending payment of one USDC from a new wallet, stored but not sent."""
+        wallet = await self.wallet()
+        self.line.lose_requests = lambda name: name == "sendTransaction"
+        tx_id = error_of(await self.pay(wallet, to, "1"), 503, "chain_unavailable")["tx_id"]
+        self.line.mend()
+        found = self.service.db.read_now(lambda conn: attempt(conn, tx_id))
+        assert found is not None
+        return found
 
     # The chain
 
