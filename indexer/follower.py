@@ -72,7 +72,7 @@ class Indexer:
         self._poll_interval = poll_interval
         self._check_interval = check_interval
         self._listeners = [LogListener(one, self._program, self.wake) for one in ws_urls]
-        self._subscribers: list[Callable[[], None]] = []
+        self._subscribers: list[Callable[[int], None]] = []
         self._announced = 0
         self._hints: dict[str, int] = {}
         self._seen: Recent[None] = Recent(_REMEMBERED)
@@ -96,8 +96,8 @@ class Indexer:
         """Whether a node notifies this process of new transactions, so that they are stored soon after they landed."""
         return any(one.subscribed for one in self._listeners)
 
-    def subscribe(self, callback: Callable[[], None]) -> None:
-        """Call `callback` in the event loop whenever rows were stored, by this process or another."""
+    def subscribe(self, callback: Callable[[int], None]) -> None:
+        """Call `callback` in the event loop with the newest row's id when this process or another stored rows."""
         self._subscribers.append(callback)
 
     def wake(self, signature: str | None = None) -> None:
@@ -326,7 +326,7 @@ class Indexer:
         if newest != self._announced:
             self._announced = newest
             for callback in self._subscribers:
-                callback()
+                callback(newest)
 
 
 def _balance(store: EventTables, tokens: str) -> int | None:

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 from sqlalchemy import Connection
 
 from indexer.schema import PREFIX
-from indexer.store import EventTables, LastRow
+from indexer.store import EventTables, LastRow, StoredEvent
 
 T = TypeVar("T")
 
@@ -36,11 +36,20 @@ class Transactions(Protocol):
         """Run work in a transaction; `repeatable` work may be run again after all that it wrote was undone."""
 
 
+class Write(Protocol):
+    """Runs work in a transaction."""
+
+    def __call__(self, work: Callable[[Connection], T], /) -> Awaitable[T]:
+        """Run work, perhaps a second time after all that it wrote was undone."""
+
+
 class PostgresEvents:
     """The tables on a server. Ids are committed in their order, because writes follow one another."""
 
     def __init__(self, db: Transactions) -> None:
         self._db = db
+        self.store: Write = partial(db.write, repeatable=True)
+        """Runs what writes; who replaces it may do more in the same transaction."""
 
     async def read(self, work: Callable[[EventTables], T]) -> T:
         """Run work on a snapshot."""
@@ -52,7 +61,11 @@ class PostgresEvents:
 
     async def write(self, work: Callable[[EventTables], T]) -> T:
         """Run work in a transaction, after those of all processes that came before."""
-        return await self._db.write(lambda connection: work(self._tables(connection)), repeatable=True)
+        return await self.store(lambda connection: work(self._tables(connection)))
+
+    def changes_in(self, connection: Connection, after: int, limit: int) -> list[StoredEvent]:
+        """Return at most `limit` rows with an id above `after`, in order, with what the transaction itself stored."""
+        return self._tables(connection).changes(after, limit)
 
     def last_rows(self, connection: Connection, message_hashes: Sequence[str]) -> list[LastRow]:
         """Return the newest row of each organisation in the stored transactions with one of these messages."""

@@ -1,45 +1,30 @@
 """Applies the rows that the indexer stored to the read models and the feed."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 import structlog
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
 from app.core.background import Background
 from app.core.errors import is_storage_error
 from app.core.recent import Recent
 from app.core.waiters import Waiters
-from app.projection.batch import Batch, vaults_of
-from app.projection.handlers import HANDLERS
-from app.projection.rollbacks import (
-    CURSOR,
-    ROLLED_BACK,
-    changed_orgs,
-    changed_vaults,
-    forget,
-    last_rollback,
-    reset,
-    undo,
-)
-from app.store.columns import upsert_later
+from app.projection.applying import apply, cursors_of, moved, restore, unapplied
+from app.projection.batch import vaults_of
+from app.projection.rollbacks import ROLLED_BACK, changed_vaults, forget, last_rollback, reset
 from app.store.database import Database, Step
-from app.store.prepared import rows as rows_of
-from app.store.read_tables import projection
 from app.store.signals import ROWS, signal
-from app.store.state_tables import organisations
 from indexer import LastRow, StoredEvent
 
 logger = structlog.get_logger(__name__)
 
 Changes = Callable[[int, int], Awaitable[Sequence[StoredEvent]]]
 """`changes(after, limit)` returns at most `limit` rows with an id above `after`, in order."""
-
-LastRows = Callable[[Connection, Sequence[str]], Sequence[LastRow]]
-"""Returns the last row of each organisation in the transactions with these message hashes, if they are stored."""
 
 Watcher = Callable[[set[str]], Awaitable[None]]
 """Receives the addresses of the changed vaults once all stored rows are applied; must not raise."""
@@ -50,9 +35,19 @@ _KEPT = 10_000
 _REMEMBERED = 20_000
 """How many applied signatures are remembered."""
 _RETRY_PAUSE = 0.5
-_CURSORS = select(organisations.c.org, projection.c.position).outerjoin(
-    projection, projection.c.name == CURSOR + organisations.c.org
-)
+_ANY = sys.maxsize
+"""As the id of the newest row: it is not known."""
+T = TypeVar("T")
+
+
+class StoredBeside(Protocol):
+    """The indexer's rows in the database of the read models, read within a transaction."""
+
+    def changes_in(self, connection: Connection, after: int, limit: int) -> Sequence[StoredEvent]:
+        """Return what `Changes` does."""
+
+    def last_rows(self, connection: Connection, message_hashes: Sequence[str]) -> Sequence[LastRow]:
+        """Return the last row of each organisation in the stored transactions with one of these messages."""
 
 
 class _Applied(NamedTuple):
@@ -73,12 +68,13 @@ class Projector(Background):
 
     name = "projector"
 
-    def __init__(self, db: Database, changes: Changes, last_rows: LastRows | None = None) -> None:
-        """Take rows from `changes`; `last_rows` is for `look`, and reads rows that are in the same database."""
+    def __init__(self, db: Database, changes: Changes, beside: StoredBeside | None = None) -> None:
+        """Take rows from `changes`; `look` and `store` need those `beside`."""
         self._db = db
         self._changes = changes
-        self._last_rows = last_rows
+        self._beside = beside
         self._stored = asyncio.Event()
+        self._newest = 0
         self._applying = asyncio.Lock()
         self._notified: int | None = None
         # Where this process has moved the cursors; another one may have moved them since.
@@ -113,13 +109,14 @@ class Projector(Background):
             await self._catch_up()
             yield
 
-    def notify(self) -> None:
-        """Announce that rows were stored; call this from the event loop."""
+    def notify(self, newest: int = _ANY) -> None:
+        """Announce that rows were stored, up to the id `newest`; call this from the event loop."""
+        self._newest = max(self._newest, newest)
         self._stored.set()
 
     async def start(self) -> None:
         """Start applying rows."""
-        self._stored.set()
+        self.notify()
         await super().start()
 
     async def wait(self, message_hash: str, timeout: float) -> int | None:  # noqa: ASYNC109 - None is a result
@@ -140,14 +137,43 @@ class Projector(Background):
     async def look(self) -> set[str]:
         """Notify waiters of what other processes have applied; returns the message hashes that are still waited for."""
         names = list(self._waiting)
-        if names and self._last_rows is not None:
-            rows, cursors = await self._db.look_up(partial(_applied_of, names=names, last_rows=self._last_rows))
+        if names and self._beside is not None:
+            rows, cursors = await self._db.look_up(partial(_applied_of, names=names, beside=self._beside))
             ours = [row for row in rows if row.org in cursors]
             missing = {row.message_hash for row in ours if row.id > cursors[row.org]}
             for row in ours:
                 if row.message_hash not in missing:
                     self._waiting.notify(row.message_hash, row.slot)
         return set(self._waiting)
+
+    async def store(self, work: Callable[[Connection], T]) -> T:
+        """Run work that stores rows beside the read models, and apply them in the same transaction.
+
+        That saves another one, and whoever waits for them. They are applied later if this process does not apply rows,
+        does so at this moment, or has to look first what came before them.
+        """
+        beside, cursors, notified = self._beside, self._moved, self._notified
+        if beside is None or cursors is None or notified is None or not self.applies or self._applying.locked():
+            return await self._db.write(work, repeatable=True)
+
+        def store_and_apply(connection: Connection) -> tuple[T, Sequence[StoredEvent], bool | None]:
+            result = work(connection)
+            rows = beside.changes_in(connection, min(notified, *cursors.values()), _BATCH)
+            if len(rows) == _BATCH or any(row.name == ROLLED_BACK for row in rows):
+                return result, rows, None
+            return result, rows, _apply_and_say(connection, rows, cursors) if rows else True
+
+        async with self._applying:
+            # If this fails, the next work comes alone, and the rows in a transaction of their own.
+            self._moved = None
+            result, rows, whole = await self._db.write(store_and_apply, repeatable=True)
+            if whole:
+                self._moved = moved(cursors, rows[-1].id) if rows else cursors
+            if rows and whole is not None:
+                self._applied_here(rows, cursors)
+            if rows:
+                self.notify(rows[-1].id)
+            return result
 
     async def catch_up(self) -> int:
         """Apply all stored rows; returns the number of rows read."""
@@ -170,7 +196,12 @@ class Projector(Background):
             await self._stored.wait()
             self._stored.clear()
             try:
-                await self.catch_up()
+                async with self._applying:
+                    newest, self._newest = self._newest, 0
+                    if self._moved is None or min(self._moved.values()) < newest:
+                        await self._catch_up()
+                    else:
+                        await self._tell_watchers()  # of what `store` has applied
             except asyncio.CancelledError:
                 raise
             except Exception as error:
@@ -179,33 +210,39 @@ class Projector(Background):
                 else:
                     logger.exception("projection_failed")
                 await asyncio.sleep(_RETRY_PAUSE)
-                self._stored.set()
+                self.notify()
 
     async def _catch_up(self) -> int:
         read = 0
-        while cursors := self._moved or await self._db.look_up(_cursors):
+        while cursors := self._moved or await self._db.look_up(cursors_of):
             remembered, self._moved = self._moved is not None, None
             first = min(cursors.values())
             if self._notified is None:
                 self._notified = first
             rows = await self._changes(min(first, self._notified), _BATCH)
             if remembered and (not rows or any(row.name == ROLLED_BACK for row in rows)):
-                # `_apply`, which compares the cursors with these, would not be asked.
+                # `apply`, which compares the cursors with these, would not be asked.
                 continue
             read += len(rows)
             self._forget({row.signature for row in rows if row.name == ROLLED_BACK})
             if await self._roll_back(rows, cursors):
                 continue
+            if not rows:
+                self._moved = cursors
             whole = not rows or await self._take_in(rows, cursors)
             if whole is None:
                 continue
-            if self._changed and len(rows) < _BATCH:
-                changed, self._changed = self._changed, set()
-                for watcher in self._watchers:
-                    await watcher(changed)
+            if len(rows) < _BATCH:
+                await self._tell_watchers()
             if whole and len(rows) < _BATCH:
                 break
         return read
+
+    async def _tell_watchers(self) -> None:
+        if self._changed:
+            changed, self._changed = self._changed, set()
+            for watcher in self._watchers:
+                await watcher(changed)
 
     async def _roll_back(self, rows: Sequence[StoredEvent], cursors: Mapping[str, int]) -> bool:
         """Undo transactions that rows report as rolled back; returns whether there was anything to undo.
@@ -222,14 +259,14 @@ class Projector(Background):
         # Read before the writer is held, which payments wait for.
         kept = None if vaults is None else await self._rows_of(vaults, cursors)
         async with self._db.transaction() as step:
-            if vaults is None or kept is None or await step(_cursors) != cursors:
+            if vaults is None or kept is None or await step(cursors_of) != cursors:
                 await self._apply_again(step)
                 return True
             await step(partial(forget, reports=reports, vaults=vaults))
             parts = [kept[start : start + _BATCH] for start in range(0, len(kept), _BATCH)]
             # A second time if events were stored before the one that created what they are about.
             for _ in range(2):
-                if not any([await step(partial(_restore, rows=part, vaults=vaults)) for part in parts]):
+                if not any([await step(partial(restore, rows=part, vaults=vaults)) for part in parts]):
                     break
         return True
 
@@ -250,44 +287,38 @@ class Projector(Background):
 
     async def _apply_again(self, step: Step) -> None:
         """Apply all rows within a transaction; waiters and watchers are notified after it."""
-        while cursors := await step(_cursors):
+        while cursors := await step(cursors_of):
             first = min(cursors.values())
             rows = await self._changes(first, _BATCH)
             if not rows:
                 return
-            mine = [row for row in rows if row.org is None or row.id > cursors.get(row.org, row.id)]
-            whole = await step(partial(_apply, rows=mine, cursors=cursors, last=rows[-1].id))
+            mine = unapplied(rows, cursors)
+            whole = await step(partial(apply, rows=mine, cursors=cursors, last=rows[-1].id))
             await step(partial(signal, what=ROWS))
             if whole and len(rows) < _BATCH:
                 return
 
     async def _take_in(self, rows: Sequence[StoredEvent], cursors: Mapping[str, int]) -> bool | None:
-        """Apply rows and notify waiters; returns what `_apply` does."""
-        assert self._notified is not None
-        mine = [row for row in rows if row.org is None or row.id > cursors.get(row.org, row.id)]
-        last = rows[-1].id
+        """Apply rows and notify waiters; returns what `apply` does."""
         # Otherwise another process has applied them all.
         whole: bool | None = True
-        if mine or last > min(cursors.values()):
-
-            def apply(connection: Connection) -> bool | None:
-                whole = _apply(connection, mine, cursors, last)
-                if whole is not None:
-                    signal(connection, ROWS, [f"{row.message_hash}:{row.slot}" for row in mine])
-                return whole
-
-            whole = await self._db.write(apply, repeatable=True)
+        if unapplied(rows, cursors) or rows[-1].id > min(cursors.values()):
+            whole = await self._db.write(partial(_apply_and_say, rows=rows, cursors=cursors), repeatable=True)
             if whole:
-                self._moved = _moved(cursors, last)
-        if whole is None:
-            return None
+                self._moved = moved(cursors, rows[-1].id)
+        if whole is not None:
+            self._applied_here(rows, cursors)
+        return whole
+
+    def _applied_here(self, rows: Sequence[StoredEvent], cursors: Mapping[str, int]) -> None:
+        """Notify waiters of rows that were applied, and note what changed for the watchers."""
+        assert self._notified is not None
         self._notify_waiters(rows)
-        before, self._notified = self._notified, max(self._notified, last)
+        before, self._notified = self._notified, max(self._notified, rows[-1].id)
         new = [
             row for row in rows if row.org is None or (row.org in cursors and row.id > min(cursors[row.org], before))
         ]
         self._changed |= vaults_of(new)
-        return whole
 
     def _forget(self, rolled_back: Collection[str]) -> None:
         """Forget that transactions with these signatures were applied."""
@@ -301,49 +332,17 @@ class Projector(Background):
             self._waiting.notify(row.message_hash, row.slot)
 
 
-def _cursors(connection: Connection) -> dict[str, int]:
-    """Return the id of the last applied row for each organisation of this service."""
-    return {org: position or 0 for org, position in rows_of(connection, _CURSORS, {})[1]}
+def _apply_and_say(connection: Connection, rows: Sequence[StoredEvent], cursors: Mapping[str, int]) -> bool | None:
+    """Do as `apply` with those rows that are not applied yet, and name them to the other nodes."""
+    mine = unapplied(rows, cursors)
+    whole = apply(connection, mine, cursors, rows[-1].id)
+    if whole is not None:
+        signal(connection, ROWS, [f"{row.message_hash}:{row.slot}" for row in mine])
+    return whole
 
 
 def _applied_of(
-    connection: Connection, names: Sequence[str], last_rows: LastRows
+    connection: Connection, names: Sequence[str], beside: StoredBeside
 ) -> tuple[Sequence[LastRow], dict[str, int]]:
     # Rows first: the cursor that is read after a row has passed it.
-    return last_rows(connection, names), _cursors(connection)
-
-
-def _moved(cursors: Mapping[str, int], last: int) -> dict[str, int]:
-    return {org: max(position, last) for org, position in cursors.items()}
-
-
-def _apply(connection: Connection, rows: Sequence[StoredEvent], cursors: Mapping[str, int], last: int) -> bool | None:
-    """Apply rows and move the cursors to `last`, or back to the start for organisations to be applied again.
-
-    Returns whether no row has to be applied again. Does nothing and returns None if the cursors differ from these, by
-    which the rows were chosen: another process has applied more or started again.
-    """
-    if _cursors(connection) != cursors:
-        return None
-    reverted = [row for row in rows if row.name == ROLLED_BACK and undo(connection, row)]
-    batch = Batch(connection, rows)
-    for row in rows:
-        if row.org is not None and row.name in HANDLERS:
-            HANDLERS[row.name](batch, row)
-    batch.flush()
-    moved = _moved(cursors, last) | dict.fromkeys(batch.again, 0)
-    positions = [{"name": CURSOR + org, "position": position} for org, position in moved.items()]
-    upsert_later(connection, projection, positions, keys=["name"])
-    for org in changed_orgs(reverted):
-        reset(connection, org)
-    return not batch.again and not reverted
-
-
-def _restore(connection: Connection, rows: Sequence[StoredEvent], vaults: Collection[str]) -> bool:
-    """Apply rows again, as far as they change these vaults; returns whether that must be done once more."""
-    batch = Batch(connection, rows, only=vaults)
-    for row in rows:
-        if row.name in HANDLERS:
-            HANDLERS[row.name](batch, row)
-    batch.flush()
-    return bool(batch.again)
+    return beside.last_rows(connection, names), cursors_of(connection)

@@ -2,10 +2,11 @@
 
 from app.core.paths import ConfigurationError, Paths
 from app.core.settings import ROLES, Settings
+from app.projection.projector import Projector
 from app.store import Database, SqliteDatabase
 from app.store._postgres_engine import SETTING, database_name, require_address
 from app.store.postgres_database import PostgresDatabase
-from indexer import Events, EventStore
+from indexer import Events, EventStore, Indexer
 from indexer.postgres import PostgresEvents
 
 
@@ -33,6 +34,15 @@ def require_here(paths: Paths) -> None:
 def open_events(settings: Settings, db: Database) -> Events:
     """Open the stored events of the chain: with the rest on a server, or in a file of their own."""
     return PostgresEvents(db) if isinstance(db, PostgresDatabase) else EventStore(settings.paths().events)
+
+
+def open_projector(db: Database, events: Events, indexer: Indexer) -> Projector:
+    """Return the projector of an indexer's rows; where those are in the same database, it applies them with it."""
+    if not isinstance(events, PostgresEvents):
+        return Projector(db, indexer.changes)
+    projector = Projector(db, indexer.changes, events)
+    events.store = projector.store
+    return projector
 
 
 def may_have_data(settings: Settings) -> bool:

@@ -35,10 +35,9 @@ from app.exports.exporter import Exporter
 from app.exports.links import DownloadLinks
 from app.localnet import Localnet
 from app.people.openid import CompanySignIn
-from app.projection.projector import Projector
 from app.recipients.domains import DomainResolver
 from app.server._data_folder import LOCALHOST, FolderChain, identify, remember, remembered
-from app.server._databases import data_name, open_database, open_events
+from app.server._databases import data_name, open_database, open_events, open_projector
 from app.server._works import WORKER, works_of
 from app.server.plan_types import PLAN_TYPES
 from app.store.database import Database
@@ -56,7 +55,6 @@ from app.x402.fetching import Fetcher
 from app.x402.guard import RequestGuard
 from idl.codec import Codec, load
 from indexer import Indexer
-from indexer.postgres import PostgresEvents
 
 #: Name of the stored value that tells whether the secret is the database's.
 _SECRET_CHECK = "secret_check"  # noqa: S105 - a name
@@ -215,7 +213,7 @@ async def running(
         clock = ChainClock(ChainClient(transport, program_id=codec.program_id), stored=stored)
         with suppress(ChainUnavailable, RpcError):  # its first round says so
             await clock.read()
-        projector = Projector(db, indexer.changes, events.last_rows if isinstance(events, PostgresEvents) else None)
+        projector = open_projector(db, events, indexer)
         indexer.subscribe(projector.notify)
         recorder = Recorder(db)
         requests = RequestLog(db, kept=settings.request_log_size)

@@ -99,7 +99,7 @@ async def test_hinted_payment_is_stored_at_once_and_subscribers_hear_of_it(stage
     indexer = indexer_of(stage, tmp_path, poll_interval=3600)
     await indexer.catch_up()
     heard = asyncio.Event()
-    indexer.subscribe(heard.set)
+    indexer.subscribe(lambda _newest: heard.set())
     await indexer.start()
     await until(lambda: not indexer._woken.is_set())
     heard.clear()
@@ -127,7 +127,7 @@ async def test_subscribers_hear_of_what_another_process_stores(stage: Stage, tmp
     asked.clear()
     answer.clear()
     heard = asyncio.Event()
-    indexer.subscribe(heard.set)
+    indexer.subscribe(lambda _newest: heard.set())
 
     await stage.pay(vault, USDC)
     await indexer.start()
@@ -147,7 +147,7 @@ async def test_subscribers_hear_of_a_corrected_balance(stage: Stage, tmp_path: P
     await indexer.check()
     tokens = str(stage.addresses.token_account(vault))
     heard: list[str] = []
-    indexer.subscribe(lambda: heard.append(names(indexer.store)[-1]))
+    indexer.subscribe(lambda _newest: heard.append(names(indexer.store)[-1]))
 
     indexer.store.mark_suspect(tokens)
     await indexer.check()

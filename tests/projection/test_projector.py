@@ -5,6 +5,7 @@ import random
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from app.core.actors import Actor
 from app.core.identifiers import EVENT_INNER_INDEX, budget_id, policy_id, transaction_id, wallet_id
 from app.projection.projector import Changes, Projector
 from app.projection.rollbacks import reset
+from app.server._databases import open_projector
 from app.store import Database, SqliteDatabase
 from app.store.approvals import approval, open_approval
 from app.store.attempts import Attempt, attempt, insert_attempt
@@ -39,6 +41,7 @@ from app.store.policies import (
     put_policy_details,
     record_policy_edit,
 )
+from app.store.postgres_database import PostgresDatabase
 from app.store.read_tables import approvals, budgets, recipients, reserves, transactions, wallets
 from app.store.recipients import put_domain, recipient, recipient_by_domain
 from app.store.transactions import TransactionFilter, transaction
@@ -53,7 +56,8 @@ from app.store.wallets import (
     wallet,
 )
 from app.store.wallets import wallets as list_wallets
-from indexer import Indexer, StoredEvent
+from indexer import EventStore, Indexer, StoredEvent
+from indexer.postgres import PostgresEvents
 from tests.support.chain import USDC, Stage
 
 NOW = int(time.time() * 1000)
@@ -107,15 +111,24 @@ def organisation_of(stage: Stage) -> Organisation:
     )
 
 
-@pytest_asyncio.fixture(name="line")
-async def _line(db: Database, tmp_path: Path) -> AsyncIterator[Line]:
+@asynccontextmanager
+async def line_on(db: Database, folder: Path) -> AsyncIterator[Line]:
+    """Run a line with its read models in a database."""
     async with Stage() as stage:
-        indexer = Indexer(transport=stage.transport, codec=stage.codec, db_path=tmp_path / "chain.db")
-        projector = Projector(db, indexer.changes)
+        # As a service has them: on PostgreSQL in the same database.
+        events = PostgresEvents(db) if isinstance(db, PostgresDatabase) else EventStore(folder / "chain.db")
+        indexer = Indexer(transport=stage.transport, codec=stage.codec, events=events)
+        projector = open_projector(db, events, indexer)
         await db.write(lambda c: insert_organisation(c, organisation_of(stage)))
         yield Line(stage, db, indexer, projector)
         await projector.stop()
         await indexer.stop()
+
+
+@pytest_asyncio.fixture(name="line")
+async def _line(db: Database, tmp_path: Path) -> AsyncIterator[Line]:
+    async with line_on(db, tmp_path) as line:
+        yield line
 
 
 def model(table: Table) -> Select[Any]:
@@ -614,7 +627,7 @@ async def real_rows(line: Line) -> list[StoredEvent]:
     await share_budgets(stage, second)
     await line.seen()
     # Each transaction gets a slot of its own, as if they had not been sent within one.
-    rows = line.indexer.store.changes(0, 1000)
+    rows = await line.indexer.changes(0, 1000)
     slots = {signature: n + 1 for n, signature in enumerate(dict.fromkeys(row.signature for row in rows))}
     in_order = sorted(rows, key=lambda row: slots[row.signature])
     return [replace(row, slot=slots[row.signature], id=n + 1) for n, row in enumerate(in_order)]

@@ -70,6 +70,7 @@ class _Readers:
     @asynccontextmanager
     async def polling(self, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
         """Poll, and let the projector read its next rows only after another look at everything."""
+        await self.look()
         of_world = self._world.service.projector
         changes = of_world._changes
 
@@ -102,8 +103,8 @@ async def _history(world: ServiceWorld) -> tuple[Json, str, list[str]]:
     return wallet, to, paths
 
 
-def _names(world: ServiceWorld) -> list[str]:
-    return [row.name for row in world.service.indexer.store.changes(0, 100_000)]
+async def _names(world: ServiceWorld) -> list[str]:
+    return [row.name for row in await world.service.indexer.changes(0, 100_000)]
 
 
 async def _checks(world: ServiceWorld, count: int) -> None:
@@ -131,7 +132,7 @@ async def test_readers_see_a_rollback_whole_or_not_at_all(
     # When the indexer finds that out
     async with readers.polling(monkeypatch):
         await _checks(world, 4)
-        assert "TransactionReverted" in _names(world)
+        assert "TransactionReverted" in await _names(world)
         await world.service.projector.catch_up()
 
     # Then everything was there all the time, and the payment first made and then pending
@@ -197,7 +198,7 @@ async def test_lying_node_causes_no_rollback(own_world: ServiceWorld, forgotten:
     await world.service.projector.catch_up()
     await readers.look()
 
-    assert "TransactionReverted" not in _names(world)
+    assert "TransactionReverted" not in await _names(world)
     assert set(readers.statuses) == {200}
     world.line.mend()
     await world.service.chain.blockhash(fresh=True)
@@ -247,7 +248,7 @@ async def test_rollback_leaves_other_organisations_alone(
         steps.append(orgs)
         reset(connection, *orgs)
 
-    monkeypatch.setattr("app.projection.projector.reset", watch)
+    monkeypatch.setattr("app.projection.applying.reset", watch)
 
     await _checks(world, 4)
     await world.service.projector.catch_up()

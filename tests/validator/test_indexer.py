@@ -34,7 +34,7 @@ async def test_payment_is_stored_as_soon_as_the_node_announces_it(validator: Nod
     )
     await indexer.catch_up()
     heard = asyncio.Event()
-    indexer.subscribe(heard.set)
+    indexer.subscribe(lambda _newest: heard.set())
     stored = indexer.store.count_events()
     await indexer.start()
     try:
