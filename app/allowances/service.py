@@ -72,6 +72,8 @@ async def grant(  # noqa: PLR0917
     made = await service.db.read(lambda conn: allowance_of_transaction(conn, principal.org, tx_id))
     if made is None:
         raise UnavailableError("chain_unavailable", fields={"tx_id": tx_id})
+    # A repetition is told what became of it.
+    claim.open_ended = outcome.status == "pending"
     return shown(made)
 
 

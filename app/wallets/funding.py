@@ -199,6 +199,8 @@ async def _move(service: Service, claim: Claim, plan_of: Callable[[], Awaitable[
         raise business_error(service.codec, refused, instead=_INSTEAD) from None
     if outcome.status == "failed":
         raise business_error(service.codec, outcome, instead=_INSTEAD)
+    # A repetition is told what became of it.
+    claim.open_ended = outcome.status == "pending"
     return outcome
 
 

@@ -4,13 +4,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 from sqlalchemy import Connection, delete
 
 from app.core.identifiers import wallet_id
 from app.store.read_tables import escrows, policies, wallets
 from tests.support.chain import USDC
-from tests.support.escrows import A2A, OUTPUT, agent, of, shows_output
+from tests.support.escrows import A2A, OUTPUT, Agent, agent, of, shows_output
 from tests.support.service_world import Json, ServiceWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -94,6 +95,35 @@ async def test_change_under_way_is_never_refused(own_world: ServiceWorld, name: 
         sends = world.line.methods.count("sendTransaction")
         await world.ok(*request, **_KEY)
         assert world.line.methods.count("sendTransaction") == sends
+
+
+def _grants(agent: Agent, owner: str) -> tuple[str, str, Json]:
+    body = {"amount": "1", "destination": owner, "delegate": str(Keypair().pubkey())}
+    return "POST", f"/v1/wallets/{agent.id}/allowances", body
+
+
+@pytest.mark.parametrize("name", ["fund", "fund batch", "withdraw", "allowance"])
+async def test_repetition_of_what_was_pending_is_told_what_became_of_it(own_world: ServiceWorld, name: str) -> None:
+    # Given a change that lands, but is not seen on the chain in time
+    world = own_world
+    policy = await world.policy(allowAllowances=True)
+    paying = await agent(world, policy["policy_id"])
+    request = _grants(paying, await world.payee()) if name == "allowance" else _CHANGES[name](paying.wallet)
+    options = {"headers": {"Session-Token": paying.session, **_KEY["headers"]}}
+    await world.restart(confirm_timeout=0.2)
+    world.line.lose_requests = lambda method: method in {"getTransaction", "getSignaturesForAddress"}
+    pending = await world.ok(*request, **options)
+    sends = world.line.methods.count("sendTransaction")
+
+    # When the chain is seen again
+    world.line.mend()
+    again = await world.ok(*request, **options)
+
+    # Then its outcome is the answer, from then on, and nothing was sent twice
+    status = {"withdraw": "transaction_status"}.get(name, "status")
+    assert (pending[status], again[status]) == ("pending", "outstanding" if name == "allowance" else "confirmed")
+    assert await world.ok(*request, **options) == again
+    assert world.line.methods.count("sendTransaction") == sends
 
 
 async def test_step_of_an_escrow_under_way_is_never_refused(own_world: ServiceWorld) -> None:
