@@ -17,6 +17,8 @@ from app.docs.interface import curl_line
 from app.docs.layout import GUIDES
 from app.docs.render import guide_page
 from app.docs.text import diagram_file, markdown, source
+from app.events.catalogue import EVENTS
+from app.store.audit_actions import ACTIONS
 from tests.docs.draw_diagrams import sources
 from tests.support.service_world import ServiceWorld
 
@@ -29,6 +31,18 @@ _LINK = re.compile(r'\s(?:href|src)="([^"]*)"')
 _MARKDOWN_LINK = re.compile(r"\]\(([^)\s]+)\)")
 _GUIDES = Path(__file__).resolve().parents[2] / "app" / "docs" / "guides"
 _ID = re.compile(r'\sid="([^"]*)"')
+
+
+#: What guides name with a dot that is neither an event, an entry of the audit log nor a file.
+_FIELDS = {"payment.status", "policy.allowlist", "vault.budget", "vault.tokens"}
+_DOTTED = re.compile(r"`([a-z_]+\.[a-z_]+)`")
+_FILES = (".db", ".json", ".mts")
+
+
+async def test_guides_name_events_and_audit_entries_that_exist() -> None:
+    for guide in _GUIDES.glob("*.md"):
+        named = {one for one in _DOTTED.findall(guide.read_text(encoding="utf-8")) if not one.endswith(_FILES)}
+        assert named <= {*EVENTS, *ACTIONS, *_FIELDS}, guide.name
 
 
 async def test_every_link_of_every_page_leads_somewhere(world: ServiceWorld) -> None:
