@@ -109,7 +109,7 @@ async def test_repetition_of_what_was_pending_is_told_what_became_of_it(own_worl
     policy = await world.policy(allowAllowances=True)
     paying = await agent(world, policy["policy_id"])
     request = _grants(paying, await world.payee()) if name == "allowance" else _CHANGES[name](paying.wallet)
-    options = {"headers": {"Session-Token": paying.session, **_KEY["headers"]}}
+    options: dict[str, Any] = {"headers": {"Session-Token": paying.session, **_KEY["headers"]}}
     await world.restart(confirm_timeout=0.2)
     world.line.lose_requests = lambda method: method in {"getTransaction", "getSignaturesForAddress"}
     pending = await world.ok(*request, **options)
