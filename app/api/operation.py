@@ -19,7 +19,7 @@ from app.api.fields import Body, ErrorEnvelope, IdempotencyKey, PolicyViolationE
 from app.api.money_body import MoneyBody
 from app.api.repetition import admit_money, fingerprint
 from app.api.signing import awaiting_signature, signs_offline
-from app.core.errors import CATALOGUE, ApiError, NotFoundError, RequestError, UnavailableError
+from app.core.errors import CATALOGUE, ApiError, ConflictError, NotFoundError, RequestError, UnavailableError
 from app.submission.context import Service
 from app.submission.fingerprint import Fingerprint
 from app.submission.idempotency import Claim, Idempotency
@@ -148,8 +148,6 @@ def operation(
                 except AwaitingSignatureError as awaiting:
                     result = await awaiting_signature(service, awaiting.attempt)
                 except ApiError as error:
-                    if pays:
-                        request.app.state.metrics.not_paid(error)
                     if isinstance(error, NotFoundError) and claim.effective:
                         # What the request has changed exists, though it cannot be shown now.
                         raise UnavailableError("chain_unavailable") from error
@@ -163,7 +161,14 @@ def operation(
             if identity is not None and offline:
                 # Another request than the same without it.
                 identity = replace(identity, path=f"{identity.path}?{request.url.query}")
-            content, replayed = await service.part(Idempotency).run(identity, work, seal=seal)
+            try:
+                content, replayed = await service.part(Idempotency).run(identity, work, seal=seal)
+            except ConflictError:
+                raise  # It says nothing of the payment, which another request makes.
+            except ApiError as error:
+                if pays:
+                    request.app.state.metrics.not_paid(error)
+                raise
             headers = {"Idempotent-Replayed": "true"} if replayed else None
             return Response(content, media_type="application/json", headers=headers)
 

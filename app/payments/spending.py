@@ -87,7 +87,7 @@ class Spending(Expense):
     #: Whether others send it, and so nothing may stand beside it: no second signature, no new token account.
     handed_out: bool = False
     #: Asked under the wallet's lock before anything is signed; raises what refuses the expense.
-    first: Callable[["Spending"], Awaitable[None]] | None = None
+    first: Callable[["Spending", Claim], Awaitable[None]] | None = None
     reference: bytes = field(default_factory=new_reference)
     #: The signer's address; to derive it from the key takes long.
     signer: Pubkey = field(init=False)
@@ -245,7 +245,7 @@ async def hand_out(spending: Spending, claim: Claim, plan_of: Callable[[Spending
     service, most = spending.service, spending.service.settings.max_waiting_payments
     async with service.locks.hold(LockScope.WALLET_SENDING, spending.wallet.wallet_id, most_waiting=most):
         if spending.first is not None:
-            await spending.first(spending)
+            await spending.first(spending, claim)
         return await _send(spending, claim, plan_of)
 
 
@@ -262,16 +262,16 @@ async def _send(spending: Spending, claim: Claim, plan_of: Callable[[Spending], 
                 if await repair(spending, refusal):
                     break
             else:
-                raise await _error(spending, refusal) from None
+                raise await _error(spending, claim, refusal) from None
 
 
-async def _error(spending: Spending, refusal: _Refusal) -> ApiError:
+async def _error(spending: Spending, claim: Claim, refusal: _Refusal) -> ApiError:
     """Return the error for a refusal that cannot be repaired."""
     service = spending.service
     if refusal.rule is not None:
         policy = await policies.find(service, spending.wallet.org, spending.wallet.policy.policy_id)
         found = violation(service.codec, refusal.error.simulation.logs, policy)
-        return business_error(service.codec, refusal.error) if found is None else await block(spending, found)
+        return business_error(service.codec, refusal.error) if found is None else await block(spending, claim, found)
     if refusal.rejects_session(spending):
         return AuthenticationError("session_token_invalid")
     if refusal.name == "WalletFrozen" and await _has_expired(service, spending.wallet):
@@ -301,8 +301,13 @@ async def _has_expired(service: Service, frozen: WalletRecord) -> bool:
     return found.frozen == BY_EXPIRY
 
 
-async def block(spending: Spending, found: dict[str, str]) -> ApiError:
-    """Record the policy's refusal, a violation, as a `blocked` row with its event, and return the error."""
+async def block(spending: Spending, claim: Claim, found: dict[str, str]) -> ApiError:
+    """Record the policy's refusal, a violation, as a `blocked` row with its event, and return the error.
+
+    Raises ``idempotency_in_progress`` if the same request was carried out on another node meanwhile: it may be what the
+    policy counts.
+    """
+    await claim.require_free()
     service, wallet = spending.service, spending.wallet
     approval_id = remedy = None
     if found["rule"] == _CO_SIGN and spending.session is not None:

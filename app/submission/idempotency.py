@@ -2,7 +2,8 @@
 
 A key is claimed in the same database transaction as the request's first lasting effect, so that no crash
 can separate the two. Within the process, duplicates wait for the first request; on another node, for its end or the
-death of its node.
+death of its node. Two that begin on different nodes at the same moment both go ahead until one claims the key. The
+other is not refused for what that one has changed; it waits for its answer, too.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from typing import TypeVar
 from sqlalchemy import Connection
 
 from app.access.sealing import AnswerSeal
-from app.core.errors import ConflictError, StorageDoubtError
+from app.core.errors import ApiError, ConflictError, StorageDoubtError
 from app.core.timestamps import now_ms
 from app.store.attempts import Attempt, attempt
 from app.store.database import WRITE_ERRORS, Database
@@ -43,6 +44,11 @@ _LEAVE_PAUSE = 1.0
 
 def _admit() -> None:
     """Admit everything."""
+
+
+def in_progress() -> ConflictError:
+    """Return the error for a key that another request holds."""
+    return ConflictError("idempotency_in_progress", headers={"Retry-After": "1"})
 
 
 class Claim:
@@ -113,6 +119,20 @@ class Claim:
         key = self.key
         return await self._db.read(lambda conn: find(conn, key)) if self.repeats and key is not None else None
 
+    async def is_taken(self) -> bool:
+        """Return whether the same request was claimed on another node; in one process, duplicates wait for the first.
+
+        Then what refuses this one may be the effect of that one.
+        """
+        if self._fingerprint is None or self._claimed or not self._db.node:
+            return False
+        return await self._db.look_up(lambda conn: find(conn, *self.scope, now_ms())) is not None
+
+    async def require_free(self) -> None:
+        """Raise ``idempotency_in_progress`` if the key is taken; to be called before a refusal is recorded."""
+        if await self.is_taken():
+            raise in_progress()
+
     async def store(
         self,
         effect: Callable[[Connection], T],
@@ -147,7 +167,7 @@ class Claim:
             if not self._claimed:
                 self._hold(conn, None)
             if not finish(conn, org, key, 200, body, now_ms(), node=self._db.node):
-                raise ConflictError("idempotency_in_progress")
+                raise in_progress()
 
         await self._stored(answer, lasts=True, repeatable=True)
 
@@ -175,7 +195,7 @@ class Claim:
         if self._claimed:
             if node and not runs_on(conn, fingerprint.org, fingerprint.key, node):
                 # This node was taken for dead, and another one goes on with the request.
-                raise ConflictError("idempotency_in_progress")
+                raise in_progress()
             if tx_id is not None:
                 attach_transaction(conn, fingerprint.org, fingerprint.key, tx_id)
             return
@@ -184,7 +204,7 @@ class Claim:
         )
         record = replace(record, node=node or None)
         if claim_key(conn, record) is not None:
-            raise ConflictError("idempotency_in_progress")
+            raise in_progress()
 
 
 @dataclass(slots=True)
@@ -224,20 +244,22 @@ class Idempotency:
         await self._wait_for_first(scope, fingerprint)
         running = self._running[scope] = _Running(fingerprint)
         claim = Claim(self._db, fingerprint)
+        deadline = time.monotonic() + self._wait
         try:
-            found = await self._found(scope, fingerprint)
-            if found is not None:
-                _same(fingerprint, found)
-            running.admitted.set()
-            if found is None:
-                return await self._work(claim, work, seal), False
-            if found.state == "done" and found.response is not None:
-                return _opened(found.response, fingerprint, seal), True
-            claim = Claim(self._db, fingerprint, repeats=True)
-            if (tx_id := found.tx_id) is not None:
-                earlier = await self._db.look_up(lambda conn: attempt(conn, tx_id))
-                claim = Claim(self._db, fingerprint, earlier, repeats=True)
-            return await self._work(claim, work, seal), False
+            while True:
+                found = await self._found(scope, fingerprint, deadline)
+                if found is not None:
+                    _same(fingerprint, found)
+                running.admitted.set()
+                if found is not None and found.state == "done" and found.response is not None:
+                    return _opened(found.response, fingerprint, seal), True
+                claim = await self._claim(fingerprint, found)
+                try:
+                    return await self._work(claim, work, seal), False
+                except ApiError:
+                    # Nothing is done again for what may have had an effect. Otherwise the key's holder has the answer.
+                    if claim.effective or not await claim.is_taken():
+                        raise
         except WRITE_ERRORS:
             # The key's release or the answer may not be stored. Nothing is retried for what has claimed nothing.
             if claim.held or claim.effective:
@@ -259,14 +281,24 @@ class Idempotency:
                 async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
                     await over.wait()
             except TimeoutError:
-                raise ConflictError("idempotency_in_progress", headers={"Retry-After": "1"}) from None
+                raise in_progress() from None
 
-    async def _found(self, scope: tuple[str, str], fingerprint: Fingerprint) -> IdempotencyRecord | None:
+    async def _claim(self, fingerprint: Fingerprint, found: IdempotencyRecord | None) -> Claim:
+        """Return the claim of a new request, or of one that an earlier run has begun."""
+        if found is None:
+            return Claim(self._db, fingerprint)
+        tx_id = found.tx_id
+        earlier = None if tx_id is None else await self._db.look_up(lambda conn: attempt(conn, tx_id))
+        return Claim(self._db, fingerprint, earlier, repeats=True)
+
+    async def _found(
+        self, scope: tuple[str, str], fingerprint: Fingerprint, deadline: float
+    ) -> IdempotencyRecord | None:
         """Return the record of an earlier run, once no other node runs the request.
 
         Raises ``idempotency_in_progress`` if that takes too long.
         """
-        deadline, node = time.monotonic() + self._wait, self._db.node
+        node = self._db.node
         while True:
             found = await self._db.look_up(lambda conn: find(conn, *scope, now_ms()))
             if found is None or not node or found.state == "done":
@@ -276,7 +308,7 @@ class Idempotency:
             if taken is not None:
                 return taken
             if time.monotonic() >= deadline:
-                raise ConflictError("idempotency_in_progress", headers={"Retry-After": "1"})
+                raise in_progress()
             await asyncio.sleep(_PAUSE)
 
     async def _leave(self, scope: tuple[str, str]) -> None:

@@ -7,11 +7,12 @@ from app.payments._simulation import rule_verdict, verdict_on
 from app.payments.spending import Spending, block
 from app.policies import service as policies
 from app.store.x402 import outstanding_of
+from app.submission.idempotency import Claim
 
 _CO_SIGN = "require_co_sign"
 
 
-async def check_outstanding(spending: Spending) -> None:
+async def check_outstanding(spending: Spending, claim: Claim) -> None:
     """Ask the program whether the payment still passes once all that is outstanding has been paid.
 
     Without anything outstanding, the simulation of the payment itself says so. Raises ``policy_violation`` and
@@ -26,7 +27,7 @@ async def check_outstanding(spending: Spending) -> None:
         await service.catch_up()
         before, known = known, await _outstanding(spending)
         if known == before:
-            raise await block(spending, refusal) if isinstance(refusal, dict) else refusal
+            raise await block(spending, claim, refusal) if isinstance(refusal, dict) else refusal
 
 
 async def _outstanding(spending: Spending) -> tuple[int, int]:

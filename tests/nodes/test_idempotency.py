@@ -22,7 +22,7 @@ def _node_of(node: ServiceWorld, key: str) -> str | None:
     return found
 
 
-def _held_back(node: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
+def held_back(node: ServiceWorld, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
     """Keep the node's payments from ending after they were sent; returns what says so and what lets them go on."""
     sent, go = asyncio.Event(), asyncio.Event()
     wait = node.service.submitter.wait
@@ -41,7 +41,7 @@ async def test_repetition_on_another_node_waits_for_the_first(
 ) -> None:
     wallet, to = await first.wallet(), await first.payee()
     options: dict[str, Any] = {"headers": {"Idempotency-Key": "both"}}
-    sent, go = _held_back(first, monkeypatch)
+    sent, go = held_back(first, monkeypatch)
     paying = asyncio.create_task(first.pay(wallet, to, "1", **options))
     await sent.wait()
     sends = Sends(second)
@@ -99,7 +99,7 @@ async def test_node_taken_for_dead_stores_nothing_more_under_the_key(
 ) -> None:
     wallet, to = await first.wallet(), await first.payee()
     options: dict[str, Any] = {"headers": {"Idempotency-Key": "dead"}}
-    sent, go = _held_back(first, monkeypatch)
+    sent, go = held_back(first, monkeypatch)
     paying = asyncio.create_task(first.pay(wallet, to, "1", **options))
     await sent.wait()
     # When the first is taken for dead
