@@ -112,6 +112,11 @@ def insert_wallet_details(connection: Connection, wallet: WalletDetails) -> None
     _put_tags(connection, wallet.wallet_id, wallet.tags)
 
 
+def has_wallet_details(connection: Connection, wallet_id: str) -> bool:
+    """Return whether a wallet's details are stored, also while its creation is under way."""
+    return connection.scalar(select(details.c.wallet_id).where(details.c.wallet_id == wallet_id)) is not None
+
+
 def delete_wallet_details(connection: Connection, wallet_id: str) -> None:
     """Delete the details of a wallet whose creation failed."""
     connection.execute(delete(details).where(details.c.wallet_id == wallet_id))

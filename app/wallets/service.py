@@ -30,6 +30,7 @@ from app.store.wallets import (
     WalletRecord,
     delete_wallet_details,
     has_wallet,
+    has_wallet_details,
     insert_wallet_details,
     update_wallet_details,
     wallet,
@@ -179,15 +180,20 @@ async def create(service: Service, principal: Principal, claim: Claim, body: Cre
         raise ConflictError("wallet_agent_id_conflict") from None
     except RefusedError as refused:
         # The System program refuses to create the account a second time, before the read models know the first.
-        if error_name(service.codec, refused) is None and await _exists(service, address):
+        if error_name(service.codec, refused) is None and await _is_made(service, new):
             raise ConflictError("wallet_agent_id_conflict") from None
         raise business_error(service.codec, refused) from None
     return _summary(await find(service, org, new.wallet_id))
 
 
-async def _exists(service: Service, vault: Pubkey) -> bool:
-    """Return whether there is a vault at the address; lamports alone are none."""
-    account = await service.chain.account(vault)
+async def _is_made(service: Service, new: WalletDetails) -> bool:
+    """Return whether the vault is on the chain, or another request is making it; lamports at its address are no vault.
+
+    A simulation shows what another node sent a moment before it is confirmed.
+    """
+    if await service.db.read(lambda conn: has_wallet_details(conn, new.wallet_id)):
+        return True
+    account = await service.chain.account(new.vault)
     return account is not None and bool(account.data)
 
 

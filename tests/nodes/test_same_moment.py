@@ -12,6 +12,7 @@ from app.store.approval_requests import table as approval_requests
 from app.store.state_tables import attempts
 from app.submission.fingerprint import Fingerprint
 from app.submission.idempotency import Claim, Idempotency
+from app.submission.plan import Outcome, Plan
 from tests.nodes.test_idempotency import held_back
 from tests.support.escrows import OUTPUT, agent, of, shows_output
 from tests.support.service_world import Json, ServiceWorld, error_of
@@ -119,13 +120,13 @@ def _refusals(world: ServiceWorld) -> tuple[int, int]:
 async def test_request_that_another_node_carried_out_meanwhile_gets_its_answer(
     first: ServiceWorld, second: ServiceWorld, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    *request, headers = await _REQUESTS[name](first)
-    options = {"headers": {**headers, "Idempotency-Key": name}}
+    method, path, body, headers = await _REQUESTS[name](first)
+    options: dict[str, Any] = {"headers": {**headers, "Idempotency-Key": name}}
     refused = _refusals(first)
     with _held_at_the_start(second, monkeypatch) as (begun, go):
-        late = asyncio.create_task(second.call(*request, **options))
+        late = asyncio.create_task(second.call(method, path, body, **options))
         await begun.wait()
-        done = await first.call(*request, **options)
+        done = await first.call(method, path, body, **options)
         go.set()
         answer = await late
 
@@ -164,3 +165,31 @@ async def test_request_is_judged_anew_once_the_one_with_its_key_was_refused(
         error_of(await first.call(*_payment(wallet, to, "2"), **options), 422, "wallet_insufficient_balance")
         go.set()
         error_of(await late, 422, "wallet_insufficient_balance")
+
+
+async def test_agent_whose_wallet_another_node_is_making_has_one_already(
+    first: ServiceWorld, second: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a node that is about to make a wallet, and whose chain has not confirmed yet what another one sends
+    body = {"agentId": "twice", "label": "Agent", "policyId": "pol_moderate"}
+    begun, go = asyncio.Event(), asyncio.Event()
+    submitter, send = second.service.submitter, second.service.submitter.send
+
+    async def hold(plan: Plan, claim: Claim) -> Outcome:
+        begun.set()
+        await go.wait()
+        return await send(plan, claim)
+
+    async def unconfirmed(_address: object, **_options: object) -> None:
+        return None
+
+    with monkeypatch.context() as patch:
+        patch.setattr(submitter, "send", hold)
+        patch.setattr(second.service.chain, "account", unconfirmed)
+        late = asyncio.create_task(second.call("POST", "/v1/wallets", body))
+        await begun.wait()
+
+        await first.ok("POST", "/v1/wallets", body)
+        go.set()
+
+        error_of(await late, 409, "wallet_agent_id_conflict")
