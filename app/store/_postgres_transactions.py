@@ -23,6 +23,7 @@ _BEGIN = (
     " SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit')"
     " WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true),"
     " set_config('lock_timeout', '{patience}', true), set_config('statement_timeout', '{limit}', true),"
+    " set_config('idle_in_transaction_session_timeout', '{idle}', true),"
     " pg_advisory_xact_lock({key}){then}CAST(pg_current_xact_id() AS text), CAST(pg_postmaster_start_time() AS text),"
     " ARRAY({held})"
 )
@@ -37,23 +38,40 @@ class Begun:
     held: frozenset[str]
 
 
-def begin_writing(connection: Connection, leases: Collection[Lease], *, patience: float, limit: float) -> Begun:
-    """Begin a transaction that holds the writers' lock, and whose commit is durable.
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds that a writing transaction has; 0 is no limit.
 
-    ``patience`` is the time to wait for the lock, ``limit`` that of each statement, in seconds; 0 is no limit.
+    ``lock`` is for the wait for the writers' lock, ``statement`` for each statement, ``idle`` for the time between two.
+    The last one frees the lock of a process that was stopped, or whose machine is gone: nothing else tells the server.
     """
+
+    lock: float
+    statement: float
+    idle: float
+
+
+def begin_writing(connection: Connection, leases: Collection[Lease], limits: Limits) -> Begun:
+    """Begin a transaction that holds the writers' lock, and whose commit is durable."""
     connection.info[SENDER].at_commit.clear()
-    answer = run_script(connection, _beginning(connection.dialect, frozenset(leases), _in_ms(patience), _in_ms(limit)))
+    answer = run_script(connection, _beginning(connection.dialect, frozenset(leases), limits))
     *_, transaction, server, held = answer.fetchone()
     return Begun(transaction, server, frozenset(held))
 
 
 @lru_cache(maxsize=64)
-def _beginning(dialect: Dialect, leases: frozenset[Lease], patience: int, limit: int) -> str:
+def _beginning(dialect: Dialect, leases: frozenset[Lease], limits: Limits) -> str:
     held = among(leases).compile(dialect=dialect, compile_kwargs={"literal_binds": True})
     # Leases are asked for by a statement of its own, which sees what was committed while the lock was waited for.
     then = "; SELECT " if leases else ", "
-    return _BEGIN.format(patience=patience, limit=limit, key=WRITER_LOCK, then=then, held=str(held).replace("%%", "%"))
+    return _BEGIN.format(
+        patience=_in_ms(limits.lock),
+        limit=_in_ms(limits.statement),
+        idle=_in_ms(limits.idle),
+        key=WRITER_LOCK,
+        then=then,
+        held=str(held).replace("%%", "%"),
+    )
 
 
 def begin_reading(connection: Connection) -> None:

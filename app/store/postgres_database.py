@@ -35,6 +35,7 @@ from app.store._postgres_transactions import (
     STATUS,
     Begun,
     KeptConnections,
+    Limits,
     begin_reading,
     begin_writing,
     commit,
@@ -48,6 +49,10 @@ from app.store.signals import CHANNEL
 
 _LOCK_PATIENCE = 10.0
 """Seconds to wait while another process writes."""
+_IDLE = 4.0
+"""Seconds after which another process that holds the lock and asks for nothing is taken for stopped."""
+_IDLE_BETWEEN_STEPS = 30.0
+"""The same between two steps of a long piece of work, which may wait for other things meanwhile."""
 _DOUBT = 5.0
 """Seconds in which to find out whether a commit took place whose answer was lost."""
 _PAUSE = 0.2
@@ -125,7 +130,8 @@ class PostgresDatabase(Database):
             with contextlib.ExitStack() as stack:
                 self._lock.acquire()
                 stack.callback(self._lock.release)
-                connection, begun = self._begin(stack, TimedCall(limited=False), [lease] if lease else [], limit=0)
+                limits = Limits(_LOCK_PATIENCE, 0, _IDLE_BETWEEN_STEPS)
+                connection, begun = self._begin(stack, TimedCall(limited=False), [lease] if lease else [], limits)
                 if lease and lease.term not in begun.held:
                     raise LeaseLostError
                 held.push(stack.pop_all())
@@ -226,24 +232,24 @@ class PostgresDatabase(Database):
         return self._checked(read)
 
     def _begin(
-        self, stack: contextlib.ExitStack, call: TimedCall, leases: Collection[Lease], *, limit: float = PATIENCE
+        self, stack: contextlib.ExitStack, call: TimedCall, leases: Collection[Lease], limits: Limits
     ) -> tuple[Connection, Begun]:
         """Return a connection, held by the stack, in a transaction that holds the writer's lock."""
         try:
-            return self._begin_once(stack, call, leases, limit)
+            return self._begin_once(stack, call, leases, limits)
         except DBAPIError as error:
             # Closed since it was last used; nothing was done yet.
             if not error.connection_invalidated:
                 raise
-        return self._begin_once(stack, call, leases, limit)
+        return self._begin_once(stack, call, leases, limits)
 
     def _begin_once(
-        self, stack: contextlib.ExitStack, call: TimedCall, leases: Collection[Lease], limit: float
+        self, stack: contextlib.ExitStack, call: TimedCall, leases: Collection[Lease], limits: Limits
     ) -> tuple[Connection, Begun]:
         with contextlib.ExitStack() as own:
             connection = own.enter_context(self._connections.one())
             with call.using(connection):
-                begun = begin_writing(connection, leases, patience=_LOCK_PATIENCE, limit=limit)
+                begun = begin_writing(connection, leases, limits)
             stack.push(own.pop_all())
             return connection, begun
 
@@ -272,7 +278,8 @@ class PostgresDatabase(Database):
         self, call: TimedCall, pieces: Sequence[Piece], work: Callable[[Connection, Sequence[Piece]], list[Any]]
     ) -> list[Any]:
         with contextlib.ExitStack() as stack:
-            connection, begun = self._begin(stack, call, {one.lease for one in pieces if one.lease})
+            limits = Limits(_LOCK_PATIENCE, PATIENCE, _IDLE)
+            connection, begun = self._begin(stack, call, {one.lease for one in pieces if one.lease}, limits)
             fenced = [one if one.lease is None or one.lease.term in begun.held else Piece(_lost) for one in pieces]
             with call.using(connection):
                 outcomes = work(connection, fenced)

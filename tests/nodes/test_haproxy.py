@@ -1,10 +1,11 @@
 """Nodes behind HAProxy under faults: nothing is lost, doubled or disordered.
 
-Three nodes are killed, and their PostgreSQL is restarted; two have a chain's node that lies and forgets. With `--full`
-ten and eight minutes instead of half a one.
+Three nodes are killed and stopped for a while, and their PostgreSQL is restarted; two have a chain's node that lies and
+forgets. With `--full` ten and eight minutes instead of half a one.
 """
 
 import asyncio
+import contextlib
 import itertools
 import random
 import signal
@@ -42,11 +43,13 @@ _AGENTS = 8
 _DECIDED, _DELIVERED = 180.0, 60.0
 """Seconds after the last fault in which nothing is pending and all rows equal the chain's, and seconds in which a
 receiver that lacks something gets more: ten minutes of load leave tens of thousands of events to send in order."""
+_STOPPED = 6.0
+"""Seconds for which a node is stopped: longer than it may keep the others from writing."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Profile:
-    """The nodes, the seconds of work, those between two kills, those of the database's restarts with how it ends.
+    """The nodes, the seconds of work, those between two kills and until a stop, those of the database's restarts.
 
     `lies` is the share of the chain's answers that are false, `slot_ms` the milliseconds of a slot: with short ones,
     transactions that were never sent expire soon.
@@ -55,6 +58,7 @@ class _Profile:
     names: tuple[str, ...]
     seconds: float
     between_kills: float
+    between_stops: float
     restarts: tuple[tuple[float, signal.Signals], ...]
     lies: float
     slot_ms: int
@@ -64,12 +68,12 @@ _TWO, _THREE = ("one", "two"), ("one", "two", "three")
 #: By `--full`. SIGQUIT ends the database as a crash does.
 _PROFILES = {
     "deaths": {
-        False: _Profile(_THREE, 16, 6, ((9, signal.SIGQUIT),), 0, 60),
-        True: _Profile(_THREE, 600, 10, ((200, signal.SIGINT), (400, signal.SIGQUIT)), 0, 400),
+        False: _Profile(_THREE, 16, 6, 2, ((9, signal.SIGQUIT),), 0, 60),
+        True: _Profile(_THREE, 600, 10, 20, ((200, signal.SIGINT), (400, signal.SIGQUIT)), 0, 400),
     },
     "lies": {
-        False: _Profile(_TWO, 16, 10, (), 0.2, 100),
-        True: _Profile(_TWO, 480, 30, (), 0.12, 400),
+        False: _Profile(_TWO, 16, 10, 100, (), 0.2, 100),
+        True: _Profile(_TWO, 480, 30, 100, (), 0.12, 400),
     },
 }
 
@@ -136,6 +140,27 @@ async def _kill(nodes: Nodes, choice: random.Random, every: float, kills: list[s
             starting.create_task(_revive(nodes, name))
 
 
+async def _stop(nodes: Nodes, choice: random.Random, every: float, stops: list[str]) -> None:
+    """Stop a random node now and then, as if its machine stood still, and let it go on after a while."""
+    while True:
+        await asyncio.sleep(every)
+        if not nodes.processes:
+            continue
+        name = choice.choice(sorted(nodes.processes))
+        process = nodes.processes[name]
+        stops.append(name)
+        _signal(process, signal.SIGSTOP)
+        try:
+            await asyncio.sleep(_STOPPED)
+        finally:
+            _signal(process, signal.SIGCONT)
+
+
+def _signal(process: asyncio.subprocess.Process, what: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):  # killed meanwhile
+        process.send_signal(what)
+
+
 async def _revive(nodes: Nodes, name: str) -> None:
     """Start a node, again if it finds no database, as a supervisor would."""
     for _ in range(20):
@@ -165,7 +190,7 @@ def _in_order(feed: list[str], received: list[str]) -> list[str]:
 async def test_nothing_is_lost_or_doubled_behind_a_proxy(service: Service, cluster: Cluster) -> None:
     profile, seed = service.profile, service.faults.seed
     print(f"seed {seed}")
-    nodes, fleet, kills = service.nodes, Fleet(service.client, seed), list[str]()
+    nodes, fleet, kills, stops = service.nodes, Fleet(service.client, seed), list[str](), list[str]()
     async with Receiver() as every, Receiver() as completed:
         # Given 32 clients and two webhooks
         earlier = {one["event_id"] for one in await fleet.listed("/v1/events?")}
@@ -174,15 +199,17 @@ async def test_nothing_is_lost_or_doubled_behind_a_proxy(service: Service, clust
         await fleet.recruit(_AGENTS)
         noted = (await nodes.ok("GET", "/v1/audit-log?limit=1"))["data"][0]["hash"]
 
-        # When nodes are killed, and the database is restarted or the chain's node lies, while they work
+        # When nodes are killed and stopped, and the database is restarted or the chain's node lies, while they work
         service.faults.share = profile.lies
         work = asyncio.create_task(fleet.work())
         killing = asyncio.create_task(_kill(nodes, random.Random(seed), profile.between_kills, kills))
+        stopping = asyncio.create_task(_stop(nodes, random.Random(seed), profile.between_stops, stops))
         restarting = asyncio.create_task(_restart(cluster, profile))
         await asyncio.sleep(profile.seconds)
         await restarting
         killing.cancel()
-        await asyncio.wait({killing})
+        stopping.cancel()
+        await asyncio.wait({killing, stopping})
         service.faults.share = 0.0
         ended = time.monotonic()
         for name in profile.names:
@@ -236,8 +263,8 @@ async def test_nothing_is_lost_or_doubled_behind_a_proxy(service: Service, clust
 
     logs = "".join(nodes.log(name).read_text() for name in profile.names)
     print(
-        f"seed {seed}: {profile.seconds} s, {len(kills)} kills, {len(profile.restarts)} restarts of PostgreSQL, "
-        f"{sum(service.faults.counts.values())} faults, "
+        f"seed {seed}: {profile.seconds} s, {len(kills)} kills, {len(stops)} stops, "
+        f"{len(profile.restarts)} restarts of PostgreSQL, {sum(service.faults.counts.values())} faults, "
         f"{fleet.requests} requests, {len(fleet.orders)} keys, {len(ids)} events, {len(every.received)} and "
         f"{len(completed.received)} webhooks; all decided after {decided_after:.0f} s; {said.strip()}\n"
         f"answers: {dict(fleet.outcomes.most_common())}"

@@ -323,6 +323,39 @@ async def test_lock_that_another_session_keeps_is_storage_unavailable(
     assert values(postgres_db) == {"first", "third"}
 
 
+@pytest.mark.parametrize("steps", [False, True])
+async def test_process_that_is_stopped_with_the_lock_keeps_no_other_from_writing(
+    postgres_url: str, postgres_db: PostgresDatabase, monkeypatch: pytest.MonkeyPatch, steps: bool
+) -> None:
+    for name in ("_IDLE", "_IDLE_BETWEEN_STEPS"):
+        monkeypatch.setattr(f"app.store.postgres_database.{name}", 0.3)
+    begun, go = threading.Event(), threading.Event()
+
+    def stop(connection: Connection) -> None:
+        put_value(connection, "stopped", "x")
+        begun.set()
+        assert go.wait(30)
+        put_value(connection, "stopped again", "x")
+
+    async def write() -> None:
+        if steps:
+            async with postgres_db.transaction() as step:
+                await step(stop)
+        else:
+            await postgres_db.write(stop)
+
+    with closing(PostgresDatabase(postgres_url)) as other:
+        stopped = asyncio.create_task(write())
+        await asyncio.to_thread(begun.wait)
+        assert await other.write(put("other")) == "x"
+        go.set()
+        with pytest.raises(StorageUnavailableError):
+            await stopped
+
+    assert await postgres_db.write(put("after")) == "x"
+    assert values(postgres_db) == {"other", "after"}
+
+
 # The schema
 
 
