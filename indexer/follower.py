@@ -152,6 +152,8 @@ class Indexer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
+        # Another process follows now, and whether that one succeeds is not for this one to say.
+        self._failing_since = None
         self._events.close()
 
     async def catch_up(self, *, seen: int | None = None) -> int:

@@ -263,8 +263,8 @@ KINDS = (
         "moves under an idempotency key that it does not know.",
         "Repeat the request with the same idempotency key a little later."),
     ErrorKind("storage_unavailable", 503, "Service",
-        "The service cannot write or read its database, for instance because the disk is full. What was sent to the "
-        "chain before is recovered later.",
+        "The service cannot write or read its database, for instance because it is being restarted or its disk is "
+        "full. What was sent to the chain before is recovered later.",
         "Repeat the request with the same idempotency key."),
     ErrorKind("not_ready", 503, "Service",
         "A part that requests need does not work; `reasons` names it: `chain`, `database` or `indexer`.",

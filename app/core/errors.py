@@ -24,8 +24,9 @@ _STORAGE_CODES = frozenset(
 )
 #: Classes of PostgreSQL's errors: connection, rights to it, name of the database, resources, operator, system.
 _STORAGE_CLASSES = ("08", "28", "3D", "53", "57", "58")
-#: Idle transaction ended, lock not available, serialization failure, deadlock, read-only server, missing right.
-_STORAGE_STATES = frozenset({"25P03", "55P03", "40001", "40P01", "25006", "42501"})
+#: Idle transaction ended, lock not available, serialization failure, deadlock, read-only server, missing right, and a
+#: prepared statement that is not as it was left.
+_STORAGE_STATES = frozenset({"25P03", "55P03", "40001", "40P01", "25006", "42501", "26000", "42P05"})
 _STORAGE_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 #: Seconds after which an unavailable part is worth another try.
 RETRY_AFTER = "1"
@@ -98,10 +99,18 @@ class UnavailableError(ApiError):
 
 
 class StorageUnavailableError(UnavailableError):
-    """The service's database cannot be written or read now (503 ``storage_unavailable``)."""
+    """The service's database cannot be written or read now (503 ``storage_unavailable``).
+
+    The answer does not say why; as a text, for logs, the error has the database's own words.
+    """
 
     def __init__(self) -> None:
         super().__init__("storage_unavailable")
+
+    def __str__(self) -> str:
+        cause = getattr(self.__cause__, "orig", None) or self.__cause__
+        reason = next(iter(str(cause or "").splitlines()), "")
+        return f"{self.message} ({reason})" if reason else self.message
 
 
 class StorageDoubtError(StorageUnavailableError):

@@ -2,7 +2,7 @@
 
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
@@ -238,6 +238,14 @@ class Settings(BaseSettings):
         elif not self.oidc_client_id or len(secrets) != 1:
             raise ValueError("oidc_issuer needs oidc_client_id and either oidc_client_secret or its file")
         return self
+
+    @field_validator("data_dir", "keys_dir", mode="before")
+    @classmethod
+    def _is_a_folder(cls, folder: Any) -> Any:
+        # As a path, nothing is the current folder.
+        if folder == "":
+            raise ValueError("must name a folder")
+        return folder
 
     @field_validator("roles")
     @classmethod

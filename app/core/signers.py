@@ -77,6 +77,9 @@ def read_secret(path: Path) -> str:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError as error:
         raise KeyFileError(f"{path}: {error.strerror}") from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise KeyFileError(f"{path}: is not a file")
     with os.fdopen(descriptor) as file:
         found = os.fstat(file.fileno())
         if stat.S_IMODE(found.st_mode) != 0o600 or found.st_uid != os.geteuid():

@@ -22,8 +22,8 @@ _ORG_ID = re.compile(r"[a-z0-9-]{1,64}")
 
 _INITIALIZE = PlanType("initialize_org")
 PLAN_TYPES = (_INITIALIZE,)
-#: Lamports asked from a faucet.
-_AIRDROP = 10**9
+#: Lamports asked from a faucet: on a network of one's own they cost nothing, and others give little at a time.
+_AIRDROP, _OWN_AIRDROP = 10**9, 1_000 * 10**9
 #: Lamports that creating an organisation takes: rent, the fee, and what keeps the fee payer itself rent-exempt.
 _CREATION = 21_000_000
 
@@ -41,7 +41,8 @@ async def ensure_fees(service: Service) -> None:
     if service.identity.cluster == "mainnet-beta":
         raise ConfigurationError(f"{lacks}; send some to it first")
     try:
-        signature = await service.chain.airdrop(address, _AIRDROP)
+        own = service.identity.cluster == "localnet"
+        signature = await service.chain.airdrop(address, _OWN_AIRDROP if own else _AIRDROP)
         status = await service.chain.confirm(signature, timeout=30)
     except (RpcError, ChainUnavailable) as error:
         raise ConfigurationError(f"{lacks}, and the faucet gives none ({error}); send some to it first") from None

@@ -22,7 +22,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any] | click.Command)
 
 
 def _several(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> str | None:
-    return ",".join(given) or None
+    return ",".join(given) if given else None
 
 
 def node_option(text: str) -> Callable[[_Command], _Command]:

@@ -77,7 +77,7 @@ def _listener(service: Service, db: PostgresDatabase, arrivals: Arrivals) -> Lis
     address = settings.database_listen_url or settings.database_url
     assert address is not None
     assert db.channel is not None
-    return Listener(address.get_secret_value(), db.channel, handlers)
+    return Listener(address.get_secret_value(), db.channel, handlers, place=db.place)
 
 
 def _following(service: Service) -> list[Startable]:

@@ -111,7 +111,10 @@ def open_state(settings: Settings) -> tuple[Database, bytes]:
     paths = settings.paths()
     if not paths.secret.exists():
         raise _missing_secret(settings)
-    secret = bytes.fromhex(read_secret(paths.secret))
+    try:
+        secret = bytes.fromhex(read_secret(paths.secret))
+    except ValueError:
+        raise KeyFileError(f"{paths.secret}: not a service's secret (64 hexadecimal digits)") from None
     db = open_database(settings, channel=f"agent_vault_{_derive(secret, b'signals').hex()[:32]}")
     check = _derive(secret, b"check").hex()
     known = db.read_now(lambda conn: get_value(conn, _SECRET_CHECK))

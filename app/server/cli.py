@@ -51,8 +51,7 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except ValidationError as error:
-            faults = (f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in error.errors())
-            raise click.ClickException("; ".join(faults)) from None
+            raise click.ClickException("; ".join(map(_fault, error.errors()))) from None
         except EXPECTED as error:
             raise click.ClickException(str(error)) from None
         except Exception as error:
@@ -60,6 +59,12 @@ class _Commands(click.Group):
                 raise
             reason = getattr(error, "orig", None) or error
             raise click.ClickException(f"the data cannot be read or written: {reason}") from None
+
+
+def _fault(found: Any) -> str:
+    """Return what is wrong with a setting, without the words of the library that checks it."""
+    name, reason = ".".join(map(str, found["loc"])), found["msg"].removeprefix("Value error, ")
+    return f"{name}: {reason}" if name else reason
 
 
 @click.group(cls=_Commands)

@@ -1,11 +1,12 @@
 """Listens to what other nodes signal."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import structlog
 
 from app.core.background import Background
+from app.core.errors import StorageUnavailableError
 from app.store._postgres_engine import listening
 
 _log = structlog.get_logger(__name__)
@@ -23,10 +24,21 @@ class Listener(Background):
 
     name = "listener"
 
-    def __init__(self, url: str, channel: str, handlers: Mapping[str, Callable[[Sequence[str]], object]]) -> None:
-        """Listen at `url`; `handlers` are called in the event loop, with what a signal names."""
+    def __init__(
+        self,
+        url: str,
+        channel: str,
+        handlers: Mapping[str, Callable[[Sequence[str]], object]],
+        *,
+        place: Callable[[], Awaitable[str]],
+    ) -> None:
+        """Listen at `url`; `handlers` are called in the event loop, with what a signal names.
+
+        `place` returns that of the database which must be reached there.
+        """
         self._url = url
         self._channel = channel
+        self._place = place
         self._handlers = handlers
         self.connected = False
         """Whether signals are heard now."""
@@ -35,12 +47,12 @@ class Listener(Background):
         warned = False
         while True:
             try:
-                async with listening(self._url, self._channel, self._hear) as lost:
+                async with listening(self._url, self._channel, self._hear, at=await self._place()) as lost:
                     warned, self.connected = False, True
                     for handler in self._handlers.values():
                         handler(())
                     await lost
-            except OSError as error:
+            except (OSError, StorageUnavailableError) as error:
                 if not warned:
                     _log.warning("signals_not_heard", error=str(error))
                 warned = True

@@ -1,6 +1,7 @@
 """How to reach a PostgreSQL server: its address, the pool of connections, and what it must be able to do."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from decimal import Decimal
@@ -40,8 +41,10 @@ _CONNECTION = {
 
 
 def _parsed(url: str, setting: str = SETTING) -> URL:
+    if "," in url.partition("//")[2].partition("/")[0].rpartition("@")[2]:
+        raise ConfigurationError(f"{setting} names several hosts: give one that leads to the primary")
     try:
-        parsed = make_url(url)
+        parsed = make_url(url.strip())
     except (ArgumentError, ValueError):
         raise ConfigurationError(f"{setting} is no address such as postgresql://user@host:5432/database") from None
     if "\0" in parsed.render_as_string(hide_password=False).replace("%00", "\0"):
@@ -51,6 +54,9 @@ def _parsed(url: str, setting: str = SETTING) -> URL:
     host = unquote(parsed.host or "")
     if any(one.isspace() for one in host):
         raise ConfigurationError(f"{setting} has a blank in its host")
+    if "@" in host:
+        # What is before it may be the end of a password, so it is not shown.
+        raise ConfigurationError(f"{setting} has more than one @: write those of the user and the password as %40")
     if host.startswith("/"):
         # The folder of a Unix socket in the place of a host, as libpq takes it.
         given = {"host": host} | ({"port": str(parsed.port)} if parsed.port else {})
@@ -100,7 +106,9 @@ def engine_of(url: str, *, prepare_threshold: int = 5) -> Engine:
     from psycopg.types.numeric import NumericLoader  # noqa: PLC0415
     from psycopg.types.string import StrDumperUnknown  # noqa: PLC0415
 
-    from app.store._postgres_statements import Sender  # noqa: PLC0415 - psycopg is optional
+    from app.store._postgres_statements import READ_ONLY, Preparation, Sender  # noqa: PLC0415 - psycopg is optional
+
+    preparation = Preparation(prepare_threshold)
 
     class _WholeNumber(NumericLoader):
         """PostgreSQL adds up integers to `numeric`; there are no fractions in the tables."""
@@ -130,9 +138,15 @@ def engine_of(url: str, *, prepare_threshold: int = 5) -> Engine:
         connection.adapters.register_dumper(str, _Text)
         for kind in (bytes, bytearray, memoryview, Binary):
             connection.adapters.register_dumper(kind, _Hexadecimal)
-        record.info[SENDER] = Sender(connection, prepare_threshold)
+        record.info[SENDER] = Sender(connection, preparation)
 
     keep_sockets(engine)
+
+    @event.listens_for(engine, "handle_error")
+    def lose(context: Any) -> None:
+        # As in a `Sender`.
+        if getattr(context.original_exception, "sqlstate", None) == READ_ONLY:
+            context.is_disconnect = True
 
     @event.listens_for(engine, "before_cursor_execute")
     def send(connection: Any, *_statement: Any) -> None:
@@ -146,12 +160,18 @@ def require_address(url: str, setting: str) -> None:
     _parsed(url, setting)
 
 
+PLACE = "SELECT current_database() || ' of the server begun at ' || extract(epoch FROM pg_postmaster_start_time())"
+"""Names the database that a connection has reached, whatever leads to it."""
+
+
 @asynccontextmanager
-async def listening(url: str, channel: str, heard: Callable[[str], object]) -> AsyncIterator[asyncio.Future[None]]:
+async def listening(
+    url: str, channel: str, heard: Callable[[str], object], *, at: str | None = None
+) -> AsyncIterator[asyncio.Future[None]]:
     """Listen to a channel; ``heard`` is called in the event loop with each text.
 
     Yields a future that ends with an error once nothing is heard any more. Raises OSError if it cannot be heard, also
-    for an error of that future.
+    for an error of that future, and if ``at`` is given and is not the database's place.
     """
     import psycopg  # noqa: PLC0415 - optional
 
@@ -159,6 +179,9 @@ async def listening(url: str, channel: str, heard: Callable[[str], object]) -> A
     options: Any = {**_CONNECTION, "application_name": "agent-vault-listener"}
     try:
         async with await psycopg.AsyncConnection.connect(address, autocommit=True, **options) as connection:
+            [place] = await (await connection.execute(PLACE)).fetchone() or [None]
+            if at is not None and place != at:
+                raise OSError(f"listens to another database ({place}) than the service's ({at})")
             await connection.execute(f"LISTEN {channel}")
             with _notifying(connection.pgconn, heard) as lost:
                 yield lost
@@ -173,7 +196,9 @@ def _notifying(libpq: Any, heard: Callable[[str], object]) -> Iterator[asyncio.F
 
     psycopg's own iterator waits for the socket anew for each, which costs as much as a statement.
     """
-    loop, number = asyncio.get_running_loop(), libpq.socket
+    # A handle of its own: when the connection is lost, libpq closes its own at once, and another connection may get the
+    # same number before this one is taken out of the event loop.
+    loop, number = asyncio.get_running_loop(), os.dup(libpq.socket)
     lost: asyncio.Future[None] = loop.create_future()
 
     def collect() -> None:
@@ -191,6 +216,7 @@ def _notifying(libpq: Any, heard: Callable[[str], object]) -> Iterator[asyncio.F
         yield lost
     finally:
         loop.remove_reader(number)
+        os.close(number)
         # Nobody may have waited for it.
         if not lost.cancel() and not lost.cancelled():
             lost.exception()

@@ -4,9 +4,12 @@ psycopg still connects, converts values and rows, and names the errors. Its curs
 all values for each execution, which takes three times as long as everything else; a payment is a dozen statements.
 """
 
+import hashlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import structlog
 from psycopg import Connection, OperationalError, abc
 from psycopg.adapt import PyFormat, Transformer
 from psycopg.errors import error_from_result
@@ -16,6 +19,25 @@ from psycopg.pq.abc import PGresult
 KEPT = 200
 """Prepared statements of a connection, and as many texts whose use is counted."""
 _GOOD = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
+READ_ONLY = "25006"
+"""The state of what is refused because the session writes nothing."""
+_NOT_AS_PREPARED = frozenset({"26000", "42P05"})
+"""A prepared statement is missing, or is there already."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass
+class Preparation:
+    """When the connections of a process have statements prepared: from their use number `threshold` on; 0 for never."""
+
+    threshold: int
+
+    def end(self) -> None:
+        """Prepare nothing any more, because a pool lends the server's sessions to others between transactions."""
+        if self.threshold:
+            self.threshold = 0
+            _log.warning("prepared_statements_given_up", remedy="set AGENT_VAULT_DATABASE_PREPARE_THRESHOLD=0")
 
 
 class StatementResult:
@@ -60,15 +82,13 @@ class Sender:
     the text needs a cast.
     """
 
-    def __init__(self, connection: Connection[Any], prepare_threshold: int) -> None:
-        """``prepare_threshold`` is the use of a statement from which on it is prepared; 0 for never."""
+    def __init__(self, connection: Connection[Any], preparation: Preparation) -> None:
         self._connection = connection
-        self._threshold = prepare_threshold
+        self._preparation = preparation
         self._libpq = connection.pgconn
         self._values = Transformer.from_context(connection)
         self._used: dict[str, int] = {}
         self._prepared: dict[str, bytes] = {}
-        self._number = 0
         self.at_commit: dict[str, None] = {}
         """Statements to be sent with the commit of the running transaction."""
 
@@ -100,10 +120,11 @@ class Sender:
 
     def _prepare(self, sql: str) -> bytes | None:
         """Return the name of a statement that has come often enough; None for another."""
-        if self._threshold == 0:
+        threshold = self._preparation.threshold
+        if threshold == 0:
             return None
         used = self._used.pop(sql, 0) + 1
-        if used < self._threshold:
+        if used < threshold:
             if len(self._used) >= KEPT:
                 del self._used[next(iter(self._used))]
             self._used[sql] = used
@@ -111,8 +132,8 @@ class Sender:
         if len(self._prepared) >= KEPT:
             oldest = next(iter(self._prepared))
             self.run_all(f"DEALLOCATE {self._prepared.pop(oldest).decode()}")
-        self._number += 1
-        name = f"agent_vault_{self._number}".encode()
+        # By the text: where sessions are mixed up, another's statement of this name is still the same.
+        name = b"agent_vault_" + hashlib.sha256(sql.encode()).hexdigest()[:32].encode()
         self._good(self._libpq.prepare(name, sql.encode()))
         self._prepared[sql] = name
         return name
@@ -121,9 +142,14 @@ class Sender:
         if result.status in _GOOD:
             return result
         error = error_from_result(result, self._connection.info.encoding)
-        if error.sqlstate is None:
-            # Not the server's word but libpq's: the connection is lost. If that shows while sending, it still counts as
-            # good, and so it would be used again.
-            self._libpq.finish()
-            raise OperationalError(str(error))
-        raise error
+        if error.sqlstate in _NOT_AS_PREPARED:
+            self._preparation.end()
+        elif error.sqlstate == READ_ONLY:
+            # A session keeps the default with which it began, also when the server takes writes again.
+            _log.warning("server_is_read_only", error=error.diag.message_primary)
+        elif error.sqlstate is not None:
+            raise error
+        # The connection is of no use any more, or without a state, in libpq's own words, lost. Unless it is closed, it
+        # counts as good and would be used again.
+        self._libpq.finish()
+        raise error if error.sqlstate else OperationalError(str(error))

@@ -30,7 +30,7 @@ from app.store._postgres_calls import (
     passes,
     raised_by,
 )
-from app.store._postgres_engine import READERS, SCANNERS, database_name, engine_of
+from app.store._postgres_engine import PLACE, READERS, SCANNERS, database_name, engine_of
 from app.store._postgres_transactions import (
     STATUS,
     Begun,
@@ -158,6 +158,10 @@ class PostgresDatabase(Database):
         """Run a single statement that waits for no other writer, and is repeated if its connection was lost."""
         call = TimedCall()
         return await self._watched(self._beside, call, lambda: self._read(call, work, single=True))
+
+    async def place(self) -> str:
+        """Return which database of which server this is, as `listening` compares it."""
+        return await self.beside(lambda conn: str(conn.exec_driver_sql(PLACE).scalar_one()))
 
     def read_now(self, work: Work[T]) -> T:
         """Run `work` on a snapshot of the database, blocking this thread."""

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from app.chain.errors import RpcError
+from app.chain.errors import ChainUnavailable, RpcError
 from app.chain.transport import HttpTransport
 from indexer import EventStore, Indexer
 from indexer.store import DEPOSIT
@@ -79,6 +79,17 @@ async def test_history_is_stored_oldest_first_and_once(stage: Stage, tmp_path: P
     assert await indexer.catch_up() == 1
     assert indexer.store.streams_with_gaps() == []
     await indexer.stop()
+
+
+async def test_indexer_that_follows_no_more_does_not_count_as_failing(stage: Stage, tmp_path: Path) -> None:
+    async def refuse(_body: bytes) -> bytes:
+        raise ChainUnavailable("not there")
+
+    indexer = indexer_of(stage, tmp_path, refuse, poll_interval=0.05)
+    await indexer.start()
+    await until(lambda: indexer.failing_for > 0)
+    await indexer.stop()
+    assert indexer.failing_for == 0
 
 
 async def test_failed_transactions_leave_no_row(stage: Stage, tmp_path: Path) -> None:

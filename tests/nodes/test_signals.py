@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 import pytest_asyncio
+from psycopg import OperationalError
 from pydantic import SecretStr
 from sqlalchemy import Connection, create_engine, make_url
 
@@ -154,6 +155,42 @@ async def test_signals_name_what_is_new(first: ServiceWorld) -> None:
     assert made_here is not None
     assert [one for one in heard if not one.startswith("rows")] == ["keys", "exports"]
     assert f"rows {made_here.message_hash}:{made_here.slot}" in heard
+
+
+async def test_end_of_a_connection_disturbs_no_other(first: ServiceWorld, cluster: Cluster) -> None:
+    async with listening(_url(first), _channel(first), print) as lost:
+        cluster.execute(f"SELECT pg_terminate_backend(pid) {_LISTENERS}")
+        with pytest.raises(OperationalError):
+            await lost
+        # Connections that get the numbers that are free again
+        server = await asyncio.start_server(_echo, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(8)]
+
+    for reader, writer in opened:
+        writer.write(b"heard")
+        async with asyncio.timeout(10):
+            assert await reader.readexactly(5) == b"heard"
+        writer.close()
+    server.close()
+
+
+async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(await reader.readexactly(5))
+    writer.close()
+
+
+async def test_other_database_is_not_listened_to(first: ServiceWorld, cluster: Cluster) -> None:
+    wallet, payee = await first.wallet(), await first.payee()
+    url = cluster.url("postgres")
+    async with first.node(database_listen_url=SecretStr(url)) as node:
+        assert isinstance(node.service.db, PostgresDatabase)
+        place = await node.service.db.place()
+        with pytest.raises(OSError, match="another database"):
+            async with listening(url, _channel(first), print, at=place):
+                pass
+        assert (await node.pay(wallet, payee, "1")).json()["status"] == "confirmed"
+        assert not node.service.projector.prompt()
 
 
 async def test_work_that_fails_signals_nothing(first: ServiceWorld) -> None:

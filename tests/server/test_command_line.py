@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -352,6 +352,39 @@ def _refusal(*arguments: str, exit_code: int = 1) -> str:
     assert refused.exit_code == exit_code, refused.output
     assert isinstance(refused.exception, SystemExit), refused.exception
     return refused.output.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--rpc-url", ""), "rpc_url: must begin with http:// or https:// and name a host"),
+        (("--roles", "api,boss"), "roles: boss is none of api, indexer, worker"),
+        (("AGENT_VAULT_KEYS_DIR", ""), "keys_dir: must name a folder"),
+    ],
+)
+def test_wrong_setting_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], reason: str
+) -> None:
+    if not options[0].startswith("--"):
+        monkeypatch.setenv(*options)
+        options = ()
+    assert _refusal("serve", "--data-dir", str(tmp_path), *options) == f"Error: {reason}"
+
+
+@pytest.mark.parametrize(
+    ("file", "spoil", "reason"),
+    [
+        ("service-secret", lambda path: path.write_text("no digits"), "not a service's secret"),
+        ("operator.json", lambda path: (path.unlink(), path.mkdir()), "is not a file"),
+    ],
+)
+def test_unusable_file_of_the_keys_is_named(
+    tmp_path: Path, file: str, spoil: Callable[[Path], object], reason: str
+) -> None:
+    with _serve(tmp_path) as serving:
+        options = ("--port", str(serving.port), "--localnet-port", str(serving.rpc_port))
+    spoil(tmp_path / "keys" / file)
+    assert f"{tmp_path / 'keys' / file}: {reason}" in _refusal("serve", "--data-dir", str(tmp_path), *options)
 
 
 def test_taken_port_is_named_with_the_option_that_changes_it(tmp_path: Path) -> None:

@@ -471,7 +471,7 @@ def test_upgrade_gives_up_rather_than_keep_a_service_waiting(cluster: Cluster, m
     monkeypatch.setattr(migrations, "_TABLE_PATIENCE", "100ms")
     with engine.connect() as busy:
         busy.execute(text("LOCK TABLE invitations IN ROW EXCLUSIVE MODE"))
-        with pytest.raises(ConfigurationError, match="it cannot be upgraded: canceling statement due to lock timeout"):
+        with pytest.raises(ConfigurationError, match="it cannot be upgraded: a table is in use"):
             migrations.upgrade(engine, "it")
         busy.rollback()
 
@@ -509,6 +509,9 @@ def test_work_that_a_closed_loop_left_keeps_no_other_from_running(postgres_url: 
         ("postgresql://somebody:s3cret@127.0.0.1:many/vault", "AGENT_VAULT_DATABASE_URL is no address"),
         ("postgresql://somebody:s3cret@127.0.0.1/va%00ult", "AGENT_VAULT_DATABASE_URL has a NUL in it"),
         ("postgresql://somebody:s3cret@127.0.0.1 /vault", "AGENT_VAULT_DATABASE_URL has a blank in its host"),
+        ("postgresql://somebody:not@s3cret@127.0.0.1/vault", "AGENT_VAULT_DATABASE_URL has more than one @"),
+        ("postgresql://somebody:s3cret@one:1,two:2/vault", "AGENT_VAULT_DATABASE_URL names several hosts"),
+        ("postgresql://somebody:s3cret@127.0.0.1:1/vault\n", "cannot connect to the database vault on 127.0.0.1"),
         ("postgresql://somebody:s3cret@%2Fnonexistent:1/vault", "cannot connect to the database vault on /nonexistent"),
     ],
 )

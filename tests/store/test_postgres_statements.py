@@ -1,5 +1,6 @@
 """Statements that libpq sends: the same values and rows as by SQLAlchemy, prepared when they come again."""
 
+import hashlib
 import os
 import socket
 import time
@@ -20,7 +21,9 @@ from sqlalchemy import (
     String,
     bindparam,
     func,
+    insert,
     literal,
+    make_url,
     select,
 )
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InternalError, OperationalError
@@ -31,6 +34,7 @@ from app.store import _postgres_statements
 from app.store._postgres_engine import engine_of
 from app.store._postgres_statements import Sender
 from app.store.columns import U64, ActorText, upsert
+from app.store.database import Work
 from app.store.postgres_database import PostgresDatabase
 from app.store.prepared import SENDER, rows, run_numbered, scalar
 from app.store.state_tables import setting_values as table
@@ -161,6 +165,61 @@ def test_few_statements_stay_prepared(connection: Connection, monkeypatch: pytes
             found = _sender(connection).run(f"SELECT {number} + $1::integer", [1])
             assert found.fetchall() == [(number + 1,)]
     assert _prepared(connection) == [f"SELECT {number} + $1::integer" for number in range(6, 10)]
+
+
+def test_statement_keeps_its_name_on_every_connection(connection: Connection, postgres_url: str) -> None:
+    # A pool may give the session of one to another between two transactions.
+    engine = engine_of(postgres_url, prepare_threshold=3)
+    named = "SELECT name FROM pg_prepared_statements"
+    with _disposed(engine), engine.connect() as other:
+        for number in range(2):
+            for _ in range(3):
+                _sender(other).run(f"SELECT {number} + $1::integer", [1])
+        for _ in range(3):
+            _sender(connection).run("SELECT 1 + $1::integer", [1])
+        (own,) = connection.exec_driver_sql(named).scalars()
+        assert own in set(other.exec_driver_sql(named).scalars())
+
+
+@pytest.mark.parametrize("behind", ["DEALLOCATE ALL", "PREPARE {name} AS {text}"])
+def test_session_of_a_pool_is_no_place_for_prepared_statements(postgres_url: str, behind: str) -> None:
+    # Given a pool that mixes up sessions: what was prepared is gone, or what was not is there
+    text = "SELECT 1 + $1::integer"
+    with closing(PostgresDatabase(postgres_url, prepare_threshold=3)) as db:
+
+        def use(connection: Connection) -> int:
+            found: int = run_numbered(connection, text, [1]).fetchone()[0]
+            return found
+
+        for _ in range(3 if behind.startswith("DEALLOCATE") else 2):
+            assert db.read_now(use) == 2
+        name = f"agent_vault_{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+        db.read_now(lambda conn: _sender(conn).run_all(behind.format(name=name, text=text)))
+
+        # Then nothing is prepared from now on, and everything goes on
+        with pytest.raises(StorageUnavailableError):
+            db.write_now(use)
+        for _ in range(6):
+            assert db.write_now(use) == db.read_now(use) == 2
+        assert db.read_now(_prepared) == []
+
+
+async def test_server_that_was_read_only_is_written_again(postgres_url: str, cluster: Cluster) -> None:
+    name = make_url(postgres_url).database
+    cluster.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    with closing(PostgresDatabase(postgres_url)) as db:
+        prepared: Work[object] = lambda conn: upsert(conn, table, {"name": "a", "value": "1"}, keys=["name"])  # noqa: E731
+        for work in (prepared, lambda conn: conn.execute(insert(table).values(name="b", value="1"))):
+            with pytest.raises(StorageUnavailableError):
+                await db.write(work)
+            with pytest.raises(StorageUnavailableError):
+                await db.beside(work)
+
+        cluster.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+        for work in (prepared, lambda conn: conn.execute(insert(table).values(name="b", value="1"))):
+            await db.write(work)
+        await db.beside(lambda conn: upsert(conn, table, {"name": "c", "value": "1"}, keys=["name"]))
+        assert db.read_now(lambda conn: set(conn.scalars(select(table.c.name)))) == {*"abc"}
 
 
 def test_reading_transaction_is_one(postgres_db: PostgresDatabase) -> None:

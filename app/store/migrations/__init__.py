@@ -18,6 +18,7 @@ OLDEST_SERVER = 150_000
 """The oldest PostgreSQL that is supported, as its `server_version_num`."""
 
 _UPGRADE_LOCK = 0x4156_0003
+_LOCK_NOT_AVAILABLE = "55P03"
 _TABLE_PATIENCE = "3s"
 """How long an upgrade waits for a table that a service reads or writes: whoever comes later waits behind it."""
 
@@ -55,7 +56,10 @@ def upgrade(engine: Engine, name: str) -> tuple[str | None, str]:
                 _upgrade(connection)
             connection.commit()
         except DBAPIError as error:
-            raise ConfigurationError(f"{name} cannot be upgraded: {_line(error)}") from None
+            reason = _line(error)
+            if getattr(error.orig, "sqlstate", None) == _LOCK_NOT_AVAILABLE:
+                reason = "a table is in use, for instance by an export. Nothing was changed: run it again"
+            raise ConfigurationError(f"{name} cannot be upgraded: {reason}") from None
     return found, REVISIONS[-1]
 
 
