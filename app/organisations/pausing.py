@@ -7,9 +7,9 @@ from app.core.errors import AuthenticationError, NotFoundError
 from app.store.organisations import reserve
 from app.submission.brake import Hold
 from app.submission.changes import carry_out, resumed
+from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.enforcement import BrakeRefusedError, Enforcement, enforce
-from app.submission.idempotency import Claim
 from app.submission.locks import LockScope
 from app.submission.offline import authority_of, refuse_needless
 from app.submission.ordering import wait_for_earlier

@@ -14,8 +14,8 @@ from app.core.money import format_usdc
 from app.core.paths import ConfigurationError
 from app.store.organisations import Organisation, organisations
 from app.submission.changes import carry_out
+from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.idempotency import Claim
 from app.submission.locks import LockScope
 from app.submission.ordering import wait_for_earlier
 from app.submission.plan import Authority, Plan, PlanType

@@ -13,8 +13,8 @@ from app.core.timestamps import iso_ms, now_ms
 from app.organisations.models import Organization, OrganizationRoles
 from app.store.organisations import Organisation, insert_organisation, organisation, reserve
 from app.submission.changes import carry_out
+from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.idempotency import Claim
 from app.submission.plan import Plan, PlanType
 
 #: What an organisation's id may be.
