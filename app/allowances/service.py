@@ -32,8 +32,8 @@ from app.store.allowances import (
 from app.store.wallets import WalletRecord
 from app.submission.changes import resumed, submit
 from app.submission.charged import with_budget
+from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.idempotency import Claim
 from app.submission.plan import Outcome, Plan, PlanType, RefusedError
 from app.submission.refusals import business_error, invalid_recipient
 from app.wallets import service as wallets

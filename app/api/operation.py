@@ -20,9 +20,10 @@ from app.api.money_body import MoneyBody
 from app.api.repetition import admit_money, fingerprint
 from app.api.signing import awaiting_signature, signs_offline
 from app.core.errors import CATALOGUE, ApiError, ConflictError, NotFoundError, RequestError, UnavailableError
+from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.fingerprint import Fingerprint
-from app.submission.idempotency import Claim, Idempotency
+from app.submission.idempotency import Idempotency
 from app.submission.plan import AwaitingSignatureError
 
 Endpoint = Callable[[Request], Awaitable[Response]]

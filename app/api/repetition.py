@@ -6,9 +6,9 @@ from pydantic import BaseModel
 
 from app.access.keyring import Principal
 from app.api.money_body import MoneyBody
+from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.fingerprint import Fingerprint, body_hash
-from app.submission.idempotency import Claim
 from app.submission.restoration import Restoration
 
 #: Fields in which repetitions of a request may differ.

@@ -39,8 +39,8 @@ from app.store.attempts import Attempt, pending_changes
 from app.store.audit import append
 from app.store.wallets import WalletRecord
 from app.submission.changes import resumed, submit
+from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.idempotency import Claim
 from app.submission.locks import LockScope
 from app.submission.ordering import wait_for_earlier
 from app.submission.plan import Plan, PlanType, RefusedError

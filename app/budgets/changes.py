@@ -22,8 +22,8 @@ from app.store.audit import NewLogEntry, append
 from app.store.budgets import BudgetDetails, BudgetRecord, budget, put_budget_details
 from app.store.feed import append_event
 from app.submission.changes import resumed
+from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.idempotency import Claim
 from app.submission.locks import LockScope
 from app.submission.offline import authority_of, refuse_needless
 from app.submission.ordering import wait_for_earlier

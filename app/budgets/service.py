@@ -19,8 +19,8 @@ from app.store.attempts import Attempt
 from app.store.budgets import BudgetDetails, BudgetRecord, budget, budgets, put_budget_details
 from app.submission.absence import absent
 from app.submission.changes import carry_out, resumed
+from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.idempotency import Claim
 from app.submission.offline import authority_of
 from app.submission.plan import Plan, PlanType
 

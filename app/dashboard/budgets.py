@@ -39,7 +39,7 @@ from app.dashboard.repetition import once
 from app.dashboard.words import changed_meanwhile
 from app.store.budgets import wallets_in
 from app.store.wallets import labels
-from app.submission.idempotency import Claim
+from app.submission.claim import Claim
 from app.wallets import service as wallets
 from app.wallets.models import UpdateWallet
 

@@ -44,8 +44,8 @@ from app.people.company import confirmations
 from app.people.openid import CompanySignIn
 from app.people.passkeys import Ceremony
 from app.people.sessions import SignedIn, csrf_token, digest, new_token, recognise
+from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.idempotency import Claim
 from app.submission.plan import AwaitingSignatureError
 
 Endpoint = Callable[[Request], Awaitable[Response]]

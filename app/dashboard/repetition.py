@@ -13,7 +13,8 @@ from app.api.fields import Body
 from app.api.repetition import admit_money, fingerprint
 from app.dashboard.pages import FORM_KEY, View
 from app.people.sessions import digest
-from app.submission.idempotency import Claim, Idempotency
+from app.submission.claim import Claim
+from app.submission.idempotency import Idempotency
 
 Answered = TypeVar("Answered", bound=BaseModel)
 

@@ -46,8 +46,8 @@ from app.store.escrows import (
     remember_task,
 )
 from app.store.wallets import WalletRecord, wallet, wallet_by_vault
+from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.idempotency import Claim
 from app.submission.locks import LockScope
 from app.submission.ordering import wait_for_earlier
 from app.submission.plan import Outcome, Plan, PlanType

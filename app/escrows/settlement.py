@@ -27,8 +27,8 @@ from app.store.attempts import Attempt
 from app.store.escrows import DISPUTED, LOCKED, OPEN, PENDING, EscrowRecord, remember_dispute, remember_output
 from app.submission.changes import resumed
 from app.submission.charged import with_budget
+from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.idempotency import Claim
 from app.submission.locks import LockScope
 from app.submission.plan import Failure, Hook, Plan, PlanType, RefusedError, nothing
 from app.submission.refusals import business_error, error_name, is_known, require_confirmed

@@ -24,8 +24,8 @@ from app.store.exports import (
     live,
 )
 from app.submission.admission import Admission
+from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.idempotency import Claim
 from app.wallets import service as wallets
 
 _PREFIX = "exp_"

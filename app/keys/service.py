@@ -20,8 +20,8 @@ from app.keys.models import (
 )
 from app.store.keys import ApiKey, api_key_page, key_names
 from app.store.request_log import KEPT_MS, Refusals, RequestFilter, RequestRecord, refusals, request_page
+from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.idempotency import Claim
 from app.wallets import service as wallets
 
 #: Errors of what a freeze or a pause keeps from being sent: it leaves no transaction.

@@ -18,8 +18,8 @@ from app.payments.spending import Spending, spend
 from app.payments.token_accounts import count_opening
 from app.recipients.service import resolve
 from app.store.attempts import Attempt
+from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.idempotency import Claim
 from app.submission.plan import Outcome, Plan, PlanType
 from app.submission.refusals import invalid_recipient
 from app.transactions.models import Payment

@@ -21,8 +21,8 @@ from app.policies import service as policies
 from app.store.approvals import OnChainApproval
 from app.store.attempts import Attempt, insert_attempt
 from app.store.wallets import WalletRecord
+from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.idempotency import Claim
 from app.submission.locks import LockScope
 from app.submission.plan import Hook, Outcome, Plan, PlanType, RefusedError
 from app.submission.refusals import (

@@ -29,8 +29,8 @@ from app.store.people import (
     renew_invitation,
     use_invitation,
 )
+from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.idempotency import Claim
 
 #: Milliseconds for which an invitation can be used.
 INVITATION_LIFETIME = 72 * 3_600_000

@@ -32,8 +32,8 @@ from app.store.policies import (
 )
 from app.submission import ordering
 from app.submission.changes import resumed
+from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.idempotency import Claim
 from app.submission.locks import LockScope
 from app.submission.offline import authority_of, refuse_needless
 from app.submission.plan import Authority, Hook, Plan, PlanType, nothing

@@ -16,8 +16,8 @@ from app.store.policies import (
     record_policy_edit,
     version_made_by,
 )
+from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.idempotency import Claim
 
 DETAILS = ("name", "x402_hosts")
 """Fields of a policy that the chain does not see."""

@@ -21,8 +21,8 @@ from app.store.policies import PolicyDetails, PolicyRecord, policies, policy, pu
 from app.store.wallets import policy_id_of
 from app.submission.absence import absent
 from app.submission.changes import carry_out, resumed
+from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.idempotency import Claim
 from app.submission.offline import authority_of
 from app.submission.plan import Authority, Hook, Plan, PlanType
 from app.submission.sight import outdated_error

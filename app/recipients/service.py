@@ -18,8 +18,8 @@ from app.store.recipients import Recipient, put_domain, recipient, recipient_by_
 from app.store.wallets import WalletRecord, orgs_of_vaults, wallet
 from app.submission.absence import absent
 from app.submission.changes import carry_out, resumed
+from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.idempotency import Claim
 from app.submission.locks import LockScope
 from app.submission.offline import authority_of
 from app.submission.ordering import wait_for_earlier

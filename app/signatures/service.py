@@ -44,8 +44,8 @@ from app.store.unsigned_transactions import (
 )
 from app.store.unsigned_transactions import withdraw as withdraw_unsigned
 from app.submission.changes import carry_out, resumed
+from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.idempotency import Claim
 from app.submission.locks import LockScope
 from app.submission.offline import ADVANCE
 from app.submission.ordering import wait_for_earlier

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 
+from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.idempotency import Claim
 from app.submission.locks import LockScope
 from app.submission.offline import refuse_needless, sign_elsewhere
 from app.submission.plan import Outcome, Plan, RefusedError

@@ -14,8 +14,8 @@ from app.core.errors import ApiError, BusinessError, UnavailableError
 from app.store.attempts import Attempt, pending_changes
 from app.store.database import WRITE_ERRORS
 from app.submission.brake import SHOWN, Hold
+from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.idempotency import Claim
 from app.submission.plan import Plan, PlanType, RefusedError
 from app.submission.refusals import UNPROVEN, business_error, error_name
 

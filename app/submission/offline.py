@@ -33,8 +33,8 @@ from app.store.unsigned_transactions import (
     insert_unsigned,
     nonces_in_use,
 )
+from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.idempotency import Claim
 from app.submission.locks import LockScope
 from app.submission.plan import (
     Authority,

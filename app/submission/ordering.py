@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection
 
 from app.core.errors import UnavailableError
 from app.store.attempts import Attempt, pending_changes
+from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.idempotency import Claim
 
 
 async def wait_for_earlier(

@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Protocol, TypeVar
 
 from app.core.errors import ConflictError
+from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.idempotency import Claim
 from app.submission.offline import sign_elsewhere
 from app.submission.plan import Outcome, Plan, RefusedError
 from app.submission.refusals import business_error, error_name, require_confirmed

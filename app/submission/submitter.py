@@ -25,7 +25,7 @@ from app.store.audit import append
 from app.store.database import DUPLICATE_ERRORS, WRITE_ERRORS, Database
 from app.store.unsigned_transactions import AWAITING
 from app.submission.brake import STOPPED, Brake, stopped_error
-from app.submission.idempotency import Claim
+from app.submission.claim import Claim
 from app.submission.outcomes import Outcomes, ids_of, unavailable
 from app.submission.plan import AwaitingSignatureError, Outcome, Plan, PlanType, RefusedError, attempt_at, distinct
 from indexer import Indexer

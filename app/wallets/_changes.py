@@ -10,8 +10,8 @@ from app.core.errors import AuthenticationError
 from app.policies import service as policies
 from app.store.organisations import reserve
 from app.store.wallets import WalletRecord
+from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.idempotency import Claim
 from app.submission.offline import authority_of
 from app.submission.plan import Authority
 from app.wallets.freezing import MANUAL

@@ -6,8 +6,8 @@ from solders.pubkey import Pubkey
 from app.access.keyring import Principal
 from app.store.wallets import WalletRecord
 from app.submission.changes import carry_out, resumed
+from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.idempotency import Claim
 from app.submission.locks import LockScope
 from app.submission.ordering import wait_for_earlier
 from app.submission.plan import Plan, PlanType

@@ -10,9 +10,9 @@ from app.core.errors import ApiError, BusinessError, NotFoundError, UnavailableE
 from app.store.wallets import WalletRecord, vault_of
 from app.store.wallets import wallet as wallet_of
 from app.submission.brake import Hold
+from app.submission.claim import Claim
 from app.submission.context import Service
 from app.submission.enforcement import BrakeRefusedError, Enforcement, enforce
-from app.submission.idempotency import Claim
 from app.submission.plan import Plan, PlanType
 from app.submission.sight import outdated_error, state_of
 

@@ -14,8 +14,8 @@ from app.store.attempts import Attempt
 from app.store.organisations import reserve_balance
 from app.store.transactions import transaction
 from app.store.wallets import WalletRecord
+from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.idempotency import Claim
 from app.submission.locks import LockScope
 from app.submission.plan import Outcome, Plan, PlanType, RefusedError
 from app.submission.refusals import business_error

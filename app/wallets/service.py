@@ -38,8 +38,8 @@ from app.store.wallets import (
 )
 from app.submission.absence import absent
 from app.submission.changes import resumed, submit
+from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.idempotency import Claim
 from app.submission.locks import LockScope
 from app.submission.offline import refuse_needless
 from app.submission.ordering import wait_for_earlier

@@ -13,8 +13,8 @@ from app.store.audit_actions import Action
 from app.store.session_grants import granted_until, store_grant
 from app.store.wallets import WalletRecord
 from app.submission.changes import carry_out
+from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.idempotency import Claim
 from app.submission.locks import LockScope
 from app.submission.ordering import wait_for_earlier
 from app.submission.plan import Plan, PlanType

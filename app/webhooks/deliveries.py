@@ -16,8 +16,8 @@ from app.store.deliveries import replay as replay_deliveries
 from app.store.delivery_attempts import DeliveryAttemptRecord, attempts_of, insert_ping
 from app.store.feed import FeedEvent
 from app.store.idempotency import find as find_claim
+from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.idempotency import Claim
 from app.webhooks.courier import Courier, body_of
 from app.webhooks.models import Delivery, DeliveryPage, ListDeliveries, Replay, ReplayEvents
 from app.webhooks.service import find

@@ -20,8 +20,8 @@ from app.store.webhooks import (
     webhook_created_under,
     webhooks,
 )
+from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.idempotency import Claim
 from app.webhooks._signing import ROTATION_OVERLAP, new_secret
 from app.webhooks.courier import Courier, body_of
 from app.webhooks.models import CreateWebhook, UpdateWebhook, Webhook, WebhookPage, WebhookWithSecret

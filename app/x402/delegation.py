@@ -23,8 +23,8 @@ from app.payments.spending import Spending, spend
 from app.store.allowances import OUTSTANDING, PENDING, SETTLED, AllowanceRecord, allowance_of_transaction
 from app.store.attempts import Attempt
 from app.store.x402 import Payload, insert_payload, record_transfer
+from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.idempotency import Claim
 from app.submission.plan import Outcome, Plan
 from app.submission.refusals import invalid_recipient
 from app.x402.instructions import transferred_by

@@ -7,7 +7,7 @@ from app.payments._simulation import rule_verdict, verdict_on
 from app.payments.spending import Spending, block
 from app.policies import service as policies
 from app.store.x402 import outstanding_of
-from app.submission.idempotency import Claim
+from app.submission.claim import Claim
 
 _CO_SIGN = "require_co_sign"
 

@@ -26,8 +26,8 @@ from app.store.attempts import Attempt
 from app.store.recipients import recipient_by_domain
 from app.store.wallets import WalletRecord
 from app.store.x402 import Payload, insert_payload
+from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.idempotency import Claim
 from app.submission.plan import Outcome, Plan, PlanType
 from app.submission.refusals import invalid_recipient
 from app.wallets import service as wallets

@@ -16,8 +16,8 @@ from app.payments.models import SimulatePayment, Simulation
 from app.store.allowances import OUTSTANDING, SETTLED
 from app.store.audit import append
 from app.store.x402 import Payload, payload_of, record_resource
+from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.idempotency import Claim
 from app.submission.plan import Outcome
 from app.transactions import service as transactions
 from app.x402.delegation import allowance_for, conclude, pay_by_allowance

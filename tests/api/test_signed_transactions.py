@@ -17,7 +17,7 @@ from app.core.signers import Signers, read_key
 from app.core.timestamps import now_ms, parse_iso_ms
 from app.organisations.roles import change_roles, roles_of
 from app.submission import offline
-from app.submission.idempotency import Claim
+from app.submission.claim import Claim
 from app.submission.offline import authority_with
 from app.submission.plan import Authority, AwaitingSignatureError
 from app.submission.recovery import Recovery

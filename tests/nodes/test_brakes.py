@@ -11,7 +11,7 @@ from app.access.keyring import system
 from app.core.actors import Actor
 from app.store.attempts import Attempt
 from app.store.brakes import BrakeKind, BrakeRow, all_brakes, put_brake
-from app.submission.idempotency import Claim
+from app.submission.claim import Claim
 from app.submission.plan import Plan
 from tests.support.sends import Sends
 from tests.support.service_world import Json, ServiceWorld, error_of

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select, text, update
 
 from app.store.state_tables import idempotency
-from app.submission.idempotency import Claim
+from app.submission.claim import Claim
 from app.submission.plan import Outcome
 from tests.support.sends import Sends
 from tests.support.service_world import ServiceWorld, error_of

@@ -20,7 +20,7 @@ from app.core.signers import write_secret
 from app.store.attempts import Attempt, attempt, pending_attempts
 from app.store.brakes import all_brakes
 from app.store.read_tables import wallets
-from app.submission.idempotency import Claim
+from app.submission.claim import Claim
 from app.submission.locks import LockScope
 from app.submission.plan import Plan
 from app.submission.recovery import Recovery

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.submission.idempotency import Claim
+from app.submission.claim import Claim
 from app.submission.plan import Outcome
 from tests.support.service_world import ServiceWorld
 

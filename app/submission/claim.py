@@ -1,0 +1,183 @@
+"""A request's hold on its idempotency key."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from sqlalchemy import Connection
+
+from app.core.errors import ConflictError, StorageDoubtError
+from app.core.timestamps import now_ms
+from app.store.attempts import Attempt
+from app.store.database import Database
+from app.store.idempotency import LIFETIME, IdempotencyRecord, attach_transaction, find, finish, release, runs_on
+from app.store.idempotency import claim as claim_key
+from app.store.records import columns_of
+from app.submission.fingerprint import Fingerprint
+
+T = TypeVar("T")
+
+
+def _admit() -> None:
+    """Admit everything."""
+
+
+def in_progress() -> ConflictError:
+    """Return the error for a key that another request holds."""
+    return ConflictError("idempotency_in_progress", headers={"Retry-After": "1"})
+
+
+class Claim:
+    """A request's claim of its idempotency key; without a key it claims nothing.
+
+    ``attempt`` is the transaction of an earlier run of the same request whose answer was lost, if there is one.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        fingerprint: Fingerprint | None = None,
+        attempt: Attempt | None = None,
+        *,
+        repeats: bool = False,
+        sign_offline: bool = False,
+    ) -> None:
+        self.attempt = attempt
+        #: Whether the answer is not yet what a repetition is to get, because the attempt's outcome is not known.
+        self.open_ended = False
+        #: Raises an error if the request must not send a new transaction now.
+        self.admit: Callable[[], None] = _admit
+        #: Whether the organisation's authority signs elsewhere what it must sign.
+        self.sign_offline = sign_offline
+        #: Whether an earlier run of the request claimed the key and stored its effect, but did not answer.
+        self.repeats = repeats
+        self._db = db
+        self._fingerprint = fingerprint
+        self._claimed = repeats
+        # Whether a lasting effect was stored or sent. Then an error does not free the key, because no request may take
+        # effect twice. A transaction that failed for good has no effect.
+        self._effective = attempt is not None
+
+    @property
+    def key(self) -> str | None:
+        """The idempotency key, if the request has one."""
+        return self._fingerprint.key if self._fingerprint else None
+
+    @property
+    def record(self) -> str:
+        """Name of the record that the request holds."""
+        assert self._fingerprint is not None
+        return self._fingerprint.record
+
+    @property
+    def scope(self) -> tuple[str, str]:
+        """The organisation and the key."""
+        assert self._fingerprint is not None
+        return self._fingerprint.org, self._fingerprint.key
+
+    @property
+    def effective(self) -> bool:
+        """Whether the request has a lasting effect, or may have one."""
+        return self._effective
+
+    @property
+    def held(self) -> bool:
+        """Whether the key was claimed."""
+        return self._claimed
+
+    @property
+    def releasable(self) -> bool:
+        """Whether the key was claimed without a lasting effect, so that an error frees it."""
+        return self._claimed and not self._effective
+
+    async def earlier(self, find: Callable[[Connection, str], T | None]) -> T | None:
+        """Return what an earlier run of the request stored, found by its key; None on the first run."""
+        key = self.key
+        return await self._db.read(lambda conn: find(conn, key)) if self.repeats and key is not None else None
+
+    async def is_taken(self) -> bool:
+        """Return whether the same request was claimed on another node; in one process, duplicates wait for the first.
+
+        Then what refuses this one may be the effect of that one.
+        """
+        if self._fingerprint is None or self._claimed or not self._db.node:
+            return False
+        return await self._db.look_up(lambda conn: find(conn, *self.scope, now_ms())) is not None
+
+    async def require_free(self) -> None:
+        """Raise ``idempotency_in_progress`` if the key is taken; to be called before a refusal is recorded."""
+        if await self.is_taken():
+            raise in_progress()
+
+    async def store(
+        self,
+        effect: Callable[[Connection], T],
+        *,
+        tx_id: str | None = None,
+        lasts: bool = True,
+        repeatable: bool = False,
+    ) -> T:
+        """Store an effect and claim the key in one database transaction, and return the effect's result.
+
+        ``tx_id`` names the attempt that the effect stores. ``lasts=False`` marks an effect that may be stored again, so
+        that a later error frees the key. ``repeatable`` is as in `Database.write`. Raises ``idempotency_in_progress``
+        if another process holds the key.
+        """
+
+        def claim_and_store(conn: Connection) -> T:
+            self._hold(conn, tx_id)
+            return effect(conn)
+
+        return await self._stored(claim_and_store, lasts=lasts, repeatable=repeatable)
+
+    def resolve(self, *, lasts: bool) -> None:
+        """Record whether the request's transaction landed or still may; a failed one leaves the key free."""
+        self.attempt, self._effective = None, lasts
+
+    async def finish(self, body: str) -> None:
+        """Store the answer for repetitions. Raises ``idempotency_in_progress`` as ``store`` does."""
+        assert self._fingerprint is not None
+        org, key = self._fingerprint.org, self._fingerprint.key
+
+        def answer(conn: Connection) -> None:
+            if not self._claimed:
+                self._hold(conn, None)
+            if not finish(conn, org, key, 200, body, now_ms(), node=self._db.node):
+                raise in_progress()
+
+        await self._stored(answer, lasts=True, repeatable=True)
+
+    async def release(self) -> None:
+        """Free the key."""
+        assert self._fingerprint is not None
+        org, key = self._fingerprint.org, self._fingerprint.key
+        await self._db.write(lambda conn: release(conn, org, key))
+
+    async def _stored(self, work: Callable[[Connection], T], *, lasts: bool, repeatable: bool) -> T:
+        try:
+            result = await self._db.write(work, repeatable=repeatable)
+        except StorageDoubtError:
+            # If it was stored, the key must not be freed: the repetition then finds out what became of it.
+            self._effective = True
+            raise
+        self._claimed = True
+        self._effective = self._effective or lasts
+        return result
+
+    def _hold(self, conn: Connection, tx_id: str | None) -> None:
+        if self._fingerprint is None:
+            return
+        fingerprint, now, node = self._fingerprint, now_ms(), self._db.node
+        if self._claimed:
+            if node and not runs_on(conn, fingerprint.org, fingerprint.key, node):
+                # This node was taken for dead, and another one goes on with the request.
+                raise in_progress()
+            if tx_id is not None:
+                attach_transaction(conn, fingerprint.org, fingerprint.key, tx_id)
+            return
+        record = IdempotencyRecord(
+            **columns_of(fingerprint), state="running", tx_id=tx_id, created_at=now, expires_at=now + LIFETIME
+        )
+        record = replace(record, node=node or None)
+        if claim_key(conn, record) is not None:
+            raise in_progress()
