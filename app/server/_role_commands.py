@@ -20,8 +20,8 @@ from app.server._data_folder import beside_existing
 from app.server._sidecar import running_sidecar
 from app.store.organisations import organisations as all_organisations
 from app.submission.changes import carry_out
+from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.idempotency import Claim
 from app.submission.offline import authority_with
 from app.submission.plan import Authority, AwaitingSignatureError, Plan
 

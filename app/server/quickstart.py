@@ -13,8 +13,8 @@ from app.organisations import service as organisations
 from app.store.organisations import organisation_by_id, reserve
 from app.store.values import get_value, put_value
 from app.store.wallets import WalletRecord, wallet_by_agent
+from app.submission.claim import Claim
 from app.submission.context import Service
-from app.submission.idempotency import Claim
 from app.wallets import funding
 from app.wallets import service as wallets
 from app.wallets.models import CreateWallet, FundWallet

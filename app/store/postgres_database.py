@@ -26,11 +26,11 @@ from app.store._postgres_calls import (
     SharedWork,
     TimedCall,
     Watch,
-    is_lost,
     passes,
     raised_by,
 )
 from app.store._postgres_engine import PLACE, READERS, SCANNERS, database_name, engine_of
+from app.store._postgres_pieces import Again, lease_lost, outcome_of, separately, together
 from app.store._postgres_transactions import (
     STATUS,
     Begun,
@@ -58,8 +58,6 @@ _DOUBT = 5.0
 _PAUSE = 0.2
 _BROKEN_FOR = 1.0
 """Seconds after a failed connection in which requests are answered with 503 instead of waiting for another try."""
-_SAVE, _UNDO = "SAVEPOINT piece", "ROLLBACK TO SAVEPOINT piece"
-"""A later savepoint hides earlier ones of its name, so what is undone is always the newest."""
 
 
 class PostgresDatabase(Database):
@@ -259,7 +257,7 @@ class PostgresDatabase(Database):
 
     def _look_up_all(self, call: TimedCall, pieces: Sequence[Piece]) -> list[Any]:
         def each(connection: Connection) -> list[Any]:
-            return [_outcome(one.work, connection) for one in pieces]
+            return [outcome_of(one.work, connection) for one in pieces]
 
         return self._read(call, each, single=True)
 
@@ -274,9 +272,9 @@ class PostgresDatabase(Database):
         with self._lock:
             if len(pieces) > 1 and all(one.repeatable for one in pieces):
                 # Most of the time none of them fails, and no savepoint is needed.
-                with contextlib.suppress(_Again):
-                    return self._transaction(call, pieces, _together)
-            return self._transaction(call, pieces, _separately)
+                with contextlib.suppress(Again):
+                    return self._transaction(call, pieces, together)
+            return self._transaction(call, pieces, separately)
 
     def _transaction(
         self, call: TimedCall, pieces: Sequence[Piece], work: Callable[[Connection, Sequence[Piece]], list[Any]]
@@ -284,7 +282,7 @@ class PostgresDatabase(Database):
         with contextlib.ExitStack() as stack:
             limits = Limits(_LOCK_PATIENCE, PATIENCE, _IDLE)
             connection, begun = self._begin(stack, call, {one.lease for one in pieces if one.lease}, limits)
-            fenced = [one if one.lease is None or one.lease.term in begun.held else Piece(_lost) for one in pieces]
+            fenced = [one if one.lease is None or one.lease.term in begun.held else Piece(lease_lost) for one in pieces]
             with call.using(connection):
                 outcomes = work(connection, fenced)
                 if not all(isinstance(one, FailedWork) for one in outcomes):
@@ -315,44 +313,3 @@ class PostgresDatabase(Database):
                     break
             time.sleep(_PAUSE)
         raise StorageDoubtError
-
-
-class _Again(Exception):  # noqa: N818 - no error
-    """One of several pieces failed, and all are undone."""
-
-
-def _together(connection: Connection, pieces: Sequence[Piece]) -> list[Any]:
-    """Run pieces; raises `_Again` if one of them fails, or what leaves no connection to go on with."""
-    try:
-        return [one.run(connection) for one in pieces]
-    except Exception as error:
-        if is_lost(connection, error):
-            raise
-        raise _Again from error
-
-
-def _separately(connection: Connection, pieces: Sequence[Piece]) -> list[Any]:
-    if len(pieces) == 1:
-        return [_outcome(pieces[0].run, connection)]
-    outcomes = []
-    for one in pieces:
-        # Not released one by one, which would be another statement for each: the commit does that.
-        connection.exec_driver_sql(_SAVE)
-        outcomes.append(_outcome(one.run, connection))
-        if isinstance(outcomes[-1], FailedWork):
-            connection.exec_driver_sql(_UNDO)
-    return outcomes
-
-
-def _outcome(work: Work[Any], connection: Connection) -> Any:
-    """Run work and return what it returned or how it failed; raises what leaves no connection to go on with."""
-    try:
-        return work(connection)
-    except Exception as error:
-        if is_lost(connection, error):
-            raise
-        return FailedWork(raised_by(error) if isinstance(error, SQLAlchemyError) else error)
-
-
-def _lost(_connection: Connection) -> None:
-    raise LeaseLostError
