@@ -30,7 +30,7 @@ async def test_newcomer_runs_three_nodes_behind_a_proxy(cluster: Cluster, tmp_pa
         PGUSER="cluster",
     )
     async with AsyncExitStack() as stack:
-        await reader.types("createdb")
+        await reader.types("cat > nodes.env")
         await stack.enter_async_context(reader.keeps_running("localnet --data-dir", "8899"))
         assert "Admin API key" in await reader.types("orgs create")
         await stack.enter_async_context(reader.keeps_running("agent-vault serve", "8401", "8402", "8403"))
@@ -42,6 +42,10 @@ async def test_newcomer_runs_three_nodes_behind_a_proxy(cluster: Cluster, tmp_pa
         again, wallet = _answers(await reader.types("kill -9"))
         assert again == paid
         assert wallet["usdc_balance"] == "9.00"
+
+        await reader.types("pg_dump")
+    kept = "SELECT response FROM idempotency WHERE key = 'payment-1'"
+    assert cluster.execute(kept, "restored") == cluster.execute(kept, "vault") != []
 
 
 def _answers(printed: str) -> list[dict[str, str]]:
