@@ -76,6 +76,8 @@ class Idempotency:
                 claim = await self._claim(fingerprint, found)
                 try:
                     return await self._work(claim, work, seal), False
+                except WRITE_ERRORS:
+                    raise  # The database could not say who holds the key.
                 except ApiError:
                     # Nothing is done again for what may have had an effect. Otherwise the key's holder has the answer.
                     if claim.effective or not await claim.is_taken():
