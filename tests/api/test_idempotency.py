@@ -37,7 +37,8 @@ async def test_answer_is_repeated_for_a_day_and_then_the_key_is_new(
     wallet, to = await world.wallet(), await world.payee()
     first = await world.pay(wallet, to, "1", headers=_key("day"))
     began, ahead = now_ms(), 0
-    monkeypatch.setattr("app.submission.idempotency.now_ms", lambda: began + ahead)
+    for module in ("claim", "idempotency"):
+        monkeypatch.setattr(f"app.submission.{module}.now_ms", lambda: began + ahead)
 
     ahead = 24 * 3_600_000 - 5_000
     assert (await world.pay(wallet, to, "1", headers=_key("day"))).json() == first.json()
@@ -233,7 +234,8 @@ async def test_sealed_answer_is_kept_for_a_day(world: ServiceWorld, monkeypatch:
     body, headers = {"role": "viewer", "name": "for a day"}, _key("for a day")
     first = await world.ok("POST", "/v1/keys", body, headers=headers)
     began, ahead = now_ms(), 0
-    monkeypatch.setattr("app.submission.idempotency.now_ms", lambda: began + ahead)
+    for module in ("claim", "idempotency"):
+        monkeypatch.setattr(f"app.submission.{module}.now_ms", lambda: began + ahead)
 
     ahead = 24 * 3_600_000 - 5_000
     assert await world.ok("POST", "/v1/keys", body, headers=headers) == first

@@ -14,7 +14,7 @@ from tests.support.processes import PATIENCE, exit_code, serving
 #: name, before that is recorded, or before the file is removed.
 _LAUNCHER = """
 import os, signal, sys
-from app.submission import idempotency
+from app.submission import claim
 from app.exports import exporter, files
 moment = sys.argv[1]
 def die(*_given, **_named):
@@ -28,7 +28,7 @@ elif moment == "naming":
 elif moment == "recording":
     exporter.finish = die
 elif moment == "answering":
-    idempotency.finish = die
+    claim.finish = die
 elif moment == "removing":
     unlink = files.Path.unlink
     files.Path.unlink = lambda self, **given: die() if self.suffix == ".csv" else unlink(self, **given)

@@ -19,7 +19,7 @@ _RECIPIENTS = 30
 #: chain gets it, or when the change is made and its answer about to be stored.
 _LAUNCHER = """
 import os, signal, sys
-from app.submission import idempotency
+from app.submission import claim
 from app.submission.submitter import Submitter
 moment, number = sys.argv[1], int(sys.argv[2])
 send, seen, armed = Submitter._post, 0, False
@@ -37,12 +37,12 @@ async def deadly(self, attempt):
         os.kill(os.getpid(), signal.SIGKILL)
     return outcome
 Submitter._post = deadly
-finish = idempotency.finish
+finish = claim.finish
 def unanswered(*arguments, **named):
     if moment == "made" and armed:
         os.kill(os.getpid(), signal.SIGKILL)
     return finish(*arguments, **named)
-idempotency.finish = unanswered
+claim.finish = unanswered
 from app.server.cli import main
 main(sys.argv[3:])
 """

@@ -43,8 +43,11 @@ _AGENTS = 8
 _DECIDED, _DELIVERED = 180.0, 60.0
 """Seconds after the last fault in which nothing is pending and all rows equal the chain's, and seconds in which a
 receiver that lacks something gets more: ten minutes of load leave tens of thousands of events to send in order."""
-_STOPPED = 6.0
-"""Seconds for which a node is stopped: longer than it may keep the others from writing."""
+_STOPPED = 4.5
+"""Seconds for which a node is stopped: longer than it may keep the others from writing, shorter than its lease.
+
+After that another node goes on with its webhooks, and it may send what it was about to send: once more, after later ones.
+"""
 
 
 @dataclass(frozen=True, slots=True)
