@@ -46,7 +46,7 @@ receiver that lacks something gets more: ten minutes of load leave tens of thous
 _STOPPED = 4.5
 """Seconds for which a node is stopped: longer than it may keep the others from writing, shorter than its lease.
 
-After that another node goes on with its webhooks, and it may send what it was about to send: once more, after later ones.
+After that another node goes on with its webhooks, and it may send what it was about to send once more, late.
 """
 
 
