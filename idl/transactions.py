@@ -6,19 +6,73 @@ its only account is the program's event authority, for which nobody else can sig
 
 import base64
 import hashlib
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from based58 import b58decode
+from solders.hash import Hash
+from solders.instruction import CompiledInstruction
+from solders.message import MessageHeader, MessageV0, to_bytes_versioned
 from solders.pubkey import Pubkey
-from solders.transaction import VersionedTransaction
+from solders.signature import Signature
+from solders.transaction import SanitizeError, VersionedTransaction
 
 from idl.codec import Codec, Event
 
 RawTransaction = dict[str, Any]
 """A result of `getTransaction` with the options `OPTIONS`."""
-OPTIONS = {"encoding": "base64", "commitment": "confirmed", "maxSupportedTransactionVersion": 0}
+NEWEST_VERSION = {"maxSupportedTransactionVersion": 1}
+OPTIONS = {"encoding": "base64", "commitment": "confirmed", **NEWEST_VERSION}
+
+_VERSION_1 = 0x81
+"""The first byte of a version-1 transaction. Others begin with the number of their signatures, which is less."""
+_INSTRUCTION_HEADER = struct.Struct("<BBH")
+"""The program's index, the number of accounts and the length of the data."""
+_LAST_INSTRUCTION = 255
+_MALFORMED = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, SanitizeError)
+
+
+class UnreadableTransactionError(ValueError):
+    """A transaction of an unknown format, or with a field of the wrong type. Asking again gives the same."""
+
+
+class IncompleteTransactionError(ValueError):
+    """A transaction of which the node left out a part: this node does not know it, another may."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignedTransaction:
+    """A transaction of any format; `version` is `None` for a legacy one.
+
+    `message` is the signed part, `keys` its addresses; lookup tables add `from_tables` more.
+    """
+
+    version: int | None
+    signatures: Sequence[Signature]
+    message: bytes
+    header: MessageHeader
+    keys: Sequence[Pubkey]
+    blockhash: Hash
+    instructions: Sequence[CompiledInstruction]
+    from_tables: int = 0
+
+    @property
+    def signers(self) -> Sequence[Pubkey]:
+        """The addresses that must sign, the fee payer first."""
+        return self.keys[: self.header.num_required_signatures]
+
+    @property
+    def message_hash(self) -> str:
+        """The hex SHA-256 of the signed message."""
+        return hashlib.sha256(self.message).hexdigest()
+
+    def signed_with(self, signatures: Sequence[Signature]) -> bytes:
+        """Return the transaction's bytes with these signatures."""
+        given = b"".join(map(bytes, signatures))
+        return self.message + given if self.version == 1 else bytes([len(signatures)]) + given + self.message
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,48 +84,179 @@ class ChainEvent:
     event: Event
 
 
-def signed(raw: RawTransaction) -> VersionedTransaction:
-    """Return the transaction as it was signed. Raises `ValueError` when the bytes are not a transaction."""
-    return VersionedTransaction.from_bytes(base64.b64decode(raw["transaction"][0]))
+@contextmanager
+def reading() -> Iterator[None]:
+    """Raise `UnreadableTransactionError` for what a malformed transaction raises."""
+    try:
+        yield
+    except (UnreadableTransactionError, IncompleteTransactionError):
+        raise
+    except _MALFORMED as error:
+        raise UnreadableTransactionError(f"it is malformed: {error}") from error
 
 
-def accounts(raw: RawTransaction, transaction: VersionedTransaction) -> list[Pubkey]:
-    """Return the addresses to which the instructions' indexes refer: the transaction's, then those of lookup tables."""
-    loaded = raw["meta"].get("loadedAddresses") or {}
-    from_tables = (*loaded.get("writable", ()), *loaded.get("readonly", ()))
-    return [*transaction.message.account_keys, *map(Pubkey.from_string, from_tables)]
+def parse(transaction: bytes) -> SignedTransaction:
+    """Return what a serialised transaction says. Raises `UnreadableTransactionError`."""
+    with reading():
+        if transaction[0] >= _VERSION_1:
+            return _version_1(transaction)
+        parsed = VersionedTransaction.from_bytes(transaction)
+        parsed.sanitize()
+        message = parsed.message
+        lookups = message.address_table_lookups if isinstance(message, MessageV0) else ()
+        found = SignedTransaction(
+            version=0 if isinstance(message, MessageV0) else None,
+            signatures=parsed.signatures,
+            message=to_bytes_versioned(message),
+            header=message.header,
+            keys=message.account_keys,
+            blockhash=message.recent_blockhash,
+            instructions=message.instructions,
+            from_tables=sum(len(one.writable_indexes) + len(one.readonly_indexes) for one in lookups),
+        )
+        if found.signed_with(found.signatures) != transaction:
+            raise UnreadableTransactionError("it has surplus bytes")
+        return found
 
 
-def events(raw: RawTransaction, keys: list[Pubkey], codec: Codec) -> Iterator[ChainEvent]:
-    """Yield the program's events in a transaction with these `accounts`."""
-    for group in raw["meta"].get("innerInstructions") or ():
-        for inner, instruction in enumerate(group["instructions"]):
-            named = instruction["accounts"]
-            if keys[instruction["programIdIndex"]] != codec.program_id:
-                continue
-            if len(named) != 1 or keys[named[0]] != codec.event_authority:
-                continue
-            event = codec.decode_event(b58decode(instruction["data"].encode()))
+def _version_1(transaction: bytes) -> SignedTransaction:
+    """Return a version-1 transaction (SIMD-0385), whose signatures follow the message.
+
+    The message has a 4-byte value for each bit of its configuration mask, also for bits that are not assigned yet.
+    """
+    if transaction[0] != _VERSION_1:
+        raise UnreadableTransactionError(f"its version {transaction[0] & 0x7F} is not known")
+    at = 1
+
+    def take(size: int) -> bytes:
+        nonlocal at
+        at += size
+        if at > len(transaction):
+            raise UnreadableTransactionError("it is cut off")
+        return transaction[at - size : at]
+
+    required, readonly_signed, readonly_unsigned = take(3)
+    mask = int.from_bytes(take(4), "little")
+    blockhash = Hash(take(32))
+    steps, addresses = take(2)
+    keys = [Pubkey(take(32)) for _ in range(addresses)]
+    take(4 * mask.bit_count())
+    heads = [_INSTRUCTION_HEADER.unpack(take(_INSTRUCTION_HEADER.size)) for _ in range(steps)]
+    bodies = [(program, take(accounts), take(size)) for program, accounts, size in heads]
+    message = transaction[:at]
+    signatures = [Signature(take(64)) for _ in range(required)]
+    if at != len(transaction):
+        raise UnreadableTransactionError("it has surplus bytes")
+    if readonly_signed >= required or required + readonly_unsigned > addresses:
+        raise UnreadableTransactionError("its header does not fit its addresses")
+    if any(not 0 < program < addresses or max(accounts, default=0) >= addresses for program, accounts, _ in bodies):
+        raise UnreadableTransactionError("an instruction names an address that it does not have")
+    return SignedTransaction(
+        version=1,
+        signatures=signatures,
+        message=message,
+        header=MessageHeader(required, readonly_signed, readonly_unsigned),
+        keys=keys,
+        blockhash=blockhash,
+        instructions=[CompiledInstruction(program, data, accounts) for program, accounts, data in bodies],
+    )
+
+
+def part(of: Any, name: str, kind: type) -> Any:
+    """Return a field of a node's answer. Raises `IncompleteTransactionError` if it is null or absent."""
+    if not isinstance(of, dict):
+        raise UnreadableTransactionError(f"what should have {name} is no object")
+    found = of.get(name)
+    if found is None:
+        raise IncompleteTransactionError(f"the node left out {name}")
+    if type(found) is not kind:
+        raise UnreadableTransactionError(f"{name} is not of type {kind.__name__}")
+    return found
+
+
+def signed(raw: RawTransaction) -> SignedTransaction:
+    """Return the transaction as it was signed.
+
+    Raises `UnreadableTransactionError`, and `IncompleteTransactionError` if the node left it out.
+    """
+    encoded = part(raw, "transaction", list)
+    with reading():
+        return parse(base64.b64decode(encoded[0], validate=True))
+
+
+def failure(raw: RawTransaction) -> Any:
+    """Return the error with which a transaction failed, `None` for a successful one. Raises like `signed`."""
+    meta = part(raw, "meta", dict)
+    if "err" not in meta:
+        raise IncompleteTransactionError("the node left out err")
+    return meta["err"]
+
+
+def accounts(raw: RawTransaction, transaction: SignedTransaction) -> list[Pubkey]:
+    """Return the addresses to which the instructions' indexes refer: the transaction's, then those of lookup tables.
+
+    Raises like `signed`.
+    """
+    if not transaction.from_tables:
+        return list(transaction.keys)
+    loaded = part(part(raw, "meta", dict), "loadedAddresses", dict)
+    from_tables = [*part(loaded, "writable", list), *part(loaded, "readonly", list)]
+    if len(from_tables) != transaction.from_tables:
+        raise IncompleteTransactionError("the node left out addresses of lookup tables")
+    with reading():
+        return [*transaction.keys, *map(Pubkey.from_string, from_tables)]
+
+
+def at(keys: Sequence[Pubkey], index: Any) -> Pubkey:
+    """Return the address with an index that a node gave. Raises `UnreadableTransactionError`."""
+    if type(index) is not int or not 0 <= index < len(keys):
+        raise UnreadableTransactionError("an index refers to no address")
+    return keys[index]
+
+
+def events(raw: RawTransaction, keys: Sequence[Pubkey], codec: Codec) -> Iterator[ChainEvent]:
+    """Yield the program's events in a transaction with these `accounts`. Raises like `signed`."""
+    for instruction, inner, program, named, data in _called(raw, keys):
+        if program == codec.program_id and named == [codec.event_authority]:
+            with reading():
+                event = codec.decode_event(data)
             if event is not None:
-                yield ChainEvent(group["index"], inner, event)
+                yield ChainEvent(instruction, inner, event)
 
 
 def instructions(raw: RawTransaction) -> Iterator[tuple[Pubkey, bytes, list[Pubkey]]]:
-    """Yield program, data and accounts of the transaction's own instructions, then of those that programs called."""
+    """Yield program, data and accounts of the transaction's own instructions, then of those that programs called.
+
+    Raises like `signed`.
+    """
     transaction = signed(raw)
     keys = accounts(raw, transaction)
-    for outer in transaction.message.instructions:
+    for outer in transaction.instructions:
         yield keys[outer.program_id_index], bytes(outer.data), [keys[index] for index in outer.accounts]
-    for group in raw["meta"].get("innerInstructions") or ():
-        for inner in group["instructions"]:
-            named = [keys[index] for index in inner["accounts"]]
-            yield keys[inner["programIdIndex"]], b58decode(inner["data"].encode()), named
+    for _, _, program, named, data in _called(raw, keys):
+        yield program, data, named
+
+
+def _called(raw: RawTransaction, keys: Sequence[Pubkey]) -> Iterator[tuple[int, int, Pubkey, list[Pubkey], bytes]]:
+    """Yield place, program, accounts and data of the instructions that programs called."""
+    for group in part(part(raw, "meta", dict), "innerInstructions", list):
+        place = part(group, "index", int)
+        if not 0 <= place <= _LAST_INSTRUCTION:
+            raise UnreadableTransactionError("an index refers to no instruction")
+        for inner, one in enumerate(part(group, "instructions", list)):
+            program = at(keys, part(one, "programIdIndex", int))
+            named = [at(keys, index) for index in part(one, "accounts", list)]
+            with reading():
+                data = b58decode(part(one, "data", str).encode())
+            yield place, inner, program, named, data
 
 
 def message_hash(transaction: bytes) -> str:
-    """Return the hex SHA-256 of the signed message in a serialised transaction.
+    """Return the hex SHA-256 of the signed message in a serialised transaction that is known to be readable.
 
     The transaction begins with the number of its signatures (one byte, as they are fewer than 128), then has 64 bytes
-    for each.
+    for each. In version 1 they follow the message, and their number its first byte.
     """
-    return hashlib.sha256(transaction[1 + 64 * transaction[0] :]).hexdigest()
+    first, second = transaction[:2]
+    message = transaction[: -64 * second] if first == _VERSION_1 else transaction[1 + 64 * first :]
+    return hashlib.sha256(message).hexdigest()

@@ -15,7 +15,7 @@ from app.chain.client import ChainClient
 from app.chain.errors import ChainUnavailable, RpcError
 from idl.codec import Codec
 from idl.transactions import RawTransaction, signed
-from indexer.decode import MALFORMED, decode_transaction
+from indexer.decode import decode_transaction
 from indexer.records import ChainTransaction
 from indexer.store import Events
 from indexer.unread import UnreadAllowance
@@ -61,20 +61,19 @@ class AllowanceReader:
         if not {one.granted, one.signature} <= set(signatures):
             return None
         raw = await self._chain.transactions(signatures)
-        if None in raw:
+        found = [one for one in raw if isinstance(one, dict)]
+        if len(found) < len(raw):
             return None
-        outflows = [await self._outflow(found, one) for found in raw if found is not None]
+        outflows = [await self._outflow(transaction, one) for transaction in found]
         return [found for found in outflows if found.left > 0]
 
     async def _outflow(self, raw: RawTransaction, one: UnreadAllowance) -> _Outflow:
-        transaction = decode_transaction(raw, self._codec)
+        try:
+            transaction, signers = decode_transaction(raw, self._codec), signed(raw).signers
+        except ValueError as error:
+            raise ChainUnavailable("the node's transaction is malformed") from error
         if transaction is None:
             raise ChainUnavailable("the node lists a failed transaction as successful")
-        try:
-            message = signed(raw).message
-            signers = message.account_keys[: message.header.num_required_signatures]
-        except MALFORMED as error:
-            raise ChainUnavailable("the node's transaction is malformed") from error
         left = _left(transaction, one.allowance, one.tokens)
         arrived = await self._arrived(transaction, one)
         by_delegate = one.settlement["delegate"] in map(str, signers)

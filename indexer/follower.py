@@ -298,7 +298,13 @@ class Indexer:
         """Return the decoded transactions, and the signatures that the node does not serve."""
         raw = await self._chain.transactions(signatures)
         missing = [one for one, found in zip(signatures, raw, strict=True) if found is None]
-        decoded = (decode_transaction(found, self._codec) for found in raw if found is not None)
+        if (refusal := next((one for one in raw if isinstance(one, RpcError)), None)) is not None:
+            raise refusal
+        try:
+            known = [one for one in raw if one is not None and not isinstance(one, RpcError)]
+            decoded = [decode_transaction(one, self._codec) for one in known]
+        except ValueError as error:
+            raise ChainUnavailable("the node's transaction is malformed") from error
         transactions = [one for one in decoded if one is not None]
         if not {one.signature for one in transactions} <= set(signatures):
             raise ChainUnavailable("the node answered with another transaction")

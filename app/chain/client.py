@@ -27,7 +27,7 @@ from app.chain.records import (
 )
 from app.chain.rpc import Rpc, whole
 from app.chain.transport import Transport
-from idl.transactions import OPTIONS, RawTransaction, signed
+from idl.transactions import NEWEST_VERSION, OPTIONS, RawTransaction, failure, signed
 
 COMMITMENT = "confirmed"
 ACCOUNT_BATCH = 100
@@ -39,6 +39,7 @@ _CONTRADICTED_PAUSE = 0.1
 """Seconds after which a failure that the transaction does not confirm is asked for again."""
 _SKIPPED = frozenset({-32007, -32009})
 """Error codes of `getBlock` for a slot that has no block, or whose block this node, or its long-term storage, lacks."""
+_UNSUPPORTED_VERSION = -32015
 _MALFORMED = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, BinasciiError, ParseHashError)
 
 _T = TypeVar("_T")
@@ -128,8 +129,10 @@ class ChainClient:
 
         def agrees(raw: RawTransaction) -> bool:
             same = str(signed(raw).signatures[0]) == signature and whole(raw["slot"]) == status.slot
-            return same and raw["meta"]["err"] == status.err
+            return same and failure(raw) == status.err
 
+        if isinstance(found, RpcError):
+            raise found
         try:
             return found is not None and agrees(found)
         except _MALFORMED as error:
@@ -171,12 +174,16 @@ class ChainClient:
         """Return the log of a transaction; an empty one if the node does not know it or keeps no logs."""
         return await self._read("getTransaction", [signature, OPTIONS], _logs_of)
 
-    async def transactions(self, signatures: Sequence[str]) -> list[RawTransaction | None]:
-        """Return each transaction, `None` for one that the node does not know (yet)."""
-        found: list[RawTransaction | None] = []
+    async def transactions(self, signatures: Sequence[str]) -> list[RawTransaction | RpcError | None]:
+        """Return each transaction, `None` for one that the node does not know (yet).
+
+        One of a version that is newer than the node or this client can tell is the node's refusal, an `RpcError`.
+        """
+        found: list[RawTransaction | RpcError | None] = []
         for start in range(0, len(signatures), _TRANSACTION_BATCH):
             chunk = signatures[start : start + _TRANSACTION_BATCH]
-            found += await self._rpc.batch([("getTransaction", [one, OPTIONS]) for one in chunk])
+            calls = [("getTransaction", [one, OPTIONS]) for one in chunk]
+            found += await self._rpc.batch(calls, kept=_UNSUPPORTED_VERSION)
         return found
 
     async def account(self, address: Pubkey | str, commitment: str = COMMITMENT, *, seen: int = 0) -> RawAccount | None:
@@ -232,7 +239,7 @@ class ChainClient:
         """
         options = {"commitment": "finalized", "transactionDetails": "signatures", "rewards": False}
         try:
-            return await self._read("getBlock", [slot, {**options, "maxSupportedTransactionVersion": 0}], _content)
+            return await self._read("getBlock", [slot, {**options, **NEWEST_VERSION}], _content)
         except RpcError as error:
             if error.code in _SKIPPED:
                 return None

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from app.chain.errors import ChainUnavailable, rpc_error
+from app.chain.errors import ChainUnavailable, RpcError, rpc_error
 from app.chain.transport import Transport
 
 RpcCall = tuple[str, list[Any]]
@@ -36,11 +36,21 @@ class Rpc:
         request = self._request(method, params)
         return _result(await self._exchange(request), request["id"])
 
-    async def batch(self, calls: Sequence[RpcCall]) -> list[Any]:
+    async def batch(self, calls: Sequence[RpcCall], *, kept: int | None = None) -> list[Any]:
         """Return the results of many calls in their order. Raises `RpcError` or `ChainUnavailable`.
 
-        A node that refuses a batch gets single calls from then on, 16 at a time.
+        An `RpcError` with the code `kept` is returned instead of the result that it refuses. A node that refuses a
+        batch gets single calls from then on, 16 at a time.
         """
+
+        def result(answer: Any, request: dict[str, Any]) -> Any:
+            try:
+                return _result(answer, request["id"])
+            except RpcError as error:
+                if error.code != kept:
+                    raise
+                return error
+
         if not calls:
             return []
         if self._batches:
@@ -48,13 +58,14 @@ class Rpc:
             answers = await self._exchange(requests)
             if isinstance(answers, list):
                 by_id = {answer.get("id"): answer for answer in answers if isinstance(answer, dict)}
-                return [_result(by_id.get(request["id"]), request["id"]) for request in requests]
+                return [result(by_id.get(request["id"]), request) for request in requests]
             self._batches = False
         free = asyncio.Semaphore(_CONCURRENT)
 
         async def one(call: RpcCall) -> Any:
             async with free:
-                return await self.call(*call)
+                request = self._request(*call)
+                return result(await self._exchange(request), request)
 
         return await asyncio.gather(*(one(call) for call in calls))
 

@@ -1,11 +1,13 @@
 """Transports for JSON-RPC: HTTP to any node, or a direct call of an ASGI application in the same process."""
 
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
+from pydantic_core import from_json
 
 from app.chain.errors import ChainUnavailable
 
@@ -16,6 +18,10 @@ _HEADERS = {"content-type": "application/json"}
 _CONNECTIONS = 64
 _SERVER_ERROR = 500
 _RATE_LIMITED = 429
+_NEWEST, _OLDER = (b'"maxSupportedTransactionVersion":%d' % version for version in (1, 0))
+_OLDER_FOR = 600.0
+"""Seconds after which a node that rejected version 1 is asked for it again."""
+_INVALID_PARAMS = -32602
 
 
 class HttpTransport:
@@ -29,9 +35,24 @@ class HttpTransport:
         self._url = url
         self._timeout = aiohttp.ClientTimeout(connect=timeout, sock_read=timeout)
         self._session: aiohttp.ClientSession | None = None
+        self._older_until = 0.0
 
     async def __call__(self, body: bytes) -> bytes:
-        """Return the answer's body. Raises `ChainUnavailable` on a refusal, a timeout, a rate limit or a 5xx."""
+        """Return the answer's body. Raises `ChainUnavailable` on a refusal, a timeout, a rate limit or a 5xx.
+
+        A node that rejects version 1 as the newest version of a transaction is asked for version 0, and for the next
+        ten minutes for that only.
+        """
+        older = body.replace(_NEWEST, _OLDER)
+        if older == body or time.monotonic() < self._older_until:
+            return await self._post(older)
+        answer = await self._post(body)
+        if _has_invalid(answer) and not _has_invalid(second := await self._post(older)):
+            self._older_until = time.monotonic() + _OLDER_FOR
+            return second
+        return answer
+
+    async def _post(self, body: bytes) -> bytes:
         if self._session is None:
             # It belongs to the loop that runs now.
             connector = aiohttp.TCPConnector(limit=_CONNECTIONS)
@@ -51,6 +72,18 @@ class HttpTransport:
         """Close the connections."""
         if self._session is not None:
             await self._session.close()
+
+
+def _has_invalid(answer: bytes) -> bool:
+    """Return whether an answer calls parameters invalid."""
+    if b"%d" % _INVALID_PARAMS not in answer:
+        return False
+    try:
+        found = from_json(answer)
+    except ValueError:
+        return False
+    errors = [one.get("error") for one in (found if isinstance(found, list) else [found]) if isinstance(one, dict)]
+    return any(isinstance(one, dict) and one.get("code") == _INVALID_PARAMS for one in errors)
 
 
 def _proxy_to(url: str) -> str | None:

@@ -10,7 +10,7 @@ from app.chain.errors import ChainUnavailable
 from app.chain.rpc import Rpc
 from app.chain.transport import Transport
 from idl.codec import Codec
-from idl.transactions import OPTIONS, ChainEvent, accounts, events, message_hash, signed
+from idl.transactions import OPTIONS, ChainEvent, accounts, at, events, failure, part, signed
 
 _COMMITMENT = "confirmed"
 _PAGE = 1000
@@ -121,14 +121,16 @@ def _creates(landed: Landed, address: str) -> bool:
 
 
 def _decode(raw: dict[str, Any], codec: Codec) -> Landed:
-    meta = raw["meta"]
+    failed = failure(raw) is not None
     transaction = signed(raw)
     keys = accounts(raw, transaction)
     return Landed(
         signature=str(transaction.signatures[0]),
         slot=int(raw["slot"]),
         block_time=raw.get("blockTime"),
-        message_hash=message_hash(bytes(transaction)),
-        owners={str(keys[one["accountIndex"]]): one["owner"] for one in meta.get("postTokenBalances") or ()},
-        events=() if meta["err"] is not None else tuple(events(raw, keys, codec)),
+        message_hash=transaction.message_hash,
+        owners={
+            str(at(keys, one["accountIndex"])): one["owner"] for one in part(raw["meta"], "postTokenBalances", list)
+        },
+        events=() if failed else tuple(events(raw, keys, codec)),
     )

@@ -17,6 +17,7 @@ from sqlalchemy import Connection
 
 from app.allowances.granting import GRANT, admit, grant_plan, granting
 from app.allowances.service import end
+from app.chain.errors import ChainUnavailable, RpcError
 from app.core.transaction_types import ALLOWANCE
 from app.payments.landed import landed_error
 from app.payments.spending import Spending, spend
@@ -30,7 +31,13 @@ from app.submission.refusals import invalid_recipient
 from app.x402.instructions import transferred_by
 from app.x402.paying import Gone, Payer, Purchase
 from app.x402.payload import transaction_of
-from idl.transactions import message_hash, signed
+from idl.transactions import (
+    IncompleteTransactionError,
+    RawTransaction,
+    UnreadableTransactionError,
+    message_hash,
+    signed,
+)
 
 #: Seconds after which anybody may settle: longer than a blockhash lives, after which the transfer cannot land.
 _SECONDS = 90
@@ -112,6 +119,16 @@ async def _note_transfer(service: Service, payload: Payload, found: AllowanceRec
     history = await service.chain.history(found.tokens, found.signature)
     for entry in (one for one in history if not one.failed):
         [raw] = await service.chain.transactions([entry.signature])
-        if raw is not None and message_hash(bytes(signed(raw))) == wanted:
+        if raw is not None and not isinstance(raw, RpcError) and _message_hash(raw) == wanted:
             await service.db.write(lambda conn: record_transfer(conn, payload.tx_id, entry.signature, entry.slot))  # noqa: B023 - at once
             return
+
+
+def _message_hash(raw: RawTransaction) -> str | None:
+    """Return the hash of a transaction's message, None for one that is not readable, and so is not ours."""
+    try:
+        return signed(raw).message_hash
+    except UnreadableTransactionError:
+        return None
+    except IncompleteTransactionError as error:
+        raise ChainUnavailable("the node left out a part of a transaction") from error

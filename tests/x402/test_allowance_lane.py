@@ -88,7 +88,7 @@ async def test_static_facilitator_is_paid_once_out_of_an_allowance(market: Marke
     [allowance] = await _allowances(market, buyer)
     assert (allowance["status"], allowance["spent_amount"], allowance["tx_id"]) == ("settled", "0.01", payment["tx_id"])
     [raw] = await market.world.service.chain.transactions([payment["tx_signature"]])
-    assert raw is not None
+    assert isinstance(raw, dict)
     assert raw["slot"] == payment["on_chain_slot"]
     assert payment["tx_signature"] != allowance["tx_signature"]
 
