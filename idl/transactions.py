@@ -6,16 +6,16 @@ its only account is the program's event authority, for which nobody else can sig
 
 import base64
 import hashlib
-import struct
+import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from based58 import b58decode
 from solders.hash import Hash
 from solders.instruction import CompiledInstruction
-from solders.message import MessageHeader, MessageV0, to_bytes_versioned
+from solders.message import Message, MessageHeader, MessageV0, to_bytes_versioned
 from solders.pubkey import Pubkey
 from solders.signature import Signature
 from solders.transaction import SanitizeError, VersionedTransaction
@@ -29,10 +29,10 @@ OPTIONS = {"encoding": "base64", "commitment": "confirmed", **NEWEST_VERSION}
 
 _VERSION_1 = 0x81
 """The first byte of a version-1 transaction. Others begin with the number of their signatures, which is less."""
-_INSTRUCTION_HEADER = struct.Struct("<BBH")
-"""The program's index, the number of accounts and the length of the data."""
-_LAST_INSTRUCTION = 255
+_INSTRUCTIONS = range(256)
 _MALFORMED = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, SanitizeError)
+
+_T = TypeVar("_T")
 
 
 class UnreadableTransactionError(ValueError):
@@ -99,15 +99,17 @@ def parse(transaction: bytes) -> SignedTransaction:
     """Return what a serialised transaction says. Raises `UnreadableTransactionError`."""
     with reading():
         if transaction[0] >= _VERSION_1:
-            return _version_1(transaction)
-        parsed = VersionedTransaction.from_bytes(transaction)
+            parsed, content = _version_1(transaction)
+        else:
+            parsed = VersionedTransaction.from_bytes(transaction)
+            content = to_bytes_versioned(parsed.message)
         parsed.sanitize()
         message = parsed.message
         lookups = message.address_table_lookups if isinstance(message, MessageV0) else ()
         found = SignedTransaction(
-            version=0 if isinstance(message, MessageV0) else None,
+            version=content[0] & 0x7F if content[0] & 0x80 else None,
             signatures=parsed.signatures,
-            message=to_bytes_versioned(message),
+            message=content,
             header=message.header,
             keys=message.account_keys,
             blockhash=message.recent_blockhash,
@@ -119,47 +121,31 @@ def parse(transaction: bytes) -> SignedTransaction:
         return found
 
 
-def _version_1(transaction: bytes) -> SignedTransaction:
-    """Return a version-1 transaction (SIMD-0385), whose signatures follow the message.
+def _version_1(transaction: bytes) -> tuple[VersionedTransaction, bytes]:
+    """Return a version-1 transaction (SIMD-0385) in the form of a legacy one, and its message as it was signed.
 
-    The message has a 4-byte value for each bit of its configuration mask, also for bits that are not assigned yet.
+    The message has a value of 4 bytes for each bit of its configuration mask, also for those not yet assigned. The
+    signatures follow it, so one that is cut off lacks at least a part of them.
     """
-    if transaction[0] != _VERSION_1:
-        raise UnreadableTransactionError(f"its version {transaction[0] & 0x7F} is not known")
-    at = 1
-
-    def take(size: int) -> bytes:
-        nonlocal at
-        at += size
-        if at > len(transaction):
-            raise UnreadableTransactionError("it is cut off")
-        return transaction[at - size : at]
-
-    required, readonly_signed, readonly_unsigned = take(3)
-    mask = int.from_bytes(take(4), "little")
-    blockhash = Hash(take(32))
-    steps, addresses = take(2)
-    keys = [Pubkey(take(32)) for _ in range(addresses)]
-    take(4 * mask.bit_count())
-    heads = [_INSTRUCTION_HEADER.unpack(take(_INSTRUCTION_HEADER.size)) for _ in range(steps)]
-    bodies = [(program, take(accounts), take(size)) for program, accounts, size in heads]
-    message = transaction[:at]
-    signatures = [Signature(take(64)) for _ in range(required)]
-    if at != len(transaction):
-        raise UnreadableTransactionError("it has surplus bytes")
-    if readonly_signed >= required or required + readonly_unsigned > addresses:
-        raise UnreadableTransactionError("its header does not fit its addresses")
-    if any(not 0 < program < addresses or max(accounts, default=0) >= addresses for program, accounts, _ in bodies):
-        raise UnreadableTransactionError("an instruction names an address that it does not have")
-    return SignedTransaction(
-        version=1,
-        signatures=signatures,
-        message=message,
-        header=MessageHeader(required, readonly_signed, readonly_unsigned),
-        keys=keys,
-        blockhash=blockhash,
-        instructions=[CompiledInstruction(program, data, accounts) for program, accounts, data in bodies],
+    stream = io.BytesIO(transaction)
+    read = stream.read
+    version, required, readonly_signed, readonly_unsigned = read(4)
+    if version != _VERSION_1:
+        raise UnreadableTransactionError(f"version {version & 0x7F} is not known")
+    values = int.from_bytes(read(4), "little").bit_count()
+    blockhash = Hash(read(32))
+    steps, addresses = read(2)
+    keys = [Pubkey(read(32)) for _ in range(addresses)]
+    read(4 * values)
+    instructions = [
+        CompiledInstruction(program_id_index=program, accounts=read(accounts), data=read(low | high << 8))
+        for program, accounts, low, high in [read(4) for _ in range(steps)]
+    ]
+    content = transaction[: stream.tell()]
+    message = Message.new_with_compiled_instructions(
+        required, readonly_signed, readonly_unsigned, keys, blockhash, instructions
     )
+    return VersionedTransaction.populate(message, [Signature(read(64)) for _ in range(required)]), content
 
 
 def part(of: Any, name: str, kind: type) -> Any:
@@ -187,9 +173,7 @@ def signed(raw: RawTransaction) -> SignedTransaction:
 def failure(raw: RawTransaction) -> Any:
     """Return the error with which a transaction failed, `None` for a successful one. Raises like `signed`."""
     meta = part(raw, "meta", dict)
-    if "err" not in meta:
-        raise IncompleteTransactionError("the node left out err")
-    return meta["err"]
+    return meta["err"] if "err" in meta else part(meta, "err", dict)
 
 
 def accounts(raw: RawTransaction, transaction: SignedTransaction) -> list[Pubkey]:
@@ -207,11 +191,11 @@ def accounts(raw: RawTransaction, transaction: SignedTransaction) -> list[Pubkey
         return [*transaction.keys, *map(Pubkey.from_string, from_tables)]
 
 
-def at(keys: Sequence[Pubkey], index: Any) -> Pubkey:
-    """Return the address with an index that a node gave. Raises `UnreadableTransactionError`."""
-    if type(index) is not int or not 0 <= index < len(keys):
-        raise UnreadableTransactionError("an index refers to no address")
-    return keys[index]
+def at(values: Sequence[_T], index: Any) -> _T:
+    """Return the value with an index that a node gave. Raises `UnreadableTransactionError`."""
+    if type(index) is not int or not 0 <= index < len(values):
+        raise UnreadableTransactionError("an index is out of range")
+    return values[index]
 
 
 def events(raw: RawTransaction, keys: Sequence[Pubkey], codec: Codec) -> Iterator[ChainEvent]:
@@ -240,9 +224,7 @@ def instructions(raw: RawTransaction) -> Iterator[tuple[Pubkey, bytes, list[Pubk
 def _called(raw: RawTransaction, keys: Sequence[Pubkey]) -> Iterator[tuple[int, int, Pubkey, list[Pubkey], bytes]]:
     """Yield place, program, accounts and data of the instructions that programs called."""
     for group in part(part(raw, "meta", dict), "innerInstructions", list):
-        place = part(group, "index", int)
-        if not 0 <= place <= _LAST_INSTRUCTION:
-            raise UnreadableTransactionError("an index refers to no instruction")
+        place = at(_INSTRUCTIONS, part(group, "index", int))
         for inner, one in enumerate(part(group, "instructions", list)):
             program = at(keys, part(one, "programIdIndex", int))
             named = [at(keys, index) for index in part(one, "accounts", list)]

@@ -17,6 +17,8 @@ LAMPORTS_PER_SIGNATURE = 5000
 TYPE_NAME = "solana_transaction::versioned::VersionedTransaction"
 """The name of a transaction in a validator's error messages."""
 
+_CUT_OFF = "unexpected end of file"
+"""How solders names bytes that end too early."""
 _SYSTEM_PROGRAM = Pubkey.default()
 _COMPUTE_BUDGET = Pubkey.from_string("ComputeBudget111111111111111111111111111111")
 _UNIT_LIMIT, _UNIT_PRICE = b"\x02", b"\x03"
@@ -57,12 +59,16 @@ class LoadedAddresses:
 def parse(raw: bytes) -> VersionedTransaction:
     """Return the transaction serialised in `raw`; like a validator, ignore any bytes after it.
 
+    One of version 1 is malformed, as for a validator that does not know that version: its first byte is taken for a
+    number of signatures for which no transaction has space.
+
     Raises MethodError: it is malformed or has an index out of range.
     """
     try:
         transaction = VersionedTransaction.from_bytes(raw)
     except ValueError as error:
-        raise invalid_params(f"failed to deserialize {TYPE_NAME}: {error}") from None
+        reason = str(error).replace(_CUT_OFF, "failed to fill whole buffer")
+        raise invalid_params(f"failed to deserialize {TYPE_NAME}: {reason}") from None
     try:
         transaction.sanitize()
     except (SanitizeError, ValueError) as error:

@@ -97,7 +97,7 @@ async def _read(rpc_url: str, found: Inspected, codec: Codec) -> Mapping[Pubkey,
         nonce = NonceAccount.of(await chain.account(found.nonce_account))
         if nonce is None or nonce.authority != found.signer or nonce.nonce != found.nonce:
             raise click.ClickException("it is not signed: its nonce was advanced, so it cannot land any more")
-        keys = found.transaction.message.account_keys
+        keys = found.transaction.keys
         accounts = await chain.accounts(keys)
         return {
             key: account.data

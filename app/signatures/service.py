@@ -1,14 +1,12 @@
 """Takes, lists and withdraws transactions that the organisation's authority signs elsewhere."""
 
 import base64
-from binascii import Error as BinasciiError
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 
 from pydantic import BaseModel
 from solders.pubkey import Pubkey
 from solders.signature import Signature
-from solders.transaction import SanitizeError, VersionedTransaction
 from sqlalchemy import Connection
 
 from app.access.keyring import Principal
@@ -52,7 +50,7 @@ from app.submission.ordering import wait_for_earlier
 from app.submission.plan import Authority, Outcome, Plan, RefusedError
 from app.submission.refusals import business_error, error_name, require_confirmed
 from app.wallets import service as wallets
-from idl.transactions import message_hash
+from idl.transactions import SignedTransaction, parse
 
 _NOT_SIGNED, _VOID = "unsigned_transaction_not_found", "unsigned_transaction_void"
 #: The program's errors for a change that others have overtaken since it was made.
@@ -80,8 +78,7 @@ async def send(service: Service, principal: Principal, claim: Claim, text: str) 
     """
     signed = _parsed(text)
     await service.db.write(lambda conn: end_expired(conn, now_ms()))
-    digest = message_hash(bytes(signed))
-    unsigned = await service.db.read(lambda conn: unsigned_by_message(conn, principal.org, digest))
+    unsigned = await service.db.read(lambda conn: unsigned_by_message(conn, principal.org, signed.message_hash))
     if unsigned is None:
         raise NotFoundError(_NOT_SIGNED)
     _check_signature(signed, unsigned)
@@ -112,30 +109,21 @@ def _changing(service: Service, attempt: Attempt) -> AbstractAsyncContextManager
     return service.locks.hold(LockScope.ORG_STATE, attempt.org)
 
 
-def _parsed(text: str) -> VersionedTransaction:
+def _parsed(text: str) -> SignedTransaction:
     try:
-        signed = VersionedTransaction.from_bytes(base64.b64decode(text, validate=True))
-        signed.sanitize()
-    except (BinasciiError, ValueError, SanitizeError):
+        return parse(base64.b64decode(text, validate=True))
+    except ValueError:
         raise RequestError("invalid_signature", "transaction: is no transaction in base64.") from None
-    return signed
 
 
-def _check_signature(signed: VersionedTransaction, unsigned: UnsignedTransaction) -> None:
+def _check_signature(signed: SignedTransaction, unsigned: UnsignedTransaction) -> None:
     """Raise ``invalid_signature`` unless the authority has signed the message."""
     authority = Pubkey.from_string(unsigned.authority)
-    keys = signed.message.account_keys[: signed.message.header.num_required_signatures]
-    content = _content(signed)
     if not any(
-        key == authority and signature.verify(key, content)
-        for key, signature in zip(keys, signed.signatures, strict=True)
+        key == authority and signature.verify(key, signed.message)
+        for key, signature in zip(signed.signers, signed.signatures, strict=True)
     ):
         raise RequestError("invalid_signature", f"transaction: has no valid signature of {authority}.")
-
-
-def _content(signed: VersionedTransaction) -> bytes:
-    """Return the bytes that are signed."""
-    return bytes(signed)[1 + 64 * len(signed.signatures) :]
 
 
 async def _attempt(service: Service, unsigned: UnsignedTransaction) -> Attempt:
@@ -146,7 +134,7 @@ async def _attempt(service: Service, unsigned: UnsignedTransaction) -> Attempt:
 
 
 async def _complete(
-    service: Service, principal: Principal, claim: Claim, attempt: Attempt, signed: VersionedTransaction
+    service: Service, principal: Principal, claim: Claim, attempt: Attempt, signed: SignedTransaction
 ) -> Attempt:
     """Add the service's signatures, simulate, and store the transaction as one to send."""
     raw, signature = await _co_signed(service, signed)
@@ -176,22 +164,20 @@ async def _complete(
     return replace(attempt, status="pending", raw=raw, signature=signature)
 
 
-async def _co_signed(service: Service, signed: VersionedTransaction) -> tuple[bytes, str]:
+async def _co_signed(service: Service, signed: SignedTransaction) -> tuple[bytes, str]:
     """Return the transaction with the service's signatures, and its first one."""
     signers = service.signers
     ours = {signers.fee_payer_address: signers.fee_payer, signers.operator_address: signers.operator}
-    keys = signed.message.account_keys[: signed.message.header.num_required_signatures]
+    keys, content = signed.signers, signed.message
     if keys[0] != signers.fee_payer_address:
         raise BusinessError(_VOID, "The service has another fee payer now. Ask for the change again.")
-    content = _content(signed)
     signatures: list[Signature] = [
         await signature_by(ours[key], content) if key in ours else given
         for key, given in zip(keys, signed.signatures, strict=True)
     ]
-    complete = VersionedTransaction.populate(signed.message, signatures)
-    if not all(complete.verify_with_results()):
+    if not all(one.verify(key, content) for key, one in zip(keys, signatures, strict=True)):
         raise BusinessError(_VOID, "The service has another operator's key now. Ask for the change again.")
-    return bytes(complete), str(signatures[0])
+    return signed.signed_with(signatures), str(signatures[0])
 
 
 async def _require_advanced(service: Service, attempt: Attempt) -> None:

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 from solders.compute_budget import ID as COMPUTE_BUDGET
 from solders.hash import Hash
-from solders.message import Message, MessageV0
 from solders.pubkey import Pubkey
 from solders.signature import Signature
 from solders.system_program import ID as SYSTEM_PROGRAM
-from solders.transaction import SanitizeError, VersionedTransaction
 
 from app.chain.transactions import MAX_SIZE
 from idl.codec import Call, Codec, CodecError
+from idl.transactions import SignedTransaction, UnreadableTransactionError, parse
 
 _MEMO_PROGRAMS = frozenset(
     map(
@@ -34,7 +33,7 @@ class UnsafeTransactionError(Exception):
 class Inspected:
     """A transaction that may be signed, once its signer has read what it changes."""
 
-    transaction: VersionedTransaction
+    transaction: SignedTransaction
     signer: Pubkey
     fee_payer: Pubkey
     others: list[Pubkey]
@@ -45,17 +44,13 @@ class Inspected:
 
     def signed_with(self, signature: Signature) -> bytes:
         """Return the transaction's bytes with the signer's signature."""
-        keys = self.transaction.message.account_keys
-        given = [
-            signature if key == self.signer else old
-            for key, old in zip(keys, self.transaction.signatures, strict=False)
-        ]
-        return bytes(VersionedTransaction.populate(self.transaction.message, given))
+        pairs = zip(self.transaction.signers, self.transaction.signatures, strict=True)
+        return self.transaction.signed_with([signature if key == self.signer else old for key, old in pairs])
 
     @property
     def content(self) -> bytes:
         """The bytes that are signed."""
-        return bytes(self.transaction)[1 + 64 * len(self.transaction.signatures) :]
+        return self.transaction.message
 
 
 def inspect(raw: bytes, signer: Pubkey, codec: Codec) -> Inspected:
@@ -64,15 +59,13 @@ def inspect(raw: bytes, signer: Pubkey, codec: Codec) -> Inspected:
     Raises UnsafeTransactionError.
     """
     transaction = _parsed(raw)
-    message = transaction.message
-    if isinstance(message, MessageV0):
-        if message.address_table_lookups:
-            raise UnsafeTransactionError("it takes addresses from lookup tables, so its bytes do not say what it does")
+    if transaction.from_tables:
+        raise UnsafeTransactionError("it takes addresses from lookup tables, so its bytes do not say what it does")
+    if transaction.version is not None:
         raise UnsafeTransactionError("it is a versioned transaction, which the service never makes")
-    keys = message.account_keys
-    signers = keys[: message.header.num_required_signatures]
-    _check_signer(message, signer)
-    first = message.instructions[0] if message.instructions else None
+    keys, signers = transaction.keys, transaction.signers
+    _check_signer(transaction, signer)
+    first = transaction.instructions[0] if transaction.instructions else None
     if first is None or keys[first.program_id_index] != SYSTEM_PROGRAM or bytes(first.data) != _ADVANCE_NONCE:
         raise UnsafeTransactionError("its first instruction does not advance a durable nonce")
     if len(first.accounts) != _ADVANCE_ACCOUNTS:
@@ -82,7 +75,7 @@ def inspect(raw: bytes, signer: Pubkey, codec: Codec) -> Inspected:
         raise UnsafeTransactionError(f"the authority of its nonce is {authority}, not the signing key")
     calls: list[Call] = []
     memos: list[str] = []
-    for one in message.instructions[1:]:
+    for one in transaction.instructions[1:]:
         program, data = keys[one.program_id_index], bytes(one.data)
         if program == codec.program_id:
             calls.append(_call(codec, data, [keys[index] for index in one.accounts]))
@@ -91,23 +84,21 @@ def inspect(raw: bytes, signer: Pubkey, codec: Codec) -> Inspected:
         elif program != COMPUTE_BUDGET:
             raise UnsafeTransactionError(f"it has an instruction of another program, {program}")
     others = [key for key in signers[1:] if key != signer]
-    return Inspected(transaction, signer, signers[0], others, account, message.recent_blockhash, calls, memos)
+    return Inspected(transaction, signer, signers[0], others, account, transaction.blockhash, calls, memos)
 
 
-def _parsed(raw: bytes) -> VersionedTransaction:
+def _parsed(raw: bytes) -> SignedTransaction:
     try:
-        transaction = VersionedTransaction.from_bytes(raw)
-        transaction.sanitize()
-    except (ValueError, SanitizeError):
-        raise UnsafeTransactionError("it is not a transaction") from None
-    if bytes(transaction) != raw or len(raw) > MAX_SIZE:
-        raise UnsafeTransactionError("it has surplus bytes")
+        transaction = parse(raw)
+    except UnreadableTransactionError as error:
+        raise UnsafeTransactionError(f"it is not a transaction: {error}") from None
+    if len(raw) > MAX_SIZE:
+        raise UnsafeTransactionError("it is larger than a transaction can be")
     return transaction
 
 
-def _check_signer(message: Message, signer: Pubkey) -> None:
-    header = message.header
-    signers = message.account_keys[: header.num_required_signatures]
+def _check_signer(transaction: SignedTransaction, signer: Pubkey) -> None:
+    header, signers = transaction.header, transaction.signers
     if signers[0] == signer:
         raise UnsafeTransactionError("the signing key would pay its fee: the fee payer must be the service's")
     if signer not in signers:

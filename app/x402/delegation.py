@@ -5,6 +5,7 @@ it signed is stored before the money is set aside, and the key is nowhere afterw
 who is bound to no destination, can pay this resource and nobody else.
 """
 
+from contextlib import suppress
 from dataclasses import replace
 
 from solders.hash import Hash
@@ -17,7 +18,6 @@ from sqlalchemy import Connection
 
 from app.allowances.granting import GRANT, admit, grant_plan, granting
 from app.allowances.service import end
-from app.chain.errors import ChainUnavailable, RpcError
 from app.core.transaction_types import ALLOWANCE
 from app.payments.landed import landed_error
 from app.payments.spending import Spending, spend
@@ -31,13 +31,7 @@ from app.submission.refusals import invalid_recipient
 from app.x402.instructions import transferred_by
 from app.x402.paying import Gone, Payer, Purchase
 from app.x402.payload import transaction_of
-from idl.transactions import (
-    IncompleteTransactionError,
-    RawTransaction,
-    UnreadableTransactionError,
-    message_hash,
-    signed,
-)
+from idl.transactions import IncompleteTransactionError, UnreadableTransactionError, message_hash, signed
 
 #: Seconds after which anybody may settle: longer than a blockhash lives, after which the transfer cannot land.
 _SECONDS = 90
@@ -119,16 +113,7 @@ async def _note_transfer(service: Service, payload: Payload, found: AllowanceRec
     history = await service.chain.history(found.tokens, found.signature)
     for entry in (one for one in history if not one.failed):
         [raw] = await service.chain.transactions([entry.signature])
-        if raw is not None and not isinstance(raw, RpcError) and _message_hash(raw) == wanted:
-            await service.db.write(lambda conn: record_transfer(conn, payload.tx_id, entry.signature, entry.slot))  # noqa: B023 - at once
-            return
-
-
-def _message_hash(raw: RawTransaction) -> str | None:
-    """Return the hash of a transaction's message, None for one that is not readable, and so is not ours."""
-    try:
-        return signed(raw).message_hash
-    except UnreadableTransactionError:
-        return None
-    except IncompleteTransactionError as error:
-        raise ChainUnavailable("the node left out a part of a transaction") from error
+        with suppress(UnreadableTransactionError, IncompleteTransactionError):
+            if isinstance(raw, dict) and signed(raw).message_hash == wanted:
+                await service.db.write(lambda conn: record_transfer(conn, payload.tx_id, entry.signature, entry.slot))  # noqa: B023 - at once
+                return
