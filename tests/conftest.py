@@ -16,6 +16,7 @@ from app.store.postgres_database import PostgresDatabase
 from tests.program.adversaries.ways import CALLS
 from tests.support import postgres
 from tests.support.needs import skip_or_fail
+from tests.support.runtimes import NEWER, MissingRuntimeError, Runtime
 from tests.support.scheduling import TOOLCHAIN, VALIDATOR, FileScheduling
 from tests.support.service_world import ServiceWorld
 from tests.validator import node, stages, windows
@@ -114,6 +115,17 @@ def validator(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     accounts = {**request.getfixturevalue("windows").accounts(), **request.getfixturevalue("stages").accounts()}
     with node.running(command, tmp_path_factory.mktemp("validator"), accounts) as running:
         yield running
+
+
+@pytest.fixture(scope="session", name="newer_solders")
+def _newer_solders() -> Iterator[Runtime]:
+    """A newer release of solders. Where it cannot be installed, the test is skipped, or fails if CI=true."""
+    try:
+        started = Runtime(NEWER)
+    except MissingRuntimeError as error:
+        skip_or_fail(f"solders {error} cannot be installed")
+    with started as runtime:
+        yield runtime
 
 
 @pytest.fixture(scope="session")

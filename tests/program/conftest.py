@@ -12,7 +12,7 @@ from solders.message import Message
 from tests.program.sequences.native import find_cargo
 from tests.support.native_twin import NativeTwin
 from tests.support.needs import skip_or_fail
-from tests.support.runtimes import NEWER, MissingRuntimeError, Runtime
+from tests.support.runtimes import Runtime
 from tests.support.twins import Comparison, Machine, Twin
 from tests.support.vm import PROGRAM, PROGRAM_ID, Vm
 from tests.support.vm_world import VmWorld
@@ -28,15 +28,10 @@ def world() -> VmWorld:
 
 
 @pytest.fixture(scope="session")
-def newer_runtime() -> Iterator[Runtime]:
-    """A newer runtime with the program. Where it cannot be installed, the test is skipped, or fails if CI=true."""
-    try:
-        started = Runtime(NEWER)
-    except MissingRuntimeError as error:
-        skip_or_fail(f"solders {error} cannot be installed")
-    with started as runtime:
-        runtime.do("program", address=str(PROGRAM_ID), path=str(PROGRAM.absolute()))
-        yield runtime
+def newer_runtime(newer_solders: Runtime) -> Runtime:
+    """A newer runtime with the program."""
+    newer_solders.do("program", address=str(PROGRAM_ID), path=str(PROGRAM.absolute()))
+    return newer_solders
 
 
 @pytest.fixture(scope="session", name="native_twin")

@@ -11,6 +11,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from tests.support.faults import Faults, Reply
+from tests.support.version1 import Version1
 
 _LOCALHOST = "127.0.0.1"
 _SOCKET_FAULTS = ("dropped", "repeated", "reordered", "spoilt", "delayed", "closed", "reset")
@@ -18,11 +19,16 @@ _LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
 
 
 @contextlib.asynccontextmanager
-async def fault_proxy(faults: Faults, port: int, node_port: int) -> AsyncIterator[None]:
-    """Serve JSON-RPC on `port` and WebSocket on the next one, for a node with ports likewise."""
+async def fault_proxy(
+    faults: Faults, port: int, node_port: int, version_1: Version1 | None = None
+) -> AsyncIterator[None]:
+    """Serve JSON-RPC on `port` and WebSocket on the next one, for a node with ports likewise.
+
+    Transactions that were added to `version_1` are shown in that version.
+    """
     async with httpx.AsyncClient(base_url=f"http://{_LOCALHOST}:{node_port}", timeout=30) as client:
-        http = _HttpProxy(faults, client)
-        sockets = _SocketProxy(faults, f"ws://{_LOCALHOST}:{node_port + 1}")
+        http = _HttpProxy(faults, client, version_1)
+        sockets = _SocketProxy(faults, f"ws://{_LOCALHOST}:{node_port + 1}", version_1)
         server = await asyncio.start_server(http.serve, _LOCALHOST, port)
         async with server, serve(sockets.serve, _LOCALHOST, port + 1):
             yield
@@ -32,8 +38,9 @@ async def fault_proxy(faults: Faults, port: int, node_port: int) -> AsyncIterato
 class _HttpProxy:
     """Answers POST requests; connections stay open until a fault breaks them."""
 
-    def __init__(self, faults: Faults, client: httpx.AsyncClient) -> None:
+    def __init__(self, faults: Faults, client: httpx.AsyncClient, version_1: Version1 | None) -> None:
         self._faults = faults
+        self._version_1 = version_1
         self._client = client
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -68,6 +75,9 @@ class _HttpProxy:
             await writer.drain()
 
     async def _forward(self, body: bytes) -> bytes:
+        return await (self._post(body) if self._version_1 is None else self._version_1.answer(body, self._post))
+
+    async def _post(self, body: bytes) -> bytes:
         answered = await self._client.post("/", content=body, headers={"Content-Type": "application/json"})
         answered.raise_for_status()
         return answered.content
@@ -81,8 +91,9 @@ class _HttpProxy:
 class _SocketProxy:
     """Passes messages both ways; drops, repeats, reorders, spoils and delays those of the node, or closes."""
 
-    def __init__(self, faults: Faults, url: str) -> None:
+    def __init__(self, faults: Faults, url: str, version_1: Version1 | None) -> None:
         self._faults = faults
+        self._version_1 = version_1
         self._url = url
 
     async def serve(self, caller: ServerConnection) -> None:
@@ -98,13 +109,14 @@ class _SocketProxy:
 
     async def _ask(self, caller: ServerConnection, node: ClientConnection) -> None:
         async for message in caller:
-            await node.send(message)
+            await node.send(self._version_1.hide(message) if self._version_1 and isinstance(message, str) else message)
 
     async def _notify(self, node: ClientConnection, caller: ServerConnection) -> None:
         faults = self._faults
         held: list[str | bytes] = []
         with contextlib.suppress(ConnectionClosed):
-            async for message in node:
+            async for told in node:
+                message = self._version_1.show(told) if self._version_1 and isinstance(told, str) else told
                 if not faults.strikes():
                     for one in (message, *held):
                         await caller.send(one)

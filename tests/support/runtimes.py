@@ -1,7 +1,7 @@
 """VMs of other releases of solders, each in a process and a Python environment of its own.
 
 The tests' own release has the old SPL Token program and leaves the second register zero; the newer one has p-token and
-passes the address of the instruction data.
+passes the address of the instruction data. Only the newer one knows version 1 of transactions.
 """
 
 import base64
@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import tempfile
 import venv
+from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
@@ -114,6 +115,18 @@ class Runtime:
             return custom_error_name(answer["code"], answer["logs"])
         error: str | None = answer["error"]
         return error
+
+    def version_1(self, transaction: bytes, signers: Iterable[Keypair]) -> bytes:
+        """Return a transaction in version 1 (SIMD-0385), signed by these keys; only the newer release can."""
+        keys = [str(one) for one in signers]
+        answer = self.do("version_1", transaction=base64.b64encode(transaction).decode(), signers=keys)
+        return base64.b64decode(answer["transaction"])
+
+    def parse(self, transactions: Iterable[bytes]) -> list[dict[str, Any] | None]:
+        """Return what each transaction says, None for what the release does not take for one."""
+        encoded = [base64.b64encode(one).decode() for one in transactions]
+        parsed: list[dict[str, Any] | None] = self.do("parse", transactions=encoded)["parsed"]
+        return parsed
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None

@@ -191,13 +191,18 @@ class ServiceWorld:
         return Keeper(service or self.service, clock=self.clock, timer=timer)
 
     @asynccontextmanager
-    async def twin(self) -> AsyncIterator[tuple[Service, FlakyTransport]]:
-        """Another node: a service on the same chain, with the same keys and organisation and a database of its own."""
-        folder = self.settings.data_dir / "twin"
+    async def twin(
+        self, through: Callable[[bytes], Awaitable[bytes]] | None = None
+    ) -> AsyncIterator[tuple[Service, FlakyTransport]]:
+        """Another node: a service on the same chain, with the same keys and organisation and a database of its own.
+
+        `through` takes its requests to the chain.
+        """
+        folder = self.settings.data_dir / f"twin-{next(self._numbers)}"
         shutil.copytree(self.settings.data_dir / "keys", folder / "keys")
         settings, line = (
             self.settings.model_copy(update={"data_dir": folder, **self._own_database()}),
-            FlakyTransport(AsgiTransport(self.localnet.rpc_app)),
+            FlakyTransport(through or AsgiTransport(self.localnet.rpc_app)),
         )
         own = self.service.db.read_now(lambda conn: organisation(conn, self.org))
         assert own is not None

@@ -1,7 +1,23 @@
-"""Transactions of version 1 (SIMD-0385): what the tests' own release of solders cannot make."""
+"""Transactions of version 1 (SIMD-0385), unknown to the tests' own release of solders and to the embedded chain."""
+
+import base64
+import json
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from solders.keypair import Keypair
 
 from idl.transactions import parse
+from tests.support.runtimes import Runtime
 
+Through = Callable[[bytes], Awaitable[bytes]]
+
+UNSUPPORTED = {
+    "code": -32015,
+    "message": "Transaction version (1) is not supported by the requesting client. Please try the request again with "
+    'the following configuration parameter: "maxSupportedTransactionVersion": 1',
+}
+"""The answer of a node to a client that does not ask for version 1."""
 UNIT_LIMIT = 1_400_000
 _PREFIX = b"\x81"
 _LIMIT_IS_SET = 1 << 2
@@ -33,3 +49,57 @@ def as_version_1(transaction: bytes) -> bytes:
             *map(bytes, old.signatures),
         )
     )
+
+
+class Version1:
+    """Takes and shows transactions in version 1, in front of a chain that does not know it.
+
+    Each stands for one of the chain's with the same instructions, signed by the same keys.
+    """
+
+    def __init__(self, solders: Runtime) -> None:
+        """`solders` is a release that knows version 1."""
+        self._solders = solders
+        self._shown: dict[str, str] = {}
+        """Signatures and bytes of the chain's transactions, as text, and those in version 1 instead."""
+
+    def add(self, transaction: bytes, signers: Iterable[Keypair]) -> bytes:
+        """Return a transaction of the chain in version 1; from now on it is shown like that."""
+        new = self._solders.version_1(transaction, signers)
+        self._shown[str(parse(transaction).signatures[0])] = str(parse(new).signatures[0])
+        self._shown[base64.b64encode(transaction).decode()] = base64.b64encode(new).decode()
+        return new
+
+    def show(self, text: str) -> str:
+        """Return what the chain says, such as a notification, with the signatures and bytes of version 1."""
+        for old, new in self._shown.items():
+            text = text.replace(old, new)
+        return text
+
+    def hide(self, text: str) -> str:
+        """Return a request as the chain understands it."""
+        for old, new in self._shown.items():
+            text = text.replace(new, old)
+        return text
+
+    async def answer(self, body: bytes, through: Through) -> bytes:
+        """Pass a request to the chain and return its answer."""
+        answer = json.loads(self.show((await through(self.hide(body.decode()).encode())).decode()))
+        calls, answers = (one if isinstance(one, list) else [one] for one in (json.loads(body), answer))
+        by_id = {one["id"]: one for one in calls}
+        told = [_told(by_id[one["id"]], one) for one in answers]
+        return json.dumps(told if isinstance(answer, list) else told[0]).encode()
+
+
+def _told(call: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+    """Name the version in an answer, or refuse it to a client that does not know the version."""
+    if call["method"] not in {"getTransaction", "getBlock"} or not answer.get("result"):
+        return answer
+    result, options = answer["result"], dict(*call["params"][1:2])
+    shown = [result] if call["method"] == "getTransaction" else result.get("transactions", ())
+    for one in shown:
+        if isinstance(one["transaction"], list) and base64.b64decode(one["transaction"][0]).startswith(_PREFIX):
+            if (options.get("maxSupportedTransactionVersion") or 0) < 1:
+                return {"jsonrpc": "2.0", "id": call["id"], "error": UNSUPPORTED}
+            one["version"] = 1
+    return answer

@@ -5,7 +5,10 @@ Commands: `program` (address, path), `account` (address, lamports, owner, data),
 `read` (address): answers `{"data": base64}`;
 `send` (payer, signers, instructions): answers `{"units": n}` or `{"error": text, "logs": [...]}`;
 `simulate` (message: base64): runs it without signatures and effects; answers `{"error": name or null}`, or
-`{"code": n, "logs": [...]}` for a custom error.
+`{"code": n, "logs": [...]}` for a custom error;
+`version_1` (transaction: base64 of a legacy or version-0 one without lookup tables, signers): encodes it in version 1
+(SIMD-0385) and signs it; answers `{"transaction": base64}`;
+`parse` (transactions: [base64]): answers `{"parsed": [...]}` with what each says, null for what is no transaction.
 """
 
 import base64
@@ -18,14 +21,15 @@ from solders.account import Account
 from solders.instruction import AccountMeta, Instruction
 from solders.keypair import Keypair
 from solders.litesvm import LiteSVM
-from solders.message import Message
+from solders.message import Message, to_bytes_versioned
 from solders.pubkey import Pubkey
-from solders.transaction import Transaction
+from solders.transaction import SanitizeError, Transaction, VersionedTransaction
 from solders.transaction_metadata import FailedTransactionMetadata
 from solders.transaction_status import InstructionErrorCustom, TransactionErrorInstructionError
 
 UNIT_LIMIT = base64.b64decode("AsBcFQA=")  # SetComputeUnitLimit(1,400,000)
 COMPUTE_BUDGET = Pubkey.from_string("ComputeBudget111111111111111111111111111111")
+UNITS = 1_400_000
 COMPUTE_BUDGET_UNITS = 150
 """Units that the compute budget program itself uses in a transaction."""
 
@@ -64,6 +68,37 @@ def simulate(vm: LiteSVM, command: dict[str, Any]) -> dict[str, Any]:
     return {"error": str(error).rpartition(".")[2]}
 
 
+def version_1(command: dict[str, Any]) -> dict[str, Any]:
+    """Sign the instructions of a transaction in one of version 1."""
+    from solders.message import MessageV1, TransactionConfig  # type: ignore[attr-defined] # noqa: PLC0415 - newer only
+
+    old = VersionedTransaction.from_bytes(base64.b64decode(command["transaction"])).message
+    config = TransactionConfig(compute_unit_limit=UNITS, priority_fee=1)
+    keys = {key.pubkey(): key for key in map(Keypair.from_base58_string, command["signers"])}
+    message = MessageV1(old.header, config, old.recent_blockhash, old.account_keys, old.instructions)
+    signers = [keys[address] for address in old.account_keys[: old.header.num_required_signatures]]
+    return {"transaction": base64.b64encode(bytes(VersionedTransaction(message, signers))).decode()}
+
+
+def parse(transaction: bytes) -> dict[str, Any] | None:
+    """Return what a transaction says, None if it is none, or has surplus bytes."""
+    try:
+        found = VersionedTransaction.from_bytes(transaction)
+        found.sanitize()
+    except (ValueError, SanitizeError):
+        return None
+    if bytes(found) != transaction:
+        return None
+    message = found.message
+    return {
+        "message": base64.b64encode(to_bytes_versioned(message)).decode(),
+        "signatures": [str(one) for one in found.signatures],
+        "keys": [str(one) for one in message.account_keys],
+        "blockhash": str(message.recent_blockhash),
+        "instructions": [[one.program_id_index, list(one.accounts), one.data.hex()] for one in message.instructions],
+    }
+
+
 def main() -> None:
     """Answer commands until the input ends."""
     vm = LiteSVM().with_sigverify(False).with_blockhash_check(False)  # what is simulated has no signatures
@@ -91,6 +126,10 @@ def main() -> None:
                 answer = send(vm, command)
             case "simulate":
                 answer = simulate(vm, command)
+            case "version_1":
+                answer = version_1(command)
+            case "parse":
+                answer = {"parsed": [parse(base64.b64decode(one)) for one in command["transactions"]]}
         print(json.dumps(answer), flush=True)
 
 
