@@ -30,6 +30,7 @@ from app.verifier.history import IncompleteError
 from app.verifier.verify import VerificationReport, verify
 from idl.transactions import OPTIONS, message_hash
 from tests.support.escrows import Agent, agent, of, shows_output
+from tests.support.exports import export
 from tests.support.processes import free_ports
 from tests.support.service_world import Json, ServiceWorld
 
@@ -65,16 +66,6 @@ class Story:
 
     async def check(self, path: Path, program_id: Pubkey | None = None) -> VerificationReport:
         return await verify(path, AsgiTransport(self.world.localnet.rpc_app), program_id)
-
-
-async def export(world: ServiceWorld, path: Path, **body: Any) -> Path:
-    """A file as a client gets it."""
-    made = await world.ok("POST", "/v1/transactions/export", body)
-    await world.service.part(Exporter).tick()
-    ready = await world.ok("GET", f"/v1/transactions/exports/{made['export_id']}")
-    assert ready["status"] == "ready", ready
-    path.write_bytes((await world.client.get(ready["download_url"])).content)  # noqa: ASYNC240 - a small file
-    return path
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", name="story")

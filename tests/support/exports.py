@@ -1,0 +1,17 @@
+"""Exports as a client gets them."""
+
+from pathlib import Path
+from typing import Any
+
+from app.exports.exporter import Exporter
+from tests.support.service_world import ServiceWorld
+
+
+async def export(world: ServiceWorld, path: Path, **body: Any) -> Path:
+    """Return a file with the export that a request with this body makes."""
+    made = await world.ok("POST", "/v1/transactions/export", body)
+    await world.service.part(Exporter).tick()
+    ready = await world.ok("GET", f"/v1/transactions/exports/{made['export_id']}")
+    assert ready["status"] == "ready", ready
+    path.write_bytes((await world.client.get(ready["download_url"])).content)  # noqa: ASYNC240 - a small file
+    return path
