@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from solders.hash import Hash
-from solders.instruction import Instruction
+from solders.instruction import AccountMeta, Instruction
 from solders.keypair import Keypair
+from solders.system_program import TransferParams, transfer
 from spl.token.instructions import TransferCheckedParams, transfer_checked
 from sqlalchemy import select
 
@@ -153,10 +154,28 @@ async def _rows(story: Story) -> list[Json]:
 
 async def test_freeze_is_reported(story: Story) -> None:
     assert story.answers["freeze"]["status"] == "frozen"
-    [event] = (await story.world.ok("GET", "/v1/events?type=wallet.frozen"))["data"]
-    assert event["wallet_id"] == story.payer.id
+    events = (await story.world.ok("GET", "/v1/events?type=wallet.frozen"))["data"]
+    assert [one["reason"] for one in events if one["wallet_id"] == story.payer.id] == ["manual"]
     [newest, *_] = await story.world.signatures(story.payer.vault)
     assert story.world.service.signers.operator_address in (await story.shown(newest)).signers
+
+
+async def test_transaction_of_a_stranger_that_names_the_program_stops_nothing(story: Story) -> None:
+    world, stranger = story.world, Keypair()
+    await world.localnet.airdrop(stranger.pubkey(), 10**9)
+    nothing = transfer(TransferParams(from_pubkey=stranger.pubkey(), to_pubkey=stranger.pubkey(), lamports=1))
+    named = AccountMeta(world.service.codec.program_id, is_signer=False, is_writable=False)
+    naming = Instruction(nothing.program_id, bytes(nothing.data), [*nothing.accounts, named])
+    assert (await world.land([naming], stranger)).err is None
+    [newest, *_] = await world.signatures(str(world.service.codec.program_id))
+    assert stranger.pubkey() in (await story.shown(newest)).signers
+
+    policy = await world.policy()
+    await world.ok("PATCH", f"/v1/policies/{policy['policy_id']}", {"maxPerTx": "5"})
+    wallet = f"/v1/wallets/{(await world.wallet(policy['policy_id']))['wallet_id']}"
+    await world.ok("POST", f"{wallet}/rotate-token", {})
+    for status in ("frozen", "active"):
+        assert (await world.ok("PATCH", wallet, {"status": status}))["status"] == status
 
 
 async def test_deposit_is_reported(story: Story) -> None:

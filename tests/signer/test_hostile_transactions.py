@@ -25,6 +25,7 @@ from app.chain.rules import Rules
 from app.core.signers import create_key, write_secret
 from app.server.cli import main
 from idl.codec import load
+from tests.support.version1 import as_version_1
 
 _MEMO = Pubkey.from_string("MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgDLGmfcHr")
 _PAYER, _NONCE, _ORG = (Keypair().pubkey() for _ in range(3))
@@ -157,6 +158,7 @@ def test_address_lookup_tables_are_refused(stage: Stage) -> None:
     _refused(stage, _unsigned(looking), "lookup tables")
     plain = MessageV0.try_compile(_PAYER, steps, [], Hash.new_unique())
     _refused(stage, _unsigned(plain), "versioned")
+    _refused(stage, as_version_1(stage.raw(stage.change)), "versioned")
 
 
 def _with(
