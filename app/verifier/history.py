@@ -101,7 +101,9 @@ class History:
         try:
             landed = _decode(raw, self._codec)
         except _MALFORMED as error:
-            raise IncompleteError(f"the node's answer about the transaction {signature} is malformed") from error
+            raise IncompleteError(
+                f"the node's answer about the transaction {signature} is not usable: {error}"
+            ) from error
         if landed.signature != signature:
             raise IncompleteError(f"the node returned another transaction than {signature}")
         return landed

@@ -214,6 +214,27 @@ async def test_transaction_that_does_not_tell_its_signer_is_fetched_once(own_wor
     assert methods.count("getTransaction") == 1
 
 
+async def test_calls_that_the_node_left_out_are_asked_for_again(
+    world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signer = world.service.signers.require_authority()
+    made = await world.policy(maxPerTx="5")
+    await _change_past(world, made, signer, Rules(max_per_tx=6_000_000))
+
+    def without_calls(landed: Json) -> None:
+        _called_by_a_program(landed, world.service.codec.program_id)
+        landed["meta"]["innerInstructions"] = None
+
+    _alter_transactions(world, without_calls)
+    hidden = [entry["changed_by"] for entry in await _log(world, made)]
+    world.line.mend()
+    monkeypatch.setattr(policy_audit, "MISSING_FOR", 0)
+    entries = [await _log(world, made) for _ in range(2)][1]
+
+    assert hidden == ["on-chain"]
+    assert [entry["changed_by"] for entry in entries] == [str(signer.pubkey())]
+
+
 async def test_missing_transactions_are_fetched_a_few_at_a_time_and_only_once(
     own_world: ServiceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

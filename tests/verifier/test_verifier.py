@@ -417,6 +417,20 @@ async def test_history_that_the_node_has_pruned_gives_no_verdict(story: Story) -
         await verify(story.changed(lambda _rows: None), forgetful)
 
 
+@pytest.mark.parametrize("part", ["innerInstructions", "postTokenBalances", "err"])
+async def test_part_that_the_node_left_out_gives_no_verdict(story: Story, part: str) -> None:
+    through = AsgiTransport(story.world.localnet.rpc_app)
+
+    async def without(body: bytes) -> bytes:
+        request, answer = json.loads(body), json.loads(await through(body))
+        if request["method"] == "getTransaction":
+            del answer["result"]["meta"][part]
+        return json.dumps(answer).encode()
+
+    with pytest.raises(IncompleteError, match=part):
+        await verify(story.changed(lambda _rows: None), without)
+
+
 async def test_node_that_is_behind_the_export_gives_no_verdict(story: Story) -> None:
     through = AsgiTransport(story.world.localnet.rpc_app)
 

@@ -1,6 +1,7 @@
 """Payments out of an allowance, where the public packages' facilitators settle plain transfers only."""
 
 import asyncio
+import base64
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -8,11 +9,17 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
+from solders.instruction import AccountMeta, Instruction
+from solders.pubkey import Pubkey
+from solders.system_program import TransferParams, transfer
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from app.keeper.keeper import Keeper
+from app.store.x402 import open_delegations
+from app.x402.delegation import allowance_for
 from app.x402.watch import PAID_WITHOUT_RESOURCE, PayloadWatch
+from idl.transactions import signed
 from tests.mcp.clients import agent
 from tests.support.http import site
 from tests.support.processes import PATIENCE
@@ -239,6 +246,35 @@ async def test_payment_handed_out_is_settled_once_it_has_landed(market: Market) 
     assert (late["payment"], late["header_value"]) == (row, handed["header_value"])
     assert [one["status"] for one in await _allowances(market, buyer)] == ["settled"]
     assert await market.received() - before == 10_000
+
+
+async def test_unreadable_transaction_of_a_stranger_hides_no_payment(market: Market) -> None:
+    world, buyer = market.world, await market.buyer(**_ALLOWING)
+    handed = (await _hand_out(market, buyer)).json()
+    [*_, open_] = await world.service.db.read(lambda conn: open_delegations(conn, 1000))
+    allowance = await allowance_for(world.service, open_)
+    assert allowance is not None
+    # Given a stranger's transaction that names the allowance's account, before the one that pays
+    named = AccountMeta(Pubkey.from_string(allowance.tokens), is_signer=False, is_writable=False)
+    payer = world.service.signers.fee_payer
+    nothing = transfer(TransferParams(from_pubkey=payer.pubkey(), to_pubkey=payer.pubkey(), lamports=1))
+    await world.land([Instruction(nothing.program_id, bytes(nothing.data), [*nothing.accounts, named])])
+    [strange, *_] = await world.signatures(allowance.tokens)
+    signature = await _settled(market, handed["header_value"])
+    await world.catch_up()
+
+    # When this release cannot read it
+    def unreadable(method: str, result: Any) -> Any:
+        if method == "getTransaction" and str(signed(result).signatures[0]) == strange:
+            return {**result, "transaction": [base64.b64encode(b"\x82").decode(), "base64"]}
+        return result
+
+    world.line.alter = unreadable
+    await PayloadWatch(world.service, interval=3600, patience=0).tick()
+    world.line.mend()
+
+    # Then the payment is known
+    assert (await _row(market, handed))["tx_signature"] == signature
 
 
 async def test_refused_program_is_answered_by_an_allowance(market: Market) -> None:
