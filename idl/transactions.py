@@ -36,11 +36,11 @@ _T = TypeVar("_T")
 
 
 class UnreadableTransactionError(ValueError):
-    """A transaction of an unknown format, or with a field of the wrong type. Asking again gives the same."""
+    """The transaction has an unknown format, or a field of the wrong type. A retry gives the same answer."""
 
 
 class IncompleteTransactionError(ValueError):
-    """A transaction of which the node left out a part: this node does not know it, another may."""
+    """The node left out a part of the transaction. Another node may have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class ChainEvent:
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """Raise `UnreadableTransactionError` for what a malformed transaction raises."""
+    """Turn errors of malformed fields into `UnreadableTransactionError`."""
     try:
         yield
     except (UnreadableTransactionError, IncompleteTransactionError):
@@ -96,7 +96,7 @@ def reading() -> Iterator[None]:
 
 
 def parse(transaction: bytes) -> SignedTransaction:
-    """Return what a serialised transaction says. Raises `UnreadableTransactionError`."""
+    """Parse a serialised transaction. Raises `UnreadableTransactionError`."""
     with reading():
         if transaction[0] >= _VERSION_1:
             parsed, content = _version_1(transaction)
@@ -124,8 +124,8 @@ def parse(transaction: bytes) -> SignedTransaction:
 def _version_1(transaction: bytes) -> tuple[VersionedTransaction, bytes]:
     """Return a version-1 transaction (SIMD-0385) in the form of a legacy one, and its message as it was signed.
 
-    The message has a value of 4 bytes for each bit of its configuration mask, also for those not yet assigned. The
-    signatures follow it, so one that is cut off lacks at least a part of them.
+    The message has a value of 4 bytes for each bit of its configuration mask, assigned or not. A truncated transaction
+    lacks part of its signatures, because they are at its end.
     """
     stream = io.BytesIO(transaction)
     read = stream.read
@@ -151,7 +151,7 @@ def _version_1(transaction: bytes) -> tuple[VersionedTransaction, bytes]:
 def part(of: Any, name: str, kind: type) -> Any:
     """Return a field of a node's answer. Raises `IncompleteTransactionError` if it is null or absent."""
     if not isinstance(of, dict):
-        raise UnreadableTransactionError(f"what should have {name} is no object")
+        raise UnreadableTransactionError(f"the holder of {name} is not an object")
     found = of.get(name)
     if found is None:
         raise IncompleteTransactionError(f"the node left out {name}")
@@ -171,7 +171,7 @@ def signed(raw: RawTransaction) -> SignedTransaction:
 
 
 def failure(raw: RawTransaction) -> Any:
-    """Return the error with which a transaction failed, `None` for a successful one. Raises like `signed`."""
+    """Return the error of a failed transaction, `None` for a successful one. Raises like `signed`."""
     meta = part(raw, "meta", dict)
     return meta["err"] if "err" in meta else part(meta, "err", dict)
 

@@ -20,7 +20,7 @@ _SERVER_ERROR = 500
 _RATE_LIMITED = 429
 _NEWEST, _OLDER = (b'"maxSupportedTransactionVersion":%d' % version for version in (1, 0))
 _OLDER_FOR = 600.0
-"""Seconds after which a node that rejected version 1 is asked for it again."""
+"""Seconds until the next request for version 1 to a node that rejected it; its operator may upgrade it."""
 _INVALID_PARAMS = re.compile(rb'"code": *-32602\b')
 """An error of JSON-RPC. In a string the quotation marks would be escaped."""
 

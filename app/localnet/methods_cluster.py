@@ -12,7 +12,7 @@ from app.localnet.errors import BLOCK_NOT_AVAILABLE, INVALID_REQUEST, MethodErro
 from app.localnet.timeline import MAX_BLOCKHASH_AGE, SLOTS_PER_EPOCH
 
 _MAX_DATA_SIZE = 10 * 1024 * 1024
-_MESSAGE_TYPE = "solana_message::versions::VersionedMessage"
+_MESSAGE_TYPE = "solana_message::non_bpf_modules::versions::VersionedMessage"
 
 _EPOCH_SCHEDULE = {
     "firstNormalEpoch": 0,

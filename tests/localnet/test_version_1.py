@@ -34,6 +34,18 @@ async def test_version_1_is_rejected_as_before_its_activation(rpc: Client, metho
             assert (error.code, error.message) == (-32602, _OF_AGAVE_4_0)
 
 
+async def test_fee_of_a_version_1_message_is_unknown_as_before_its_activation(rpc: Client) -> None:
+    message = parse(as_version_1(bytes(rpc.legacy(await rpc.wallet())))).message
+    error = await rpc.failure("getFeeForMessage", base64.b64encode(message).decode())
+    assert (error.code, error.message) == (
+        -32602,
+        (
+            "failed to deserialize solana_message::non_bpf_modules::versions::VersionedMessage: "
+            "invalid value: integer `1`, expected a valid transaction message version"
+        ),
+    )
+
+
 async def test_proxy_shows_version_1_consistently(rpc: Client, clock: ManualClock, newer_solders: Runtime) -> None:
     sender, version_1 = await rpc.wallet(), Version1(newer_solders)
     address = str(sender.pubkey())

@@ -123,7 +123,7 @@ class Runtime:
         return base64.b64decode(answer["transaction"])
 
     def parse(self, transactions: Iterable[bytes]) -> list[dict[str, Any] | None]:
-        """Return what each transaction says, None for what the release does not take for one."""
+        """Parse transactions; None for each that the release refuses."""
         encoded = [base64.b64encode(one).decode() for one in transactions]
         parsed: list[dict[str, Any] | None] = self.do("parse", transactions=encoded)["parsed"]
         return parsed

@@ -71,7 +71,7 @@ class Version1:
         return new
 
     def show(self, text: str) -> str:
-        """Return what the chain says, such as a notification, with the signatures and bytes of version 1."""
+        """Return an answer or notification of the chain with the signatures and bytes of version 1."""
         for old, new in self._shown.items():
             text = text.replace(old, new)
         return text

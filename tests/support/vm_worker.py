@@ -8,7 +8,7 @@ Commands: `program` (address, path), `account` (address, lamports, owner, data),
 `{"code": n, "logs": [...]}` for a custom error;
 `version_1` (transaction: base64 of a legacy or version-0 one without lookup tables, signers): encodes it in version 1
 (SIMD-0385) and signs it; answers `{"transaction": base64}`;
-`parse` (transactions: [base64]): answers `{"parsed": [...]}` with what each says, null for what is no transaction.
+`parse` (transactions: [base64]): answers `{"parsed": [...]}` with the fields of each, null for a malformed one.
 """
 
 import base64
@@ -81,7 +81,7 @@ def version_1(command: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse(transaction: bytes) -> dict[str, Any] | None:
-    """Return what a transaction says, None if it is none, or has surplus bytes."""
+    """Return the fields of a transaction, None if it is malformed or has surplus bytes."""
     try:
         found = VersionedTransaction.from_bytes(transaction)
         found.sanitize()
