@@ -1,22 +1,54 @@
-"""Metrics for Prometheus. No label holds a key or anything else that a client chose."""
+"""Metrics for Prometheus, declared in one place. A label takes only the values that are declared with it.
+
+Requests, errors, nodes and organisations never add a series, so the text keeps its size under any traffic.
+"""
 
 import math
 import time
-from collections.abc import Mapping
-from typing import Literal, get_args
+from collections.abc import Iterable, Mapping
+from typing import Literal, TypeVar, get_args
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+from starlette.routing import Route
 from starlette.types import Scope
 
 from app.core.errors import ApiError
+from app.core.transaction_types import TransactionStatus
+from app.submission.locks import LockScope
 
 ReconciliationResult = Literal["clean", "differences", "incomplete"]
 KeeperError = Literal["refused", "failed", "chain_unavailable"]
+_Kind = TypeVar("_Kind", Counter, Gauge)
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
-_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
-#: Outcomes of payments by the code of their error; all other errors are `refused`.
+_STATUSES = ("2xx", "3xx", "4xx", "5xx")
+_UNKNOWN = "unknown"
+"""The route of requests that match none."""
+_GROUPS = {
+    "escrows": ("/v1/payments/a2a",),
+    "payments": ("/v1/payments", "/v1/wallets/{wallet_id}/pay"),
+    "x402": ("/v1/x402",),
+    "wallets": ("/v1/wallets", "/v1/organization"),
+    "policies": ("/v1/policies", "/v1/budgets", "/v1/recipients", "/v1/approvals"),
+    "history": ("/v1/transactions", "/v1/events", "/v1/audit-log", "/v1/request-log"),
+    "settings": ("/v1/",),
+    "mcp": ("/mcp",),
+    "streams": ("/dashboard/stream",),
+    "dashboard": ("/dashboard",),
+    "other": ("",),
+}
+"""Groups of routes, each with the beginnings of their paths; the first that fits counts."""
 _OUTCOMES = {"policy_violation": "blocked", "transaction_failed": "failed", "chain_unavailable": "unknown"}
+"""Outcomes of payments by the code of their error; all other errors are `refused`."""
+_RESERVE = """# HELP agent_vault_reserve_micro_usdc Micro-USDC in the reserve.
+# TYPE agent_vault_reserve_micro_usdc gauge
+agent_vault_reserve_micro_usdc{} {}
+"""
+_REMEMBER = 1.0
+"""Seconds for which a text is served before another is rendered."""
+
+# They would add a series to each counter and histogram.
+disable_created_metrics()  # type: ignore[no-untyped-call] # the package declares no types here
 
 
 class Metrics:
@@ -26,90 +58,98 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._seconds = Histogram(
             "agent_vault_http_request_seconds",
-            "Time from a request's headers to the end of its response.",
-            ("method", "route", "status"),
+            "Time from a request's headers to the end of its response, by group of routes.",
+            ("group", "status"),
             buckets=_SECONDS,
             registry=self._registry,
         )
-        self._payments = Counter(
-            "agent_vault_payments",
-            "Payment requests by outcome; repetitions under an idempotency key do not count.",
-            ("outcome",),
-            registry=self._registry,
+        self._requests = Counter(
+            "agent_vault_http_requests", "Requests by route.", ("route", "status"), registry=self._registry
         )
-        self._keeper = Counter(
-            "agent_vault_keeper_errors",
-            "What the keeper of this process could not do, by reason: repeatedly refused by the program, failed, "
-            "or put off because the chain did not answer.",
-            ("reason",),
-            registry=self._registry,
+        self._answered: dict[str, list[tuple[Counter, Histogram]]] = {}
+        """By route, for each class of statuses."""
+        outcomes = (*get_args(TransactionStatus), "refused", "unknown")
+        self._payments = self._by(Counter, "payments", "Payment requests, without replayed ones.", outcome=outcomes)
+        self._keeper = self._by(
+            Counter, "keeper_errors", "Failures of the keeper in this process.", reason=get_args(KeeperError)
         )
-        for reason in get_args(KeeperError):
-            self._keeper.labels(reason)
         self.ready = self._gauge("ready", "1 while the service is ready.")
         self.lag = self._gauge("indexer_lag_slots", "Slots by which the indexer is behind the chain.")
         self.pending = self._gauge("pending_attempts", "Transactions whose outcome is not yet known.")
         self.fee_payer = self._gauge("fee_payer_lamports", "Lamports of the fee payer; a SOL has 1,000,000,000.")
-        self.waiting = self._gauge("waiting_requests", "Requests that wait for a lock, by what it guards.", "lock")
-        self.backlog = self._gauge(
-            "webhook_backlog",
-            "Deliveries that are queued, by status of their webhook; counted up to a limit.",
-            "status",
+        scopes = [scope.name.lower() for scope in LockScope]
+        self.waiting = self._by(Gauge, "waiting_requests", "Requests that wait for a lock.", lock=scopes)
+        self.backlog = self._by(
+            Gauge, "webhook_backlog", "Queued deliveries, counted up to a limit.", status=("enabled", "degraded")
         )
         self.unqueued = self._gauge("webhook_unqueued_events", "Events that are not queued for webhooks yet.")
         self.overdue = self._gauge("webhook_overdue_seconds", "Time since the oldest unsent delivery was due.")
         self.differences = self._gauge("reconciliation_differences", "Accounts that differ from the chain.")
         self.updated = self._gauge("gauges_timestamp_seconds", "Unix time at which the gauges were last read.")
-        self._undecided = self._gauge(
-            "reconciliation_undecided", "Accounts about which the last reconciliation could not decide."
+        self._undecided = self._gauge("reconciliation_undecided", "Accounts that the last one left undecided.")
+        self._reconciled_at = self._gauge("reconciliation_timestamp_seconds", "Unix time of the last complete one.")
+        self._result = self._by(
+            Gauge, "reconciliation_result", "1 for the last one's result.", result=get_args(ReconciliationResult)
         )
-        self._reconciled_at = self._gauge(
-            "reconciliation_timestamp_seconds", "Unix time at which the last complete reconciliation ended."
-        )
-        self._result = self._gauge("reconciliation_result", "1 for the result of the last reconciliation.", "result")
-        for result in get_args(ReconciliationResult):
-            self._result.labels(result).set(0)
         for gauge in (self.ready, self.lag, self.fee_payer, self._reconciled_at):
             gauge.set(math.nan)
-        self.reserves: Mapping[str, tuple[str, int]] = {}
-        """Of each organisation, by address: its id, and its reserve in micro-USDC."""
+        self.reserves: Mapping[str | None, tuple[str, int]] = {}
+        """By the organisation's address: its id as a label, and its reserve in micro-USDC. None has the sum."""
+        self.remember = _REMEMBER
+        self._text, self._rendered = b"", -math.inf
+
+    def serve(self, routes: Iterable[Route]) -> None:
+        """Declare a series for each route and class of status."""
+        for path in (_UNKNOWN, *(route.path for route in routes)):
+            group = next(name for name, beginnings in _GROUPS.items() if path.startswith(beginnings))
+            self._answered[path] = [
+                (self._requests.labels(path, status), self._seconds.labels(group, status)) for status in _STATUSES
+            ]
 
     def answered(self, scope: Scope, status: int, seconds: float) -> None:
         """Count an answered request, under the template of its route."""
         route = scope.get("route")
-        method = scope["method"] if scope["method"] in _METHODS else "other"
-        self._seconds.labels(method, "unknown" if route is None else route.path, status).observe(seconds)
+        # A status of 0 belongs to a request that got no answer.
+        counter, histogram = self._answered[_UNKNOWN if route is None else route.path][(status or 500) // 100 - 2]
+        counter.inc()
+        histogram.observe(seconds)
 
-    def paid(self, status: str) -> None:
+    def paid(self, status: TransactionStatus) -> None:
         """Count a payment that was answered with this status."""
-        self._payments.labels(status).inc()
+        self._payments[status].inc()
 
     def not_paid(self, error: ApiError) -> None:
         """Count a payment that was answered with an error."""
-        self._payments.labels(_OUTCOMES.get(error.code, "refused")).inc()
+        self._payments[_OUTCOMES.get(error.code, "refused")].inc()
 
     def keeper_failed(self, reason: KeeperError) -> None:
         """Count something that the keeper could not do."""
-        self._keeper.labels(reason).inc()
+        self._keeper[reason].inc()
 
     def reconciled(self, result: ReconciliationResult, undecided: int | None) -> None:
         """Note the end of a reconciliation; of an `incomplete` one only that."""
-        for one in get_args(ReconciliationResult):
-            self._result.labels(one).set(one == result)
+        for one, gauge in self._result.items():
+            gauge.set(one == result)
         if undecided is not None:
             self._undecided.set(undecided)
             self._reconciled_at.set(time.time())
 
     def text(self, org: str | None) -> bytes:
-        """Return the metrics in the text format of Prometheus, with the reserve of one organisation or of all."""
-        registry = CollectorRegistry()
-        reserve = Gauge(
-            "agent_vault_reserve_micro_usdc", "Micro-USDC in the reserve.", ("organization",), registry=registry
-        )
-        for address, (org_id, balance) in self.reserves.items():
-            if org in (None, address):
-                reserve.labels(org_id).set(balance)
-        return generate_latest(self._registry) + generate_latest(registry)
+        """Return the metrics in the text format of Prometheus, with the reserve of one organisation or their sum.
 
-    def _gauge(self, name: str, meaning: str, *labels: str) -> Gauge:
-        return Gauge(f"agent_vault_{name}", meaning, labels, registry=self._registry)
+        Readers share one rendering, which is at most `remember` seconds old. Only the reserve differs between them.
+        """
+        if time.monotonic() >= self._rendered + self.remember:
+            # Without an await, so that no two run at once.
+            self._text = generate_latest(self._registry)
+            self._rendered = time.monotonic()
+        return self._text + _RESERVE.format(*self.reserves.get(org, ("", "NaN"))).encode()
+
+    def _gauge(self, name: str, meaning: str) -> Gauge:
+        return Gauge(f"agent_vault_{name}", meaning, registry=self._registry)
+
+    def _by(self, kind: type[_Kind], name: str, meaning: str, **label: Iterable[str]) -> dict[str, _Kind]:
+        """Declare a metric with one label; returns its series by the label's values."""
+        [(key, values)] = label.items()
+        metric = kind(f"agent_vault_{name}", meaning, (key,), registry=self._registry)
+        return {value: metric.labels(value) for value in values}

@@ -50,7 +50,8 @@ async def ready(request: Request) -> Response:
 async def figures(request: Request) -> Response:
     """Show metrics for Prometheus: requests, payments, reserves, what waits, what lags, what differs from the chain.
 
-    They cover all organisations, but a key sees the reserve of its own only. Requests from the machine itself need no
+    They cover all organisations and are at most a second old. A key sees the reserve of its organisation, the machine
+    itself the sum of all reserves. Requests from the machine itself need no
     key, others one with the role viewer, operator or admin. A request that any proxy says it passed on counts as
     another machine's. The guide "Operations" explains them.
     """
@@ -62,7 +63,7 @@ async def figures(request: Request) -> Response:
         org = principal.org
     metrics: Metrics = request.app.state.metrics
     for scope, waiting in service.locks.waiting().items():
-        metrics.waiting.labels(scope.name.lower()).set(waiting)
+        metrics.waiting[scope.name.lower()].set(waiting)
     return Response(metrics.text(org), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

@@ -259,6 +259,7 @@ def create_app(settings: Settings, service: Service) -> Starlette:
     app.state.base_url = settings.base_url()
     app.state.dashboard = Site.of(settings)
     app.state.metrics = service.part(Metrics)
+    app.state.metrics.serve(served)
     app.state.rate_limits = RateLimits(settings, service.part(Peers))
     app.state.recorder = service.part(Recorder)
     app.state.requests = service.part(RequestLog)

@@ -49,9 +49,12 @@ class Gauges(Periodic):
         metrics = self._metrics
         metrics.pending.set(count_pending(conn))
         metrics.differences.set(count_differences(conn))
-        metrics.reserves = {one.org: (one.org_id, reserve_balance(conn, one.org)) for one in organisations(conn)}
+        own: dict[str | None, tuple[str, int]] = {
+            one.org: (f'{{organization="{one.org_id}"}}', reserve_balance(conn, one.org)) for one in organisations(conn)
+        }
+        metrics.reserves = own | {None: ("", sum(balance for _, balance in own.values()))}
         found: Backlog = backlog(conn, now_ms())
-        metrics.backlog.labels("enabled").set(found.enabled)
-        metrics.backlog.labels("degraded").set(found.degraded)
+        metrics.backlog["enabled"].set(found.enabled)
+        metrics.backlog["degraded"].set(found.degraded)
         metrics.unqueued.set(found.events)
         metrics.overdue.set(found.overdue_ms / 1000)

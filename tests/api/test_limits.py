@@ -241,7 +241,7 @@ async def test_malformed_request_is_answered_in_the_envelope(world: ServiceWorld
 
 
 async def test_malformed_request_is_counted(world: ServiceWorld) -> None:
-    name = b'agent_vault_http_request_seconds_count{method="other",route="unknown",status="400"} '
+    name = b'agent_vault_http_requests_total{route="unknown",status="4xx"} '
     asked = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
     async def count(port: int) -> float:

@@ -20,6 +20,7 @@ from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
 from app.access.keyring import KeyRing, Role
+from app.api.metrics import Metrics
 from app.chain.errors import ChainUnavailable
 from app.chain.records import SignatureStatus
 from app.chain.transactions import sign
@@ -172,6 +173,8 @@ class ServiceWorld:
         self.line.lose_requests = lose_requests or self.line.lose_requests
         self._stack = AsyncExitStack()
         self.service = await self._stack.enter_async_context(running(self.settings, self.localnet, transport=self.line))
+        # Tests read the metrics right after each change.
+        self.service.part(Metrics).remember = 0.0
         app = create_app(self.settings, self.service)
         self.client = await self._stack.enter_async_context(
             httpx.AsyncClient(
