@@ -8,10 +8,11 @@ import asyncio
 import contextlib
 import itertools
 import random
+import re
 import signal
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +49,13 @@ _STOPPED = 4.5
 
 After that another node goes on with its webhooks, and it may send what it was about to send once more, late.
 """
+
+
+_HUNG = 20.0
+"""Seconds for which a node hangs, and in which the others must go on without it."""
+_LONGEST_GAP = 8.0
+"""Seconds without any success while a node hangs: it is noticed within four, and the others have much to catch up."""
+_CSRF = re.compile(r'name="csrf" value="([0-9a-f]{64})"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +126,16 @@ async def _service(
             truthful = int(nodes.chain_url.rpartition(":")[2])
             await stack.enter_async_context(fault_proxy(faults, lying, truthful))
             nodes.rpc_url = f"http://127.0.0.1:{lying}"
-        await asyncio.gather(*(_start(nodes, name) for name in profile.names))
-        port, _ = free_ports()
-        addresses = [f"127.0.0.1:{nodes.ports[name]}" for name in profile.names]
-        url = await stack.enter_async_context(balanced(f"127.0.0.1:{port}", addresses, tmp_path / "haproxy.log"))
+        url = await _behind_haproxy(stack, nodes, profile.names)
         yield Service(nodes, await stack.enter_async_context(nodes.client_of(url)), profile, faults)
+
+
+async def _behind_haproxy(stack: AsyncExitStack, nodes: Nodes, names: Sequence[str]) -> str:
+    """Start these nodes and HAProxy in front of them; returns its address."""
+    await asyncio.gather(*(_start(nodes, name) for name in names))
+    port, _ = free_ports()
+    addresses = [f"127.0.0.1:{nodes.ports[name]}" for name in names]
+    return await stack.enter_async_context(balanced(f"127.0.0.1:{port}", addresses, nodes.folder / "haproxy.log"))
 
 
 async def _start(nodes: Nodes, name: str) -> None:
@@ -281,3 +294,77 @@ async def test_nothing_is_lost_or_doubled_behind_a_proxy(service: Service, clust
     assert bool(profile.lies) == bool(service.faults.counts)
     # On a slow machine all of them may be starting when one is due.
     assert len(kills) >= profile.seconds // profile.between_kills * 3 // 4
+
+
+async def test_node_that_hangs_stops_clients_and_streams_for_seconds(
+    cluster: Cluster, template: str, tmp_path: Path
+) -> None:
+    haproxy()
+    async with AsyncExitStack() as stack:
+        nodes = await stack.enter_async_context(nodes_on(cluster, template, tmp_path, usdc=1_000_000, slot_ms=60))
+        url = await _behind_haproxy(stack, nodes, _THREE)
+        client = await stack.enter_async_context(nodes.client_of(url))
+        service, fleet = Service(nodes, client, _PROFILES["deaths"][False], Faults(1)), Fleet(client, seed=1)
+        await fleet.recruit(_AGENTS)
+
+        # Given a stream of live events from each node, and clients at work
+        browser = await stack.enter_async_context(_browser(url.replace("127.0.0.1", "localhost"), nodes.key))
+        streams = [await _stream(browser) for _ in _THREE]
+        work = asyncio.create_task(fleet.work())
+        await asyncio.sleep(3)
+        assert not any(one.done() for one in streams)
+
+        # When the node that follows the chain hangs
+        hung, began = nodes.processes[nodes.holder() or "one"], time.monotonic()
+        _signal(hung, signal.SIGSTOP)
+        try:
+            ended, still_open = await asyncio.wait(streams, timeout=_LONGEST_GAP)
+            again = await _stream(browser)
+            await asyncio.sleep(began + _HUNG - time.monotonic())
+        finally:
+            _signal(hung, signal.SIGCONT)
+        await asyncio.sleep(2)
+        fleet.stop()
+        await work
+        async with asyncio.timeout(_DECIDED):
+            await fleet.finish()
+
+        # Then the others soon answer all clients, and only its streams end, so that the browser opens another
+        seen = [began, *(moment for moment in fleet.succeeded if moment >= began)]
+        gap = max(later - earlier for earlier, later in itertools.pairwise(seen))
+        print(f"longest gap {gap:.1f} s, slowest {fleet.slowest:.1f} s, answers: {fleet.outcomes}")
+        assert gap < _LONGEST_GAP
+        assert fleet.slowest < _HUNG * 3 / 4
+        assert (len(ended), len(still_open), again.done()) == (1, 2, False)
+        for one in (*still_open, again):
+            one.cancel()
+
+        # And nothing was done twice
+        assert await within(_DECIDED, lambda: pending(fleet)) == []
+        landed = await history(service)
+        assert [*fleet.wrong, *await wronged(service, fleet, landed), *await wronged_escrows(fleet, landed)] == []
+
+
+@contextlib.asynccontextmanager
+async def _browser(base: str, key: str) -> AsyncIterator[httpx.AsyncClient]:
+    """Open a browser with an admin signed in to the dashboard."""
+    async with httpx.AsyncClient(base_url=base, timeout=60) as client:
+        form = _CSRF.search((await client.get("/dashboard/sign-in")).text)
+        assert form is not None
+        fields = {"csrf": form[1], "admin_key": key}
+        answer = await client.post("/dashboard/sign-in", data=fields, headers={"origin": base})
+        assert answer.status_code == 303, answer.text
+        yield client
+
+
+async def _stream(browser: httpx.AsyncClient) -> asyncio.Task[None]:
+    """Open a stream of live events; returns the task that reads it until it ends."""
+    answer = await browser.send(browser.build_request("GET", "/dashboard/stream"), stream=True)
+    assert answer.status_code == 200
+
+    async def read() -> None:
+        with contextlib.suppress(httpx.TransportError):
+            async for _ in answer.aiter_lines():
+                pass
+
+    return asyncio.create_task(read())

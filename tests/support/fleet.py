@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import random
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -71,6 +72,9 @@ class Fleet:
         self.outcomes: Counter[str] = Counter()
         self.wrong: list[str] = []
         self.requests = 0
+        #: Times of the answers with 200, and the seconds of the slowest request.
+        self.succeeded: list[float] = []
+        self.slowest = 0.0
 
     async def recruit(self, count: int) -> None:
         """Make the agents' wallets, keys and sessions; before the faults begin."""
@@ -173,6 +177,7 @@ class Fleet:
     ) -> httpx.Response | None:
         """Send a request; None if the service is being killed. Everything asked for exists."""
         self.requests += 1
+        began = time.monotonic()
         try:
             answered = await self._client.request(method, path, json=body, headers=headers)
         except httpx.TimeoutException:
@@ -181,6 +186,10 @@ class Fleet:
         except httpx.HTTPError:
             self.outcomes["killed"] += 1
             return None
+        finally:
+            self.slowest = max(self.slowest, time.monotonic() - began)
+        if answered.status_code == 200:
+            self.succeeded.append(time.monotonic())
         self.outcomes[f"{answered.status_code} {_code(answered) or answered.reason_phrase}"] += 1
         status = answered.status_code
         # Of the faults, only a killed request whose repetition comes at once may be in progress.
