@@ -24,6 +24,7 @@ _CHANGES = frozenset({"update_org", "accept_authority"})
 _UPDATE = PlanType("update_org", resent=False, waits_for=_CHANGES)
 _ACCEPT = PlanType("accept_authority", resent=False, waits_for=_CHANGES)
 _WITHDRAW = PlanType("withdraw_reserve")
+#: Made by earlier versions, whose transactions may be pending.
 _CREATE_TOKENS = PlanType("create_token_account", indexed=False)
 TRANSFER = PlanType("transfer_sol", indexed=False)
 """Moves the fee payer's SOL."""
@@ -96,11 +97,8 @@ async def withdraw_reserve(service: Service, org: str, authority: Authority, amo
     if found is not None and found.owner == service.addresses.token_program:
         raise ConfigurationError(f"{owner} is a token account; name the address of its owner")
     build, reference = service.instructions(org), new_reference()
-    # What is signed elsewhere has no instruction of another program, so the account is made before.
-    if await service.chain.account(tokens) is None:
-        creation = build.create_token_account(payer=service.signers.fee_payer_address, owner=owner)
-        plan = Plan(org=org, type=_CREATE_TOKENS, instructions=[creation], signers=[])
-        await carry_out(service, plan, Claim(service.db))
+    # It fails unless the account is the owner's, and shows the signer whose it is.
+    opening = build.create_token_account(payer=service.signers.fee_payer_address, owner=owner)
     withdrawal = build.withdraw_reserve(
         authority=authority.address,
         destination=tokens,
@@ -112,9 +110,10 @@ async def withdraw_reserve(service: Service, org: str, authority: Authority, amo
     plan = Plan(
         org=org,
         type=_WITHDRAW,
-        instructions=[withdrawal],
+        instructions=[opening, withdrawal],
         signers=[],
         authority=authority,
+        event_instruction=1,
         entry=system(org, "command_line").entry("organization.withdraw", org, amount=moved, to=str(owner)),
         reference=reference,
     )

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import json
 from binascii import Error as BinasciiError
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,13 @@ from typing import Any
 import click
 from solders.pubkey import Pubkey
 
-from app.chain.addresses import TOKEN_PROGRAM
+from app.chain.addresses import TOKEN_PROGRAMS
 from app.chain.client import ChainClient
 from app.chain.nonces import NonceAccount
 from app.chain.transport import HttpTransport
 from app.core.signers import read_key, write_secret
-from app.signer.changes import Known, lines
+from app.signer.claims import Known, claims, confirmed, still_unproved
+from app.signer.facts import facts, plain
 from app.signer.inspection import Inspected, UnsafeTransactionError, inspect
 from idl.codec import Codec, load
 
@@ -30,35 +31,56 @@ _MAX_FILE = 1 << 20
     "--keypair", "key_file", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The authority's key."
 )
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="New file for the signed transaction.")
-@click.option("--rpc-url", help="Node that is asked for the old values.  [default: the file's, which are a claim]")
+@click.option("--rpc-url", help="Node that is asked for the old values.  [default: the file's claims]")
 @click.option("--program-id", help="Address of the trusted program.  [default: this version's]")
+@click.option(
+    "--accept-unproved",
+    "accepted",
+    metavar="ADDRESS",
+    multiple=True,
+    help="Token account whose owner is not proved, and which may be paid all the same. In full; repeatable.",
+)
 @click.option("--yes", is_flag=True, help="Sign without asking.")
 def sign(
-    *, file: Path, key_file: Path, out: Path | None, rpc_url: str | None, program_id: str | None, yes: bool
+    *,
+    file: Path,
+    key_file: Path,
+    out: Path | None,
+    rpc_url: str | None,
+    program_id: str | None,
+    accepted: tuple[str, ...],
+    yes: bool,
 ) -> None:
     """Show what the transaction in FILE changes, and sign it.
 
-    FILE is an answer to a request with `?sign=offline`. Shows what the transaction's own bytes say, and refuses what
-    such a transaction never contains. What is written, to --out or to the standard output, is the body for
+    FILE is an answer to a request with `?sign=offline`. Shows first what FILE or the node claims, then the facts: what
+    the transaction's own bytes say. Refuses what such a transaction never contains, and a token account whose owner is
+    not proved, unless --accept-unproved names it. What is written, to --out or to the standard output, is the body for
     `POST /v1/signed-transactions`.
     """
     codec = _codec(program_id)
     key = read_key(key_file)
-    raw, claimed = _content(file)
+    raw, accounts = _content(file)
     try:
         found = inspect(raw, key.pubkey(), codec)
     except UnsafeTransactionError as error:
-        raise click.ClickException(f"{file} is not signed: {error}") from None
-    if rpc_url is None:
-        accounts, source = claimed, "Old values are what the service says; --rpc-url asks a node instead."
-    else:
-        accounts, source = asyncio.run(_read(rpc_url, found, codec)), f"Old values are those at {rpc_url}."
-    for line in (*lines(found.calls, Known(accounts, codec)), *_frame(found), source):
-        # The file may come from anybody: nothing in it may control the terminal.
-        click.echo("".join(character if character.isprintable() else "?" for character in line), err=True)
+        raise click.ClickException(f"{file} is not signed: {plain(str(error))}") from None
+    source = "the file" if rpc_url is None else rpc_url
+    if rpc_url is not None:
+        accounts = asyncio.run(_read(rpc_url, found, codec))
+    known = Known(accounts, codec)
+    _show(f"Claims of {source}, proved by the signed bytes:", confirmed(found, known), "  proved claim: ")
+    _show(f"Claims of {source}, not proved:", claims(found, known), "  claim: ")
+    _show("Facts, from the signed bytes alone:", facts(found), "  ")
+    for place in still_unproved(found, known):
+        if str(place) not in accepted:
+            raise click.ClickException(
+                f"{file} is not signed: owner not proved of the token account {place}. Find out from another source "
+                f"whose it is, and name it with --accept-unproved {place}"
+            )
     if not yes:
         click.confirm(f"Sign with {key.pubkey()}?", abort=True, err=True)
-    signed = found.signed_with(key.sign_message(found.content))
+    signed = found.signed_with(key.sign_message(found.transaction.message))
     text = json.dumps({"transaction": base64.b64encode(signed).decode()})
     if out is None:
         click.echo(text)
@@ -66,6 +88,13 @@ def sign(
     if out.exists():
         raise click.ClickException(f"{out} exists")
     write_secret(out, text + "\n")
+
+
+def _show(heading: str, lines: Iterable[str], mark: str) -> None:
+    """Print lines under a heading. The facts come last, so that no number of claims pushes them off the screen."""
+    given = [mark + line for line in lines]
+    for line in [heading, *given] if given else ():
+        click.echo(plain(line), err=True)
 
 
 def _codec(program_id: str | None) -> Codec:
@@ -95,21 +124,11 @@ async def _read(rpc_url: str, found: Inspected, codec: Codec) -> Mapping[Pubkey,
     """Return the accounts that the transaction names, and the allowlists of its policies, as a node has them."""
     async with aclosing(ChainClient(HttpTransport(rpc_url), program_id=codec.program_id)) as chain:
         nonce = NonceAccount.of(await chain.account(found.nonce_account))
-        if nonce is None or nonce.authority != found.signer or nonce.nonce != found.nonce:
+        if nonce is None or nonce.authority != found.signer or nonce.nonce != found.transaction.blockhash:
             raise click.ClickException("it is not signed: its nonce was advanced, so it cannot land any more")
-        keys = found.transaction.keys
-        accounts = await chain.accounts(keys)
+        accounts = await chain.accounts(found.transaction.keys)
         return {
             key: account.data
-            for key, account in zip(keys, accounts, strict=True)
-            if account is not None and account.owner in (codec.program_id, TOKEN_PROGRAM)
+            for key, account in zip(found.transaction.keys, accounts, strict=True)
+            if account is not None and account.owner in {codec.program_id, *TOKEN_PROGRAMS}
         }
-
-
-def _frame(found: Inspected) -> list[str]:
-    return [
-        *(f"Memo: {memo}" for memo in found.memos),
-        f"Fee and rent are paid by {found.fee_payer}",
-        *(f"Also signed by {other}" for other in found.others),
-        f"Valid until the nonce of {found.nonce_account} is advanced",
-    ]

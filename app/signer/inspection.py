@@ -3,26 +3,37 @@
 Only the bytes count: whatever else came with them is a claim of whoever made them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from solders.compute_budget import ID as COMPUTE_BUDGET
-from solders.hash import Hash
+from solders.instruction import Instruction
+from solders.message import MessageHeader
 from solders.pubkey import Pubkey
 from solders.signature import Signature
-from solders.system_program import ID as SYSTEM_PROGRAM
 
+from app.chain.addresses import ASSOCIATED_TOKEN_PROGRAM, SYSTEM_PROGRAM, TOKEN_PROGRAMS, Addresses
+from app.chain.instructions import Instructions
+from app.chain.nonces import advance
 from app.chain.transactions import MAX_SIZE
 from idl.codec import Call, Codec, CodecError
 from idl.transactions import SignedTransaction, UnreadableTransactionError, parse
 
+MEMO = "memo"
+OPEN_TOKENS = "create_token_account"
 _MEMO_PROGRAMS = frozenset(
     map(
         Pubkey.from_string,
         ("MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgDLGmfcHr", "Memo1UhkJRfHyvLMcVucJwxXeuD728EqVDDwQDxFMNo"),
     )
 )
+#: Instructions about the transaction's costs by their first byte: name, and length of the data.
+_BUDGETS = {1: ("heap_size", 5), 2: ("unit_limit", 5), 3: ("micro_lamports_per_unit", 9), 4: ("loaded_size_limit", 5)}
 _ADVANCE_NONCE = (4).to_bytes(4, "little")
 _ADVANCE_ACCOUNTS = 3
+_OPENING_ACCOUNTS = 6
+#: Version 1: the most bytes, where the message has the mask of its configuration, and where its addresses begin.
+_MAX_SIZE_1, _MASK, _KEYS = 4096, slice(4, 8), 42
 
 
 class UnsafeTransactionError(Exception):
@@ -31,26 +42,31 @@ class UnsafeTransactionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """A transaction that may be signed, once its signer has read what it changes."""
+    """A transaction that may be signed, once its signer has read what it changes.
+
+    `steps` are all its instructions after the advance of the nonce. With their names, arguments and accounts, the
+    nonce, the signers and the fee payer, everything is said that is signed.
+    """
 
     transaction: SignedTransaction
     signer: Pubkey
-    fee_payer: Pubkey
-    others: list[Pubkey]
     nonce_account: Pubkey
-    nonce: Hash
-    calls: list[Call]
-    memos: list[str]
+    steps: list[Call]
+
+    @property
+    def format(self) -> str:
+        """The transaction's format, with what version 1 says in a mask and four bytes for each of its bits."""
+        version, message, keys = self.transaction.version, self.transaction.message, len(self.transaction.keys)
+        if version != 1:
+            return "legacy" if version is None else f"version {version}"
+        mask = int.from_bytes(message[_MASK], "little")
+        values = message[_KEYS + 32 * keys :][: 4 * mask.bit_count()]
+        return f"version 1, configured by the mask {mask:#x} to {values.hex() or 'nothing'}"
 
     def signed_with(self, signature: Signature) -> bytes:
         """Return the transaction's bytes with the signer's signature."""
         pairs = zip(self.transaction.signers, self.transaction.signatures, strict=True)
         return self.transaction.signed_with([signature if key == self.signer else old for key, old in pairs])
-
-    @property
-    def content(self) -> bytes:
-        """The bytes that are signed."""
-        return self.transaction.message
 
 
 def inspect(raw: bytes, signer: Pubkey, codec: Codec) -> Inspected:
@@ -60,31 +76,27 @@ def inspect(raw: bytes, signer: Pubkey, codec: Codec) -> Inspected:
     """
     transaction = _parsed(raw)
     if transaction.from_tables:
-        raise UnsafeTransactionError("it takes addresses from lookup tables, so its bytes do not say what it does")
-    if transaction.version is not None:
-        raise UnsafeTransactionError("it is a versioned transaction, which the service never makes")
-    keys, signers = transaction.keys, transaction.signers
-    _check_signer(transaction, signer)
-    first = transaction.instructions[0] if transaction.instructions else None
-    if first is None or keys[first.program_id_index] != SYSTEM_PROGRAM or bytes(first.data) != _ADVANCE_NONCE:
+        raise UnsafeTransactionError("it takes addresses from lookup tables, which are not in the signed bytes")
+    keys, header, signers = transaction.keys, transaction.header, transaction.signers
+    _check_signer(header, signers, signer)
+    given = [
+        (keys[one.program_id_index], bytes(one.data), [keys[index] for index in one.accounts])
+        for one in transaction.instructions
+    ]
+    program, data, named = given[0] if given else (None, b"", [])
+    if program != SYSTEM_PROGRAM or data != _ADVANCE_NONCE:
         raise UnsafeTransactionError("its first instruction does not advance a durable nonce")
-    if len(first.accounts) != _ADVANCE_ACCOUNTS:
+    if len(named) != _ADVANCE_ACCOUNTS:
         raise UnsafeTransactionError("its advance of the nonce is malformed")
-    account, _, authority = (keys[index] for index in first.accounts)
-    if authority != signer:
-        raise UnsafeTransactionError(f"the authority of its nonce is {authority}, not the signing key")
-    calls: list[Call] = []
-    memos: list[str] = []
-    for one in transaction.instructions[1:]:
-        program, data = keys[one.program_id_index], bytes(one.data)
-        if program == codec.program_id:
-            calls.append(_call(codec, data, [keys[index] for index in one.accounts]))
-        elif program in _MEMO_PROGRAMS:
-            memos.append(data.decode(errors="replace"))
-        elif program != COMPUTE_BUDGET:
-            raise UnsafeTransactionError(f"it has an instruction of another program, {program}")
-    others = [key for key in signers[1:] if key != signer]
-    return Inspected(transaction, signer, signers[0], others, account, transaction.blockhash, calls, memos)
+    if named[2] != signer:
+        raise UnsafeTransactionError(f"the authority of its nonce is {named[2]}, not the signing key")
+    steps = [_step(codec, *one) for one in given[1:]]
+    said = [advance(named[0], signer), *(built for _, built in steps)]
+    if given != [(one.program_id, bytes(one.data), [meta.pubkey for meta in one.accounts]) for one in said]:
+        raise UnsafeTransactionError("it has a malformed instruction")
+    if len(set(keys)) != len(keys) or _granted(keys, header) != _needed(signers[0], said):
+        raise UnsafeTransactionError("it names accounts, or lets them sign or change, without an instruction's need")
+    return Inspected(transaction, signer, named[0], [call for call, _ in steps])
 
 
 def _parsed(raw: bytes) -> SignedTransaction:
@@ -92,13 +104,12 @@ def _parsed(raw: bytes) -> SignedTransaction:
         transaction = parse(raw)
     except UnreadableTransactionError as error:
         raise UnsafeTransactionError(f"it is not a transaction: {error}") from None
-    if len(raw) > MAX_SIZE:
+    if len(raw) > (MAX_SIZE if transaction.version != 1 else _MAX_SIZE_1):
         raise UnsafeTransactionError("it is larger than a transaction can be")
     return transaction
 
 
-def _check_signer(transaction: SignedTransaction, signer: Pubkey) -> None:
-    header, signers = transaction.header, transaction.signers
+def _check_signer(header: MessageHeader, signers: Sequence[Pubkey], signer: Pubkey) -> None:
     if signers[0] == signer:
         raise UnsafeTransactionError("the signing key would pay its fee: the fee payer must be the service's")
     if signer not in signers:
@@ -107,9 +118,43 @@ def _check_signer(transaction: SignedTransaction, signer: Pubkey) -> None:
         raise UnsafeTransactionError("it could spend the signing key's SOL")
 
 
-def _call(codec: Codec, data: bytes, keys: list[Pubkey]) -> Call:
-    try:
-        return codec.decode_call(data, keys)
-    except CodecError as error:
-        reason = " ".join(str(error).split())
-        raise UnsafeTransactionError(f"it has an instruction that this version does not know: {reason}") from None
+def _granted(keys: Sequence[Pubkey], header: MessageHeader) -> dict[Pubkey, tuple[bool, bool]]:
+    """Return which addresses sign, and which may be changed."""
+    signed, unsigned = header.num_required_signatures, len(keys) - header.num_readonly_unsigned_accounts
+    return {
+        key: (place < signed, place < (signed - header.num_readonly_signed_accounts if place < signed else unsigned))
+        for place, key in enumerate(keys)
+    }
+
+
+def _needed(payer: Pubkey, instructions: Sequence[Instruction]) -> dict[Pubkey, tuple[bool, bool]]:
+    """Return which addresses must sign and be changed for these instructions."""
+    found = {payer: (True, True), **{one.program_id: (False, False) for one in instructions}}
+    for meta in (meta for one in instructions for meta in one.accounts):
+        signs, changes = found.get(meta.pubkey, (False, False))
+        found[meta.pubkey] = (signs or meta.is_signer, changes or meta.is_writable)
+    return found
+
+
+def _step(codec: Codec, program: Pubkey, data: bytes, named: Sequence[Pubkey]) -> tuple[Call, Instruction]:
+    """Return an instruction in words, and what the words alone make of it."""
+    if program == codec.program_id:
+        try:
+            call = codec.decode_call(data, named)
+        except CodecError as error:
+            reason = " ".join(str(error).split())
+            raise UnsafeTransactionError(f"it has an instruction that this version does not know: {reason}") from None
+        return call, codec.instruction(call.name, call.args, call.accounts)
+    if program == ASSOCIATED_TOKEN_PROGRAM and len(named) == _OPENING_ACCOUNTS and named[-1] in TOKEN_PROGRAMS:
+        payer, _, owner, mint, _, token_program = named
+        build = Instructions(codec, Addresses(codec.program_id, mint, token_program), owner)
+        names = ("payer", "tokens", "owner", "mint", "system_program", "token_program")
+        return Call(OPEN_TOKENS, {}, dict(zip(names, named, strict=True))), build.create_token_account(
+            payer=payer, owner=owner
+        )
+    if program in _MEMO_PROGRAMS:
+        return Call(MEMO, {"text": repr(data)[1:]}, {"program": program}), Instruction(program, data, [])
+    if program == COMPUTE_BUDGET and len(data) == _BUDGETS.get(data[0] if data else 0, ("", -1))[1]:
+        limit = {_BUDGETS[data[0]][0]: int.from_bytes(data[1:], "little")}
+        return Call("compute_budget", limit, {}), Instruction(program, data, [])
+    raise UnsafeTransactionError(f"it has an instruction of another program, {program}")

@@ -17,7 +17,7 @@ from solders.message import Message
 from solders.pubkey import Pubkey
 from sqlalchemy import Connection
 
-from app.chain.addresses import TOKEN_PROGRAM
+from app.chain.addresses import TOKEN_PROGRAMS
 from app.chain.errors import BlockhashNotFound
 from app.chain.nonces import NonceAccount, NoncePlace, advance
 from app.chain.transactions import MAX_SIZE, unsigned
@@ -200,5 +200,5 @@ async def _accounts(service: Service, steps: Sequence[Instruction], nonce: Hash)
     return {
         str(key): base64.b64encode(account.data).decode()
         for key, account in zip(keys, found, strict=True)
-        if account is not None and account.owner in (service.codec.program_id, TOKEN_PROGRAM)
+        if account is not None and account.owner in {service.codec.program_id, *TOKEN_PROGRAMS}
     }

@@ -123,15 +123,15 @@ async def _changes(office: Office) -> None:
     entry = str(Keypair().pubkey())
     change: Json = {"maxPerTx": "7", "allowedRecipients": [entry]}
     shown: tuple[str, ...]
-    shown = ("max_per_tx: 5.00 → 7.00", entry, "recipients: any → only those of its allowlist", "service says")
+    shown = ("max_per_tx is now 5.00", "max_per_tx: 7.00", entry, "restricted is now no", "Claims of the file, not proved")
     assert (await office.changed("update", "PATCH", path, change, *shown))["max_per_tx"] == "7.00"
     other = str(Keypair().pubkey())
-    shown = (f"no longer allowed: {entry}", f"{other}", "max_per_tx: 7.00 (unchanged)", office.rpc)
+    shown = (f"no longer allowed: {entry}", f"{other}", "max_per_tx is now 7.00 USDC (unchanged)", office.rpc)
     await office.changed("list", "PATCH", path, {"allowedRecipients": [other]}, *shown, node=True)
     [wallet, *_] = (await office.ok("GET", "/v1/wallets"))["data"]
     place = f"/v1/wallets/{wallet['wallet_id']}"
     await office.ok("PATCH", place, {"status": "frozen"})
-    shown = ("frozen: by hand → no", wallet["chain_address"])
+    shown = ("frozen is now by hand", "action: Unfreeze", wallet["chain_address"])
     assert (await office.changed("unfreeze", "PATCH", place, {"status": "active"}, *shown))["status"] == "active"
     await _changes_budget(office, wallet)
 
@@ -141,12 +141,12 @@ async def _changes_budget(office: Office, wallet: Json) -> None:
     shown: tuple[str, ...] = ("Create a budget", "max_per_day: 5.00", "max_per_month: none")
     made = await office.changed("budget", "POST", "/v1/budgets", limits, *shown)
     path, place = f"/v1/budgets/{made['budget_id']}", f"/v1/wallets/{wallet['wallet_id']}"
-    shown = ("max_per_day: 5.00 → 7.00", "velocity_cap: 3 (unchanged)")
+    shown = ("max_per_day is now 5.00", "max_per_day: 7.00", "velocity_cap is now 3 (unchanged)")
     assert (await office.changed("raise", "PATCH", path, {"maxPerDay": "7"}, *shown))["max_per_day"] == "7.00"
     assert (await office.ok("PATCH", place, {"budgetId": made["budget_id"]}))["budget_id"] == made["budget_id"]
-    shown = ("Put a wallet into a budget, or take it out", wallet["chain_address"], "→ none")
+    shown = ("Put a wallet into a budget, or take it out", wallet["chain_address"], "new_budget: none")
     assert (await office.changed("leave", "PATCH", place, {"budgetId": None}, *shown))["budget_id"] is None
-    shown = ("Delete a budget", "max_per_day: 7.00 → gone")
+    shown = ("Delete a budget", "max_per_day is now 7.00")
     assert (await office.changed("delete", "DELETE", path, {}, *shown))["budget_id"] == made["budget_id"]
 
 
@@ -163,7 +163,7 @@ async def _rotates_operator(office: Office) -> None:
     said = await office.run("roles", "rotate", "operator", "--data-dir", str(office.data))
     assert (said.exit_code, "--offline" in said.output) == (1, True)
     new = str(read_key(office.data / "keys" / "operator.next.json").pubkey())
-    shown = (f"operator: {old} → {new}",)
+    shown = (f"operator is now {old}", f"operator: {new}")
     await office.command_signed("operator", "roles", "rotate", "operator", shown=shown)
     said_again = await office.command("roles", "rotate", "operator")
     assert "Restart" in said_again
@@ -183,9 +183,9 @@ async def _pays(office: Office) -> None:
 async def _exchanges_authority(office: Office) -> None:
     old = str(read_key(office.safe / "authority.json").pubkey())
     new = str(create_key(office.safe / "next.json").pubkey())
-    shown = (f"pending_authority: nobody → {new}",)
+    shown = ("pending_authority is now nobody", f"pending_authority: {new}")
     await office.command_signed("propose", "roles", "propose-authority", new, shown=shown)
-    shown = (f"authority: {old} → {new}",)
+    shown = (f"authority is now {old}", f"new_authority: {new}")
     await office.command_signed("accept", "roles", "accept-authority", shown=shown, key="next")
     assert f"authority: {new}" in await office.command("roles", "show")
 
