@@ -35,3 +35,8 @@ def has_hidden(text: str) -> bool:
 def composed(text: str) -> str:
     """Return a text in which what looks the same is the same more often: in NFC, one kind of blank, no selectors."""
     return unicodedata.normalize("NFC", _BLANKS.sub(" ", text.replace(EMOJI_FORM, "")))
+
+
+def plain(line: str) -> str:
+    """Return a line in printable ASCII: no text of others controls a terminal, or looks like another."""
+    return "".join(one if one.isascii() and one.isprintable() else ascii(one)[1:-1] for one in line)

@@ -1,21 +1,48 @@
 """Signatures: changes that wait for the organisation's authority, whose key is elsewhere."""
 
+import base64
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 
+from solders.pubkey import Pubkey
 from starlette.responses import Response
 from starlette.routing import Route
 
 from app.access.auth import ADMINS
+from app.api.signing import AwaitingSignature
 from app.core.errors import NotFoundError, RequestError
+from app.core.text import plain
 from app.dashboard.pages import View, action, page
 from app.dashboard.site import HEADERS
 from app.signatures import service as signatures
 from app.signatures.models import SendSigned
+from app.signer.facts import facts, unproved
+from app.signer.inspection import UnsafeTransactionError, inspect
 from app.store.wallets import labels
+from idl.codec import Codec
 
 #: The names of clusters in the Wallet Standard.
 _CHAINS: Mapping[str, str] = {"mainnet-beta": "solana:mainnet"}
+
+
+@dataclass(frozen=True, slots=True)
+class ShownTransaction:
+    """A transaction with the facts that its bytes prove; with `warnings`, no wallet in the browser may sign it."""
+
+    claimed: AwaitingSignature
+    facts: list[str]
+    warnings: list[str]
+
+    @classmethod
+    def of(cls, claimed: AwaitingSignature, codec: Codec) -> "ShownTransaction":
+        """Return what the page shows of a transaction."""
+        try:
+            found = inspect(base64.b64decode(claimed.transaction), Pubkey.from_string(claimed.signer), codec)
+        except UnsafeTransactionError as error:
+            return cls(claimed, [], [f"It must not be signed: {plain(str(error))}."])
+        warnings = [f"Owner not proved of the token account {one}." for one, *_ in unproved(found)]
+        return cls(claimed, [plain(line) for line in facts(found)], warnings)
 
 
 @page(roles=ADMINS)
@@ -26,7 +53,7 @@ async def show(view: View) -> Response:
     cluster = view.service.identity.cluster
     return view.render(
         "signatures.html",
-        waiting=waiting,
+        waiting=[ShownTransaction.of(one, view.service.codec) for one in waiting],
         labels=await view.service.db.read(lambda conn: labels(conn, ids)) if ids else {},
         key_here=view.service.signers.authority is not None,
         chain=_CHAINS.get(cluster, f"solana:{cluster}"),

@@ -17,8 +17,9 @@ from app.chain.client import ChainClient
 from app.chain.nonces import NonceAccount
 from app.chain.transport import HttpTransport
 from app.core.signers import read_key, write_secret
+from app.core.text import plain
 from app.signer.claims import Known, claims, confirmed, still_unproved
-from app.signer.facts import facts, plain
+from app.signer.facts import facts
 from app.signer.inspection import Inspected, UnsafeTransactionError, inspect
 from idl.codec import Codec, load
 

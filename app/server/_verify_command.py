@@ -9,6 +9,7 @@ import click
 
 from app.chain.addresses import parse_address
 from app.chain.transport import HttpTransport
+from app.core.text import plain
 from app.server._command_errors import EXPECTED
 from app.verifier.history import IncompleteError
 from app.verifier.verify import VerificationReport, verify
@@ -42,6 +43,5 @@ def verify_export(export: Path, rpc_url: str, program_id: str | None) -> None:
     except (*EXPECTED, IncompleteError, ValueError) as error:
         raise _UndecidedError(str(error)) from None
     for line in report.lines():
-        # The file may come from anybody: nothing in it may control the terminal.
-        click.echo("".join(character if character.isprintable() else "?" for character in line))
+        click.echo(plain(line))
     sys.exit(1 if report.problems else 0)

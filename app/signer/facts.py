@@ -157,8 +157,3 @@ def _shown(name: str, value: Any) -> str:
             return f"{CATEGORIES[value]} ({value})"
         case _:
             return str(value)
-
-
-def plain(line: str) -> str:
-    """Return a line in printable ASCII: no text of others controls a terminal, or looks like another."""
-    return "".join(one if one.isascii() and one.isprintable() else ascii(one)[1:-1] for one in line)

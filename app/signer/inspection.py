@@ -32,6 +32,7 @@ _BUDGETS = {1: ("heap_size", 5), 2: ("unit_limit", 5), 3: ("micro_lamports_per_u
 _ADVANCE_NONCE = (4).to_bytes(4, "little")
 _ADVANCE_ACCOUNTS = 3
 _OPENING_ACCOUNTS = 6
+_PIECE = 40
 #: Version 1: the most bytes, where the message has the mask of its configuration, and where its addresses begin.
 _MAX_SIZE_1, _MASK, _KEYS = 4096, slice(4, 8), 42
 
@@ -153,7 +154,9 @@ def _step(codec: Codec, program: Pubkey, data: bytes, named: Sequence[Pubkey]) -
             payer=payer, owner=owner
         )
     if program in _MEMO_PROGRAMS:
-        return Call(MEMO, {"text": repr(data)[1:]}, {"program": program}), Instruction(program, data, [])
+        # In pieces: a line that the terminal breaks could look like another fact.
+        text = {f"text from {at}": repr(data[at : at + _PIECE])[1:] for at in range(0, len(data), _PIECE)}
+        return Call(MEMO, text, {"program": program}), Instruction(program, data, [])
     if program == COMPUTE_BUDGET and len(data) == _BUDGETS.get(data[0] if data else 0, ("", -1))[1]:
         limit = {_BUDGETS[data[0]][0]: int.from_bytes(data[1:], "little")}
         return Call("compute_budget", limit, {}), Instruction(program, data, [])

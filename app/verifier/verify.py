@@ -53,32 +53,33 @@ class VerificationReport:
     unverified: dict[str, int] = field(default_factory=lambda: {"memos": 0, "names of recipients": 0, "policies": 0})
 
     def lines(self) -> Iterator[str]:
-        """Yield the report as text."""
+        """Yield the report as text: what only the file says, then what the chain says."""
         scope = self.scope
-        yield f"Export {scope.export_id}, made {scope.generated_at}, states this scope:"
+        yield "Claims of the file, which nothing verifies. Compare its scope with your request:"
+        yield f"  export        {scope.export_id}, made {scope.generated_at}"
         yield f"  organisation  {scope.org}"
         yield f"  program       {scope.program_id}"
         yield f"  wallet        {scope.wallet_id or 'all'}"
         yield f"  from          {scope.from_ or 'the beginning'}"
         yield f"  to            {scope.to or 'the end'}, up to slot {scope.slot}"
-        yield "Compare this with the request: it is only what the file says of itself."
-        yield from (f"DIFFERENT {problem}" for problem in self.problems)
         yield from (f"OFF-CHAIN {row}" for row in self.off_chain)
+        yield f"{_count(len(self.off_chain), 'row')} off-chain, of which nothing is verified."
+        unverified = ", ".join(f"{name} ({count})" for name, count in self.unverified.items())
+        yield f"In the verified rows, not on the chain: {unverified}; explorer links; the order of"
+        yield f"  rows; timestamps, except that they are within {TOLERANCE} seconds of their blocks."
+        yield "Facts, as far as the node shows the chain as it is:"
+        yield from (f"DIFFERENT {problem}" for problem in self.problems)
         yield from (f"LANDED    {row}" for row in self.landed)
         yield from (f"UNSURE    {row}" for row in self.unsure)
-        yield f"{_count(self.verified, 'row')} verified against the chain, {_count(len(self.problems), 'difference')}."
-        yield f"{_count(len(self.off_chain), 'row')} off-chain, of which nothing is verified."
         if self.landed:
             landed = _count(len(self.landed), "row")
             yield f"{landed} landed after the export: only payer, recipient and amount are verified."
         if self.later:
             yield f"{_count(self.later, 'further row')} of the chain landed after slot {scope.slot}, the export's last."
-        unverified = ", ".join(f"{name} ({count})" for name, count in self.unverified.items())
-        yield f"Not on the chain and not verified in the verified rows: {unverified}; explorer links;"
-        yield f"  the order of rows; timestamps, except that they are within {TOLERANCE} seconds of their blocks."
         if self.unsure:
             unsure = _count(len(self.unsure), "row")
             yield f"{unsure} of the chain may be missing, so near an end of the export."
+        yield f"{_count(self.verified, 'row')} verified against the chain, {_count(len(self.problems), 'difference')}."
 
 
 async def verify(path: Path, transport: Transport, program_id: Pubkey | None = None) -> VerificationReport:

@@ -63,7 +63,7 @@ async def test_change_is_downloaded_signed_and_uploaded(place: Served, tmp_path:
         await page.goto(f"{place.base}/signatures")
         await page.get_by_text("Nothing waits. This service runs without the authority's key").wait_for()
         await _unfreeze(place, page, wallet)
-        await page.get_by_role("heading", name="Unfreeze wallet of Signed by file").wait_for()
+        await page.get_by_text("Unfreeze wallet of Signed by file").wait_for()
         await expect(page.get_by_text("There is no wallet for Solana in this browser.")).to_be_visible()
         assert await findings(page) == []
         async with page.expect_download() as download:

@@ -123,7 +123,13 @@ async def _changes(office: Office) -> None:
     entry = str(Keypair().pubkey())
     change: Json = {"maxPerTx": "7", "allowedRecipients": [entry]}
     shown: tuple[str, ...]
-    shown = ("max_per_tx is now 5.00", "max_per_tx: 7.00", entry, "restricted is now no", "Claims of the file, not proved")
+    shown = (
+        "max_per_tx is now 5.00",
+        "max_per_tx: 7.00",
+        entry,
+        "restricted is now no",
+        "Claims of the file, not proved",
+    )
     assert (await office.changed("update", "PATCH", path, change, *shown))["max_per_tx"] == "7.00"
     other = str(Keypair().pubkey())
     shown = (f"no longer allowed: {entry}", f"{other}", "max_per_tx is now 7.00 USDC (unchanged)", office.rpc)

@@ -85,7 +85,7 @@ def test_what_the_service_makes_is_signed(stage: Stage) -> None:
     assert made.signatures[0] == Signature.default()
     mine = made.signatures[keys.index(stage.address)]
     assert mine.verify(stage.address, raw[1 + 64 * raw[0] :])
-    for shown in (f"org: {_ORG}", "max_per_tx: 5.00 USDC", "text: 'hello'", str(_PAYER), str(_NONCE)):
+    for shown in (f"org: {_ORG}", "max_per_tx: 5.00 USDC", "text from 0: 'hello'", str(_PAYER), str(_NONCE)):
         assert shown in result.stderr
 
 
@@ -224,7 +224,7 @@ def test_nothing_in_the_file_controls_the_terminal(stage: Stage) -> None:
     result = stage.sign(stage.raw(stage.change, Instruction(_MEMO, memo, [])))
     assert result.exit_code == 0
     assert "\x1b" not in result.stderr
-    assert r"text: '\x1b[2Jfake\r\nline'" in result.stderr
+    assert r"text from 0: '\x1b[2Jfake\r\nline'" in result.stderr
 
 
 def test_nothing_is_signed_without_a_yes(stage: Stage) -> None:

@@ -548,7 +548,7 @@ async def test_command_exits_with_1_on_a_difference_and_2_when_undecided(story: 
     assert "verified against the chain, 1 difference." in false.output
     assert "OFF-CHAIN tx_" in honest.output
     assert f"organisation  {story.world.org}" in honest.output
-    assert "amount is 1.00?[2J in the export, 45.00 on the chain" in false.output
+    assert "amount is 1.00\\x1b[2J in the export, 45.00 on the chain" in false.output
 
 
 async def test_allowances_are_verified_as_payments_and_what_came_back(own_world: ServiceWorld, tmp_path: Path) -> None:
