@@ -36,7 +36,7 @@ class ShownTransaction:
 
     @classmethod
     def of(cls, claimed: AwaitingSignature, codec: Codec) -> "ShownTransaction":
-        """Return what the page shows of a transaction."""
+        """Inspect a transaction's bytes for the page."""
         try:
             found = inspect(base64.b64decode(claimed.transaction), Pubkey.from_string(claimed.signer), codec)
         except UnsafeTransactionError as error:

@@ -39,6 +39,8 @@ async def deposit_address(service: Service, principal: Principal) -> DepositAddr
     issuer: Literal["circle", "other", "local"] = "local" if known is None else "other"
     if known == shown.mint:
         issuer = "circle"
+    if str(service.addresses.token_account(Pubkey.from_string(shown.organization_address))) != shown.reserve_address:
+        return DepositAddress(shown, "wrong", issuer)
     try:
         async with asyncio.timeout(_PATIENCE):
             account = await service.chain.account(Pubkey.from_string(shown.reserve_address))

@@ -24,7 +24,7 @@ _CHANGES = frozenset({"update_org", "accept_authority"})
 _UPDATE = PlanType("update_org", resent=False, waits_for=_CHANGES)
 _ACCEPT = PlanType("accept_authority", resent=False, waits_for=_CHANGES)
 _WITHDRAW = PlanType("withdraw_reserve")
-#: Made by earlier versions, whose transactions may be pending.
+#: Earlier versions made these; some may be pending.
 _CREATE_TOKENS = PlanType("create_token_account", indexed=False)
 TRANSFER = PlanType("transfer_sol", indexed=False)
 """Moves the fee payer's SOL."""
@@ -97,7 +97,7 @@ async def withdraw_reserve(service: Service, org: str, authority: Authority, amo
     if found is not None and found.owner == service.addresses.token_program:
         raise ConfigurationError(f"{owner} is a token account; name the address of its owner")
     build, reference = service.instructions(org), new_reference()
-    # It fails unless the account is the owner's, and shows the signer whose it is.
+    # It proves the owner to the signer, and fails if another owner has taken the account over.
     opening = build.create_token_account(payer=service.signers.fee_payer_address, owner=owner)
     withdrawal = build.withdraw_reserve(
         authority=authority.address,

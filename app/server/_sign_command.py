@@ -39,7 +39,7 @@ _MAX_FILE = 1 << 20
     "accepted",
     metavar="ADDRESS",
     multiple=True,
-    help="Token account whose owner is not proved, and which may be paid all the same. In full; repeatable.",
+    help="Full address of a token account to accept without a proved owner; repeatable.",
 )
 @click.option("--yes", is_flag=True, help="Sign without asking.")
 def sign(
@@ -54,10 +54,9 @@ def sign(
 ) -> None:
     """Show what the transaction in FILE changes, and sign it.
 
-    FILE is an answer to a request with `?sign=offline`. Shows first what FILE or the node claims, then the facts: what
-    the transaction's own bytes say. Refuses what such a transaction never contains, and a token account whose owner is
-    not proved, unless --accept-unproved names it. What is written, to --out or to the standard output, is the body for
-    `POST /v1/signed-transactions`.
+    FILE is an answer to a request with `?sign=offline`. Shows the claims of FILE or of the node first, then the facts
+    in the transaction's own bytes. Refuses foreign instructions, and a token account without a proved owner unless
+    --accept-unproved names it. Writes the body for `POST /v1/signed-transactions` to --out or to the standard output.
     """
     codec = _codec(program_id)
     key = read_key(key_file)
@@ -76,8 +75,8 @@ def sign(
     for place in still_unproved(found, known):
         if str(place) not in accepted:
             raise click.ClickException(
-                f"{file} is not signed: owner not proved of the token account {place}. Find out from another source "
-                f"whose it is, and name it with --accept-unproved {place}"
+                f"{file} is not signed: owner not proved of the token account {place}. If you know its owner from "
+                f"another source, repeat with --accept-unproved {place}"
             )
     if not yes:
         click.confirm(f"Sign with {key.pubkey()}?", abort=True, err=True)
@@ -126,7 +125,7 @@ async def _read(rpc_url: str, found: Inspected, codec: Codec) -> Mapping[Pubkey,
     async with aclosing(ChainClient(HttpTransport(rpc_url), program_id=codec.program_id)) as chain:
         nonce = NonceAccount.of(await chain.account(found.nonce_account))
         if nonce is None or nonce.authority != found.signer or nonce.nonce != found.transaction.blockhash:
-            raise click.ClickException("it is not signed: its nonce was advanced, so it cannot land any more")
+            raise click.ClickException(f"it is not signed: {rpc_url} says that its nonce was advanced")
         accounts = await chain.accounts(found.transaction.keys)
         return {
             key: account.data

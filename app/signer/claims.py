@@ -1,4 +1,4 @@
-"""Says what a file or a node claims about the accounts that a transaction changes."""
+"""Reads the claims of a file or a node about the accounts that a transaction changes."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -44,16 +44,16 @@ class Known:
 
 
 def confirmed(found: Inspected, known: Known) -> Iterator[str]:
-    """Yield the claims that the signed bytes prove: whoever makes them, none of these can be a lie."""
+    """Yield the claims that the signed bytes prove. No source can make a false one appear here."""
     for place, owner in _owners(found, known).items():
-        yield f"{place} is owned by {owner}, whose associated token account it is"
+        yield f"{place} is owned by {owner}: it is the owner's associated token account"
     for step in found.steps:
         for entry in _list_of(step, found, known):
             yield f"allowed: {entry}"
 
 
 def claims(found: Inspected, known: Known) -> Iterator[str]:
-    """Yield the claims that nothing proves: what things are now, before the transaction."""
+    """Yield the unproved claims: the accounts' present values."""
     proved = _owners(found, known)
     for place, _, _ in unproved(found):
         if place not in proved:
@@ -67,12 +67,12 @@ def claims(found: Inspected, known: Known) -> Iterator[str]:
 
 
 def still_unproved(found: Inspected, known: Known) -> list[Pubkey]:
-    """Return the token accounts whose owner neither the bytes nor a confirmed claim proves."""
+    """Return the token accounts without an owner proved by the bytes, alone or with a claim."""
     return sorted({place for place, _, _ in unproved(found)} - set(_owners(found, known)), key=str)
 
 
 def _owners(found: Inspected, known: Known) -> dict[Pubkey, Pubkey]:
-    """Return the token accounts whose claimed owner derives their address, which no other owner does."""
+    """Return token accounts with their claimed owner, if it derives their address. No other owner does."""
     claimed = [(one, known.owner_of_tokens(one[0])) for one in sorted(unproved(found), key=str)]
     return {one[0]: owner for one, owner in claimed if owner is not None and derives(owner, *one)}
 
@@ -86,7 +86,7 @@ def _list_of(step: Call, found: Inspected, known: Known) -> list[str]:
 
 
 def _replaced(step: Call, found: Inspected, known: Known) -> Iterator[str]:
-    """Yield what a change of an allowlist takes away."""
+    """Compare an allowlist with its replacement, entry by entry."""
     policy = known.read(step.accounts.get("policy"), "Policy")
     old = None if policy is None else known.read(policy["allowlist"], "Allowlist")
     if step.name != "update_policy" or step.args["digest"] is None or old is None:
@@ -100,7 +100,7 @@ def _replaced(step: Call, found: Inspected, known: Known) -> Iterator[str]:
 
 
 def _old(step: Call, known: Known) -> dict[str, Any]:
-    """Return what a step changes, as it is now, under the names of its arguments."""
+    """Return the present values, under the names of a step's arguments."""
 
     def read(name: str, kind: str) -> dict[str, Any] | None:
         return known.read(step.accounts[name], kind)

@@ -1,4 +1,4 @@
-"""Says what a transaction does: only what its signed bytes say, or what derives from them."""
+"""Reads facts about a transaction: values in its signed bytes, and values that derive from them."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ from solders.pubkey import Pubkey
 from app.chain.addresses import TOKEN_PROGRAMS, Addresses
 from app.chain.instructions import UNLIMITED
 from app.chain.rules import CATEGORIES, category_names
-from app.core.money import format_usdc
+from app.core.money import MICRO_PER_USDC, format_usdc
 from app.core.timestamps import iso
 from app.signer.inspection import MEMO, OPEN_TOKENS, Inspected
 from idl.codec import Call
@@ -45,7 +45,7 @@ UNPROVED = "owner not proved by these bytes alone"
 
 
 def facts(found: Inspected) -> Iterator[str]:
-    """Yield a line for each argument and account of each instruction, and for all else that is signed."""
+    """Yield a line for each argument and account of each instruction, and for everything else that is signed."""
     for step in found.steps:
         yield f"{_TITLES.get(step.name, 'Instruction')} ({step.name})"
         for name, value in step.args.items():
@@ -55,7 +55,7 @@ def facts(found: Inspected) -> Iterator[str]:
             yield f"  the list's entries: {'those written by this transaction' if known else 'not in these bytes'}"
         owners = owners_of(step, found.transaction.keys)
         for name, address in step.accounts.items():
-            # The codec takes no other event authority than that of the program.
+            # The codec refuses any other event authority.
             if name != "event_authority":
                 tokens = address is not None and _holds_tokens(name)
                 owner = "" if not tokens else f", owned by {owners[address]}" if address in owners else f", {UNPROVED}"
@@ -65,11 +65,13 @@ def facts(found: Inspected) -> Iterator[str]:
     yield f"Format: {found.format}"
     yield f"Signed by {', '.join(map(str, found.transaction.signers))}"
     yield f"Fee and rent are paid by {found.transaction.signers[0]}"
-    yield f"Valid until the nonce of {found.nonce_account} is advanced, which is {found.transaction.blockhash}"
+    yield f"Valid while the nonce account {found.nonce_account} holds {found.transaction.blockhash},"
+    yield "  or for two minutes if that is no nonce but a blockhash"
+    yield f"1.00 USDC is {MICRO_PER_USDC} units of the organisation's mint, if that is USDC"
 
 
 def unproved(found: Inspected) -> set[tuple[Pubkey, Pubkey | None, Pubkey | None]]:
-    """Return the token accounts whose owner the bytes alone do not prove, each with its mint and token program."""
+    """Return the token accounts without an owner proved by the bytes, each with its mint and token program."""
     every = set()
     for step in found.steps:
         owners, (mint, program) = owners_of(step, found.transaction.keys), _token_of(step)
@@ -109,7 +111,7 @@ def written(found: Inspected) -> list[bytes]:
 def entries_of(step: Call, entries: list[bytes]) -> list[str] | None:
     """Return entries as they are shown if they have the digest that a step names, else None.
 
-    The program puts no others in force, whatever accounts come with the transaction.
+    The program puts only such entries in force.
     """
     digest = step.args["digest"]
     if len(entries) != digest["count"] or hashlib.sha256(b"".join(entries)).digest() != digest["hash"]:

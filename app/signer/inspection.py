@@ -56,7 +56,7 @@ class Inspected:
 
     @property
     def format(self) -> str:
-        """The transaction's format, with what version 1 says in a mask and four bytes for each of its bits."""
+        """The transaction's format; for version 1 with its configuration, four bytes for each bit of the mask."""
         version, message, keys = self.transaction.version, self.transaction.message, len(self.transaction.keys)
         if version != 1:
             return "legacy" if version is None else f"version {version}"
@@ -138,7 +138,7 @@ def _needed(payer: Pubkey, instructions: Sequence[Instruction]) -> dict[Pubkey, 
 
 
 def _step(codec: Codec, program: Pubkey, data: bytes, named: Sequence[Pubkey]) -> tuple[Call, Instruction]:
-    """Return an instruction in words, and what the words alone make of it."""
+    """Return an instruction in words, and the instruction made of these words alone."""
     if program == codec.program_id:
         try:
             call = codec.decode_call(data, named)

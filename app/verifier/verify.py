@@ -53,7 +53,7 @@ class VerificationReport:
     unverified: dict[str, int] = field(default_factory=lambda: {"memos": 0, "names of recipients": 0, "policies": 0})
 
     def lines(self) -> Iterator[str]:
-        """Yield the report as text: what only the file says, then what the chain says."""
+        """Yield the report as text: the file's claims, then the facts."""
         scope = self.scope
         yield "Claims of the file, which nothing verifies. Compare its scope with your request:"
         yield f"  export        {scope.export_id}, made {scope.generated_at}"
@@ -66,8 +66,9 @@ class VerificationReport:
         yield f"{_count(len(self.off_chain), 'row')} off-chain, of which nothing is verified."
         unverified = ", ".join(f"{name} ({count})" for name, count in self.unverified.items())
         yield f"In the verified rows, not on the chain: {unverified}; explorer links; the order of"
-        yield f"  rows; timestamps, except that they are within {TOLERANCE} seconds of their blocks."
-        yield "Facts, as far as the node shows the chain as it is:"
+        yield f"  rows; timestamps, except that they are within {TOLERANCE} seconds of their blocks; that the"
+        yield "  organisation's mint is USDC."
+        yield "Facts, provided that the node is honest:"
         yield from (f"DIFFERENT {problem}" for problem in self.problems)
         yield from (f"LANDED    {row}" for row in self.landed)
         yield from (f"UNSURE    {row}" for row in self.unsure)

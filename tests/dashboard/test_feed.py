@@ -206,6 +206,23 @@ async def test_streams_of_a_person_are_few_and_cost_no_query_each(site: Served) 
             await asyncio.sleep(0.05)
 
 
+async def test_approver_reads_the_whole_address_that_is_approved(world: ServiceWorld) -> None:
+    # The approval that is signed names the address; its name is what the agent called it.
+    policy = await world.policy(requireCoSign="5")
+    wallet, payee = await world.wallet(policy["policy_id"]), await world.payee()
+    session, key = await world.session(wallet), world.key("agent", wallet["wallet_id"])
+    body = {"address": payee, "category": "marketplace"}
+    await world.ok("PUT", "/v1/recipients/approved.example.com", body)
+    await world.pay(wallet, "approved.example.com", "11", session=session, key=key)
+
+    shown = (await Crafted(world, sign_in(world, "operator")).client.get("/dashboard/approvals")).text
+
+    assert f'<span class="mono">{payee}</span>' in shown
+    assert "which the request calls approved.example.com" in shown
+    [waiting] = (await world.ok("GET", "/v1/approvals?status=pending"))["data"]
+    await world.ok("POST", f"/v1/approvals/{waiting['approval_id']}/reject", {})
+
+
 async def test_payment_above_the_threshold_is_approved_after_a_step_up(site: Served) -> None:
     world = site.world
     policy = await world.policy(requireCoSign="5")

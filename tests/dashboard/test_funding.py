@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 from playwright.async_api import expect
+from solders.keypair import Keypair
 
 from app.organisations import deposits
 from app.store.wallets import WalletRecord
@@ -83,6 +84,19 @@ async def test_mint_that_is_not_the_accounts_stops_deposits(
     world.line.mend()
     monkeypatch.undo()
     assert "<svg" in (await me.client.get("/dashboard/funding")).text
+
+
+async def test_reserve_that_the_organisation_does_not_derive_stops_deposits(own_world: ServiceWorld) -> None:
+    # Given a row that was changed in the database, while no node can be asked
+    world, thief = own_world, str(Keypair().pubkey())
+    me = Crafted(world, sign_in(world, "viewer"))
+    statement = f"UPDATE organisations SET reserve = '{thief}'"
+    await world.service.db.write(lambda conn: conn.exec_driver_sql(statement))
+    world.line.lose_requests = lambda method: method == "getMultipleAccounts"
+
+    text = (await me.client.get("/dashboard/funding")).text
+
+    assert ("Do not deposit" in text, "<svg" in text, thief in text) == (True, False, False)
 
 
 async def test_vaults_are_funded_together_once_the_amounts_are_confirmed(site: Served) -> None:

@@ -310,7 +310,7 @@ def test_fee_payer_nonce_and_other_signers_are_among_the_facts() -> None:
     shown = "\n".join(
         _facts(transaction(_SIGNER, Sample(one.name, one.args, {**one.accounts, "authority": other}).step()))
     )
-    for found in (f"Signed by {PAYER}", str(other), f"paid by {PAYER}", f"nonce of {NONCE}", str(BLOCKHASH)):
+    for found in (f"Signed by {PAYER}", str(other), f"paid by {PAYER}", f"nonce account {NONCE} holds {BLOCKHASH}"):
         assert found in shown
 
 
